@@ -1,0 +1,59 @@
+# Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV ?= .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+SEED ?= 7
+
+.PHONY: demo test test-fast test-scenes test-postgres test-e2e check format simulate bundle generated bench clean
+
+$(READY): requirements/lock.txt requirements/trainer.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/lock.txt
+	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements/trainer.txt
+	touch $(READY)
+
+demo: $(READY)
+	$(PY) -m controlplane.demo
+
+# Everything a release needs.
+test: $(READY)
+	$(PY) scripts/run_tests.py all
+
+test-fast: $(READY)
+	$(PY) scripts/run_tests.py fast
+
+test-scenes: $(READY)
+	$(PY) scripts/run_tests.py scenes
+
+test-postgres: $(READY)
+	$(PY) scripts/run_tests.py postgres
+
+test-e2e: $(READY)
+	$(PY) scripts/run_tests.py e2e
+
+check: $(READY)
+	$(PY) scripts/check.py
+
+format: $(READY)
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+simulate: $(READY)
+	$(PY) -m controlplane.simulator --seed $(SEED)
+
+generated: $(READY)
+	$(PY) -m controlplane.policy.states_doc --write
+	$(PY) -m controlplane.protocol.doc --write
+	$(PY) -m controlplane.api.openapi --write
+
+bundle:
+	cd frontend && npm ci --ignore-scripts && npm run build
+
+bench: $(READY)
+	$(PY) -m benchmarks
+
+clean:
+	rm -rf var .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,14 @@
+#!/usr/bin/env python
+"""Django's command line: `python manage.py <command>`; `help` lists them."""
+
+import sys
+
+from django.core.management import execute_from_command_line
+
+from controlplane.config.env import choose_settings_module
+
+if __name__ == "__main__":
+    choose_settings_module()
+    import controlplane.config.celery  # noqa: F401 - bells of the sentinel are sent through this application
+
+    execute_from_command_line(sys.argv)

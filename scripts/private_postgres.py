@@ -1,0 +1,75 @@
+"""A PostgreSQL server of our own for a test run: a temporary cluster on a free loopback
+port, without touching the system's. As root it runs as the unprivileged `nobody`."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+PROGRAMS = ("initdb", "postgres", "createdb", "pg_isready")
+
+
+class MissingPostgres(RuntimeError):
+    """No PostgreSQL server binaries on this machine."""
+
+
+def find_binaries() -> Path:
+    """The newest bin directory that has all the programs used here."""
+    on_path = shutil.which("initdb")
+    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    for place in places + ([Path(on_path).parent] if on_path else []):
+        if all((place / program).exists() for program in PROGRAMS):
+            return place
+    raise MissingPostgres("no initdb found (apt-get install postgresql)")
+
+
+@contextlib.contextmanager
+def private_postgres() -> Iterator[str]:
+    """Yields the URL of an empty database `holdfast`; the cluster is removed afterwards."""
+    binaries = find_binaries()
+    directory = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
+    as_user: list[str] = []
+    if os.geteuid() == 0:
+        as_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+        os.chown(directory, 65534, 65534)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    data = directory / "data"
+    initdb = [str(binaries / "initdb"), "-D", str(data), "-U", "holdfast", "-A", "trust", "-E", "UTF8", "--no-sync"]
+    subprocess.run([*as_user, *initdb], check=True, capture_output=True, cwd=directory)
+    options = ["-c", "listen_addresses=127.0.0.1", "-c", f"port={port}", "-c", f"unix_socket_directories={directory}"]
+    with (directory / "log").open("wb") as output:
+        server = subprocess.Popen(
+            [*as_user, str(binaries / "postgres"), "-D", str(data), *options],
+            stdout=output,
+            stderr=output,
+            cwd=directory,
+        )
+        try:
+            _wait_ready(binaries, port)
+            create = [str(binaries / "createdb"), "-h", "127.0.0.1", "-p", str(port), "-U", "holdfast", "holdfast"]
+            subprocess.run(create, check=True, capture_output=True, cwd=directory)
+            yield f"postgresql://holdfast@127.0.0.1:{port}/holdfast"
+        finally:
+            server.terminate()
+            try:
+                server.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _wait_ready(binaries: Path, port: int) -> None:
+    ready = [str(binaries / "pg_isready"), "-h", "127.0.0.1", "-p", str(port), "-t", "15"]
+    for _ in range(60):
+        if subprocess.run(ready, capture_output=True, check=False).returncode == 0:
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(["sleep", "0.25"], timeout=2, check=False)
+    raise MissingPostgres("the private PostgreSQL did not become ready in 15 s")
