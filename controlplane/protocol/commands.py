@@ -1,0 +1,130 @@
+"""Orders from the control plane to an agent. A closed set; nothing else runs.
+
+Delivery is at least once, effect exactly once: the agent journals `command_id` before
+acting and answers repeats from the journal. A command is refused, not executed, when
+`epoch` is older than one the agent has seen for (job, attempt), or when `ttl_s` had
+passed before it was first received (`ttl_s` counts from receipt of the envelope's
+`age_s`, so no clocks of two machines are compared).
+"""
+
+import msgspec
+
+from controlplane.protocol.launch import ReplicaLaunch
+from controlplane.protocol.membership import Install, View
+
+
+class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+    """Base: the wire form carries `kind`."""
+
+
+class StartRanks(_Body, tag="start_ranks"):
+    """Start this node's ranks of one replica incarnation."""
+
+    launch: ReplicaLaunch
+
+
+class StopRanks(_Body, tag="stop_ranks"):
+    """End every rank of (job, replica, incarnation) here. `grace_s` 0: SIGKILL to the
+    process group at once; else SIGTERM, then SIGKILL after `grace_s`. Succeeds when
+    the processes are proved gone. `replica` -1 means every replica of the attempt."""
+
+    job_id: str
+    attempt: int
+    replica: int
+    incarnation: int
+    grace_s: float
+    reason: str
+
+
+class DeliverView(_Body, tag="deliver_view"):
+    """Hand the view to every rank of its members on this node, and tell ranks of this
+    job that are no members that they are evicted."""
+
+    view: View
+
+
+class DeliverInstall(_Body, tag="deliver_install"):
+    """Hand the install to every rank of its epoch's members on this node."""
+
+    install: Install
+
+
+class RequestSave(_Body, tag="request_save"):
+    """Ask the ranks of this job here to save at the next step boundary.
+    `save_kind`: emergency or manual."""
+
+    job_id: str
+    attempt: int
+    save_kind: str
+    reason: str
+
+
+class CollectStacks(_Body, tag="collect_stacks"):
+    """Stacks of each rank of (job, replica) here, from outside the process."""
+
+    job_id: str
+    replica: int
+    incarnation: int
+
+
+class WarmHost(_Body, tag="warm_host"):
+    """Start the rank host of this job ahead of need."""
+
+    job_id: str
+    attempt: int
+
+
+class InjectDeviceFault(_Body, tag="inject_device_fault"):
+    """Simulated probe only. faults: overheat, ecc, xid, throttle, off_bus, heal.
+    `value`: XID number, or target degrees C for overheat."""
+
+    device_index: int
+    fault: str
+    value: float = 0.0
+
+
+class InjectRankFault(_Body, tag="inject_rank_fault"):
+    """Refused unless the job allows faults. faults: sigkill, sigstop, sigcont, hang,
+    slow, exception, nan."""
+
+    job_id: str
+    replica: int
+    incarnation: int
+    rank: int
+    fault: str
+    value: float = 0.0
+
+
+class InjectLinkFault(_Body, tag="inject_link_fault"):
+    """Demo only: the agent drops its control-plane link for `seconds`."""
+
+    seconds: float
+
+
+Body = (
+    StartRanks
+    | StopRanks
+    | DeliverView
+    | DeliverInstall
+    | RequestSave
+    | CollectStacks
+    | WarmHost
+    | InjectDeviceFault
+    | InjectRankFault
+    | InjectLinkFault
+)
+
+
+class CommandEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One order. `epoch` is the job's fencing token when it was decided (0: not about a
+    job); `age_s` how long ago the server committed it; `ttl_s` its whole life."""
+
+    command_id: str
+    node_id: str
+    epoch: int
+    age_s: float
+    ttl_s: float
+    body: Body
+    job_id: str = ""
+    attempt: int = 0
+    decision_id: str = ""

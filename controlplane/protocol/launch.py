@@ -1,0 +1,73 @@
+"""What a rank is told when it is started: its identity and its whole configuration."""
+
+import msgspec
+
+from controlplane.protocol.spec import Checkpoint, Model, Parallelism, Training
+
+
+class RankRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One process. `rank` is the index inside the replica, 0..TP*PP*CP-1;
+    `incarnation` counts the lives of that replica slot over the whole job."""
+
+    job_id: str
+    attempt: int
+    replica: int
+    incarnation: int
+    rank: int
+
+
+class RankPlacement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rank `rank` of the replica runs on device `device_index` of this node."""
+
+    rank: int
+    device_index: int
+
+
+class Resume(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Load this checkpoint before training. `path` is the directory of one checkpoint."""
+
+    path: str
+    step: int
+
+
+class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything the built-in trainer needs, the same for all ranks of a replica.
+
+    `replicas` is the number of slots of the layout (D); `store` is host:port of the
+    rendezvous store; `checkpoint_dir` holds one directory per checkpoint.
+    `resume` None starts from step 0.
+    """
+
+    model: Model
+    parallelism: Parallelism
+    training: Training
+    checkpoint: Checkpoint
+    checkpoint_dir: str
+    replicas: int
+    store: str
+    resume: Resume | None = None
+    outer_timeout_s: float = 60.0
+    inner_timeout_s: float = 600.0
+    allow_faults: bool = False
+
+
+class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """This node's part of one replica. `world_size` is TP*PP*CP; `ranks` are the ones
+    to start here. Older incarnations of (job, replica) and older attempts of the job
+    on this node are killed first. `entrypoint` None means the rank host."""
+
+    job_id: str
+    job_name: str
+    attempt: int
+    epoch: int
+    replica: int
+    incarnation: int
+    world_size: int
+    ranks: tuple[RankPlacement, ...]
+    config: TrainerConfig
+    entrypoint: tuple[str, ...] | None = None
+    env: dict[str, str] = {}
+    step_timeout_s: float = 60.0
+    setup_timeout_s: float = 600.0
+    checkpoint_timeout_s: float = 420.0
+    out_of_section_timeout_s: float = 300.0

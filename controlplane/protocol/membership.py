@@ -1,0 +1,88 @@
+"""Membership of a job's outer group: view, flush, install.
+
+Theory of operation. The control plane owns membership, off the step path. A
+*view* (epoch, members, donors) is persisted, then announced. Every rank of every
+member abandons what it was exchanging, answers with a *flush* (what it has), and
+waits. When all ranks of all members have flushed, the control plane answers with
+one *install*: the step the group stands at, who contributes, and which
+micro-batches of that step are already computed by whom. A member that had
+prepared the step behind rolls forward. The micro-batches nobody has are dealt out
+again, so the global batch stays constant. A newer view voids an older one at any
+point. Ranks build the outer group under `outer/<job>/<attempt>/<epoch>/<rank>`.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class MemberRole(StrEnum):
+    """A contributor's gradients count; a joiner takes part with zeros and weight 0."""
+
+    CONTRIBUTOR = "contributor"
+    JOINER = "joiner"
+
+
+class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One incarnation of one replica in a view."""
+
+    replica: int
+    incarnation: int
+    role: MemberRole
+
+
+class Donor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`joiner` (replica index) fetches its state from `donor` (replica index)."""
+
+    joiner: int
+    donor: int
+
+
+class View(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who trains in `epoch`. Members are sorted by replica; `reason` is for people."""
+
+    job_id: str
+    attempt: int
+    epoch: int
+    members: tuple[Member, ...]
+    donors: tuple[Donor, ...] = ()
+    reason: str = ""
+
+
+class Flush(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="flush"):
+    """What one rank holds when `epoch` is announced.
+
+    `committed_step` counts committed optimizer steps (so it is the number of the
+    step in progress). `done_micro_batches` are ids of step `done_step` whose
+    gradients this rank holds; they are void unless `done_step` is the installed step.
+    """
+
+    job_id: str
+    attempt: int
+    epoch: int
+    replica: int
+    incarnation: int
+    rank: int
+    committed_step: int
+    prepared: bool
+    role: MemberRole
+    done_step: int = 0
+    done_micro_batches: tuple[int, ...] = ()
+
+
+class ReplicaDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Micro-batches of the installed step whose gradients `replica` already holds."""
+
+    replica: int
+    micro_batches: tuple[int, ...]
+
+
+class Install(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The group stands at `step`; train it with `contributors` (replica indices, sorted)."""
+
+    job_id: str
+    attempt: int
+    epoch: int
+    step: int
+    contributors: tuple[int, ...]
+    done: tuple[ReplicaDone, ...] = ()

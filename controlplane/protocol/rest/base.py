@@ -1,0 +1,106 @@
+"""Problems, identity and what every answer shares."""
+
+from typing import Any
+
+import msgspec
+
+Json = dict[str, Any]
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """Base: tolerant to fields of a newer server."""
+
+
+class Told(Answer, frozen=True):
+    """One fault of a request: JSON Pointer, what, how to mend it."""
+
+    pointer: str
+    message: str
+    fix: str = ""
+
+
+class Problem(Answer, frozen=True, kw_only=True):
+    """RFC 9457: every answer of 400 and above."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str = ""
+    request_id: str = ""
+    errors: list[Told] = []
+
+
+class Me(Answer, frozen=True, kw_only=True):
+    """Who is asking. `csrf` goes into X-CSRFToken for writes with a session."""
+
+    username: str
+    roles: list[str]
+    demo: bool
+    csrf: str
+
+
+class Version(Answer, frozen=True, kw_only=True):
+    """Of the server."""
+
+    version: str
+    api: str
+
+
+class Token(Answer, frozen=True, kw_only=True):
+    """An API token; `token` itself is answered once, when it is made."""
+
+    id: str
+    name: str
+    scope: str
+    created_at: str
+    expires_at: str | None
+    last_used_at: str | None
+    revoked_at: str | None
+    token: str | None = None
+
+
+class Accepted(Answer, frozen=True, kw_only=True):
+    """An order was taken; its effect follows."""
+
+    detail: str
+    decision_id: str | None = None
+    command_ids: list[str] = []
+
+
+class Event(Answer, frozen=True, kw_only=True):
+    """Something that happened; `seq` is gap-free and in commit order."""
+
+    seq: int
+    at: str
+    kind: str
+    sentence: str
+    job_id: str | None = None
+    job_seq: int | None = None
+    node_id: str | None = None
+    entity: str | None = None
+    entity_id: str | None = None
+    patch: Json | None = None
+    data: Json | None = None
+
+
+class Part(Answer, frozen=True, kw_only=True):
+    """Whether one part of the control plane is well."""
+
+    ok: bool
+    detail: str
+    beat_age_s: float | None = None
+
+
+class Health(Answer, frozen=True, kw_only=True):
+    """The control plane's own state."""
+
+    database: Part
+    redis: Part
+    sentinel: Part
+    worker: Part
+    agents_connected: int
+    agents_total: int
+    outbox_pending: int
+    outbox_oldest_s: float | None
+    mode: str

@@ -1,0 +1,191 @@
+"""Jobs, attempts, replicas, ranks, steps and checkpoints."""
+
+from typing import Any
+
+from controlplane.protocol.rest.base import Answer, Json
+
+
+class Job(Answer, frozen=True, kw_only=True):
+    """A training job: what is wanted and where it stands."""
+
+    id: str
+    name: str
+    project: str
+    owner: str
+    state: str
+    state_reason: str
+    state_since: str
+    priority: int
+    epoch: int
+    committed_step: int
+    total_steps: int
+    progress: float
+    step_time_s: float | None
+    loss: float | None
+    eta_s: float | None
+    attempt: int | None
+    restarts: int
+    evictions: int
+    replicas_active: int
+    replicas_total: int
+    last_checkpoint_step: int | None
+    last_checkpoint_age_s: float | None
+    work_at_risk_s: float | None
+    ettr: float | None
+    open_incident_id: str | None
+    created_at: str
+    finished_at: str | None
+
+
+class Layout(Answer, frozen=True, kw_only=True):
+    """TP x PP x CP ranks a replica, `dp` replicas."""
+
+    tp: int
+    pp: int
+    cp: int
+    dp: int | str
+
+
+class Attempt(Answer, frozen=True, kw_only=True):
+    """One launch of a job with one layout."""
+
+    number: int
+    state: str
+    layout: Layout
+    replicas: int
+    resume_step: int
+    started_at: str
+    ended_at: str | None
+    end_reason: str
+
+
+class Spare(Answer, frozen=True, kw_only=True):
+    """A device kept free for a job."""
+
+    node_id: str
+    node_name: str
+    device_index: int
+
+
+class JobDetail(Job, frozen=True, kw_only=True):
+    """A job with its spec; `why`: why it is in this state and what is expected next."""
+
+    spec: Json
+    layout: Layout | None
+    attempts: list[Attempt]
+    spares: list[Spare]
+    why: str
+    as_of_seq: int
+
+
+class DryRun(Answer, frozen=True, kw_only=True):
+    """What a submit would do. `defaults`: pointers that were filled in."""
+
+    spec: Json | None
+    defaults: list[str]
+    placement: list[Any] | None
+    faults: list[Json]
+
+
+class RankLive(Answer, frozen=True, kw_only=True):
+    """What a rank does now. Ages in seconds at `at`."""
+
+    section: str
+    phase: str
+    step: int
+    phase_age_s: float
+    silent_s: float
+    at: str | float
+
+
+class Rank(Answer, frozen=True, kw_only=True):
+    """One process of one incarnation of a replica."""
+
+    id: str
+    replica: int
+    incarnation: int
+    rank: int
+    global_rank: int
+    tp: int
+    pp: int
+    cp: int
+    node_id: str
+    node_name: str
+    device_index: int
+    device_uuid: str
+    state: str
+    pid: int | None
+    started_at: str | None
+    joined_at: str | None
+    exit_code: int | None
+    exit_signal: int | None
+    live: RankLive | None = None
+    job_id: str | None = None
+
+
+class Replica(Answer, frozen=True, kw_only=True):
+    """One incarnation of one data-parallel copy; `id` is job/attempt/index/incarnation."""
+
+    id: str
+    attempt: int
+    index: int
+    incarnation: int
+    state: str
+    state_since: str
+    contributing: bool
+    committed_step: int
+    caught_up: Json | None
+    current: bool
+    ranks: list[Rank]
+
+
+class Step(Answer, frozen=True, kw_only=True):
+    """One committed step. `samples_exact`: each micro-batch was counted exactly once."""
+
+    attempt: int
+    step: int
+    epoch: int
+    at: str
+    loss: float | None
+    grad_norm: float | None
+    step_time_s: float | None
+    exchange_s: float | None
+    stall_s: float
+    tokens: int
+    contributors: int
+    samples_exact: bool
+    hashes_equal: bool | None
+
+
+class Checkpoint(Answer, frozen=True, kw_only=True):
+    """A checkpoint on the trust ladder."""
+
+    id: str
+    job_id: str
+    attempt: int
+    step: int
+    epoch: int
+    path: str
+    kind: str
+    state: str
+    state_reason: str
+    bytes: int
+    blocking_s: float | None
+    total_s: float | None
+    started_at: str
+    committed_at: str | None
+
+
+class Log(Answer, frozen=True, kw_only=True):
+    """The end of a rank's output, as untrusted text."""
+
+    text: str
+    truncated: bool
+
+
+class SpecBody(Answer, frozen=True, kw_only=True):
+    """A job spec; its own schema is `protocol.spec.JobSpec`."""
+
+    metadata: Json
+    spec: Json
+    kind: str = "TrainJob"

@@ -1,0 +1,128 @@
+"""Names of every state in the system. The legal transitions are tables in
+`controlplane.policy.transitions`; docs/states.md is generated from them."""
+
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    """What the user's intent has become."""
+
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    PREEMPTED = "preempted"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class AttemptState(StrEnum):
+    """One launch of a job, with one layout (TP, PP, CP, replicas)."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+class ReplicaState(StrEnum):
+    """One data-parallel copy (TP x PP x CP ranks); the unit of fault tolerance."""
+
+    FORMING = "forming"
+    ACTIVE = "active"
+    SUSPECT = "suspect"
+    EVICTED = "evicted"
+    CATCHING_UP = "catching_up"
+    SPARE = "spare"
+
+
+class RankState(StrEnum):
+    """One process of one incarnation of a replica."""
+
+    LAUNCHING = "launching"
+    INITIALIZING = "initializing"
+    TRAINING = "training"
+    CHECKPOINTING = "checkpointing"
+    EXITED = "exited"
+    HUNG = "hung"
+    LOST = "lost"
+
+
+class NodeState(StrEnum):
+    """Whether a node may receive work, and what is being done about it."""
+
+    READY = "ready"
+    DEGRADED = "degraded"
+    CORDONED = "cordoned"
+    DRAINING = "draining"
+    QUARANTINED = "quarantined"
+    VALIDATING = "validating"
+    LOST = "lost"
+
+
+class CommandState(StrEnum):
+    """Life of one order to an agent (an outbox row)."""
+
+    QUEUED = "queued"
+    DELIVERED = "delivered"
+    ACKNOWLEDGED = "acknowledged"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    EXPIRED = "expired"
+    SUPERSEDED = "superseded"
+
+
+class CheckpointState(StrEnum):
+    """The trust ladder. Only `complete` and better may be resumed from."""
+
+    WRITING = "writing"
+    COMPLETE = "complete"
+    VERIFIED = "verified"
+    RESTORE_TESTED = "restore_tested"
+    REPLICATED = "replicated"
+    CORRUPT = "corrupt"
+
+
+class IncidentState(StrEnum):
+    """A thing to investigate; groups signals and the decisions they caused."""
+
+    OPEN = "open"
+    RECOVERING = "recovering"
+    RESOLVED = "resolved"
+
+
+class Section(StrEnum):
+    """Part of a rank's code with its own timeout (after NVRx fault tolerance)."""
+
+    SETUP = "setup"
+    STEP = "step"
+    CHECKPOINTING = "checkpointing"
+    OUT_OF_SECTION = "out_of_section"
+
+
+class Phase(StrEnum):
+    """Where inside a section a rank is. Ranks in a WAITING phase wait for others
+    and are never the culprit of a section timeout."""
+
+    IMPORTING = "importing"
+    BUILDING = "building"
+    PARKED = "parked"
+    COMPUTE = "compute"
+    EXCHANGE = "exchange"
+    VIEW_CHANGE = "view_change"
+    OPTIMIZER = "optimizer"
+    SAVING = "saving"
+    FETCHING = "fetching"
+    IDLE = "idle"
+
+
+WAITING_PHASES = frozenset({Phase.PARKED, Phase.EXCHANGE, Phase.VIEW_CHANGE})
+
+
+class Mode(StrEnum):
+    """How far automation may go."""
+
+    OBSERVE = "observe"
+    RECOMMEND = "recommend"
+    ENFORCE = "enforce"
