@@ -1,0 +1,1 @@
+"""Data that ships with the policy; see NOTICE for origin and licence."""

@@ -1,0 +1,59 @@
+"""The next moment a job must be looked at even if nothing rings.
+
+Deadlines are data: the loader stores the answer in an indexed column, the tick sweeps it.
+Too early costs one more pass, too late costs a stuck job, so everything that waits for
+time to pass is listed here.
+"""
+
+from collections.abc import Iterator
+
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.facts import attempt_live, current_view, installed, live_replicas, signals_of
+from controlplane.policy.ladder import due_s
+from controlplane.policy.snapshot import JobSnapshot
+from controlplane.protocol.states import JobState, ReplicaState
+
+
+def next_look_s(snapshot: JobSnapshot, config: PolicyConfig, changed: bool) -> float | None:
+    """Server seconds. `changed`: this pass did something, so look again soon."""
+    if changed:
+        return snapshot.now_s + config.follow_up_s
+    ahead = [moment for moment in _moments(snapshot, config) if moment > snapshot.now_s]
+    return min(ahead, default=None)
+
+
+def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
+    now_s = snapshot.now_s
+    retry_s = now_s + config.capacity_retry_s
+    if snapshot.job.state is JobState.PENDING or snapshot.signals or snapshot.blind:
+        yield retry_s if not snapshot.signals else now_s + config.outer_error_grace_s
+    attempt = snapshot.attempt
+    if attempt is None or not attempt_live(snapshot):
+        return
+    if current_view(snapshot) is None:
+        yield attempt.started_s + snapshot.job.spec.resiliency.timeouts.setup_s
+    elif not installed(snapshot):
+        yield snapshot.view_since_s + config.flush_timeout_s
+        yield snapshot.view_since_s + config.flush_limit_s
+    else:
+        yield snapshot.view_since_s + config.shrunk_stable_s
+    if snapshot.job.incident_opened_s is not None:
+        yield snapshot.job.incident_opened_s + config.quiet_incident_s
+        yield now_s + config.quiet_incident_s
+    for node_silent in signals_of(snapshot, "node_silent"):
+        yield node_silent.seen_s + config.witness_s
+        yield node_silent.seen_s + config.lease_s
+    yield from _replica_moments(snapshot, config, retry_s)
+
+
+def _replica_moments(snapshot: JobSnapshot, config: PolicyConfig, retry_s: float) -> Iterator[float]:
+    setup_s = snapshot.job.spec.resiliency.timeouts.setup_s
+    for replica in live_replicas(snapshot):
+        if replica.state is ReplicaState.FORMING:
+            yield replica.state_since_s + setup_s
+        elif replica.state is ReplicaState.CATCHING_UP:
+            yield replica.state_since_s + config.catch_up_limit_s
+    for replica in snapshot.replicas:
+        if replica.state is ReplicaState.EVICTED:
+            yield due_s(replica, config)
+            yield retry_s

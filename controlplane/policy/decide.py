@@ -1,0 +1,127 @@
+"""`decide(snapshot, config) -> plan`: the rules in order, their collisions, the next look.
+
+Rules are asked in order of urgency. Each sees the same snapshot, so two of them can want
+to touch the same thing; the earlier wins, the later is asked again at the next look,
+which then is soon. Decisions that are only recorded (observe, recommend) touch nothing.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.deadlines import next_look_s
+from controlplane.policy.facts import TERMINAL_JOB
+from controlplane.policy.plan import (
+    Action,
+    AnnounceView,
+    Decision,
+    EndAttempt,
+    PlaceAttempt,
+    Plan,
+    RequestCheckpoint,
+    SendInstall,
+    SetJobState,
+    SetNodeState,
+    SetReplicaState,
+    StartReplica,
+    StopReplica,
+)
+from controlplane.policy.rules import (
+    admit_joiner,
+    device_fault,
+    device_risk,
+    lifecycle,
+    membership_install,
+    outer_error,
+    replace,
+    replica_failure,
+    restart,
+    strength,
+)
+from controlplane.policy.snapshot import JobSnapshot
+from controlplane.protocol.states import Mode
+
+Rule = Callable[[JobSnapshot, PolicyConfig], tuple[Decision, ...]]
+
+# (name, rule, remedial): remedial rules obey the job's mode; the others are the orderly
+# life of a job, without which nothing would train at all.
+RULES: tuple[tuple[str, Rule, bool], ...] = (
+    (lifecycle.RULE, lifecycle.rule, False),
+    (restart.RULE, restart.rule, True),
+    (replica_failure.RULE, replica_failure.rule, True),
+    (device_fault.RULE, device_fault.rule, True),
+    (outer_error.RULE, outer_error.rule, True),
+    (membership_install.RULE, membership_install.rule, False),
+    (replace.RULE, replace.rule, True),
+    (admit_joiner.RULE, admit_joiner.rule, False),
+    (strength.RULE, strength.rule, False),
+    (device_risk.RULE, device_risk.rule, True),
+)
+
+_CAUTION = {Mode.OBSERVE: 0, Mode.RECOMMEND: 1, Mode.ENFORCE: 2}
+_WHOLE_JOB = "job"
+
+
+def decide(snapshot: JobSnapshot, config: PolicyConfig) -> Plan:
+    """Everything that should happen to this job now. Equal snapshots give equal plans."""
+    if snapshot.job.state in TERMINAL_JOB:
+        return Plan()
+    attempt = snapshot.attempt.number if snapshot.attempt else 0
+    taken: set[str] = set()
+    decisions: list[Decision] = []
+    deferred = False
+    for name, rule, remedial in RULES:
+        mode = mode_of(snapshot, config, name) if remedial else Mode.ENFORCE
+        for proposed in rule(snapshot, config):
+            # One attempt's key must never silence the same words about another attempt.
+            decision = msgspec.structs.replace(proposed, key=f"{attempt}:{proposed.key}", mode=mode)
+            if mode is not Mode.ENFORCE:
+                decisions.append(decision)
+                continue
+            wanted = claims(decision)
+            if _collides(wanted, taken):
+                deferred = True
+                continue
+            taken |= wanted
+            decisions.append(decision)
+    return Plan(decisions=tuple(decisions), next_look_s=next_look_s(snapshot, config, bool(taken) or deferred))
+
+
+def mode_of(snapshot: JobSnapshot, config: PolicyConfig, rule: str) -> Mode:
+    """The more careful of the job's mode and the rule's."""
+    job_mode = snapshot.job.spec.resiliency.mode
+    rule_mode = config.rule_modes.get(rule, Mode.ENFORCE)
+    return min(job_mode, rule_mode, key=lambda mode: _CAUTION[mode])
+
+
+def claims(decision: Decision) -> set[str]:
+    """What the decision's actions touch; two decisions of a plan never share a claim."""
+    return {claim for action in decision.actions for claim in _touched(action)}
+
+
+def _touched(action: Action) -> tuple[str, ...]:
+    match action:
+        case PlaceAttempt() | EndAttempt():
+            return (_WHOLE_JOB, "membership", "state")
+        case AnnounceView() | SendInstall():
+            return ("membership",)
+        case SetJobState():
+            return ("state",)
+        case StartReplica():
+            slots = tuple(f"slot:{p.node_id}:{p.device_index}" for p in action.placements)
+            return (f"replica:{action.replica}", *slots)
+        case StopReplica() | SetReplicaState():
+            return (f"replica:{action.replica}",)
+        case SetNodeState():
+            return (f"node:{action.node_id}",)
+        case RequestCheckpoint():
+            return ("save",)
+        case _:
+            return ()
+
+
+def _collides(wanted: set[str], taken: set[str]) -> bool:
+    if not wanted:
+        return False
+    return bool(wanted & taken) or (_WHOLE_JOB in taken and not all(c.startswith("node:") for c in wanted))

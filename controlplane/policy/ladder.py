@@ -1,0 +1,119 @@
+"""The ways out of a failure: when the attempt must restart, what a replacement needs.
+
+Used by the rules `replica_failure`, `restart` and `replace`, which carry them out.
+"""
+
+import msgspec
+
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.errors import Unsatisfiable
+from controlplane.policy.facts import (
+    attempt_live,
+    contributes,
+    current_view,
+    installed,
+    is_member,
+    live_replicas,
+    pool_for,
+    signals_of,
+    world_sizes,
+)
+from controlplane.policy.failures import EXIT_DO_NOT_REQUEUE, Failure
+from controlplane.policy.membership import install, missing_flushes
+from controlplane.policy.placement import place_replica, slots_of
+from controlplane.policy.plan import StartReplica
+from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
+
+
+class RestartReason(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Why the attempt cannot go on. `final`: nor can any other attempt."""
+
+    code: str
+    sentence: str
+    final: bool = False
+
+
+def restart_reason(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> RestartReason | None:
+    """None: enough replicas that hold the newest state are left to go on without a stop."""
+    if not attempt_live(snapshot):
+        return None
+    asked = next((f for f in failures if f.evidence.get("exit_code") == EXIT_DO_NOT_REQUEUE), None)
+    if asked is not None:
+        return RestartReason(
+            code="do_not_requeue", sentence=f"{asked.sentence}: it asks not to be restarted", final=True
+        )
+    if signals_of(snapshot, "nan_loss"):
+        return RestartReason(code="nan_loss", sentence="the loss is not a number, in every replica alike")
+    lost = {failure.replica.index for failure in failures}
+    left = [replica for replica in live_replicas(snapshot) if replica.index not in lost]
+    if current_view(snapshot) is None:
+        return None if left or not failures else RestartReason(code="all_lost", sentence="no replica came up")
+    return _too_few(snapshot, failures, [replica for replica in left if contributes(snapshot, replica)])
+
+
+def _too_few(
+    snapshot: JobSnapshot, failures: tuple[Failure, ...], contributors: list[ReplicaFact]
+) -> RestartReason | None:
+    needed = max(1, snapshot.job.spec.resources.min_replicas)
+    if not contributors:
+        return RestartReason(code="no_contributor", sentence="no replica with the newest state is left")
+    if len(contributors) < needed:
+        return RestartReason(
+            code="below_min_replicas", sentence=f"{len(contributors)} replicas are left, {needed} must be"
+        )
+    view = current_view(snapshot)
+    if view is None or installed(snapshot) or failures:
+        return None
+    flushed = not missing_flushes(view, snapshot.flushes, world_sizes(snapshot))
+    if flushed and install(view, snapshot.flushes, world_sizes(snapshot)) is None:
+        return RestartReason(code="no_contributor", sentence="every member flushed and none of them contributes")
+    return None
+
+
+def backoff_s(replica: ReplicaFact, config: PolicyConfig) -> float:
+    """Pause before the slot's next start: doubles with each start that came to nothing."""
+    if replica.failed_starts <= 0:
+        return 0.0
+    doubling = 2.0 ** min(16, replica.failed_starts - 1)
+    return min(config.start_backoff_max_s, config.start_backoff_s * doubling)
+
+
+def start_slots(
+    snapshot: JobSnapshot,
+    config: PolicyConfig,
+    slots: tuple[ReplicaFact, ...],
+    failures: tuple[Failure, ...] = (),
+) -> tuple[StartReplica, ...]:
+    """The next incarnation of as many of these slots as there are devices for, in order.
+
+    A slot may take its own devices back (its agent ends the old processes first), never
+    those of another slot, and nothing that a failure blames.
+    """
+    bad_nodes = tuple(node for failure in failures for node in failure.bad_nodes)
+    bad_slots = tuple(slot for failure in failures for slot in failure.bad_slots)
+    taken: list[tuple[str, int]] = []
+    starts: list[StartReplica] = []
+    for slot in sorted(slots, key=lambda replica: replica.index):
+        pool = pool_for(snapshot, config, leaving=(slot,), bad_nodes=bad_nodes, bad_slots=bad_slots).without(taken)
+        try:
+            placements = place_replica(pool, slot.world_size)
+        except Unsatisfiable:
+            continue
+        taken += slots_of(placements)
+        starts.append(StartReplica(replica=slot.index, incarnation=slot.incarnation + 1, placements=placements))
+    return tuple(starts)
+
+
+def may_start(snapshot: JobSnapshot, config: PolicyConfig, slot: ReplicaFact) -> bool:
+    """The slot has not used up its starts; `due_s` says when the next one is due."""
+    return slot.failed_starts <= config.max_failed_starts
+
+
+def due_s(slot: ReplicaFact, config: PolicyConfig) -> float:
+    """Server time from which the slot may be started again."""
+    return slot.state_since_s + backoff_s(slot, config)
+
+
+def in_view(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> bool:
+    """One of the failed replicas is a member, so the others need a new view."""
+    return any(is_member(snapshot, failure.replica) for failure in failures)

@@ -1,0 +1,164 @@
+"""What `decide` answers: decisions, each with its reason, evidence, alternatives and
+typed actions. `controlplane.recovery.apply` carries them out in one transaction."""
+
+import msgspec
+
+from controlplane.policy.snapshot import Placement
+from controlplane.protocol.membership import Install, View
+from controlplane.protocol.spec import Parallelism
+from controlplane.protocol.states import JobState, Mode, NodeState, ReplicaState
+
+Scalar = str | int | float | bool | None
+
+
+class _Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="action"):
+    """Base of everything a plan can order."""
+
+
+class PlaceAttempt(_Action, tag="place_attempt"):
+    """Begin attempt `number` at fencing epoch `epoch` (= job.epoch + 1): one incarnation
+    of each replica slot at its placements. `spare_nodes` are reserved and warmed."""
+
+    number: int
+    epoch: int
+    layout: Parallelism
+    placements: tuple[tuple[Placement, ...], ...]
+    resume_path: str | None = None
+    resume_step: int = 0
+    spare_nodes: tuple[str, ...] = ()
+
+
+class AnnounceView(_Action, tag="announce_view"):
+    """Persist the view (its epoch = job.epoch + 1), then send it to all its members and
+    to the ranks it leaves out."""
+
+    view: View
+
+
+class SendInstall(_Action, tag="send_install"):
+    """Everybody has flushed: let the members go on."""
+
+    install: Install
+
+
+class StartReplica(_Action, tag="start_replica"):
+    """Start the next incarnation of a slot; it joins a view once all its ranks joined."""
+
+    replica: int
+    incarnation: int
+    placements: tuple[Placement, ...]
+
+
+class StopReplica(_Action, tag="stop_replica"):
+    """End the processes of one incarnation. `grace_s` 0 is SIGKILL of the group."""
+
+    replica: int
+    incarnation: int
+    grace_s: float
+
+
+class SetReplicaState(_Action, tag="set_replica_state"):
+    """Move a replica in its state table."""
+
+    replica: int
+    incarnation: int
+    to: ReplicaState
+
+
+class RequestCheckpoint(_Action, tag="request_checkpoint"):
+    """Ask for a save at the next step boundary. `kind`: emergency or manual."""
+
+    kind: str
+
+
+class GatherStacks(_Action, tag="gather_stacks"):
+    """Collect stacks of a replica before it is stopped."""
+
+    replica: int
+    incarnation: int
+
+
+class EndAttempt(_Action, tag="end_attempt"):
+    """Stop everything of the attempt (`grace_s` as StopReplica) and end it."""
+
+    number: int
+    grace_s: float
+
+
+class SetJobState(_Action, tag="set_job_state"):
+    """Move the job in its state table."""
+
+    to: JobState
+
+
+class SetNodeState(_Action, tag="set_node_state"):
+    """Cordon, degrade or otherwise move a node in its state table."""
+
+    node_id: str
+    to: NodeState
+
+
+class SettleSignals(_Action, tag="settle_signals"):
+    """These findings are dealt with (or refuted) by this decision."""
+
+    signal_ids: tuple[str, ...]
+
+
+class ResolveIncident(_Action, tag="resolve_incident"):
+    """Full strength again (or terminal): close what is open for this job."""
+
+    note: str
+
+
+Action = (
+    PlaceAttempt
+    | AnnounceView
+    | SendInstall
+    | StartReplica
+    | StopReplica
+    | SetReplicaState
+    | RequestCheckpoint
+    | GatherStacks
+    | EndAttempt
+    | SetJobState
+    | SetNodeState
+    | SettleSignals
+    | ResolveIncident
+)
+
+
+class Alternative(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Something else that could have been done. `cost_gpu_s` expected, in GPU-seconds
+    lost; None where it was impossible (`why_not` says why)."""
+
+    action: str
+    cost_gpu_s: float | None
+    why_not: str = ""
+
+
+class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One thing decided. `rule` is the file in policy/rules, `reason_code` stable,
+    `sentence` for people. `routine` True: part of an orderly protocol (install a view,
+    admit a joiner), shown folded in the UI. `key` deduplicates: the same key is applied
+    once per job. `mode` OBSERVE or RECOMMEND: recorded, not applied."""
+
+    rule: str
+    choice: str
+    reason_code: str
+    sentence: str
+    key: str
+    actions: tuple[Action, ...]
+    evidence: dict[str, Scalar] = {}
+    alternatives: tuple[Alternative, ...] = ()
+    signal_ids: tuple[str, ...] = ()
+    cost_gpu_s: float | None = None
+    routine: bool = False
+    mode: Mode = Mode.ENFORCE
+
+
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """All decisions of one pass, in order. `next_look_s`: server time at which the job
+    must be looked at again even if nothing rings; None: only when something rings."""
+
+    decisions: tuple[Decision, ...] = ()
+    next_look_s: float | None = None

@@ -1,0 +1,89 @@
+"""A new incarnation is up: admit it to a view; when it has caught up, count it in.
+
+Survivors never wait for its transfer: it takes part with zero gradients until then.
+"""
+
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.facts import (
+    all_joined,
+    attempt_live,
+    contributes,
+    current_view,
+    installed,
+    is_member,
+    live_replicas,
+    member_of,
+    tag,
+)
+from controlplane.policy.failures import actionable
+from controlplane.policy.membership import next_view
+from controlplane.policy.plan import AnnounceView, Decision, SetReplicaState
+from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
+from controlplane.protocol.states import ReplicaState
+
+RULE = "admit_joiner"
+
+
+def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
+    """One view for all who are ready; one move for each who has caught up."""
+    if not attempt_live(snapshot) or not installed(snapshot) or snapshot.job.finished:
+        return ()
+    caught_up = tuple(
+        _caught_up(replica)
+        for replica in live_replicas(snapshot)
+        if replica.state is ReplicaState.CATCHING_UP and replica.contributing
+    )
+    ready = tuple(
+        replica
+        for replica in live_replicas(snapshot)
+        if replica.state is ReplicaState.FORMING and all_joined(replica) and not is_member(snapshot, replica)
+    )
+    if not ready or actionable(snapshot, config):
+        return caught_up
+    return (*caught_up, _admit(snapshot, ready))
+
+
+def _admit(snapshot: JobSnapshot, ready: tuple[ReplicaFact, ...]) -> Decision:
+    view, attempt = current_view(snapshot), snapshot.attempt
+    assert view is not None, "called for an installed view"
+    assert attempt is not None, "views belong to an attempt"
+    members = tuple(r for r in live_replicas(snapshot) if is_member(snapshot, r) or r in ready)
+    names = ", ".join(str(replica.index) for replica in ready)
+    following = next_view(
+        job_id=snapshot.job.id,
+        attempt=attempt.number,
+        epoch=snapshot.job.epoch + 1,
+        members=tuple(member_of(snapshot, replica) for replica in members),
+        before=view,
+        reason=f"replica {names} joins",
+    )
+    donors = ", ".join(f"{pair.donor} to {pair.joiner}" for pair in following.donors)
+    return Decision(
+        rule=RULE,
+        choice="admit",
+        reason_code="joined",
+        sentence=f"Replica {names} joins in view {following.epoch} and catches up in the background (donor {donors}).",
+        key=f"admit:{','.join(tag(replica) for replica in ready)}:{following.epoch}",
+        actions=(
+            AnnounceView(view=following),
+            *(SetReplicaState(replica=r.index, incarnation=r.incarnation, to=ReplicaState.CATCHING_UP) for r in ready),
+        ),
+        evidence={
+            "donors": donors,
+            "contributors": sum(contributes(snapshot, replica) for replica in members),
+        },
+        routine=True,
+    )
+
+
+def _caught_up(replica: ReplicaFact) -> Decision:
+    return Decision(
+        rule=RULE,
+        choice="count_in",
+        reason_code="caught_up",
+        sentence=f"Replica {replica.index} has caught up: its gradients count.",
+        key=f"caught_up:{tag(replica)}",
+        actions=(SetReplicaState(replica=replica.index, incarnation=replica.incarnation, to=ReplicaState.ACTIVE),),
+        evidence={"committed_step": replica.committed_step},
+        routine=True,
+    )

@@ -1,0 +1,202 @@
+"""From pending to the first view, and the orderly ends: cancelled and succeeded."""
+
+from controlplane.policy.checkpoints import newest_trusted, skipped_corrupt
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.errors import PolicyError
+from controlplane.policy.facts import (
+    TERMINAL_JOB,
+    all_joined,
+    attempt_live,
+    current_view,
+    live_replicas,
+    member_of,
+    pool_for,
+    tag,
+)
+from controlplane.policy.failures import actionable
+from controlplane.policy.layout import Layout, plan_layout
+from controlplane.policy.membership import next_view
+from controlplane.policy.placement import Pool, choose_spares, place_gang
+from controlplane.policy.plan import (
+    Action,
+    AnnounceView,
+    Decision,
+    EndAttempt,
+    PlaceAttempt,
+    ResolveIncident,
+    SetJobState,
+)
+from controlplane.policy.snapshot import JobSnapshot, Placement
+from controlplane.protocol.spec import TrainSpec, ranks_per_replica, replica_count
+from controlplane.protocol.states import AttemptState, JobState, ReplicaState
+
+RULE = "lifecycle"
+
+
+def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
+    """First match: cancel, finish, place, first view."""
+    job = snapshot.job
+    if job.state in TERMINAL_JOB:
+        return ()
+    if job.cancel_requested:
+        return (
+            _end(
+                snapshot, JobState.CANCELLED, "cancelled", "Its user cancelled it.", job.spec.scheduling.preempt_grace_s
+            ),
+        )
+    if job.finished:
+        sentence = f"All {job.spec.training.steps} steps are committed."
+        return (_end(snapshot, JobState.SUCCEEDED, "all_steps_committed", sentence, config.stop_grace_s),)
+    if not attempt_live(snapshot):
+        return (_place(snapshot, config),) if job.state is JobState.PENDING else ()
+    if current_view(snapshot) is None:
+        return _first_view(snapshot, config)
+    return ()
+
+
+def place_attempt(snapshot: JobSnapshot, pool: Pool, layout: Layout, spare_nodes: tuple[str, ...]) -> PlaceAttempt:
+    """The order for the next attempt with this layout, resuming from the newest trusted
+    checkpoint. Raises Unsatisfiable."""
+    placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism))
+    trusted = newest_trusted(snapshot.checkpoints)
+    return PlaceAttempt(
+        number=(snapshot.attempt.number if snapshot.attempt else 0) + 1,
+        epoch=snapshot.job.epoch + 1,
+        layout=layout.parallelism,
+        placements=placements,
+        resume_path=trusted.path if trusted else None,
+        resume_step=trusted.step if trusted else 0,
+        spare_nodes=spare_nodes,
+    )
+
+
+def spare_nodes(spec: TrainSpec, pool: Pool, placements: tuple[tuple[Placement, ...], ...]) -> tuple[str, ...]:
+    """Whole nodes kept free beside these placements. Raises Unsatisfiable."""
+    used = {placement.node_id for replica in placements for placement in replica}
+    return choose_spares(pool.without_nodes(used), spec.resources.spares.gpus)
+
+
+def resume_words(snapshot: JobSnapshot) -> str:
+    """From where it resumes, and which checkpoints were passed over."""
+    trusted = newest_trusted(snapshot.checkpoints)
+    start = f"from the checkpoint of step {trusted.step} ({trusted.state})" if trusted else "from step 0"
+    passed = skipped_corrupt(snapshot.checkpoints)
+    if not passed:
+        return start
+    return f"{start}; passed over as corrupt: step {', '.join(str(fact.step) for fact in passed)}"
+
+
+def _place(snapshot: JobSnapshot, config: PolicyConfig) -> Decision:
+    """Place the whole gang or say what is missing. The first attempt waits for all it
+    asked for; a later one takes what is left, if its job allows that."""
+    spec = snapshot.job.spec
+    pool = pool_for(snapshot, config, leaving=snapshot.replicas)
+    try:
+        layout, placements, spares = _arrange(snapshot, pool)
+    except PolicyError as error:
+        return _wait(snapshot, str(error), pool.size)
+    order = place_attempt(snapshot, pool, layout, spares)
+    assert order.placements == placements, "placing is deterministic"
+    nodes = sorted({p.node_id for replica in placements for p in replica})
+    return Decision(
+        rule=RULE,
+        choice="place",
+        reason_code="capacity_found",
+        sentence=f"Attempt {order.number} starts {layout.replicas} replicas on {len(nodes)} nodes"
+        f" {resume_words(snapshot)} ({layout.reason}; {layout.idle_devices} devices stay free).",
+        key=f"place:{order.number}",
+        actions=(order, SetJobState(to=JobState.STARTING)),
+        evidence={
+            "replicas": layout.replicas,
+            "asked_replicas": replica_count(spec),
+            "free_devices": pool.size,
+            "spare_nodes": ", ".join(spares),
+        },
+    )
+
+
+def _arrange(snapshot: JobSnapshot, pool: Pool) -> tuple[Layout, tuple[tuple[Placement, ...], ...], tuple[str, ...]]:
+    spec = snapshot.job.spec
+    if snapshot.attempt is None:
+        asked = replica_count(spec) * ranks_per_replica(spec.parallelism)
+        placements = place_gang(pool, replica_count(spec), ranks_per_replica(spec.parallelism))
+        return plan_layout(spec, max(asked, pool.size)), placements, spare_nodes(spec, pool, placements)
+    layout = plan_layout(spec, pool.size, allow_relayout=spec.resiliency.allow_relayout)
+    placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism))
+    return layout, placements, best_effort_spares(spec, pool, placements)
+
+
+def best_effort_spares(spec: TrainSpec, pool: Pool, placements: tuple[tuple[Placement, ...], ...]) -> tuple[str, ...]:
+    """Spares if they are there; a recovering job does not wait for them."""
+    try:
+        return spare_nodes(spec, pool, placements)
+    except PolicyError:
+        return ()
+
+
+def _wait(snapshot: JobSnapshot, reason: str, free: int) -> Decision:
+    number = snapshot.attempt.number if snapshot.attempt else 0
+    return Decision(
+        rule=RULE,
+        choice="wait",
+        reason_code="no_capacity",
+        sentence=f"Waits for devices: {reason}.",
+        key=f"wait:{number}:{free}:{snapshot.job.epoch}",
+        actions=(),
+        evidence={"free_devices": free},
+    )
+
+
+def _first_view(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
+    """When every replica that can still come has come, all of them contribute."""
+    attempt = snapshot.attempt
+    assert attempt is not None, "called for a live attempt"
+    failed = {failure.replica.index for failure in actionable(snapshot, config)}
+    live = [replica for replica in live_replicas(snapshot) if replica.index not in failed]
+    joined = [replica for replica in live if all_joined(replica)]
+    overdue = snapshot.now_s - attempt.started_s >= snapshot.job.spec.resiliency.timeouts.setup_s
+    waiting = [replica for replica in live if not all_joined(replica)]
+    enough = len(joined) >= max(1, snapshot.job.spec.resources.min_replicas)
+    if failed or not enough or (not overdue and (waiting or _may_still_start(snapshot, config))):
+        return ()
+    view = next_view(
+        job_id=snapshot.job.id,
+        attempt=attempt.number,
+        epoch=snapshot.job.epoch + 1,
+        members=tuple(member_of(snapshot, replica) for replica in joined),
+        before=None,
+        reason=f"{len(joined)} of {attempt.replicas} replicas are up",
+    )
+    return (
+        Decision(
+            rule=RULE,
+            choice="first_view",
+            reason_code="all_joined" if len(joined) == attempt.replicas else "setup_time_over",
+            sentence=f"{len(joined)} of {attempt.replicas} replicas are up: view {view.epoch} starts training.",
+            key=f"first_view:{attempt.number}:{view.epoch}:{','.join(tag(r) for r in joined)}",
+            actions=(AnnounceView(view=view),),
+            evidence={"joined": len(joined), "replicas": attempt.replicas},
+            routine=True,
+        ),
+    )
+
+
+def _may_still_start(snapshot: JobSnapshot, config: PolicyConfig) -> bool:
+    """An evicted slot has somewhere to start, so it is worth waiting for."""
+    evicted = [replica for replica in snapshot.replicas if replica.state is ReplicaState.EVICTED]
+    return any(
+        pool_for(snapshot, config, leaving=(replica,)).size >= replica.world_size
+        and replica.failed_starts <= config.max_failed_starts
+        for replica in evicted
+    )
+
+
+def _end(snapshot: JobSnapshot, to: JobState, code: str, sentence: str, grace_s: float) -> Decision:
+    attempt = snapshot.attempt
+    actions: list[Action] = []
+    if attempt is not None and attempt.state is not AttemptState.ENDED:
+        actions.append(EndAttempt(number=attempt.number, grace_s=grace_s))
+    actions += [SetJobState(to=to), ResolveIncident(note=sentence)]
+    return Decision(
+        rule=RULE, choice=str(to), reason_code=code, sentence=sentence, key=f"end:{to}", actions=tuple(actions)
+    )

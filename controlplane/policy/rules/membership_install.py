@@ -1,0 +1,48 @@
+"""Everybody has flushed: tell the members from which step, and with what, to go on."""
+
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.facts import attempt_live, current_view, installed, world_sizes
+from controlplane.policy.membership import install
+from controlplane.policy.plan import Action, Decision, SendInstall, SetJobState, SetReplicaState
+from controlplane.policy.snapshot import JobSnapshot
+from controlplane.protocol.membership import Install
+from controlplane.protocol.states import JobState, ReplicaState
+
+RULE = "membership_install"
+BECOMES_ACTIVE = frozenset({ReplicaState.FORMING, ReplicaState.CATCHING_UP, ReplicaState.SUSPECT})
+
+
+def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
+    """One install a view; a refusal is a failure and handled there."""
+    view = current_view(snapshot)
+    if view is None or installed(snapshot) or not attempt_live(snapshot):
+        return ()
+    answer = install(view, snapshot.flushes, world_sizes(snapshot))
+    if not isinstance(answer, Install):
+        return ()
+    kept = sum(len(done.micro_batches) for done in answer.done)
+    names = ", ".join(map(str, answer.contributors))
+    return (
+        Decision(
+            rule=RULE,
+            choice="install",
+            reason_code="all_flushed",
+            sentence=f"View {view.epoch} goes on at step {answer.step} with replicas {names};"
+            f" {kept} finished micro-batches are kept.",
+            key=f"install:{view.attempt}:{view.epoch}",
+            actions=(SendInstall(install=answer), *_states(snapshot, answer)),
+            evidence={"step": answer.step, "contributors": names, "kept_micro_batches": kept},
+            routine=True,
+        ),
+    )
+
+
+def _states(snapshot: JobSnapshot, answer: Install) -> tuple[Action, ...]:
+    moves: list[Action] = [
+        SetReplicaState(replica=replica.index, incarnation=replica.incarnation, to=ReplicaState.ACTIVE)
+        for replica in snapshot.replicas
+        if replica.index in answer.contributors and replica.state in BECOMES_ACTIVE
+    ]
+    if snapshot.job.state is JobState.STARTING:
+        moves.append(SetJobState(to=JobState.RUNNING))
+    return tuple(moves)

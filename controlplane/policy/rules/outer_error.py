@@ -1,0 +1,50 @@
+"""The exchange failed and nobody is dead: announce the same members again.
+
+A network blip ends a collective for everybody without ending anyone. A death would have
+been told within `outer_error_grace_s`. After `max_reissues` in a row the member that the
+others cannot reach is a failure (`unreachable`), handled by `replica_failure`.
+"""
+
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.facts import attempt_live, current_view, is_member, live_replicas, member_of
+from controlplane.policy.failures import actionable, fresh_outer_errors
+from controlplane.policy.membership import next_view
+from controlplane.policy.plan import AnnounceView, Decision, SettleSignals
+from controlplane.policy.snapshot import JobSnapshot
+
+RULE = "outer_error"
+
+
+def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
+    """One view with unchanged members, or nothing."""
+    errors = fresh_outer_errors(snapshot, config)
+    view, attempt = current_view(snapshot), snapshot.attempt
+    if not errors or view is None or attempt is None or not attempt_live(snapshot):
+        return ()
+    if actionable(snapshot, config) or snapshot.reissued_views >= config.max_reissues:
+        return ()
+    members = tuple(member_of(snapshot, r) for r in live_replicas(snapshot) if is_member(snapshot, r))
+    count = snapshot.reissued_views + 1
+    following = next_view(
+        job_id=snapshot.job.id,
+        attempt=attempt.number,
+        epoch=snapshot.job.epoch + 1,
+        members=members,
+        before=view,
+        reason=f"the exchange failed and nobody is dead; try {count} of {config.max_reissues}",
+    )
+    ids = tuple(error.id for error in errors)
+    reporters = ", ".join(sorted({str(error.replica) for error in errors}))
+    return (
+        Decision(
+            rule=RULE,
+            choice="reissue_view",
+            reason_code="exchange_failed",
+            sentence=f"The exchange of view {view.epoch} failed at replica {reporters} and nobody is dead:"
+            f" the same members try again in view {following.epoch} ({count} of {config.max_reissues}).",
+            key=f"reissue:{following.epoch}",
+            actions=(AnnounceView(view=following), SettleSignals(signal_ids=ids)),
+            evidence={"reporters": reporters, "reissued_views": snapshot.reissued_views},
+            signal_ids=ids,
+        ),
+    )

@@ -1,0 +1,168 @@
+"""The attempt cannot go on: end it and place the next one from a trusted checkpoint.
+
+1. A budget that is spent, or an exit code that asks for it, fails the job with a reason.
+2. Else re-plan the layout for the devices that are left and place it in the same breath.
+3. Else end the attempt and go back to pending; `lifecycle` places it when it can.
+"""
+
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.errors import PolicyError
+from controlplane.policy.facts import pool_for
+from controlplane.policy.failures import Failure, actionable
+from controlplane.policy.goodput import failure_costs
+from controlplane.policy.ladder import RestartReason, restart_reason
+from controlplane.policy.layout import plan_layout
+from controlplane.policy.placement import place_gang
+from controlplane.policy.plan import (
+    Action,
+    Decision,
+    EndAttempt,
+    ResolveIncident,
+    SetJobState,
+    SetNodeState,
+    SettleSignals,
+)
+from controlplane.policy.rules.lifecycle import best_effort_spares, place_attempt, resume_words
+from controlplane.policy.rules.replica_failure import alternatives
+from controlplane.policy.snapshot import AttemptFact, JobSnapshot
+from controlplane.protocol.spec import ranks_per_replica
+from controlplane.protocol.states import JobState, NodeState
+
+RULE = "restart"
+
+
+def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
+    """At most one restart (or the end) of the current attempt."""
+    attempt = snapshot.attempt
+    if attempt is None or snapshot.job.finished or snapshot.job.cancel_requested:
+        return ()
+    failures = actionable(snapshot, config)
+    why = restart_reason(snapshot, config, failures)
+    if why is None:
+        return ()
+    spent = why.sentence if why.final else budget_spent(snapshot)
+    if spent:
+        code = why.code if why.final else "budget_spent"
+        return (_fail(snapshot, attempt, failures, code, why, spent),)
+    return (_again(snapshot, config, attempt, failures, why),)
+
+
+def budget_spent(snapshot: JobSnapshot) -> str:
+    """Which budget is spent, or an empty string."""
+    budget, ledger = snapshot.job.spec.resiliency.budget, snapshot.budget
+    if ledger.no_progress_cycles >= budget.max_no_progress:
+        return f"{ledger.no_progress_cycles} attempts in a row made no progress: the software or the data is at fault"
+    if ledger.restarts_total >= budget.max_restarts:
+        return f"{ledger.restarts_total} restarts are all its budget allows"
+    if ledger.restarts_in_window >= budget.restarts_per_window:
+        return f"{ledger.restarts_in_window} restarts within {budget.window_s:.0f} s are all its budget allows"
+    return ""
+
+
+def _again(
+    snapshot: JobSnapshot,
+    config: PolicyConfig,
+    attempt: AttemptFact,
+    failures: tuple[Failure, ...],
+    why: RestartReason,
+) -> Decision:
+    spec = snapshot.job.spec
+    pool = pool_for(
+        snapshot,
+        config,
+        leaving=snapshot.replicas,
+        bad_nodes=tuple(node for failure in failures for node in failure.bad_nodes),
+        bad_slots=tuple(slot for failure in failures for slot in failure.bad_slots),
+    )
+    end = EndAttempt(number=attempt.number, grace_s=0.0)
+    costs = failure_costs(snapshot, config, lost=max(1, len(failures)), survivors=0, spare_ready=False, gone=True)
+    try:
+        layout = plan_layout(spec, pool.size, allow_relayout=spec.resiliency.allow_relayout)
+        placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism))
+        order = place_attempt(snapshot, pool, layout, best_effort_spares(spec, pool, placements))
+    except PolicyError as error:
+        choice, outcome = "queue", f"waits for devices: {error}"
+        moves: tuple[Action, ...] = (end, SetJobState(to=JobState.PENDING))
+    else:
+        choice, outcome = "restart", f"attempt {order.number} starts {resume_words(snapshot)} ({layout.reason})"
+        state = () if snapshot.job.state is JobState.STARTING else (SetJobState(to=JobState.STARTING),)
+        moves = (end, order, *state)
+    return Decision(
+        rule=RULE,
+        choice=choice,
+        reason_code=why.code,
+        sentence=f"Attempt {attempt.number} ends, {why.sentence}{_causes(failures)}; {outcome}.",
+        key=f"restart:{attempt.number}",
+        actions=(*moves, *_cordon(snapshot, failures), *_settle(snapshot, failures)),
+        evidence={
+            "free_devices": pool.size,
+            "restarts_total": snapshot.budget.restarts_total,
+            "no_progress_cycles": snapshot.budget.no_progress_cycles,
+        },
+        alternatives=alternatives(costs, "restart"),
+        signal_ids=_signal_ids(snapshot, failures),
+        cost_gpu_s=costs.restart_s,
+    )
+
+
+def _fail(
+    snapshot: JobSnapshot,
+    attempt: AttemptFact,
+    failures: tuple[Failure, ...],
+    code: str,
+    why: RestartReason,
+    spent: str,
+) -> Decision:
+    sentence = f"The job fails: {spent}. Last cause: {why.sentence}{_causes(failures)}."
+    return Decision(
+        rule=RULE,
+        choice="fail",
+        reason_code=code,
+        sentence=sentence,
+        key=f"fail:{attempt.number}",
+        actions=(
+            EndAttempt(number=attempt.number, grace_s=0.0),
+            SetJobState(to=JobState.FAILED),
+            *_cordon(snapshot, failures),
+            *_settle(snapshot, failures),
+            ResolveIncident(note=sentence),
+        ),
+        evidence={
+            "restarts_total": snapshot.budget.restarts_total,
+            "restarts_in_window": snapshot.budget.restarts_in_window,
+            "no_progress_cycles": snapshot.budget.no_progress_cycles,
+        },
+        signal_ids=_signal_ids(snapshot, failures),
+    )
+
+
+def _causes(failures: tuple[Failure, ...]) -> str:
+    if not failures:
+        return ""
+    return " (" + "; ".join(f"replica {f.replica.index}: {f.sentence}" for f in failures) + ")"
+
+
+def _cordon(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> tuple[Action, ...]:
+    blamed = {node for failure in failures for node in failure.cordon}
+    return tuple(
+        SetNodeState(node_id=node.id, to=NodeState.CORDONED)
+        for node in snapshot.nodes
+        if node.id in blamed and node.state in (NodeState.READY, NodeState.DEGRADED)
+    )
+
+
+def _signal_ids(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> tuple[str, ...]:
+    """Everything said about this attempt's ranks, and what the failures rest on. A
+    silent node stays open until it speaks."""
+    about_ranks = ("rank_exit", "rank_overdue", "outer_error", "setup_timeout", "nan_loss")
+    causes = {signal for failure in failures for signal in failure.signal_ids}
+    return tuple(
+        signal.id
+        for signal in snapshot.signals
+        if signal.kind in about_ranks or (signal.id in causes and signal.kind != "node_silent")
+    )
+
+
+def _settle(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> tuple[Action, ...]:
+    ids = _signal_ids(snapshot, failures)
+    return (SettleSignals(signal_ids=ids),) if ids else ()

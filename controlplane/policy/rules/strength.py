@@ -1,0 +1,86 @@
+"""Recovery is over: full strength again, or stable with fewer replicas."""
+
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.facts import attempt_live, contributes, current_view, installed, live_replicas, signals_of
+from controlplane.policy.failures import find_failures
+from controlplane.policy.ladder import due_s, may_start, start_slots
+from controlplane.policy.plan import Action, Decision, ResolveIncident, SetJobState, SettleSignals
+from controlplane.policy.snapshot import JobSnapshot
+from controlplane.protocol.states import JobState, ReplicaState
+
+RULE = "strength"
+
+
+def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
+    """The job's way back to running, once all that lives contributes."""
+    attempt, view = snapshot.attempt, current_view(snapshot)
+    if attempt is None or view is None or not attempt_live(snapshot) or not installed(snapshot):
+        return ()
+    live = live_replicas(snapshot)
+    settled = all(r.state is ReplicaState.ACTIVE and contributes(snapshot, r) for r in live)
+    if not live or not settled or find_failures(snapshot, config):
+        return ()
+    stale = stale_signals(snapshot)
+    quiet = snapshot.job.state is JobState.RUNNING and (stale or incident_over(snapshot, config))
+    if snapshot.job.state is not JobState.RECOVERING and not quiet:
+        return ()
+    full = len(live) >= attempt.replicas
+    if not full and not shrunk_for_good(snapshot, config):
+        return ()
+    return (_back(snapshot, view.epoch, len(live), attempt.replicas, stale),)
+
+
+def incident_over(snapshot: JobSnapshot, config: PolicyConfig) -> bool:
+    """An incident that changed no membership (an alarm and its save, a cordoned node) is over
+    when the save is written and nothing has followed for a while."""
+    opened_s = snapshot.job.incident_opened_s
+    if opened_s is None or snapshot.saves.in_progress:
+        return False
+    return snapshot.now_s - opened_s >= config.quiet_incident_s
+
+
+def shrunk_for_good(snapshot: JobSnapshot, config: PolicyConfig) -> bool:
+    """The empty slots cannot be filled now, and the view has held for a while."""
+    empty = tuple(r for r in snapshot.replicas if r.state is ReplicaState.EVICTED and may_start(snapshot, config, r))
+    waiting = tuple(slot for slot in empty if snapshot.now_s < due_s(slot, config))
+    if waiting or start_slots(snapshot, config, empty):
+        return False
+    return snapshot.now_s - snapshot.view_since_s >= config.shrunk_stable_s
+
+
+def stale_signals(snapshot: JobSnapshot) -> tuple[str, ...]:
+    """Findings about incarnations and exchanges that are history."""
+    newest = {replica.index: replica.incarnation for replica in snapshot.replicas}
+    old_ranks = {
+        signal.id
+        for kind in ("rank_exit", "rank_overdue", "setup_timeout")
+        for signal in signals_of(snapshot, kind)
+        if signal.incarnation is not None and signal.incarnation < newest.get(signal.replica or 0, 0)
+    }
+    old_errors = {s.id for s in signals_of(snapshot, "outer_error") if s.seen_s < snapshot.view_since_s}
+    return tuple(sorted(old_ranks | old_errors))
+
+
+def _back(snapshot: JobSnapshot, epoch: int, live: int, asked: int, stale: tuple[str, ...]) -> Decision:
+    full = live >= asked
+    sentence = (
+        f"All {asked} replicas train."
+        if full
+        else f"{live} of {asked} replicas train, stable; no device is free for more."
+    )
+    moves: list[Action] = []
+    if snapshot.job.state is JobState.RECOVERING:
+        moves.append(SetJobState(to=JobState.RUNNING))
+    if stale:
+        moves.append(SettleSignals(signal_ids=stale))
+    moves.append(ResolveIncident(note=sentence))
+    return Decision(
+        rule=RULE,
+        choice="full_strength" if full else "shrunk",
+        reason_code="all_contribute",
+        sentence=sentence,
+        key=f"strength:{epoch}:{live}:{snapshot.job.state}:{','.join(stale)}:{snapshot.job.incident_opened_s}",
+        actions=tuple(moves),
+        evidence={"replicas": live, "asked": asked},
+        routine=True,
+    )

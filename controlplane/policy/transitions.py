@@ -1,0 +1,292 @@
+"""The state tables. Everything that affects which move is legal lives here.
+
+`check` is called by the one writer of each kind of row; docs/states.md is generated
+from `TABLES` by `controlplane.policy.states_doc`. A move to the same state is no
+transition and is never asked for.
+"""
+
+from enum import StrEnum
+
+from controlplane.policy.errors import IllegalTransition
+from controlplane.protocol.states import (
+    AttemptState,
+    CheckpointState,
+    CommandState,
+    IncidentState,
+    JobState,
+    NodeState,
+    RankState,
+    ReplicaState,
+)
+
+Table = dict[StrEnum, dict[StrEnum, str]]
+
+_J, _A, _R, _K = JobState, AttemptState, ReplicaState, RankState
+_N, _C, _P, _I = NodeState, CommandState, CheckpointState, IncidentState
+
+JOB: Table = {
+    _J.PENDING: {
+        _J.STARTING: "placed on devices",
+        _J.CANCELLED: "cancelled by its user before it started",
+        _J.FAILED: "can never be placed, or its restart budget is spent",
+    },
+    _J.STARTING: {
+        _J.RUNNING: "the first view is installed",
+        _J.RECOVERING: "a replica was lost before the first step",
+        _J.PENDING: "its devices are gone and no others are free",
+        _J.PREEMPTED: "gave way to a job of higher priority",
+        _J.SUCCEEDED: "all steps were committed already",
+        _J.FAILED: "its restart budget is spent",
+        _J.CANCELLED: "cancelled by its user",
+    },
+    _J.RUNNING: {
+        _J.RECOVERING: "a replica was lost",
+        _J.STARTING: "restarted from a checkpoint",
+        _J.PENDING: "too few devices are left",
+        _J.PREEMPTED: "gave way to a job of higher priority",
+        _J.SUCCEEDED: "all steps are committed",
+        _J.FAILED: "its restart budget is spent",
+        _J.CANCELLED: "cancelled by its user",
+    },
+    _J.RECOVERING: {
+        _J.RUNNING: "full strength again, or stable with fewer replicas",
+        _J.STARTING: "restarted from a checkpoint",
+        _J.PENDING: "too few devices are left",
+        _J.PREEMPTED: "gave way to a job of higher priority",
+        _J.SUCCEEDED: "all steps are committed",
+        _J.FAILED: "its restart budget is spent",
+        _J.CANCELLED: "cancelled by its user",
+    },
+    _J.PREEMPTED: {
+        _J.STARTING: "placed again",
+        _J.PENDING: "back in the queue",
+        _J.FAILED: "its restart budget is spent",
+        _J.CANCELLED: "cancelled by its user",
+    },
+    _J.SUCCEEDED: {},
+    _J.FAILED: {},
+    _J.CANCELLED: {},
+}
+
+ATTEMPT: Table = {
+    _A.STARTING: {
+        _A.RUNNING: "the first view is installed",
+        _A.STOPPING: "ended before its first step",
+        _A.ENDED: "nothing of it was left to stop",
+    },
+    _A.RUNNING: {
+        _A.STOPPING: "done, cancelled, preempted or restarted",
+        _A.ENDED: "nothing of it was left to stop",
+    },
+    _A.STOPPING: {_A.ENDED: "every process is proved gone"},
+    _A.ENDED: {},
+}
+
+REPLICA: Table = {
+    _R.FORMING: {
+        _R.ACTIVE: "in the first view of its attempt",
+        _R.CATCHING_UP: "admitted to a view as a joiner",
+        _R.SPARE: "parked until it is needed",
+        _R.EVICTED: "failed before it joined",
+    },
+    _R.SPARE: {
+        _R.CATCHING_UP: "promoted",
+        _R.FORMING: "started for another slot",
+        _R.EVICTED: "failed while parked",
+    },
+    _R.CATCHING_UP: {
+        _R.ACTIVE: "caught up: its gradients count",
+        _R.SUSPECT: "silent",
+        _R.EVICTED: "failed while it caught up",
+    },
+    _R.ACTIVE: {
+        _R.SUSPECT: "silent, not yet confirmed",
+        _R.EVICTED: "failed, or left behind",
+    },
+    _R.SUSPECT: {
+        _R.ACTIVE: "heard again",
+        _R.CATCHING_UP: "heard again, still catching up",
+        _R.EVICTED: "confirmed failed",
+    },
+    _R.EVICTED: {_R.FORMING: "the slot's next incarnation is started"},
+}
+
+RANK: Table = {
+    _K.LAUNCHING: {
+        _K.INITIALIZING: "the process exists",
+        _K.EXITED: "ended before it spoke",
+        _K.LOST: "its node is lost",
+        _K.HUNG: "did not appear in time",
+    },
+    _K.INITIALIZING: {
+        _K.TRAINING: "said hello and is in a view",
+        _K.EXITED: "the process ended",
+        _K.HUNG: "overran its section's timeout",
+        _K.LOST: "its node is lost",
+    },
+    _K.TRAINING: {
+        _K.CHECKPOINTING: "saves",
+        _K.EXITED: "the process ended",
+        _K.HUNG: "overran its section's timeout",
+        _K.LOST: "its node is lost",
+    },
+    _K.CHECKPOINTING: {
+        _K.TRAINING: "saved",
+        _K.EXITED: "the process ended",
+        _K.HUNG: "overran its section's timeout",
+        _K.LOST: "its node is lost",
+    },
+    _K.HUNG: {
+        _K.TRAINING: "moved again before it was ended",
+        _K.CHECKPOINTING: "moved again before it was ended",
+        _K.EXITED: "the process ended",
+        _K.LOST: "its node is lost",
+    },
+    _K.LOST: {
+        _K.TRAINING: "its agent is back and re-adopted it",
+        _K.CHECKPOINTING: "its agent is back and re-adopted it",
+        _K.EXITED: "its agent is back and saw it end, or the node rebooted",
+    },
+    _K.EXITED: {},
+}
+
+NODE: Table = {
+    _N.READY: {
+        _N.DEGRADED: "a finding that does not stop work",
+        _N.CORDONED: "takes no new work",
+        _N.DRAINING: "its work is moved away",
+        _N.QUARANTINED: "a confirmed hardware fault",
+        _N.VALIDATING: "under test",
+        _N.LOST: "its lease ran out",
+    },
+    _N.DEGRADED: {
+        _N.READY: "the finding is gone",
+        _N.CORDONED: "takes no new work",
+        _N.DRAINING: "its work is moved away",
+        _N.QUARANTINED: "a confirmed hardware fault",
+        _N.VALIDATING: "under test",
+        _N.LOST: "its lease ran out",
+    },
+    _N.CORDONED: {
+        _N.READY: "returned by a person or after validation",
+        _N.DRAINING: "its work is moved away",
+        _N.QUARANTINED: "a confirmed hardware fault",
+        _N.VALIDATING: "under test",
+        _N.LOST: "its lease ran out",
+    },
+    _N.DRAINING: {
+        _N.CORDONED: "empty now",
+        _N.READY: "the drain was withdrawn",
+        _N.QUARANTINED: "a confirmed hardware fault",
+        _N.LOST: "its lease ran out",
+    },
+    _N.QUARANTINED: {
+        _N.VALIDATING: "repaired, under test",
+        _N.LOST: "its lease ran out",
+    },
+    _N.VALIDATING: {
+        _N.READY: "passed",
+        _N.QUARANTINED: "failed the test",
+        _N.CORDONED: "the test was broken off",
+        _N.LOST: "its lease ran out",
+    },
+    _N.LOST: {
+        _N.READY: "back, same boot",
+        _N.VALIDATING: "back, under test",
+        _N.CORDONED: "back, held for a person",
+        _N.QUARANTINED: "back with a confirmed fault",
+    },
+}
+
+COMMAND: Table = {
+    _C.QUEUED: {
+        _C.DELIVERED: "written to the agent's socket",
+        _C.ACKNOWLEDGED: "journaled by the agent",
+        _C.SUCCEEDED: "carried out",
+        _C.FAILED: "could not be carried out",
+        _C.EXPIRED: "outlived its time before it was received",
+        _C.SUPERSEDED: "a newer epoch made it void",
+    },
+    _C.DELIVERED: {
+        _C.QUEUED: "the socket closed before it was acknowledged: deliver again",
+        _C.ACKNOWLEDGED: "journaled by the agent",
+        _C.SUCCEEDED: "carried out",
+        _C.FAILED: "could not be carried out",
+        _C.EXPIRED: "outlived its time",
+        _C.SUPERSEDED: "a newer epoch made it void",
+    },
+    _C.ACKNOWLEDGED: {
+        _C.SUCCEEDED: "carried out",
+        _C.FAILED: "could not be carried out",
+        _C.EXPIRED: "no answer within its time",
+        _C.SUPERSEDED: "a newer epoch made it void",
+    },
+    _C.SUCCEEDED: {},
+    _C.FAILED: {},
+    _C.EXPIRED: {},
+    _C.SUPERSEDED: {},
+}
+
+CHECKPOINT: Table = {
+    _P.WRITING: {
+        _P.COMPLETE: "its marker is committed",
+        _P.CORRUPT: "broken off, or its epoch was fenced",
+    },
+    _P.COMPLETE: {
+        _P.VERIFIED: "digests read back equal",
+        _P.CORRUPT: "a digest differs, or a load failed",
+    },
+    _P.VERIFIED: {
+        _P.RESTORE_TESTED: "loaded into a model",
+        _P.REPLICATED: "a second copy exists",
+        _P.CORRUPT: "a digest differs, or a load failed",
+    },
+    _P.RESTORE_TESTED: {
+        _P.REPLICATED: "a second copy exists",
+        _P.CORRUPT: "a digest differs, or a load failed",
+    },
+    _P.REPLICATED: {_P.CORRUPT: "every copy is damaged"},
+    _P.CORRUPT: {},
+}
+
+INCIDENT: Table = {
+    _I.OPEN: {
+        _I.RECOVERING: "a decision acts on it",
+        _I.RESOLVED: "it went away by itself, or was refuted",
+    },
+    _I.RECOVERING: {
+        _I.RESOLVED: "full strength, stable with fewer replicas, or the job ended",
+        _I.OPEN: "the act failed",
+    },
+    _I.RESOLVED: {},
+}
+
+TABLES: dict[str, Table] = {
+    "job": JOB,
+    "attempt": ATTEMPT,
+    "replica": REPLICA,
+    "rank": RANK,
+    "node": NODE,
+    "command": COMMAND,
+    "checkpoint": CHECKPOINT,
+    "incident": INCIDENT,
+}
+
+
+def check(machine: str, before: str, after: str) -> str:
+    """The table's reason for the move. `machine` is a key of `TABLES`; states are their
+    values or members. Raises IllegalTransition, with the moves that are legal."""
+    table = TABLES[machine]
+    moves = {str(state): reasons for state, reasons in table.items()}.get(str(before))
+    if moves is None:
+        raise IllegalTransition(f"{machine}: {before!r} is no state of it")
+    reason = {str(state): text for state, text in moves.items()}.get(str(after))
+    if reason is not None:
+        return reason
+    legal = ", ".join(sorted(str(state) for state in moves)) or "nothing: it is final"
+    raise IllegalTransition(f"{machine}: {before} -> {after} is not allowed (from {before}: {legal})")
+
+
+def is_final(machine: str, state: str) -> bool:
+    """True when nothing follows this state."""
+    return not {str(key): moves for key, moves in TABLES[machine].items()}[str(state)]
