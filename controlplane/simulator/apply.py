@@ -1,0 +1,260 @@
+"""A plan to rows and commands: the simulated twin of `recovery.apply`.
+
+Every move is checked against the state tables; an illegal one is a violation.
+"""
+
+from collections.abc import Callable
+
+from controlplane.policy.errors import IllegalTransition
+from controlplane.policy.plan import (
+    Action,
+    AnnounceView,
+    Decision,
+    EndAttempt,
+    PlaceAttempt,
+    SendInstall,
+    SetJobState,
+    SetNodeState,
+    SetReplicaState,
+    SettleSignals,
+    StartReplica,
+    StopReplica,
+)
+from controlplane.policy.snapshot import Placement
+from controlplane.policy.transitions import check
+from controlplane.protocol.commands import (
+    Body,
+    CommandEnvelope,
+    DeliverInstall,
+    DeliverView,
+    StartRanks,
+    StopRanks,
+)
+from controlplane.protocol.launch import RankPlacement, ReplicaLaunch, Resume, TrainerConfig
+from controlplane.protocol.membership import View
+from controlplane.protocol.spec import Parallelism
+from controlplane.protocol.states import AttemptState, JobState, ReplicaState
+from controlplane.simulator.checkers import Checkers
+from controlplane.simulator.kernel import Kernel
+from controlplane.simulator.rows import JOB_ID, AttemptRow, CommandRow, ReplicaRow, Rows
+
+COMMAND_TTL_S = 120.0
+
+
+class Apply:
+    """Carries decisions out in one go. `sick` tells the checkers the truth about a replica."""
+
+    def __init__(
+        self, rows: Rows, kernel: Kernel, checkers: Checkers, sick: Callable[[int, int, int], str | None]
+    ) -> None:
+        self._rows, self._kernel, self._checkers, self._sick = rows, kernel, checkers, sick
+        self._resume: Resume | None = None
+        self._numbers = 0
+
+    def decision(self, decision: Decision) -> bool:
+        """Apply once a key. False: it was applied before."""
+        if decision.key in self._rows.keys:
+            return False
+        self._checkers.decided(decision)
+        self._rows.keys.add(decision.key)
+        self._rows.last_wait = decision.sentence if decision.choice == "wait" else self._rows.last_wait
+        self._rows.history.append(f"{decision.rule}:{decision.choice}:{decision.reason_code}")
+        self._kernel.log("decision", f"{decision.rule}/{decision.choice}/{decision.reason_code}: {decision.sentence}")
+        for action in decision.actions:
+            self._action(action, decision)
+        return True
+
+    def _action(self, action: Action, decision: Decision) -> None:
+        match action:
+            case PlaceAttempt():
+                self._place(action)
+            case AnnounceView(view=view):
+                self._announce(view, decision)
+            case SendInstall():
+                self._send_install(action)
+            case StartReplica():
+                self._start(action)
+            case StopReplica():
+                self._stop(action)
+            case SetReplicaState():
+                self._replica_state(action, decision)
+            case EndAttempt():
+                self._end_attempt(action)
+            case SetJobState(to=to):
+                self._job_state(to)
+            case SetNodeState(node_id=node_id, to=to):
+                node = self._rows.nodes[node_id]
+                self._check("node", node.state, to)
+                node.state = to
+            case SettleSignals(signal_ids=ids):
+                for signal_id in ids:
+                    self._rows.signals.pop(signal_id, None)
+            case _:
+                pass
+
+    def _check(self, machine: str, before: str, after: str) -> None:
+        try:
+            check(machine, before, after)
+        except IllegalTransition as error:
+            self._checkers.expect(False, f"I-state: {error}")
+
+    def _command(self, node: str, body: Body) -> None:
+        self._numbers += 1
+        attempt = self._rows.attempt
+        command_id = f"cmd_{self._numbers:05d}"
+        envelope = CommandEnvelope(
+            command_id=command_id,
+            node_id=node,
+            epoch=self._rows.epoch,
+            age_s=0.0,
+            ttl_s=COMMAND_TTL_S,
+            body=body,
+            job_id=JOB_ID,
+            attempt=attempt.number if attempt else 0,
+        )
+        self._rows.commands[command_id] = CommandRow(envelope, self._kernel.now_s)
+
+    def _job_state(self, to: JobState) -> None:
+        self._check("job", self._rows.state, to)
+        self._rows.state = to
+
+    # --- attempts ----------------------------------------------------------------------
+
+    def _place(self, action: PlaceAttempt) -> None:
+        rows, now_s = self._rows, self._kernel.now_s
+        if rows.attempt is not None:
+            rows.restarts += 1
+        rows.epoch = action.epoch
+        rows.attempt = AttemptRow(
+            action.number, AttemptState.STARTING, action.layout, len(action.placements), now_s, action.resume_step
+        )
+        self._resume = Resume(action.resume_path, action.resume_step) if action.resume_path else None
+        rows.committed_step, rows.progressed_s = action.resume_step, now_s
+        rows.view, rows.install, rows.reissued_views = None, None, 0
+        rows.flushes, rows.done = {}, set()
+        older = rows.replicas
+        rows.ghosts += [row for row in older.values() if not row.stopped]
+        rows.replicas = {}
+        for index, placements in enumerate(action.placements):
+            incarnation = older[index].incarnation + 1 if index in older else 1
+            rows.replicas[index] = ReplicaRow(index, incarnation, ReplicaState.FORMING, now_s, placements)
+            self._start_ranks(index, incarnation, placements)
+        for node in rows.nodes.values():
+            node.reserved = node.id in action.spare_nodes
+
+    def _end_attempt(self, action: EndAttempt) -> None:
+        rows, attempt = self._rows, self._rows.attempt
+        assert attempt is not None, "only an attempt can be ended"
+        self._checkers.expect(attempt.number == action.number, f"I4: attempt {action.number} is ended twice")
+        attempt.state = AttemptState.ENDED
+        if rows.committed_step <= attempt.resume_step:
+            rows.no_progress += 1
+        else:
+            rows.no_progress = 0
+        nodes = {p.node_id for replica in rows.replicas.values() for p in replica.placements}
+        for node in sorted(nodes):
+            self._command(node, StopRanks(JOB_ID, attempt.number, -1, 0, action.grace_s, "the attempt ends"))
+        for replica in rows.replicas.values():
+            replica.state, replica.contributing = ReplicaState.EVICTED, False
+
+    # --- replicas ----------------------------------------------------------------------
+
+    def _start(self, action: StartReplica) -> None:
+        row = self._rows.replicas[action.replica]
+        self._check("replica", row.state, ReplicaState.FORMING)
+        self._checkers.expect(action.incarnation == row.incarnation + 1, f"I4: r{row.index} skips an incarnation")
+        if not row.stopped:
+            self._rows.ghosts.append(row)
+        self._rows.replicas[action.replica] = ReplicaRow(
+            action.replica,
+            action.incarnation,
+            ReplicaState.FORMING,
+            self._kernel.now_s,
+            action.placements,
+            failed_starts=row.failed_starts,
+        )
+        self._start_ranks(action.replica, action.incarnation, action.placements)
+
+    def _start_ranks(self, index: int, incarnation: int, placements: tuple[Placement, ...]) -> None:
+        attempt = self._rows.attempt
+        assert attempt is not None, "replicas belong to an attempt"
+        for node in sorted({placement.node_id for placement in placements}):
+            here = tuple(RankPlacement(p.rank, p.device_index) for p in placements if p.node_id == node)
+            launch = ReplicaLaunch(
+                job_id=JOB_ID,
+                job_name="sim",
+                attempt=attempt.number,
+                epoch=self._rows.epoch,
+                replica=index,
+                incarnation=incarnation,
+                world_size=len(placements),
+                ranks=here,
+                config=self._config(attempt.layout, attempt.replicas),
+            )
+            self._command(node, StartRanks(launch))
+
+    def _config(self, layout: Parallelism, replicas: int) -> TrainerConfig:
+        spec = self._rows.spec
+        return TrainerConfig(
+            model=spec.model,
+            parallelism=layout,
+            training=spec.training,
+            checkpoint=spec.checkpoint,
+            checkpoint_dir="ckpt",
+            replicas=replicas,
+            store="store:1",
+            resume=self._resume,
+        )
+
+    def _stop(self, action: StopReplica) -> None:
+        row, attempt = self._rows.replicas[action.replica], self._rows.attempt
+        assert attempt is not None, "replicas belong to an attempt"
+        for node in sorted({placement.node_id for placement in row.placements}):
+            body = StopRanks(JOB_ID, attempt.number, action.replica, action.incarnation, action.grace_s, "evicted")
+            self._command(node, body)
+
+    def _replica_state(self, action: SetReplicaState, decision: Decision) -> None:
+        row, attempt = self._rows.replicas[action.replica], self._rows.attempt
+        if row.incarnation != action.incarnation:
+            self._checkers.expect(False, f"I4: {decision.key} is about an old incarnation")
+            return
+        self._check("replica", row.state, action.to)
+        row.state, row.state_since_s = action.to, self._kernel.now_s
+        if action.to is ReplicaState.ACTIVE:
+            row.contributing = row.ever_contributed = True
+        if action.to is not ReplicaState.EVICTED or attempt is None:
+            return
+        row.contributing = False
+        row.failed_starts = 0 if row.ever_contributed else row.failed_starts + 1
+        self._rows.evictions += 1
+        if decision.evidence.get("proved") is False:
+            self._rows.acts_s.append(self._kernel.now_s)
+        sick = self._sick(attempt.number, row.index, row.incarnation)
+        self._checkers.evicted(f"r{row.index}.{row.incarnation}", sick, decision)
+
+    # --- views ---------------------------------------------------------------------------
+
+    def _announce(self, view: View, decision: Decision) -> None:
+        rows = self._rows
+        self._checkers.expect(view.epoch == rows.epoch + 1, f"I1: view {view.epoch} after epoch {rows.epoch}")
+        self._checkers.expect(bool(view.members), f"I1: view {view.epoch} has no members")
+        same = rows.view is not None and rows.view.members == view.members
+        rows.reissued_views = rows.reissued_views + 1 if same else 0
+        rows.epoch, rows.view, rows.view_since_s = view.epoch, view, self._kernel.now_s
+        rows.install, rows.flushes = None, {}
+        nodes = {p.node_id for replica in rows.replicas.values() for p in replica.placements}
+        for node in sorted(nodes):
+            self._command(node, DeliverView(view))
+
+    def _send_install(self, action: SendInstall) -> None:
+        rows, order = self._rows, action.install
+        rows.install = order
+        rows.committed_step = max(rows.committed_step, order.step)
+        members = {member.replica for member in rows.view.members} if rows.view else set()
+        for index in sorted(members):
+            rows.replicas[index].contributing = index in order.contributors
+        if rows.attempt is not None:
+            rows.attempt.state = AttemptState.RUNNING
+        nodes = {p.node_id for index in members for p in rows.replicas[index].placements}
+        for node in sorted(nodes):
+            self._command(node, DeliverInstall(order))

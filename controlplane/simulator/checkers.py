@@ -1,0 +1,96 @@
+"""Invariants (R40), watched at every commit, install, start and decision.
+
+I1 at most one epoch can commit; I2 a command takes effect once; I5 no device under two
+processes; I6 every act belongs to a decision with a reason; no step lost, every
+micro-batch exactly once in a committed step, members of a view never diverge, no healthy
+replica evicted. I10 (liveness) is checked when the faults have stopped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.policy.plan import Decision
+from controlplane.protocol.membership import Install
+from controlplane.simulator.kernel import Kernel
+
+if TYPE_CHECKING:
+    from controlplane.simulator.process import Process
+
+Batches = dict[int, tuple[int, ...]]
+
+
+class Checkers:
+    """Collects violations; a world with one is a failing seed."""
+
+    def __init__(self, kernel: Kernel, micro_batches: int) -> None:
+        self._kernel = kernel
+        self._all_batches = frozenset(range(micro_batches))
+        self.violations: list[str] = []
+        self.commits = 0
+        self.evictions = 0
+        self._install_steps: dict[tuple[int, int], int] = {}
+        self._members: dict[tuple[int, int], set[tuple[int, int]]] = {}
+        self._newest: dict[int, int] = {}
+        self._lineages: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._effects: dict[str, int] = {}
+        self._keys: set[str] = set()
+        self._zombie_steps: dict[tuple[int, int, int], int] = {}
+
+    def expect(self, true: bool, text: str) -> None:
+        """Note a violation when `true` is not."""
+        if not true:
+            self.violations.append(f"{self._kernel.now_s:.3f} {text}")
+            self._kernel.log("VIOLATION", text)
+
+    def installed(self, process: Process, order: Install) -> None:
+        """Contributors that enter an epoch stand at one step with one history."""
+        key = (process.attempt, order.epoch)
+        self._newest[process.attempt] = max(order.epoch, self._newest.get(process.attempt, 0))
+        self._members.setdefault(key, set()).add((process.index, process.incarnation))
+        step = self._install_steps.setdefault(key, order.step)
+        self.expect(step == order.step == process.committed, f"I-step: epoch {order.epoch} installs two steps")
+        if process.index in order.contributors:
+            lineage = self._lineages.setdefault(key, tuple(process.lineage))
+            self.expect(
+                lineage == tuple(process.lineage) and len(lineage) == order.step,
+                f"I-diverge: r{process.index}.{process.incarnation} entered epoch {order.epoch} with another history",
+            )
+
+    def committed(self, process: Process, step: int, batches: Batches) -> None:
+        """One replica commits one step."""
+        self.commits += 1
+        counted = sorted(batch for own in batches.values() for batch in own)
+        self.expect(counted == sorted(self._all_batches), f"I-batch: step {step} trains micro-batches {counted}")
+        newest = self._newest.get(process.attempt, 0)
+        if process.epoch >= newest:
+            return
+        member = (process.index, process.incarnation)
+        self.expect(
+            member not in self._members.get((process.attempt, newest), set()),
+            f"I1: r{process.index}.{process.incarnation} commits in epoch {process.epoch} while {newest} is installed",
+        )
+        key = (process.attempt, *member)
+        self._zombie_steps[key] = self._zombie_steps.get(key, 0) + 1
+        self.expect(self._zombie_steps[key] <= 1, f"I1: zombie r{process.index}.{process.incarnation} goes on training")
+
+    def effect(self, command_id: str) -> None:
+        """An agent carries a command out."""
+        self._effects[command_id] = self._effects.get(command_id, 0) + 1
+        self.expect(self._effects[command_id] == 1, f"I2: command {command_id} took effect twice")
+
+    def device_taken(self, node: str, device: int, holder: str | None) -> None:
+        """A process starts on a device that `holder` still uses (None: free)."""
+        self.expect(holder is None, f"I5: device {device} of {node} is still used by {holder}")
+
+    def decided(self, decision: Decision) -> None:
+        """A decision is committed."""
+        reasoned = bool(decision.rule and decision.choice and decision.reason_code and decision.sentence)
+        self.expect(reasoned, f"I6: decision {decision.key} has no reason")
+        self.expect(decision.key not in self._keys, f"I6: key {decision.key} applied twice")
+        self._keys.add(decision.key)
+
+    def evicted(self, name: str, sick: str | None, decision: Decision) -> None:
+        """A replica is left out; `sick` is what is truly wrong with it (None: nothing)."""
+        self.evictions += 1
+        self.expect(sick is not None, f"I-evict: healthy {name} evicted ({decision.reason_code}: {decision.sentence})")

@@ -1,0 +1,179 @@
+"""What goes wrong: kinds, and a schedule drawn from the seed."""
+
+from enum import StrEnum
+
+from controlplane.simulator.agent import Agent
+from controlplane.simulator.kernel import Kernel
+from controlplane.simulator.network import Network
+from controlplane.simulator.process import Process
+from controlplane.simulator.server import Server
+from controlplane.simulator.trainer import Trainer
+
+QUIET_BEFORE_S = 15.0
+
+
+class Fault(StrEnum):
+    """Kinds of faults. Two at once and faults during recovery come from the schedule."""
+
+    RANK_KILL = "rank_kill"
+    RANK_HANG = "rank_hang"
+    RANK_PAUSE = "rank_pause"
+    NODE_LOSS = "node_loss"
+    NODE_REBOOT = "node_reboot"
+    NODE_CUT = "node_cut"
+    NOISE = "noise"
+    BACKEND_PAUSE = "backend_pause"
+    DEVICE_LOST = "device_lost"
+    XID_FATAL = "xid_fatal"
+    EXCHANGE_BLIP = "exchange_blip"
+    BAD_START = "bad_start"
+
+
+class Faults:
+    """Breaks things, on schedule and right after decisions."""
+
+    def __init__(
+        self, kernel: Kernel, network: Network, server: Server, agents: dict[str, Agent], trainer: Trainer
+    ) -> None:
+        self._kernel, self._network, self._server = kernel, network, server
+        self._agents, self._trainer = agents, trainer
+        self.injected: list[str] = []
+        self._ambush: list[Fault] = []
+        self._until_s = 0.0
+
+    def schedule(self, until_s: float, count: int) -> None:
+        """Draw `count` faults before `until_s`; a third of them strikes as a pair, another
+        third lies in wait for the next eviction or admission."""
+        chance, kinds = self._kernel.random, tuple(Fault)
+        self._until_s = until_s
+        for _ in range(count):
+            at_s, kind = chance.uniform(QUIET_BEFORE_S, until_s), chance.choice(kinds)
+            style = chance.randrange(3)
+            self._kernel.after(at_s, self.strike, kind)
+            if style == 0:
+                self._kernel.after(at_s + chance.uniform(0.0, 0.2), self.strike, chance.choice(kinds))
+            elif style == 1:
+                self._kernel.after(at_s, self._lie_in_wait, chance.choice((Fault.RANK_KILL, Fault.NODE_LOSS)))
+        self._server.on_decision = self._decided
+
+    def _lie_in_wait(self, kind: Fault) -> None:
+        self._ambush.append(kind)
+
+    def _decided(self, choice: str) -> None:
+        """A fault during recovery: strikes shortly after the next act of it."""
+        if choice in ("evict", "evict_and_replace", "admit", "start", "install") and self._ambush:
+            kind = self._ambush.pop()
+            self._kernel.after(self._kernel.between(0.0, 3.0), self.strike, kind)
+
+    def strike(self, kind: Fault) -> None:
+        """Do it now, somewhere."""
+        if self._kernel.now_s > self._until_s:
+            return
+        self.injected.append(kind)
+        match kind:
+            case Fault.RANK_KILL:
+                self._with_process(self.kill_rank)
+            case Fault.RANK_HANG:
+                self._with_process(self.hang_rank)
+            case Fault.RANK_PAUSE:
+                self._with_process(self.pause_rank)
+            case Fault.NODE_LOSS | Fault.NODE_REBOOT:
+                self._with_node(self.lose_node if kind is Fault.NODE_LOSS else self.reboot_node)
+            case Fault.NODE_CUT:
+                self._with_node(self.cut_node)
+            case Fault.DEVICE_LOST | Fault.XID_FATAL:
+                self._with_node(self.break_device if kind is Fault.DEVICE_LOST else self.fatal_xid)
+            case Fault.NOISE:
+                self._noise()
+            case Fault.BACKEND_PAUSE:
+                self._server.pause(self._kernel.between(2.0, 12.0))
+            case Fault.EXCHANGE_BLIP:
+                self._blip()
+            case Fault.BAD_START:
+                self._trainer.crash_starts += 1
+
+    # --- victims -----------------------------------------------------------------------------
+
+    def _with_process(self, fault: object) -> None:
+        alive = [p for p in self._trainer.processes.values() if any(r.alive and not r.hung for r in p.ranks.values())]
+        if alive and callable(fault):
+            fault(self._kernel.random.choice(alive))
+
+    def _with_node(self, fault: object) -> None:
+        up = [agent for agent in self._agents.values() if not agent.dead]
+        if len(up) > 1 and callable(fault):
+            fault(self._kernel.random.choice(up))
+
+    # --- deeds ---------------------------------------------------------------------------------
+
+    def kill_rank(self, process: Process) -> None:
+        """SIGKILL one rank."""
+        rank = self._kernel.random.choice([r for r in process.ranks.values() if r.alive])
+        self._say(f"SIGKILL rank {rank.ref.rank} of r{process.index}.{process.incarnation}")
+        self._agents[rank.node].end(rank)
+
+    def hang_rank(self, process: Process) -> None:
+        """SIGSTOP one rank, for good."""
+        rank = self._kernel.random.choice([r for r in process.ranks.values() if r.alive])
+        rank.hung, rank.hung_since_s = True, self._kernel.now_s
+        self._say(f"SIGSTOP rank {rank.ref.rank} of r{process.index}.{process.incarnation}")
+
+    def pause_rank(self, process: Process) -> None:
+        """SIGSTOP and SIGCONT: it may wake as a zombie."""
+        self.hang_rank(process)
+        stopped = next(rank for rank in process.ranks.values() if rank.hung)
+        self._kernel.after(self._kernel.between(1.0, 12.0), self._wake, stopped.ref.rank, process)
+
+    def _wake(self, rank: int, process: Process) -> None:
+        if process.ranks[rank].alive:
+            self._say(f"SIGCONT rank {rank} of r{process.index}.{process.incarnation}")
+            self._trainer.wake(process.ranks[rank])
+
+    def lose_node(self, agent: Agent) -> None:
+        """Power loss, for good."""
+        self._say(f"{agent.node} loses power")
+        agent.crash()
+
+    def reboot_node(self, agent: Agent) -> None:
+        """Power loss, and back with an empty disk."""
+        self.lose_node(agent)
+        self._kernel.after(self._kernel.between(5.0, 40.0), agent.reboot)
+
+    def cut_node(self, agent: Agent) -> None:
+        """The node loses its control link; its ranks do not."""
+        self._say(f"{agent.node} is cut off")
+        self._network.cut_link(agent.node)
+        self._kernel.after(self._kernel.between(3.0, 30.0), self._mend, agent)
+
+    def _mend(self, agent: Agent) -> None:
+        self._say(f"{agent.node} is back in touch")
+        self._network.mend_link(agent.node)
+
+    def break_device(self, agent: Agent) -> None:
+        """A device falls off the bus."""
+        self._say(f"device 0 of {agent.node} falls off the bus")
+        agent.lose_device(0)
+
+    def fatal_xid(self, agent: Agent) -> None:
+        """XID 79."""
+        self._say(f"XID 79 on device 1 of {agent.node}")
+        agent.xid(1, 79)
+
+    def _noise(self) -> None:
+        self._say("the network is bad")
+        self._network.loss, self._network.repeat, self._network.extra_delay_s = 0.1, 0.2, 0.3
+        self._kernel.after(self._kernel.between(5.0, 30.0), self._silence)
+
+    def _silence(self) -> None:
+        self._network.loss = self._network.repeat = self._network.extra_delay_s = 0.0
+        self._say("the network is good again")
+
+    def _blip(self) -> None:
+        current = [p for p in self._trainer.processes.values() if p.epoch and p.able()]
+        if current:
+            newest = max(current, key=lambda process: (process.attempt, process.epoch))
+            self._say(f"the exchange of epoch {newest.epoch} fails for everybody")
+            self._trainer.break_group(newest.attempt, newest.epoch)
+
+    def _say(self, text: str) -> None:
+        self._kernel.log("fault", text)

@@ -1,0 +1,128 @@
+"""Rows to the snapshot that `decide` sees: the simulated twin of `recovery.load`."""
+
+from controlplane.policy.snapshot import (
+    AttemptFact,
+    BudgetFact,
+    DeviceFact,
+    JobFact,
+    JobSnapshot,
+    NodeFact,
+    ReplicaFact,
+)
+from controlplane.protocol.states import WAITING_PHASES, ReplicaState
+from controlplane.simulator.rows import JOB_ID, NodeRow, ReplicaRow, Rows
+
+CONNECTED_S = 3.0
+ACTS_WINDOW_S = 60.0
+STORM_WINDOW_S = 60.0
+
+
+def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
+    """One consistent picture at `now_s` of the server's clock."""
+    replicas = tuple(_replica(rows, row) for _, row in sorted(rows.replicas.items()))
+    nodes = tuple(_node(rows, row, now_s, blind) for _, row in sorted(rows.nodes.items()))
+    devices = [(node, device) for node in nodes for device in node.devices]
+    suspect = sum(now_s - rows.suspect_since_s.get(node.id, -STORM_WINDOW_S) < STORM_WINDOW_S for node, _ in devices)
+    return JobSnapshot(
+        now_s=now_s,
+        blind=blind,
+        job=JobFact(
+            id=JOB_ID,
+            name="sim",
+            state=rows.state,
+            spec=rows.spec,
+            epoch=rows.epoch,
+            committed_step=rows.committed_step,
+            created_s=0.0,
+            finished=rows.finished,
+            progressed_s=rows.progressed_s,
+        ),
+        attempt=_attempt(rows),
+        replicas=replicas,
+        view=rows.view,
+        view_since_s=rows.view_since_s,
+        install=rows.install,
+        flushes=tuple(flush for _, flush in sorted(rows.flushes.items())),
+        signals=tuple(signal for _, signal in sorted(rows.signals.items())),
+        nodes=nodes,
+        checkpoints=tuple(rows.checkpoints),
+        budget=BudgetFact(
+            restarts_total=rows.restarts,
+            restarts_in_window=rows.restarts,
+            evictions_total=rows.evictions,
+            no_progress_cycles=rows.no_progress,
+        ),
+        acts_last_window=sum(now_s - act_s < ACTS_WINDOW_S for act_s in rows.acts_s),
+        reissued_views=rows.reissued_views,
+        fleet_devices=len(devices),
+        suspect_devices=suspect,
+    )
+
+
+def _attempt(rows: Rows) -> AttemptFact | None:
+    row = rows.attempt
+    if row is None:
+        return None
+    return AttemptFact(
+        number=row.number,
+        state=row.state,
+        layout=row.layout,
+        replicas=row.replicas,
+        started_s=row.started_s,
+        resume_step=row.resume_step,
+    )
+
+
+def _replica(rows: Rows, row: ReplicaRow) -> ReplicaFact:
+    size = len(row.placements)
+    view = rows.view
+    in_view = view is not None and any(
+        m.replica == row.index and m.incarnation == row.incarnation for m in view.members
+    )
+    waiting = len(row.phases) == size and all(phase in WAITING_PHASES for phase in row.phases.values())
+    return ReplicaFact(
+        index=row.index,
+        incarnation=row.incarnation,
+        state=row.state,
+        state_since_s=row.state_since_s,
+        world_size=size,
+        placements=row.placements,
+        joined_ranks=len(row.joined),
+        exited_ranks=len(row.exited),
+        in_view=in_view,
+        contributing=row.contributing,
+        committed_step=row.committed_step,
+        waiting=waiting,
+        stopped=row.stopped,
+        failed_starts=row.failed_starts,
+    )
+
+
+def _node(rows: Rows, row: NodeRow, now_s: float, blind: bool) -> NodeFact:
+    held = {
+        (placement.node_id, placement.device_index)
+        for replica in (*rows.replicas.values(), *rows.ghosts)
+        if replica.state is not ReplicaState.EVICTED or not replica.stopped
+        for placement in replica.placements
+    }
+    silent_s = now_s - row.seen_s
+    devices = tuple(
+        DeviceFact(
+            index=index,
+            uuid=f"{row.id}-{index}",
+            free=(row.id, index) not in held and not row.reserved,
+            held=(row.id, index) in held,
+            healthy=index not in row.lost_devices,
+        )
+        for index in range(row.devices)
+    )
+    return NodeFact(
+        id=row.id,
+        name=row.id,
+        state=row.state,
+        connected=silent_s < CONNECTED_S,
+        silent_s=None if blind else silent_s,
+        devices=devices,
+        warm=row.warm,
+        reserved_for=JOB_ID if row.reserved else None,
+    )

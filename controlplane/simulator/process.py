@@ -1,0 +1,74 @@
+"""What a simulated trainer is made of: ranks, the process of a replica, an outer group."""
+
+from dataclasses import dataclass, field
+
+from controlplane.protocol.launch import RankRef, ReplicaLaunch
+from controlplane.protocol.membership import Install, MemberRole, View
+
+
+@dataclass(slots=True)
+class Rank:
+    """One operating system process. `view` newest it has seen, `install_epoch` newest install;
+    `unread` waits in its socket while it is stopped."""
+
+    ref: RankRef
+    node: str
+    device: int
+    alive: bool = True
+    hung: bool = False
+    hung_since_s: float = 0.0
+    woke_s: float = -1e9
+    joined: bool = False
+    view: View | None = None
+    install_epoch: int = 0
+    unread: list[View | Install] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Process:
+    """One incarnation of a replica; see the module's text."""
+
+    attempt: int
+    index: int
+    incarnation: int
+    launch: ReplicaLaunch
+    ranks: dict[int, Rank] = field(default_factory=dict)
+    epoch: int = 0
+    token: int = 0
+    role: MemberRole = MemberRole.CONTRIBUTOR
+    committed: int = 0
+    prepared: bool = False
+    prepared_ready: frozenset[int] = frozenset()
+    lineage: list[int] = field(default_factory=list)
+    contributors: tuple[int, ...] = ()
+    done: list[int] = field(default_factory=list)
+    todo: list[int] = field(default_factory=list)
+    waiting: bool = False
+    donor: tuple[int, int] | None = None
+    fetch_step: int = 0
+    loaded: bool = True
+
+    @property
+    def complete(self) -> bool:
+        """All its ranks exist (a replica may span nodes)."""
+        return len(self.ranks) == self.launch.world_size
+
+    def able(self) -> bool:
+        """Every rank is there and runs."""
+        return self.complete and all(rank.alive and not rank.hung for rank in self.ranks.values())
+
+    def interrupted(self) -> bool:
+        """A rank has seen a newer view than the one it trains in."""
+        return any(rank.view is not None and rank.view.epoch > self.epoch for rank in self.ranks.values())
+
+
+@dataclass(slots=True)
+class Group:
+    """The outer group of one epoch. A broken one completes no exchange any more."""
+
+    members: frozenset[tuple[int, int]]
+    broken: bool = False
+    summed: dict[int, set[int]] = field(default_factory=dict)
+    barrier: dict[int, set[int]] = field(default_factory=dict)
+    batches: dict[int, dict[int, tuple[int, ...]]] = field(default_factory=dict)
+    ready: dict[int, set[int]] = field(default_factory=dict)

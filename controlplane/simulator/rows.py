@@ -1,0 +1,99 @@
+"""What the simulated server keeps: the rows that the real one has in its database."""
+
+from dataclasses import dataclass, field
+
+from controlplane.policy.snapshot import CheckpointFact, Placement, SignalFact
+from controlplane.protocol.commands import CommandEnvelope
+from controlplane.protocol.membership import Flush, Install, View
+from controlplane.protocol.spec import Parallelism, TrainSpec
+from controlplane.protocol.states import AttemptState, JobState, NodeState, Phase, ReplicaState
+
+JOB_ID = "job_sim"
+
+
+@dataclass(slots=True)
+class ReplicaRow:
+    """The newest incarnation of a slot. `phases` and `silent_s` are hints by rank."""
+
+    index: int
+    incarnation: int
+    state: ReplicaState
+    state_since_s: float
+    placements: tuple[Placement, ...]
+    joined: set[int] = field(default_factory=set)
+    exited: set[int] = field(default_factory=set)
+    phases: dict[int, Phase] = field(default_factory=dict)
+    contributing: bool = False
+    ever_contributed: bool = False
+    committed_step: int = 0
+    stopped: bool = False
+    failed_starts: int = 0
+
+
+@dataclass(slots=True)
+class AttemptRow:
+    """One launch of the job."""
+
+    number: int
+    state: AttemptState
+    layout: Parallelism
+    replicas: int
+    started_s: float
+    resume_step: int
+
+
+@dataclass(slots=True)
+class NodeRow:
+    """`seen_s` last frame; `boot` and `seq` say what of its journal is applied."""
+
+    id: str
+    devices: int
+    state: NodeState = NodeState.READY
+    seen_s: float = 0.0
+    boot: int = 0
+    applied_seq: int = 0
+    reserved: bool = False
+    warm: bool = False
+    lost_devices: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class CommandRow:
+    """An outbox row."""
+
+    envelope: CommandEnvelope
+    made_s: float
+    state: str = "queued"
+
+
+@dataclass(slots=True)
+class Rows:
+    """Everything the server knows. `ghosts`: older incarnations not proved gone."""
+
+    spec: TrainSpec
+    state: JobState = JobState.PENDING
+    epoch: int = 0
+    committed_step: int = 0
+    progressed_s: float | None = None
+    finished: bool = False
+    attempt: AttemptRow | None = None
+    replicas: dict[int, ReplicaRow] = field(default_factory=dict)
+    view: View | None = None
+    view_since_s: float = 0.0
+    install: Install | None = None
+    flushes: dict[tuple[int, int, int], Flush] = field(default_factory=dict)
+    signals: dict[str, SignalFact] = field(default_factory=dict)
+    nodes: dict[str, NodeRow] = field(default_factory=dict)
+    checkpoints: list[CheckpointFact] = field(default_factory=list)
+    commands: dict[str, CommandRow] = field(default_factory=dict)
+    keys: set[str] = field(default_factory=set)
+    done: set[int] = field(default_factory=set)
+    suspect_since_s: dict[str, float] = field(default_factory=dict)
+    reissued_views: int = 0
+    restarts: int = 0
+    evictions: int = 0
+    no_progress: int = 0
+    acts_s: list[float] = field(default_factory=list)
+    ghosts: list[ReplicaRow] = field(default_factory=list)
+    last_wait: str = ""
+    history: list[str] = field(default_factory=list)

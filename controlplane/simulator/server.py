@@ -1,0 +1,340 @@
+"""The simulated control plane: ingest, detectors, the reconcile loop, delivery.
+
+Level-triggered: a bell (an event, a signal) or the stored deadline wakes `_reconcile`,
+which loads, decides and applies. Commands are delivered at once and again until answered.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.decide import decide
+from controlplane.policy.snapshot import CheckpointFact, SignalFact
+from controlplane.protocol.commands import CommandEnvelope, StopRanks
+from controlplane.protocol.frames import (
+    Acked,
+    AgentFrame,
+    CommandAnswer,
+    DeviceLost,
+    EventBody,
+    Order,
+    RankExited,
+    RankJoined,
+    RankOverdue,
+    RankSaid,
+    XidSeen,
+)
+from controlplane.protocol.launch import RankRef
+from controlplane.protocol.membership import Flush
+from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, TrainingDone
+from controlplane.protocol.spec import TrainSpec
+from controlplane.protocol.states import CheckpointState, NodeState, Phase, ReplicaState
+from controlplane.simulator.apply import Apply
+from controlplane.simulator.checkers import Checkers
+from controlplane.simulator.kernel import Kernel
+from controlplane.simulator.load import load
+from controlplane.simulator.rows import NodeRow, ReplicaRow, Rows
+
+SCAN_S = 0.5
+SILENCE_S = 2.0
+BLIND_AFTER_PAUSE_S = 5.0
+REDELIVER_S = 1.0
+MAX_ROUNDS = 20
+TERMINAL = frozenset({"succeeded", "failed", "superseded", "expired"})
+
+Downlink = Callable[[str, Order | Acked], None]
+Sick = Callable[[int, int, int], str | None]
+
+
+class Server:
+    """One job's control plane. `downlink` sends to an agent; `sick` is the checkers' truth."""
+
+    def __init__(
+        self,
+        spec: TrainSpec,
+        nodes: dict[str, int],
+        config: PolicyConfig,
+        kernel: Kernel,
+        checkers: Checkers,
+        downlink: Downlink,
+        sick: Sick,
+    ) -> None:
+        self.rows = Rows(spec=spec, nodes={name: NodeRow(name, devices) for name, devices in nodes.items()})
+        self.paused_until_s = 0.0
+        self.blind_until_s = 0.0
+        self.on_decision: Callable[[str], None] = lambda choice: None
+        self._config, self._kernel, self._downlink = config, kernel, downlink
+        self._apply = Apply(self.rows, kernel, checkers, sick)
+        self._next_look_s: float | None = 0.0
+        self._rung = True
+        self._signals = 0
+        self._sent_s: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Begin to scan."""
+        self._kernel.after(SCAN_S, self._scan)
+
+    def pause(self, seconds: float) -> None:
+        """A stopped process: it neither hears nor thinks, and is blind for a while after."""
+        self.paused_until_s = self._kernel.now_s + seconds
+        self.blind_until_s = self.paused_until_s + BLIND_AFTER_PAUSE_S
+        self._kernel.log("fault", f"the backend stops for {seconds:.1f} s")
+
+    @property
+    def paused(self) -> bool:
+        """Stopped now."""
+        return self._kernel.now_s < self.paused_until_s
+
+    # --- ingest --------------------------------------------------------------------------
+
+    def receive(self, node: str, boot: int, frame: AgentFrame) -> None:
+        """One frame; its events are applied once and in order, and acknowledged."""
+        row = self.rows.nodes[node]
+        if self.paused or boot < row.boot:
+            return
+        row.seen_s, row.warm = self._kernel.now_s, row.warm or bool(frame.ranks)
+        self._close(f"silent:{node}")
+        if row.state is NodeState.LOST:
+            row.state = NodeState.READY
+        if boot > row.boot:
+            self._rebooted(row, boot)
+        for status in frame.ranks:
+            replica = self._replica(status.ref)
+            if replica is not None:
+                fresh = status.silent_s < SILENCE_S
+                replica.phases[status.ref.rank] = status.phase if fresh else Phase.COMPUTE
+                if fresh:
+                    self._clear_overdue(status.ref)
+                replica.committed_step = max(replica.committed_step, status.step)
+                if replica.contributing:
+                    self._progress(status.step)
+        for event in frame.events:
+            if event.seq == row.applied_seq + 1:
+                row.applied_seq = event.seq
+                self._event(row, event.body)
+                self._rung = True
+        self._downlink(node, Acked(row.applied_seq))
+        if self._rung:
+            self._kernel.after(0.001, self._wake)
+
+    def _clear_overdue(self, ref: RankRef) -> None:
+        """It moves again: a hang that is over is no finding."""
+        over = [
+            signal.id
+            for signal in self.rows.signals.values()
+            if signal.kind == "rank_overdue"
+            and (signal.replica, signal.incarnation, signal.rank) == (ref.replica, ref.incarnation, ref.rank)
+        ]
+        for signal_id in over:
+            self._close(signal_id)
+
+    def _rebooted(self, row: NodeRow, boot: int) -> None:
+        """Another boot: nothing that ran there runs any more."""
+        row.boot, row.applied_seq, self._rung = boot, 0, True
+        for replica in (*self.rows.replicas.values(), *self.rows.ghosts):
+            gone = {p.rank for p in replica.placements if p.node_id == row.id}
+            replica.exited |= gone
+            replica.stopped = len(replica.exited) == len(replica.placements)
+        for command in self.rows.commands.values():
+            if command.envelope.node_id == row.id and command.state not in TERMINAL:
+                command.state = "superseded"
+
+    def _progress(self, step: int) -> None:
+        if step > self.rows.committed_step:
+            self.rows.committed_step, self.rows.progressed_s = step, self._kernel.now_s
+            self.rows.reissued_views = 0
+
+    def _replica(self, ref: RankRef) -> ReplicaRow | None:
+        """The row, if this incarnation is still the newest of the current attempt."""
+        row, attempt = self.rows.replicas.get(ref.replica), self.rows.attempt
+        if row is None or attempt is None or ref.attempt != attempt.number or row.incarnation != ref.incarnation:
+            return None
+        return row
+
+    def _ghost(self, ref: RankRef) -> ReplicaRow | None:
+        wanted = (ref.replica, ref.incarnation)
+        return next((row for row in self.rows.ghosts if (row.index, row.incarnation) == wanted), None)
+
+    def _event(self, node: NodeRow, body: EventBody) -> None:
+        match body:
+            case RankJoined(ref=ref):
+                replica = self._replica(ref)
+                if replica is not None:
+                    replica.joined.add(ref.rank)
+            case RankExited(ref=ref):
+                self._exited(body)
+            case RankOverdue(ref=ref):
+                evidence = {"silent_s": body.silent_s}
+                self._open("rank_overdue", ref, value=body.age_s, threshold=body.timeout_s, evidence=evidence)
+            case RankSaid(ref=ref, report=report):
+                self._said(ref, report)
+            case XidSeen(xid=xid):
+                self._open("xid", None, node=node.id, device=xid.index, value=float(xid.xid))
+            case DeviceLost(index=index):
+                node.lost_devices.add(index)
+                self.rows.suspect_since_s[node.id] = self._kernel.now_s
+                self._open("device_lost", None, node=node.id, device=index)
+            case CommandAnswer(command_id=command_id, state=state):
+                self.rows.commands[command_id].state = state
+                self._stopped(self.rows.commands[command_id].envelope)
+            case _:
+                pass
+
+    def _stopped(self, order: CommandEnvelope) -> None:
+        """An answered stop proves that what it named is gone from that node."""
+        body = order.body
+        if not isinstance(body, StopRanks):
+            return
+        for row in (*self.rows.replicas.values(), *self.rows.ghosts):
+            named = body.replica == row.index and row.incarnation <= body.incarnation
+            if named or (body.replica == -1 and order.attempt > 0 and row in self.rows.ghosts):
+                row.exited |= {p.rank for p in row.placements if p.node_id == order.node_id}
+                row.stopped = len(row.exited) == len(row.placements)
+
+    def _exited(self, body: RankExited) -> None:
+        replica = self._replica(body.ref) or self._ghost(body.ref)
+        if replica is None:
+            return
+        replica.exited.add(body.ref.rank)
+        replica.stopped = len(replica.exited) == len(replica.placements)
+        if not body.expected and replica.state is not ReplicaState.EVICTED:
+            self._open("rank_exit", body.ref, value=float(body.exit_code if body.exit_code is not None else 128 + 9))
+
+    def _said(self, ref: RankRef, report: object) -> None:
+        replica = self._replica(ref)
+        if replica is None or replica.state is ReplicaState.EVICTED:
+            return
+        match report:
+            case Flush(epoch=epoch) if self.rows.view is not None and epoch == self.rows.view.epoch:
+                self.rows.flushes[(ref.replica, ref.incarnation, ref.rank)] = report
+            case OuterError(epoch=epoch) if epoch == self.rows.epoch:
+                self._open("outer_error", ref)
+            case CaughtUp():
+                replica.contributing = replica.ever_contributed = True
+            case CheckpointReport():
+                self._checkpoint(report)
+            case TrainingDone():
+                self.rows.done.add(ref.replica)
+                self.rows.finished = True
+            case _:
+                pass
+
+    def _checkpoint(self, report: CheckpointReport) -> None:
+        attempt = self.rows.attempt
+        if attempt is None:
+            return
+        fact = CheckpointFact(
+            id=report.path,
+            step=report.step,
+            path=report.path,
+            state=CheckpointState.COMPLETE,
+            epoch=report.epoch,
+            committed_s=self._kernel.now_s,
+            layout=attempt.layout,
+        )
+        self.rows.checkpoints = [*self.rows.checkpoints, fact][-5:]
+
+    # --- signals ---------------------------------------------------------------------------
+
+    def _open(
+        self,
+        kind: str,
+        ref: RankRef | None,
+        *,
+        node: str | None = None,
+        device: int | None = None,
+        value: float = 0.0,
+        threshold: float = 0.0,
+        evidence: dict[str, float] | None = None,
+    ) -> None:
+        self._signals += 1
+        signal_id = f"{kind}:{self._signals:04d}"
+        self.rows.signals[signal_id] = SignalFact(
+            id=signal_id,
+            kind=kind,
+            seen_s=self._kernel.now_s,
+            replica=ref.replica if ref else None,
+            incarnation=ref.incarnation if ref else None,
+            rank=ref.rank if ref else None,
+            node_id=node,
+            device_index=device,
+            value=value,
+            threshold=threshold,
+            evidence=dict(evidence or {}),
+        )
+        self._rung = True
+
+    def _close(self, signal_id: str) -> None:
+        if self.rows.signals.pop(signal_id, None) is not None:
+            self._rung = True
+
+    def _scan(self) -> None:
+        """The sentinel's look at who is silent, and the net under the bell."""
+        self._kernel.after(SCAN_S, self._scan)
+        if self.paused:
+            return
+        now_s = self._kernel.now_s
+        if now_s >= self.blind_until_s:
+            for node in self.rows.nodes.values():
+                self._judge_silence(node, now_s)
+        self._expire_and_redeliver(now_s)
+        if self._next_look_s is not None and now_s >= self._next_look_s:
+            self._rung = True
+        self._wake()
+
+    def _judge_silence(self, node: NodeRow, now_s: float) -> None:
+        signal_id, silent_s = f"silent:{node.id}", now_s - node.seen_s
+        if silent_s < SILENCE_S:
+            return
+        known = self.rows.signals.get(signal_id)
+        self.rows.signals[signal_id] = SignalFact(
+            id=signal_id,
+            kind="node_silent",
+            seen_s=known.seen_s if known else now_s,
+            node_id=node.id,
+            value=silent_s,
+            threshold=SILENCE_S,
+        )
+        if known is None:
+            self.rows.suspect_since_s[node.id] = now_s
+            self._rung = True
+
+    # --- decide and deliver ------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if not self._rung or self.paused:
+            return
+        self._rung = False
+        for _ in range(MAX_ROUNDS):
+            if not self._reconcile():
+                break
+        self._expire_and_redeliver(self._kernel.now_s)
+
+    def _reconcile(self) -> bool:
+        """One pass; True if it changed something."""
+        now_s = self._kernel.now_s
+        plan = decide(load(self.rows, now_s, now_s < self.blind_until_s), self._config)
+        self._next_look_s = plan.next_look_s
+        changed = False
+        for decision in plan.decisions:
+            if self._apply.decision(decision):
+                changed = changed or bool(decision.actions)
+                self.on_decision(decision.choice)
+        return changed
+
+    def _expire_and_redeliver(self, now_s: float) -> None:
+        due: dict[str, list[str]] = {}
+        for command_id, row in self.rows.commands.items():
+            if row.state in TERMINAL:
+                continue
+            if now_s - row.made_s > row.envelope.ttl_s:
+                row.state = "expired"
+            elif now_s - self._sent_s.get(command_id, -REDELIVER_S) >= REDELIVER_S:
+                due.setdefault(row.envelope.node_id, []).append(command_id)
+        for node, ids in due.items():
+            for command_id in ids:
+                self._sent_s[command_id] = now_s
+            rows = [self.rows.commands[command_id] for command_id in ids]
+            aged = tuple(msgspec.structs.replace(row.envelope, age_s=now_s - row.made_s) for row in rows)
+            self._downlink(node, Order(aged))

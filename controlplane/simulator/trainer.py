@@ -1,0 +1,345 @@
+"""The trainer's two-phase step protocol, at the granularity of micro-batches.
+
+A `Process` is one incarnation of a replica (all its ranks). In a step it computes its
+micro-batches one by one, meets the other members of its view in the exchange (phase 1),
+is *prepared* when all its ranks hold the sum, meets them again in the barrier (phase 2),
+and commits. A newer view interrupts it anywhere in between; it then flushes what it has
+and waits for the install. `lineage` notes in which epoch each step was committed: two
+members of one view with different lineages have diverged.
+"""
+
+from collections.abc import Callable
+
+from controlplane.protocol.launch import RankRef, ReplicaLaunch
+from controlplane.protocol.membership import Flush, Install, MemberRole, View
+from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, TrainingDone
+from controlplane.protocol.states import Phase
+from controlplane.simulator.checkers import Checkers
+from controlplane.simulator.kernel import Kernel
+from controlplane.simulator.process import Group, Process, Rank
+
+Report = Flush | OuterError | CaughtUp | CheckpointReport | TrainingDone
+MICRO_BATCH_S = (0.2, 0.3)
+EXCHANGE_S = (0.001, 0.04)
+FETCH_S = (1.0, 6.0)
+SAVE_S = (0.5, 2.0)
+SETUP_S = (1.0, 3.0)
+UNREAD_MAX = 100
+RETRY_S = 0.5
+PEER_NOTICE_S = (0.01, 0.15)
+
+
+class Trainer:
+    """All processes and groups of the one job. `said` hands a rank's report to its agent."""
+
+    def __init__(self, kernel: Kernel, checkers: Checkers, said: Callable[[Rank, Report], None]) -> None:
+        self._kernel = kernel
+        self._checkers = checkers
+        self._said = said
+        self.processes: dict[tuple[int, int, int], Process] = {}
+        self.groups: dict[tuple[int, int], Group] = {}
+        self.stored: dict[str, list[int]] = {}
+        self.crash_starts = 0
+
+    # --- life of processes --------------------------------------------------------
+
+    def spawn(self, launch: ReplicaLaunch, node: str, joined: Callable[[Rank], None]) -> list[Rank]:
+        """Start this node's ranks of a replica; `joined` when one has said hello."""
+        key = (launch.attempt, launch.replica, launch.incarnation)
+        process = self.processes.get(key)
+        if process is None:
+            process = Process(launch.attempt, launch.replica, launch.incarnation, launch)
+            resume = launch.config.resume
+            process.lineage = list(self.stored[resume.path]) if resume else []
+            process.committed = len(process.lineage)
+            self.processes[key] = process
+        ranks = []
+        for placement in launch.ranks:
+            ref = RankRef(launch.job_id, launch.attempt, launch.replica, launch.incarnation, placement.rank)
+            rank = Rank(ref=ref, node=node, device=placement.device_index)
+            process.ranks[placement.rank] = rank
+            ranks.append(rank)
+            self._kernel.after(self._kernel.between(*SETUP_S), self._hello, rank, joined)
+        return ranks
+
+    def _hello(self, rank: Rank, joined: Callable[[Rank], None]) -> None:
+        if rank.hung and rank.alive:
+            self._kernel.after(RETRY_S, self._hello, rank, joined)
+        elif rank.alive:
+            rank.joined = True
+            joined(rank)
+
+    def process_of(self, rank: Rank) -> Process:
+        """The incarnation a rank belongs to."""
+        return self.processes[(rank.ref.attempt, rank.ref.replica, rank.ref.incarnation)]
+
+    def kill(self, rank: Rank, *, quiet: bool = False) -> None:
+        """The process is gone. Peers notice closed sockets unless the host vanished (`quiet`)."""
+        if not rank.alive:
+            return
+        rank.alive = False
+        process = self.process_of(rank)
+        process.token += 1
+        if process.epoch and not quiet:
+            self.break_group(process.attempt, process.epoch, but=process)
+
+    def wake(self, rank: Rank) -> None:
+        """SIGCONT: it goes on where it was, in whatever epoch it was."""
+        rank.hung, rank.woke_s = False, self._kernel.now_s
+        process = self.process_of(rank)
+        unread, rank.unread = rank.unread, []
+        for message in unread:
+            if isinstance(message, View):
+                self.see_view(rank, message)
+            else:
+                self.see_install(rank, message)
+        if process.epoch and process.able() and not process.interrupted():
+            process.token += 1
+            self._work(process)
+
+    def break_group(self, attempt: int, epoch: int, but: Process | None = None) -> None:
+        """The exchange of an epoch fails for every member."""
+        group = self.groups.get((attempt, epoch))
+        if group is None or group.broken:
+            return
+        group.broken = True
+        for index, incarnation in sorted(group.members):
+            process = self.processes.get((attempt, index, incarnation))
+            if process is not None and process is not but:
+                self._kernel.after(self._kernel.between(*PEER_NOTICE_S), self._notice, process, epoch)
+
+    def _notice(self, process: Process, epoch: int) -> None:
+        """A member finds the exchange broken; it keeps what it has and waits for a view."""
+        if process.epoch != epoch or process.interrupted() or not process.able():
+            return
+        process.waiting = True
+        first = process.ranks[0]
+        self._said(first, OuterError(epoch=epoch, step=process.committed, error="connection closed by peer"))
+
+    # --- views ----------------------------------------------------------------------
+
+    def see_view(self, rank: Rank, view: View) -> None:
+        """A rank learns of a view: abandon the exchange, flush, wait."""
+        if rank.hung:
+            rank.unread = [*rank.unread, view][-UNREAD_MAX:]
+            return
+        if not rank.alive or (rank.view is not None and rank.view.epoch >= view.epoch):
+            return
+        process = self.process_of(rank)
+        rank.view = view
+        process.token += 1
+        process.waiting = True
+        self._said(
+            rank,
+            Flush(
+                job_id=view.job_id,
+                attempt=view.attempt,
+                epoch=view.epoch,
+                replica=process.index,
+                incarnation=process.incarnation,
+                rank=rank.ref.rank,
+                committed_step=process.committed,
+                prepared=process.prepared,
+                role=self._role(process, view),
+                done_step=process.committed,
+                done_micro_batches=tuple(sorted(process.done)),
+            ),
+        )
+
+    def _role(self, process: Process, view: View) -> MemberRole:
+        """Its own role once it has one; before its first install, what the view says."""
+        if process.epoch:
+            return process.role
+        return next(member.role for member in view.members if member.replica == process.index)
+
+    def see_install(self, rank: Rank, order: Install) -> None:
+        """The last rank of a replica to learn of an install moves the replica on."""
+        if rank.hung:
+            rank.unread = [*rank.unread, order][-UNREAD_MAX:]
+            return
+        if not rank.alive or rank.view is None or rank.view.epoch != order.epoch:
+            return
+        if rank.install_epoch >= order.epoch:
+            return
+        rank.install_epoch = order.epoch
+        process = self.process_of(rank)
+        if all(other.install_epoch == order.epoch for other in process.ranks.values()) and process.able():
+            self._install(process, rank.view, order)
+
+    def _install(self, process: Process, view: View, order: Install) -> None:
+        fresh = process.epoch == 0
+        contributes = process.index in order.contributors
+        if contributes or not fresh:
+            self._roll_forward(process, order.step)
+        process.role = MemberRole.CONTRIBUTOR if contributes else MemberRole.JOINER
+        if not contributes:
+            self._follow(process, view, order, fresh)
+        process.epoch, process.prepared, process.waiting = order.epoch, False, False
+        process.contributors = order.contributors
+        kept = {done.replica: list(done.micro_batches) for done in order.done}
+        process.done = kept.get(process.index, [])
+        taken = {batch for batches in kept.values() for batch in batches}
+        process.todo = self._share(process, taken)
+        members = frozenset((member.replica, member.incarnation) for member in view.members)
+        self.groups.setdefault((process.attempt, order.epoch), Group(members=members))
+        self._checkers.installed(process, order)
+        self._kernel.log("install", f"r{process.index}.{process.incarnation} epoch {order.epoch} step {order.step}")
+        process.token += 1
+        self._work(process)
+
+    def _roll_forward(self, process: Process, step: int) -> None:
+        """A member that had prepared the step behind commits it now."""
+        if process.committed == step:
+            return
+        self._checkers.expect(
+            process.committed == step - 1 and process.prepared,
+            f"I-step: r{process.index} at {process.committed} cannot reach {step}",
+        )
+        process.lineage.append(process.epoch)
+        process.committed += 1
+        process.done = []
+
+    def _follow(self, process: Process, view: View, order: Install, fresh: bool) -> None:
+        """A joiner starts its fetch, or goes on with it if its donor is the same."""
+        pair = next(pair for pair in view.donors if pair.joiner == process.index)
+        donor = next((m.replica, m.incarnation) for m in view.members if m.replica == pair.donor)
+        if not fresh and (process.loaded or process.donor == donor):
+            return
+        process.donor, process.loaded, process.fetch_step = donor, False, order.step
+        process.committed, process.lineage = order.step, []
+        self._kernel.after(self._kernel.between(*FETCH_S), self._fetched, process, donor, order.step)
+
+    def _fetched(self, process: Process, donor: tuple[int, int], step: int) -> None:
+        """The donor's state of `step` is here; what was committed since is replayed on it."""
+        source = self.processes[(process.attempt, *donor)]
+        if process.donor != donor or process.fetch_step != step or process.loaded:
+            return
+        if not all(rank.alive for rank in (*source.ranks.values(), *process.ranks.values())):
+            return
+        if not (source.able() and process.able()):
+            self._kernel.after(RETRY_S, self._fetched, process, donor, step)
+            return
+        process.lineage = source.lineage[:step] + process.lineage
+        process.loaded = True
+
+    def _share(self, process: Process, taken: set[int]) -> list[int]:
+        """This replica's part of the micro-batches nobody holds, dealt out in turn."""
+        if process.role is MemberRole.JOINER:
+            return []
+        training = process.launch.config.training
+        batches = [b for b in range(training.global_batch // training.micro_batch) if b not in taken]
+        return batches[process.contributors.index(process.index) :: len(process.contributors)]
+
+    # --- the step ---------------------------------------------------------------------
+
+    def _work(self, process: Process) -> None:
+        """Next micro-batch, or the exchange."""
+        if process.todo:
+            self._kernel.after(self._kernel.between(*MICRO_BATCH_S), self._computed, process, process.token)
+            return
+        self._kernel.after(self._kernel.between(*EXCHANGE_S), self._arrive, process, process.token)
+
+    def _goes_on(self, process: Process, token: int) -> bool:
+        return process.token == token and process.able() and not process.interrupted()
+
+    def _computed(self, process: Process, token: int) -> None:
+        if self._goes_on(process, token):
+            process.done.append(process.todo.pop(0))
+            self._work(process)
+
+    def _arrive(self, process: Process, token: int) -> None:
+        """Phase 1. A joiner that is loaded raises its ready flag with the same message."""
+        if not self._goes_on(process, token):
+            return
+        process.waiting = True
+        group, step = self.groups[(process.attempt, process.epoch)], process.committed
+        group.batches.setdefault(step, {})[process.index] = tuple(process.done)
+        if process.role is MemberRole.JOINER and process.loaded:
+            group.ready.setdefault(step, set()).add(process.index)
+        here = group.summed.setdefault(step, set())
+        self._meet(group, here, process, self._prepared)
+
+    def _prepared(self, process: Process, token: int) -> None:
+        """All its ranks hold the sum; phase 2."""
+        if not self._goes_on(process, token):
+            return
+        group, step = self.groups[(process.attempt, process.epoch)], process.committed
+        process.prepared = True
+        here = group.barrier.setdefault(step, set())
+        self._meet(group, here, process, self._commit)
+
+    def _meet(self, group: Group, here: set[int], process: Process, call: Callable[[Process, int], None]) -> None:
+        """The last to arrive lets all go on; one that comes again (it had been stopped)
+        finds the exchange complete and goes on alone. Who has left the epoch does not
+        listen to its exchange any more."""
+        again = process.index in here
+        here.add(process.index)
+        if len(here) < len(group.members) or (group.broken and not again):
+            return
+        members = [(process.index, process.incarnation)] if again else sorted(group.members)
+        for index, incarnation in members:
+            member = self.processes[(process.attempt, index, incarnation)]
+            if member.epoch == process.epoch:
+                self._kernel.after(self._kernel.between(*EXCHANGE_S), call, member, member.token)
+
+    def _commit(self, process: Process, token: int) -> None:
+        if not self._goes_on(process, token):
+            return
+        group, step = self.groups[(process.attempt, process.epoch)], process.committed
+        self._checkers.committed(process, step, group.batches[step])
+        process.lineage.append(process.epoch)
+        process.committed, process.prepared, process.waiting, process.done = step + 1, False, False, []
+        process.token += 1
+        ready = group.ready.get(step, set())
+        process.contributors = tuple(sorted({*process.contributors, *ready}))
+        if process.index in ready:
+            process.role = MemberRole.CONTRIBUTOR
+            self._report_caught_up(process)
+        if self._finished(process):
+            return
+        self._maybe_save(process)
+        process.todo = self._share(process, set())
+        self._work(process)
+
+    def _report_caught_up(self, process: Process) -> None:
+        donor = process.donor[0] if process.donor else -1
+        report = CaughtUp(
+            epoch=process.epoch,
+            step=process.committed,
+            replayed_steps=process.committed - process.fetch_step,
+            fetch_s=0.0,
+            fetch_bytes=0,
+            donor=donor,
+        )
+        self._said(process.ranks[0], report)
+
+    def _finished(self, process: Process) -> bool:
+        if process.committed < process.launch.config.training.steps:
+            return False
+        for rank in process.ranks.values():
+            self._said(rank, TrainingDone(step=process.committed))
+        return True
+
+    def _maybe_save(self, process: Process) -> None:
+        """The first contributor commits the marker of every interval's checkpoint."""
+        interval = process.launch.config.checkpoint.interval_steps
+        if process.committed % interval == 0 and process.index == process.contributors[0]:
+            state = (process.committed, list(process.lineage), process.epoch)
+            self._kernel.after(self._kernel.between(*SAVE_S), self._saved, process, *state)
+
+    def _saved(self, process: Process, step: int, lineage: list[int], epoch: int) -> None:
+        """Durable, if the process lived that long."""
+        if not process.able():
+            return
+        path = f"ckpt/{process.attempt}/{epoch}/{step}"
+        self.stored[path] = lineage
+        report = CheckpointReport(step=step, path=path, state="complete", kind="interval", epoch=epoch)
+        self._said(process.ranks[0], report)
+
+    def phase(self, process: Process) -> Phase:
+        """Where the replica is, for its agent's frames."""
+        if process.epoch == 0 and not process.interrupted():
+            return Phase.PARKED if all(rank.joined for rank in process.ranks.values()) else Phase.BUILDING
+        if process.interrupted():
+            return Phase.VIEW_CHANGE
+        return Phase.EXCHANGE if process.waiting else Phase.COMPUTE

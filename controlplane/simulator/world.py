@@ -1,0 +1,170 @@
+"""One seed, one world: fleet, job, faults, and what became of it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.policy.config import PolicyConfig
+from controlplane.protocol.frames import Acked, AgentFrame, Order
+from controlplane.protocol.spec import (
+    Checkpoint,
+    Parallelism,
+    Resiliency,
+    Resources,
+    Spares,
+    Timeouts,
+    Training,
+    TrainSpec,
+    micro_batch_count,
+)
+from controlplane.protocol.states import JobState
+from controlplane.simulator.agent import Agent
+from controlplane.simulator.checkers import Checkers
+from controlplane.simulator.faults import Faults
+from controlplane.simulator.kernel import Kernel
+from controlplane.simulator.network import Network
+from controlplane.simulator.process import Process, Rank
+from controlplane.simulator.server import TERMINAL, Server
+from controlplane.simulator.trainer import Report, Trainer
+
+FAULTS_UNTIL_S = 90.0
+CALM_S = 150.0
+STEADY_S = 30.0
+NOISE_MEMORY_S = 6.0
+ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a seed came to. `violations` empty: it passed."""
+
+    seed: int
+    state: str
+    committed_step: int
+    commits: int
+    evictions: int
+    restarts: int
+    faults: tuple[str, ...]
+    violations: tuple[str, ...]
+    digest: str
+    tape: tuple[str, ...]
+    decisions: tuple[str, ...]
+
+
+class World:
+    """Four nodes of two devices and a spare, three replicas of two ranks; variations by seed."""
+
+    def __init__(self, seed: int, *, config: PolicyConfig | None = None, steps: int | None = None) -> None:
+        self.seed = seed
+        self.kernel = Kernel(seed)
+        chance = self.kernel.random
+        # Every sixth world is small enough to finish, so that the end is exercised too.
+        steps = steps or (60 if seed % 6 == 0 else 100_000)
+        self.spec = job_spec(tp=chance.choice((1, 2)), spare_gpus=chance.choice((0, 2)), steps=steps)
+        nodes = {f"node-{index}": 2 for index in range(5)}
+        self.network = Network(self.kernel)
+        self.checkers = Checkers(self.kernel, micro_batch_count(self.spec))
+        self.trainer = Trainer(self.kernel, self.checkers, self._said)
+        self.agents = {name: Agent(name, self.kernel, self.trainer, self.checkers, self._up) for name in nodes}
+        self.server = Server(
+            self.spec, nodes, config or PolicyConfig(), self.kernel, self.checkers, self._down, self.sick
+        )
+        self.faults = Faults(self.kernel, self.network, self.server, self.agents, self.trainer)
+
+    def _up(self, node: str, boot: int, frame: AgentFrame) -> None:
+        self.network.send(node, self._received, (node, boot, frame))
+
+    def _received(self, parts: Any) -> None:
+        self.server.receive(*parts)
+
+    def _down(self, node: str, message: Order | Acked) -> None:
+        boot = self.server.rows.nodes[node].boot
+        self.network.send(node, self.agents[node].receive, (boot, message))
+
+    def _said(self, rank: Rank, report: Report) -> None:
+        self.agents[rank.node].said(rank, report)
+
+    def start(self) -> None:
+        """Agents and server begin to work."""
+        for agent in self.agents.values():
+            agent.start()
+        self.server.start()
+
+    def run(self, faults: int | None = None) -> Outcome:
+        """Faults, then calm, then judgement."""
+        self.start()
+        count = self.kernel.random.randrange(1, 7) if faults is None else faults
+        self.faults.schedule(FAULTS_UNTIL_S, count)
+        self.kernel.run(FAULTS_UNTIL_S + CALM_S)
+        before = self.server.rows.committed_step
+        self.kernel.run(FAULTS_UNTIL_S + CALM_S + STEADY_S)
+        self._judge(before)
+        return self.outcome()
+
+    def sick(self, attempt: int, index: int, incarnation: int) -> str | None:
+        """What is truly wrong with a replica; None: it is healthy and within reach."""
+        process = self.trainer.processes.get((attempt, index, incarnation))
+        if process is None or not process.complete:
+            return "it never started"
+        if any(not rank.alive for rank in process.ranks.values()):
+            return "a process is gone"
+        since_s = self.kernel.now_s - NOISE_MEMORY_S
+        if any(rank.hung or rank.woke_s > since_s for rank in process.ranks.values()):
+            return "a process hangs or did until just now"
+        if any(rank.device in self.agents[rank.node].broken for rank in process.ranks.values()):
+            return "a device under it is broken"
+        return self._out_of_reach(process)
+
+    def _out_of_reach(self, process: Process) -> str | None:
+        for node in sorted({rank.node for rank in process.ranks.values()}):
+            recently = self.kernel.now_s - self.network.last_cut_s.get(node, -1e9) < NOISE_MEMORY_S
+            if node in self.network.cut or recently:
+                return f"{node} is or was just cut off"
+        return None
+
+    def _judge(self, before: int) -> None:
+        """I10: a job runs and moves, waits with a reason, or has ended. I2: no order hangs."""
+        rows = self.server.rows
+        expect = self.checkers.expect
+        if rows.state is JobState.RUNNING:
+            expect(rows.committed_step > before, f"I10: running, but no step in {STEADY_S:.0f} s")
+            expect(not rows.signals or self._only_silent(), f"I12: open findings {sorted(rows.signals)}")
+        elif rows.state is JobState.PENDING:
+            expect(bool(rows.last_wait), "I10: pending without a reason")
+        else:
+            expect(rows.state in ENDED, f"I10: still {rows.state} {CALM_S:.0f} s after the last fault")
+        if rows.state is JobState.FAILED:
+            expect(any(":fail:" in entry for entry in rows.history), "I10: failed without a reason")
+        for command_id, row in rows.commands.items():
+            dead = self.agents[row.envelope.node_id].dead
+            expect(row.state in TERMINAL or dead, f"I2: command {command_id} is still {row.state}")
+
+    def _only_silent(self) -> bool:
+        return all(signal.kind == "node_silent" for signal in self.server.rows.signals.values())
+
+    def outcome(self) -> Outcome:
+        """The result as data."""
+        rows = self.server.rows
+        return Outcome(
+            seed=self.seed,
+            state=str(rows.state),
+            committed_step=rows.committed_step,
+            commits=self.checkers.commits,
+            evictions=self.checkers.evictions,
+            restarts=rows.restarts,
+            faults=tuple(self.faults.injected),
+            violations=tuple(self.checkers.violations),
+            digest=self.kernel.digest(),
+            tape=tuple(self.kernel.tape),
+            decisions=tuple(rows.history),
+        )
+
+
+def job_spec(*, tp: int = 1, spare_gpus: int = 2, steps: int = 100_000, min_replicas: int = 1) -> TrainSpec:
+    """Three replicas of two ranks (TP2, or TP1 x PP2), six micro-batches a step."""
+    return TrainSpec(
+        resources=Resources(nodes=3, gpus_per_node=2, min_replicas=min_replicas, spares=Spares(gpus=spare_gpus)),
+        parallelism=Parallelism(tp=tp, pp=2 // tp),
+        training=Training(steps=steps, global_batch=6, micro_batch=1),
+        checkpoint=Checkpoint(interval_steps=20),
+        resiliency=Resiliency(timeouts=Timeouts(setup_s=30.0)),
+    )
