@@ -1,0 +1,1 @@
+"""Who may do what: users, API tokens, join tokens, one-time passwords, audit."""

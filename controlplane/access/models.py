@@ -1,0 +1,74 @@
+"""Credentials are stored as SHA-256 only and shown once."""
+
+from django.conf import settings
+from django.db import models
+
+
+class Scope(models.TextChoices):
+    """What a token may do; each includes the ones before it."""
+
+    READ = "read"
+    SUBMIT = "submit"
+    OPERATE = "operate"
+    ADMIN = "admin"
+
+
+class ApiToken(models.Model):
+    """`holdfast_<scope>_<random>`; used by CLI and SDK."""
+
+    id = models.CharField(primary_key=True, max_length=32)
+    name = models.CharField(max_length=100)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
+    scope = models.CharField(max_length=16, choices=Scope.choices)
+    sha256 = models.CharField(max_length=64, unique=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField(null=True)
+    last_used_at = models.DateTimeField(null=True)
+    revoked_at = models.DateTimeField(null=True)
+
+
+class JoinToken(models.Model):
+    """Lets `uses_left` agents enrol until `expires_at`; accepted nowhere else."""
+
+    id = models.CharField(primary_key=True, max_length=32)
+    sha256 = models.CharField(max_length=64, unique=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField()
+    uses_left = models.IntegerField(default=1)
+    revoked_at = models.DateTimeField(null=True)
+
+
+class OneTimePassword(models.Model):
+    """A password that logs `user` in once, until `expires_at`."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
+    sha256 = models.CharField(max_length=64, unique=True)
+    expires_at = models.DateTimeField()
+    used_at = models.DateTimeField(null=True)
+
+
+class AuditEntry(models.Model):
+    """One write by a person, token, agent or automation. Append-only."""
+
+    at = models.DateTimeField(auto_now_add=True)
+    actor = models.CharField(max_length=120)
+    action = models.CharField(max_length=80)
+    subject = models.CharField(max_length=120)
+    reason = models.TextField(blank=True)
+    request_id = models.CharField(max_length=64, blank=True)
+    data = models.JSONField(default=dict)
+
+
+class IdempotencyKey(models.Model):
+    """The stored answer of a keyed POST; same key and body is replayed for 24 h."""
+
+    principal = models.CharField(max_length=120)
+    key = models.CharField(max_length=200)
+    body_sha256 = models.CharField(max_length=64)
+    status = models.IntegerField(null=True)
+    answer = models.TextField(blank=True)
+    location = models.CharField(max_length=200, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["principal", "key"], name="idempotency_key_once")]

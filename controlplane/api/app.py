@@ -1,0 +1,20 @@
+"""The API object: routers, error handlers, and the checks every operation goes through."""
+
+from ninja import NinjaAPI
+
+from controlplane.api.edge import strict
+from controlplane.api.errors import install
+from controlplane.api.routers import demo, events, fleet, job_parts, jobs, recovery, series, session
+
+
+def build() -> NinjaAPI:
+    """One API; its schema is served by `openapi`, not by Ninja's own pages."""
+    api = NinjaAPI(title="Holdfast", version="1", docs_url=None, openapi_url=None, urls_namespace="api")
+    install(api)
+    api.add_decorator(strict, mode="view")
+    for module in (session, jobs, job_parts, recovery, events, fleet, series, demo):
+        api.add_router("", module.router)
+    return api
+
+
+api = build()

@@ -1,0 +1,88 @@
+"""Request bodies: JSON into a type of this file, or a 422 that points at the fault."""
+
+import re
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from django.http import HttpRequest, HttpResponse
+from msgspec import Meta
+
+from controlplane.api.problems import Kind, Problem
+from controlplane.protocol.rest import Told
+
+Reason = Annotated[str, Meta(min_length=1, max_length=500, description="Why; kept in the audit log.")]
+Index = Annotated[int, Meta(ge=0, le=1_000_000)]
+Name = Annotated[str, Meta(min_length=1, max_length=150)]
+
+B = TypeVar("B", bound="Body")
+
+
+class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base: unknown fields are refused, not ignored."""
+
+
+class Login(Body, frozen=True, kw_only=True):
+    """`password` may be a one-time password."""
+
+    username: Name
+    password: Annotated[str, Meta(min_length=1, max_length=1000)]
+
+
+class WithReason(Body, frozen=True, kw_only=True):
+    """An action of a person says why."""
+
+    reason: Reason
+
+
+class EvictReplica(Body, frozen=True, kw_only=True):
+    """Which replica slot, and why."""
+
+    replica: Index
+    reason: Reason
+
+
+class NewToken(Body, frozen=True, kw_only=True):
+    """`expires_in_s` None: it does not expire."""
+
+    name: Name
+    scope: str = "read"
+    expires_in_s: Annotated[float, Meta(ge=60, le=10 * 365 * 86400)] | None = None
+
+
+class NewFault(Body, frozen=True, kw_only=True):
+    """A demo fault; which fields a kind needs is in GET /demo/faults."""
+
+    kind: Annotated[str, Meta(max_length=40)]
+    job_id: Annotated[str, Meta(max_length=32)] | None = None
+    replica: Index | None = None
+    rank: Index | None = None
+    node_id: Annotated[str, Meta(max_length=32)] | None = None
+    device_index: Index | None = None
+    value: float | str | None = None
+
+
+def read(request: HttpRequest, kind: type[B]) -> B:
+    """Decode the body. Raises Problem: 415, 400 for no JSON, 422 for a faulty one."""
+    if request.content_type not in ("application/json", "", "text/plain"):
+        raise Problem(Kind.UNSUPPORTED_MEDIA_TYPE, f"Send application/json, not {request.content_type}.")
+    try:
+        return msgspec.json.decode(request.body or b"{}", type=kind)
+    except msgspec.ValidationError as error:
+        raise Problem(Kind.INVALID, "The body is not valid.", errors=[told(error)]) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Problem(Kind.BAD_REQUEST, "The body is not JSON.") from error
+
+
+def told(error: msgspec.ValidationError) -> Told:
+    """msgspec's "... - at `$.a[0]`" as message and JSON Pointer."""
+    message, _, path = str(error).partition(" - at `$")
+    pointer = re.sub(r"\[(\w+|\.\.\.)\]", r".\1", path.rstrip("`")).replace(".", "/")
+    missing = re.search(r"field `(\w+)`", message)
+    if missing:
+        pointer += "/" + missing.group(1)
+    return Told(pointer, message)
+
+
+def send(data: Any, status: int = 200) -> HttpResponse:
+    """JSON, encoded once, without a second validation."""
+    return HttpResponse(msgspec.json.encode(data), status=status, content_type="application/json")

@@ -1,0 +1,93 @@
+"""The event log as the API shows it: pages by sequence number, and a stream that goes on."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import msgspec
+from asgiref.sync import sync_to_async
+from django.db import close_old_connections
+from ninja import Schema
+from pydantic import Field
+
+from controlplane.api.pages import MAX_LIMIT, listing
+from controlplane.runtime.clock import iso
+from controlplane.runtime.events import newest_seq, oldest_seq
+from controlplane.runtime.models import Event
+
+Seq = Annotated[int, Field(ge=0, le=2**53, description="Sequence number of an event.")]
+POLL_S = 0.5
+HEARTBEAT_S = 15.0
+BATCH = 200
+RETRY_MS = 1000
+
+
+class EventQuery(Schema):
+    """A window of the event log."""
+
+    after_seq: Seq = 0
+    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 100
+
+
+def event_view(row: Event) -> dict[str, Any]:
+    """One event; empty references are null."""
+    return {
+        "seq": row.seq,
+        "at": iso(row.at),
+        "kind": row.kind,
+        "sentence": row.sentence,
+        "job_id": row.job_id or None,
+        "job_seq": row.job_seq,
+        "node_id": row.node_id or None,
+        "entity": row.entity or None,
+        "entity_id": row.entity_id or None,
+        "patch": row.patch,
+        "data": row.data,
+    }
+
+
+def event_page(query: EventQuery, *, job_id: str = "", node_id: str = "") -> dict[str, Any]:
+    """Oldest first after `after_seq`; `next` is null: the last seq is the cursor."""
+    seq = newest_seq()
+    return listing([event_view(row) for row in read(query.after_seq, query.limit, job_id, node_id)], None, seq)
+
+
+def read(after_seq: int, limit: int, job_id: str = "", node_id: str = "") -> list[Event]:
+    """Events in order, of one job or node if given."""
+    rows = Event.objects.filter(seq__gt=after_seq)
+    if job_id:
+        rows = rows.filter(job_id=job_id)
+    if node_id:
+        rows = rows.filter(node_id=node_id)
+    return list(rows.order_by("seq")[:limit])
+
+
+def is_gone(since: int) -> bool:
+    """True when events after `since` are no longer all kept."""
+    return since > 0 and since + 1 < oldest_seq()
+
+
+async def stream(since: int, job_id: str) -> AsyncIterator[bytes]:
+    """Server-sent events from `since` on, until the reader leaves. `id` is the sequence
+    number; a comment each HEARTBEAT_S keeps proxies from closing the line."""
+    yield f"retry: {RETRY_MS}\n\n".encode()
+    quiet_s = 0.0
+    while True:
+        rows = await sync_to_async(_read_fresh)(since, job_id)
+        for row in rows:
+            since = row.seq
+            yield b"id: %d\nevent: event\ndata: %s\n\n" % (row.seq, msgspec.json.encode(event_view(row)))
+        quiet_s = 0.0 if rows else quiet_s + POLL_S
+        if quiet_s >= HEARTBEAT_S:
+            quiet_s = 0.0
+            yield b": quiet\n\n"
+        if len(rows) < BATCH:
+            await asyncio.sleep(POLL_S)
+
+
+def _read_fresh(since: int, job_id: str) -> list[Event]:
+    """Outside a request Django returns no connection by itself."""
+    try:
+        return read(since, BATCH, job_id)
+    finally:
+        close_old_connections()

@@ -1,0 +1,288 @@
+"""What the demo can break, and how: each fault a small function in one table.
+
+Only mounted where settings.HOLDFAST_DEMO is on. Ranks, devices and links are broken by
+commands that the agents refuse outside a demo; processes by a request file that the
+demo's supervisor, which started them, carries out.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from django.conf import settings
+
+from controlplane.api.bodies import NewFault
+from controlplane.api.operations import newest_replica
+from controlplane.api.problems import Kind, Problem
+from controlplane.checkpoints.models import Checkpoint
+from controlplane.dispatch.services import enqueue
+from controlplane.fleet import selectors as fleet
+from controlplane.fleet import services as fleet_services
+from controlplane.fleet.models import Node
+from controlplane.jobs import selectors as jobs
+from controlplane.jobs.models import Rank
+from controlplane.jobs.numbers import GOOD_CHECKPOINTS
+from controlplane.jobs.services import submit_job
+from controlplane.protocol.commands import InjectDeviceFault, InjectLinkFault, InjectRankFault
+from controlplane.protocol.rest import Told
+from controlplane.protocol.spec_lint import lint
+from controlplane.protocol.states import NodeState
+from controlplane.runtime.errors import Conflict
+from controlplane.runtime.ids import new_id
+
+DEFAULT_HOT_C = 97.0
+DEFAULT_XID = 79.0
+DEFAULT_CUT_S = 20.0
+DEFAULT_DOWN_S = 2.0
+NODE_DOWN_S = 20.0
+FLIPPED_BYTES = 16
+CORDON_REASON = "demo: no spares"
+PROCESSES = MappingProxyType({"web": "web-1", "worker": "worker", "sentinel": "sentinel", "redis": "redis"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What was ordered."""
+
+    detail: str
+    command_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoFault:
+    """One entry of the panel; `needs` are fields of the request."""
+
+    title: str
+    description: str
+    needs: tuple[str, ...]
+    run: Callable[[NewFault, str], Done]
+
+
+def inject(body: NewFault, actor: str) -> Done:
+    """Carry out one fault in the current unit of work. Raises Problem for a wrong one."""
+    fault = FAULTS.get(body.kind)
+    if fault is None:
+        told = Told("/kind", f"{body.kind!r} is no fault", f"use {', '.join(FAULTS)}")
+        raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
+    fields = {"job": "job_id", "replica": "replica", "rank": "rank", "node": "node_id", "device": "device_index"}
+    missing = [fields[need] for need in fault.needs if getattr(body, fields[need]) is None]
+    if missing:
+        told_all = [Told(f"/{name}", "missing", f"{body.kind} needs {name}") for name in missing]
+        raise Problem(Kind.INVALID, "The body is not valid.", errors=told_all)
+    return fault.run(body, actor)
+
+
+def _number(body: NewFault, default: float) -> float:
+    return float(body.value) if isinstance(body.value, int | float) else default
+
+
+def _rank(fault: str) -> Callable[[NewFault, str], Done]:
+    def run(body: NewFault, actor: str) -> Done:
+        job = jobs.job(body.job_id or "")
+        replica = newest_replica(job, body.replica or 0)
+        rank = replica.ranks.filter(rank=body.rank, released_at=None).select_related("node").first()
+        if rank is None:
+            raise Conflict(f"rank {body.rank} of replica {replica.index} does not run")
+        order = InjectRankFault(
+            job_id=job.id,
+            replica=replica.index,
+            incarnation=replica.incarnation,
+            rank=rank.rank,
+            fault=fault,
+            value=_number(body, 0.0),
+        )
+        number = replica.attempt.number
+        command = enqueue(order, node_id=rank.node_id, job_id=job.id, attempt=number, epoch=job.epoch, ttl_s=15.0)
+        where = f"rank {rank.rank} of replica {replica.index} on {rank.node.name}"
+        return Done(detail=f"{fault} for {where}.", command_ids=(command.id,))
+
+    return run
+
+
+def _device(fault: str, default: float) -> Callable[[NewFault, str], Done]:
+    def run(body: NewFault, actor: str) -> Done:
+        node = fleet.node(body.node_id or "")
+        index = body.device_index or 0
+        if not node.devices.filter(index=index).exists():
+            raise Problem(Kind.NOT_FOUND, f"{node.name} has no device {index}.")
+        order = InjectDeviceFault(device_index=index, fault=fault, value=_number(body, default))
+        command = enqueue(order, node_id=node.id, ttl_s=15.0)
+        return Done(detail=f"{fault} for device {index} of {node.name}.", command_ids=(command.id,))
+
+    return run
+
+
+def _cut_node(body: NewFault, actor: str) -> Done:
+    node, seconds = fleet.node(body.node_id or ""), _number(body, DEFAULT_CUT_S)
+    command = enqueue(InjectLinkFault(seconds=seconds), node_id=node.id, ttl_s=15.0)
+    return Done(detail=f"{node.name} is cut off for {seconds:g} s; its ranks go on.", command_ids=(command.id,))
+
+
+def _kill_node(body: NewFault, actor: str) -> Done:
+    node = fleet.node(body.node_id or "")
+    _leave_request(f"node:{node.name}", _number(body, NODE_DOWN_S))
+    return Done(detail=f"The power of {node.name} goes: agent and ranks die at once.")
+
+
+def _kill_backend(body: NewFault, actor: str) -> Done:
+    wanted = body.value if isinstance(body.value, str) else "worker"
+    name = PROCESSES.get(wanted, wanted)
+    if name not in PROCESSES.values():
+        told = Told("/value", f"{wanted!r} is no process of the backend", f"use {', '.join(PROCESSES)}")
+        raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
+    _leave_request(name, DEFAULT_DOWN_S)
+    return Done(detail=f"{name} is killed and comes back by itself; training goes on.")
+
+
+def _leave_request(name: str, down_s: float) -> None:
+    """Atomically, so that the supervisor never reads half a file."""
+    if settings.HOLDFAST_DEMO_DIR is None:
+        raise Conflict("no supervisor watches here: processes can only be killed in `make demo`")
+    folder = Path(settings.HOLDFAST_DEMO_DIR) / "requests"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{new_id('flt')}.json"
+    draft = path.with_suffix(".tmp")
+    draft.write_text(json.dumps({"kind": "kill_process", "name": name, "down_s": down_s}))
+    draft.rename(path)
+
+
+def _no_spares(body: NewFault, actor: str) -> Done:
+    busy = set(Rank.objects.filter(released_at=None).values_list("node_id", flat=True))
+    free = Node.objects.filter(state__in=(NodeState.READY, NodeState.DEGRADED)).exclude(pk__in=busy).order_by("name")
+    names = [fleet_services.cordon(node.id, reason=CORDON_REASON, actor=actor).name for node in free]
+    return Done(detail=f"Cordoned: {', '.join(names)}." if names else "No node was free.")
+
+
+def _restore_spares(body: NewFault, actor: str) -> Done:
+    ours = Node.objects.filter(state=NodeState.CORDONED, state_reason__startswith=CORDON_REASON).order_by("name")
+    names = [fleet_services.uncordon(node.id, reason="demo: spares are back", actor=actor).name for node in ours]
+    return Done(detail=f"Back: {', '.join(names)}." if names else "No node was cordoned by the demo.")
+
+
+def _corrupt_checkpoint(body: NewFault, actor: str) -> Done:
+    job = jobs.job(body.job_id or "")
+    row = Checkpoint.objects.filter(job=job, state__in=GOOD_CHECKPOINTS).order_by("-step", "-epoch").first()
+    if row is None:
+        raise Conflict(f"{job.name} has no committed checkpoint yet")
+    name = _flip_bytes(Path(row.path))
+    return Done(detail=f"{FLIPPED_BYTES} bytes of {name} in the checkpoint of step {row.step} are flipped.")
+
+
+def _flip_bytes(folder: Path) -> str:
+    """The largest data file below `folder`, which must lie under the checkpoint root."""
+    root = Path(settings.CHECKPOINT_ROOT).resolve()
+    folder = folder.resolve()
+    if root not in folder.parents:
+        raise Conflict("the checkpoint does not lie under the server's checkpoint root; nothing was touched")
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink() and path.suffix != ".json"]
+    if not files:
+        raise Conflict("the checkpoint holds no data files any more")
+    victim = max(files, key=lambda path: (path.stat().st_size, path.name))
+    with victim.open("r+b") as file:
+        file.seek(victim.stat().st_size // 2)
+        at = file.tell()
+        data = file.read(FLIPPED_BYTES)
+        file.seek(at)
+        file.write(bytes(byte ^ 0xFF for byte in data))
+        file.flush()
+        os.fsync(file.fileno())
+    return victim.name
+
+
+def _submit_high_priority(body: NewFault, actor: str) -> Done:
+    spec = lint(urgent_spec(new_id("ug")[-6:].lower())).spec
+    assert spec is not None, "the demo's own spec is sound"
+    job = submit_job(spec, owner=actor.partition(":")[2], actor=actor)
+    return Done(detail=f"{job.name} was submitted with priority {job.priority}.")
+
+
+def urgent_spec(suffix: str) -> dict[str, object]:
+    """A small job that outranks the demo's."""
+    return {
+        "metadata": {"name": f"urgent-{suffix}"},
+        "spec": {
+            "resources": {"nodes": 2, "gpus_per_node": 2},
+            "parallelism": {"pp": 2},
+            "training": {"steps": 60, "global_batch": 8, "warmup_steps": 2, "step_delay_s": 0.02},
+            "checkpoint": {"interval_steps": 20, "keep": 1},
+            "resiliency": {"allow_faults": True},
+            "scheduling": {"priority": 900, "preemptible": False},
+        },
+    }
+
+
+_RANK = ("job", "replica", "rank")
+_DEVICE = ("node", "device")
+FAULTS: Mapping[str, DemoFault] = MappingProxyType(
+    {
+        "kill_rank": DemoFault(
+            title="Kill a rank", description="SIGKILL in the middle of a step.", needs=_RANK, run=_rank("sigkill")
+        ),
+        "stop_rank": DemoFault(
+            title="Freeze a rank", description="SIGSTOP: alive, and silent.", needs=_RANK, run=_rank("sigstop")
+        ),
+        "continue_rank": DemoFault(
+            title="Thaw a rank", description="SIGCONT after a freeze.", needs=_RANK, run=_rank("sigcont")
+        ),
+        "hang_rank": DemoFault(
+            title="Hang a rank", description="It loops for ever inside its step.", needs=_RANK, run=_rank("hang")
+        ),
+        "overheat_device": DemoFault(
+            title="Overheat a device",
+            description=f"It heats up towards `value` degrees C ({DEFAULT_HOT_C:g}).",
+            needs=_DEVICE,
+            run=_device("overheat", DEFAULT_HOT_C),
+        ),
+        "xid": DemoFault(
+            title="Report an XID",
+            description=f"The driver reports XID `value` ({DEFAULT_XID:g}: fallen off the bus).",
+            needs=_DEVICE,
+            run=_device("xid", DEFAULT_XID),
+        ),
+        "device_off_bus": DemoFault(
+            title="Lose a device", description="It is gone from the bus.", needs=_DEVICE, run=_device("off_bus", 0.0)
+        ),
+        "heal_device": DemoFault(
+            title="Heal a device", description="All its faults end.", needs=_DEVICE, run=_device("heal", 0.0)
+        ),
+        "kill_node": DemoFault(
+            title="Lose a node",
+            description=f"Agent and ranks die; the node is back after {NODE_DOWN_S:g} s.",
+            needs=("node",),
+            run=_kill_node,
+        ),
+        "cut_node": DemoFault(
+            title="Cut a node off",
+            description=f"Its link is down for `value` seconds ({DEFAULT_CUT_S:g}); its ranks live.",
+            needs=("node",),
+            run=_cut_node,
+        ),
+        "no_spares": DemoFault(
+            title="Run out of spares", description="Cordon every node without ranks.", needs=(), run=_no_spares
+        ),
+        "restore_spares": DemoFault(
+            title="Bring spares back", description="Uncordon those again.", needs=(), run=_restore_spares
+        ),
+        "kill_backend": DemoFault(
+            title="Kill the backend",
+            description="`value`: web, worker, sentinel or redis.",
+            needs=(),
+            run=_kill_backend,
+        ),
+        "corrupt_checkpoint": DemoFault(
+            title="Corrupt a checkpoint",
+            description="Flip bytes in the newest committed one.",
+            needs=("job",),
+            run=_corrupt_checkpoint,
+        ),
+        "submit_high_priority": DemoFault(
+            title="Submit an urgent job",
+            description="Its priority is higher; it waits for free devices.",
+            needs=(),
+            run=_submit_high_priority,
+        ),
+    }
+)

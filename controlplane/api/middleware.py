@@ -1,0 +1,62 @@
+"""What must hold for every answer under the API's addresses, also for those that no
+router makes: bodies are bounded, errors are problem+json, nothing is cached or framed."""
+
+from collections.abc import Callable
+
+from django.http import HttpRequest, HttpResponse
+
+from controlplane.api.errors import respond
+from controlplane.api.problems import BY_STATUS, CONTENT_TYPE, Kind, Problem, answer
+
+MAX_BODY_BYTES = 1 << 20
+PREFIXES = ("/api/", "/agent/", "/healthz", "/readyz", "/metrics")
+
+_TEXT = {
+    Kind.NOT_FOUND: "There is nothing at this address; /api/v1/openapi.json lists what there is.",
+    Kind.METHOD_NOT_ALLOWED: "This address exists, but not for this method; see the Allow header.",
+    Kind.TOO_LARGE: "Send at most 1 MiB.",
+}
+
+
+class ApiEdgeMiddleware:
+    """Belongs inside RequestIdMiddleware and outside the session's."""
+
+    sync_capable = True
+    async_capable = False
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if not request.path.startswith(PREFIXES):
+            return self.get_response(request)
+        refusal = _check_size(request)
+        if refusal is not None:
+            return answer(request, refusal)
+        response = self.get_response(request)
+        if response.status_code >= 400 and not response.get("Content-Type", "").startswith(CONTENT_TYPE):
+            response = _as_problem(request, response)
+        response.setdefault("Cache-Control", "no-store")
+        return response
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        """Views outside the routers (probes, enrolment) raise through here."""
+        return respond(request, exception) if request.path.startswith(PREFIXES) else None
+
+
+def _check_size(request: HttpRequest) -> Problem | None:
+    """Refuse by Content-Length before a byte is read; Django bounds what it reads itself."""
+    try:
+        length = int(request.META.get("CONTENT_LENGTH") or 0)
+    except ValueError:
+        return Problem(Kind.BAD_REQUEST, "Content-Length is no number.")
+    if length > MAX_BODY_BYTES:
+        return Problem(Kind.TOO_LARGE, f"{length} bytes; send at most {MAX_BODY_BYTES}.")
+    return None
+
+
+def _as_problem(request: HttpRequest, response: HttpResponse) -> HttpResponse:
+    status = response.status_code
+    kind = BY_STATUS.get(status, Kind.INTERNAL if status >= 500 else Kind.BAD_REQUEST)
+    keep = {name: response[name] for name in ("Allow", "Retry-After") if name in response}
+    return answer(request, Problem(kind, _TEXT.get(kind, "The request was refused."), headers=keep))

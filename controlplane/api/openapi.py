@@ -1,0 +1,164 @@
+"""openapi.json (3.1): Ninja's paths and parameters, joined with the types of
+`protocol.rest` and the problems of every operation.
+
+    python -m controlplane.api.openapi --check | --write
+"""
+
+import argparse
+import copy
+import json
+import sys
+from functools import cache
+from pathlib import Path
+from types import GenericAlias
+from typing import Any, get_args
+
+import msgspec
+from django.http import HttpRequest, HttpResponse
+
+from controlplane.protocol import rest
+from controlplane.protocol.spec import JobSpec
+
+TARGET = Path(__file__).with_name("openapi.json")
+ALWAYS = (400, 401, 403, 429, 500, 503)
+REF = "#/components/schemas/{name}"
+PROBLEM_TYPE = "application/problem+json"
+TITLES = {
+    200: "OK", 201: "Created", 202: "Accepted", 204: "Done", 304: "Not modified", 400: "Bad request",
+    401: "Not signed in", 403: "Not allowed", 404: "Not found", 409: "Conflict", 410: "Gone", 413: "Too large",
+    415: "Unsupported media type", 422: "Not valid", 429: "Too many requests", 500: "Internal", 503: "Unavailable",
+}  # fmt: skip
+
+
+def document() -> dict[str, Any]:
+    """The whole schema, with sorted keys so that a diff shows what changed."""
+    from controlplane.api.app import api
+    from controlplane.api.edge import EXTRA
+
+    made: dict[str, Any] = copy.deepcopy(dict(api.get_openapi_schema(path_prefix="api/v1")))
+    structs: dict[str, Any] = {"Problem": rest.Problem, "JobSpec": JobSpec}
+    for operations in made["paths"].values():
+        for operation in operations.values():
+            _finish(operation, operation.pop(EXTRA), structs)
+    names = sorted(structs)
+    _, components = msgspec.json.schema_components([structs[name] for name in names], ref_template=REF)
+    made["components"].setdefault("schemas", {}).update(components)
+    made["components"]["responses"] = {
+        f"Problem{code}": _response(code, {PROBLEM_TYPE: {"schema": _ref("Problem")}})
+        for code in sorted(TITLES)
+        if code >= 400
+    }
+    made["info"]["description"] = (
+        "Control plane of resilient training fleets. Times are ISO-8601 UTC, durations seconds."
+    )
+    made["servers"] = []
+    sorted_document: dict[str, Any] = json.loads(json.dumps(made, sort_keys=True))
+    return sorted_document
+
+
+def _finish(operation: dict[str, Any], extra: dict[str, Any], structs: dict[str, Any]) -> None:
+    """Answer, body and problems of one operation."""
+    status, answer, errors = extra["status"], extra["answer"], set(extra["errors"])
+    responses: dict[str, Any] = {}
+    content = None if answer is None else {extra["media_type"]: {"schema": _schema(answer, structs)}}
+    responses[str(status)] = _response(status, content)
+    if 200 in errors:
+        structs["DryRun"] = rest.DryRun
+        responses["200"] = _response(200, {"application/json": {"schema": _ref("DryRun")}})
+    if 304 in errors:
+        responses["304"] = _response(304, None)
+    for code in sorted((errors | set(ALWAYS)) - {200, 304}):
+        responses[str(code)] = {"$ref": f"#/components/responses/Problem{code}"}
+    operation["responses"] = responses
+    if extra["body"] is not None:
+        operation["requestBody"] = _body(extra["body"], structs)
+    if operation.get("security") is None:
+        operation["security"] = []
+    if extra["body"] is not None:
+        operation.setdefault("parameters", []).append(_KEY)
+
+
+_KEY = {
+    "in": "header",
+    "name": "Idempotency-Key",
+    "required": False,
+    "description": "Any unique text; the same key and request is carried out once and answered again.",
+    "schema": {"type": "string", "maxLength": 200},
+}
+
+
+def _schema(answer: Any, structs: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(answer, GenericAlias):
+        structs[answer.__name__] = answer
+        return _ref(answer.__name__)
+    item = get_args(answer)[0]
+    structs[item.__name__] = item
+    return {
+        "type": "object",
+        "required": ["items", "next", "as_of_seq"],
+        "properties": {
+            "items": {"type": "array", "items": _ref(item.__name__)},
+            "next": {"type": ["string", "null"]},
+            "as_of_seq": {"type": "integer"},
+        },
+    }
+
+
+def _body(kind: Any, structs: dict[str, Any]) -> dict[str, Any]:
+    if kind is rest.SpecBody:
+        schema = _ref("JobSpec")
+        return {
+            "required": True,
+            "content": {name: {"schema": schema} for name in ("application/json", "application/yaml")},
+        }
+    structs[kind.__name__] = kind
+    return {"required": True, "content": {"application/json": {"schema": _ref(kind.__name__)}}}
+
+
+def _response(status: int, content: dict[str, Any] | None) -> dict[str, Any]:
+    return {"description": TITLES[status]} | ({} if content is None else {"content": content})
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": REF.format(name=name)}
+
+
+@cache
+def _encoded() -> bytes:
+    return TARGET.read_bytes() if TARGET.is_file() else render().encode()
+
+
+def render() -> str:
+    """The file's text."""
+    return json.dumps(document(), indent=1, sort_keys=True) + "\n"
+
+
+def serve(request: HttpRequest) -> HttpResponse:
+    """GET /api/v1/openapi.json, for everybody."""
+    return HttpResponse(_encoded(), content_type="application/json")
+
+
+def main(argv: list[str]) -> int:
+    """--write makes the file current; --check tells whether it is."""
+    parser = argparse.ArgumentParser(prog="python -m controlplane.api.openapi")
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("--check", action="store_true")
+    group.add_argument("--write", action="store_true")
+    args = parser.parse_args(argv)
+    import django
+
+    from controlplane.config.env import choose_settings_module
+
+    choose_settings_module()
+    django.setup()
+    if args.write:
+        TARGET.write_text(render())
+        return 0
+    if TARGET.is_file() and TARGET.read_text() == render():
+        return 0
+    print("openapi.json is not current: python -m controlplane.api.openapi --write", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

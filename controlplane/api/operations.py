@@ -1,0 +1,63 @@
+"""Orders of a person to a running job, as commands in the current unit of work.
+
+They go past the policy only in being asked for: the agents' fencing, the epoch and the
+evidence that follows are the same as for its own.
+"""
+
+from django.db.models import QuerySet
+
+from controlplane.access import services as access
+from controlplane.dispatch.services import enqueue
+from controlplane.jobs.models import Job, Rank, Replica
+from controlplane.jobs.selectors import current_attempt
+from controlplane.protocol.commands import RequestSave, StopRanks
+from controlplane.protocol.states import JobState
+from controlplane.runtime.errors import Conflict, NotFound
+
+TRAINS = (JobState.RUNNING, JobState.RECOVERING)
+
+
+def save_now(job: Job, *, reason: str, actor: str, request_id: str = "") -> list[str]:
+    """Order a manual save from every node of the job; ids of the commands. Raises Conflict
+    when it does not train."""
+    attempt = current_attempt(job)
+    nodes = sorted(set(live_ranks(job).values_list("node_id", flat=True)))
+    if job.state not in TRAINS or attempt is None or not nodes:
+        raise Conflict(f"job {job.name!r} is {job.state}: only a running job can save")
+    access.audit(actor, "job.checkpoint", job.id, reason=reason, request_id=request_id)
+    body = RequestSave(job_id=job.id, attempt=attempt.number, save_kind="manual", reason=reason)
+    return [enqueue(body, node_id=node, job_id=job.id, attempt=attempt.number, epoch=job.epoch).id for node in nodes]
+
+
+def evict_replica(job: Job, index: int, *, reason: str, actor: str, request_id: str = "") -> list[str]:
+    """Order the end of the replica's processes; the policy then sees them gone, leaves the
+    replica out and replaces it. Raises NotFound, or Conflict when nothing of it runs."""
+    replica = newest_replica(job, index)
+    nodes = sorted(set(replica.ranks.filter(released_at=None).values_list("node_id", flat=True)))
+    if job.state not in TRAINS or not nodes:
+        raise Conflict(f"replica {index} of {job.name!r} does not run: the job is {job.state}")
+    access.audit(actor, "job.evict_replica", job.id, reason=reason, request_id=request_id, data={"replica": index})
+    number = replica.attempt.number
+    body = StopRanks(
+        job_id=job.id,
+        attempt=number,
+        replica=index,
+        incarnation=replica.incarnation,
+        grace_s=0.0,
+        reason=f"{actor}: {reason}",
+    )
+    return [enqueue(body, node_id=node, job_id=job.id, attempt=number, epoch=job.epoch).id for node in nodes]
+
+
+def newest_replica(job: Job, index: int) -> Replica:
+    """The newest incarnation of a slot in the current attempt. Raises NotFound."""
+    rows = Replica.objects.filter(attempt__job=job, index=index).select_related("attempt")
+    found = rows.order_by("-attempt__number", "-incarnation").first()
+    if found is None:
+        raise NotFound(f"job {job.name!r} has no replica {index}")
+    return found
+
+
+def live_ranks(job: Job) -> QuerySet[Rank]:
+    """Ranks of the job that still hold a device."""
+    return Rank.objects.filter(replica__attempt__job=job, released_at=None)

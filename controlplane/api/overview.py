@@ -1,0 +1,88 @@
+"""The fleet on one page, and the control plane's own health."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import DatabaseError, connection
+from django.db.models import Q
+
+from controlplane.dispatch.services import outbox_numbers
+from controlplane.fleet import selectors as fleet
+from controlplane.fleet.models import Node
+from controlplane.jobs import selectors as jobs
+from controlplane.jobs.models import Job
+from controlplane.jobs.numbers import numbers_of
+from controlplane.protocol.states import IncidentState, JobState
+from controlplane.recovery.models import Decision, Incident
+from controlplane.recovery.present import decision_summary, incident_summary
+from controlplane.runtime import beats, bus
+from controlplane.runtime.clock import iso, now
+from controlplane.runtime.events import newest_seq
+
+RECENT = 10
+DAY = timedelta(hours=24)
+HOUR = timedelta(hours=1)
+MAX_GOODPUT_JOBS = 200
+
+
+def overview() -> dict[str, Any]:
+    """All of GET /overview."""
+    seq, moment = newest_seq(), now()
+    incidents = Incident.objects.select_related("job").order_by("-id")
+    decisions = Decision.objects.defer("snapshot").filter(routine=False).order_by("-id")
+    return {
+        "as_of_seq": seq,
+        "now": iso(moment),
+        "jobs": jobs.counts_by_state(),
+        "nodes": fleet.counts_by_state(),
+        "devices": fleet.device_counts(),
+        "open_incidents": incidents.exclude(state=IncidentState.RESOLVED).count(),
+        "decisions_last_hour": Decision.objects.filter(at__gte=moment - HOUR, routine=False).count(),
+        "goodput_24h": goodput(),
+        "recent_incidents": [incident_summary(row) for row in incidents[:RECENT]],
+        "recent_decisions": [decision_summary(row) for row in decisions[:RECENT]],
+        "health": health(),
+    }
+
+
+def goodput() -> float | None:
+    """Effective training time ratio of the jobs of the last 24 h, weighted by their
+    replicas; None when none has trained."""
+    recent = Q(finished_at=None) | Q(finished_at__gte=now() - DAY)
+    rows = Job.objects.filter(recent).exclude(state=JobState.PENDING).order_by("-id")[:MAX_GOODPUT_JOBS]
+    weighted = [(n.ettr, max(1, n.replicas_total)) for n in map(numbers_of, rows) if n.ettr is not None]
+    total = sum(weight for _, weight in weighted)
+    return sum(ettr * weight for ettr, weight in weighted) / total if total else None
+
+
+def health() -> dict[str, Any]:
+    """Each part of the control plane; tells, never raises."""
+    database_ok = _database_ok()
+    redis_ok = bus.ping()
+    pending, oldest_s = outbox_numbers()
+    return {
+        "database": {"ok": database_ok, "detail": connection.vendor if database_ok else "does not answer"},
+        "redis": {"ok": redis_ok, "detail": "answers" if redis_ok else "away: everything works, later"},
+        "sentinel": _beat("sentinel"),
+        "worker": _beat("worker"),
+        "agents_connected": Node.objects.filter(connected=True).count(),
+        "agents_total": Node.objects.filter(revoked_at=None).count(),
+        "outbox_pending": pending,
+        "outbox_oldest_s": oldest_s,
+        "mode": "demo" if settings.HOLDFAST_DEMO else "enforce",
+    }
+
+
+def _beat(role: str) -> dict[str, Any]:
+    view = beats.view(role)
+    return {"ok": view.ok, "detail": view.detail, "beat_age_s": view.beat_age_s}
+
+
+def _database_ok() -> bool:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+    except DatabaseError:
+        return False
+    return True

@@ -1,0 +1,75 @@
+"""Keyset pages: stable while rows are added, and a cursor nobody needs to understand.
+
+A cursor names the last row of the page before and the list it belongs to; used on
+another list, or damaged, it is a 400 and not a surprise.
+"""
+
+import base64
+import binascii
+from typing import Annotated, Any, TypeVar
+
+from django.core.exceptions import ValidationError
+from django.db.models import Field, Model, QuerySet
+from ninja import Schema
+from pydantic import Field as Described
+
+from controlplane.api.problems import Kind, Problem
+
+MAX_LIMIT = 500
+DEFAULT_LIMIT = 50
+MAX_STEPS = 2000
+
+Limit = Annotated[int, Described(ge=1, le=MAX_LIMIT, description="Rows of a page.")]
+Row = TypeVar("Row", bound=Model)
+
+
+class Paging(Schema):
+    """Query parameters of a list."""
+
+    limit: Limit = DEFAULT_LIMIT
+    cursor: Annotated[str | None, Described(max_length=200, description="`next` of the page before.")] = None
+
+
+def page(rows: QuerySet[Row], paging: Paging, *, name: str, key: str = "id") -> tuple[list[Row], str | None]:
+    """Newest first by `key` (unique; a ULID or a number). Returns the rows and the next cursor."""
+    after = decode(paging.cursor, name)
+    if after is not None:
+        rows = rows.filter(**{f"{key}__lt": _typed(rows, key, after)})
+    found = list(rows.order_by(f"-{key}")[: paging.limit + 1])
+    if len(found) <= paging.limit:
+        return found, None
+    found.pop()
+    return found, encode(str(getattr(found[-1], key)), name)
+
+
+def encode(key: str, name: str) -> str:
+    """The cursor after row `key` of list `name`."""
+    return base64.urlsafe_b64encode(f"{name}\n{key}".encode()).decode().rstrip("=")
+
+
+def decode(cursor: str | None, name: str) -> str | None:
+    """The key in a cursor of list `name`. Raises Problem for any other text."""
+    if cursor is None:
+        return None
+    try:
+        text = base64.b64decode(cursor.encode() + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        text = ""
+    of, _, key = text.partition("\n")
+    if of != name or not key or "\x00" in key:
+        raise Problem(Kind.BAD_CURSOR, "Use `next` of the page before, unchanged, on the same list.")
+    return key
+
+
+def listing(items: list[Any], next_cursor: str | None, as_of_seq: int) -> dict[str, Any]:
+    """The shape of every list answer."""
+    return {"items": items, "next": next_cursor, "as_of_seq": as_of_seq}
+
+
+def _typed(rows: QuerySet[Row], key: str, after: str) -> Any:
+    field = rows.model._meta.get_field(key)
+    assert isinstance(field, Field), "pages are keyed by a column"
+    try:
+        return field.to_python(after)
+    except ValidationError as error:
+        raise Problem(Kind.BAD_CURSOR, "Use `next` of the page before, unchanged, on the same list.") from error

@@ -1,0 +1,52 @@
+"""/healthz (this process), /readyz (what it needs), /metrics (Prometheus)."""
+
+import msgspec
+from django.db import DatabaseError, connection
+from django.db.migrations.executor import MigrationExecutor
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_safe
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from controlplane.runtime import beats, bus
+
+
+@require_safe
+def healthz(request: HttpRequest) -> HttpResponse:
+    """The process answers; no database is asked, so that its loss restarts nobody."""
+    return HttpResponse(b'{"ok":true}', content_type="application/json")
+
+
+@require_safe
+def readyz(request: HttpRequest) -> HttpResponse:
+    """200 when the database answers and is migrated. Redis, sentinel and worker are told
+    but do not count: without them everything still works, later. Details need an account."""
+    checks = {"database": _database(), "migrations": _migrated()}
+    ready = all(checks.values())
+    body: dict[str, object] = {"ok": ready}
+    if request.user.is_authenticated if checks["database"] else False:
+        told = {"redis": bus.ping(), "sentinel": beats.view("sentinel").ok, "worker": beats.view("worker").ok}
+        body |= {"checks": checks, "told": told}
+    return HttpResponse(msgspec.json.encode(body), status=200 if ready else 503, content_type="application/json")
+
+
+@require_safe
+def metrics(request: HttpRequest) -> HttpResponse:
+    """This process's metrics; the gauges of the fleet are refreshed by the sentinel."""
+    return HttpResponse(generate_latest(), content_type=CONTENT_TYPE_LATEST)
+
+
+def _database() -> bool:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+    except DatabaseError:
+        return False
+    return True
+
+
+def _migrated() -> bool:
+    try:
+        executor = MigrationExecutor(connection)
+        return not executor.migration_plan(executor.loader.graph.leaf_nodes())
+    except DatabaseError:
+        return False

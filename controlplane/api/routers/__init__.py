@@ -1,0 +1,1 @@
+"""One file a resource; each only parses, calls a service or selector, and presents."""

@@ -1,0 +1,99 @@
+"""Nodes, devices and the overview."""
+
+from typing import Annotated
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Query, Router
+from pydantic import Field
+
+from controlplane.access.models import Scope
+from controlplane.api import bodies, pages
+from controlplane.api.auth import needs, principal_of
+from controlplane.api.bodies import send
+from controlplane.api.edge import describe
+from controlplane.api.eventlog import event_view
+from controlplane.api.idempotency import Effect, once
+from controlplane.api.overview import overview
+from controlplane.fleet import selectors, services
+from controlplane.jobs.selectors import ranks_on_node
+from controlplane.protocol import rest
+from controlplane.recovery.selectors import signals_of_node
+from controlplane.runtime.events import newest_seq
+from controlplane.runtime.models import Event
+
+router = Router(tags=["fleet"], auth=needs(Scope.READ))
+RECENT = 100
+
+
+class NodeFilter(pages.Paging):
+    """Query of the node list."""
+
+    state: Annotated[str | None, Field(max_length=16)] = None
+    q: Annotated[str, Field(max_length=100, description="Part of the name.")] = ""
+
+
+@router.get("/overview", summary="The fleet on one page", openapi_extra=describe(rest.Overview))
+def get_overview(request: HttpRequest) -> HttpResponse:
+    """Counts, recent incidents and decisions, and the control plane's own health."""
+    return send(overview())
+
+
+@router.get("/nodes", summary="List nodes", openapi_extra=describe(list[rest.Node], errors=(422,)))
+def list_nodes(request: HttpRequest, query: Query[NodeFilter]) -> HttpResponse:
+    """With their devices and newest readings, newest node first."""
+    seq = newest_seq()
+    found, after = pages.page(selectors.nodes(state=query.state, q=query.q), query, name="nodes")
+    return send(pages.listing([selectors.node_view(row) for row in found], after, seq))
+
+
+@router.get("/nodes/{rid:node_id}", summary="One node", openapi_extra=describe(rest.NodeDetail, errors=(404,)))
+def get_node(request: HttpRequest, node_id: str) -> HttpResponse:
+    """With its ranks, recent signals and events."""
+    seq = newest_seq()
+    row = selectors.node(node_id)
+    events = Event.objects.filter(node_id=row.id).order_by("-seq")[:RECENT]
+    return send(
+        selectors.node_view(row)
+        | {
+            "signals": signals_of_node(row.id),
+            "ranks": ranks_on_node(row.id),
+            "events": [event_view(event) for event in reversed(events)],
+            "as_of_seq": seq,
+        }
+    )
+
+
+@router.post(
+    "/nodes/{rid:node_id}:cordon",
+    summary="Cordon a node",
+    auth=needs(Scope.OPERATE),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+)
+def cordon(request: HttpRequest, node_id: str) -> HttpResponse:
+    """It gets no new work; what runs there goes on."""
+    body, actor = bodies.read(request, bodies.WithReason), principal_of(request).name
+
+    def effect() -> Effect:
+        node = services.cordon(node_id, reason=body.reason, actor=actor, request_id=getattr(request, "request_id", ""))
+        return Effect(data={"detail": f"{node.name} takes no new work."})
+
+    return once(request, effect)
+
+
+@router.post(
+    "/nodes/{rid:node_id}:uncordon",
+    summary="Uncordon a node",
+    auth=needs(Scope.OPERATE),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+)
+def uncordon(request: HttpRequest, node_id: str) -> HttpResponse:
+    """It may take work again, and its present devices count as healthy."""
+    body, actor = bodies.read(request, bodies.WithReason), principal_of(request).name
+
+    def effect() -> Effect:
+        node = services.uncordon(
+            node_id, reason=body.reason, actor=actor, request_id=getattr(request, "request_id", "")
+        )
+        return Effect(data={"detail": f"{node.name} may take work."})
+
+    return once(request, effect)

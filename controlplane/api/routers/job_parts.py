@@ -1,0 +1,147 @@
+"""What belongs to one job: replicas, steps, events, decisions, incidents, checkpoints, commands, logs."""
+
+from typing import Annotated
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Query, Router, Schema
+from pydantic import Field
+
+from controlplane.access.models import Scope
+from controlplane.api import pages
+from controlplane.api.auth import needs
+from controlplane.api.bodies import send
+from controlplane.api.edge import describe
+from controlplane.api.eventlog import EventQuery, event_page
+from controlplane.checkpoints.models import Checkpoint
+from controlplane.checkpoints.present import checkpoint_summary
+from controlplane.dispatch import selectors as dispatch
+from controlplane.dispatch.present import command_summary
+from controlplane.jobs import selectors
+from controlplane.protocol import rest
+from controlplane.recovery import selectors as recovery
+from controlplane.recovery.present import decision_summary, incident_summary
+from controlplane.runtime.events import newest_seq
+
+router = Router(tags=["jobs"], auth=needs(Scope.READ))
+NOT_THERE = (404, 422)
+Small = Annotated[int | None, Field(ge=0, le=2**31)]
+Step = Annotated[int, Field(ge=0, le=2**53)]
+
+
+class ReplicaQuery(Schema):
+    """Which attempt; all of them by default."""
+
+    attempt: Small = None
+
+
+class StepQuery(Schema):
+    """A window of committed steps; the newest attempt by default."""
+
+    since_step: Step = 0
+    attempt: Small = None
+    limit: Annotated[int, Field(ge=1, le=pages.MAX_STEPS)] = pages.MAX_STEPS
+
+
+class DecisionQuery(pages.Paging):
+    """`routine` true or false shows only those; absent shows both."""
+
+    routine: bool | None = None
+
+
+class LogQuery(Schema):
+    """Which rank's output, and how many lines of its end."""
+
+    replica: Annotated[int, Field(ge=0, le=2**31)] = 0
+    rank: Annotated[int, Field(ge=0, le=2**31)] = 0
+    tail: Annotated[int, Field(ge=1, le=10_000)] = 200
+
+
+@router.get(
+    "/jobs/{rid:job_id}/replicas",
+    summary="Replicas of a job",
+    openapi_extra=describe(list[rest.Replica], errors=NOT_THERE),
+)
+def replicas(request: HttpRequest, job_id: str, query: Query[ReplicaQuery]) -> HttpResponse:
+    """Every incarnation with its ranks, newest attempt first; a job has few, so one page."""
+    seq = newest_seq()
+    items = selectors.replicas(selectors.job(job_id), attempt=query.attempt)
+    return send(pages.listing(items, None, seq))
+
+
+@router.get(
+    "/jobs/{rid:job_id}/steps", summary="Steps of a job", openapi_extra=describe(list[rest.Step], errors=NOT_THERE)
+)
+def steps(request: HttpRequest, job_id: str, query: Query[StepQuery]) -> HttpResponse:
+    """Committed steps in order; go on with since_step = last step + 1."""
+    seq = newest_seq()
+    items = selectors.steps(
+        selectors.job(job_id), since_step=query.since_step, attempt=query.attempt, limit=query.limit
+    )
+    return send(pages.listing(items, None, seq))
+
+
+@router.get(
+    "/jobs/{rid:job_id}/events", summary="Events of a job", openapi_extra=describe(list[rest.Event], errors=NOT_THERE)
+)
+def events(request: HttpRequest, job_id: str, query: Query[EventQuery]) -> HttpResponse:
+    """In order of seq; go on with after_seq = the last one."""
+    return send(event_page(query, job_id=selectors.job(job_id).id))
+
+
+@router.get(
+    "/jobs/{rid:job_id}/decisions",
+    summary="Decisions about a job",
+    openapi_extra=describe(list[rest.Decision], errors=NOT_THERE),
+)
+def decisions(request: HttpRequest, job_id: str, query: Query[DecisionQuery]) -> HttpResponse:
+    """Newest first, with their commands."""
+    seq = newest_seq()
+    rows = recovery.decisions(job_id=selectors.job(job_id).id, routine=query.routine)
+    found, after = pages.page(rows, query, name="decisions")
+    return send(pages.listing([decision_summary(row) for row in found], after, seq))
+
+
+@router.get(
+    "/jobs/{rid:job_id}/incidents",
+    summary="Incidents of a job",
+    openapi_extra=describe(list[rest.Incident], errors=NOT_THERE),
+)
+def incidents(request: HttpRequest, job_id: str, query: Query[pages.Paging]) -> HttpResponse:
+    """Newest first."""
+    seq = newest_seq()
+    rows = recovery.incidents(job_id=selectors.job(job_id).id)
+    found, after = pages.page(rows, query, name="incidents")
+    return send(pages.listing([incident_summary(row) for row in found], after, seq))
+
+
+@router.get(
+    "/jobs/{rid:job_id}/checkpoints",
+    summary="Checkpoints of a job",
+    openapi_extra=describe(list[rest.Checkpoint], errors=NOT_THERE),
+)
+def checkpoints(request: HttpRequest, job_id: str, query: Query[pages.Paging]) -> HttpResponse:
+    """Newest first."""
+    seq = newest_seq()
+    found, after = pages.page(Checkpoint.objects.filter(job=selectors.job(job_id)), query, name="checkpoints")
+    return send(pages.listing([checkpoint_summary(row) for row in found], after, seq))
+
+
+@router.get(
+    "/jobs/{rid:job_id}/commands",
+    summary="Commands about a job",
+    openapi_extra=describe(list[rest.Command], errors=NOT_THERE),
+)
+def commands(request: HttpRequest, job_id: str, query: Query[pages.Paging]) -> HttpResponse:
+    """Orders to agents, newest first, with their answers."""
+    seq = newest_seq()
+    found, after = pages.page(dispatch.of_job(selectors.job(job_id).id), query, name="commands")
+    return send(pages.listing([command_summary(row) for row in found], after, seq))
+
+
+@router.get(
+    "/jobs/{rid:job_id}/logs", summary="A rank's last output", openapi_extra=describe(rest.Log, errors=NOT_THERE)
+)
+def logs(request: HttpRequest, job_id: str, query: Query[LogQuery]) -> HttpResponse:
+    """What was kept with the newest exit of the rank. Untrusted text of the job."""
+    lines = selectors.log_tail(selectors.job(job_id), replica=query.replica, rank=query.rank).splitlines()
+    return send({"text": "\n".join(lines[-query.tail :]), "truncated": len(lines) > query.tail})

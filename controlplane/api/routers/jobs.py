@@ -1,0 +1,181 @@
+"""Jobs: list, submit, one job, and what people may order."""
+
+import hashlib
+from typing import Annotated, Any
+
+import msgspec
+from django.http import HttpRequest, HttpResponse
+from ninja import Query, Router
+from pydantic import Field
+
+from controlplane.access.models import Scope
+from controlplane.api import bodies, pages, specs
+from controlplane.api.auth import needs, principal_of
+from controlplane.api.bodies import send
+from controlplane.api.edge import describe
+from controlplane.api.idempotency import Effect, once
+from controlplane.api.operations import evict_replica, save_now
+from controlplane.api.placements import try_placement
+from controlplane.api.problems import Kind, Problem
+from controlplane.api.why import why
+from controlplane.jobs import selectors, services
+from controlplane.jobs.models import Job
+from controlplane.jobs.present import attempt_view, job_summary
+from controlplane.protocol import rest
+from controlplane.protocol.states import JobState
+from controlplane.runtime.events import newest_seq
+from controlplane.scheduling.models import SpareReservation
+
+router = Router(tags=["jobs"])
+
+
+class JobFilter(pages.Paging):
+    """Query of the job list."""
+
+    state: Annotated[str | None, Field(max_length=200, description="One state, or several with commas.")] = None
+    q: Annotated[str, Field(max_length=100, description="Part of the name or project.")] = ""
+
+
+@router.get("/jobs", summary="List jobs", auth=needs(Scope.READ), openapi_extra=describe(list[rest.Job], errors=(422,)))
+def list_jobs(request: HttpRequest, query: Query[JobFilter]) -> HttpResponse:
+    """Newest first."""
+    seq = newest_seq()
+    rows = selectors.jobs(q=query.q)
+    states = [state for state in (query.state or "").split(",") if state]
+    unknown = [state for state in states if state not in set(JobState)]
+    if unknown:
+        told = rest.Told("/query/state", f"{unknown[0]!r} is no job state", f"use {', '.join(JobState)}")
+        raise Problem(Kind.INVALID, "A parameter is not valid.", errors=[told])
+    if states:
+        rows = rows.filter(state__in=states)
+    found, after = pages.page(rows, query, name="jobs")
+    return send(pages.listing([job_summary(row) for row in found], after, seq))
+
+
+@router.post(
+    "/jobs",
+    summary="Submit a job",
+    auth=needs(Scope.SUBMIT),
+    openapi_extra=describe(rest.Job, status=201, body=rest.SpecBody, errors=(200, 409, 413, 415, 422)),
+)
+def submit(
+    request: HttpRequest,
+    dry_run: Annotated[bool, Field(description="Check and place, but submit nothing.")] = False,
+) -> HttpResponse:
+    """JSON, or YAML with content type application/yaml. Every fault is told at once."""
+    result, principal = specs.read(request), principal_of(request)
+    if dry_run:
+        return send(specs.dry_run(result, try_placement(result.spec) if result.spec else None))
+    spec = specs.required(result)
+
+    def effect() -> Effect:
+        job = services.submit_job(spec, owner=principal.username, actor=principal.name, request_id=_request_id(request))
+        row = Job.objects.get(pk=job.pk)
+        return Effect(data=job_summary(row), status=201, location=f"/api/v1/jobs/{job.id}")
+
+    return once(request, effect)
+
+
+@router.get(
+    "/jobs/{rid:job_id}",
+    summary="One job",
+    auth=needs(Scope.READ),
+    openapi_extra=describe(rest.JobDetail, errors=(304, 404)),
+)
+def get_job(request: HttpRequest, job_id: str) -> HttpResponse:
+    """By id, or by the name of the newest job of that name. Has an ETag."""
+    seq = newest_seq()
+    row = selectors.job(job_id)
+    detail = _detail(row)
+    # The tag covers the object, not the moment: as_of_seq moves with every event of the fleet.
+    tag = f'"{hashlib.sha256(msgspec.json.encode(detail)).hexdigest()[:32]}"'
+    asked = [part.strip() for part in request.headers.get("If-None-Match", "").split(",")]
+    response = HttpResponse(status=304) if tag in asked else send(detail | {"as_of_seq": seq})
+    response["ETag"] = tag
+    response["Cache-Control"] = "no-cache"
+    return response
+
+
+@router.post(
+    "/jobs/{rid:job_id}:cancel",
+    summary="Cancel a job",
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+    auth=needs(Scope.OPERATE),
+)
+def cancel(request: HttpRequest, job_id: str) -> HttpResponse:
+    """Stops its ranks and ends it. A second time is no error."""
+    body, principal = bodies.read(request, bodies.WithReason), principal_of(request)
+
+    def effect() -> Effect:
+        row = selectors.job(job_id)
+        services.cancel_job(row.id, reason=body.reason, actor=principal.name, request_id=_request_id(request))
+        return Effect(data={"detail": f"{row.name} is being cancelled."})
+
+    return once(request, effect)
+
+
+@router.post(
+    "/jobs/{rid:job_id}:checkpoint",
+    summary="Save a checkpoint",
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+    auth=needs(Scope.OPERATE),
+)
+def checkpoint(request: HttpRequest, job_id: str) -> HttpResponse:
+    """The ranks save at their next step boundary."""
+    body, principal = bodies.read(request, bodies.WithReason), principal_of(request)
+
+    def effect() -> Effect:
+        row = selectors.job(job_id)
+        ids = save_now(row, reason=body.reason, actor=principal.name, request_id=_request_id(request))
+        return Effect(data={"detail": "A save was ordered for the next step boundary.", "command_ids": ids})
+
+    return once(request, effect)
+
+
+@router.post(
+    "/jobs/{rid:job_id}:evict-replica",
+    summary="Evict a replica",
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.EvictReplica, errors=(404, 409, 415, 422)),
+    auth=needs(Scope.OPERATE),
+)
+def evict(request: HttpRequest, job_id: str) -> HttpResponse:
+    """Ends the replica's processes; the others go on without it, and it is replaced."""
+    body, principal = bodies.read(request, bodies.EvictReplica), principal_of(request)
+
+    def effect() -> Effect:
+        row = selectors.job(job_id)
+        ids = evict_replica(
+            row, body.replica, reason=body.reason, actor=principal.name, request_id=_request_id(request)
+        )
+        return Effect(data={"detail": f"Replica {body.replica} is being stopped.", "command_ids": ids})
+
+    return once(request, effect)
+
+
+def _detail(row: Job) -> dict[str, Any]:
+    attempts = selectors.attempts(row)
+    layout = attempts[-1].layout if attempts else None
+    spares = SpareReservation.objects.filter(job=row).select_related("device__node").order_by("device_id")
+    return job_summary(row) | {
+        "spec": row.spec,
+        "layout": None if layout is None else _layout(layout, attempts[-1].replicas),
+        "attempts": [_attempt(attempt) for attempt in attempts],
+        "spares": [
+            {"node_id": s.device.node_id, "node_name": s.device.node.name, "device_index": s.device.index}
+            for s in spares
+        ],
+        "why": why(row.state, row.state_reason, cancel_requested=row.cancel_requested),
+    }
+
+
+def _attempt(attempt: Any) -> dict[str, Any]:
+    view = attempt_view(attempt)
+    return view | {"layout": _layout(view["layout"], attempt.replicas)}
+
+
+def _layout(layout: dict[str, Any], replicas: int) -> dict[str, Any]:
+    return {name: layout.get(name, 1) for name in ("tp", "pp", "cp")} | {"dp": replicas}
+
+
+def _request_id(request: HttpRequest) -> str:
+    return str(getattr(request, "request_id", ""))

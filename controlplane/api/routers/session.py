@@ -1,0 +1,152 @@
+"""Signing in and out, who I am, API tokens, and the version."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from django.conf import settings
+from django.contrib.auth import authenticate, login, logout
+from django.contrib.auth.models import User
+from django.http import HttpRequest, HttpResponse
+from django.middleware.csrf import get_token
+from ninja import Query, Router
+from ninja.utils import check_csrf
+
+from controlplane.access import services
+from controlplane.access.models import ApiToken, Scope
+from controlplane.api import bodies, pages
+from controlplane.api.auth import Principal, needs, principal_of
+from controlplane.api.bodies import send
+from controlplane.api.edge import describe
+from controlplane.api.idempotency import Effect, once
+from controlplane.api.problems import Kind, Problem
+from controlplane.api.throttle import logins
+from controlplane.protocol import rest
+from controlplane.runtime.clock import iso
+from controlplane.runtime.events import newest_seq
+
+router = Router(tags=["session"])
+API_REVISION = "v1"
+
+
+def server_version() -> str:
+    """Of the installed package; a source tree without metadata is 0+unknown."""
+    try:
+        return version("holdfast")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+@router.post("/login", summary="Sign in", openapi_extra=describe(rest.Me, body=bodies.Login, errors=(415, 422)))
+def sign_in(request: HttpRequest) -> HttpResponse:
+    """Name and password, or a one-time password; answers who you are and sets the session."""
+    if check_csrf(request) is not None and "sessionid" in request.COOKIES:
+        raise Problem(Kind.CSRF, "Send the cookie `csrftoken` again in the header X-CSRFToken.")
+    body = bodies.read(request, bodies.Login)
+    for name in (f"name:{body.username}", f"from:{request.META.get('REMOTE_ADDR', '')}"):
+        wait_s = logins.take(name)
+        if wait_s is not None:
+            raise Problem(Kind.TOO_MANY_REQUESTS, "Too many attempts.", headers={"Retry-After": str(wait_s)})
+    user = authenticate(request, username=body.username, password=body.password)
+    if not isinstance(user, User):
+        raise Problem(Kind.BAD_CREDENTIALS, "The name or the password is wrong, or the one-time password was used.")
+    login(request, user)
+    scope = Scope(services.scope_of(user) or Scope.READ)
+    name = user.get_username()
+    return send(_me(request, Principal(user=user, username=name, scope=scope, name=f"user:{name}")))
+
+
+@router.post("/logout", summary="Sign out", auth=needs(Scope.READ), openapi_extra=describe(None, status=204))
+def sign_out(request: HttpRequest) -> HttpResponse:
+    """Ends the session; a token stays valid until it is revoked."""
+    logout(request)
+    return HttpResponse(status=204)
+
+
+@router.get("/me", summary="Who am I", openapi_extra=describe(rest.Me))
+def me(request: HttpRequest) -> HttpResponse:
+    """Sets the CSRF cookie also when it answers 401, so that the page can sign in next."""
+    get_token(request)
+    for door in needs(Scope.READ):
+        principal = door(request)
+        if principal is not None:
+            return send(_me(request, principal))
+    raise Problem(Kind.UNAUTHENTICATED, "Sign in, or send `Authorization: Bearer holdfast_...`.")
+
+
+@router.get("/version", summary="Version of the server", openapi_extra=describe(rest.Version))
+def get_version(request: HttpRequest) -> HttpResponse:
+    """Needs no account."""
+    return send({"version": server_version(), "api": API_REVISION})
+
+
+@router.get("/tokens", summary="My API tokens", auth=needs(Scope.READ), openapi_extra=describe(list[rest.Token]))
+def tokens(request: HttpRequest, paging: Query[pages.Paging]) -> HttpResponse:
+    """Without their secrets, which exist nowhere."""
+    rows, after = pages.page(ApiToken.objects.filter(user=principal_of(request).user), paging, name="tokens")
+    return send(pages.listing([_token(row) for row in rows], after, newest_seq()))
+
+
+@router.post(
+    "/tokens",
+    summary="Make an API token",
+    auth=needs(Scope.READ),
+    openapi_extra=describe(rest.Token, status=201, body=bodies.NewToken, errors=(409, 415, 422)),
+)
+def create_token(request: HttpRequest) -> HttpResponse:
+    """`token` is in this answer and nowhere else. Nobody can give more than he has."""
+    body, principal = bodies.read(request, bodies.NewToken), principal_of(request)
+    if body.scope not in Scope.values:
+        told = rest.Told("/scope", f"{body.scope!r} is no scope", f"use one of {', '.join(Scope.values)}")
+        raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
+    if not principal.may(Scope(body.scope)):
+        raise Problem(Kind.FORBIDDEN, f"You have {principal.scope.value} and cannot give {body.scope}.")
+
+    shown = services.create_api_token(
+        principal.user, name=body.name, scope=body.scope, ttl_s=body.expires_in_s, actor=principal.name
+    )
+    # Not kept for replays: a secret must not rest in the table of stored answers.
+    response = send(_token(ApiToken.objects.get(pk=shown.id)) | {"token": shown.secret}, 201)
+    response["Location"] = f"/api/v1/tokens/{shown.id}"
+    return response
+
+
+@router.post(
+    "/tokens/{rid:token_id}:revoke",
+    summary="Revoke an API token",
+    auth=needs(Scope.READ),
+    openapi_extra=describe(rest.Accepted, status=202, errors=(404, 409, 422)),
+)
+def revoke_token(request: HttpRequest, token_id: str) -> HttpResponse:
+    """At once and for good. Admins may revoke anybody's; others' tokens are invisible."""
+    principal = principal_of(request)
+
+    def effect() -> Effect:
+        rows = ApiToken.objects.filter(pk=token_id)
+        if not principal.may(Scope.ADMIN):
+            rows = rows.filter(user=principal.user)
+        if not rows.exists():
+            raise Problem(Kind.NOT_FOUND, "You have no such token.")
+        revoked = services.revoke_api_token(token_id, actor=principal.name)
+        return Effect(data={"detail": "Revoked." if revoked else "It was revoked before."})
+
+    return once(request, effect)
+
+
+def _me(request: HttpRequest, principal: Principal) -> dict[str, object]:
+    return {
+        "username": principal.username,
+        "roles": principal.scopes,
+        "demo": bool(settings.HOLDFAST_DEMO),
+        "csrf": get_token(request),
+    }
+
+
+def _token(row: ApiToken) -> dict[str, object]:
+    return {
+        "id": row.id,
+        "name": row.name,
+        "scope": row.scope,
+        "created_at": iso(row.created_at),
+        "expires_at": iso(row.expires_at),
+        "last_used_at": iso(row.last_used_at),
+        "revoked_at": iso(row.revoked_at),
+    }

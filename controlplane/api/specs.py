@@ -1,0 +1,52 @@
+"""A submitted body to a `JobSpec`, or to one problem that lists every fault."""
+
+from typing import Any
+
+import msgspec
+from django.http import HttpRequest
+
+from controlplane.api.problems import Kind, Problem
+from controlplane.protocol.rest import Told
+from controlplane.protocol.spec import JobSpec
+from controlplane.protocol.spec_lint import LintResult, lint
+from controlplane.protocol.spec_text import SpecTextError, parse_json, parse_yaml
+
+YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
+JSON_TYPES = frozenset({"application/json", ""})
+
+
+def read(request: HttpRequest) -> LintResult:
+    """Parse and lint. Raises Problem: 415, 413, or 400 for text that is no document."""
+    if request.content_type not in YAML_TYPES | JSON_TYPES:
+        raise Problem(
+            Kind.UNSUPPORTED_MEDIA_TYPE, f"Send application/yaml or application/json, not {request.content_type}."
+        )
+    parse = parse_yaml if request.content_type in YAML_TYPES else parse_json
+    try:
+        return lint(parse(request.body))
+    except SpecTextError as error:
+        raise Problem(Kind.BAD_REQUEST, str(error)) from error
+
+
+def required(result: LintResult) -> JobSpec:
+    """The spec. Raises Problem with all faults."""
+    if result.spec is not None:
+        return result.spec
+    count = len(result.faults)
+    detail = "1 fault; nothing was submitted." if count == 1 else f"{count} faults; nothing was submitted."
+    raise Problem(Kind.INVALID_SPEC, detail, errors=told(result))
+
+
+def told(result: LintResult) -> list[Told]:
+    """Faults as the problem's errors."""
+    return [Told(fault.pointer, fault.message, fault.fix) for fault in result.faults]
+
+
+def dry_run(result: LintResult, placement: list[Any] | None) -> dict[str, Any]:
+    """What a submit would do, with the defaults marked."""
+    return {
+        "spec": None if result.spec is None else msgspec.to_builtins(result.spec),
+        "defaults": list(result.defaults),
+        "placement": placement,
+        "faults": msgspec.to_builtins(told(result)),
+    }

@@ -1,0 +1,52 @@
+"""Rate limits: token buckets in this process.
+
+Simple on purpose: with n web processes a caller gets at most n times the rate, and a
+restart forgives everything. That stops loops and password guessing; a proxy stops floods.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+
+MAX_BUCKETS = 10_000
+REQUESTS_A_SECOND = 50.0
+REQUEST_BURST = 200.0
+LOGINS_A_SECOND = 0.2
+LOGIN_BURST = 10.0
+
+
+class Buckets:
+    """`rate` tokens a second up to `burst`, per name."""
+
+    def __init__(self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate, self._burst, self._clock = rate, burst, clock
+        self._levels: dict[str, tuple[float, float]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, name: str) -> int | None:
+        """None when there was a token, else whole seconds until there is one."""
+        now_s = self._clock()
+        with self._lock:
+            level, at_s = self._levels.pop(name, (self._burst, now_s))
+            level = min(self._burst, level + (now_s - at_s) * self._rate)
+            taken = level >= 1.0
+            # Re-inserted last, so the oldest name is the least recently seen.
+            self._levels[name] = (level - 1.0 if taken else level, now_s)
+            if len(self._levels) > MAX_BUCKETS:
+                del self._levels[next(iter(self._levels))]
+        return None if taken else max(1, math.ceil((1.0 - level) / self._rate))
+
+    def clear(self) -> None:
+        """Forget everybody."""
+        with self._lock:
+            self._levels.clear()
+
+
+requests = Buckets(REQUESTS_A_SECOND, REQUEST_BURST)
+logins = Buckets(LOGINS_A_SECOND, LOGIN_BURST)
+
+
+def allow(principal: str) -> int | None:
+    """Take one request of a principal; seconds to wait when there is none left."""
+    return requests.take(principal)

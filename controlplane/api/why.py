@@ -1,0 +1,32 @@
+"""One sentence on why a job is in its state and what is expected next. Pure."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from controlplane.protocol.states import JobState
+
+EXPECTED: Mapping[str, str] = MappingProxyType(
+    {
+        JobState.PENDING: "It starts as soon as enough healthy devices are free.",
+        JobState.STARTING: "It trains once every rank has joined and the first view is installed.",
+        JobState.RUNNING: "It goes on until its last step.",
+        JobState.RECOVERING: "It goes on at the step it stood at; nothing is to be done.",
+        JobState.PREEMPTED: "It goes on from its newest checkpoint when devices are free again.",
+        JobState.SUCCEEDED: "Nothing more is expected.",
+        JobState.FAILED: "Nothing more happens by itself: read the last decision, then submit again.",
+        JobState.CANCELLED: "Nothing more is expected.",
+    }
+)
+ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+
+
+def why(state: str, reason: str, *, cancel_requested: bool) -> str:
+    """`reason`: the last transition's, may be empty."""
+    if cancel_requested and state not in ENDED:
+        expected = "Its cancellation was asked for; its ranks are being stopped."
+    else:
+        expected = EXPECTED[JobState(state)]
+    because = reason.strip()
+    if because and because[-1] not in ".!?":
+        because += "."
+    return f"{because} {expected}".strip()

@@ -1,0 +1,31 @@
+"""Checkpoints on the trust ladder; `path` is the directory of one checkpoint."""
+
+from django.db import models
+
+from controlplane.jobs.models import Job
+from controlplane.protocol.states import CheckpointState
+
+
+class Checkpoint(models.Model):
+    """`kind`: scheduled, emergency, manual, preemption. `layout` as protocol Parallelism."""
+
+    id = models.CharField(primary_key=True, max_length=32)
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="checkpoints")
+    attempt = models.IntegerField()
+    step = models.BigIntegerField()
+    epoch = models.BigIntegerField()
+    path = models.TextField()
+    kind = models.CharField(max_length=16)
+    state = models.CharField(max_length=16, default=CheckpointState.WRITING, choices=[(s, s) for s in CheckpointState])
+    state_reason = models.TextField(blank=True)
+    layout = models.JSONField(default=dict)
+    bytes = models.BigIntegerField(default=0)
+    digest = models.CharField(max_length=128, blank=True)
+    blocking_s = models.FloatField(null=True)
+    total_s = models.FloatField(null=True)
+    started_at = models.DateTimeField()
+    committed_at = models.DateTimeField(null=True)
+    verify_due_at = models.DateTimeField(null=True, db_index=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["job", "path"], name="checkpoint_path_once")]

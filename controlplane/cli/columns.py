@@ -1,0 +1,152 @@
+"""Which columns each kind of thing shows: one table a kind."""
+
+from controlplane.cli.output import ABSENT, Column, Row, age, number, percent, seconds, text
+
+
+def _steps(row: Row) -> str:
+    return f"{row['committed_step']}/{row['total_steps']}"
+
+
+def _replicas(row: Row) -> str:
+    return f"{row['replicas_active']}/{row['replicas_total']}"
+
+
+def _devices(row: Row) -> str:
+    devices = row["devices"]
+    return f"{sum(d['present'] and d['healthy'] for d in devices)}/{len(devices)}"
+
+
+def _held_by(row: Row) -> str:
+    held = row.get("held_by")
+    return ABSENT if not held else f"{held['job_id']} replica {held['replica']} rank {held['rank']}"
+
+
+def _live(field: str, digits: int, unit: str) -> Column:
+    show = number(field, digits, unit)
+    return Column(title=field.split("_")[0].upper(), show=lambda row: show(row.get("live") or {}))
+
+
+def _health(row: Row) -> str:
+    if not row["present"]:
+        return "lost"
+    return "healthy" if row["healthy"] else "unhealthy"
+
+
+def _connected(row: Row) -> str:
+    return "yes" if row["connected"] else "no"
+
+
+def _certificate(row: Row) -> str:
+    return str((row.get("certificate") or {}).get("state", ABSENT))
+
+
+def _cost(row: Row) -> str:
+    return ABSENT if row["cost_gpu_s"] is None else f"{row['cost_gpu_s']:.0f}"
+
+
+def _ranks(row: Row) -> str:
+    return ", ".join(f"{rank['node_name']}:{rank['device_index']}={rank['state']}" for rank in row["ranks"])
+
+
+JOBS = (
+    Column(title="NAME", show=text("name")),
+    Column(title="STATE", show=text("state"), state=True),
+    Column(title="STEP", show=_steps),
+    Column(title="DONE", show=percent("progress")),
+    Column(title="LOSS", show=number("loss", 3)),
+    Column(title="STEP-TIME", show=number("step_time_s", 2, "s")),
+    Column(title="REPLICAS", show=_replicas),
+    Column(title="RESTARTS", show=text("restarts")),
+    Column(title="ETTR", show=percent("ettr")),
+    Column(title="AGE", show=age("created_at")),
+    Column(title="ID", show=text("id"), wide=True),
+    Column(title="PROJECT", show=text("project"), wide=True),
+    Column(title="OWNER", show=text("owner"), wide=True),
+    Column(title="PRIORITY", show=text("priority"), wide=True),
+    Column(title="EPOCH", show=text("epoch"), wide=True),
+    Column(title="EVICTIONS", show=text("evictions"), wide=True),
+    Column(title="AT-RISK", show=seconds("work_at_risk_s"), wide=True),
+    Column(title="CREATED", show=text("created_at"), wide=True),
+    Column(title="REASON", show=text("state_reason"), wide=True),
+)
+JOB = (*JOBS, Column(title="ETA", show=seconds("eta_s")), Column(title="WHY", show=text("why")))
+NODES = (
+    Column(title="NAME", show=text("name")),
+    Column(title="STATE", show=text("state"), state=True),
+    Column(title="CONNECTED", show=_connected),
+    Column(title="HEALTHY-GPUS", show=_devices),
+    Column(title="RANKS", show=text("ranks_running")),
+    Column(title="SEEN", show=seconds("last_seen_age_s")),
+    Column(title="ID", show=text("id"), wide=True),
+    Column(title="AGENT", show=text("agent_version"), wide=True),
+    Column(title="SINCE", show=text("state_since"), wide=True),
+    Column(title="REASON", show=text("state_reason"), wide=True),
+)
+GPUS = (
+    Column(title="NODE", show=text("node_name")),
+    Column(title="GPU", show=text("index")),
+    Column(title="HEALTH", show=_health, state=True),
+    Column(title="RISK", show=number("risk", 2)),
+    _live("temperature_c", 0, "C"),
+    _live("power_w", 0, "W"),
+    Column(title="HELD-BY", show=_held_by),
+    Column(title="MODEL", show=text("model"), wide=True),
+    Column(title="UUID", show=text("uuid"), wide=True),
+    Column(title="ID", show=text("id"), wide=True),
+    Column(title="REASON", show=text("health_reason"), wide=True),
+)
+INCIDENTS = (
+    Column(title="ID", show=text("id")),
+    Column(title="STATE", show=text("state"), state=True),
+    Column(title="JOB", show=text("job_name")),
+    Column(title="TITLE", show=text("title")),
+    Column(title="CERTIFICATE", show=_certificate, state=True),
+    Column(title="AGE", show=age("opened_at")),
+    Column(title="OPENED", show=text("opened_at"), wide=True),
+    Column(title="RESOLVED", show=text("resolved_at"), wide=True),
+    Column(title="OUTCOME", show=text("outcome"), wide=True),
+)
+DECISIONS = (
+    Column(title="ID", show=text("id")),
+    Column(title="AGE", show=age("at")),
+    Column(title="RULE", show=text("rule")),
+    Column(title="CHOICE", show=text("choice")),
+    Column(title="WHAT", show=text("sentence")),
+    Column(title="AT", show=text("at"), wide=True),
+    Column(title="COST-GPU-S", show=_cost, wide=True),
+    Column(title="EPOCH", show=text("epoch_after"), wide=True),
+    Column(title="MODE", show=text("mode"), wide=True),
+)
+EVENTS = (
+    Column(title="SEQ", show=text("seq")),
+    Column(title="AT", show=text("at")),
+    Column(title="KIND", show=text("kind")),
+    Column(title="WHAT", show=text("sentence")),
+)
+REPLICAS = (
+    Column(title="REPLICA", show=text("index")),
+    Column(title="LIFE", show=text("incarnation")),
+    Column(title="STATE", show=text("state"), state=True),
+    Column(title="STEP", show=text("committed_step")),
+    Column(title="RANKS", show=_ranks),
+)
+CHECKPOINTS = (
+    Column(title="STEP", show=text("step")),
+    Column(title="STATE", show=text("state"), state=True),
+    Column(title="KIND", show=text("kind")),
+    Column(title="BYTES", show=text("bytes")),
+    Column(title="COMMITTED", show=text("committed_at")),
+)
+TOKENS = (
+    Column(title="ID", show=text("id")),
+    Column(title="NAME", show=text("name")),
+    Column(title="SCOPE", show=text("scope")),
+    Column(title="EXPIRES", show=text("expires_at")),
+    Column(title="LAST-USED", show=text("last_used_at")),
+    Column(title="REVOKED", show=text("revoked_at")),
+)
+FAULTS = (
+    Column(title="FAULT", show=lambda row: str(row["kind"]).replace("_", "-")),
+    Column(title="NEEDS", show=lambda row: ",".join(row["needs"]) or ABSENT),
+    Column(title="WHAT", show=text("description")),
+)

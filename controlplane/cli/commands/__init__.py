@@ -1,0 +1,1 @@
+"""One file a noun. Each command: call, emit, say what to do next."""

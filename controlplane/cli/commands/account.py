@@ -1,0 +1,116 @@
+"""holdfast login, config, version, token ..., up."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import columns, context
+from controlplane.cli.config import config_path, write_file
+from controlplane.cli.context import Output
+from controlplane.cli.exits import CliError, Exit
+from controlplane.cli.output import Format, emit_object, emit_rows
+
+token = typer.Typer(no_args_is_help=True, help="API tokens.")
+
+
+def login() -> None:
+    """Save a token for a server: read from stdin, or asked for without echo."""
+    from getpass import getpass
+
+    from controlplane.sdk import Client
+
+    url = context.config().url
+    secret = (getpass(f"API token for {url}: ") if sys.stdin.isatty() else sys.stdin.readline()).strip()
+    if not secret:
+        raise CliError("no token was given", fix="pipe it in, or paste it when asked", code=Exit.AUTH)
+    with Client(url, token=secret) as client:
+        me = client.me()
+    path = config_path()
+    write_file(path, url=url, token=secret)
+    context.hint(f"Signed in to {url} as {me.username} ({', '.join(me.roles)}); saved in {path}.")
+    context.next_commands("holdfast job ls")
+
+
+def show_config(output: Output = Format.TABLE) -> None:
+    """The effective configuration, and where each value came from."""
+    settings = context.config()
+    rows = [
+        {"key": "url", "value": settings.url, "source": settings.sources["url"]},
+        {"key": "token", "value": _masked(settings.token), "source": settings.sources["token"]},
+    ]
+    from controlplane.cli.output import Column, text
+
+    shown = tuple(Column(title=name.upper(), show=text(name)) for name in ("key", "value", "source"))
+    emit_rows(rows, shown, output, context.screen(), name="key")
+
+
+def version(output: Output = Format.TABLE) -> None:
+    """Of this program, and of the server if it answers."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    from controlplane.cli.output import Column, text
+    from controlplane.sdk import SdkError
+
+    try:
+        mine = installed("holdfast")
+    except PackageNotFoundError:
+        mine = "0+unknown"
+    try:
+        with context.client() as client:
+            server = client.version().version
+    except SdkError:
+        server = None
+    shown = (Column(title="CLIENT", show=text("client")), Column(title="SERVER", show=text("server")))
+    emit_object({"client": mine, "server": server}, shown, output, context.screen(), name="client")
+
+
+@token.command("create")
+def create_token(
+    name: Annotated[str, typer.Argument(help="What it is for.")],
+    scope: Annotated[str, typer.Option(help="read, submit, operate or admin.")] = "read",
+    days: Annotated[float, typer.Option(help="Valid so long; 0 never expires.", min=0)] = 90.0,
+    output: Output = Format.TABLE,
+) -> None:
+    """Make one; it is shown this once."""
+    with context.client() as client:
+        made = client.tokens.create(name, scope=scope, expires_in_s=days * 86400 or None)
+    if output in (Format.TABLE, Format.WIDE):
+        print(made.token)
+        context.hint("It is shown this once; keep it like a password.")
+    else:
+        emit_object(context.plain(made), columns.TOKENS, output, context.screen(), name="id")
+
+
+@token.command("ls")
+def list_tokens(output: Output = Format.TABLE) -> None:
+    """List mine, without their secrets."""
+    with context.client() as client:
+        rows = [context.plain(row) for row in client.tokens.list()]
+        emit_rows(rows, columns.TOKENS, output, context.screen(), name="id")
+
+
+@token.command("revoke")
+def revoke_token(token_id: Annotated[str, typer.Argument(metavar="TOKEN")]) -> None:
+    """At once and for good."""
+    with context.client() as client:
+        print(client.tokens.revoke(token_id).detail)
+
+
+def up(
+    port: Annotated[int, typer.Option(help="Port of the page.")] = 8000,
+    keep: Annotated[bool, typer.Option("--keep", help="Go on with the files of the last demo.")] = False,
+) -> None:
+    """Start the demo on this machine: every process, simulated GPUs, one job."""
+    try:
+        from controlplane.demo.__main__ import main as demo
+    except ImportError as error:
+        raise CliError(
+            f"the server is not installed here: {error}", fix='pip install "holdfast[server,trainer]"'
+        ) from error
+    raise typer.Exit(demo(["--port", str(port), *(["--keep"] if keep else [])]))
+
+
+def _masked(secret: str) -> str:
+    return f"{secret[:14]}..." if secret else ""

@@ -1,0 +1,232 @@
+"""holdfast job ..."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import columns, context, follow
+from controlplane.cli.context import BY_HAND, Output, Reason
+from controlplane.cli.exits import CliError, Exit
+from controlplane.cli.output import Format, emit_object, emit_rows, note
+
+app = typer.Typer(no_args_is_help=True, help="Submit, look at and steer training jobs.")
+
+Job = Annotated[str, typer.Argument(metavar="JOB", help="Id, or name of the newest job of that name.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Job spec, YAML or JSON; - reads stdin.")]
+
+
+def read_spec(file: Path) -> bytes:
+    """The bytes. Raises CliError."""
+    if str(file) == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise CliError(f"{file}: {error.strerror}", fix="give the path of a job spec; see examples/") from error
+
+
+@app.command()
+def submit(
+    file: File,
+    wait: Annotated[bool, typer.Option("--wait", help="Stay until it ends; the exit code says how.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and place, submit nothing.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds for --wait; 0 waits for ever.")] = 0.0,
+    output: Output = Format.TABLE,
+) -> None:
+    """Submit a job."""
+    text = read_spec(file)
+    with context.client() as client:
+        if dry_run:
+            _show_dry_run(context.plain(client.jobs.dry_run(text)), output)
+            return
+        job = client.jobs.submit(text)
+        context.hint(f"Submitted {job.name}.")
+        if wait:
+            follow.until_end(client, job.id, job.name, timeout_s=timeout)
+            job = client.jobs.get(job.id)
+        emit_object(context.plain(job), columns.JOBS, output, context.screen(), name="id")
+        if not wait:
+            context.next_commands(
+                f"holdfast job watch {job.name}", f"holdfast job get {job.name}", f"holdfast job cancel {job.name}"
+            )
+        elif job.state != "succeeded":
+            context.next_commands(f"holdfast job explain {job.name}")
+            raise typer.Exit(Exit.NEGATIVE)
+
+
+@app.command()
+def validate(file: File, output: Output = Format.TABLE) -> None:
+    """Check a spec offline; -o yaml prints it with every default."""
+    from controlplane.protocol.spec_lint import effective, lint
+    from controlplane.protocol.spec_text import SpecTextError, parse_yaml
+
+    try:
+        result = lint(parse_yaml(read_spec(file)))
+    except SpecTextError as error:
+        raise CliError(str(error), fix="mend the file's syntax") from error
+    if result.spec is None:
+        for fault in result.faults:
+            note(f"{fault.pointer}: {fault.message}\n    fix: {fault.fix}")
+        raise CliError(f"{len(result.faults)} fault(s) in {file}", fix="see above")
+    if output in (Format.JSON, Format.YAML, Format.JSONL):
+        emit_object(effective(result.spec), (), output, context.screen(), name="kind")
+        return
+    print(f"{file}: ok")
+
+
+@app.command("ls")
+def ls(
+    state: Annotated[str | None, typer.Option(help="One state, or several with commas.")] = None,
+    q: Annotated[str | None, typer.Option("--query", "-q", help="Part of the name or project.")] = None,
+    limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 100,
+    output: Output = Format.TABLE,
+) -> None:
+    """List jobs, newest first."""
+    from itertools import islice
+
+    with context.client() as client:
+        found = islice(client.jobs.list(state=state, q=q, limit=min(limit, 500)), limit)
+        emit_rows([context.plain(job) for job in found], columns.JOBS, output, context.screen(), name="name")
+
+
+@app.command()
+def get(job: Job, output: Output = Format.TABLE) -> None:
+    """One job."""
+    with context.client() as client:
+        row = context.plain(client.jobs.get(job))
+        emit_object(row, columns.JOB, output, context.screen(), name="id")
+
+
+@app.command()
+def describe(job: Job) -> None:
+    """A job with its replicas, checkpoints, incidents and last events, for people."""
+    with context.client() as client:
+        detail = client.jobs.get(job)
+        screen = context.screen()
+        emit_object(context.plain(detail), columns.JOB, Format.WIDE, screen, name="id")
+        replicas = [context.plain(replica) for replica in client.jobs.replicas(detail.id)]
+        for title, rows, shown in (
+            ("Replicas", [replica for replica in replicas if replica["current"]], columns.REPLICAS),
+            ("Checkpoints", [context.plain(c) for c in client.jobs.checkpoints(detail.id)][:5], columns.CHECKPOINTS),
+            ("Incidents", [context.plain(i) for i in client.jobs.incidents(detail.id)][:5], columns.INCIDENTS),
+            ("Decisions", [context.plain(d) for d in client.jobs.decisions(detail.id, routine=False)][:5],
+             columns.DECISIONS),
+        ):  # fmt: skip
+            print(f"\n{title}:")
+            if rows:
+                emit_rows(rows, shown, Format.TABLE, screen, name="id")
+            else:
+                print("none")
+
+
+@app.command()
+def logs(
+    job: Job,
+    replica: Annotated[int, typer.Option(help="Replica slot.", min=0)] = 0,
+    rank: Annotated[int, typer.Option(help="Rank inside the replica.", min=0)] = 0,
+    tail: Annotated[int, typer.Option(help="Lines of the end.", min=1, max=10_000)] = 200,
+) -> None:
+    """The last output of a rank, as it was kept when it ended."""
+    with context.client() as client:
+        log = client.jobs.logs(job, replica=replica, rank=rank, tail=tail)
+    if not log.text:
+        context.hint("Nothing was kept: this rank has not ended yet.")
+        return
+    print(_harmless(log.text))
+
+
+@app.command()
+def events(
+    job: Job,
+    after_seq: Annotated[int, typer.Option(help="Only later ones.", min=0)] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=500)] = 100,
+    output: Output = Format.TABLE,
+) -> None:
+    """What happened to a job, oldest first."""
+    with context.client() as client:
+        page = client.jobs.events(job, after_seq=after_seq, limit=limit)
+        rows = [context.plain(event) for event in page.items]
+        emit_rows(rows, columns.EVENTS, output, context.screen(), name="seq")
+
+
+@app.command()
+def watch(
+    job: Job,
+    since: Annotated[int | None, typer.Option(help="Begin after this sequence number.", min=0)] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Print events as they happen, until the job ends or Ctrl-C."""
+    with context.client() as client:
+        follow.print_events(client, job, since, output, context.screen())
+
+
+@app.command()
+def explain(job: Job, output: Output = Format.TABLE) -> None:
+    """Why a job is in its state, and what was decided about it."""
+    with context.client() as client:
+        detail = client.jobs.get(job)
+        decisions = [context.plain(d) for d in client.jobs.decisions(detail.id, routine=False)][:10]
+        if output in (Format.JSON, Format.YAML, Format.JSONL):
+            answer = {"job": detail.name, "state": detail.state, "why": detail.why, "decisions": decisions}
+            emit_object(answer, (), output, context.screen(), name="job")
+            return
+        print(f"{detail.name} is {detail.state}. {detail.why}")
+        for decision in decisions:
+            print(f"\n{decision['at']}  {decision['rule']}: {decision['sentence']}")
+            for other in decision["alternatives"]:
+                print(f"    not {other['action']}: {other['why_not'] or 'dearer'}")
+        if decisions:
+            context.next_commands(f"holdfast decision explain {decisions[0]['id']}")
+
+
+@app.command()
+def checkpoint(job: Job, reason: Reason = BY_HAND) -> None:
+    """Order a save at the next step boundary."""
+    with context.client() as client:
+        print(client.jobs.checkpoint(job, reason).detail)
+    context.next_commands(f"holdfast job describe {job}")
+
+
+@app.command()
+def cancel(
+    job: Job,
+    reason: Reason = BY_HAND,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """End a job for good."""
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"This stops every rank of {job} for good. Cancel it?", abort=True, err=True)
+    with context.client() as client:
+        print(client.jobs.cancel(job, reason).detail)
+    context.next_commands(f"holdfast job get {job}")
+
+
+@app.command("evict-replica")
+def evict_replica(
+    job: Job, replica: Annotated[int, typer.Argument(help="Replica slot.", min=0)], reason: Reason = BY_HAND
+) -> None:
+    """Take one replica out; the others go on and it is replaced."""
+    with context.client() as client:
+        print(client.jobs.evict_replica(job, replica, reason).detail)
+    context.next_commands(f"holdfast job watch {job}", f"holdfast job explain {job}")
+
+
+def _show_dry_run(answer: dict[str, object], output: Format) -> None:
+    if output in (Format.JSON, Format.YAML, Format.JSONL):
+        emit_object(answer, (), output, context.screen(), name="spec")
+    faults = answer["faults"]
+    assert isinstance(faults, list)
+    for fault in faults:
+        note(f"{fault['pointer']}: {fault['message']}\n    fix: {fault['fix']}")
+    if faults:
+        raise CliError(f"{len(faults)} fault(s); nothing was submitted", fix="see above")
+    if output in (Format.TABLE, Format.WIDE, Format.NAME):
+        placement = answer["placement"]
+        print("ok: it would start now" if placement else "ok: it would wait for free devices")
+
+
+def _harmless(text: str) -> str:
+    """A job's output may not steer the reader's terminal."""
+    return "".join(char for char in text if char in "\n\t" or (char.isprintable()))

@@ -1,0 +1,96 @@
+"""holdfast incident ... and holdfast decision ..."""
+
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from controlplane.cli import columns, context
+from controlplane.cli.context import Output
+from controlplane.cli.output import Format, emit_object, emit_rows, span
+
+incident = typer.Typer(no_args_is_help=True, help="What went wrong, and how it ended.")
+decision = typer.Typer(no_args_is_help=True, help="What was decided, and why.")
+MACHINE = (Format.JSON, Format.YAML, Format.JSONL, Format.NAME)
+MANY = 100
+
+
+@incident.command("ls")
+def list_incidents(
+    state: Annotated[str | None, typer.Option(help="open, recovering or resolved.")] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """List incidents, newest first."""
+    with context.client() as client:
+        rows = [context.plain(row) for row in islice(client.incidents.list(state=state), MANY)]
+        emit_rows(rows, columns.INCIDENTS, output, context.screen(), name="id")
+
+
+@incident.command("get")
+def get_incident(incident: Annotated[str, typer.Argument(metavar="INCIDENT")], output: Output = Format.TABLE) -> None:
+    """One incident: phases, decisions, certificate."""
+    with context.client() as client:
+        row = context.plain(client.incidents.get(incident))
+    emit_object(row, columns.INCIDENTS, output, context.screen(), name="id")
+    if output in MACHINE:
+        return
+    print("\nPhases:")
+    for phase in row["phases"]:
+        since = phase["since_fault_s"]
+        print(f"  {'-' if since is None else span(since):>8}  {phase['name']}")
+    print("\nDecisions:")
+    for item in row["decisions"]:
+        print(f"  {'(routine) ' if item['routine'] else ''}{item['sentence']}")
+    _certificate(row["certificate"])
+
+
+@decision.command("ls")
+def list_decisions(
+    job: Annotated[str | None, typer.Option(help="Of this job; else the newest of the fleet.")] = None,
+    routine: Annotated[bool, typer.Option("--routine", help="Also the orderly ones.")] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """List decisions, newest first."""
+    with context.client() as client:
+        if job is None:
+            found = iter(client.overview().recent_decisions)
+        else:
+            found = client.jobs.decisions(job, routine=None if routine else False)
+        rows = [context.plain(row) for row in islice(found, MANY)]
+        emit_rows(rows, columns.DECISIONS, output, context.screen(), name="id")
+
+
+@decision.command()
+def explain(decision: Annotated[str, typer.Argument(metavar="DECISION")], output: Output = Format.TABLE) -> None:
+    """Evidence, alternatives with their cost, orders and what became of them."""
+    with context.client() as client:
+        row = context.plain(client.decisions.get(decision))
+    if output in MACHINE:
+        emit_object(row, columns.DECISIONS, output, context.screen(), name="id")
+        return
+    applied = "" if row["applied"] else f" (not applied: mode {row['mode']})"
+    print(f"{row['sentence']}{applied}\n\nrule {row['rule']}, choice {row['choice']}, reason {row['reason_code']}")
+    print(f"epoch {row['epoch_before']} -> {row['epoch_after']}, policy {row['policy_version']}")
+    print("\nEvidence:")
+    for name, value in row["evidence"].items():
+        print(f"  {name}: {'-' if value is None else value}")
+    print("\nInstead:")
+    for other in row["alternatives"]:
+        print(f"  {other['action']}: {_cost(other['cost_gpu_s'])}  {other['why_not']}".rstrip())
+    print(f"  {row['choice']} (chosen): {_cost(row['cost_gpu_s'])}\n\nOrders:")
+    for command in row["commands"]:
+        print(f"  {command['kind']} to {command['node_name']}: {command['state']} {command['detail']}".rstrip())
+
+
+def _cost(cost_gpu_s: float | None) -> str:
+    return "cost unknown" if cost_gpu_s is None else f"{cost_gpu_s:.0f} GPU-seconds"
+
+
+def _certificate(certificate: dict[str, Any] | None) -> None:
+    if certificate is None:
+        print("\nCertificate: none yet")
+        return
+    print(f"\nCertificate: {certificate['state']}")
+    words = {True: "ok", False: "BROKEN", None: "not judged"}
+    for check in certificate["checks"]:
+        print(f"  {words[check['ok']]:>10}  {check['name']}: {check['detail']}")

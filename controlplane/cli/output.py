@@ -1,0 +1,206 @@
+"""Rows and objects to text: table, wide, json, yaml, name, jsonl.
+
+A terminal gets a table cut to its width, with colour beside the state's word; a pipe
+gets the same words uncut and without colour. A missing value is "-", never 0.
+"""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, TextIO
+
+Row = Mapping[str, Any]
+ABSENT = "-"
+
+
+class Format(StrEnum):
+    """-o"""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+    JSONL = "jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """`show` makes the text of a row; `wide` columns appear with -o wide alone."""
+
+    title: str
+    show: Callable[[Row], str]
+    wide: bool = False
+    state: bool = False
+
+
+GREEN, YELLOW, RED, DIM = "32", "33", "31", "2"
+COLOURS = {
+    "running": GREEN, "succeeded": GREEN, "ready": GREEN, "active": GREEN, "resolved": GREEN, "training": GREEN,
+    "complete": GREEN, "verified": GREEN, "green": GREEN,
+    "starting": YELLOW, "recovering": YELLOW, "pending": YELLOW, "preempted": YELLOW, "degraded": YELLOW,
+    "cordoned": YELLOW, "draining": YELLOW, "catching_up": YELLOW, "suspect": YELLOW, "open": YELLOW,
+    "failed": RED, "lost": RED, "quarantined": RED, "corrupt": RED, "evicted": RED, "hung": RED, "red": RED,
+    "cancelled": DIM, "exited": DIM,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Where data goes. `width` None: do not cut."""
+
+    out: TextIO
+    colour: bool
+    width: int | None
+
+    @staticmethod
+    def of(out: TextIO, *, no_color: bool = False) -> "Screen":
+        """Ask the stream: a terminal has a width and, unless NO_COLOR or --no-color, colour."""
+        if not out.isatty():
+            return Screen(out, False, None)
+        wanted = not no_color and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        return Screen(out, wanted, shutil.get_terminal_size().columns)
+
+
+def emit_rows(rows: Iterable[Row], columns: Sequence[Column], form: Format, screen: Screen, *, name: str) -> None:
+    """A list. `name`: the field that -o name prints."""
+    match form:
+        case Format.JSON:
+            _line(screen, json.dumps({"items": list(rows)}, indent=2))
+        case Format.YAML:
+            _line(screen, to_yaml({"items": list(rows)}).rstrip())
+        case Format.JSONL:
+            for row in rows:
+                _line(screen, json.dumps(row))
+        case Format.NAME:
+            for row in rows:
+                _line(screen, str(row[name]))
+        case Format.TABLE | Format.WIDE:
+            _table(list(rows), [c for c in columns if form is Format.WIDE or not c.wide], screen)
+
+
+def emit_object(row: Row, columns: Sequence[Column], form: Format, screen: Screen, *, name: str) -> None:
+    """One thing: `title: text` lines in the human forms."""
+    match form:
+        case Format.JSON:
+            _line(screen, json.dumps(row, indent=2))
+        case Format.JSONL:
+            _line(screen, json.dumps(row))
+        case Format.YAML:
+            _line(screen, to_yaml(row).rstrip())
+        case Format.NAME:
+            _line(screen, str(row[name]))
+        case Format.TABLE | Format.WIDE:
+            width = max(len(column.title) for column in columns) + 1
+            for column in columns:
+                text = _painted(column.show(row), column, screen)
+                _line(screen, f"{(column.title.lower() + ':').ljust(width)} {text}")
+
+
+def to_yaml(value: Any) -> str:
+    """Block style, keys in the order given."""
+    import yaml
+
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
+    return text
+
+
+def note(text: str) -> None:
+    """To people, on stderr."""
+    print(text, file=sys.stderr)
+
+
+def text(key: str) -> Callable[[Row], str]:
+    """A field as it is."""
+
+    def show(row: Row) -> str:
+        value = row.get(key)
+        return ABSENT if value is None or value == "" else str(value)
+
+    return show
+
+
+def number(key: str, digits: int, unit: str = "") -> Callable[[Row], str]:
+    """A field with `digits` after the point."""
+
+    def show(row: Row) -> str:
+        value = row.get(key)
+        return ABSENT if value is None else f"{value:.{digits}f}{unit}"
+
+    return show
+
+
+def percent(key: str) -> Callable[[Row], str]:
+    """A ratio as percent."""
+
+    def show(row: Row) -> str:
+        value = row.get(key)
+        return ABSENT if value is None else f"{100 * value:.1f}%"
+
+    return show
+
+
+def age(key: str, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Callable[[Row], str]:
+    """Time since an instant."""
+
+    def show(row: Row) -> str:
+        value = row.get(key)
+        return ABSENT if not value else span((now() - parse(str(value))).total_seconds())
+
+    return show
+
+
+def seconds(key: str) -> Callable[[Row], str]:
+    """A duration in seconds, for people."""
+
+    def show(row: Row) -> str:
+        value = row.get(key)
+        return ABSENT if value is None else span(float(value))
+
+    return show
+
+
+def span(duration_s: float) -> str:
+    """4.2s, 3m10s, 5h12m, 3d4h."""
+    if duration_s < 10:
+        return f"{max(0.0, duration_s):.1f}s"
+    whole = int(duration_s)
+    for unit_s, unit, below_s, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= unit_s:
+            return f"{whole // unit_s}{unit}{whole % unit_s // below_s}{below}"
+    return f"{whole}s"
+
+
+def parse(instant: str) -> datetime:
+    """ISO-8601 with Z or an offset."""
+    return datetime.fromisoformat(instant.replace("Z", "+00:00"))
+
+
+def _table(rows: list[Row], columns: Sequence[Column], screen: Screen) -> None:
+    cells = [[column.show(row).replace("\n", " ") for column in columns] for row in rows]
+    widths = [max([len(c.title), *(len(line[i]) for line in cells)]) for i, c in enumerate(columns)]
+    _line(screen, "  ".join(c.title.ljust(w) for c, w in zip(columns, widths, strict=True)).rstrip(), cut=True)
+    for line in cells:
+        padded = [value.ljust(width) for value, width in zip(line, widths, strict=True)]
+        plain = "  ".join(padded).rstrip()
+        if screen.width is not None and len(plain) > screen.width:
+            _line(screen, plain, cut=True)
+            continue
+        painted = [_painted(value, column, screen) for value, column in zip(padded, columns, strict=True)]
+        _line(screen, "  ".join(painted).rstrip())
+
+
+def _painted(value: str, column: Column, screen: Screen) -> str:
+    colour = COLOURS.get(value.strip()) if screen.colour and column.state else None
+    return f"\x1b[{colour}m{value}\x1b[0m" if colour else value
+
+
+def _line(screen: Screen, line: str, *, cut: bool = False) -> None:
+    if cut and screen.width is not None and len(line) > screen.width:
+        line = line[: max(1, screen.width - 1)] + ">"
+    print(line, file=screen.out)

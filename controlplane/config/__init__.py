@@ -1,0 +1,1 @@
+"""Settings, environment, ASGI, Celery and URL roots. Nothing below imports this package."""

@@ -1,0 +1,25 @@
+"""The Celery application: wakes and slow work only; every task's truth is a row.
+
+Start: `celery -A controlplane.config.celery worker --pool prefork` and, anywhere, any number
+of `celery -A controlplane.config.celery beat`. Never pass --without-gossip (see settings).
+"""
+
+from celery import Celery
+from celery.signals import setup_logging
+
+from controlplane.config.env import choose_settings_module
+
+choose_settings_module()
+app = Celery("holdfast")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()
+
+
+@setup_logging.connect  # type: ignore[untyped-decorator]
+def _use_our_logging(**_: object) -> None:
+    """Celery's own log set-up would undo ours."""
+    from django.conf import settings
+
+    from controlplane.runtime.logs import configure
+
+    configure(settings.LOG_LEVEL)

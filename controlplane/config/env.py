@@ -1,0 +1,134 @@
+"""The environment, typed. The only place of the server that reads it.
+
+`load()` returns the whole effective configuration; unknown HOLDFAST_ keys are warned
+about, because a misspelt setting that is silently ignored is worse than a crash later.
+Keys of the other programs (`HOLDFAST_AGENT_*`, `HOLDFAST_TRAINER_*`, `HOLDFAST_TEST_*`)
+are theirs.
+"""
+
+import atexit
+import os
+import shutil
+import tempfile
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX = "HOLDFAST_"
+FOREIGN_PREFIXES = ("HOLDFAST_AGENT_", "HOLDFAST_TRAINER_", "HOLDFAST_TEST_", "HOLDFAST_CLI_")
+FOREIGN_KEYS = frozenset({"HOLDFAST_URL", "HOLDFAST_TOKEN", "HOLDFAST_DEMO_NODE_STATE"})
+
+Profile = Literal["embedded", "production", "test"]
+
+
+class Env(BaseSettings):
+    """Every HOLDFAST_ key of the server with its default (see docs/operations)."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
+
+    profile: Profile = "embedded"
+    state_dir: Path = Path("var")
+    database_url: SecretStr | None = None
+    redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
+    secret_key: SecretStr | None = None
+    allowed_hosts: str = ""
+    origins: str = ""
+    bind: str = "127.0.0.1:8420"
+    allow_remote_embedded: bool = False
+    demo: bool = False
+    demo_control: Path | None = None
+    store_address: str = "127.0.0.1:29400"
+    checkpoint_root: Path | None = None
+    reference_dir: Path | None = None
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    reference_runs: Literal["auto", "on", "off"] = "auto"
+    grace_s: float = Field(default=10.0, ge=0.0)
+    frame_interval_s: float = Field(default=1.0, gt=0.0)
+    sample_interval_s: float = Field(default=1.0, gt=0.0)
+    outer_timeout_s: float = Field(default=60.0, gt=0.0)
+    chunk_s: float = Field(default=600.0, ge=10.0)
+    retention_days: float = Field(default=30.0, gt=0.0)
+    pool_max: int = Field(default=8, ge=1)
+
+    def masked(self) -> dict[str, Any]:
+        """The effective configuration for the log, secrets hidden."""
+        return {name: str(value) for name, value in self.model_dump().items()}
+
+
+@cache
+def load() -> Env:
+    """Read and check the environment once. Raises pydantic's ValidationError naming the key."""
+    env = Env()
+    if "state_dir" not in env.model_fields_set and os.environ.get("DJANGO_SETTINGS_MODULE", "").endswith(".test"):
+        # Test runs side by side must not share a database file.
+        directory = tempfile.mkdtemp(prefix="holdfast-test-")
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        env = env.model_copy(update={"state_dir": Path(directory)})
+    for key in unknown_keys(os.environ.keys()):
+        warnings.warn(f"{key} is no setting of Holdfast and is ignored; is it misspelt?", stacklevel=2)
+    return env
+
+
+def unknown_keys(keys: Any) -> list[str]:
+    """HOLDFAST_ keys that nobody reads, sorted."""
+    known = {PREFIX + name.upper() for name in Env.model_fields} | FOREIGN_KEYS
+    return sorted(k for k in keys if k.startswith(PREFIX) and k not in known and not k.startswith(FOREIGN_PREFIXES))
+
+
+def choose_settings_module() -> str:
+    """Set DJANGO_SETTINGS_MODULE from HOLDFAST_PROFILE unless it is set; return it."""
+    profile = os.environ.get(PREFIX + "PROFILE", "embedded")
+    return os.environ.setdefault("DJANGO_SETTINGS_MODULE", f"controlplane.config.settings.{profile}")
+
+
+def database(env: Env) -> dict[str, Any]:
+    """Django's DATABASES["default"] from HOLDFAST_DATABASE_URL; SQLite in the state directory if unset."""
+    if env.database_url is None:
+        return sqlite(env.state_dir / "holdfast.sqlite3")
+    url = urlsplit(env.database_url.get_secret_value())
+    if url.scheme == "sqlite":
+        return sqlite(Path(unquote(url.path)))
+    if url.scheme not in ("postgres", "postgresql"):
+        raise ValueError(f"HOLDFAST_DATABASE_URL: scheme {url.scheme!r} is not sqlite or postgres")
+    query = dict(parse_qsl(url.query))
+    timeouts = "-c statement_timeout=15000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=30000"
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(url.path.lstrip("/")),
+        "USER": unquote(url.username or ""),
+        "PASSWORD": unquote(url.password or ""),
+        "HOST": query.pop("host", unquote(url.hostname or "")),
+        "PORT": str(url.port or ""),
+        # Persistent connections leak under ASGI (Django's own advice): a pool instead.
+        "CONN_MAX_AGE": 0,
+        "OPTIONS": {"pool": {"min_size": 1, "max_size": env.pool_max, "timeout": 5}, "options": timeouts, **query},
+    }
+
+
+def sqlite(path: Path) -> dict[str, Any]:
+    """One file in WAL mode. synchronous=FULL, as an acknowledged event must survive a power cut;
+    BEGIN IMMEDIATE, as a deferred transaction that upgrades fails at once instead of waiting."""
+    path = path.absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": str(path),
+        "OPTIONS": {
+            "timeout": 5,
+            "transaction_mode": "IMMEDIATE",
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;",
+        },
+        "TEST": {"NAME": str(path.with_name("test-" + path.name))},
+    }
+
+
+def broker_url(redis_url: str) -> str:
+    """redis-py says unix://path?db=n, kombu redis+socket://path?virtual_host=n."""
+    if not redis_url.startswith("unix://"):
+        return redis_url
+    return "redis+socket://" + redis_url.removeprefix("unix://").replace("?db=", "?virtual_host=")

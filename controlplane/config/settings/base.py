@@ -1,0 +1,143 @@
+"""Settings shared by every profile. Values of the environment come from `config.env` alone."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from celery.schedules import crontab
+
+from controlplane.config import env as _env
+
+ENV = _env.load()
+PACKAGE_DIR = Path(__file__).resolve().parents[2]
+STATE_DIR = ENV.state_dir.absolute()
+
+SECRET_KEY = ENV.secret_key.get_secret_value() if ENV.secret_key else ""
+DEBUG = False
+ALLOWED_HOSTS = [h for h in ENV.allowed_hosts.split(",") if h]
+CSRF_TRUSTED_ORIGINS = [o for o in ENV.origins.split(",") if o]
+ROOT_URLCONF = "controlplane.config.urls"
+ASGI_APPLICATION = "controlplane.config.asgi.application"
+
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.staticfiles",
+    "controlplane.runtime",
+    "controlplane.access",
+    "controlplane.fleet",
+    "controlplane.jobs",
+    "controlplane.telemetry",
+    "controlplane.checkpoints",
+    "controlplane.dispatch",
+    "controlplane.recovery",
+    "controlplane.scheduling",
+    "controlplane.live",
+    "controlplane.sentinel",
+    "controlplane.api",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "controlplane.runtime.requests.RequestIdMiddleware",
+    *(["controlplane.api.middleware.ApiEdgeMiddleware"] if find_spec("controlplane.api") else []),
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [],
+        "APP_DIRS": True,
+        "OPTIONS": {"context_processors": ["django.template.context_processors.request"]},
+    }
+]
+AUTHENTICATION_BACKENDS = [
+    "django.contrib.auth.backends.ModelBackend",
+    "controlplane.access.backends.OneTimePasswordBackend",
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}}
+]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+DATABASES = {"default": _env.database(ENV)}
+USE_TZ = True
+TIME_ZONE = "UTC"
+STATIC_URL = "/static/"
+STATIC_ROOT = STATE_DIR / "static"
+STATIC_ROOT.mkdir(parents=True, exist_ok=True)
+# The committed bundle is served from the package itself: nothing to collect.
+WHITENOISE_USE_FINDERS = True
+X_FRAME_OPTIONS = "DENY"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+CSRF_COOKIE_SAMESITE = "Lax"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
+
+REDIS_URL = ENV.redis_url.get_secret_value()
+HOLDFAST_DEMO = ENV.demo
+# The demo supervisor watches <HOLDFAST_DEMO_DIR>/requests; HOLDFAST_DEMO_CONTROL names that folder.
+HOLDFAST_DEMO_DIR = ENV.demo_control.parent if ENV.demo_control else None
+STORE_ADDRESS = ENV.store_address
+CHECKPOINT_ROOT = (ENV.checkpoint_root or STATE_DIR / "checkpoints").absolute()
+REFERENCE_DIR = (ENV.reference_dir or STATE_DIR / "references").absolute()
+# Reference runs need the trainer (torch) on the machine that certifies.
+REFERENCE_RUNS = ENV.reference_runs == "on" or (ENV.reference_runs == "auto" and find_spec("torch") is not None)
+GRACE_S = ENV.grace_s
+FRAME_INTERVAL_S = ENV.frame_interval_s
+SAMPLE_INTERVAL_S = ENV.sample_interval_s
+OUTER_TIMEOUT_S = ENV.outer_timeout_s
+CHUNK_S = ENV.chunk_s
+RETENTION_DAYS = ENV.retention_days
+BIND = ENV.bind
+REQUIRE_LOOPBACK = False
+
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        # redis-py 8 defaults to a 5 s socket timeout, which kills idle consumers (channels_redis#422).
+        "CONFIG": {"hosts": [{"address": REDIS_URL, "socket_timeout": None}]},
+    }
+}
+
+CELERY_BROKER_URL = _env.broker_url(REDIS_URL)
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_TASK_TIME_LIMIT = 60
+CELERY_TASK_SOFT_TIME_LIMIT = 45
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+# Gossip and remote control both off hangs a worker for good after a broker kill: keep this on.
+CELERY_WORKER_ENABLE_REMOTE_CONTROL = True
+CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 120,
+    "unacked_restore_throttle": 1,
+    "socket_timeout": 5,
+    "socket_connect_timeout": 1,
+    "socket_keepalive": True,
+    "max_retries": 1,
+    "interval_start": 0,
+    "interval_max": 0.2,
+}
+CELERY_TASK_PUBLISH_RETRY = False
+CELERY_TASK_DEFAULT_QUEUE = "holdfast"
+CELERY_BEAT_SCHEDULE_FILENAME = str(STATE_DIR / "celerybeat-schedule")
+CELERY_BEAT_SCHEDULE = {
+    "tick": {"task": "controlplane.sentinel.tasks.tick", "schedule": 1.0, "options": {"expires": 2}},
+    "canary": {"task": "controlplane.sentinel.tasks.canary", "schedule": 5.0, "options": {"expires": 10}},
+    "retention": {"task": "controlplane.sentinel.tasks.retention", "schedule": crontab(minute="17")},
+}
+
+LOGGING_CONFIG = None
+LOG_LEVEL = ENV.log_level

@@ -1,0 +1,9 @@
+"""The suite's profile: the embedded one in a directory of its own, or any database of the environment."""
+
+from controlplane.config.settings.base import *  # noqa: F403
+from controlplane.config.settings.base import SECRET_KEY
+
+SECRET_KEY = SECRET_KEY or "a key for tests only, long enough to please the checks of Django 5"
+ALLOWED_HOSTS = ["*"]
+GRACE_S = 0.0
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

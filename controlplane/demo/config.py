@@ -1,0 +1,38 @@
+"""What the demo is made of, and where it keeps its files."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoConfig:
+    """`nodes` carry jobs, `spare_nodes` more of the same; `devices_per_node` simulated
+    GPUs each. `directory` holds everything the demo writes."""
+
+    directory: Path
+    host: str = "127.0.0.1"
+    port: int = 8000
+    nodes: int = 4
+    spare_nodes: int = 1
+    devices_per_node: int = 2
+    submit_job: bool = True
+    database_url: str = ""
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """node-1 .. node-n, the spare ones last."""
+        return tuple(f"node-{number}" for number in range(1, self.nodes + self.spare_nodes + 1))
+
+    @property
+    def requests(self) -> Path:
+        """The page's chaos panel leaves its orders to the supervisor here."""
+        return self.directory / "requests"
+
+    @property
+    def logs(self) -> Path:
+        """One file a process."""
+        return self.directory / "logs"
+
+    def node_state(self, node: str) -> Path:
+        """An agent's journal, credential, sockets and rank logs."""
+        return self.directory / "nodes" / node

@@ -1,0 +1,170 @@
+"""One running installation: addresses, secrets, processes. Used by `make demo`, by the
+whole-ring tests and by the benchmarks, so that all three run the very same thing."""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from controlplane.demo.config import DemoConfig
+from controlplane.demo.nodes import MARKER
+from controlplane.demo.ports import free_port, redis_binary
+from controlplane.demo.processes import (
+    Addresses,
+    agent_process,
+    beat_process,
+    redis_process,
+    sentinel_process,
+    store_process,
+    web_process,
+    worker_process,
+)
+from controlplane.demo.supervisor import Supervisor
+
+READY_TIMEOUT_S = 90.0
+COMMAND_TIMEOUT_S = 120.0
+POLL_S = 0.1
+ADMIN = "admin"
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class InstallationError(RuntimeError):
+    """A step of the set-up failed; the text holds the command's own words."""
+
+
+class Installation:
+    """Starts everything in order and stops it again. Also a context manager."""
+
+    def __init__(self, config: DemoConfig) -> None:
+        self.config = config
+        directory = config.directory.absolute()
+        directory.mkdir(parents=True, exist_ok=True)
+        redis_port, store_port = free_port(config.host), free_port(config.host)
+        web_port = free_port(config.host, config.port)
+        self.addresses = Addresses(host=config.host, web_port=web_port, redis_port=redis_port, store_port=store_port)
+        self._redis_password = secrets.token_urlsafe(16)
+        self.env = self._environment(directory)
+        self.supervisor = Supervisor(
+            env=self.env, logs=config.logs.absolute(), requests=config.requests.absolute(), node_state=self._node_state
+        )
+
+    def __enter__(self) -> "Installation":
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.supervisor.stop_all()
+
+    def start(self) -> None:
+        """Database, Redis, store, web, sentinel, worker, beat, then the agents."""
+        self.manage("migrate", "--verbosity", "0")
+        start = self.supervisor.start
+        directory = self.config.directory.absolute()
+        start(
+            redis_process(
+                binary=redis_binary(), addresses=self.addresses, directory=directory, password=self._redis_password
+            )
+        )
+        start(store_process(self.addresses))
+        start(web_process(self.addresses))
+        start(sentinel_process())
+        start(worker_process())
+        start(beat_process(directory))
+        self.wait_ready()
+        token = self.manage("create_join_token", "--uses", str(len(self.config.node_names))).strip().splitlines()[-1]
+        token_file = directory / "join-token"
+        token_file.touch(mode=0o600)
+        token_file.write_text(token)
+        for number, node in enumerate(self.config.node_names):
+            self._start_agent(node, number, token_file)
+
+    def wait_ready(self) -> None:
+        """Until /healthz answers. Raises InstallationError with the end of the web log."""
+        deadline_s = time.monotonic() + READY_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            self.supervisor.tick()
+            try:
+                with urllib.request.urlopen(f"{self.addresses.web}/healthz", timeout=2):  # noqa: S310 - loopback
+                    return
+            except (OSError, urllib.error.URLError):
+                time.sleep(POLL_S)
+        tail = (self.config.logs / "web-1.log").read_text(errors="replace")[-2000:]
+        raise InstallationError(f"the web process did not become ready in {READY_TIMEOUT_S:.0f} s:\n{tail}")
+
+    def manage(self, *arguments: str) -> str:
+        """Run a management command; its standard output."""
+        command = (sys.executable, "manage.py", *arguments)
+        done = subprocess.run(
+            command,
+            cwd=REPOSITORY,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise InstallationError(f"manage.py {' '.join(arguments)} failed:\n{(done.stdout + done.stderr)[-4000:]}")
+        return done.stdout
+
+    def one_time_password(self) -> str:
+        """A password that logs `admin` in once; makes the user if there is none."""
+        return self.manage("create_admin", ADMIN).split()[-1]
+
+    def api_token(self, scope: str) -> str:
+        """A token of `admin` with this scope, for programs; `one_time_password` first."""
+        return self.manage("create_api_token", ADMIN, "--scope", scope, "--name", f"demo-{scope}").split()[-1]
+
+    def request(self, name: str, *, down_s: float = 0.0) -> None:
+        """Leave a request to kill a process, as the chaos panel does."""
+        path = self.config.requests / f"{time.monotonic_ns()}.json"
+        draft = path.with_suffix(".tmp")
+        draft.write_text(json.dumps({"kind": "kill_process", "name": name, "down_s": down_s}))
+        draft.rename(path)
+
+    def _start_agent(self, node: str, number: int, token_file: Path) -> None:
+        state_dir = self._node_state(node)
+        state_dir.mkdir(parents=True, exist_ok=True)
+        spec = agent_process(
+            addresses=self.addresses, node=node, state_dir=state_dir, join_token_file=token_file,
+            devices=self.config.devices_per_node, seed=number,
+        )  # fmt: skip
+        spec.env[MARKER] = str(state_dir)
+        self.supervisor.start(spec)
+
+    def _node_state(self, node: str) -> Path:
+        return self.config.node_state(node).absolute()
+
+    def _environment(self, directory: Path) -> dict[str, str]:
+        foreign = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+        redis_url = f"redis://:{self._redis_password}@{self.config.host}:{self.addresses.redis_port}/0"
+        settings: dict[str, Any] = {
+            "PROFILE": "embedded",
+            "STATE_DIR": directory,
+            "REDIS_URL": redis_url,
+            "STORE_ADDRESS": f"{self.config.host}:{self.addresses.store_port}",
+            "BIND": f"{self.config.host}:{self.addresses.web_port}",
+            "DEMO": "true",
+            "DEMO_CONTROL": self.config.requests.absolute(),
+            "LOG_LEVEL": "INFO",
+            "GRACE_S": "3",
+        }
+        if self.config.database_url:
+            settings["DATABASE_URL"] = self.config.database_url
+        ours = {f"HOLDFAST_{key}": str(value) for key, value in settings.items()}
+        ours["DJANGO_SETTINGS_MODULE"] = "controlplane.config.settings.embedded"
+        ours["PYTHONUNBUFFERED"] = "1"
+        ours["OMP_NUM_THREADS"] = "1"
+        # Ranks share the cores with the control plane here; on GPU nodes they have their own.
+        ours["HOLDFAST_TRAINER_NICE"] = "5"
+        ours["PYTHONPATH"] = str(REPOSITORY)
+        return foreign | ours

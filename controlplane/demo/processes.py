@@ -1,0 +1,103 @@
+"""What runs: one `ProcessSpec` for each process of a Holdfast installation.
+
+`docker-compose.yml` and the systemd units start the same commands; a contract test
+compares them. The supervisor fills in the addresses and starts them in this order.
+"""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+NODE_STOP_ORDER_LAST = 90
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSpec:
+    """One process. `name` is unique; `restart` False leaves it down when it ends;
+    `stop_order`: lower numbers are stopped first."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+    restart: bool = True
+    restart_delay_s: float = 0.3
+    stop_order: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where everything listens; all on loopback in the demo."""
+
+    host: str
+    web_port: int
+    redis_port: int
+    store_port: int
+
+    @property
+    def web(self) -> str:
+        """Base URL of the control plane."""
+        return f"http://{self.host}:{self.web_port}"
+
+
+def redis_process(*, binary: str, addresses: Addresses, directory: Path, password: str) -> ProcessSpec:
+    """A private Redis: hints only, so nothing is persisted and nothing is evicted."""
+    options = ("--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction", "--daemonize", "no")
+    listen = ("--bind", addresses.host, "--port", str(addresses.redis_port), "--dir", str(directory))
+    return ProcessSpec(
+        name="redis", argv=(binary, *listen, *options, "--requirepass", password), stop_order=80, restart_delay_s=0.5
+    )
+
+
+def store_process(addresses: Addresses) -> ProcessSpec:
+    """The rendezvous store: losing the control plane must not lose it."""
+    argv = (sys.executable, "-m", "trainer.store", "--host", addresses.host, "--port", str(addresses.store_port))
+    return ProcessSpec(name="store", argv=argv, stop_order=70)
+
+
+def web_process(addresses: Addresses) -> ProcessSpec:
+    """REST API, page, browser and agent WebSockets."""
+    argv = (
+        sys.executable, "-m", "uvicorn", "controlplane.config.asgi:application",
+        "--host", addresses.host, "--port", str(addresses.web_port),
+        "--ws", "websockets-sansio", "--ws-per-message-deflate", "false", "--ws-max-size", "262144",
+        "--no-access-log", "--timeout-graceful-shutdown", "3", "--log-level", "warning",
+    )  # fmt: skip
+    return ProcessSpec(name="web-1", argv=argv, stop_order=30)
+
+
+def sentinel_process() -> ProcessSpec:
+    """The detector and the net under Celery."""
+    return ProcessSpec(name="sentinel", argv=(sys.executable, "manage.py", "sentinel"), stop_order=20)
+
+
+def worker_process(concurrency: int = 1) -> ProcessSpec:
+    """Celery worker. Gossip and remote control stay on: without both it can hang for
+    good after a broker kill."""
+    argv = (
+        sys.executable, "-m", "celery", "-A", "controlplane.config.celery", "worker",
+        "--concurrency", str(concurrency), "--loglevel", "warning",
+    )  # fmt: skip
+    return ProcessSpec(name="worker", argv=argv, stop_order=10)
+
+
+def beat_process(directory: Path) -> ProcessSpec:
+    """A tick that only wakes; running none, one or three changes nothing but latency."""
+    schedule = str(directory / "celerybeat-schedule")
+    argv = (
+        sys.executable, "-m", "celery", "-A", "controlplane.config.celery", "beat",
+        "--schedule", schedule, "--pidfile", "", "--loglevel", "warning",
+    )  # fmt: skip
+    return ProcessSpec(name="beat", argv=argv, stop_order=5)
+
+
+def agent_process(
+    *, addresses: Addresses, node: str, state_dir: Path, join_token_file: Path, devices: int, seed: int
+) -> ProcessSpec:
+    """A node's agent with the simulated probe."""
+    argv = (
+        sys.executable, "-m", "agents", "--server", f"ws://{addresses.host}:{addresses.web_port}",
+        "--name", node, "--state-dir", str(state_dir), "--probe", "simulated",
+        "--devices", str(devices), "--join-token-file", str(join_token_file),
+    )  # fmt: skip
+    env = {"HOLDFAST_AGENT_SEED": str(seed)}
+    return ProcessSpec(name=f"agent:{node}", argv=argv, env=env, stop_order=NODE_STOP_ORDER_LAST - 45)

@@ -1,0 +1,162 @@
+"""Keeps the processes of one installation running, and breaks them on request.
+
+Single-threaded: one loop reaps, restarts after a delay, and executes requests that the
+chaos panel or a scene left as JSON files. Every process has its own session, so that a
+signal for one never reaches another; ends only processes that it started, by pid.
+"""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from controlplane.demo.nodes import kill_node_processes
+from controlplane.demo.processes import ProcessSpec
+
+log = logging.getLogger("holdfast.demo")
+
+LOOP_S = 0.05
+STOP_GRACE_S = 8.0
+MAX_RESTART_DELAY_S = 10.0
+STABLE_AFTER_S = 10.0
+BACKEND = ("web-1", "sentinel", "worker", "beat", "redis")
+
+
+@dataclass(slots=True)
+class _Child:
+    spec: ProcessSpec
+    process: subprocess.Popen[bytes] | None = None
+    started_s: float = 0.0
+    restart_at_s: float | None = None
+    failures: int = 0
+    history: list[int] = field(default_factory=list)
+
+
+class Supervisor:
+    """Owns the children. `env` is what each gets beside its own; `logs` one file each."""
+
+    def __init__(
+        self, *, env: Mapping[str, str], logs: Path, requests: Path, node_state: Callable[[str], Path]
+    ) -> None:
+        self._env = dict(env)
+        self._logs = logs
+        self._requests = requests
+        self._node_state = node_state
+        self._children: dict[str, _Child] = {}
+        self._stopping = False
+        logs.mkdir(parents=True, exist_ok=True)
+        requests.mkdir(parents=True, exist_ok=True)
+
+    def start(self, spec: ProcessSpec) -> None:
+        """Start a process and keep it running."""
+        assert spec.name not in self._children, f"{spec.name} is started already"
+        child = _Child(spec)
+        self._children[spec.name] = child
+        self._spawn(child)
+
+    def pid(self, name: str) -> int | None:
+        """The pid of a running process, None while it is down."""
+        child = self._children.get(name)
+        return child.process.pid if child and child.process and child.process.poll() is None else None
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Supervise until `until()` is true."""
+        while not until():
+            self.tick()
+            time.sleep(LOOP_S)
+
+    def tick(self) -> None:
+        """One pass: reap, restart what is due, execute requests."""
+        now_s = time.monotonic()
+        for child in self._children.values():
+            self._reap(child, now_s)
+            if child.restart_at_s is not None and now_s >= child.restart_at_s:
+                child.restart_at_s = None
+                self._spawn(child)
+        for path in sorted(self._requests.glob("*.json")):
+            self._execute(path)
+
+    def kill(self, name: str, *, down_s: float = 0.0) -> bool:
+        """SIGKILL one process; it comes back after `down_s` and its restart delay."""
+        child = self._children.get(name)
+        if child is None or child.process is None or child.process.poll() is not None:
+            return False
+        os.killpg(child.process.pid, signal.SIGKILL)
+        child.process.wait()
+        if child.spec.restart:
+            child.restart_at_s = time.monotonic() + max(down_s, child.spec.restart_delay_s)
+        child.process = None
+        log.info("killed %s, back in %.1f s", name, max(down_s, child.spec.restart_delay_s))
+        return True
+
+    def kill_node(self, node: str, *, down_s: float) -> None:
+        """The power goes: agent, rank hosts and ranks of a node die at once."""
+        self.kill(f"agent:{node}", down_s=down_s)
+        kill_node_processes(self._node_state(node))
+
+    def stop_all(self) -> None:
+        """Ordered stop: SIGTERM, a grace, SIGKILL; then what the agents left running."""
+        self._stopping = True
+        children = sorted(self._children.values(), key=lambda child: child.spec.stop_order)
+        for child in children:
+            if child.process and child.process.poll() is None:
+                child.process.terminate()
+        deadline_s = time.monotonic() + STOP_GRACE_S
+        for child in children:
+            if child.process is None:
+                continue
+            try:
+                child.process.wait(timeout=max(0.1, deadline_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                os.killpg(child.process.pid, signal.SIGKILL)
+                child.process.wait()
+        for name in list(self._children):
+            if name.startswith("agent:"):
+                kill_node_processes(self._node_state(name.removeprefix("agent:")))
+
+    def _spawn(self, child: _Child) -> None:
+        log_path = self._logs / f"{child.spec.name.replace(':', '-')}.log"
+        with log_path.open("ab") as output:
+            child.process = subprocess.Popen(
+                child.spec.argv,
+                env=self._env | child.spec.env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        child.started_s = time.monotonic()
+
+    def _reap(self, child: _Child, now_s: float) -> None:
+        if child.process is None or child.process.poll() is None:
+            return
+        code = child.process.returncode
+        child.process = None
+        child.failures = 0 if now_s - child.started_s > STABLE_AFTER_S else child.failures + 1
+        if not child.spec.restart or self._stopping:
+            return
+        delay_s = min(MAX_RESTART_DELAY_S, child.spec.restart_delay_s * 2 ** min(child.failures, 6))
+        child.restart_at_s = now_s + delay_s
+        log.warning("%s ended with %s, starting it again in %.1f s", child.spec.name, code, delay_s)
+
+    def _execute(self, path: Path) -> None:
+        try:
+            request = json.loads(path.read_text())
+            name, down_s = str(request["name"]), float(request.get("down_s", 0.0))
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("request %s is refused: %s", path.name, error)
+            path.rename(path.with_suffix(".refused"))
+            return
+        path.unlink()
+        if name == "backend":
+            for part in BACKEND:
+                self.kill(part, down_s=down_s)
+        elif name.startswith("node:"):
+            self.kill_node(name.removeprefix("node:"), down_s=down_s or 30.0)
+        elif not self.kill({"web": "web-1"}.get(name, name), down_s=down_s):
+            log.warning("request to kill %s: no such running process", name)

@@ -1,0 +1,1 @@
+"""The outbox: commands to agents, their delivery, answers and expiry."""

@@ -1,0 +1,32 @@
+"""Commands: written in the transaction that decides, delivered from here, at least once."""
+
+from django.db import models
+
+from controlplane.fleet.models import Node
+from controlplane.jobs.models import Job
+from controlplane.protocol.states import CommandState
+
+
+class Command(models.Model):
+    """An outbox row. `body` is protocol.commands.Body as JSON; `due_at` when it expires
+    (swept); `send_due_at` when it must be sent again if unanswered (swept)."""
+
+    id = models.CharField(primary_key=True, max_length=32)
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="commands")
+    job = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="commands")
+    decision_id = models.CharField(max_length=32, blank=True, db_index=True)
+    attempt = models.IntegerField(default=0)
+    epoch = models.BigIntegerField(default=0)
+    kind = models.CharField(max_length=32)
+    body = models.JSONField()
+    ttl_s = models.FloatField(default=60.0)
+    state = models.CharField(max_length=16, default=CommandState.QUEUED, choices=[(s, s) for s in CommandState])
+    deliveries = models.IntegerField(default=0)
+    created_at = models.DateTimeField()
+    delivered_at = models.DateTimeField(null=True)
+    acknowledged_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+    due_at = models.DateTimeField(db_index=True)
+    send_due_at = models.DateTimeField(null=True, db_index=True)
+    detail = models.TextField(blank=True)
+    data = models.TextField(blank=True)

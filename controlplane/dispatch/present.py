@@ -1,0 +1,24 @@
+"""Commands as the API and the events' patches show them."""
+
+from typing import Any
+
+from controlplane.dispatch.models import Command
+from controlplane.runtime.clock import iso
+
+
+def command_summary(command: Command) -> dict[str, Any]:
+    """One order to one node."""
+    return {
+        "id": command.id,
+        "node_id": command.node_id,
+        "node_name": command.node.name,
+        "kind": command.kind,
+        "state": command.state,
+        "epoch": command.epoch,
+        "created_at": iso(command.created_at),
+        "delivered_at": iso(command.delivered_at),
+        "acknowledged_at": iso(command.acknowledged_at),
+        "finished_at": iso(command.finished_at),
+        "deliveries": command.deliveries,
+        "detail": command.detail,
+    }

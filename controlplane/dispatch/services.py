@@ -1,0 +1,177 @@
+"""The outbox. Rows are written by whoever decides, in his transaction; delivery reads them.
+
+At least once: a command is sent until the agent has journaled it (`acknowledged`); the
+agent answers repeats from its journal, so it takes effect once. A bell after the commit
+makes the first delivery fast; the web process's poll makes it certain.
+"""
+
+from datetime import timedelta
+
+import msgspec
+from django.db import transaction
+from django.db.models import F, Q
+
+from controlplane.dispatch.models import Command
+from controlplane.dispatch.present import command_summary
+from controlplane.fleet.models import Node
+from controlplane.protocol.commands import Body, CommandEnvelope
+from controlplane.protocol.states import CommandState
+from controlplane.runtime import bus, events, guard, metrics
+from controlplane.runtime.clock import after, age_s, ago, now
+from controlplane.runtime.ids import new_id
+
+RESEND_S = 2.0
+# An acknowledged order may still be at work when its time to be received is over.
+WORK_S = 300.0
+MAX_ORDERS = 200
+UNSENT = (CommandState.QUEUED, CommandState.DELIVERED)
+LIVE = (CommandState.QUEUED, CommandState.DELIVERED, CommandState.ACKNOWLEDGED)
+# A newer one of these for the same job and node makes an older one void.
+SUPERSEDED_BY: dict[str, tuple[str, ...]] = {
+    "deliver_view": ("deliver_view", "deliver_install"),
+    "deliver_install": ("deliver_install",),
+}
+ANSWERS = {
+    "acknowledged": CommandState.ACKNOWLEDGED,
+    "succeeded": CommandState.SUCCEEDED,
+    "failed": CommandState.FAILED,
+    "superseded": CommandState.SUPERSEDED,
+}
+
+
+def enqueue(
+    body: Body, *, node_id: str, job_id: str | None = None, attempt: int = 0, epoch: int = 0,
+    decision_id: str = "", ttl_s: float = 60.0,
+) -> Command:  # fmt: skip
+    """Write one order in the current unit of work. `ttl_s`: how long it may wait to be received."""
+    kind = str(msgspec.to_builtins(body)["kind"])
+    if job_id and kind in SUPERSEDED_BY:
+        _supersede(SUPERSEDED_BY[kind], node_id=node_id, job_id=job_id, epoch=epoch)
+    command = Command.objects.create(
+        id=new_id("cmd"), node_id=node_id, job_id=job_id, decision_id=decision_id, attempt=attempt, epoch=epoch,
+        kind=kind, body=msgspec.to_builtins(body), ttl_s=ttl_s, created_at=now(), due_at=after(ttl_s),
+    )  # fmt: skip
+    publish_command(command, "command.queued", f"{kind} for node {command.node.name}.")
+    transaction.on_commit(lambda: ring(node_id))
+    return command
+
+
+def ring(node_id: str) -> None:
+    """Wake the web process that holds the node's socket, if one does."""
+    session = Node.objects.filter(pk=node_id, connected=True).values_list("session_id", flat=True).first()
+    if session:
+        bus.ring_outbox(session.partition(".")[0], [node_id])
+
+
+def claim_deliverable(node_ids: list[str]) -> list[Command]:
+    """Orders to send now, oldest first, already marked as delivered once more: were this
+    process to die before the send, they are due again after RESEND_S."""
+    moment = now()
+    due = Q(state=CommandState.QUEUED) | Q(state=CommandState.DELIVERED, send_due_at__lte=moment)
+    rows = Command.objects.filter(due, node_id__in=node_ids, due_at__gt=moment).order_by("id")[:MAX_ORDERS]
+    if not rows:
+        return []
+    claimed = []
+    with events.unit_of_work():
+        for row in rows:
+            if _mark_delivered(row):
+                claimed.append(row)
+    return claimed
+
+
+def _mark_delivered(row: Command) -> bool:
+    columns = {"deliveries": F("deliveries") + 1, "send_due_at": after(RESEND_S)}
+    if row.state == CommandState.DELIVERED:
+        same = Command.objects.filter(pk=row.pk, state=row.state, send_due_at=row.send_due_at)
+        return bool(same.update(**columns))
+    moved = Command.objects.filter(pk=row.pk, state=row.state).update(
+        state=CommandState.DELIVERED, delivered_at=now(), **columns
+    )
+    if moved:
+        publish_command(row, "command.delivered", f"{row.kind} sent to node {row.node.name}.")
+    return bool(moved)
+
+
+def requeue_of_node(node_id: str) -> int:
+    """A new session: what was sent on the old one and not acknowledged is due at once."""
+    return Command.objects.filter(node_id=node_id, state=CommandState.DELIVERED).update(send_due_at=now())
+
+
+def envelope(command: Command) -> CommandEnvelope:
+    """The wire form; `age_s` by the server's clock."""
+    return CommandEnvelope(
+        command_id=command.id,
+        node_id=command.node_id,
+        epoch=command.epoch,
+        age_s=age_s(command.created_at) or 0.0,
+        ttl_s=command.ttl_s,
+        body=msgspec.convert(command.body, Body),
+        job_id=command.job_id or "",
+        attempt=command.attempt,
+        decision_id=command.decision_id,
+    )
+
+
+def answer(node_id: str, command_id: str, state: str, detail: str, data: str) -> Command | None:
+    """An agent's answer. None when it is not this node's command, or says nothing new."""
+    command = Command.objects.filter(pk=command_id, node_id=node_id).first()
+    to = ANSWERS.get(state)
+    if command is None or to is None or command.state == to or command.state not in LIVE:
+        return None
+    moment = now()
+    columns: dict[str, object] = {"detail": detail[:2000], "data": data[:20_000], "send_due_at": None}
+    if to == CommandState.ACKNOWLEDGED:
+        columns |= {"acknowledged_at": moment, "due_at": moment + timedelta(seconds=command.ttl_s + WORK_S)}
+        metrics.COMMAND_ACK.observe((moment - command.created_at).total_seconds())
+    else:
+        columns |= {"finished_at": moment, "acknowledged_at": command.acknowledged_at or moment}
+        metrics.COMMANDS.labels(kind=command.kind, result=str(to)).inc()
+    guard.move(command, "command", to, **columns)
+    publish_command(command, f"command.{to}", f"{command.kind} on node {command.node.name}: {to}. {detail}".strip())
+    return command
+
+
+def expire_overdue() -> list[Command]:
+    """Orders that outlived their time; returns them for whoever must know."""
+    rows = Command.objects.filter(state__in=LIVE, due_at__lte=now()).select_related("node")[:MAX_ORDERS]
+    expired = []
+    for row in rows:
+        with events.unit_of_work():
+            guard.move(row, "command", CommandState.EXPIRED, finished_at=now(), detail="not answered in time")
+            publish_command(row, "command.expired", f"{row.kind} for node {row.node.name} was not answered in time.")
+        metrics.COMMANDS.labels(kind=row.kind, result="expired").inc()
+        expired.append(row)
+    return expired
+
+
+def outbox_numbers() -> tuple[int, float | None]:
+    """(commands not yet journaled by their agents, age of the oldest in seconds)."""
+    rows = Command.objects.filter(state__in=UNSENT)
+    oldest = rows.order_by("created_at").values_list("created_at", flat=True).first()
+    return rows.count(), age_s(oldest)
+
+
+def forget_finished(older_than_s: float) -> int:
+    """Delete finished orders; returns how many."""
+    return Command.objects.exclude(state__in=LIVE).filter(finished_at__lt=ago(older_than_s)).delete()[0]
+
+
+def _supersede(kinds: tuple[str, ...], *, node_id: str, job_id: str, epoch: int) -> None:
+    older = Command.objects.filter(kind__in=kinds, node_id=node_id, job_id=job_id, epoch__lt=epoch, state__in=UNSENT)
+    for row in older.select_related("node"):
+        guard.move(row, "command", CommandState.SUPERSEDED, finished_at=now(), detail=f"epoch {epoch} is newer")
+        publish_command(row, "command.superseded", f"{row.kind} of epoch {row.epoch} is void: epoch {epoch} is newer.")
+
+
+def publish_command(command: Command, kind: str, sentence: str) -> None:
+    """An event with the command's summary as this unit of work leaves it."""
+    events.publish(
+        kind,
+        sentence,
+        job_id=command.job_id or "",
+        node_id=command.node_id,
+        entity="command",
+        entity_id=command.id,
+        patch=lambda: command_summary(Command.objects.select_related("node").get(pk=command.pk)),
+        data={"decision_id": command.decision_id},
+    )

@@ -1,0 +1,1 @@
+"""Nodes and their devices, as agents report them and people cordon them."""

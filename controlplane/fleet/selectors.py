@@ -1,0 +1,54 @@
+"""Reading nodes and devices."""
+
+from typing import Any
+
+from django.db.models import Count, QuerySet
+
+from controlplane.fleet.models import Device, Node
+from controlplane.fleet.present import node_summary
+from controlplane.protocol.states import NodeState
+from controlplane.runtime import bus
+from controlplane.runtime.errors import NotFound
+
+
+def nodes(*, state: str | None = None, q: str = "") -> QuerySet[Node]:
+    """By name; `q` is a part of the name."""
+    rows = Node.objects.order_by("name")
+    if state:
+        rows = rows.filter(state=state)
+    return rows.filter(name__icontains=q) if q else rows
+
+
+def node(node_id: str) -> Node:
+    """Raises NotFound."""
+    row = Node.objects.filter(pk=node_id).first()
+    if row is None:
+        raise NotFound(f"no node {node_id!r}")
+    return row
+
+
+def node_view(row: Node) -> dict[str, Any]:
+    """The summary with the live picture, as lists and details show it."""
+    return node_summary(row, hot=bus.read_hot(f"node:{row.id}"))
+
+
+def counts_by_state() -> dict[str, int]:
+    """Every state is present, zeros too."""
+    found = dict(Node.objects.values_list("state").annotate(n=Count("pk")).values_list("state", "n"))
+    return {state.value: found.get(state.value, 0) for state in NodeState}
+
+
+def device_counts() -> dict[str, int]:
+    """total, healthy, at_risk, lost, busy, spare."""
+    rows = Device.objects.all()
+    return {
+        "total": rows.count(),
+        "healthy": rows.filter(present=True, healthy=True).count(),
+        "at_risk": rows.filter(present=True, healthy=True, risk__gte=AT_RISK).count(),
+        "lost": rows.filter(present=False).count(),
+        "busy": rows.filter(ranks__released_at=None, ranks__isnull=False).distinct().count(),
+        "spare": rows.filter(reservation__isnull=False).count(),
+    }
+
+
+AT_RISK = 0.30

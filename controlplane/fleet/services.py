@@ -1,0 +1,230 @@
+"""Nodes and devices: enrolment, sessions, state. The only writer of this app's rows."""
+
+from collections.abc import Sequence
+
+from django.db.models import Q
+
+from controlplane.access import services as access
+from controlplane.access import tokens
+from controlplane.access.services import Shown
+from controlplane.fleet.models import Device, Node
+from controlplane.fleet.present import device_summary, node_summary
+from controlplane.protocol.samples import DeviceInfo
+from controlplane.protocol.states import NodeState
+from controlplane.runtime import events, guard
+from controlplane.runtime.clock import now
+from controlplane.runtime.errors import Conflict, NotFound
+from controlplane.runtime.ids import new_id
+from controlplane.runtime.locks import lock_row
+
+MAX_DEVICES_A_NODE = 64
+TAKES_WORK = (NodeState.READY, NodeState.DEGRADED)
+
+
+def enroll_node(*, name: str, join_token: str, version: str = "", devices: Sequence[DeviceInfo] = ()) -> Shown:
+    """Make the node, or give a known one that is not connected a new credential (its disk was
+    lost); the old credential dies. Raises Denied (token) or Conflict (a live node has the name)."""
+    with events.unit_of_work():
+        token = access.spend_join_token(join_token)
+        node = Node.objects.select_for_update().filter(name=name).first()
+        if node is not None and node.connected:
+            raise Conflict(f"node {name!r} is connected; stop its agent, or choose another name")
+        if node is not None and node.revoked_at is not None:
+            raise Conflict(f"node {name!r} was revoked; an administrator must restore it first")
+        secret = tokens.new_secret("holdfast_node_")
+        if node is None:
+            node = Node.objects.create(
+                id=new_id("node"), name=name, credential_sha256=tokens.digest(secret), agent_version=version[:40]
+            )
+        else:
+            Node.objects.filter(pk=node.pk).update(credential_sha256=tokens.digest(secret))
+        sync_devices(node, devices)
+        access.audit(f"join_token:{token.id}", "node.enroll", node.id, data={"name": name})
+        publish_node(node, "node.enrolled", f"Node {name} enrolled.")
+    return Shown(id=node.id, secret=secret)
+
+
+def find_by_credential(secret: str) -> Node | None:
+    """The node whose standing credential this is; revoked ones too (the caller says so)."""
+    return Node.objects.filter(credential_sha256=tokens.digest(secret)).first()
+
+
+def revoke(node_id: str, *, actor: str, reason: str = "") -> None:
+    """Its credential is worth nothing from now on; a live session is closed by the sockets' sweep."""
+    with events.unit_of_work():
+        node = _get(node_id)
+        Node.objects.filter(pk=node.pk).update(revoked_at=now())
+        access.audit(actor, "node.revoke", node_id, reason=reason)
+        publish_node(node, "node.revoked", f"Node {node.name} was revoked: {reason}")
+
+
+def transition_node(node: Node, to: str, reason: str) -> None:
+    """Move a node in its table, with the event. Raises IllegalTransition, LostRace."""
+    before = node.state
+    guard.move(node, "node", to, state_reason=reason)
+    publish_node(node, "node.state", f"Node {node.name}: {before} -> {to}. {reason}")
+
+
+def cordon(node_id: str, *, reason: str, actor: str, request_id: str = "") -> Node:
+    """Take no new work here. Cordoning twice is no error."""
+    return _by_person(node_id, NodeState.CORDONED, "node.cordon", reason, actor, request_id)
+
+
+def uncordon(node_id: str, *, reason: str, actor: str, request_id: str = "") -> Node:
+    """Let work return. Raises IllegalTransition where the state forbids it (quarantined)."""
+    return _by_person(node_id, NodeState.READY, "node.uncordon", reason, actor, request_id)
+
+
+def _by_person(node_id: str, to: NodeState, action: str, reason: str, actor: str, request_id: str) -> Node:
+    with events.unit_of_work():
+        node = _get(node_id)
+        access.audit(actor, action, node_id, reason=reason, request_id=request_id)
+        if node.state != to:
+            transition_node(node, to, f"{reason} ({actor})")
+        if to == NodeState.READY:
+            heal_devices(node)
+    return node
+
+
+def heal_devices(node: Node) -> None:
+    """A person vouches for the node: its present devices count as healthy again."""
+    for device in node.devices.filter(healthy=False, present=True):
+        set_device_health(device, healthy=True, reason="")
+
+
+def open_session(node: Node, *, session_id: str, boot_id: str, journal_id: str, version: str) -> bool:
+    """Note the live socket (the newest wins). Returns True when journal or boot are new, so
+    that event numbers start again and ranks it does not list are gone."""
+    renewed = (node.journal_id, node.boot_id) != (journal_id, boot_id)
+    node.connected, node.session_id, node.connected_at = True, session_id, now()
+    if node.journal_id != journal_id:
+        node.last_event_seq = 0
+    node.boot_id, node.journal_id, node.agent_version = boot_id[:64], journal_id[:64], version[:40]
+    node.save(
+        update_fields=[
+            "connected", "session_id", "connected_at", "boot_id", "journal_id", "agent_version", "last_event_seq",
+        ]
+    )  # fmt: skip
+    publish_node(node, "node.connected", f"Node {node.name} is connected.")
+    return renewed
+
+
+def close_session(node_id: str, session_id: str) -> bool:
+    """The socket closed. False when a newer session had replaced it."""
+    with events.unit_of_work():
+        closed = Node.objects.filter(pk=node_id, session_id=session_id, connected=True).update(
+            connected=False, disconnected_at=now()
+        )
+        if closed:
+            node = _get(node_id)
+            publish_node(node, "node.disconnected", f"Node {node.name} lost its connection.")
+    return bool(closed)
+
+
+def reopen_session(node_id: str, session_id: str) -> bool:
+    """The process that holds the socket says that it lives after all (its beat was late).
+    False when a newer session had replaced it."""
+    with events.unit_of_work():
+        opened = Node.objects.filter(pk=node_id, session_id=session_id, connected=False).update(connected=True)
+        if opened:
+            node = _get(node_id)
+            publish_node(node, "node.connected", f"Node {node.name} is connected after all: its web process was late.")
+    return bool(opened)
+
+
+def close_sessions_of(process: str) -> int:
+    """A web process is gone (or starts anew): none of its sockets live."""
+    rows = Node.objects.filter(connected=True, session_id__startswith=f"{process}.")
+    return sum(close_session(node.id, node.session_id) for node in rows)
+
+
+def sync_devices(node: Node, infos: Sequence[DeviceInfo]) -> None:
+    """Make the rows say what the driver lists. A device that is not listed is absent, never
+    deleted (ranks refer to it); a replaced one (other uuid) is healthy again."""
+    known = {device.index: device for device in node.devices.all()}
+    for info in list(infos)[:MAX_DEVICES_A_NODE]:
+        device = known.pop(info.index, None)
+        values = {
+            "uuid": info.uuid[:80],
+            "model": info.model[:80],
+            "memory_bytes": info.memory_bytes,
+            "driver": info.driver[:16],
+        }
+        if device is None:
+            device = Device.objects.create(id=new_id("dev"), node=node, index=info.index, **values)
+            publish_device(device, "device.found", f"{node.name} has device {info.index}: {info.model}.")
+            continue
+        values |= {"present": True}
+        if device.uuid != values["uuid"]:
+            values |= {"healthy": True, "health_reason": "", "risk": None}
+        if all(getattr(device, name) == value for name, value in values.items()):
+            continue
+        Device.objects.filter(pk=device.pk).update(**values)
+        publish_device(device, "device.changed", f"{node.name} device {info.index} changed.")
+    for device in known.values() if infos else ():
+        if device.present:
+            mark_device_lost(device, "not listed by its driver")
+
+
+def mark_device_lost(device: Device, reason: str) -> None:
+    """It fell off the bus."""
+    Device.objects.filter(pk=device.pk).update(present=False, healthy=False, health_reason=reason)
+    publish_device(device, "device.lost", f"Device {device.index} of {device.node.name} is gone: {reason}.")
+
+
+def set_device_health(device: Device, *, healthy: bool, reason: str) -> bool:
+    """True when it changed something."""
+    changed = (
+        Device.objects.filter(pk=device.pk)
+        .filter(~Q(healthy=healthy) | ~Q(health_reason=reason))
+        .update(healthy=healthy, health_reason=reason)
+    )
+    if changed:
+        word = "healthy" if healthy else "not healthy"
+        publish_device(device, "device.health", f"Device {device.index} of {device.node.name} is {word}. {reason}")
+    return bool(changed)
+
+
+def set_device_risk(device: Device, risk: float | None) -> None:
+    """The newest score that crossed a border."""
+    Device.objects.filter(pk=device.pk).update(risk=risk)
+    shown = "unknown" if risk is None else f"{risk:.2f}"
+    publish_device(device, "device.risk", f"Risk of device {device.index} of {device.node.name}: {shown}.")
+
+
+def set_device_present(device: Device) -> None:
+    """Its samples came back after it had been away."""
+    if Device.objects.filter(pk=device.pk, present=False).update(present=True, healthy=True, health_reason=""):
+        publish_device(device, "device.back", f"Device {device.index} of {device.node.name} is back.")
+
+
+def publish_node(node: Node, kind: str, sentence: str) -> None:
+    """An event with the node's summary as this unit of work leaves it."""
+    events.publish(
+        kind,
+        sentence,
+        node_id=node.id,
+        entity="node",
+        entity_id=node.id,
+        patch=lambda: node_summary(Node.objects.get(pk=node.id)),
+    )
+
+
+def publish_device(device: Device, kind: str, sentence: str, *, job_id: str = "") -> None:
+    """An event with the device's summary as this unit of work leaves it."""
+    events.publish(
+        kind,
+        sentence,
+        node_id=device.node_id,
+        job_id=job_id,
+        entity="device",
+        entity_id=device.id,
+        patch=lambda: device_summary(Device.objects.get(pk=device.id)),
+    )
+
+
+def _get(node_id: str) -> Node:
+    node = lock_row(Node, node_id)
+    if node is None:
+        raise NotFound(f"no node {node_id!r}")
+    return node

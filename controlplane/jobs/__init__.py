@@ -1,0 +1,1 @@
+"""Jobs, attempts, replicas, ranks, steps and the event log."""

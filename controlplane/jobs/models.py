@@ -1,0 +1,138 @@
+"""Job > attempt > replica (one row an incarnation) > rank; steps.
+
+Decided columns (`state`, `epoch`) are written by recovery.apply and the user's services
+alone; observed columns (`committed_step`, pids, exits) by telemetry ingest alone.
+"""
+
+from django.db import models
+from django.db.models import Q
+
+from controlplane.fleet.models import Device, Node
+from controlplane.protocol.states import AttemptState, JobState, RankState, ReplicaState
+
+
+class Job(models.Model):
+    """What a user wants. `epoch` is the fencing token; `due_at` the next moment the
+    job must be looked at (swept by sentinel and beat)."""
+
+    id = models.CharField(primary_key=True, max_length=32)
+    name = models.CharField(max_length=63)
+    project = models.CharField(max_length=63, default="default")
+    owner = models.CharField(max_length=150, default="")
+    spec = models.JSONField()
+    state = models.CharField(max_length=16, default=JobState.PENDING, choices=[(s, s) for s in JobState])
+    state_reason = models.TextField(blank=True)
+    state_since = models.DateTimeField(auto_now_add=True)
+    priority = models.IntegerField(default=500)
+    epoch = models.BigIntegerField(default=0)
+    committed_step = models.BigIntegerField(default=0)
+    cancel_requested = models.BooleanField(default=False)
+    trained = models.BooleanField(default=False)
+    due_at = models.DateTimeField(null=True, db_index=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "name"],
+                condition=~Q(state__in=[JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED]),
+                name="live_job_name_once",
+            )
+        ]
+
+
+class Attempt(models.Model):
+    """One launch of a job with one layout. `layout` is protocol.spec.Parallelism as JSON."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
+    number = models.IntegerField()
+    state = models.CharField(max_length=16, default=AttemptState.STARTING, choices=[(s, s) for s in AttemptState])
+    layout = models.JSONField()
+    replicas = models.IntegerField()
+    resume_step = models.BigIntegerField(default=0)
+    resume_path = models.TextField(blank=True)
+    checkpoint_dir = models.TextField()
+    started_at = models.DateTimeField(auto_now_add=True)
+    ended_at = models.DateTimeField(null=True)
+    end_reason = models.TextField(blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["job", "number"], name="attempt_number_once"),
+            models.UniqueConstraint(
+                fields=["job"], condition=~Q(state=AttemptState.ENDED), name="one_live_attempt_per_job"
+            ),
+        ]
+
+
+class Replica(models.Model):
+    """One incarnation of one replica slot. `contributing` now, `contributed` ever."""
+
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="replica_rows")
+    index = models.IntegerField()
+    incarnation = models.IntegerField()
+    state = models.CharField(max_length=16, default=ReplicaState.FORMING, choices=[(s, s) for s in ReplicaState])
+    state_since = models.DateTimeField(auto_now_add=True)
+    contributing = models.BooleanField(default=False)
+    contributed = models.BooleanField(default=False)
+    committed_step = models.BigIntegerField(default=0)
+    stop_requested = models.BooleanField(default=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+    caught_up = models.JSONField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["attempt", "index", "incarnation"], name="incarnation_once")]
+
+
+class Rank(models.Model):
+    """One process. `released_at` set when the process is proved gone; until then it
+    holds its device (the constraint: no device in two live ranks)."""
+
+    replica = models.ForeignKey(Replica, on_delete=models.CASCADE, related_name="ranks")
+    rank = models.IntegerField()
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="ranks")
+    device = models.ForeignKey(Device, on_delete=models.PROTECT, related_name="ranks")
+    state = models.CharField(max_length=16, default=RankState.LAUNCHING, choices=[(s, s) for s in RankState])
+    pid = models.IntegerField(null=True)
+    started_at = models.DateTimeField(null=True)
+    joined_at = models.DateTimeField(null=True)
+    released_at = models.DateTimeField(null=True)
+    exit_code = models.IntegerField(null=True)
+    exit_signal = models.IntegerField(null=True)
+    exit_expected = models.BooleanField(default=False)
+    log_tail = models.TextField(blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["replica", "rank"], name="rank_once"),
+            models.UniqueConstraint(fields=["device"], condition=Q(released_at=None), name="device_held_once"),
+        ]
+
+
+class StepRecord(models.Model):
+    """One committed step of a job, merged from its ranks' reports.
+
+    `micro_batches`: {"<replica>": [ids]} from each replica's rank 0; `trained`: ids of all
+    micro-batches in the committed gradient, as the all-reduce counted them (None: not told);
+    `parameter_hashes`: {"<rank>": {"<replica>": hash}}; both are the certificate's input.
+    """
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="steps")
+    attempt = models.IntegerField()
+    step = models.BigIntegerField()
+    epoch = models.BigIntegerField()
+    at = models.DateTimeField()
+    loss = models.FloatField(null=True)
+    grad_norm = models.FloatField(null=True)
+    step_time_s = models.FloatField(null=True)
+    exchange_s = models.FloatField(null=True)
+    stall_s = models.FloatField(default=0.0)
+    tokens = models.BigIntegerField(default=0)
+    contributors = models.IntegerField(default=0)
+    micro_batches = models.JSONField(default=dict)
+    trained = models.JSONField(null=True)
+    parameter_hashes = models.JSONField(default=dict)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["job", "attempt", "step"], name="step_once")]

@@ -1,0 +1,167 @@
+"""Jobs, attempts, replicas, ranks and steps as the API and the events' patches show them.
+
+Reverse relations (checkpoints, incidents) are read through the job, so this app knows
+nothing of the apps above it.
+"""
+
+from typing import Any
+
+from controlplane.jobs.models import Attempt, Job, Rank, Replica, StepRecord
+from controlplane.jobs.numbers import JobNumbers, numbers_of
+from controlplane.protocol.spec import Parallelism
+from controlplane.runtime.clock import iso
+
+Json = dict[str, Any]
+
+
+def job_summary(job: Job, *, numbers: JobNumbers | None = None) -> Json:
+    """One row of the job list."""
+    n = numbers or numbers_of(job)
+    return {
+        "id": job.id,
+        "name": job.name,
+        "project": job.project,
+        "owner": job.owner,
+        "state": job.state,
+        "state_reason": job.state_reason,
+        "state_since": iso(job.state_since),
+        "priority": job.priority,
+        "epoch": job.epoch,
+        "committed_step": job.committed_step,
+        "total_steps": n.total_steps,
+        "progress": min(1.0, job.committed_step / n.total_steps) if n.total_steps else 0.0,
+        "step_time_s": n.step_time_s,
+        "loss": n.loss,
+        "eta_s": n.eta_s,
+        "attempt": n.attempt,
+        "restarts": n.restarts,
+        "evictions": n.evictions,
+        "replicas_active": n.replicas_active,
+        "replicas_total": n.replicas_total,
+        "last_checkpoint_step": n.last_checkpoint_step,
+        "last_checkpoint_age_s": n.last_checkpoint_age_s,
+        "work_at_risk_s": n.work_at_risk_s,
+        "ettr": n.ettr,
+        "open_incident_id": n.open_incident_id,
+        "created_at": iso(job.created_at),
+        "finished_at": iso(job.finished_at),
+    }
+
+
+# Fields of a job summary that move without an event: pushed as pictures, polled slowly.
+VOLATILE_JOB_FIELDS = frozenset(
+    {
+        "committed_step", "progress", "step_time_s", "loss", "eta_s", "last_checkpoint_age_s", "work_at_risk_s", "ettr",
+    }
+)  # fmt: skip
+
+
+def attempt_view(attempt: Attempt) -> Json:
+    """A line of the attempt history."""
+    return {
+        "number": attempt.number,
+        "state": attempt.state,
+        "layout": attempt.layout,
+        "replicas": attempt.replicas,
+        "resume_step": attempt.resume_step,
+        "started_at": iso(attempt.started_at),
+        "ended_at": iso(attempt.ended_at),
+        "end_reason": attempt.end_reason,
+    }
+
+
+def replica_id(replica: Replica) -> str:
+    """<job>/<attempt>/<index>/<incarnation>"""
+    attempt = replica.attempt
+    return f"{attempt.job_id}/{attempt.number}/{replica.index}/{replica.incarnation}"
+
+
+def rank_id(rank: Rank) -> str:
+    """<replica id>/<rank>"""
+    return f"{replica_id(rank.replica)}/{rank.rank}"
+
+
+def replica_summary(replica: Replica, *, live: Json | None = None) -> Json:
+    """`current`: the newest incarnation of its slot in the newest attempt. `live`: the hot
+    picture of the job, field "<replica>.<incarnation>.<rank>"."""
+    ranks = replica.ranks.select_related("node", "device", "replica__attempt").order_by("rank")
+    newest = Replica.objects.filter(attempt__job_id=replica.attempt.job_id, index=replica.index)
+    newest_pk = newest.order_by("-attempt__number", "-incarnation").values_list("pk", flat=True).first()
+    return {
+        "id": replica_id(replica),
+        "attempt": replica.attempt.number,
+        "index": replica.index,
+        "incarnation": replica.incarnation,
+        "state": replica.state,
+        "state_since": iso(replica.state_since),
+        "contributing": replica.contributing,
+        "committed_step": replica.committed_step,
+        "caught_up": replica.caught_up,
+        "current": newest_pk == replica.pk,
+        "ranks": [rank_summary(rank, live=live) for rank in ranks],
+    }
+
+
+def rank_summary(rank: Rank, *, live: Json | None = None) -> Json:
+    """One process. `live` None or unknown to it: the reading is null."""
+    replica = rank.replica
+    layout = Parallelism(**{k: v for k, v in replica.attempt.layout.items() if k in ("tp", "pp", "cp")})
+    world_size = layout.tp * layout.pp * layout.cp
+    return {
+        "id": rank_id(rank),
+        "replica": replica.index,
+        "incarnation": replica.incarnation,
+        "rank": rank.rank,
+        "global_rank": replica.index * world_size + rank.rank,
+        # Megatron's order: tensor parallel fastest, then context, then pipeline.
+        "tp": rank.rank % layout.tp,
+        "cp": rank.rank // layout.tp % layout.cp,
+        "pp": rank.rank // (layout.tp * layout.cp),
+        "node_id": rank.node_id,
+        "node_name": rank.node.name,
+        "device_index": rank.device.index,
+        "device_uuid": rank.device.uuid,
+        "state": rank.state,
+        "pid": rank.pid,
+        "started_at": iso(rank.started_at),
+        "joined_at": iso(rank.joined_at),
+        "exit_code": rank.exit_code,
+        "exit_signal": rank.exit_signal,
+        "live": (live or {}).get(f"{replica.index}.{replica.incarnation}.{rank.rank}"),
+    }
+
+
+def step_point(step: StepRecord, *, micro_batches: int | None = None) -> Json:
+    """A point of the step chart. `micro_batches`: ids 0..n-1 that a step must hold exactly
+    once; None leaves `samples_exact` to what is there."""
+    seen = ledger(step)
+    wanted = list(range(micro_batches)) if micro_batches is not None else sorted(set(seen))
+    return {
+        "attempt": step.attempt,
+        "step": step.step,
+        "epoch": step.epoch,
+        "at": iso(step.at),
+        "loss": step.loss,
+        "grad_norm": step.grad_norm,
+        "step_time_s": step.step_time_s,
+        "exchange_s": step.exchange_s,
+        "stall_s": step.stall_s,
+        "tokens": step.tokens,
+        "contributors": step.contributors,
+        "samples_exact": seen == wanted,
+        "hashes_equal": hashes_equal(step),
+    }
+
+
+def ledger(step: StepRecord) -> list[int]:
+    """Ids of the micro-batches in the committed gradient, each as often as it was trained:
+    as the all-reduce counted them, else as the replicas told theirs."""
+    told = sorted(m for ids in step.micro_batches.values() for m in ids)
+    doubled = len(told) != len(set(told))
+    return told if step.trained is None or doubled else sorted(step.trained)
+
+
+def hashes_equal(step: StepRecord) -> bool | None:
+    """All replicas hold the same parameters after the step; None: fewer than two told."""
+    told = [by_replica for by_replica in step.parameter_hashes.values() if len(by_replica) > 1]
+    return all(len(set(by_replica.values())) == 1 for by_replica in told) if told else None

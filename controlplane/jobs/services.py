@@ -1,0 +1,167 @@
+"""Jobs and what belongs to them: submit, cancel, transitions. The only writer of these rows
+beside telemetry's observed columns."""
+
+from typing import Any
+
+import msgspec
+from django.db import IntegrityError, transaction
+
+from controlplane.access import services as access
+from controlplane.fleet.services import publish_device
+from controlplane.jobs.models import Attempt, Job, Rank, Replica
+from controlplane.jobs.present import job_summary, rank_id, rank_summary, replica_id, replica_summary
+from controlplane.protocol.spec import JobSpec
+from controlplane.protocol.states import AttemptState, JobState, RankState, ReplicaState
+from controlplane.runtime import bell, events, guard
+from controlplane.runtime.clock import now
+from controlplane.runtime.errors import Conflict, NotFound
+from controlplane.runtime.ids import new_id
+from controlplane.runtime.locks import lock_row
+
+TERMINAL = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+def submit_job(spec: JobSpec, *, owner: str, actor: str, request_id: str = "") -> Job:
+    """A pending job that the scheduler looks at at once. `spec` has been linted. Raises
+    Conflict when a live job of the project has the name."""
+    meta = spec.metadata
+    try:
+        with events.unit_of_work(), events.attempt():
+            job = Job.objects.create(
+                id=new_id("job"),
+                name=meta.name,
+                project=meta.project,
+                owner=owner,
+                spec=msgspec.to_builtins(spec),
+                priority=spec.spec.scheduling.priority,
+            )
+            access.audit(actor, "job.submit", job.id, request_id=request_id, data={"name": meta.name})
+            publish_job(job, "job.submitted", f"{owner or actor} submitted {meta.name}.")
+            ring_job(job.id)
+    except IntegrityError as error:
+        raise Conflict(
+            f"project {meta.project!r} has a live job {meta.name!r} already; choose another name, or cancel that one"
+        ) from error
+    return job
+
+
+def cancel_job(job_id: str, *, reason: str, actor: str, request_id: str = "") -> Job:
+    """Ask for the end; the policy carries it out. Asking twice is no error. Raises NotFound,
+    Conflict when it has ended already."""
+    with events.unit_of_work():
+        job = get_locked(job_id)
+        if job.state in TERMINAL:
+            raise Conflict(f"job {job.name!r} has ended: {job.state}")
+        access.audit(actor, "job.cancel", job_id, reason=reason, request_id=request_id)
+        if not job.cancel_requested:
+            Job.objects.filter(pk=job_id).update(cancel_requested=True)
+            publish_job(job, "job.cancel_requested", f"{actor} asked to cancel {job.name}: {reason}")
+        ring_job(job_id)
+    return job
+
+
+def get_locked(job_id: str) -> Job:
+    """The job's row, held until commit. Raises NotFound."""
+    job = lock_row(Job, job_id)
+    if job is None:
+        raise NotFound(f"no job {job_id!r}")
+    return job
+
+
+def ring_job(job_id: str) -> None:
+    """Durably due now; the bell after the commit makes it fast."""
+    Job.objects.filter(pk=job_id).exclude(state__in=TERMINAL).update(due_at=now())
+    transaction.on_commit(lambda: bell.ring(job_id))
+
+
+def transition_job(job: Job, to: str, reason: str) -> None:
+    """Move the job in its table. Raises IllegalTransition, LostRace."""
+    before = job.state
+    columns: dict[str, Any] = {"state_reason": reason}
+    if to in TERMINAL:
+        columns |= {"finished_at": now(), "due_at": None}
+    guard.move(job, "job", to, **columns)
+    publish_job(job, "job.state", f"{job.name}: {before} -> {to}. {reason}")
+
+
+def transition_attempt(attempt: Attempt, to: str, reason: str) -> None:
+    """Move the attempt in its table; its end and the end's reason are kept."""
+    before = attempt.state
+    columns: dict[str, Any] = {}
+    if to == AttemptState.STOPPING:
+        columns = {"end_reason": reason}
+    if to == AttemptState.ENDED:
+        columns = {"ended_at": now(), "end_reason": attempt.end_reason or reason}
+    guard.move(attempt, "attempt", to, **columns)
+    publish_job(attempt.job, "attempt.state", f"Attempt {attempt.number}: {before} -> {to}. {reason}")
+
+
+def transition_replica(replica: Replica, to: str, reason: str) -> None:
+    """Move the replica in its table; an evicted one contributes no more."""
+    before = replica.state
+    columns: dict[str, Any] = {"contributing": False} if to == ReplicaState.EVICTED else {}
+    guard.move(replica, "replica", to, **columns)
+    publish_replica(replica, "replica.state", f"Replica {replica.index}: {before} -> {to}. {reason}")
+
+
+def transition_rank(rank: Rank, to: str, reason: str, **columns: Any) -> None:
+    """Move the rank in its table. EXITED releases its device: the process is proved gone."""
+    before = rank.state
+    releases = to == RankState.EXITED and rank.released_at is None
+    if releases:
+        columns.setdefault("released_at", now())
+    guard.move(rank, "rank", to, **columns)
+    if releases:
+        publish_device(rank.device, "device.released", "", job_id=rank.replica.attempt.job_id)
+    publish_rank(rank, "rank.state", f"Rank {rank.rank} of replica {rank.replica.index}: {before} -> {to}. {reason}")
+
+
+def publish_job(job: Job, kind: str, sentence: str, data: dict[str, Any] | None = None) -> None:
+    """An event with the job's summary as this unit of work leaves it."""
+    events.publish(
+        kind,
+        sentence,
+        job_id=job.id,
+        entity="job",
+        entity_id=job.id,
+        patch=lambda: job_summary(Job.objects.get(pk=job.pk)),
+        data=data,
+    )
+
+
+def refresh_job(job_id: str) -> None:
+    """The job's summary changed through something that belongs to it."""
+    events.publish(
+        "job.refreshed",
+        "",
+        job_id=job_id,
+        entity="job",
+        entity_id=job_id,
+        patch=lambda: job_summary(Job.objects.get(pk=job_id)),
+    )
+
+
+def publish_replica(replica: Replica, kind: str, sentence: str) -> None:
+    """An event with the replica's summary as this unit of work leaves it."""
+    events.publish(
+        kind,
+        sentence,
+        job_id=replica.attempt.job_id,
+        entity="replica",
+        entity_id=replica_id(replica),
+        patch=lambda: replica_summary(Replica.objects.select_related("attempt").get(pk=replica.pk)),
+    )
+    refresh_job(replica.attempt.job_id)
+
+
+def publish_rank(rank: Rank, kind: str, sentence: str) -> None:
+    """An event with the rank's summary as this unit of work leaves it."""
+    events.publish(
+        kind,
+        sentence,
+        job_id=rank.replica.attempt.job_id,
+        node_id=rank.node_id,
+        entity="rank",
+        entity_id=rank_id(rank),
+        patch=lambda: rank_summary(Rank.objects.select_related("replica__attempt", "node", "device").get(pk=rank.pk)),
+    )

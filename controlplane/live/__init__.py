@@ -1,0 +1,1 @@
+"""The live edge: agents' and browsers' sockets, enrolment. Decides nothing."""

@@ -1,0 +1,216 @@
+"""WS /agent/v1/stream: one agent's session.
+
+A Channels consumer with its own receive loop (feasibility 3.2: the stock dispatch hops to
+a thread before every message). Authenticates by bearer credential, welcomes, then for
+each frame: hints go to the stream's buffer, events to the writer. Decides nothing,
+touches no table in the loop.
+"""
+
+import asyncio
+import time
+from typing import Any
+
+from channels.consumer import AsyncConsumer
+from django.conf import settings
+
+from controlplane.fleet.models import Node
+from controlplane.fleet.services import find_by_credential
+from controlplane.live.links import AgentLink, Send
+from controlplane.live.process import WebProcess
+from controlplane.live.writer import Item
+from controlplane.protocol.codec import decode_from_agent
+from controlplane.protocol.errors import FrameTooLarge, MalformedFrame, ProtocolError
+from controlplane.protocol.frames import (
+    MAX_EVENTS_PER_FRAME,
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    AgentFrame,
+    AgentHello,
+    Welcome,
+)
+from controlplane.runtime import metrics
+from controlplane.runtime.ids import new_id
+from controlplane.runtime.logs import get
+
+HELLO_TIMEOUT_S = 10.0
+OPEN_TIMEOUT_S = 10.0
+MAX_BAD_FRAMES = 10
+RATE_PER_S = 200.0
+BURST = 1000.0
+OVERLOAD_RETRY_S = 2.0
+_log = get(__name__)
+
+
+class AgentSocket(AsyncConsumer):
+    """See the module."""
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Send) -> None:
+        """Accept, authenticate, welcome, read until the end."""
+        await receive()
+        await send({"type": "websocket.accept"})
+        process = WebProcess.current()
+        await process.ensure_started()
+        node = await process.in_thread(authenticate, scope)
+        link = AgentLink(
+            node_id=node.id if node else "",
+            node_name=node.name if node else "?",
+            session_id=f"{process.name}.{new_id('ses')[4:]}",
+            send=send,
+        )
+        if node is None:
+            await process.count("?", "unknown_credential")
+            await link.refuse("unknown_node", "this credential belongs to no node; enrol again with a join token")
+        elif node.revoked_at is not None:
+            await link.refuse("revoked", f"node {node.name} was revoked")
+        else:
+            await Session(process, link).run(receive)
+
+
+def authenticate(scope: dict[str, Any]) -> Node | None:
+    """The node of the bearer credential; None for anything else."""
+    header = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
+    scheme, _, secret = header.partition(" ")
+    if scheme.lower() != "bearer" or not secret:
+        return None
+    return find_by_credential(secret.strip())
+
+
+class Session:
+    """One accepted agent, from hello to close."""
+
+    def __init__(self, process: WebProcess, link: AgentLink) -> None:
+        self.process = process
+        self.link = link
+        self.bad = 0
+        self.tokens = BURST
+        self.refilled_at = time.monotonic()
+
+    async def run(self, receive: Any) -> None:
+        """Hello, welcome, frames; always leaves the session row closed."""
+        try:
+            if await self._open(receive):
+                await self._read(receive)
+        finally:
+            self.link.closed = True
+            self.process.unregister(self.link)
+            self.process.writer.put(
+                Item(node_id=self.link.node_id, session_id=self.link.session_id, callback=self.link.on_written)
+            )
+
+    async def _open(self, receive: Any) -> bool:
+        try:
+            data = await asyncio.wait_for(_next_bytes(receive), HELLO_TIMEOUT_S)
+        except TimeoutError:
+            await self.link.refuse("bad_protocol", f"no hello within {HELLO_TIMEOUT_S:.0f} s", 1.0)
+            return False
+        if data is None:
+            return False
+        try:
+            said = decode_from_agent(data)
+        except ProtocolError as error:
+            await self._count(error.code, str(error))
+            await self.link.refuse(error.code, str(error))
+            return False
+        if not isinstance(said, AgentHello):
+            await self.link.refuse("bad_protocol", "the first message of a session is a hello", 1.0)
+            return False
+        version = min(PROTOCOL_MAX, said.protocol_max)
+        if version < max(PROTOCOL_MIN, said.protocol_min):
+            ours = f"{PROTOCOL_MIN} to {PROTOCOL_MAX}"
+            await self.link.refuse(
+                "bad_protocol", f"we speak {ours}, the agent {said.protocol_min} to {said.protocol_max}"
+            )
+            return False
+        return await self._welcome(said, version)
+
+    async def _welcome(self, said: AgentHello, version: int) -> bool:
+        link = self.link
+        item = Item(node_id=link.node_id, session_id=link.session_id, callback=link.on_written, hello=said)
+        if not self.process.writer.put(item):
+            await link.refuse("overloaded", "too many events wait to be written", OVERLOAD_RETRY_S)
+            return False
+        try:
+            acked = await asyncio.wait_for(link.opened, OPEN_TIMEOUT_S)
+        except TimeoutError:
+            await link.refuse("overloaded", "the session could not be opened in time", OVERLOAD_RETRY_S)
+            return False
+        except ConnectionError:
+            return False
+        await link.tell(
+            Welcome(
+                protocol=version,
+                node_id=link.node_id,
+                session_id=link.session_id,
+                acked_seq=acked,
+                frame_interval_s=settings.FRAME_INTERVAL_S,
+                sample_interval_s=settings.SAMPLE_INTERVAL_S,
+                demo=settings.HOLDFAST_DEMO,
+            )
+        )
+        await self.process.register(link)
+        return True
+
+    async def _read(self, receive: Any) -> None:
+        while not self.link.closed:
+            data = await _next_bytes(receive)
+            if data is None:
+                return
+            if not self._may_speak():
+                await self._count("rate", "more frames than allowed")
+                await self.link.refuse("overloaded", f"at most {RATE_PER_S:.0f} frames a second", OVERLOAD_RETRY_S)
+                return
+            try:
+                self._take(data)
+            except ProtocolError as error:
+                if not await self._bad(error):
+                    return
+            except asyncio.QueueFull:
+                await self.link.refuse("overloaded", "too many events wait to be written", OVERLOAD_RETRY_S)
+                return
+
+    def _take(self, data: bytes) -> None:
+        """One frame. Raises ProtocolError, or QueueFull when the writer is behind."""
+        frame = decode_from_agent(data)
+        if not isinstance(frame, AgentFrame):
+            raise MalformedFrame("a second hello in one session")
+        if len(frame.events) > MAX_EVENTS_PER_FRAME:
+            raise MalformedFrame(f"{len(frame.events)} events in one frame, {MAX_EVENTS_PER_FRAME} are allowed")
+        metrics.FRAMES.labels(result="ok").inc()
+        self.process.buffer_frame(self.link, data)
+        if not frame.events:
+            return
+        link = self.link
+        item = Item(node_id=link.node_id, session_id=link.session_id, callback=link.on_written, events=frame.events)
+        if not self.process.writer.put(item):
+            raise asyncio.QueueFull
+
+    async def _bad(self, error: ProtocolError) -> bool:
+        """Count it; False when it was one too many (or too large to go on)."""
+        self.bad += 1
+        metrics.FRAMES.labels(result=error.code).inc()
+        await self._count(error.code, str(error))
+        if self.bad < MAX_BAD_FRAMES and not isinstance(error, FrameTooLarge):
+            return True
+        await self.link.refuse(error.code, f"{self.bad} bad frames; the last: {error}", OVERLOAD_RETRY_S)
+        return False
+
+    def _may_speak(self) -> bool:
+        moment = time.monotonic()
+        self.tokens = min(BURST, self.tokens + (moment - self.refilled_at) * RATE_PER_S)
+        self.refilled_at = moment
+        if self.tokens < 1.0:
+            return False
+        self.tokens -= 1.0
+        return True
+
+    async def _count(self, reason: str, detail: str) -> None:
+        await self.process.count(self.link.node_name, reason, detail)
+
+
+async def _next_bytes(receive: Any) -> bytes | None:
+    """The next message as bytes (text counts as garbage of the same length); None at the end."""
+    message = await receive()
+    if message["type"] == "websocket.disconnect":
+        return None
+    data = message.get("bytes")
+    return data if data is not None else (message.get("text") or "").encode()

@@ -1,0 +1,138 @@
+"""WS /api/v1/live: durable events in order, pictures by topic; see /api/v1's contract.
+
+The page works without it (it polls slowly), so nothing relies on a push arriving.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from channels.auth import AuthMiddlewareStack
+from channels.consumer import AsyncConsumer
+from channels.security.websocket import AllowedHostsOriginValidator
+
+import controlplane
+from controlplane.live.hub import Client, text_of
+from controlplane.live.links import Send
+from controlplane.live.process import WebProcess
+from controlplane.live.pumps import events_after
+from controlplane.runtime import events
+
+MAX_MESSAGE_BYTES = 16 * 1024
+MAX_TOPICS = 100
+MAX_TOPIC_CHARS = 80
+MAX_REPLAY = 1000
+MAX_BAD = 20
+MAX_CLIENTS = 500
+CLOSE_ANONYMOUS = 4401
+CLOSE_FULL = 4429
+CLOSE_BAD = 4400
+VERSION = getattr(controlplane, "__version__", "0.1.0")
+
+
+class Subscribe(msgspec.Struct, tag_field="type", tag="subscribe"):
+    """Watch these topics from now on; `since`: newest event the page has applied."""
+
+    topics: list[str]
+    since: int | None = None
+
+
+class Ping(msgspec.Struct, tag_field="type", tag="ping"):
+    """Answered by a pong."""
+
+
+_decode = msgspec.json.Decoder(Subscribe | Ping).decode
+
+
+class BrowserSocket(AsyncConsumer):
+    """See the module. Its own receive loop, like the agents'."""
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Send) -> None:
+        """Refuse strangers, then read and write until either end closes."""
+        await receive()
+        await send({"type": "websocket.accept"})
+        process = WebProcess.current()
+        await process.ensure_started()
+        if not await process.in_thread(lambda: scope["user"].is_authenticated):
+            await send({"type": "websocket.close", "code": CLOSE_ANONYMOUS, "reason": "log in first"})
+            return
+        if len(process.hub.clients) >= MAX_CLIENTS:
+            await send({"type": "websocket.close", "code": CLOSE_FULL, "reason": "too many browsers"})
+            return
+        client = Client()
+        process.hub.clients.add(client)
+        writer = asyncio.create_task(_write(client, send))
+        try:
+            seq = await process.in_thread(events.newest_seq)
+            client.put(text_of({"type": "hello", "seq": seq, "version": VERSION}))
+            await _read(process, client, receive, send)
+        finally:
+            process.hub.clients.discard(client)
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+
+
+async def _write(client: Client, send: Send) -> None:
+    with contextlib.suppress(OSError, RuntimeError):
+        while True:
+            await send({"type": "websocket.send", "text": await client.queue.get()})
+
+
+async def _read(process: WebProcess, client: Client, receive: Any, send: Send) -> None:
+    bad = 0
+    while True:
+        message = await receive()
+        if message["type"] == "websocket.disconnect":
+            return
+        raw = message.get("text") or ""
+        try:
+            if len(raw) > MAX_MESSAGE_BYTES:
+                raise msgspec.DecodeError("too long")
+            said = _decode(raw.encode())
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            bad += 1
+            if bad >= MAX_BAD:
+                await send({"type": "websocket.close", "code": CLOSE_BAD, "reason": "not our protocol"})
+                return
+            continue
+        if isinstance(said, Ping):
+            client.put(text_of({"type": "pong"}))
+        else:
+            await subscribe(process, client, said)
+
+
+async def subscribe(process: WebProcess, client: Client, said: Subscribe) -> None:
+    """Set the topics; the first time, replay what was missed (or tell it to refetch).
+
+    The replay is read while the hub does not serve this client yet, and ends at the hub's
+    own cursor, so nothing is told twice or left out.
+    """
+    client.topics = {topic for topic in said.topics[:MAX_TOPICS] if len(topic) <= MAX_TOPIC_CHARS}
+    if client.sent_seq is not None:
+        return
+    newest, oldest = await process.in_thread(lambda: (events.newest_seq(), events.oldest_seq()))
+    since = newest if said.since is None else said.since
+    if since > newest or since < oldest - 1 or newest - since > MAX_REPLAY:
+        client.resync(newest)
+        process.hub.bell.set()
+        return
+    while True:
+        missed = await process.in_thread(events_after, since, MAX_REPLAY)
+        for message in missed:
+            client.put(text_of(message))
+            since = message["event"]["seq"]
+        # No await between this check and the hand-over: the hub cannot move in between.
+        if since >= (process.hub.seq or 0):
+            client.sent_seq = since
+            process.hub.bell.set()
+            return
+        if not missed:
+            client.resync(newest)
+            return
+
+
+def browser_socket() -> Callable[..., Awaitable[None]]:
+    """The consumer behind its guards: same-host Origin, session, user."""
+    return AllowedHostsOriginValidator(AuthMiddlewareStack(BrowserSocket.as_asgi()))

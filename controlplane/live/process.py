@@ -1,0 +1,202 @@
+"""What one web process keeps besides requests: its agents, its browsers, its pumps.
+
+ASGI wrapper: started by the lifespan (or by the first socket where there is none),
+stopped with it. Each pump is a loop that survives any failure of Redis or the database
+and says so once.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+import redis
+from django.conf import settings
+from django.db import close_old_connections
+
+from controlplane.live import pumps
+from controlplane.live.hub import Hub
+from controlplane.live.links import AgentLink
+from controlplane.live.writer import Writer
+from controlplane.runtime import bus, counters, metrics
+from controlplane.runtime.logs import get
+
+FLUSH_S = 0.025
+MAX_BUFFERED = 20_000
+RESTART_S = 0.5
+DB_THREADS = 3
+
+T = TypeVar("T")
+_log = get(__name__)
+_pack = msgspec.msgpack.Encoder().encode
+App = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
+
+
+class WebProcess:
+    """`name` is how the outbox finds this process: part of each of its session ids."""
+
+    _current: ClassVar["WebProcess | None"] = None
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.name = f"w{os.urandom(5).hex()}"
+        self.links: dict[str, AgentLink] = {}
+        self.hub = Hub()
+        self.outbox_bell = asyncio.Event()
+        self.writer = Writer(self._volatile_from_thread)
+        self.started_s = time.monotonic()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._buffer: list[tuple[str, str, float, bytes]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._pool = ThreadPoolExecutor(DB_THREADS, thread_name_prefix="live-db")
+        WebProcess._current = self
+
+    @classmethod
+    def current(cls) -> "WebProcess":
+        """The one of this process."""
+        assert cls._current is not None, "the ASGI application makes it"
+        return cls._current
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan":
+            if settings.REQUIRE_LOOPBACK and not _on_loopback(scope):
+                await _refuse_remote(scope, receive, send)
+                return
+            await self.app(scope, receive, send)
+            return
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await self.ensure_started()
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                await self.stop()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def ensure_started(self) -> None:
+        """Start the writer and the pumps, once."""
+        if self.loop is not None:
+            return
+        self.loop = asyncio.get_running_loop()
+        self.writer.start()
+        loops = (
+            self._flush_telemetry,
+            lambda: pumps.listen(self),
+            lambda: pumps.deliver_orders(self),
+            lambda: pumps.follow_events(self),
+            lambda: pumps.tell_health(self),
+            lambda: pumps.beat(self),
+        )
+        self._tasks = [asyncio.create_task(self._keep(loop)) for loop in loops]
+
+    async def stop(self) -> None:
+        """Close every agent's session in an orderly way, so that it reconnects elsewhere."""
+        for link in list(self.links.values()):
+            await link.refuse("overloaded", "this server process is going down", 0.2)
+        await asyncio.sleep(0)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.to_thread(self.writer.stop)
+        self._pool.shutdown(wait=False)
+
+    async def in_thread(self, work: Callable[..., T], *args: Any) -> T:
+        """Run database work outside the loop, with the connection given back after it."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, _with_connection, work, *args)
+
+    async def count(self, node_name: str, reason: str, detail: str = "") -> None:
+        """Count refused input; a database that is away must not end the socket."""
+        metrics.FRAMES.labels(result=reason).inc()
+        with contextlib.suppress(Exception):
+            await self.in_thread(lambda: counters.count(node_name, reason, detail=detail))
+
+    async def register(self, link: AgentLink) -> None:
+        """The newest session of a node is the one that gets its orders."""
+        before = self.links.get(link.node_id)
+        self.links[link.node_id] = link
+        metrics.AGENT_CONNECTIONS.set(len(self.links))
+        self.outbox_bell.set()
+        if before is not None and before is not link:
+            await before.refuse("replaced", "a newer session of this node is live")
+
+    def unregister(self, link: AgentLink) -> None:
+        """Only if it was not replaced meanwhile."""
+        if self.links.get(link.node_id) is link:
+            del self.links[link.node_id]
+        metrics.AGENT_CONNECTIONS.set(len(self.links))
+
+    def buffer_frame(self, link: AgentLink, data: bytes) -> None:
+        """A frame's hints wait for the next append; the oldest are shed."""
+        if len(self._buffer) >= MAX_BUFFERED:
+            del self._buffer[: MAX_BUFFERED // 10]
+            metrics.FRAMES.labels(result="shed").inc(MAX_BUFFERED // 10)
+        self._buffer.append((link.node_id, link.session_id, time.time(), data))
+
+    def _volatile_from_thread(self, topic: str, message: dict[str, Any]) -> None:
+        """The writer's pictures, when Redis cannot carry them: at least to our own browsers."""
+        if self.loop is not None and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.hub.volatile, topic, message)
+
+    async def _flush_telemetry(self) -> None:
+        client = bus.async_client()
+        try:
+            while True:
+                await asyncio.sleep(FLUSH_S)
+                if not self._buffer:
+                    continue
+                batch, self._buffer = self._buffer, []
+                try:
+                    await client.xadd(bus.STREAM, {"d": _pack(batch)}, maxlen=bus.STREAM_MAX, approximate=True)
+                except (redis.RedisError, OSError) as error:
+                    # Hints: the newest wins, so nothing is kept for later.
+                    bus.health.note(error)
+                    metrics.FRAMES.labels(result="stream_away").inc(len(batch))
+                    await asyncio.sleep(RESTART_S)
+        finally:
+            await client.aclose()
+
+    async def _keep(self, loop: Callable[[], Awaitable[None]]) -> None:
+        """Run a pump for ever; a failure is logged and it starts again."""
+        while True:
+            try:
+                await loop()
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                _log.exception("a pump failed and starts again")
+            await asyncio.sleep(RESTART_S)
+
+
+def _on_loopback(scope: dict[str, Any]) -> bool:
+    """The socket it came in on listens on loopback (a unix socket names no address)."""
+    host = (scope.get("server") or ("", None))[0]
+    try:
+        return host in ("", None, "testserver") or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def _refuse_remote(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    """The embedded profile has no TLS and is for one machine: it serves nobody else."""
+    _log.error("refused: the embedded profile listens beyond loopback", server=str(scope.get("server")))
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 4403})
+        return
+    body = b"The embedded profile serves loopback only; use the production profile.\n"
+    await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _with_connection(work: Callable[..., T], *args: Any) -> T:
+    close_old_connections()
+    try:
+        return work(*args)
+    finally:
+        close_old_connections()

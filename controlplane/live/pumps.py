@@ -1,0 +1,170 @@
+"""The loops of a web process. Each has a bell (Redis) and a clock (the net under it)."""
+
+import asyncio
+import contextlib
+import importlib
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import redis
+from redis.asyncio.client import PubSub
+
+from controlplane.dispatch import services as dispatch
+from controlplane.fleet.models import Node
+from controlplane.fleet.services import reopen_session
+from controlplane.live.hub import event_message
+from controlplane.protocol.frames import Order
+from controlplane.recovery import gauges
+from controlplane.runtime import beats, bus, events, metrics
+from controlplane.runtime.models import Event
+
+if TYPE_CHECKING:
+    from controlplane.live.process import WebProcess
+
+POLL_ORDERS_S = 0.25
+POLL_EVENTS_S = 0.5
+HEALTH_S = 2.0
+BEAT_S = 1.0
+SWEEP_S = 2.0
+GAUGES_S = 5.0
+EVENTS_A_READ = 500
+RELISTEN_S = 1.0
+
+
+async def listen(process: "WebProcess") -> None:
+    """Redis's bells: our nodes' outbox, the newest event, pictures for browsers."""
+    client = bus.async_client(blocking=True)
+    try:
+        pubsub = client.pubsub()
+        outbox = f"hf:web:{process.name}"
+        await pubsub.subscribe(outbox, bus.SEQ_CHANNEL, bus.VOLATILE_CHANNEL)
+        bus.health.note(None)
+        await _hear(process, pubsub, outbox)
+    except (redis.RedisError, OSError) as error:
+        bus.health.note(error)
+        await asyncio.sleep(RELISTEN_S)
+    finally:
+        with contextlib.suppress(redis.RedisError, OSError):
+            await client.aclose()
+
+
+async def _hear(process: "WebProcess", pubsub: PubSub, outbox: str) -> None:
+    async for message in pubsub.listen():
+        if message["type"] != "message":
+            continue
+        channel = message["channel"].decode()
+        if channel == outbox:
+            process.outbox_bell.set()
+        elif channel == bus.SEQ_CHANNEL:
+            process.hub.bell.set()
+        else:
+            with contextlib.suppress(msgspec.DecodeError, KeyError):
+                body = msgspec.json.decode(message["data"])
+                process.hub.volatile(body["topic"], body["message"])
+
+
+async def deliver_orders(process: "WebProcess") -> None:
+    """Send what is due to the nodes connected here; sweep sessions that are no longer ours."""
+    swept_at = 0.0
+    while True:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.outbox_bell.wait(), POLL_ORDERS_S)
+        process.outbox_bell.clear()
+        if not process.links:
+            continue
+        claimed = await process.in_thread(_claim, list(process.links))
+        for node_id, commands in claimed.items():
+            link = process.links.get(node_id)
+            if link is not None:
+                await link.tell(Order(commands=tuple(commands)))
+        if time.monotonic() - swept_at >= SWEEP_S:
+            swept_at = time.monotonic()
+            await _sweep_sessions(process)
+
+
+def _claim(node_ids: list[str]) -> dict[str, list[Any]]:
+    by_node: dict[str, list[Any]] = {}
+    for command in dispatch.claim_deliverable(node_ids):
+        by_node.setdefault(command.node_id, []).append(dispatch.envelope(command))
+    return by_node
+
+
+async def _sweep_sessions(process: "WebProcess") -> None:
+    """Revoked nodes and sessions that another process has replaced end here."""
+    rows = await process.in_thread(_sessions, list(process.links))
+    for node_id, (session_id, revoked, connected) in rows.items():
+        link = process.links.get(node_id)
+        if link is None:
+            continue
+        if revoked:
+            await link.refuse("revoked", "the node was revoked")
+        elif session_id != link.session_id:
+            await link.refuse("replaced", "a newer session of this node is live")
+        elif not connected:
+            await process.in_thread(reopen_session, node_id, session_id)
+
+
+def _sessions(node_ids: list[str]) -> dict[str, tuple[str, bool, bool]]:
+    """(session, revoked, connected) of each node as the rows have it."""
+    rows = Node.objects.filter(pk__in=node_ids).values_list("id", "session_id", "revoked_at", "connected")
+    return {node_id: (session_id, revoked is not None, connected) for node_id, session_id, revoked, connected in rows}
+
+
+async def follow_events(process: "WebProcess") -> None:
+    """Read the event log by cursor and hand it to the hub, in order."""
+    hub = process.hub
+    if hub.seq is None:
+        hub.seq = await process.in_thread(events.newest_seq)
+    while True:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(hub.bell.wait(), POLL_EVENTS_S)
+        hub.bell.clear()
+        if not hub.clients:
+            # Nobody watches: the cursor moves without reading.
+            hub.seq = max(hub.seq, await process.in_thread(events.newest_seq))
+            continue
+        while True:
+            messages = await process.in_thread(events_after, hub.seq, EVENTS_A_READ)
+            for message in messages:
+                hub.durable(message)
+            if len(messages) < EVENTS_A_READ:
+                break
+
+
+def events_after(seq: int, limit: int) -> list[dict[str, Any]]:
+    """Committed events in order, as the browsers get them."""
+    return [event_message(row) for row in Event.objects.filter(seq__gt=seq).order_by("seq")[:limit]]
+
+
+async def tell_health(process: "WebProcess") -> None:
+    """The control plane's own health, to whoever watches."""
+    try:
+        health = importlib.import_module("controlplane.api.overview").health
+    except ModuleNotFoundError:
+        return await asyncio.sleep(HEALTH_S * 30)
+    while True:
+        await asyncio.sleep(HEALTH_S)
+        if process.hub.clients:
+            picture = await process.in_thread(health)
+            process.hub.everybody({"type": "health", "health": picture})
+
+
+async def beat(process: "WebProcess") -> None:
+    """A row that says this process and the database work, and how late its loop runs."""
+    refreshed_at = 0.0
+    while True:
+        begin = time.monotonic()
+        await asyncio.sleep(BEAT_S)
+        lag_s = max(0.0, time.monotonic() - begin - BEAT_S)
+        metrics.LOOP_LAG.labels(loop="web").set(lag_s)
+        detail = {
+            "agents": len(process.links),
+            "browsers": len(process.hub.clients),
+            "loop_lag_s": round(lag_s, 4),
+            "writer_depth": process.writer.depth(),
+        }
+        await process.in_thread(beats.beat, "web", f"web:{process.name}", detail)
+        if time.monotonic() - refreshed_at >= GAUGES_S:
+            refreshed_at = time.monotonic()
+            await process.in_thread(gauges.refresh)

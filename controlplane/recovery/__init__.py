@@ -1,0 +1,1 @@
+"""Signals, incidents, views and decisions: load -> decide -> apply."""

@@ -1,0 +1,67 @@
+"""What an agent's answer means beyond the command's own row."""
+
+from datetime import datetime
+
+from controlplane.dispatch.models import Command
+from controlplane.jobs.models import Rank
+from controlplane.jobs.services import transition_rank
+from controlplane.protocol.states import CommandState, RankState
+from controlplane.recovery import signals
+
+
+def after_answer(command: Command, at: datetime) -> bool:
+    """Called in the unit that wrote the answer. True when a device was freed."""
+    if command.kind == "stop_ranks" and command.state == CommandState.SUCCEEDED:
+        return _proved_gone(command)
+    if command.kind == "start_ranks" and command.state in (CommandState.FAILED, CommandState.EXPIRED):
+        start_failed(command, at)
+    return False
+
+
+def _proved_gone(command: Command) -> bool:
+    """Stopping succeeds when the processes are proved gone, so their rows end too."""
+    body = command.body
+    rows = Rank.objects.filter(
+        node_id=command.node_id,
+        replica__attempt__job_id=command.job_id,
+        replica__attempt__number=body["attempt"],
+    ).exclude(state=RankState.EXITED)
+    if body["replica"] >= 0:
+        rows = rows.filter(replica__index=body["replica"], replica__incarnation=body["incarnation"])
+    freed = False
+    for row in rows.select_related("replica__attempt", "node", "device"):
+        transition_rank(row, RankState.EXITED, "its agent proved it gone", exit_expected=True)
+        freed = True
+    return freed
+
+
+def start_failed(command: Command, at: datetime) -> None:
+    """Its ranks will not come: the slot is told to the policy as a start that timed out,
+    and ranks that no process was ever reported for are released."""
+    launch = command.body["launch"]
+    where = command.node.name
+    signals.raise_signal(
+        "setup_timeout",
+        f"start_failed:{command.id}",
+        sentence=f"Replica {launch['replica']} could not be started on {where}: {command.detail or command.state}.",
+        job_id=command.job_id,
+        node_id=command.node_id,
+        replica=launch["replica"],
+        incarnation=launch["incarnation"],
+        value=command.ttl_s,
+        threshold=command.ttl_s,
+        evidence={"command": command.id, "detail": command.detail[:300], "node": where},
+        seen_at=at,
+    )
+    if command.state != CommandState.FAILED:
+        return
+    rows = Rank.objects.filter(
+        node_id=command.node_id,
+        replica__attempt__job_id=command.job_id,
+        replica__index=launch["replica"],
+        replica__incarnation=launch["incarnation"],
+        started_at=None,
+        released_at=None,
+    )
+    for row in rows.select_related("replica__attempt", "node", "device"):
+        transition_rank(row, RankState.EXITED, "it was never started")

@@ -1,0 +1,350 @@
+"""A decision to rows, commands and events: the other border of the policy.
+
+Called under the job's row lock, inside one unit of work a decision. The key makes a
+decision once per job. What is announced (a view, an install) is a row before its command
+is, and the fencing epoch moves in the same transaction.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import zstandard
+
+from controlplane.dispatch import services as dispatch
+from controlplane.fleet.models import Node
+from controlplane.fleet.services import transition_node
+from controlplane.jobs.models import Attempt, Job, Rank, Replica
+from controlplane.jobs.services import (
+    TERMINAL,
+    publish_job,
+    refresh_job,
+    transition_attempt,
+    transition_job,
+    transition_replica,
+)
+from controlplane.policy import plan
+from controlplane.policy.snapshot import JobSnapshot
+from controlplane.protocol.commands import (
+    CollectStacks,
+    DeliverInstall,
+    DeliverView,
+    RequestSave,
+    StopRanks,
+    WarmHost,
+)
+from controlplane.protocol.states import AttemptState, Mode, RankState, ReplicaState
+from controlplane.recovery import incidents, orders, signals
+from controlplane.recovery.models import Decision, Signal, ViewRow
+from controlplane.recovery.present import decision_summary
+from controlplane.runtime import events, metrics
+from controlplane.runtime.clock import now
+from controlplane.runtime.ids import new_id
+from controlplane.scheduling import services as scheduling
+
+STOP_TTL_S = 3600.0
+VIEW_TTL_S = 120.0
+ASK_TTL_S = 30.0
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+@dataclass(slots=True, kw_only=True)
+class Context:
+    """What the actions of one decision share. `job` is locked."""
+
+    job: Job
+    decision_id: str
+    sentence: str
+
+
+def already_taken(job: Job, decision: plan.Decision) -> bool:
+    """This decision was made before."""
+    return Decision.objects.filter(job=job, key=decision.key[:200]).exists()
+
+
+def apply_decision(
+    job: Job, decision: plan.Decision, snapshot: JobSnapshot, *, version: str, decide_s: float
+) -> Decision:
+    """Record the decision; unless its mode only recommends, carry its actions out. Everything
+    is undone if one action fails (LostRace, Conflict, IllegalTransition, IntegrityError)."""
+    acts = decision.mode is Mode.ENFORCE
+    with events.unit_of_work():
+        before = job.epoch
+        row = Decision(
+            id=new_id("dec"),
+            job=job,
+            at=now(),
+            rule=decision.rule,
+            choice=decision.choice,
+            reason_code=decision.reason_code,
+            sentence=decision.sentence,
+            evidence=decision.evidence,
+            alternatives=msgspec.to_builtins(decision.alternatives),
+            actions=msgspec.to_builtins(decision.actions),
+            cost_gpu_s=decision.cost_gpu_s,
+            routine=decision.routine,
+            mode=str(decision.mode),
+            applied=acts,
+            epoch_before=before,
+            epoch_after=before,
+            policy_version=version,
+            snapshot=zstandard.compress(_pack(snapshot)),
+            decide_s=decide_s,
+            key=decision.key[:200],
+        )
+        row.incident = incidents.incident_for(job, decision)
+        row.save(force_insert=True)
+        if acts:
+            context = Context(job=job, decision_id=row.id, sentence=decision.sentence)
+            for action in decision.actions:
+                HANDLERS[type(action)](context, action)
+            if job.epoch != before:
+                Decision.objects.filter(pk=row.pk).update(epoch_after=job.epoch)
+        _publish(row)
+        if row.incident is not None:
+            incidents.progress(row.incident_id, acted=acts and bool(decision.actions))
+    metrics.DECISIONS.labels(
+        action=decision.choice, trigger=decision.reason_code, mode=str(decision.mode), result="ok"
+    ).inc()
+    _observe_latency(row, decision)
+    return row
+
+
+def _publish(row: Decision) -> None:
+    events.publish(
+        "decision.made" if row.applied else "decision.recommended",
+        row.sentence,
+        job_id=row.job_id,
+        entity="decision",
+        entity_id=row.id,
+        patch=lambda: decision_summary(Decision.objects.get(pk=row.pk)),
+        data={"rule": row.rule, "choice": row.choice, "routine": row.routine},
+    )
+
+
+def _observe_latency(row: Decision, decision: plan.Decision) -> None:
+    first = Signal.objects.filter(id__in=decision.signal_ids).order_by("seen_at").first()
+    if first is not None:
+        metrics.DECISION_LATENCY.observe(max(0.0, (row.at - first.seen_at).total_seconds()))
+
+
+def _attempt(job: Job, number: int | None = None) -> Attempt:
+    rows = job.attempts.filter(number=number) if number is not None else job.attempts.order_by("-number")
+    attempt = rows.first()
+    assert attempt is not None, "the plan names an attempt that exists"
+    return attempt
+
+
+def _nodes_of(ranks: Iterable[Rank]) -> list[str]:
+    return sorted({rank.node_id for rank in ranks})
+
+
+def _unreleased(attempt: Attempt) -> list[Rank]:
+    return list(Rank.objects.filter(replica__attempt=attempt, released_at=None))
+
+
+def _send(context: Context, body: Any, node_id: str, attempt: Attempt, ttl_s: float) -> None:
+    dispatch.enqueue(
+        body,
+        node_id=node_id,
+        job_id=context.job.id,
+        attempt=attempt.number,
+        epoch=context.job.epoch,
+        decision_id=context.decision_id,
+        ttl_s=ttl_s,
+    )
+
+
+def _set_epoch(job: Job, epoch: int) -> None:
+    """Fence: the epoch only ever grows, and the row lock makes us its one writer."""
+    assert epoch > job.epoch, f"epoch {epoch} does not follow {job.epoch}"
+    Job.objects.filter(pk=job.pk).update(epoch=epoch)
+    job.epoch = epoch
+
+
+def _place_attempt(context: Context, action: plan.PlaceAttempt) -> None:
+    job = context.job
+    for old in job.attempts.exclude(state=AttemptState.ENDED):
+        # Its processes are fenced by the epoch, and its agents end them before they start ours.
+        transition_attempt(old, AttemptState.ENDED, f"attempt {action.number} takes its place")
+    _set_epoch(job, action.epoch)
+    attempt = Attempt.objects.create(
+        job=job,
+        number=action.number,
+        layout=msgspec.to_builtins(action.layout),
+        replicas=len(action.placements),
+        resume_step=action.resume_step,
+        resume_path=action.resume_path or "",
+        checkpoint_dir=orders.checkpoint_dir(job, orders.spec_of(job).spec),
+    )
+    # What is committed from here on starts at the checkpoint; what came after it is lost work.
+    Job.objects.filter(pk=job.pk).update(committed_step=action.resume_step)
+    job.committed_step = action.resume_step
+    publish_job(job, "attempt.placed", f"Attempt {action.number} of {job.name} is placed. {context.sentence}")
+    scheduling.release_all(job)
+    for index, placements in enumerate(action.placements):
+        incarnation = orders.next_incarnation(job, index)
+        orders.start_replica(job, attempt, index, incarnation, placements, context.decision_id)
+    scheduling.reserve_nodes(job, action.spare_nodes)
+    if orders.spec_of(job).spec.resources.spares.warm:
+        for node_id in action.spare_nodes:
+            _send(context, WarmHost(job_id=job.id, attempt=attempt.number), node_id, attempt, ASK_TTL_S)
+
+
+def _announce_view(context: Context, action: plan.AnnounceView) -> None:
+    """The row first, then the orders to everybody in it and to everybody it leaves out."""
+    job, view = context.job, action.view
+    attempt = _attempt(job, view.attempt)
+    _set_epoch(job, view.epoch)
+    ViewRow.objects.create(
+        job=job, attempt=view.attempt, epoch=view.epoch, view=msgspec.to_builtins(view), announced_at=now()
+    )
+    publish_job(job, "view.announced", f"View {view.epoch}: {len(view.members)} replicas. {view.reason}")
+    for node_id in _nodes_of(_unreleased(attempt)):
+        _send(context, DeliverView(view=view), node_id, attempt, VIEW_TTL_S)
+
+
+def _send_install(context: Context, action: plan.SendInstall) -> None:
+    job, install = context.job, action.install
+    attempt = _attempt(job, install.attempt)
+    row = ViewRow.objects.get(job=job, epoch=install.epoch)
+    ViewRow.objects.filter(pk=row.pk).update(install=msgspec.to_builtins(install))
+    members = {(m["replica"], m["incarnation"]) for m in row.view["members"]}
+    for replica in attempt.replica_rows.all():
+        counts = (replica.index, replica.incarnation) in members and replica.index in install.contributors
+        _set_contributing(replica, counts)
+    if attempt.state == AttemptState.STARTING:
+        transition_attempt(attempt, AttemptState.RUNNING, "its first view is installed")
+    publish_job(job, "view.installed", f"View {install.epoch} goes on at step {install.step}.")
+    ranks = [r for r in _unreleased(attempt) if (r.replica.index, r.replica.incarnation) in members]
+    for node_id in _nodes_of(ranks):
+        _send(context, DeliverInstall(install=install), node_id, attempt, VIEW_TTL_S)
+
+
+def _set_contributing(replica: Replica, counts: bool) -> None:
+    changes: dict[str, Any] = {"contributing": counts} | ({"contributed": True} if counts else {})
+    if Replica.objects.filter(pk=replica.pk).exclude(**changes).update(**changes):
+        refresh_job(replica.attempt.job_id)
+
+
+def _start_replica(context: Context, action: plan.StartReplica) -> None:
+    attempt = _attempt(context.job)
+    orders.start_replica(
+        context.job, attempt, action.replica, action.incarnation, action.placements, context.decision_id
+    )
+
+
+def _replica(context: Context, index: int, incarnation: int) -> Replica:
+    rows = Replica.objects.filter(attempt__job=context.job, index=index, incarnation=incarnation)
+    replica = rows.select_related("attempt").order_by("-attempt__number").first()
+    assert replica is not None, "the plan names an incarnation that exists"
+    return replica
+
+
+def _stop_replica(context: Context, action: plan.StopReplica) -> None:
+    replica = _replica(context, action.replica, action.incarnation)
+    Replica.objects.filter(pk=replica.pk).update(stop_requested=True)
+    body = StopRanks(
+        job_id=context.job.id,
+        attempt=replica.attempt.number,
+        replica=action.replica,
+        incarnation=action.incarnation,
+        grace_s=action.grace_s,
+        reason=context.sentence,
+    )
+    for node_id in _nodes_of(replica.ranks.filter(released_at=None)):
+        _send(context, body, node_id, replica.attempt, STOP_TTL_S)
+
+
+def _set_replica_state(context: Context, action: plan.SetReplicaState) -> None:
+    replica = _replica(context, action.replica, action.incarnation)
+    if replica.state != action.to:
+        transition_replica(replica, action.to, context.sentence)
+    if action.to == ReplicaState.ACTIVE:
+        _set_contributing(replica, True)
+
+
+def _request_checkpoint(context: Context, action: plan.RequestCheckpoint) -> None:
+    attempt = _attempt(context.job)
+    body = RequestSave(job_id=context.job.id, attempt=attempt.number, save_kind=action.kind, reason=context.sentence)
+    for node_id in _nodes_of(_unreleased(attempt)):
+        _send(context, body, node_id, attempt, ASK_TTL_S)
+
+
+def _gather_stacks(context: Context, action: plan.GatherStacks) -> None:
+    replica = _replica(context, action.replica, action.incarnation)
+    body = CollectStacks(job_id=context.job.id, replica=action.replica, incarnation=action.incarnation)
+    for node_id in _nodes_of(replica.ranks.filter(released_at=None)):
+        _send(context, body, node_id, replica.attempt, ASK_TTL_S)
+
+
+def _end_attempt(context: Context, action: plan.EndAttempt) -> None:
+    attempt = _attempt(context.job, action.number)
+    ranks = _unreleased(attempt)
+    body = StopRanks(
+        job_id=context.job.id,
+        attempt=attempt.number,
+        replica=-1,
+        incarnation=-1,
+        grace_s=action.grace_s,
+        reason=context.sentence,
+    )
+    for node_id in _nodes_of(ranks):
+        _send(context, body, node_id, attempt, STOP_TTL_S)
+    if attempt.state in (AttemptState.STARTING, AttemptState.RUNNING):
+        transition_attempt(attempt, AttemptState.STOPPING if ranks else AttemptState.ENDED, context.sentence)
+
+
+def _set_job_state(context: Context, action: plan.SetJobState) -> None:
+    if context.job.state == action.to:
+        return
+    transition_job(context.job, action.to, context.sentence)
+    if action.to in TERMINAL:
+        scheduling.release_all(context.job)
+        signals.settle(list(Signal.objects.filter(job=context.job, settled_at=None)), f"the job is {action.to}")
+
+
+def _set_node_state(context: Context, action: plan.SetNodeState) -> None:
+    node = Node.objects.select_for_update().get(pk=action.node_id)
+    if node.state != action.to:
+        transition_node(node, action.to, context.sentence)
+
+
+def _settle_signals(context: Context, action: plan.SettleSignals) -> None:
+    signals.settle(list(Signal.objects.filter(id__in=action.signal_ids)), context.sentence)
+
+
+def _resolve_incident(context: Context, action: plan.ResolveIncident) -> None:
+    incidents.resolve(context.job, action.note)
+
+
+HANDLERS: dict[type, Callable[[Context, Any], None]] = {
+    plan.PlaceAttempt: _place_attempt,
+    plan.AnnounceView: _announce_view,
+    plan.SendInstall: _send_install,
+    plan.StartReplica: _start_replica,
+    plan.StopReplica: _stop_replica,
+    plan.SetReplicaState: _set_replica_state,
+    plan.RequestCheckpoint: _request_checkpoint,
+    plan.GatherStacks: _gather_stacks,
+    plan.EndAttempt: _end_attempt,
+    plan.SetJobState: _set_job_state,
+    plan.SetNodeState: _set_node_state,
+    plan.SettleSignals: _settle_signals,
+    plan.ResolveIncident: _resolve_incident,
+}
+assert set(HANDLERS) == set(plan.Action.__args__), "every action has its handler"
+
+
+def settle_stopping(job: Job) -> None:
+    """A stopping attempt ends when every process is proved gone, or out of reach and so
+    fenced by its epoch."""
+    attempt = job.attempts.filter(state=AttemptState.STOPPING).first()
+    if attempt is None:
+        return
+    left = Rank.objects.filter(replica__attempt=attempt, released_at=None, node__connected=True)
+    if left.exclude(state=RankState.LOST).exists():
+        return
+    transition_attempt(attempt, AttemptState.ENDED, "every process is gone")

@@ -1,0 +1,261 @@
+"""One handler a kind of event. Observed columns are written here and nowhere else."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from controlplane.dispatch import services as dispatch
+from controlplane.fleet.models import Node
+from controlplane.fleet.services import mark_device_lost
+from controlplane.jobs.models import Job, Rank
+from controlplane.jobs.services import publish_job, publish_rank, transition_rank
+from controlplane.protocol import frames
+from controlplane.protocol.errors import IdentityMismatch
+from controlplane.protocol.launch import RankRef
+from controlplane.protocol.states import CommandState, RankState, Section
+from controlplane.recovery import identity, signals
+from controlplane.recovery.answers import after_answer
+from controlplane.recovery.models import Incident
+from controlplane.recovery.said import HANDLERS as SAID
+from controlplane.recovery.steps import StepMerge
+from controlplane.runtime import events
+from controlplane.runtime.clock import iso, now
+
+LOG_TAIL_MAX = 16_000
+STACK_MAX = 60_000
+MAX_STACKS = 64
+# Answers that may call for a decision; an acknowledgement never does.
+TELLING = (CommandState.SUCCEEDED, CommandState.FAILED)
+
+
+@dataclass(slots=True, kw_only=True)
+class Facts:
+    """What one batch shares. `jobs` are locked; `touched` are rung after it; `at` is the
+    present event's time by the server's clock."""
+
+    node: Node
+    jobs: dict[str, Job]
+    at: datetime = field(default_factory=now)
+    touched: set[str] = field(default_factory=set)
+    freed: bool = False
+    merge: StepMerge = field(default_factory=StepMerge)
+    points: list[dict[str, object]] = field(default_factory=list)
+    ranks: dict[RankRef, Rank] = field(default_factory=dict)
+
+    def rank(self, ref: RankRef) -> Rank:
+        """The row, proved to be this node's."""
+        row = self.ranks.get(ref)
+        if row is None:
+            row = self.ranks[ref] = identity.rank_of(self.node.id, ref)
+        return row
+
+    def touch(self, ref: RankRef) -> None:
+        """What was told may call for a decision: the job is looked at after the commit."""
+        self.touched.add(ref.job_id)
+
+    def finish(self) -> None:
+        """Write the merged steps."""
+        self.points = self.merge.write()
+
+
+def apply_event(facts: Facts, body: frames.EventBody) -> None:
+    """Raises IdentityMismatch."""
+    HANDLERS[type(body)](facts, body)
+
+
+def _started(facts: Facts, body: frames.RankStarted) -> None:
+    rank = facts.rank(body.ref)
+    if rank.device.index != body.device_index:
+        raise IdentityMismatch(f"{body.ref} runs on device {body.device_index}, it was placed on {rank.device.index}")
+    if rank.state == RankState.LAUNCHING:
+        transition_rank(rank, RankState.INITIALIZING, f"process {body.pid} exists", pid=body.pid, started_at=facts.at)
+
+
+def _joined(facts: Facts, body: frames.RankJoined) -> None:
+    rank = facts.rank(body.ref)
+    if rank.joined_at is not None or rank.state in (RankState.EXITED, RankState.LOST):
+        return
+    Rank.objects.filter(pk=rank.pk).update(joined_at=facts.at, started_at=rank.started_at or facts.at)
+    rank.joined_at = facts.at
+    if rank.state == RankState.LAUNCHING:
+        transition_rank(rank, RankState.INITIALIZING, "it said hello")
+    facts.touch(body.ref)
+    publish_rank(rank, "rank.joined", f"Rank {rank.rank} of replica {rank.replica.index} is ready.")
+
+
+def _exited(facts: Facts, body: frames.RankExited) -> None:
+    rank = facts.rank(body.ref)
+    if rank.state == RankState.EXITED:
+        return
+    how = f"signal {body.signal}" if body.signal is not None else f"code {body.exit_code}"
+    transition_rank(
+        rank,
+        RankState.EXITED,
+        f"ended with {how}" + (", as ordered" if body.expected else ""),
+        exit_code=body.exit_code,
+        exit_signal=body.signal,
+        exit_expected=body.expected,
+        log_tail=body.log_tail[-LOG_TAIL_MAX:],
+    )
+    facts.freed = True
+    facts.touch(body.ref)
+    if body.expected or _ended_well(facts, rank, body):
+        return
+    code = body.exit_code if body.exit_code is not None else -(body.signal or 0)
+    replica = rank.replica
+    signals.raise_signal(
+        "rank_exit",
+        f"rank_exit:{body.ref.job_id}:{body.ref.attempt}:{replica.index}:{replica.incarnation}:{rank.rank}",
+        sentence=f"Rank {rank.rank} of replica {replica.index} on {facts.node.name} ended with {how}.",
+        job_id=body.ref.job_id,
+        node_id=facts.node.id,
+        replica=replica.index,
+        incarnation=replica.incarnation,
+        rank=rank.rank,
+        device_index=rank.device.index,
+        value=float(code),
+        evidence={"exit_code": body.exit_code, "signal": body.signal, "node": facts.node.name},
+        seen_at=facts.at,
+    )
+
+
+def _ended_well(facts: Facts, rank: Rank, body: frames.RankExited) -> bool:
+    """Exit 0 of a trained job is its end, not a fault."""
+    job = facts.jobs[body.ref.job_id]
+    return body.exit_code == 0 and job.trained
+
+
+def _overdue(facts: Facts, body: frames.RankOverdue) -> None:
+    rank = facts.rank(body.ref)
+    facts.touch(body.ref)
+    replica = rank.replica
+    if rank.state not in (RankState.EXITED, RankState.LOST, RankState.HUNG):
+        transition_rank(rank, RankState.HUNG, f"{body.age_s:.1f} s in {body.phase}, {body.timeout_s:.1f} s are allowed")
+    kind = "setup_timeout" if body.section is Section.SETUP else "rank_overdue"
+    signals.raise_signal(
+        kind,
+        f"{kind}:{body.ref.job_id}:{body.ref.attempt}:{replica.index}:{replica.incarnation}:{rank.rank}",
+        sentence=f"Rank {rank.rank} of replica {replica.index} sits in {body.phase} for {body.age_s:.1f} s.",
+        job_id=body.ref.job_id,
+        node_id=facts.node.id,
+        replica=replica.index,
+        incarnation=replica.incarnation,
+        rank=rank.rank,
+        device_index=rank.device.index,
+        value=body.age_s,
+        threshold=body.timeout_s,
+        evidence={
+            "section": str(body.section),
+            "phase": str(body.phase),
+            "step": body.step,
+            "silent_s": body.silent_s,
+        },
+        seen_at=facts.at,
+    )
+
+
+def _said(facts: Facts, body: frames.RankSaid) -> None:
+    rank = facts.rank(body.ref)
+    SAID[type(body.report)](facts, rank, body.report)
+
+
+def _xid(facts: Facts, body: frames.XidSeen) -> None:
+    xid = body.xid
+    device = facts.node.devices.filter(index=xid.index).first()
+    if device is None:
+        raise IdentityMismatch(f"device {xid.index} is none of this node's")
+    signals.raise_signal(
+        "xid",
+        f"xid:{facts.node.id}:{xid.index}:{xid.xid}:{facts.at.timestamp():.3f}",
+        sentence=f"XID {xid.xid} on device {xid.index} of {facts.node.name}.",
+        node_id=facts.node.id,
+        device_index=xid.index,
+        value=float(xid.xid),
+        evidence={"detail": xid.detail[:500], "uuid": device.uuid},
+        seen_at=facts.at,
+        job_id=_holder(device),
+    )
+    facts.touched |= {job_id for job_id in (_holder(device),) if job_id}
+
+
+def _device_lost(facts: Facts, body: frames.DeviceLost) -> None:
+    device = facts.node.devices.filter(index=body.index).first()
+    if device is None:
+        raise IdentityMismatch(f"device {body.index} is none of this node's")
+    mark_device_lost(device, "fell off the bus")
+    job_id = _holder(device)
+    signals.raise_signal(
+        "device_lost",
+        f"device_lost:{facts.node.id}:{body.index}",
+        sentence=f"Device {body.index} of {facts.node.name} fell off the bus.",
+        job_id=job_id,
+        node_id=facts.node.id,
+        device_index=body.index,
+        value=1.0,
+        evidence={"uuid": body.uuid},
+        seen_at=facts.at,
+    )
+    facts.touched |= {job_id} if job_id else set()
+
+
+def _holder(device: Any) -> str | None:
+    """The job whose unreleased rank is on the device."""
+    found = device.ranks.filter(released_at=None).values_list("replica__attempt__job_id", flat=True).first()
+    return str(found) if found else None
+
+
+def _answer(facts: Facts, body: frames.CommandAnswer) -> None:
+    command = dispatch.answer(facts.node.id, body.command_id, body.state, body.detail, body.data)
+    if command is None:
+        return
+    # Rows that the answer changes are read anew by whatever follows in this batch.
+    facts.ranks.clear()
+    if after_answer(command, facts.at):
+        facts.freed = True
+    if command.job_id and command.state in TELLING:
+        facts.touched.add(command.job_id)
+
+
+def _stacks(facts: Facts, body: frames.StacksCollected) -> None:
+    """Kept with the incident that is open (else with the newest one) of the job."""
+    rank = facts.rank(body.ref)
+    incident = Incident.objects.filter(job_id=body.ref.job_id).order_by("resolved_at", "-opened_at").first()
+    if incident is None:
+        return
+    name = f"{rank.replica.index}.{rank.replica.incarnation}/{rank.rank}"
+    entry = {"rank": name, "method": body.method[:80], "text": body.text[:STACK_MAX], "at": iso(facts.at)}
+    Incident.objects.filter(pk=incident.pk).update(stacks=[*incident.stacks, entry][-MAX_STACKS:])
+    events.publish(
+        "rank.stacks",
+        f"Stacks of rank {rank.rank} of replica {rank.replica.index} were taken ({body.method[:80]}).",
+        job_id=body.ref.job_id,
+        node_id=facts.node.id,
+        data={"incident_id": incident.id},
+    )
+
+
+def _host_exited(facts: Facts, body: frames.HostExited) -> None:
+    """A rank host's end is no rank's end: ranks outlive it and are told one by one."""
+    job = facts.jobs.get(body.job_id)
+    here = Rank.objects.filter(node=facts.node, replica__attempt__job_id=body.job_id)
+    reserved = facts.node.devices.filter(reservation__job_id=body.job_id)
+    if job is None or not (here.exists() or reserved.exists()):
+        raise IdentityMismatch(f"job {body.job_id} has nothing on this node")
+    facts.touched.add(body.job_id)
+    publish_job(job, "host.exited", f"The rank host on {facts.node.name} ended with code {body.exit_code}.")
+
+
+HANDLERS: dict[type, Callable[[Facts, Any], None]] = {
+    frames.RankStarted: _started,
+    frames.RankJoined: _joined,
+    frames.RankExited: _exited,
+    frames.RankOverdue: _overdue,
+    frames.RankSaid: _said,
+    frames.XidSeen: _xid,
+    frames.DeviceLost: _device_lost,
+    frames.CommandAnswer: _answer,
+    frames.StacksCollected: _stacks,
+    frames.HostExited: _host_exited,
+}
+assert set(HANDLERS) == set(frames.EventBody.__args__), "every event has its handler"

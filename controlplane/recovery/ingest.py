@@ -1,0 +1,155 @@
+"""Agents' events to rows: facts, applied once, in order, before they are acknowledged.
+
+Called by the web process's one writer thread with what one node sent. One transaction a
+batch: lock the jobs it touches (by id), then the node; drop what was applied before,
+stop at a gap; apply each event; remember the newest `seq`. The caller acknowledges after
+the commit, so a crash in between only makes the agent send again.
+"""
+
+from dataclasses import dataclass, field
+
+from controlplane.access import services as access
+from controlplane.dispatch.models import Command
+from controlplane.fleet import services as fleet
+from controlplane.fleet.models import Node
+from controlplane.jobs.models import Job, Rank
+from controlplane.jobs.services import TERMINAL, ring_job
+from controlplane.protocol.errors import IdentityMismatch
+from controlplane.protocol.frames import AgentEvent, AgentHello, DeviceLost, XidSeen
+from controlplane.protocol.states import JobState
+from controlplane.recovery import hello, identity, signals
+from controlplane.recovery.facts import Facts, apply_event
+from controlplane.runtime import counters, events
+from controlplane.runtime.clock import ago
+from controlplane.runtime.locks import lock_row, lock_rows, retrying
+
+# Jobs that wait for capacity are looked at when a node comes.
+DEVICE_EVENTS = (XidSeen, DeviceLost)
+WANTS_NODES = (JobState.PENDING, JobState.RECOVERING, JobState.PREEMPTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """`acked_seq`: newest event applied. `resend`: there was a gap behind it."""
+
+    acked_seq: int
+    resend: bool = False
+    steps: list[dict[str, object]] = field(default_factory=list)
+
+
+class StaleSession(Exception):
+    """The events came on a socket that a newer one has replaced."""
+
+
+def open_session(node_id: str, session_id: str, said: AgentHello) -> int:
+    """A hello was accepted: the session is live. Returns the newest event applied of its
+    journal. Raises IdentityMismatch when the hello names another node."""
+    return retrying(lambda: _open_session(node_id, session_id, said), "open session")
+
+
+def _open_session(node_id: str, session_id: str, said: AgentHello) -> int:
+    with events.unit_of_work():
+        held = Rank.objects.filter(node_id=node_id, released_at=None)
+        jobs = lock_rows(Job, held.values_list("replica__attempt__job_id", flat=True))
+        node = lock_row(Node, node_id)
+        if node is None or node.name != said.node_name:
+            raise IdentityMismatch(f"this credential is not node {said.node_name!r}'s")
+        renewed = fleet.open_session(
+            node,
+            session_id=session_id,
+            boot_id=said.boot_id,
+            journal_id=said.journal_id,
+            version=said.agent_version,
+        )
+        fleet.sync_devices(node, said.devices)
+        hello.adopt_ranks(node, said.ranks, renewed=renewed)
+        hello.requeue(node)
+        hello.return_from_lost(node)
+        signals.settle(signals_open_silence(node_id), f"node {node.name} is connected again")
+        for job_id in jobs:
+            ring_job(job_id)
+        for job_id in Job.objects.filter(state__in=WANTS_NODES).values_list("id", flat=True):
+            if job_id not in jobs:
+                ring_job(job_id)
+        return Node.objects.values_list("last_event_seq", flat=True).get(pk=node_id)
+
+
+def signals_open_silence(node_id: str) -> list[signals.Signal]:
+    """Open findings that the node is silent."""
+    return list(signals.Signal.objects.filter(kind="node_silent", node_id=node_id, settled_at=None))
+
+
+def apply_events(node_id: str, session_id: str, batch: tuple[AgentEvent, ...]) -> Outcome:
+    """Apply a batch of one node. Raises IdentityMismatch (nothing of the batch is kept, the
+    attempt is audited) or StaleSession."""
+    try:
+        return retrying(lambda: _apply_events(node_id, session_id, batch), "apply events")
+    except IdentityMismatch as error:
+        name = Node.objects.values_list("name", flat=True).filter(pk=node_id).first() or "?"
+        counters.count(name, "identity_mismatch", detail=str(error))
+        access.audit(f"node:{name}", "agent.identity_mismatch", node_id, reason=str(error))
+        raise
+
+
+def _apply_events(node_id: str, session_id: str, batch: tuple[AgentEvent, ...]) -> Outcome:
+    with events.unit_of_work():
+        jobs = lock_rows(Job, _jobs_touched(node_id, batch))
+        node = lock_row(Node, node_id)
+        if node is None or node.session_id != session_id:
+            raise StaleSession(session_id)
+        fresh, gap = _in_order(node, batch)
+        facts = Facts(node=node, jobs=jobs, ranks=identity.ranks_here(node_id, fresh))
+        for event in fresh:
+            facts.at = ago(event.age_s)
+            apply_event(facts, event.body)
+        facts.finish()
+        acked = node.last_event_seq + len(fresh)
+        if fresh:
+            Node.objects.filter(pk=node_id).update(last_event_seq=acked)
+        for job_id in sorted(facts.touched):
+            if jobs[job_id].state not in TERMINAL or facts.freed:
+                ring_job(job_id)
+        for job_id in _waiting_for(facts):
+            ring_job(job_id)
+    return Outcome(acked_seq=acked, resend=gap, steps=facts.points)
+
+
+def _waiting_for(facts: Facts) -> list[str]:
+    """A device was freed: jobs that wait for one are looked at."""
+    if not facts.freed:
+        return []
+    rows = Job.objects.filter(state__in=WANTS_NODES).exclude(pk__in=facts.touched)
+    return list(rows.values_list("id", flat=True))
+
+
+def _jobs_touched(node_id: str, batch: tuple[AgentEvent, ...]) -> set[str]:
+    """Every job whose row the batch may write, so that it is locked first. Device findings
+    touch the jobs with ranks on the node."""
+    found = identity.job_ids_of(batch)
+    command_ids = identity.command_ids_of(batch)
+    if command_ids:
+        answered = Command.objects.filter(pk__in=command_ids).exclude(job=None)
+        found |= {job_id for job_id in answered.values_list("job_id", flat=True) if job_id}
+    if any(isinstance(event.body, DEVICE_EVENTS) for event in batch):
+        here = Rank.objects.filter(node_id=node_id, released_at=None)
+        found |= set(here.values_list("replica__attempt__job_id", flat=True))
+    return found
+
+
+def _in_order(node: Node, batch: tuple[AgentEvent, ...]) -> tuple[list[AgentEvent], bool]:
+    """(the events that follow the newest applied one without a gap, whether there is a gap)."""
+    wanted = node.last_event_seq + 1
+    fresh: list[AgentEvent] = []
+    duplicates = 0
+    for event in sorted(batch, key=lambda event: event.seq):
+        if event.seq < wanted:
+            duplicates += 1
+        elif event.seq == wanted:
+            fresh.append(event)
+            wanted += 1
+        else:
+            counters.count(node.name, "gap", detail=f"event {event.seq} came, {wanted} is the next")
+            return fresh, True
+    if duplicates:
+        counters.count(node.name, "duplicate", number=duplicates)
+    return fresh, False

@@ -1,0 +1,117 @@
+"""What was found, what was decided and why, and the membership that followed."""
+
+from django.db import models
+from django.db.models import Q
+
+from controlplane.fleet.models import Node
+from controlplane.jobs.models import Job
+from controlplane.protocol.states import IncidentState, Mode
+
+
+class Incident(models.Model):
+    """Something to investigate. `phases`: [{"name", "at", "since_fault_s"}] in order;
+    `certificate`: see recovery.certificate; one live incident a job."""
+
+    id = models.CharField(primary_key=True, max_length=32)
+    job = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="incidents")
+    node = models.ForeignKey(Node, null=True, on_delete=models.CASCADE, related_name="incidents")
+    title = models.CharField(max_length=200)
+    state = models.CharField(max_length=16, default=IncidentState.OPEN, choices=[(s, s) for s in IncidentState])
+    opened_at = models.DateTimeField()
+    resolved_at = models.DateTimeField(null=True)
+    outcome = models.TextField(blank=True)
+    phases = models.JSONField(default=list)
+    certificate = models.JSONField(null=True)
+    certificate_due_at = models.DateTimeField(null=True, db_index=True)
+    stacks = models.JSONField(default=list)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["job"], condition=~Q(state=IncidentState.RESOLVED), name="one_live_incident_per_job"
+            )
+        ]
+
+
+class Signal(models.Model):
+    """A detector's finding; kinds and units as policy.snapshot.SignalFact. `seen_at`: when
+    the fault showed itself; `created_at`: when it was a row here."""
+
+    id = models.CharField(primary_key=True, max_length=32)
+    job = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="signals")
+    node = models.ForeignKey(Node, null=True, on_delete=models.CASCADE, related_name="signals")
+    incident = models.ForeignKey(Incident, null=True, on_delete=models.SET_NULL, related_name="signals")
+    kind = models.CharField(max_length=24)
+    replica = models.IntegerField(null=True)
+    incarnation = models.IntegerField(null=True)
+    rank = models.IntegerField(null=True)
+    device_index = models.IntegerField(null=True)
+    value = models.FloatField(default=0.0)
+    threshold = models.FloatField(default=0.0)
+    evidence = models.JSONField(default=dict)
+    key = models.CharField(max_length=160)
+    seen_at = models.DateTimeField()
+    created_at = models.DateTimeField(auto_now_add=True)
+    settled_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["key"], condition=Q(settled_at=None), name="open_signal_once")]
+
+
+class Decision(models.Model):
+    """One decision with all that is needed to replay it. `snapshot`: zstd of the msgpack
+    JobSnapshot; `plan_json`: the policy Decision as JSON; `key` once per job."""
+
+    id = models.CharField(primary_key=True, max_length=32)
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="decisions")
+    incident = models.ForeignKey(Incident, null=True, on_delete=models.SET_NULL, related_name="decisions")
+    at = models.DateTimeField()
+    rule = models.CharField(max_length=60)
+    choice = models.CharField(max_length=60)
+    reason_code = models.CharField(max_length=60)
+    sentence = models.TextField()
+    evidence = models.JSONField(default=dict)
+    alternatives = models.JSONField(default=list)
+    actions = models.JSONField(default=list)
+    cost_gpu_s = models.FloatField(null=True)
+    routine = models.BooleanField(default=False)
+    mode = models.CharField(max_length=12, default=Mode.ENFORCE)
+    applied = models.BooleanField(default=True)
+    epoch_before = models.BigIntegerField(default=0)
+    epoch_after = models.BigIntegerField(default=0)
+    policy_version = models.CharField(max_length=64)
+    snapshot = models.BinaryField()
+    decide_s = models.FloatField(default=0.0)
+    key = models.CharField(max_length=200)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["job", "key"], name="decision_once")]
+
+
+class ViewRow(models.Model):
+    """A persisted view and, once everybody flushed, its install (protocol JSON)."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="views")
+    attempt = models.IntegerField()
+    epoch = models.BigIntegerField()
+    view = models.JSONField()
+    install = models.JSONField(null=True)
+    announced_at = models.DateTimeField()
+    installed_at = models.DateTimeField(null=True)
+    resumed_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["job", "epoch"], name="view_epoch_once")]
+
+
+class FlushRow(models.Model):
+    """One rank's answer to a view (protocol JSON)."""
+
+    view = models.ForeignKey(ViewRow, on_delete=models.CASCADE, related_name="flush_rows")
+    replica = models.IntegerField()
+    rank = models.IntegerField()
+    flush = models.JSONField()
+    at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["view", "replica", "rank"], name="flush_once")]

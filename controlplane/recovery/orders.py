@@ -1,0 +1,142 @@
+"""From placements to rows and start orders: attempts, incarnations, ranks."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from django.db.models import Max
+
+from controlplane.dispatch import services as dispatch
+from controlplane.fleet.models import Device
+from controlplane.fleet.services import publish_device
+from controlplane.jobs.models import Attempt, Job, Rank, Replica
+from controlplane.jobs.numbers import spec_of
+from controlplane.jobs.services import publish_replica
+from controlplane.policy.snapshot import Placement
+from controlplane.protocol.commands import StartRanks
+from controlplane.protocol.launch import RankPlacement, ReplicaLaunch, Resume, TrainerConfig
+from controlplane.protocol.spec import Parallelism, TrainSpec
+from controlplane.runtime.clock import now
+from controlplane.runtime.errors import Conflict
+from controlplane.scheduling import services as scheduling
+
+START_TTL_S = 60.0
+# Section timeouts learned from steps: observed maximum x 5 (design.md section 6), with the spec's floor.
+STEP_FACTOR = 5.0
+UNLEARNED_STEP_S = 60.0
+
+
+def checkpoint_dir(job: Job, spec: TrainSpec) -> str:
+    """The spec's directory, else one of the control plane's own."""
+    return spec.checkpoint.dir or str(Path(settings.CHECKPOINT_ROOT) / job.id)
+
+
+def trainer_config(job: Job, attempt: Attempt) -> TrainerConfig:
+    """The same for every rank of the attempt."""
+    spec = spec_of(job).spec
+    layout = msgspec.convert(attempt.layout, Parallelism)
+    resume = Resume(path=attempt.resume_path, step=attempt.resume_step) if attempt.resume_path else None
+    return TrainerConfig(
+        model=spec.model,
+        parallelism=layout,
+        training=spec.training,
+        checkpoint=spec.checkpoint,
+        checkpoint_dir=attempt.checkpoint_dir,
+        replicas=attempt.replicas,
+        store=settings.STORE_ADDRESS,
+        resume=resume,
+        outer_timeout_s=settings.OUTER_TIMEOUT_S,
+        inner_timeout_s=spec.resiliency.timeouts.setup_s,
+        allow_faults=spec.resiliency.allow_faults,
+    )
+
+
+def next_incarnation(job: Job, index: int) -> int:
+    """Counts the lives of a slot over the whole job, from 1."""
+    newest = Replica.objects.filter(attempt__job=job, index=index).aggregate(n=Max("incarnation"))["n"]
+    return (newest or 0) + 1
+
+
+def start_replica(
+    job: Job, attempt: Attempt, index: int, incarnation: int, placements: tuple[Placement, ...], decision_id: str
+) -> Replica:
+    """Rows of one incarnation and one start order for each of its nodes. Raises Conflict
+    when a device is gone or held by somebody else."""
+    replica = Replica.objects.create(attempt=attempt, index=index, incarnation=incarnation)
+    by_node: dict[str, list[Placement]] = defaultdict(list)
+    for placement in placements:
+        _hold_device(job, replica, placement)
+        by_node[placement.node_id].append(placement)
+    for old in Replica.objects.filter(attempt__job=job, index=index).exclude(pk=replica.pk).select_related("attempt"):
+        # It is not the slot's current life any more.
+        publish_replica(old, "replica.refreshed", "")
+    publish_replica(replica, "replica.started", f"Replica {index}, incarnation {incarnation}, is started.")
+    for node_id, mine in sorted(by_node.items()):
+        body = StartRanks(launch=_launch(job, attempt, replica, len(placements), mine))
+        dispatch.enqueue(
+            body,
+            node_id=node_id,
+            job_id=job.id,
+            attempt=attempt.number,
+            epoch=job.epoch,
+            decision_id=decision_id,
+            ttl_s=START_TTL_S,
+        )
+    return replica
+
+
+def _launch(job: Job, attempt: Attempt, replica: Replica, world_size: int, mine: list[Placement]) -> ReplicaLaunch:
+    spec = spec_of(job).spec
+    timeouts = spec.resiliency.timeouts
+    return ReplicaLaunch(
+        job_id=job.id,
+        job_name=job.name,
+        attempt=attempt.number,
+        epoch=job.epoch,
+        replica=replica.index,
+        incarnation=replica.incarnation,
+        world_size=world_size,
+        ranks=tuple(RankPlacement(rank=p.rank, device_index=p.device_index) for p in mine),
+        config=trainer_config(job, attempt),
+        entrypoint=tuple(spec.entrypoint) if spec.entrypoint else None,
+        env=spec.env,
+        step_timeout_s=_step_timeout_s(job, spec),
+        setup_timeout_s=timeouts.setup_s,
+        checkpoint_timeout_s=timeouts.checkpoint_s,
+        out_of_section_timeout_s=timeouts.out_of_section_s,
+    )
+
+
+def _step_timeout_s(job: Job, spec: TrainSpec) -> float:
+    """The spec's figure, or the longest step so far x 5, never below the floor."""
+    timeouts = spec.resiliency.timeouts
+    if timeouts.step_s != "auto":
+        return float(timeouts.step_s)
+    longest = job.steps.aggregate(t=Max("step_time_s"))["t"]
+    return max(timeouts.step_floor_s, longest * STEP_FACTOR) if longest else UNLEARNED_STEP_S
+
+
+def _hold_device(job: Job, replica: Replica, placement: Placement) -> None:
+    device = (
+        Device.objects.select_related("node").filter(node_id=placement.node_id, index=placement.device_index).first()
+    )
+    if device is None:
+        raise Conflict(f"node {placement.node_id} has no device {placement.device_index}")
+    _hand_over(job, replica, device)
+    scheduling.take(device, job)
+    Rank.objects.create(replica=replica, rank=placement.rank, node_id=placement.node_id, device=device)
+    publish_device(device, "device.held", "", job_id=job.id)
+
+
+def _hand_over(job: Job, replica: Replica, device: Device) -> None:
+    """An older life of this slot, or of this job, leaves the device to the new one: its
+    agent proves the old process gone before it starts the new (ReplicaLaunch)."""
+    for old in Rank.objects.filter(device=device, released_at=None).select_related("replica__attempt"):
+        life: dict[str, Any] = {"job": old.replica.attempt.job_id, "attempt": old.replica.attempt.number}
+        same_slot = old.replica.index == replica.index and old.replica.incarnation < replica.incarnation
+        older = life["attempt"] < replica.attempt.number
+        if life["job"] != job.id or not (same_slot or older):
+            raise Conflict(f"device {device.index} of {device.node.name} is held by rank {old.rank} of {life['job']}")
+        Rank.objects.filter(pk=old.pk).update(released_at=now())

@@ -1,0 +1,74 @@
+"""Incidents, decisions and signals as the API and the events' patches show them."""
+
+from typing import Any
+
+from controlplane.dispatch import selectors as dispatch
+from controlplane.dispatch.present import command_summary
+from controlplane.recovery.models import Decision, Incident, Signal
+from controlplane.runtime.clock import iso
+
+Json = dict[str, Any]
+
+
+def incident_summary(row: Incident) -> Json:
+    """One line of the incident list; the detail adds what happened (`selectors.incident_detail`)."""
+    return {
+        "id": row.id,
+        "job_id": row.job_id,
+        "job_name": row.job.name if row.job else None,
+        "node_id": row.node_id,
+        "title": row.title,
+        "state": row.state,
+        "opened_at": iso(row.opened_at),
+        "resolved_at": iso(row.resolved_at),
+        "outcome": row.outcome,
+        "phases": row.phases,
+        "certificate": row.certificate,
+    }
+
+
+def decision_summary(row: Decision, *, commands: bool = True) -> Json:
+    """One decision with the orders it caused (left out where `commands` is False)."""
+    orders = [command_summary(c) for c in dispatch.of_decision(row.id)] if commands else []
+    return {
+        "id": row.id,
+        "job_id": row.job_id,
+        "incident_id": row.incident_id,
+        "at": iso(row.at),
+        "rule": row.rule,
+        "choice": row.choice,
+        "reason_code": row.reason_code,
+        "sentence": row.sentence,
+        "evidence": row.evidence,
+        "alternatives": row.alternatives,
+        "actions": row.actions,
+        "cost_gpu_s": row.cost_gpu_s,
+        "routine": row.routine,
+        "mode": row.mode,
+        "applied": row.applied,
+        "epoch_before": row.epoch_before,
+        "epoch_after": row.epoch_after,
+        "policy_version": row.policy_version,
+        "decide_s": row.decide_s,
+        "commands": orders,
+    }
+
+
+def signal_summary(row: Signal) -> Json:
+    """One finding of a detector."""
+    return {
+        "id": row.id,
+        "kind": row.kind,
+        "job_id": row.job_id,
+        "node_id": row.node_id,
+        "node_name": row.node.name if row.node else None,
+        "replica": row.replica,
+        "incarnation": row.incarnation,
+        "rank": row.rank,
+        "device_index": row.device_index,
+        "value": row.value,
+        "threshold": row.threshold,
+        "evidence": row.evidence,
+        "seen_at": iso(row.seen_at),
+        "settled_at": iso(row.settled_at),
+    }

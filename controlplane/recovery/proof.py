@@ -1,0 +1,175 @@
+"""The undisturbed run that a recovery is compared with.
+
+When an incident opens, the newest trusted checkpoint is pinned (hard links, so retention
+cannot take it away). Once the incident is resolved, the trainer goes on from there by
+itself, alone and undisturbed, in a process of low priority, up to the last step of the
+certificate's window. Its losses must be those of the job. Without any checkpoint the run
+starts at step 0, if that is near enough.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+from django.conf import settings
+
+from controlplane.checkpoints.models import Checkpoint
+from controlplane.jobs.models import StepRecord
+from controlplane.jobs.numbers import GOOD_CHECKPOINTS
+from controlplane.protocol.launch import Resume
+from controlplane.protocol.spec import Parallelism
+from controlplane.recovery.models import Incident
+from controlplane.recovery.orders import trainer_config
+from controlplane.recovery.reference import Losses
+from controlplane.runtime.clock import now
+from controlplane.runtime.logs import get
+
+GIVE_UP_S = 300.0
+"""How long a certificate waits for its reference run."""
+MAX_STEPS_ALONE = 600
+NICE = 19
+STEPS_AFTER = 20
+PATIENCE_S = 60.0
+
+_log = get(__name__)
+_running: list[subprocess.Popen[bytes]] = []
+
+
+def folder(incident: Incident) -> Path:
+    """Everything of one incident's reference run."""
+    return Path(settings.REFERENCE_DIR) / "incidents" / incident.id
+
+
+def pin(incident: Incident) -> None:
+    """Keep the newest trusted checkpoint of the job; nothing if it is not on this machine."""
+    rows = Checkpoint.objects.filter(job_id=incident.job_id, state__in=GOOD_CHECKPOINTS)
+    newest = rows.order_by("-step", "-epoch").first()
+    if not settings.REFERENCE_RUNS or newest is None or not Path(newest.path).is_dir():
+        return
+    target = folder(incident) / "checkpoint"
+    try:
+        shutil.copytree(newest.path, target, copy_function=_link)
+        (folder(incident) / "step").write_text(str(newest.step))
+    except OSError as error:
+        # Retention was quicker, or the disk is full: the certificate will say that it has no reference.
+        _log.info("checkpoint not pinned", incident=incident.id, error=str(error))
+        shutil.rmtree(target, ignore_errors=True)
+
+
+def read(incident: Incident) -> Losses | None:
+    """The finished run; None while there is none."""
+    try:
+        return msgspec.json.decode((folder(incident) / "losses.json").read_bytes(), type=Losses)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def comes(incident: Incident) -> bool:
+    """A run is there, under way or possible."""
+    if not settings.REFERENCE_RUNS or incident.job is None or (folder(incident) / "failed").exists():
+        return False
+    return _pinned(incident) is not None or incident.job.committed_step <= MAX_STEPS_ALONE
+
+
+def why_missing(incident: Incident) -> str:
+    """For people."""
+    if not settings.REFERENCE_RUNS:
+        return "reference runs are off here (HOLDFAST_REFERENCE_RUNS)"
+    if (folder(incident) / "failed").exists():
+        return "the reference run failed; see its log in the reference directory"
+    if comes(incident):
+        return "the undisturbed run is being made"
+    return "no checkpoint from before the fault is at hand to run from"
+
+
+def start(incident: Incident, *, until_step: int) -> None:
+    """Begin the run once; who comes second finds the first one's mark."""
+    job = incident.job
+    place = folder(incident)
+    if job is None or not comes(incident) or (place / "losses.json").exists() or not _reaches_beyond(incident):
+        return
+    attempt = job.attempts.order_by("number").first()
+    if attempt is None:
+        return
+    place.mkdir(parents=True, exist_ok=True)
+    if not _claim(place / "running"):
+        return
+    config = msgspec.structs.replace(trainer_config(job, attempt), resume=None)
+    pinned = _pinned(incident)
+    if pinned is not None:
+        # From a checkpoint every layout trains alike, and one rank is the cheapest.
+        config = msgspec.structs.replace(config, resume=pinned, parallelism=Parallelism())
+    training = msgspec.structs.replace(config.training, step_delay_s=0.0)
+    config = msgspec.structs.replace(config, training=training)
+    (place / "config.json").write_bytes(msgspec.json.encode(config))
+    argv = [
+        sys.executable, "-m", "trainer.reference", "--config", str(place / "config.json"),
+        "--out", str(place / "losses.json"), "--steps", str(until_step),
+    ]  # fmt: skip
+    with (place / "log").open("wb") as output:
+        process = subprocess.Popen(
+            ["nice", "-n", str(NICE), *argv], stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
+    _running.append(process)
+    _log.info("reference run started", incident=incident.id, pid=process.pid, until_step=until_step)
+
+
+def reap() -> None:
+    """Collect ended runs of this process; a failed one leaves its mark."""
+    for process in list(_running):
+        code = process.poll()
+        if code is None:
+            continue
+        _running.remove(process)
+        if code != 0:
+            arguments = process.args if isinstance(process.args, list) else []
+            place = Path(str(arguments[arguments.index("--config") + 1])).parent
+            (place / "failed").touch()
+            _log.warning("reference run failed", place=str(place), code=code)
+
+
+def clear(incident: Incident) -> None:
+    """The certificate is final: the pinned checkpoint is not needed any more."""
+    shutil.rmtree(folder(incident) / "checkpoint", ignore_errors=True)
+
+
+def _reaches_beyond(incident: Incident) -> bool:
+    """Enough steps were committed after the recovery for the comparison to say something
+    about it; a job that ended, or takes minutes a step, is not waited for."""
+    ended = incident.resolved_at or now()
+    after = StepRecord.objects.filter(job_id=incident.job_id, at__gt=ended).count()
+    return after >= STEPS_AFTER or (now() - ended).total_seconds() >= PATIENCE_S
+
+
+def _pinned(incident: Incident) -> Resume | None:
+    directory = folder(incident) / "checkpoint"
+    try:
+        step = int((folder(incident) / "step").read_text())
+    except (OSError, ValueError):
+        return None
+    return Resume(str(directory), step) if directory.is_dir() else None
+
+
+def _claim(mark: Path) -> bool:
+    """True for the one that may start. A mark older than any run lasts belongs to a process
+    that died."""
+    with contextlib.suppress(OSError):
+        if time.time() - mark.stat().st_mtime > GIVE_UP_S:
+            mark.unlink()
+    try:
+        os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

@@ -1,0 +1,116 @@
+"""`reconcile_job`: load -> decide -> apply until nothing new is decided.
+
+Level-triggered: it reads the world, not the event that rang. Called by Celery (fast), by
+the sentinel (the net) and by tests; the job's row lock makes any number of callers one.
+
+1. Lock the job; end an attempt whose processes are all gone.
+2. Load the snapshot, decide, apply each decision that was not made before.
+3. Again, up to MAX_PASSES, as one decision may make the next possible.
+4. Store when to look again.
+"""
+
+import time
+
+from django.db import IntegrityError
+
+from controlplane.checkpoints.services import distrust_if_damaged
+from controlplane.jobs.models import Job
+from controlplane.jobs.services import TERMINAL
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.decide import decide
+from controlplane.policy.errors import PolicyError
+from controlplane.policy.plan import Decision, PlaceAttempt, Plan
+from controlplane.protocol.states import JobState
+from controlplane.recovery.apply import already_taken, apply_decision, settle_stopping
+from controlplane.recovery.load import load_snapshot
+from controlplane.runtime import events, metrics
+from controlplane.runtime.clock import after, from_s, now_s
+from controlplane.runtime.errors import Conflict
+from controlplane.runtime.locks import lock_fleet, lock_row, retrying
+from controlplane.runtime.logs import get
+
+MAX_PASSES = 8
+RETRY_S = 0.5
+FAULT_RETRY_S = 5.0
+CONFIG = PolicyConfig()
+# One placement at a time while a gang is sought; elsewhere the constraint on held devices is enough.
+PLACES = (JobState.PENDING, JobState.PREEMPTED, JobState.STARTING, JobState.RECOVERING)
+
+_log = get(__name__)
+
+
+def reconcile_job(job_id: str) -> int:
+    """Returns how many decisions were made. A broken job is put off and stalls no other."""
+    try:
+        return retrying(lambda: _reconcile(job_id), f"reconcile {job_id}")
+    except Exception:
+        # One of the two catch-alls (style.md): the fault is recorded, the job is looked at later.
+        _log.exception("reconcile failed", job_id=job_id)
+        metrics.DECISIONS.labels(action="none", trigger="error", mode="enforce", result="error").inc()
+        Job.objects.filter(pk=job_id).update(due_at=after(FAULT_RETRY_S))
+        return 0
+
+
+def _reconcile(job_id: str) -> int:
+    """One transaction: the lock is held from the first look to the last write."""
+    made = 0
+    with events.unit_of_work():
+        job = lock_row(Job, job_id)
+        if job is None:
+            return 0
+        settle_stopping(job)
+        if job.state in TERMINAL:
+            Job.objects.filter(pk=job_id).update(due_at=None)
+            return 0
+        if job.state in PLACES:
+            lock_fleet()
+        for _ in range(MAX_PASSES):
+            plan, new = _one_pass(job)
+            made += new
+            if not new:
+                break
+        _store_next_look(job, plan)
+    return made
+
+
+def _one_pass(job: Job) -> tuple[Plan, int]:
+    """Load, decide, apply; (plan, decisions that were new)."""
+    snapshot = load_snapshot(job)
+    begin = time.monotonic()
+    plan = decide(snapshot, CONFIG)
+    decide_s = time.monotonic() - begin
+    made = 0
+    for decision in plan.decisions:
+        if already_taken(job, decision):
+            continue
+        if _resumes_from_damage(job, decision):
+            # The ladder has changed: decide again without that checkpoint.
+            return plan, made + 1
+        try:
+            with events.attempt():
+                apply_decision(job, decision, snapshot, version=CONFIG.version, decide_s=decide_s)
+        except (Conflict, PolicyError, IntegrityError) as error:
+            # A lost race (a device was taken, a row has moved): the world is looked at anew.
+            _log.info("decision undone", job_id=job.id, key=decision.key, error=str(error))
+            job.refresh_from_db()
+            return _again_soon(plan), 0
+        made += 1
+        job.refresh_from_db()
+        _log.info("decided", job_id=job.id, rule=decision.rule, choice=decision.choice, key=decision.key)
+    return plan, made
+
+
+def _resumes_from_damage(job: Job, decision: Decision) -> bool:
+    """The decision would resume from a checkpoint that does not read back (now distrusted)."""
+    paths = [a.resume_path for a in decision.actions if isinstance(a, PlaceAttempt) and a.resume_path]
+    return any(distrust_if_damaged(job, path) for path in paths)
+
+
+def _again_soon(plan: Plan) -> Plan:
+    """The same plan, to be looked at again in RETRY_S."""
+    return Plan(decisions=plan.decisions, next_look_s=now_s() + RETRY_S)
+
+
+def _store_next_look(job: Job, plan: Plan) -> None:
+    due = from_s(plan.next_look_s) if plan.next_look_s is not None else None
+    Job.objects.filter(pk=job.pk).update(due_at=None if job.state in TERMINAL else due)

@@ -1,0 +1,162 @@
+"""A rank's own reports: steps, flushes, installs, catch-up, saves, the end.
+
+Reports of an incarnation that is out (evicted, or of an ended attempt) change nothing but
+a counter and the certificate's evidence: the epoch fences them.
+"""
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from controlplane.checkpoints import services as checkpoints
+from controlplane.jobs.models import Job, Rank, Replica
+from controlplane.jobs.services import publish_job, publish_replica, refresh_job, transition_rank
+from controlplane.protocol.errors import IdentityMismatch
+from controlplane.protocol.membership import Flush
+from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, StepReport, TrainingDone, ViewInstalled
+from controlplane.protocol.states import AttemptState, RankState, ReplicaState
+from controlplane.recovery import signals
+from controlplane.recovery.models import FlushRow, ViewRow
+from controlplane.runtime import counters
+from controlplane.runtime.clock import iso
+
+if TYPE_CHECKING:
+    from controlplane.recovery.facts import Facts
+
+
+def is_fenced(rank: Rank) -> bool:
+    """Its incarnation is out: what it reports must not count."""
+    replica = rank.replica
+    return replica.state == ReplicaState.EVICTED or replica.attempt.state == AttemptState.ENDED
+
+
+def _step(facts: "Facts", rank: Rank, said: StepReport) -> None:
+    job = facts.jobs[rank.replica.attempt.job_id]
+    if is_fenced(rank) and not _was_member(rank, said.epoch):
+        counters.count(facts.node.name, "stale_step", detail=f"step {said.step} of epoch {said.epoch}")
+        return
+    if rank.state == RankState.INITIALIZING:
+        transition_rank(rank, RankState.TRAINING, f"trains in epoch {said.epoch}")
+    elif rank.state in (RankState.HUNG, RankState.LOST):
+        transition_rank(rank, RankState.TRAINING, "it moves again")
+    if said.loss is not None and not math.isfinite(said.loss):
+        _nan(facts, rank, said)
+    facts.merge.add(job, rank, said, facts.at)
+
+
+def _was_member(rank: Rank, epoch: int) -> bool:
+    """A step committed in an epoch that it was a member of did happen, however late it is told."""
+    view = ViewRow.objects.filter(job_id=rank.replica.attempt.job_id, epoch=epoch).first()
+    mine = {"replica": rank.replica.index, "incarnation": rank.replica.incarnation}
+    return view is not None and any(mine.items() <= member.items() for member in view.view["members"])
+
+
+def _nan(facts: "Facts", rank: Rank, said: StepReport) -> None:
+    facts.touched.add(rank.replica.attempt.job_id)
+    job_id = rank.replica.attempt.job_id
+    signals.raise_signal(
+        "nan_loss",
+        f"nan_loss:{job_id}:{rank.replica.attempt.number}",
+        sentence=f"The loss of step {said.step} is not a number.",
+        job_id=job_id,
+        node_id=facts.node.id,
+        replica=rank.replica.index,
+        incarnation=rank.replica.incarnation,
+        rank=rank.rank,
+        value=float(said.step),
+        evidence={"step": said.step, "epoch": said.epoch},
+        seen_at=facts.at,
+    )
+
+
+def _flush(facts: "Facts", rank: Rank, said: Flush) -> None:
+    replica = rank.replica
+    mine = (replica.attempt.job_id, replica.attempt.number, replica.index, replica.incarnation, rank.rank)
+    if (said.job_id, said.attempt, said.replica, said.incarnation, said.rank) != mine:
+        raise IdentityMismatch(f"rank {mine} flushed as {said}")
+    view = ViewRow.objects.filter(job_id=said.job_id, epoch=said.epoch).first()
+    if view is None or view.install is not None:
+        counters.count(facts.node.name, "stale_flush", detail=f"epoch {said.epoch}")
+        return
+    flush = msgspec.to_builtins(said)
+    facts.touched.add(said.job_id)
+    FlushRow.objects.update_or_create(
+        view=view, replica=said.replica, rank=said.rank, defaults={"flush": flush}, create_defaults={"flush": flush}
+    )
+    FlushRow.objects.filter(view=view, replica=said.replica, rank=said.rank).update(at=facts.at)
+
+
+def _outer_error(facts: "Facts", rank: Rank, said: OuterError) -> None:
+    replica = rank.replica
+    job_id = replica.attempt.job_id
+    current = facts.jobs[job_id].epoch
+    if is_fenced(rank) or said.epoch != current:
+        counters.count(facts.node.name, "stale_outer_error", detail=f"epoch {said.epoch}, the job is in {current}")
+        return
+    facts.touched.add(job_id)
+    signals.raise_signal(
+        "outer_error",
+        f"outer_error:{job_id}:{said.epoch}:{replica.index}:{rank.rank}",
+        sentence=f"Replica {replica.index} could not exchange in epoch {said.epoch}: {said.error[:200]}",
+        job_id=job_id,
+        node_id=facts.node.id,
+        replica=replica.index,
+        incarnation=replica.incarnation,
+        rank=rank.rank,
+        value=float(said.step),
+        evidence={"epoch": said.epoch, "step": said.step, "error": said.error[:300]},
+        seen_at=facts.at,
+    )
+
+
+def _caught_up(facts: "Facts", rank: Rank, said: CaughtUp) -> None:
+    facts.touched.add(rank.replica.attempt.job_id)
+    replica = rank.replica
+    if is_fenced(rank) or replica.caught_up is not None:
+        return
+    told = {**msgspec.to_builtins(said), "at": iso(facts.at)}
+    Replica.objects.filter(pk=replica.pk).update(caught_up=told, contributing=True, contributed=True)
+    replica.caught_up, replica.contributing = told, True
+    sentence = f"Replica {replica.index} replayed {said.replayed_steps} steps and counts from step {said.step} on."
+    publish_replica(replica, "replica.caught_up", sentence)
+
+
+def _view_installed(facts: "Facts", rank: Rank, said: ViewInstalled) -> None:
+    rows = ViewRow.objects.filter(job_id=rank.replica.attempt.job_id, epoch=said.epoch, installed_at=None)
+    rows.update(installed_at=facts.at)
+    if rank.state == RankState.INITIALIZING and not is_fenced(rank):
+        transition_rank(rank, RankState.TRAINING, f"is in epoch {said.epoch}")
+
+
+def _checkpoint(facts: "Facts", rank: Rank, said: CheckpointReport) -> None:
+    attempt = rank.replica.attempt
+    job = facts.jobs[attempt.job_id]
+    checkpoints.report(job, attempt, said, at=facts.at, fenced=is_fenced(rank))
+    if said.state == "writing" and rank.state == RankState.TRAINING:
+        transition_rank(rank, RankState.CHECKPOINTING, f"saves step {said.step}")
+    if said.state != "writing" and rank.state == RankState.CHECKPOINTING:
+        transition_rank(rank, RankState.TRAINING, f"saved step {said.step}")
+
+
+def _done(facts: "Facts", rank: Rank, said: TrainingDone) -> None:
+    facts.touched.add(rank.replica.attempt.job_id)
+    job = facts.jobs[rank.replica.attempt.job_id]
+    if is_fenced(rank) or job.trained:
+        return
+    Job.objects.filter(pk=job.pk).update(trained=True)
+    job.trained = True
+    publish_job(job, "job.trained", f"All {said.step} steps of {job.name} are committed.")
+    refresh_job(job.id)
+
+
+HANDLERS: dict[type, Callable[["Facts", Rank, Any], None]] = {
+    StepReport: _step,
+    Flush: _flush,
+    OuterError: _outer_error,
+    CaughtUp: _caught_up,
+    ViewInstalled: _view_installed,
+    CheckpointReport: _checkpoint,
+    TrainingDone: _done,
+}

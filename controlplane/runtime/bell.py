@@ -1,0 +1,61 @@
+"""The bell of a job: look at it soon.
+
+The truth of a ring is `Job.due_at`, written with the change itself; this sends the
+Celery task that makes it fast. A daemon thread sends, so nobody waits for a broker; a
+ring that cannot be sent is dropped, and the sentinel finds the overdue row.
+"""
+
+import threading
+
+from celery import current_app
+from kombu.exceptions import KombuError
+
+from controlplane.runtime import bus
+from controlplane.runtime.logs import get
+
+RECONCILE_TASK = "controlplane.recovery.tasks.reconcile_job"
+MAX_WAITING = 10_000
+EXPIRES_S = 30
+
+_log = get(__name__)
+
+
+class Bell:
+    """Coalesces rings of the same job until they are sent."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, None] = {}
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def ring(self, job_id: str) -> None:
+        """Never blocks, never fails."""
+        with self._lock:
+            if len(self._waiting) < MAX_WAITING:
+                self._waiting[job_id] = None
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="bell", daemon=True)
+                self._thread.start()
+        self._wake.set()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            with self._lock:
+                job_ids, self._waiting = list(self._waiting), {}
+            for job_id in job_ids:
+                self._send(job_id)
+
+    def _send(self, job_id: str) -> None:
+        if not bus.ping():
+            return
+        try:
+            current_app.send_task(RECONCILE_TASK, [job_id], retry=False, expires=EXPIRES_S, ignore_result=True)
+        except (KombuError, OSError, RuntimeError) as error:
+            _log.info("bell not sent, the sentinel will look", job_id=job_id, error=str(error))
+
+
+_bell = Bell()
+ring = _bell.ring

@@ -1,0 +1,25 @@
+"""Counts of refused and dropped input, so that nothing is thrown away in silence."""
+
+from django.db import transaction
+from django.db.models import F
+
+from controlplane.runtime.clock import now
+from controlplane.runtime.models import FrameCounter
+
+DETAIL_MAX = 500
+
+
+def count(node_name: str, reason: str, *, number: int = 1, detail: str = "") -> None:
+    """Add to a counter. `node_name` "?" for a peer that is not known."""
+    fields = {"last_at": now(), "last_detail": detail[:DETAIL_MAX]}
+    changed = FrameCounter.objects.filter(node_name=node_name, reason=reason).update(
+        count=F("count") + number, **fields
+    )
+    if changed:
+        return
+    with transaction.atomic():
+        row, made = FrameCounter.objects.get_or_create(
+            node_name=node_name, reason=reason, defaults={"count": number, **fields}
+        )
+        if not made:
+            FrameCounter.objects.filter(pk=row.pk).update(count=F("count") + number, **fields)

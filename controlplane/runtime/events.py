@@ -1,0 +1,175 @@
+"""The event log. What changed, in one gap-free order, written with the change itself.
+
+Theory of operation. Inside `unit_of_work()` services call `publish`; the events are
+kept aside and numbered last, just before the commit: the stream's row lock orders
+commits, so it is held for the shortest time and always taken after every other lock
+(else two units would wait for each other). Patches may be callables: they are taken at
+the end, so an event always carries what the unit leaves behind. After the commit a bell
+rings; readers follow the table by cursor, so a lost bell costs latency alone.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F
+
+from controlplane.runtime import bus
+from controlplane.runtime.clock import now
+from controlplane.runtime.models import Event, EventStream
+
+ALL = "all"
+MAX_EVENTS_A_UNIT = 20_000
+# What a patch never carries: it moves without an event (pictures and polls bring it).
+VOLATILE_KEYS = frozenset(
+    {
+        "live", "last_seen_age_s", "last_checkpoint_age_s", "work_at_risk_s", "eta_s", "ettr", "agent_cpu_ratio",
+        "agent_rss_bytes", "ranks_running",
+    }
+)  # fmt: skip
+Patch = dict[str, Any] | Callable[[], dict[str, Any]] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    kind: str
+    sentence: str
+    job_id: str
+    node_id: str
+    entity: str
+    entity_id: str
+    patch: Patch
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+_drafts: ContextVar[list[_Draft] | None] = ContextVar("holdfast_event_drafts", default=None)
+
+
+@contextmanager
+def unit_of_work() -> Iterator[None]:
+    """One transaction with its events. Nested units join the outer one."""
+    if _drafts.get() is not None:
+        yield
+        return
+    with transaction.atomic():
+        drafts: list[_Draft] = []
+        token = _drafts.set(drafts)
+        try:
+            yield
+            _write(drafts)
+        finally:
+            _drafts.reset(token)
+
+
+@contextmanager
+def attempt() -> Iterator[None]:
+    """A part of a unit that may fail alone: its rows and its events are both undone,
+    then the error goes on to the caller."""
+    drafts = _drafts.get()
+    assert drafts is not None, "attempt() belongs inside unit_of_work()"
+    mark = len(drafts)
+    try:
+        with transaction.atomic():
+            yield
+    except BaseException:
+        del drafts[mark:]
+        raise
+
+
+def publish(
+    kind: str,
+    sentence: str,
+    *,
+    job_id: str = "",
+    node_id: str = "",
+    entity: str = "",
+    entity_id: str = "",
+    patch: Patch = None,
+    data: dict[str, Any] | None = None,
+) -> None:
+    """Record an event in the current unit of work (or in one of its own). An empty sentence
+    marks a mere refresh of a summary: told once a unit, not shown as history."""
+    draft = _Draft(
+        kind=kind,
+        sentence=sentence,
+        job_id=job_id,
+        node_id=node_id,
+        entity=entity,
+        entity_id=entity_id,
+        patch=patch,
+        data=data or {},
+    )
+    with unit_of_work():
+        drafts = _drafts.get()
+        assert drafts is not None
+        if not sentence and any(d.kind == kind and d.entity_id == entity_id for d in drafts):
+            # A mere refresh of a summary; the one that is there will carry the newest state.
+            return
+        assert len(drafts) < MAX_EVENTS_A_UNIT, "a unit of work this large belongs in several"
+        drafts.append(draft)
+
+
+def newest_seq() -> int:
+    """Sequence number of the newest committed event; 0 for none."""
+    return EventStream.objects.filter(name=ALL).values_list("seq", flat=True).first() or 0
+
+
+def oldest_seq() -> int:
+    """The oldest event still kept; 0 for none."""
+    return Event.objects.order_by("seq").values_list("seq", flat=True).first() or 0
+
+
+def without_volatile(value: Any) -> Any:
+    """The same JSON without VOLATILE_KEYS, at every depth."""
+    if isinstance(value, dict):
+        return {k: without_volatile(v) for k, v in value.items() if k not in VOLATILE_KEYS}
+    if isinstance(value, list):
+        return [without_volatile(item) for item in value]
+    return value
+
+
+def _write(drafts: list[_Draft]) -> None:
+    """Number and insert. Job streams are locked in order of id, the global one last."""
+    if not drafts:
+        return
+    patches = [without_volatile(draft.patch() if callable(draft.patch) else draft.patch) for draft in drafts]
+    counts = Counter(draft.job_id for draft in drafts if draft.job_id)
+    next_of = {job_id: _reserve(job_id, counts[job_id]) for job_id in sorted(counts)}
+    seq = _reserve(ALL, len(drafts))
+    at = now()
+    rows = []
+    for offset, (draft, patch) in enumerate(zip(drafts, patches, strict=True)):
+        job_seq = next_of.get(draft.job_id)
+        if job_seq is not None:
+            next_of[draft.job_id] = job_seq + 1
+        rows.append(
+            Event(
+                seq=seq + offset,
+                at=at,
+                kind=draft.kind,
+                sentence=draft.sentence,
+                job_id=draft.job_id,
+                job_seq=job_seq,
+                node_id=draft.node_id,
+                entity=draft.entity,
+                entity_id=draft.entity_id,
+                patch=patch,
+                data=draft.data,
+            )
+        )
+    Event.objects.bulk_create(rows)
+    last = seq + len(rows) - 1
+    transaction.on_commit(lambda: bus.ring_seq(last))
+
+
+def _reserve(name: str, count: int) -> int:
+    """Take `count` numbers of a stream; returns the first. Holds the row until commit."""
+    taken = EventStream.objects.filter(name=name).update(seq=F("seq") + count)
+    if not taken:
+        EventStream.objects.get_or_create(name=name)
+        EventStream.objects.filter(name=name).update(seq=F("seq") + count)
+    return EventStream.objects.values_list("seq", flat=True).get(name=name) - count + 1

@@ -1,0 +1,55 @@
+"""Locks. Order everywhere: job rows (by id), fleet, node rows, event streams.
+
+PostgreSQL locks rows and advisory keys; SQLite lets one writer in at BEGIN IMMEDIATE,
+which is stronger, so there the same calls only read.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from django.db import OperationalError, close_old_connections, connection, models
+
+from controlplane.runtime.logs import get
+
+FLEET_KEY = 0x486F6C64
+TRIES = 4
+BACKOFF_S = 0.05
+
+M = TypeVar("M", bound=models.Model)
+T = TypeVar("T")
+_log = get(__name__)
+
+
+def lock_row(model: type[M], pk: str | int) -> M | None:
+    """The row, held until commit; None if there is none."""
+    return model._default_manager.select_for_update().filter(pk=pk).first()
+
+
+def lock_rows(model: type[M], pks: Iterable[str]) -> dict[str, M]:
+    """Several rows, locked in order of their key, by key."""
+    rows = model._default_manager.select_for_update().filter(pk__in=set(pks)).order_by("pk")
+    return {row.pk: row for row in rows}
+
+
+def lock_fleet() -> None:
+    """One placement at a time over the whole fleet, until commit."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [FLEET_KEY])
+
+
+def retrying(work: Callable[[], T], what: str) -> T:
+    """Run a whole transaction; repeat it when the database says busy, deadlock or away.
+    The last error goes to the caller."""
+    for number in range(1, TRIES + 1):
+        try:
+            return work()
+        except OperationalError as error:
+            if connection.in_atomic_block or number == TRIES:
+                raise
+            _log.warning("database refused, trying again", what=what, error=str(error), number=number)
+            close_old_connections()
+            time.sleep(BACKOFF_S * number * (1.0 + random.random()))
+    raise AssertionError("unreachable")

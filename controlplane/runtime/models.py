@@ -1,0 +1,54 @@
+"""The event log, and what we know of our own processes."""
+
+from django.db import models
+
+
+class EventStream(models.Model):
+    """Newest sequence number of a stream: "all", or a job's id. Its row lock orders commits."""
+
+    name = models.CharField(primary_key=True, max_length=40)
+    seq = models.BigIntegerField(default=0)
+
+
+class Event(models.Model):
+    """Something that happened, immutable. `seq` is global, gap-free and in commit order;
+    `job_seq` is gap-free per job. `entity`, `entity_id`, `patch`: the new summary of what
+    changed, for the browser's reducer (snapshot + events == fresh snapshot)."""
+
+    seq = models.BigIntegerField(unique=True)
+    at = models.DateTimeField()
+    kind = models.CharField(max_length=60)
+    sentence = models.TextField(blank=True)
+    job_id = models.CharField(max_length=32, blank=True, db_index=True)
+    job_seq = models.BigIntegerField(null=True)
+    node_id = models.CharField(max_length=32, blank=True, db_index=True)
+    entity = models.CharField(max_length=24, blank=True)
+    entity_id = models.CharField(max_length=64, blank=True)
+    patch = models.JSONField(null=True)
+    data = models.JSONField(default=dict)
+
+
+class ProcessBeat(models.Model):
+    """Liveness of web, sentinel, worker and beat processes. `canary_at`: last end-to-end
+    task (worker). `term` fences the sentinel's leadership."""
+
+    name = models.CharField(primary_key=True, max_length=60)
+    role = models.CharField(max_length=20)
+    pid = models.IntegerField()
+    started_at = models.DateTimeField()
+    beat_at = models.DateTimeField()
+    term = models.BigIntegerField(default=0)
+    detail = models.JSONField(default=dict)
+
+
+class FrameCounter(models.Model):
+    """Refused and dropped input, by node and reason (malformed, duplicate, gap, stale...)."""
+
+    node_name = models.CharField(max_length=100)
+    reason = models.CharField(max_length=40)
+    count = models.BigIntegerField(default=0)
+    last_at = models.DateTimeField()
+    last_detail = models.TextField(blank=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["node_name", "reason"], name="frame_counter_once")]

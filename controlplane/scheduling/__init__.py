@@ -1,0 +1,1 @@
+"""Gang placement of pending jobs and reservations of spares."""

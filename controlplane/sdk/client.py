@@ -1,0 +1,132 @@
+"""The synchronous client."""
+
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import httpx
+import msgspec
+import stamina
+
+from controlplane.protocol import rest
+from controlplane.sdk import calls, retry, sse
+from controlplane.sdk.calls import API, Call, Page
+from controlplane.sdk.errors import ApiError, SdkError, UnavailableError, error_for
+from controlplane.sdk.resources import Decisions, Demo, Incidents, Jobs, Nodes, Tokens
+
+
+class Client:
+    """Speaks to one server. Thread-safe as httpx's client is; close it or use `with`.
+
+    `timeout_s` bounds one request, `deadline_s` a call with its retries; `transport`
+    replaces the network (an in-process server, for instance).
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str = "",
+        timeout_s: float = 10.0,
+        deadline_s: float = retry.DEADLINE_S,
+        attempts: int = retry.ATTEMPTS,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        headers = {"User-Agent": "holdfast-sdk"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        # No redirects: they would carry the token to another host.
+        self._http = httpx.Client(
+            base_url=url.rstrip("/") + API, headers=headers, timeout=timeout_s, transport=transport
+        )
+        self._attempts, self._deadline_s = attempts, deadline_s
+        group = (self.run, self._iterate, self.watch)
+        self.jobs, self.nodes, self.incidents = Jobs(*group), Nodes(*group), Incidents(*group)
+        self.decisions, self.tokens, self.demo = Decisions(*group), Tokens(*group), Demo(*group)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def me(self) -> rest.Me:
+        """Who the server thinks I am."""
+        answer: rest.Me = self.run(calls.get("/me", rest.Me))
+        return answer
+
+    def version(self) -> rest.Version:
+        """Of the server."""
+        answer: rest.Version = self.run(calls.get("/version", rest.Version))
+        return answer
+
+    def overview(self) -> rest.Overview:
+        """The fleet on one page."""
+        answer: rest.Overview = self.run(calls.get("/overview", rest.Overview))
+        return answer
+
+    def watch(self, since: int = 0, job_id: str | None = None) -> Iterator[rest.Event]:
+        """Events from `since` on, for ever; a lost connection is taken up again where it
+        broke. An event of kind "resync" means: some are no longer kept, read anew."""
+        reader = sse.Reader(since)
+        timeout = httpx.Timeout(10.0, read=sse.READ_TIMEOUT_S)
+        while True:
+            params = {"since": str(reader.since)} | ({"job_id": job_id} if job_id else {})
+            try:
+                with self._http.stream("GET", "/events/watch", params=params, timeout=timeout) as response:
+                    if response.status_code not in (200, *calls.RETRIED_STATUSES):
+                        response.read()
+                        raise _error(response)
+                    for line in response.iter_lines():
+                        event = reader.feed(line)
+                        if event is not None:
+                            yield event
+            except httpx.TransportError:
+                pass
+            time.sleep(sse.RECONNECT_S)
+
+    def run(self, call: Call[Any]) -> Any:
+        """Send one call. Raises the tree of `sdk.errors`."""
+        attempts = self._attempts if call.repeatable else 1
+        try:
+            response = self._attempt(call, attempts)
+        except retry.TryAgain as error:
+            response = error.response
+        except httpx.HTTPError as error:
+            raise UnavailableError(f"{self._http.base_url.host}: {error or type(error).__name__}") from error
+        except httpx.InvalidURL as error:
+            raise UnavailableError(f"not an address: {error}") from error
+        if response.status_code >= 300:
+            raise _error(response)
+        try:
+            return calls.decode(call, response.status_code, response.content)
+        except msgspec.DecodeError as error:
+            raise SdkError(f"the server's answer to {call.path} is not as expected: {error}") from error
+
+    def _attempt(self, call: Call[Any], attempts: int) -> httpx.Response:
+        for attempt in stamina.retry_context(
+            on=retry.should_retry, attempts=attempts, timeout=self._deadline_s, wait_max=retry.WAIT_MAX_S
+        ):
+            with attempt:
+                response = self._http.request(
+                    call.method, call.path, params=call.params, content=call.body, headers=call.headers()
+                )
+                return retry.raise_if_transient(response)
+        raise AssertionError("unreachable: the loop returns or raises")
+
+    def _iterate(self, call: Call[Any]) -> Iterator[Any]:
+        while True:
+            page: Page[Any] = self.run(call)
+            yield from page.items
+            if page.next is None:
+                return
+            call = msgspec.structs.replace(call, params={**call.params, "cursor": page.next})
+
+
+def _error(response: httpx.Response) -> ApiError:
+    return error_for(calls.problem_of(response.status_code, response.content, response.headers.get("Content-Type", "")))

@@ -1,0 +1,176 @@
+"""The API's methods, grouped as people say them, as calls. A client runs them.
+
+Each method returns what its runner returns: the typed answer for `Client`, an
+awaitable of it for `AsyncClient`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from controlplane.protocol import rest
+from controlplane.sdk import calls
+from controlplane.sdk.calls import Call, Page
+
+Runner = Callable[[Call[Any]], Any]
+Iterate = Callable[[Call[Any]], Any]
+Watch = Callable[[int, str | None], Any]
+
+
+class _Group:
+    """`run` sends one call, `pages` iterates over a list's pages, `follow` over events."""
+
+    def __init__(self, run: Runner, pages: Iterate, follow: Watch) -> None:
+        self._run, self._pages, self._follow = run, pages, follow
+
+
+class Jobs(_Group):
+    """Training jobs."""
+
+    def submit(self, spec: Mapping[str, Any] | str | bytes, *, key: str = "") -> Any:
+        """A mapping, or YAML text. Repeating with the same `key` makes one job."""
+        return self._run(calls.submit(spec, key=key))
+
+    def dry_run(self, spec: Mapping[str, Any] | str | bytes) -> Any:
+        """What a submit would do, as a DryRun."""
+        return self._run(calls.submit(spec, dry_run=True))
+
+    def get(self, job_id: str) -> Any:
+        """JobDetail."""
+        return self._run(calls.get(calls.one("jobs", job_id), rest.JobDetail))
+
+    def list(self, *, state: str | None = None, q: str | None = None, limit: int | None = None) -> Any:
+        """Iterates over every Job, newest first; `limit` rows a page."""
+        return self._pages(calls.get("/jobs", Page[rest.Job], state=state, q=q, limit=limit))
+
+    def page(self, **params: Any) -> Any:
+        """One Page of Jobs; `state`, `q`, `limit`, `cursor`."""
+        return self._run(calls.get("/jobs", Page[rest.Job], **params))
+
+    def cancel(self, job_id: str, reason: str) -> Any:
+        """Stop it for good."""
+        return self._act(job_id, "cancel", {"reason": reason})
+
+    def checkpoint(self, job_id: str, reason: str) -> Any:
+        """Save at the next step boundary."""
+        return self._act(job_id, "checkpoint", {"reason": reason})
+
+    def evict_replica(self, job_id: str, replica: int, reason: str) -> Any:
+        """Take one replica out; the others go on."""
+        return self._act(job_id, "evict-replica", {"replica": replica, "reason": reason})
+
+    def replicas(self, job_id: str) -> Any:
+        """Iterates over replica incarnations with their ranks."""
+        return self._pages(calls.get(calls.one("jobs", job_id, "/replicas"), Page[rest.Replica]))
+
+    def steps(self, job_id: str, *, since_step: int | None = None, attempt: int | None = None) -> Any:
+        """Committed steps, oldest first: one Page."""
+        path = calls.one("jobs", job_id, "/steps")
+        return self._run(calls.get(path, Page[rest.Step], since_step=since_step, attempt=attempt))
+
+    def events(self, job_id: str, *, after_seq: int | None = None, limit: int | None = None) -> Any:
+        """Events of the job, oldest first: one Page."""
+        path = calls.one("jobs", job_id, "/events")
+        return self._run(calls.get(path, Page[rest.Event], after_seq=after_seq, limit=limit))
+
+    def decisions(self, job_id: str, *, routine: bool | None = None) -> Any:
+        """Iterates over decisions, newest first."""
+        return self._pages(calls.get(calls.one("jobs", job_id, "/decisions"), Page[rest.Decision], routine=routine))
+
+    def incidents(self, job_id: str) -> Any:
+        """Iterates over incidents, newest first."""
+        return self._pages(calls.get(calls.one("jobs", job_id, "/incidents"), Page[rest.Incident]))
+
+    def commands(self, job_id: str) -> Any:
+        """Iterates over orders to agents, newest first."""
+        return self._pages(calls.get(calls.one("jobs", job_id, "/commands"), Page[rest.Command]))
+
+    def checkpoints(self, job_id: str) -> Any:
+        """Iterates over checkpoints, newest first."""
+        return self._pages(calls.get(calls.one("jobs", job_id, "/checkpoints"), Page[rest.Checkpoint]))
+
+    def logs(self, job_id: str, *, replica: int | None = None, rank: int | None = None, tail: int | None = None) -> Any:
+        """The end of a rank's output, as a Log."""
+        path = calls.one("jobs", job_id, "/logs")
+        return self._run(calls.get(path, rest.Log, replica=replica, rank=rank, tail=tail))
+
+    def watch(self, job_id: str, *, since: int = 0) -> Any:
+        """Iterates over the job's events for ever, across reconnects, from `since`."""
+        return self._follow(since, job_id)
+
+    def _act(self, job_id: str, verb: str, body: Mapping[str, Any]) -> Any:
+        return self._run(calls.post(calls.one("jobs", job_id, f":{verb}"), body, rest.Accepted))
+
+
+class Nodes(_Group):
+    """Machines and their devices."""
+
+    def list(self, *, limit: int | None = None) -> Any:
+        """Iterates over every Node."""
+        return self._pages(calls.get("/nodes", Page[rest.Node], limit=limit))
+
+    def get(self, node_id: str) -> Any:
+        """NodeDetail."""
+        return self._run(calls.get(calls.one("nodes", node_id), rest.NodeDetail))
+
+    def series(self, node_id: str, *, window_s: float = 600.0, max_points: int = 300) -> Any:
+        """Histories of its devices."""
+        path = calls.one("nodes", node_id, "/series")
+        return self._run(calls.get(path, rest.Series, window_s=window_s, max_points=max_points))
+
+    def cordon(self, node_id: str, reason: str) -> Any:
+        """Give it no new work."""
+        return self._run(calls.post(calls.one("nodes", node_id, ":cordon"), {"reason": reason}, rest.Accepted))
+
+    def uncordon(self, node_id: str, reason: str) -> Any:
+        """Let it take work again."""
+        return self._run(calls.post(calls.one("nodes", node_id, ":uncordon"), {"reason": reason}, rest.Accepted))
+
+
+class Incidents(_Group):
+    """Things to investigate."""
+
+    def list(self, *, state: str | None = None) -> Any:
+        """Iterates, newest first."""
+        return self._pages(calls.get("/incidents", Page[rest.Incident], state=state))
+
+    def get(self, incident_id: str) -> Any:
+        """IncidentDetail."""
+        return self._run(calls.get(calls.one("incidents", incident_id), rest.IncidentDetail))
+
+
+class Decisions(_Group):
+    """What was decided, and why."""
+
+    def get(self, decision_id: str) -> Any:
+        """Decision with its commands."""
+        return self._run(calls.get(calls.one("decisions", decision_id), rest.Decision))
+
+
+class Tokens(_Group):
+    """API tokens."""
+
+    def list(self) -> Any:
+        """Iterates over mine."""
+        return self._pages(calls.get("/tokens", Page[rest.Token]))
+
+    def create(self, name: str, *, scope: str = "read", expires_in_s: float | None = None) -> Any:
+        """Token whose `token` is told this once."""
+        body = {"name": name, "scope": scope, "expires_in_s": expires_in_s}
+        return self._run(calls.post("/tokens", body, rest.Token))
+
+    def revoke(self, token_id: str) -> Any:
+        """At once and for good."""
+        return self._run(calls.post(calls.one("tokens", token_id, ":revoke"), {}, rest.Accepted))
+
+
+class Demo(_Group):
+    """Faults on request; only where the server runs as a demo."""
+
+    def faults(self) -> Any:
+        """What can be broken: one Page of Faults."""
+        return self._run(calls.get("/demo/faults", Page[rest.Fault]))
+
+    def inject(self, kind: str, **target: Any) -> Any:
+        """Break something; `target` as the fault's `needs` say."""
+        body = {"kind": kind} | {name: value for name, value in target.items() if value is not None}
+        return self._run(calls.post("/demo/faults", body, rest.Accepted))

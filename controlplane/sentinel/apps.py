@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class SentinelConfig(AppConfig):
+    name = "controlplane.sentinel"
+    label = "sentinel"

@@ -1,0 +1,117 @@
+"""From the picture to findings. Pure: what is silent, which device is at risk.
+
+Silence is only reported while our own side could have heard; risk has hysteresis, so that
+a score that trembles at its limit alarms once.
+"""
+
+from dataclasses import dataclass, field
+
+from controlplane.sentinel.fleetmap import FleetMap, JobLimits
+from controlplane.sentinel.picture import Picture
+
+# More than this share of the connected nodes silent at once says more about us than about them.
+BLIND_SHARE = 0.5
+BLIND_MIN_NODES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """`node_id` was not heard for `silent_s`, its job allows `limit_s`."""
+
+    node_id: str
+    job_id: str
+    silent_s: float
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RiskMove:
+    """`alarm`: the score reached its limit; else it was below long enough."""
+
+    node_id: str
+    index: int
+    job_id: str | None
+    score: float
+    limit: float
+    alarm: bool
+
+
+@dataclass(slots=True)
+class RiskState:
+    """One device's latch. `below_since_s`: since when the score is under the limit."""
+
+    alarmed: bool = False
+    below_since_s: float | None = None
+
+
+@dataclass(slots=True)
+class RiskLatch:
+    """All latches, by (node, device index)."""
+
+    states: dict[tuple[str, int], RiskState] = field(default_factory=dict)
+
+    def step(self, picture: Picture, fleet: FleetMap, now_s: float) -> list[RiskMove]:
+        """Moves since the last step, in order of node and device."""
+        moves = []
+        for key in sorted(picture.slots):
+            device = fleet.devices.get(key)
+            risk = picture.risk_of(*key)
+            if device is None or risk is None:
+                continue
+            limits = fleet.limits.get(device.job_id or "", JobLimits())
+            state = self.states.setdefault(key, RiskState(alarmed=(device.risk or 0.0) >= limits.risk))
+            alarm = _latch(state, risk, limits, now_s)
+            if alarm is not None:
+                node_id, index = key
+                moves.append(
+                    RiskMove(
+                        node_id=node_id,
+                        index=index,
+                        job_id=device.job_id,
+                        score=risk,
+                        limit=limits.risk,
+                        alarm=alarm,
+                    )
+                )
+        return moves
+
+
+def _latch(state: RiskState, risk: float, limits: JobLimits, now_s: float) -> bool | None:
+    """True: alarm now; False: all clear now; None: nothing new."""
+    if risk >= limits.risk:
+        state.below_since_s = None
+        if state.alarmed:
+            return None
+        state.alarmed = True
+        return True
+    if not state.alarmed:
+        return None
+    if state.below_since_s is None:
+        state.below_since_s = now_s
+    if now_s - state.below_since_s < limits.hysteresis_s:
+        return None
+    state.alarmed, state.below_since_s = False, None
+    return False
+
+
+def find_silent(picture: Picture, fleet: FleetMap, now_s: float, *, frame_interval_s: float) -> list[Silence]:
+    """Nodes with ranks that have not been heard for longer than a job of theirs allows (and
+    never less than two frames), by node and job."""
+    found = []
+    for node_id in sorted(fleet.jobs_on):
+        info = fleet.nodes.get(node_id)
+        if info is None or node_id not in picture.nodes:
+            continue
+        silent_s = picture.silent_s(node_id, now_s)
+        for job_id in sorted(fleet.jobs_on[node_id]):
+            limit_s = max(fleet.limits.get(job_id, JobLimits()).silence_s, 2.0 * frame_interval_s)
+            if silent_s >= limit_s:
+                found.append(Silence(node_id=node_id, job_id=job_id, silent_s=silent_s, limit_s=limit_s))
+    return found
+
+
+def mostly_silent(picture: Picture, fleet: FleetMap, now_s: float, *, limit_s: float) -> bool:
+    """So many connected nodes are silent at once that the fault is rather ours."""
+    connected = [node_id for node_id, info in fleet.nodes.items() if info.connected and node_id in picture.nodes]
+    silent = sum(picture.silent_s(node_id, now_s) >= limit_s for node_id in connected)
+    return len(connected) >= BLIND_MIN_NODES and silent > BLIND_SHARE * len(connected)

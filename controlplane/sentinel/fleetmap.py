@@ -1,0 +1,93 @@
+"""What the sentinel must know from the tables, refreshed once a second: which nodes and
+devices there are, which rank was placed where, which limits hold there."""
+
+from dataclasses import dataclass, field
+
+from controlplane.fleet.models import Device, Node
+from controlplane.jobs.models import Job, Rank
+from controlplane.jobs.numbers import spec_of
+from controlplane.policy.risk import WINDOW_SAMPLES
+from controlplane.protocol.launch import RankRef
+
+DEFAULT_RISK = 0.30
+DEFAULT_HYSTERESIS_S = 30.0
+DEFAULT_SILENCE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    """`since_closed_s`: Unix time at which its connection closed; None while connected."""
+
+    name: str
+    connected: bool
+    since_closed_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceInfo:
+    """`job_id` of the unreleased rank on it."""
+
+    id: str
+    present: bool
+    risk: float | None
+    job_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLimits:
+    """From the job's spec."""
+
+    silence_s: float = DEFAULT_SILENCE_S
+    risk: float = DEFAULT_RISK
+    hysteresis_s: float = DEFAULT_HYSTERESIS_S
+    window_samples: int = WINDOW_SAMPLES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetMap:
+    """`placed`: every unreleased rank and its node; `jobs_on`: node to its jobs."""
+
+    nodes: dict[str, NodeInfo] = field(default_factory=dict)
+    devices: dict[tuple[str, int], DeviceInfo] = field(default_factory=dict)
+    placed: dict[RankRef, str] = field(default_factory=dict)
+    jobs_on: dict[str, set[str]] = field(default_factory=dict)
+    limits: dict[str, JobLimits] = field(default_factory=dict)
+
+
+def read_map() -> FleetMap:
+    """Four queries."""
+    nodes = {
+        node.id: NodeInfo(
+            name=node.name,
+            connected=node.connected,
+            since_closed_s=None if node.connected or not node.disconnected_at else node.disconnected_at.timestamp(),
+        )
+        for node in Node.objects.filter(revoked_at=None)
+    }
+    placed: dict[RankRef, str] = {}
+    jobs_on: dict[str, set[str]] = {}
+    holder: dict[str, str] = {}
+    for rank in Rank.objects.filter(released_at=None).select_related("replica__attempt"):
+        replica, attempt = rank.replica, rank.replica.attempt
+        ref = RankRef(attempt.job_id, attempt.number, replica.index, replica.incarnation, rank.rank)
+        placed[ref] = rank.node_id
+        jobs_on.setdefault(rank.node_id, set()).add(attempt.job_id)
+        holder[rank.device_id] = attempt.job_id
+    devices = {
+        (device.node_id, device.index): DeviceInfo(
+            id=device.id, present=device.present, risk=device.risk, job_id=holder.get(device.id)
+        )
+        for device in Device.objects.all()
+    }
+    limits = {job.id: _limits(job) for job in Job.objects.filter(pk__in=set(holder.values()))}
+    return FleetMap(nodes=nodes, devices=devices, placed=placed, jobs_on=jobs_on, limits=limits)
+
+
+def _limits(job: Job) -> JobLimits:
+    resiliency = spec_of(job).spec.resiliency
+    return JobLimits(
+        silence_s=resiliency.timeouts.silence_s,
+        risk=resiliency.risk.threshold,
+        hysteresis_s=resiliency.risk.hysteresis_s,
+        window_samples=resiliency.risk.window_samples,
+    )

@@ -1,0 +1,163 @@
+"""The sentinel: reads the stream, keeps the picture, scans, publishes.
+
+Two threads: this one reads and scans (it must never wait for a decision), `Net` leads,
+decides what nobody decided, sweeps. A second sentinel keeps its own picture warm and
+takes over when the lease runs out.
+"""
+
+import signal
+import threading
+import time
+from types import FrameType
+
+from django.conf import settings
+from django.db import DatabaseError, close_old_connections
+
+from controlplane.runtime import beats, bus, metrics
+from controlplane.runtime.logs import get
+from controlplane.sentinel import scan
+from controlplane.sentinel.fleetmap import FleetMap, read_map
+from controlplane.sentinel.history import History
+from controlplane.sentinel.net import Net
+from controlplane.sentinel.picture import Picture
+from controlplane.sentinel.stream import StreamReader
+
+SCAN_S = 0.25
+MAP_S = 1.0
+RANKS_S = 0.5
+DEVICES_S = 1.0
+HISTORY_S = 2.0
+BLIND_LAG_S = 1.0
+# After our own side was unhealthy, silence is no evidence for this long.
+RECOVER_S = 3.0
+_log = get(__name__)
+
+
+class Every:
+    """True once in `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.at = 0.0
+
+    def due(self, moment: float) -> bool:
+        """By the monotonic clock."""
+        if moment - self.at < self.seconds:
+            return False
+        self.at = moment
+        return True
+
+
+class Sentinel:
+    """Run once; `stop` from a signal or a test."""
+
+    def __init__(self) -> None:
+        self.name = beats.process_name("sentinel")
+        self.net = Net(self.name)
+        self.picture = Picture()
+        self.scanner = scan.Scanner()
+        self.history = History(settings.CHUNK_S)
+        self.reader = StreamReader()
+        self.fleet = FleetMap()
+        self.stopping = threading.Event()
+        self.started = time.monotonic()
+        self.blind_until = self.started + settings.GRACE_S
+        self._turned_at = time.monotonic()
+        self._led = False
+
+    def run(self) -> None:
+        """Until `stop`."""
+        self.net.start()
+        every = {
+            "map": Every(MAP_S), "scan": Every(SCAN_S), "ranks": Every(RANKS_S),
+            "devices": Every(DEVICES_S), "history": Every(HISTORY_S),
+        }  # fmt: skip
+        _log.info("sentinel started", name=self.name, grace_s=settings.GRACE_S)
+        while not self.stopping.is_set():
+            try:
+                self._turn(every)
+            except DatabaseError as error:
+                self._blind("the database is away")
+                _log.warning("the database is away", error=str(error))
+                self.stopping.wait(SCAN_S)
+            finally:
+                close_old_connections()
+        self._leave()
+
+    def stop(self, signum: int = 0, frame: FrameType | None = None) -> None:
+        """Finish the turn, store the history, give the lease back."""
+        self.stopping.set()
+
+    def _turn(self, every: dict[str, Every]) -> None:
+        heard = self.reader.read()
+        moment, now_s = time.monotonic(), time.time()
+        self._watch_ourselves(moment)
+        if heard:
+            self.picture.take(heard)
+            self.history.take(heard, self.picture)
+            metrics.TELEMETRY_LAG.observe(max(0.0, now_s - heard[0].at_s))
+        if every["map"].due(moment):
+            self.fleet = read_map()
+        if self.net.term is None:
+            self._led = False
+            if not self.reader.ok:
+                self.stopping.wait(SCAN_S)
+            return
+        self._begin_to_lead()
+        if every["scan"].due(moment):
+            blind = moment < self.blind_until
+            self.scanner.scan(self.picture, self.fleet, now_s, blind=blind)
+            scan.publish(self.picture, self.fleet, now_s, sight={"at_s": now_s, "blind": blind})
+        if every["ranks"].due(moment):
+            scan.tell_ranks(self.picture, self.fleet, now_s)
+        if every["devices"].due(moment):
+            scan.tell_devices(self.picture, self.fleet, now_s)
+        if every["history"].due(moment):
+            self.history.flush(now_s)
+            self.history.publish()
+        if not self.reader.ok:
+            self.stopping.wait(SCAN_S)
+
+    def _watch_ourselves(self, moment: float) -> None:
+        """Loop lag and Redis: while they are bad, and for a while after, we were deaf."""
+        lag_s = max(0.0, moment - self._turned_at - SCAN_S)
+        self._turned_at = moment
+        metrics.LOOP_LAG.labels(loop="sentinel").set(lag_s)
+        if lag_s > BLIND_LAG_S:
+            self._blind(f"our own loop was {lag_s:.1f} s late")
+        if not self.reader.ok or not bus.health.ok:
+            self._blind("redis is away")
+        self.net.detail = {
+            "loop_lag_s": round(lag_s, 3),
+            "blind": moment < self.blind_until,
+            "nodes": len(self.picture.nodes),
+            "ranks": len(self.picture.ranks),
+            "duplicates": self.picture.duplicates,
+        }
+
+    def _blind(self, why: str) -> None:
+        until = time.monotonic() + RECOVER_S
+        if time.monotonic() >= self.blind_until:
+            _log.warning("blind: silence is no evidence for now", why=why)
+        self.blind_until = max(self.blind_until, until)
+
+    def _begin_to_lead(self) -> None:
+        """A new leader has the first grace window: everybody may report before it judges."""
+        if not self._led:
+            self._led = True
+            self.blind_until = max(self.blind_until, time.monotonic() + settings.GRACE_S)
+
+    def _leave(self) -> None:
+        self.net.stop()
+        if self._led:
+            self.history.flush(time.time(), force=True)
+            beats.release_lead("sentinel", self.name)
+        _log.info("sentinel stopped", name=self.name)
+
+
+def main() -> None:
+    """Until SIGTERM or SIGINT."""
+    sentinel = Sentinel()
+    signal.signal(signal.SIGTERM, sentinel.stop)
+    signal.signal(signal.SIGINT, sentinel.stop)
+    sentinel.run()

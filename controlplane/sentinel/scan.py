@@ -1,0 +1,151 @@
+"""One scan: findings to rows, pictures to Redis. Called four times a second by the leader."""
+
+import time
+from typing import Any
+
+from django.conf import settings
+
+from controlplane.fleet.models import Device
+from controlplane.fleet.services import set_device_present, set_device_risk
+from controlplane.jobs.services import ring_job
+from controlplane.recovery import signals
+from controlplane.recovery.models import Signal
+from controlplane.runtime import bus, events
+from controlplane.runtime.clock import from_s, iso
+from controlplane.sentinel.detect import RiskLatch, RiskMove, Silence, find_silent, mostly_silent
+from controlplane.sentinel.fleetmap import DEFAULT_SILENCE_S, FleetMap
+from controlplane.sentinel.picture import Picture, live_of, sample_fields
+
+FORGET_RANK_S = 60.0
+
+
+class Scanner:
+    """Keeps what lasts between scans: the latches, who is known to be silent."""
+
+    def __init__(self) -> None:
+        self.latch = RiskLatch()
+        self.silent: set[tuple[str, str]] = set()
+
+    def scan(self, picture: Picture, fleet: FleetMap, now_s: float, *, blind: bool) -> None:
+        """Findings to rows. While `blind` nothing is concluded from silence."""
+        for node_id in fleet.nodes:
+            picture.know(node_id, now_s)
+        ours = mostly_silent(picture, fleet, now_s, limit_s=DEFAULT_SILENCE_S)
+        if not blind and not ours:
+            self._silence(find_silent(picture, fleet, now_s, frame_interval_s=settings.FRAME_INTERVAL_S), fleet)
+        for move in self.latch.step(picture, fleet, now_s):
+            _apply_risk(move, fleet)
+        _returned(picture, fleet)
+
+    def _silence(self, found: list[Silence], fleet: FleetMap) -> None:
+        now_silent = {(item.node_id, item.job_id) for item in found}
+        for item in found:
+            if (item.node_id, item.job_id) not in self.silent:
+                _raise_silence(item, fleet.nodes[item.node_id].name)
+        open_keys = Signal.objects.filter(kind="node_silent", settled_at=None).values_list("node_id", "job_id", "key")
+        for node_id, job_id, key in open_keys:
+            if (node_id, job_id) not in now_silent:
+                _refute(key, str(job_id))
+        self.silent = now_silent
+
+
+def _raise_silence(item: Silence, name: str) -> None:
+    with events.unit_of_work():
+        signals.raise_signal(
+            "node_silent",
+            f"node_silent:{item.node_id}:{item.job_id}",
+            sentence=f"Node {name} was not heard for {item.silent_s:.1f} s.",
+            job_id=item.job_id,
+            node_id=item.node_id,
+            value=round(item.silent_s, 3),
+            threshold=item.limit_s,
+            evidence={"node": name},
+            seen_at=from_s(time.time() - item.silent_s + item.limit_s),
+        )
+        ring_job(item.job_id)
+
+
+def _refute(key: str, job_id: str) -> None:
+    with events.unit_of_work():
+        signals.settle_keys(key, "the node is heard again, or has no rank of this job any more")
+        ring_job(job_id)
+
+
+def _apply_risk(move: RiskMove, fleet: FleetMap) -> None:
+    device = Device.objects.select_related("node").get(pk=fleet.devices[(move.node_id, move.index)].id)
+    with events.unit_of_work():
+        set_device_risk(device, move.score)
+        if move.alarm:
+            signals.raise_signal(
+                "device_risk",
+                f"device_risk:{device.id}",
+                sentence=f"Device {move.index} of {device.node.name} scores {move.score:.2f}.",
+                job_id=move.job_id,
+                node_id=move.node_id,
+                device_index=move.index,
+                value=round(move.score, 4),
+                threshold=move.limit,
+                evidence={"uuid": device.uuid},
+            )
+        else:
+            signals.settle_keys(f"device_risk:{device.id}", "the score is below its limit again")
+        if move.job_id:
+            ring_job(move.job_id)
+
+
+def _returned(picture: Picture, fleet: FleetMap) -> None:
+    """A device that had fallen off the bus gives samples again."""
+    for key, info in fleet.devices.items():
+        sample = picture.nodes[key[0]].samples.get(key[1]) if key[0] in picture.nodes else None
+        if info.present or sample is None or not sample.present or sample.temperature_c is None:
+            continue
+        with events.unit_of_work():
+            set_device_present(Device.objects.select_related("node").get(pk=info.id))
+            signals.settle_keys(f"device_lost:{key[0]}:{key[1]}", "the device is back")
+
+
+def publish(picture: Picture, fleet: FleetMap, now_s: float, *, sight: dict[str, Any]) -> None:
+    """The newest pictures, for load, the API and the browsers, in one round trip."""
+    ranks: dict[str, dict[str, Any]] = {}
+    for ref, rank in list(picture.ranks.items()):
+        # A node speaks for ranks placed on it, and for no others.
+        if fleet.placed.get(ref) != rank.node_id:
+            if now_s - rank.at_s > FORGET_RANK_S:
+                del picture.ranks[ref]
+            continue
+        field = f"{ref.replica}.{ref.incarnation}.{ref.rank}"
+        ranks.setdefault(ref.job_id, {})[field] = live_of(rank, now_s)
+    silent = {n: round(picture.silent_s(n, now_s), 3) for n in fleet.nodes if n in picture.nodes}
+    hot: dict[str, dict[str, Any]] = {"sight": sight, "nodes": silent}
+    hot |= {f"job:{job_id}": fields for job_id, fields in ranks.items()}
+    hot |= {f"node:{node_id}": _node_picture(picture, node_id, silent[node_id]) for node_id in silent}
+    bus.write_hot(hot)
+
+
+def tell_ranks(picture: Picture, fleet: FleetMap, now_s: float) -> None:
+    """Rank pictures to the browsers, a message a job."""
+    by_job: dict[str, list[dict[str, Any]]] = {}
+    for ref, rank in picture.ranks.items():
+        if fleet.placed.get(ref) == rank.node_id:
+            where = {"replica": ref.replica, "incarnation": ref.incarnation, "rank": ref.rank}
+            by_job.setdefault(ref.job_id, []).append({**where, **live_of(rank, now_s)})
+    for job_id, ranks in by_job.items():
+        message = {"type": "ranks", "job_id": job_id, "at": iso(from_s(now_s)), "ranks": ranks}
+        bus.publish_volatile(f"job:{job_id}", message)
+
+
+def tell_devices(picture: Picture, fleet: FleetMap, now_s: float) -> None:
+    """Device pictures to the browsers: to those of the node, and of the jobs on it."""
+    for node_id in fleet.nodes:
+        if node_id not in picture.nodes or not picture.nodes[node_id].samples:
+            continue
+        devices = _node_picture(picture, node_id, 0.0)["devices"]
+        message = {"type": "devices", "node_id": node_id, "at": iso(from_s(now_s)), "devices": devices}
+        for topic in (f"node:{node_id}", "overview", *(f"job:{j}" for j in sorted(fleet.jobs_on.get(node_id, ())))):
+            bus.publish_volatile(topic, message)
+
+
+def _node_picture(picture: Picture, node_id: str, silent_s: float) -> dict[str, Any]:
+    node = picture.nodes[node_id]
+    devices = [sample_fields(sample, picture.risk_of(node_id, index)) for index, sample in sorted(node.samples.items())]
+    return {"agent": {**node.agent, "silent_s": silent_s}, "devices": devices}

@@ -1,0 +1,32 @@
+"""Periodic wakes. Running no beat, one or three gives the same result, only later."""
+
+from celery import shared_task
+from django.conf import settings
+
+from controlplane.dispatch.services import forget_finished
+from controlplane.recovery import sweep
+from controlplane.runtime import beats
+from controlplane.telemetry.services import forget_chunks
+
+DAY_S = 86_400.0
+
+
+@shared_task(name="controlplane.sentinel.tasks.tick", ignore_result=True)
+def tick() -> None:
+    """Look at every job that is due, then at every other deadline."""
+    sweep.ring_due()
+    sweep.sweep()
+
+
+@shared_task(name="controlplane.sentinel.tasks.canary", ignore_result=True)
+def canary() -> None:
+    """The worker's sign of life: this very task was carried out."""
+    beats.beat("worker", "worker")
+
+
+@shared_task(name="controlplane.sentinel.tasks.retention", ignore_result=True)
+def retention() -> None:
+    """Forget what is older than the settings ask to keep."""
+    forget_chunks(settings.RETENTION_DAYS * DAY_S)
+    forget_finished(settings.RETENTION_DAYS * DAY_S)
+    beats.forget_old()

@@ -1,0 +1,1 @@
+"""Packed device history and the liveness of our own processes."""
