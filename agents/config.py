@@ -1,0 +1,125 @@
+"""Settings: command line over HOLDFAST_AGENT_* environment over defaults.
+
+The only file of the agent that reads the environment. Unknown HOLDFAST_AGENT_ keys are
+refused, because a misspelt setting is worse than none.
+"""
+
+import argparse
+import os
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from agents.errors import ConfigError
+from agents.link.enrol import check_server_url
+
+PREFIX = "HOLDFAST_AGENT_"
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$")
+_MAX_STATE_DIR_BYTES = 107 - len("/h-0123456789ab.sock")
+_SECRET_FIELDS = frozenset({"join_token"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything the agent needs to know. `join_token` is read from its file, "" if none."""
+
+    server: str
+    name: str
+    state_dir: Path
+    probe: str
+    devices: int
+    model: str
+    seed: int
+    ambient_c: float
+    insecure_dev: bool
+    host_module: str
+    join_token: str
+
+    def masked(self) -> dict[str, str]:
+        """For the log: secrets are only said to be set or not."""
+        values = {field.name: str(getattr(self, field.name)) for field in fields(self)}
+        return {key: ("set" if text else "not set") if key in _SECRET_FIELDS else text for key, text in values.items()}
+
+
+def load(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> Config:
+    """Raises ConfigError (argparse itself exits for --help and malformed options)."""
+    environment = os.environ if environment is None else environment
+    parser = _parser()
+    known = {PREFIX + action.dest.upper(): action for action in parser._actions if action.dest != "help"}
+    unknown = sorted(key for key in environment if key.startswith(PREFIX) and key not in known)
+    if unknown:
+        raise ConfigError(f"unknown settings {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+    for key, action in known.items():
+        if key in environment:
+            parser.set_defaults(**{action.dest: _converted(key, environment[key], action)})
+    return _checked(parser.parse_args(list(argv)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m agents",
+        description="The Holdfast node agent. Every option can also be set as HOLDFAST_AGENT_<OPTION>.",
+    )
+    parser.add_argument("--server", default="ws://127.0.0.1:8000", help="ws:// or wss:// URL of the control plane")
+    parser.add_argument("--name", default=socket.gethostname(), help="this node's name")
+    parser.add_argument("--state-dir", default="/var/lib/holdfast-agent", help="journal, credential, sockets, logs")
+    parser.add_argument("--probe", default="nvml", choices=("nvml", "simulated"))
+    parser.add_argument("--devices", type=int, default=8, help="number of simulated devices")
+    parser.add_argument("--model", default="H100", help="name of the simulated model")
+    parser.add_argument("--seed", type=int, default=0, help="of the simulated readings")
+    parser.add_argument("--ambient-c", type=float, default=28.0, help="of the simulated machine room")
+    parser.add_argument("--join-token-file", default="", help="a file with the join token (first start only)")
+    parser.add_argument("--insecure-dev", action="store_true", help="allow plain ws:// off loopback")
+    parser.add_argument("--host-module", default="trainer.host", help="Python module started as rank host")
+    return parser
+
+
+def _converted(key: str, text: str, action: argparse.Action) -> object:
+    if isinstance(action.const, bool):
+        if text not in ("0", "1", "true", "false"):
+            raise ConfigError(f"{key} must be 1 or 0, not {text!r}")
+        return text in ("1", "true")
+    if action.choices is not None and text not in action.choices:
+        raise ConfigError(f"{key} must be one of {', '.join(map(str, action.choices))}, not {text!r}")
+    try:
+        return action.type(text) if callable(action.type) else text
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from error
+
+
+def _checked(options: argparse.Namespace) -> Config:
+    check_server_url(options.server, insecure_dev=options.insecure_dev)
+    if not _NAME.match(options.name):
+        raise ConfigError(f"--name must be a host name, not {options.name!r}")
+    if not 0 <= options.devices <= 64:
+        raise ConfigError(f"--devices must be 0..64, not {options.devices}")
+    state_dir = Path(options.state_dir).absolute()
+    if len(os.fsencode(state_dir)) > _MAX_STATE_DIR_BYTES:
+        raise ConfigError(f"--state-dir is over {_MAX_STATE_DIR_BYTES} bytes: too long for unix sockets in it")
+    return Config(
+        server=options.server.rstrip("/"),
+        name=options.name,
+        state_dir=state_dir,
+        probe=options.probe,
+        devices=options.devices,
+        model=options.model,
+        seed=options.seed,
+        ambient_c=options.ambient_c,
+        insecure_dev=options.insecure_dev,
+        host_module=options.host_module,
+        join_token=_read_token(options.join_token_file),
+    )
+
+
+def _read_token(path: str) -> str:
+    if not path:
+        return ""
+    try:
+        return Path(path).read_text().strip()
+    except FileNotFoundError:
+        # Normal on every start but the first: the token may be removed once it was used.
+        return ""
+    except OSError as error:
+        raise ConfigError(f"--join-token-file: {error}") from error

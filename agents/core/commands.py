@@ -1,0 +1,283 @@
+"""Orders from the server: seen once, journaled, fenced, then carried out.
+
+A command passes: received -> (expired, not ours: refused) -> journaled -> (stale:
+superseded) -> acknowledged -> its handler -> succeeded or failed. A repeat is answered
+from what is remembered and has no effect.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from agents.core import limits
+from agents.core.effects import Commit, DropLink, InjectDevice, Persist, Reach, Signal, TakeStacks
+from agents.core.ends import kill, settle_stops
+from agents.core.events import FaultInjected, Journaled, OrderReceived, StacksTaken
+from agents.core.launches import accept, advance, end_launch, want_host
+from agents.core.records import CommandSeen
+from agents.core.relay import take_install, take_view, tell
+from agents.core.state import Command, CommandStage, Job, Life, PendingStacks, PendingStop, Rank
+from agents.core.turn import Turn
+from controlplane.protocol.commands import (
+    Body,
+    CollectStacks,
+    CommandEnvelope,
+    DeliverInstall,
+    DeliverView,
+    InjectDeviceFault,
+    InjectLinkFault,
+    InjectRankFault,
+    RequestSave,
+    StartRanks,
+    StopRanks,
+    WarmHost,
+)
+from controlplane.protocol.frames import CommandAnswer, StacksCollected
+from controlplane.protocol.rank import InjectFault, SaveNow
+
+# Their effect outlives a crash of the machine's journal pages, so these wait for fsync;
+# the rest is idempotent and only written.
+_DURABLE = (StartRanks, StopRanks, InjectRankFault)
+_SIGNALS = {"sigkill": 9, "sigstop": 19, "sigcont": 18}
+_TRAINER_FAULTS = frozenset({"hang", "slow", "exception", "nan"})
+_MAX_LINK_FAULT_S = 600.0
+
+
+def on_order(turn: Turn, event: OrderReceived) -> None:
+    """Sort repeats and misdirected orders out; send the rest to the journal."""
+    fresh: list[CommandEnvelope] = []
+    for envelope in event.commands:
+        known = turn.state.commands.get(envelope.command_id)
+        if known is not None:
+            _repeat(turn, known)
+        elif envelope.node_id != turn.state.link.node_id:
+            turn.answer(envelope.command_id, CommandStage.FAILED, f"meant for {envelope.node_id}")
+        elif envelope.age_s > envelope.ttl_s:
+            detail = f"expired: {envelope.age_s:.1f} s old, lives {envelope.ttl_s:.1f} s"
+            turn.answer(envelope.command_id, CommandStage.SUPERSEDED, detail)
+        else:
+            command_id = envelope.command_id
+            turn.put_command(Command(command_id=command_id, stage=CommandStage.JOURNALING, envelope=envelope))
+            turn.do(Persist(CommandSeen(envelope)))
+            fresh.append(envelope)
+    if fresh:
+        durable = any(isinstance(envelope.body, _DURABLE) for envelope in fresh)
+        turn.do(Commit(tuple(envelope.command_id for envelope in fresh), durable))
+
+
+def on_journaled(turn: Turn, event: Journaled) -> None:
+    """Safe on disk: now act."""
+    for command_id in event.command_ids:
+        command = turn.state.commands.get(command_id)
+        if command is None or command.stage is not CommandStage.JOURNALING or command.envelope is None:
+            continue
+        if event.error:
+            turn.answer(command_id, CommandStage.FAILED, f"not journaled, so not done: {event.error}")
+            continue
+        stale = _fence(turn, command.envelope)
+        if stale:
+            turn.answer(command_id, CommandStage.SUPERSEDED, stale)
+            continue
+        turn.answer(command_id, CommandStage.ACKNOWLEDGED)
+        act(turn, command.envelope)
+
+
+def act(turn: Turn, envelope: CommandEnvelope) -> None:
+    """Carry one order out."""
+    _HANDLERS[type(envelope.body)](turn, envelope.command_id, envelope.body)
+
+
+def start_ranks(turn: Turn, command_id: str, body: StartRanks) -> None:
+    """See `launches`."""
+    accept(turn, command_id, body.launch)
+
+
+def stop_ranks(turn: Turn, command_id: str, body: StopRanks) -> None:
+    """End them, and answer when they are proved gone."""
+    for pending in turn.state.launches:
+        launch = pending.launch
+        if (launch.job_id, launch.attempt) == (body.job_id, body.attempt) and (
+            body.replica == -1 or (launch.replica, launch.incarnation) == (body.replica, body.incarnation)
+        ):
+            end_launch(turn, pending, CommandStage.SUPERSEDED, "stopped before it was complete")
+    targets = [rank for rank in turn.state.ranks.values() if _is_target(rank, body)]
+    for rank in targets:
+        kill(turn, rank, grace_s=body.grace_s)
+    stop = PendingStop(command_id=command_id, refs=frozenset(rank.ref for rank in targets))
+    turn.set(stops=(*turn.state.stops, stop))
+    settle_stops(turn)
+    advance(turn)
+
+
+def deliver_view(turn: Turn, command_id: str, body: DeliverView) -> None:
+    """See `relay`."""
+    turn.answer(command_id, CommandStage.SUCCEEDED, f"handed to {take_view(turn, body.view)} ranks")
+
+
+def deliver_install(turn: Turn, command_id: str, body: DeliverInstall) -> None:
+    """See `relay`."""
+    turn.answer(command_id, CommandStage.SUCCEEDED, f"handed to {take_install(turn, body.install)} ranks")
+
+
+def request_save(turn: Turn, command_id: str, body: RequestSave) -> None:
+    """Pass the wish on; what became of it comes as checkpoint reports."""
+    told = 0
+    for rank in turn.state.ranks.values():
+        if (rank.ref.job_id, rank.ref.attempt) == (body.job_id, body.attempt) and rank.life is Life.ALIVE:
+            told += tell(turn, rank, SaveNow(command_id, body.save_kind, body.reason))
+    stage = CommandStage.SUCCEEDED if told else CommandStage.FAILED
+    turn.answer(command_id, stage, f"asked {told} ranks")
+
+
+def collect_stacks(turn: Turn, command_id: str, body: CollectStacks) -> None:
+    """From outside the process, so that it works on a hung one."""
+    wanted = (body.job_id, body.replica, body.incarnation)
+    refs = set()
+    for rank in turn.state.ranks.values():
+        if (rank.ref.job_id, rank.ref.replica, rank.ref.incarnation) == wanted and rank.identity is not None:
+            refs.add(rank.ref)
+            turn.do(TakeStacks(rank.ref, rank.identity, command_id))
+    if not refs:
+        turn.answer(command_id, CommandStage.FAILED, "no such rank lives here")
+        return
+    turn.set(stacks=(*turn.state.stacks, PendingStacks(command_id=command_id, refs=frozenset(refs))))
+
+
+def warm_host(turn: Turn, command_id: str, body: WarmHost) -> None:
+    """Answered when the host is ready."""
+    host = want_host(turn, body.job_id)
+    idle_at_s = turn.now_s + limits.HOST_WARM_IDLE_S
+    if host.ready:
+        busy = any(ref.job_id == body.job_id for ref in turn.state.ranks)
+        turn.put_host(replace(host, idle_at_s=None if busy else idle_at_s))
+        turn.answer(command_id, CommandStage.SUCCEEDED, "host is ready")
+        return
+    waiting = (*host.waiting_commands, command_id)
+    turn.put_host(replace(host, idle_at_s=idle_at_s, waiting_commands=waiting))
+
+
+def inject_device_fault(turn: Turn, command_id: str, body: InjectDeviceFault) -> None:
+    """The probe decides whether it can."""
+    turn.do(InjectDevice(command_id, body))
+
+
+def inject_rank_fault(turn: Turn, command_id: str, body: InjectRankFault) -> None:
+    """Only where the job's own spec allows it."""
+    slot = (body.job_id, body.replica, body.incarnation, body.rank)
+    rank = next(
+        (r for r in turn.state.ranks.values() if (r.ref.job_id, r.ref.replica, r.ref.incarnation, r.ref.rank) == slot),
+        None,
+    )
+    if rank is None or rank.identity is None or rank.life is not Life.ALIVE:
+        turn.answer(command_id, CommandStage.FAILED, "no such rank lives here")
+    elif not rank.launch.config.allow_faults:
+        turn.answer(command_id, CommandStage.FAILED, "the job does not allow faults")
+    elif body.fault in _SIGNALS:
+        turn.do(Signal(rank.ref, rank.identity, _SIGNALS[body.fault], Reach.PROCESS))
+        turn.answer(command_id, CommandStage.SUCCEEDED, f"{body.fault} sent to pid {rank.identity.pid}")
+    elif body.fault not in _TRAINER_FAULTS:
+        turn.answer(command_id, CommandStage.FAILED, f"unknown fault {body.fault!r}")
+    elif tell(turn, rank, InjectFault(body.fault, body.value)):
+        turn.answer(command_id, CommandStage.SUCCEEDED, f"{body.fault} handed to the rank")
+    else:
+        turn.answer(command_id, CommandStage.FAILED, "the rank is not connected")
+
+
+def inject_link_fault(turn: Turn, command_id: str, body: InjectLinkFault) -> None:
+    """The answer leaves first, then the link goes."""
+    if not turn.state.link.demo:
+        turn.answer(command_id, CommandStage.FAILED, "only in a demo")
+        return
+    seconds = min(max(body.seconds, 0.0), _MAX_LINK_FAULT_S)
+    turn.answer(command_id, CommandStage.SUCCEEDED, f"link dropped for {seconds:.1f} s")
+    turn.do(DropLink(seconds))
+
+
+def on_stacks(turn: Turn, event: StacksTaken) -> None:
+    """One rank's stacks; the last one closes the command."""
+    text = event.text[-limits.MAX_STACK_CHARS :]
+    turn.report(StacksCollected(event.ref, text, event.method, event.command_id))
+    still: list[PendingStacks] = []
+    for pending in turn.state.stacks:
+        refs = pending.refs - {event.ref} if pending.command_id == event.command_id else pending.refs
+        if refs:
+            still.append(replace(pending, refs=refs))
+        else:
+            turn.answer(pending.command_id, CommandStage.SUCCEEDED, "stacks taken")
+    turn.set(stacks=tuple(still))
+
+
+def on_fault_injected(turn: Turn, event: FaultInjected) -> None:
+    """The probe's answer."""
+    stage = CommandStage.FAILED if event.error else CommandStage.SUCCEEDED
+    turn.answer(event.command_id, stage, event.error)
+
+
+def _repeat(turn: Turn, known: Command) -> None:
+    if known.stage is CommandStage.JOURNALING:
+        return
+    answer = CommandAnswer(known.command_id, known.stage.value, known.detail, known.data)
+    if not any(kept.body == answer for kept in turn.state.events):
+        turn.report(answer)
+
+
+def _fence(turn: Turn, envelope: CommandEnvelope) -> str:
+    """Why the order is stale, or empty; a newer fence is remembered."""
+    job_id, attempt = _subject(envelope.body)
+    if envelope.job_id and job_id and envelope.job_id != job_id:
+        return f"the order names {job_id}, its envelope {envelope.job_id}"
+    job_id = job_id or envelope.job_id
+    attempt = envelope.attempt if attempt is None else attempt
+    if not job_id or envelope.epoch == 0:
+        return ""
+    job = turn.state.jobs.get(job_id) or Job(job_id=job_id)
+    if attempt < job.attempt:
+        # Ending an old attempt's ranks, or looking at them, is right at any time.
+        harmless = isinstance(envelope.body, StopRanks | CollectStacks)
+        return "" if harmless else f"attempt {job.attempt} was seen here"
+    if attempt == job.attempt and envelope.epoch < job.epoch:
+        return f"epoch {envelope.epoch} is older than {job.epoch}, seen here"
+    if isinstance(envelope.body, StartRanks) or (attempt, envelope.epoch) == (job.attempt, job.epoch):
+        # A start raises the fence itself, with the incarnation, in one record.
+        return ""
+    if attempt > job.attempt:
+        turn.put_job(Job(job_id=job_id, attempt=attempt, epoch=envelope.epoch))
+    else:
+        turn.put_job(replace(job, epoch=envelope.epoch))
+    return ""
+
+
+def _subject(body: Body) -> tuple[str, int | None]:
+    match body:
+        case StartRanks(launch=launch):
+            return launch.job_id, launch.attempt
+        case DeliverView(view=view):
+            return view.job_id, view.attempt
+        case DeliverInstall(install=install):
+            return install.job_id, install.attempt
+        case StopRanks() | RequestSave() | WarmHost():
+            return body.job_id, body.attempt
+        case CollectStacks() | InjectRankFault():
+            return body.job_id, None
+        case InjectDeviceFault() | InjectLinkFault():
+            return "", None
+
+
+def _is_target(rank: Rank, body: StopRanks) -> bool:
+    if (rank.ref.job_id, rank.ref.attempt) != (body.job_id, body.attempt):
+        return False
+    return body.replica == -1 or (rank.ref.replica, rank.ref.incarnation) == (body.replica, body.incarnation)
+
+
+_HANDLERS: dict[type[Body], Callable[[Turn, str, Any], None]] = {
+    StartRanks: start_ranks,
+    StopRanks: stop_ranks,
+    DeliverView: deliver_view,
+    DeliverInstall: deliver_install,
+    RequestSave: request_save,
+    CollectStacks: collect_stacks,
+    WarmHost: warm_host,
+    InjectDeviceFault: inject_device_fault,
+    InjectRankFault: inject_rank_fault,
+    InjectLinkFault: inject_link_fault,
+}

@@ -1,0 +1,121 @@
+"""How ranks end: by order, by themselves, or because their replica is doomed.
+
+Rule 1: a rank leaves the state only when its process group is proved empty.
+Rule 2: every end is reported exactly once, with its exit code where one can be known.
+"""
+
+from dataclasses import replace
+
+from agents.core import limits
+from agents.core.effects import Reach, Signal, SweepGroup
+from agents.core.events import GroupGone, RankProcessGone
+from agents.core.state import CommandStage, Life, Rank
+from agents.core.turn import Turn
+from controlplane.protocol.frames import RankExited
+from controlplane.protocol.launch import RankRef
+
+SIGKILL, SIGTERM = 9, 15
+# 0: all steps done; 15: saved on SIGTERM and left. Neither condemns its peers.
+CLEAN_CODES = frozenset({0, 15})
+
+
+def kill(turn: Turn, rank: Rank, *, grace_s: float = 0.0) -> None:
+    """End a rank: SIGTERM first if there is grace, SIGKILL to the group after it.
+
+    A rank whose process is not yet known is killed the moment it is.
+    """
+    if rank.life is Life.GONE:
+        turn.put_rank(replace(rank, expected=True))
+        return
+    gentle = grace_s > 0
+    wait_s = grace_s if gentle else limits.KILL_RETRY_S
+    # A second, gentler order never postpones a deadline already set.
+    kill_at_s = turn.now_s + wait_s
+    if rank.expected and rank.kill_at_s is not None and gentle:
+        kill_at_s = min(kill_at_s, rank.kill_at_s)
+    turn.put_rank(replace(rank, expected=True, kill_at_s=kill_at_s), keep=not rank.expected)
+    if rank.identity is not None:
+        turn.do(Signal(rank.ref, rank.identity, SIGTERM if gentle else SIGKILL, Reach.GROUP))
+
+
+def on_process_gone(turn: Turn, event: RankProcessGone) -> None:
+    """The leader ended. Wait briefly for the exit code if the host can still tell it."""
+    rank = turn.state.ranks.get(event.ref)
+    if rank is None or (rank.life is Life.GONE and rank.exit_due_s is None):
+        return
+    if event.pid is not None and rank.identity is not None and rank.identity.pid != event.pid:
+        return
+    if event.known:
+        conclude(turn, rank, event.exit_code, event.signal, event.log_tail)
+        return
+    if rank.life is Life.GONE:
+        return
+    host = turn.state.hosts.get(rank.ref.job_id)
+    if rank.launch.entrypoint is not None or host is None or host.identity is None:
+        conclude(turn, rank, None, None, event.log_tail)
+        return
+    wait_s = limits.EXIT_CODE_WAIT_S if host.ready else limits.ADOPT_EXIT_CODE_WAIT_S
+    turn.put_rank(
+        replace(rank, life=Life.GONE, exit_due_s=turn.now_s + wait_s, exit_log_tail=event.log_tail, kill_at_s=None)
+    )
+
+
+def conclude(turn: Turn, rank: Rank, exit_code: int | None, signal: int | None, log_tail: str) -> None:
+    """Report the end, condemn the replica's other ranks here, sweep the group."""
+    gone = replace(rank, life=Life.GONE, exit_due_s=None, kill_at_s=None)
+    turn.put_rank(gone)
+    turn.report(RankExited(rank.ref, exit_code, signal, rank.expected, log_tail[-limits.MAX_LOG_TAIL_CHARS :]))
+    clean = exit_code in CLEAN_CODES
+    if not rank.expected and not clean:
+        _kill_peers(turn, rank.ref)
+    if clean and not rank.expected:
+        # What a finished rank leaves behind may be writing its last checkpoint.
+        _forget(turn, gone)
+        return
+    turn.do(SweepGroup(rank.ref, rank.identity))
+
+
+def on_group_gone(turn: Turn, event: GroupGone) -> None:
+    """Nothing of the rank is left: stops and starts that waited for it may go on."""
+    rank = turn.state.ranks.get(event.ref)
+    if rank is None or rank.life is not Life.GONE:
+        return
+    _forget(turn, rank)
+
+
+def abandon_unborn(turn: Turn, rank: Rank) -> None:
+    """No process of this rank exists: it leaves without an exit."""
+    assert rank.identity is None, "only a rank without a process is unborn"
+    _forget(turn, rank)
+
+
+def settle_stops(turn: Turn) -> None:
+    """Answer every stop whose ranks are all gone."""
+    alive = turn.state.ranks.keys()
+    settled = [stop for stop in turn.state.stops if not any(ref in alive for ref in stop.refs)]
+    if not settled:
+        return
+    turn.set(stops=tuple(stop for stop in turn.state.stops if stop not in settled))
+    for stop in settled:
+        turn.answer(stop.command_id, CommandStage.SUCCEEDED, f"{len(stop.refs)} ranks are gone")
+
+
+def _forget(turn: Turn, rank: Rank) -> None:
+    turn.drop_rank(rank.ref)
+    settle_stops(turn)
+    job_id = rank.ref.job_id
+    host = turn.state.hosts.get(job_id)
+    busy = any(ref.job_id == job_id for ref in turn.state.ranks) or any(
+        pending.launch.job_id == job_id for pending in turn.state.launches
+    )
+    if host is not None and not busy:
+        idle_s = limits.HOST_DONE_IDLE_S if rank.done else limits.HOST_IDLE_S
+        turn.put_host(replace(host, idle_at_s=turn.now_s + idle_s))
+
+
+def _kill_peers(turn: Turn, ref: RankRef) -> None:
+    slot = (ref.job_id, ref.attempt, ref.replica, ref.incarnation)
+    for peer in tuple(turn.state.ranks.values()):
+        same = (peer.ref.job_id, peer.ref.attempt, peer.ref.replica, peer.ref.incarnation) == slot
+        if same and peer.ref != ref and peer.life is not Life.GONE:
+            kill(turn, peer)

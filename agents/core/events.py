@@ -1,0 +1,217 @@
+"""What happens to the agent. `now_s` is the node's monotonic clock at that moment."""
+
+from dataclasses import dataclass
+
+from agents.core.state import Identity
+from controlplane.protocol.commands import CommandEnvelope
+from controlplane.protocol.frames import Welcome
+from controlplane.protocol.launch import RankRef
+from controlplane.protocol.rank import FromRank, RankForked, RankHello
+from controlplane.protocol.samples import DeviceSample, XidEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Event:
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick(_Event):
+    """A deadline of the state passed (see `deadlines.next_deadline_s`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkUp(_Event):
+    """The server welcomed us."""
+
+    welcome: Welcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkDown(_Event):
+    """The session ended, for whatever reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAcked(_Event):
+    """Events up to `seq` are committed there."""
+
+    seq: int
+    resend: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderReceived(_Event):
+    """Commands, oldest first; repeats are ordinary."""
+
+    commands: tuple[CommandEnvelope, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journaled(_Event):
+    """The journal answered for these commands. `error` empty: they are safe on disk."""
+
+    command_ids: tuple[str, ...]
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankConnected(_Event):
+    """A process said hello. `peer` and `session_pid` come from the kernel, not from it."""
+
+    conn_id: int
+    hello: RankHello
+    peer: Identity
+    session_pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankDisconnected(_Event):
+    """Its connection ended; that says nothing about its life."""
+
+    conn_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMessage(_Event):
+    """A line from a connected rank."""
+
+    conn_id: int
+    message: FromRank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankForkedHere(_Event):
+    """The process of `ref` exists (by the host or spawned directly). `took_s` of spawning."""
+
+    ref: RankRef
+    identity: Identity
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSpawnFailed(_Event):
+    """It could not be started; no process exists."""
+
+    ref: RankRef
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankProcessGone(_Event):
+    """The leader is gone. `known` False: the exit status is not (yet) known.
+    `pid` None: whichever process this ref had."""
+
+    ref: RankRef
+    pid: int | None
+    exit_code: int | None
+    signal: int | None
+    known: bool
+    log_tail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupGone(_Event):
+    """No process of the rank's group is left."""
+
+    ref: RankRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostStarted(_Event):
+    """The host's process exists."""
+
+    job_id: str
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostStartFailed(_Event):
+    """It could not be started."""
+
+    job_id: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostReadied(_Event):
+    """Its imports are done and it answers."""
+
+    job_id: str
+    import_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostListed(_Event):
+    """Every living rank it forked."""
+
+    job_id: str
+    ranks: tuple[RankForked, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostProcessGone(_Event):
+    """The host's process is gone; its ranks may live on."""
+
+    job_id: str
+    exit_code: int | None
+    log_tail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StacksTaken(_Event):
+    """One rank's stacks, from outside."""
+
+    ref: RankRef
+    command_id: str
+    text: str
+    method: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultInjected(_Event):
+    """The probe's answer to a device fault."""
+
+    command_id: str
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicesSampled(_Event):
+    """One round of readings."""
+
+    samples: tuple[DeviceSample, ...]
+    uuids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidRaised(_Event):
+    """The driver reported an XID."""
+
+    xid: XidEvent
+
+
+Event = (
+    Tick
+    | LinkUp
+    | LinkDown
+    | ServerAcked
+    | OrderReceived
+    | Journaled
+    | RankConnected
+    | RankDisconnected
+    | RankMessage
+    | RankForkedHere
+    | RankSpawnFailed
+    | RankProcessGone
+    | GroupGone
+    | HostStarted
+    | HostStartFailed
+    | HostReadied
+    | HostListed
+    | HostProcessGone
+    | StacksTaken
+    | FaultInjected
+    | DevicesSampled
+    | XidRaised
+)

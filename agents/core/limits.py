@@ -1,0 +1,31 @@
+"""Every bound and duration of the agent's decisions, with the reason for its value."""
+
+MAX_UNACKED_STEP_REPORTS = 20_000  # 40 min of 8 ranks at 1 Hz while cut off, about 10 MB
+MAX_UNACKED_SAID = 40_000  # flushes and the like; exits and answers are never refused
+MAX_CLOSED_COMMANDS = 2_048  # a repeat older than that is past its ttl
+MAX_JOBS = 128  # fences of jobs without a process here, oldest forgotten first
+MAX_IN_FLIGHT_EVENTS = 2_000  # sent and not acknowledged in one session
+FRAME_EVENT_BYTES = 160 * 1024  # leaves room for samples under MAX_FRAME_BYTES
+MAX_LOG_TAIL_CHARS = 4_000
+MAX_STACK_CHARS = 32_000
+
+RESEND_AFTER_S = 15.0  # an acknowledgement takes one commit; the link itself is ordered
+EVICT_KILL_AFTER_S = 0.5  # an evicted rank may exit by itself first
+KILL_RETRY_S = 5.0  # a process in uninterruptible sleep may need asking again
+EXIT_CODE_WAIT_S = 0.2  # pidfd fires before the host's waitpid has been told
+ADOPT_EXIT_CODE_WAIT_S = 3.0  # after an agent restart the host must be reached first
+FORK_TIMEOUT_S = 60.0  # a ready host answers in milliseconds
+HOST_TIMEOUT_S = 180.0  # importing torch and Megatron on a loaded machine takes 30 s
+LEASE_S = 60.0  # cut off for longer: no start that is still pending is carried out
+URGENT_S = 0.0
+COALESCE_S = 0.1
+
+HOST_IDLE_S = 900.0  # a restart of the job finds its host warm
+HOST_DONE_IDLE_S = 10.0  # the job trained its last step
+HOST_WARM_IDLE_S = 14_400.0  # a warm spare may wait for hours
+
+CUT_OFF_RULE_S = 10.0  # the local emergency rule speaks only when the server cannot
+EMERGENCY_TEMPERATURE_C = 95.0
+EMERGENCY_COOLDOWN_S = 60.0
+# A rank reports once a second; this many seconds without a word are no jitter.
+SILENT_S = 3.0

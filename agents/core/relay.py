@@ -1,0 +1,230 @@
+"""Between ranks and the server: views and installs down, reports up.
+
+The newest view and install of each job are kept, so that a rank that says hello late
+(or again, after an agent restart) gets them. A rank that was a member of a view handed
+on here and is not in the newest one is told so and then killed; a rank that was never
+admitted (a spare, or a joiner that is still building) is left in peace.
+"""
+
+from dataclasses import replace
+
+from agents.core import limits
+from agents.core.effects import CloseConnection, Reach, Signal, ToConnection
+from agents.core.ends import SIGKILL
+from agents.core.events import RankConnected, RankDisconnected, RankMessage
+from agents.core.launches import advance, bind
+from agents.core.state import Job, Life, Rank
+from agents.core.turn import Turn
+from controlplane.protocol.frames import RankJoined, RankSaid, StacksCollected
+from controlplane.protocol.launch import RankRef
+from controlplane.protocol.membership import Flush, Install, View
+from controlplane.protocol.rank import (
+    CheckpointReport,
+    Evicted,
+    FromRank,
+    InstallView,
+    RankHello,
+    RankProgress,
+    SetView,
+    StacksReport,
+    StepReport,
+    ToRank,
+    TrainingDone,
+    ViewInstalled,
+)
+from controlplane.protocol.states import Phase, Section
+
+# A phase that started later than remembered by more than the jitter of its report is a new one.
+_SAME_PHASE_S = 0.75
+_COALESCED = (StepReport, CheckpointReport)
+
+
+def take_view(turn: Turn, view: View) -> int:
+    """Keep the view if it is the newest, hand it on; number of ranks that have it now."""
+    job = turn.state.jobs.get(view.job_id) or Job(job_id=view.job_id, attempt=view.attempt)
+    if job.view is not None and (job.view.attempt, job.view.epoch) > (view.attempt, view.epoch):
+        return 0
+    turn.put_job(replace(job, view=view))
+    reached = 0
+    for rank in _ranks_of(turn, view.job_id, view.attempt):
+        if not is_member(rank.ref, view):
+            if rank.admitted:
+                evict(turn, rank, view.epoch, view.reason)
+            continue
+        if not rank.admitted:
+            turn.put_rank(replace(rank, admitted=True), keep=True)
+        reached += tell(turn, rank, SetView(view))
+        install = job.install
+        if install is not None and (install.attempt, install.epoch) == (view.attempt, view.epoch):
+            tell(turn, rank, InstallView(install))
+    return reached
+
+
+def take_install(turn: Turn, install: Install) -> int:
+    """Keep the install if it is the newest; hand it on if its view is the newest."""
+    job = turn.state.jobs.get(install.job_id) or Job(job_id=install.job_id, attempt=install.attempt)
+    if job.install is not None and (job.install.attempt, job.install.epoch) > (install.attempt, install.epoch):
+        return 0
+    turn.put_job(replace(job, install=install))
+    view = job.view
+    if view is None or (view.attempt, view.epoch) != (install.attempt, install.epoch):
+        return 0
+    ranks = _ranks_of(turn, install.job_id, install.attempt)
+    return sum(tell(turn, rank, InstallView(install)) for rank in ranks if is_member(rank.ref, view))
+
+
+def tell(turn: Turn, rank: Rank, message: ToRank) -> int:
+    """1 if the rank is connected and was told, else 0 (it will be told on its hello)."""
+    if rank.conn_id is None:
+        return 0
+    turn.do(ToConnection(rank.conn_id, message))
+    return 1
+
+
+def evict(turn: Turn, rank: Rank, epoch: int, reason: str) -> None:
+    """Tell it, and kill it if it has not gone by itself shortly after."""
+    tell(turn, rank, Evicted(reason or "no member of the newest view", epoch))
+    if rank.kill_at_s is None:
+        kill_at_s = turn.now_s + limits.EVICT_KILL_AFTER_S
+        turn.put_rank(replace(rank, expected=True, kill_at_s=kill_at_s), keep=True)
+
+
+def on_connected(turn: Turn, event: RankConnected) -> None:
+    """A process says which rank it is; the kernel says which process it is."""
+    ref = event.hello.ref
+    rank = turn.state.ranks.get(ref)
+    if rank is None or rank.life is Life.GONE:
+        _refuse_stranger(turn, event)
+        return
+    if rank.identity is None:
+        if event.session_pid != event.peer.pid:
+            turn.note("rank hello refused: no session of its own", pid=event.peer.pid)
+            turn.do(CloseConnection(event.conn_id))
+            return
+        # Heard of before the host's own word; the same process either way.
+        bind(turn, rank, event.peer, 0.0)
+    elif rank.identity != event.peer and rank.identity.pid != event.session_pid:
+        turn.note("rank hello refused: another process", pid=event.peer.pid, expected=rank.identity.pid)
+        turn.do(CloseConnection(event.conn_id))
+        return
+    rank = turn.state.ranks[ref]
+    if rank.conn_id is not None and rank.conn_id != event.conn_id:
+        turn.do(CloseConnection(rank.conn_id))
+    turn.set(connections={**turn.state.connections, event.conn_id: ref})
+    admitted = rank.admitted or event.hello.epoch > 0
+    epoch = max(rank.epoch, event.hello.epoch)
+    rank = replace(rank, conn_id=event.conn_id, last_word_s=turn.now_s, epoch=epoch, admitted=admitted)
+    turn.put_rank(rank)
+    _bring_up_to_date(turn, rank, event.hello.epoch)
+    advance(turn)
+
+
+def on_disconnected(turn: Turn, event: RankDisconnected) -> None:
+    """Remember that it cannot be told anything; its process is watched otherwise."""
+    ref = turn.state.connections.get(event.conn_id)
+    turn.set(connections={conn: key for conn, key in turn.state.connections.items() if conn != event.conn_id})
+    rank = turn.state.ranks.get(ref) if ref is not None else None
+    if rank is not None and rank.conn_id == event.conn_id:
+        turn.put_rank(replace(rank, conn_id=None))
+
+
+def on_message(turn: Turn, event: RankMessage) -> None:
+    """A line from a rank: progress is remembered, reports are passed on."""
+    ref = turn.state.connections.get(event.conn_id)
+    rank = turn.state.ranks.get(ref) if ref is not None else None
+    if rank is None or rank.life is Life.GONE:
+        return
+    message = event.message
+    match message:
+        case RankProgress():
+            _progress(turn, rank, message)
+        case RankHello():
+            turn.note("second hello ignored", rank=rank.ref.rank)
+        case StacksReport():
+            text = message.text[-limits.MAX_STACK_CHARS :]
+            turn.report(StacksCollected(rank.ref, text, "in_process", message.command_id))
+        case _:
+            _pass_on(turn, rank, message)
+
+
+def is_member(ref: RankRef, view: View) -> bool:
+    """This very incarnation of the replica is in the view."""
+    return any(member.replica == ref.replica and member.incarnation == ref.incarnation for member in view.members)
+
+
+def _progress(turn: Turn, rank: Rank, said: RankProgress) -> None:
+    since_s = turn.now_s - said.phase_age_s
+    same = (rank.section, rank.phase, rank.step) == (said.section, said.phase, said.step)
+    same = same and since_s <= rank.phase_since_s + _SAME_PHASE_S
+    joins = not rank.joined and (said.phase is Phase.PARKED or said.section is not Section.SETUP)
+    turn.put_rank(
+        replace(
+            rank,
+            section=said.section,
+            phase=said.phase,
+            step=said.step,
+            epoch=max(rank.epoch, said.epoch),
+            phase_since_s=since_s,
+            last_word_s=turn.now_s,
+            overdue_sent=rank.overdue_sent and same,
+            joined=rank.joined or joins,
+        ),
+        keep=joins,
+    )
+    if joins:
+        turn.report(RankJoined(rank.ref, turn.now_s - rank.launched_at_s))
+
+
+def _pass_on(turn: Turn, rank: Rank, message: FromRank) -> None:
+    assert not isinstance(message, RankHello | RankProgress | StacksReport), "handled before"
+    if isinstance(message, Flush) and _speaker(message) != rank.ref:
+        turn.note("flush refused: it speaks for another rank", rank=rank.ref.rank)
+        return
+    done = rank.done or isinstance(message, TrainingDone)
+    epoch = max(rank.epoch, message.epoch) if isinstance(message, ViewInstalled) else rank.epoch
+    turn.put_rank(replace(rank, last_word_s=turn.now_s, done=done, epoch=epoch), keep=done != rank.done)
+    within_s = limits.COALESCE_S if isinstance(message, _COALESCED) else limits.URGENT_S
+    turn.report(RankSaid(rank.ref, message), within_s)
+
+
+def _bring_up_to_date(turn: Turn, rank: Rank, installed_epoch: int) -> None:
+    job = turn.state.jobs.get(rank.ref.job_id)
+    if job is None or job.view is None or job.view.attempt != rank.ref.attempt:
+        return
+    view = job.view
+    if not is_member(rank.ref, view):
+        if rank.admitted:
+            evict(turn, rank, view.epoch, view.reason)
+        return
+    if installed_epoch >= view.epoch:
+        return
+    tell(turn, rank, SetView(view))
+    if job.install is not None and (job.install.attempt, job.install.epoch) == (view.attempt, view.epoch):
+        tell(turn, rank, InstallView(job.install))
+
+
+def _refuse_stranger(turn: Turn, event: RankConnected) -> None:
+    """A rank that nobody wants here: evicted, and killed if it is provably an old life of ours."""
+    ref = event.hello.ref
+    job = turn.state.jobs.get(ref.job_id)
+    turn.note("unknown rank evicted", pid=event.peer.pid, replica=ref.replica, incarnation=ref.incarnation)
+    turn.do(ToConnection(event.conn_id, Evicted("not known to this node's agent", job.epoch if job else 0)))
+    turn.do(CloseConnection(event.conn_id))
+    ours = job is not None and (
+        ref.attempt < job.attempt
+        or (ref.attempt == job.attempt and ref.incarnation <= job.incarnations.get(ref.replica, -1))
+    )
+    if ours and event.session_pid == event.peer.pid:
+        turn.do(Signal(ref, event.peer, SIGKILL, Reach.GROUP))
+
+
+def _ranks_of(turn: Turn, job_id: str, attempt: int) -> tuple[Rank, ...]:
+    return tuple(
+        rank
+        for rank in turn.state.ranks.values()
+        if rank.ref.job_id == job_id and rank.ref.attempt == attempt and rank.life is not Life.GONE
+    )
+
+
+def _speaker(flush: Flush) -> RankRef:
+    return RankRef(flush.job_id, flush.attempt, flush.replica, flush.incarnation, flush.rank)

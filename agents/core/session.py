@@ -1,0 +1,175 @@
+"""The session with the server: hello, frames, acknowledgements. Builds, never sends.
+
+Events carry a gap-free `seq`. In one session each is sent once, in order, and again
+only after a reconnect, when the server asks, or when no acknowledgement comes.
+"""
+
+from dataclasses import replace
+
+import msgspec
+
+from agents import VERSION
+from agents.core import limits
+from agents.core.effects import Persist, SendSoon
+from agents.core.events import LinkDown, LinkUp, ServerAcked
+from agents.core.records import EventsAcked
+from agents.core.state import Life, Link, Rank, State
+from agents.core.turn import Turn
+from controlplane.protocol.frames import (
+    MAX_EVENTS_PER_FRAME,
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    AgentEvent,
+    AgentFrame,
+    AgentHello,
+    EventBody,
+    HostExited,
+    RankExited,
+    RankStatus,
+    StacksCollected,
+)
+from controlplane.protocol.samples import DeviceInfo, DeviceSample
+from controlplane.protocol.states import RankState, Section
+
+_EVENT_BASE_BYTES = 512
+
+
+def hello(state: State, *, node_name: str, devices: tuple[DeviceInfo, ...], now_s: float) -> AgentHello:
+    """First message of a session."""
+    return AgentHello(
+        protocol_min=PROTOCOL_MIN,
+        protocol_max=PROTOCOL_MAX,
+        node_name=node_name,
+        agent_version=VERSION,
+        boot_id=state.boot_id,
+        journal_id=state.journal_id,
+        devices=devices,
+        ranks=statuses(state, now_s),
+        first_unacked_seq=state.events[0].seq if state.events else state.next_seq,
+    )
+
+
+def compose(
+    state: State,
+    now_s: float,
+    *,
+    samples: tuple[DeviceSample, ...] = (),
+    hints: bool = False,
+    cpu_ratio: float = 0.0,
+    rss_bytes: int = 0,
+) -> tuple[State, AgentFrame, bool]:
+    """The next frame, the state after it left, and whether more events wait.
+
+    `hints`: include every rank's status; a frame for events alone stays small.
+    """
+    link = state.link
+    events: list[AgentEvent] = []
+    room_bytes = limits.FRAME_EVENT_BYTES
+    first = state.events[0].seq if state.events else state.next_seq
+    start = max(link.sent_seq + 1 - first, 0)
+    if start < limits.MAX_IN_FLIGHT_EVENTS:
+        for kept in state.events[start : start + MAX_EVENTS_PER_FRAME]:
+            room_bytes -= event_bytes(kept.body)
+            if room_bytes < 0 and events:
+                break
+            events.append(AgentEvent(kept.seq, max(now_s - kept.at_s, 0.0), kept.body))
+    sent_seq = events[-1].seq if events else link.sent_seq
+    more = start + len(events) < len(state.events) and start + len(events) < limits.MAX_IN_FLIGHT_EVENTS
+    oldest_sent_s = link.oldest_sent_s
+    if events and oldest_sent_s is None:
+        oldest_sent_s = now_s
+    after = replace(
+        state, link=replace(link, frame_seq=link.frame_seq + 1, sent_seq=sent_seq, oldest_sent_s=oldest_sent_s)
+    )
+    frame = AgentFrame(
+        seq=link.frame_seq + 1,
+        uptime_s=now_s - state.started_s,
+        devices=samples,
+        ranks=statuses(state, now_s) if hints else (),
+        events=tuple(events),
+        cpu_ratio=cpu_ratio,
+        rss_bytes=rss_bytes,
+    )
+    return after, frame, more
+
+
+def statuses(state: State, now_s: float) -> tuple[RankStatus, ...]:
+    """Every rank whose process lives, as of now."""
+    return tuple(
+        RankStatus(
+            ref=rank.ref,
+            state=rank_state(rank),
+            pid=rank.identity.pid,
+            device_index=rank.device_index,
+            section=rank.section,
+            phase=rank.phase,
+            step=rank.step,
+            phase_age_s=max(now_s - rank.phase_since_s, 0.0),
+            silent_s=max(now_s - rank.last_word_s, 0.0),
+        )
+        for rank in state.ranks.values()
+        if rank.life is Life.ALIVE and rank.identity is not None
+    )
+
+
+def rank_state(rank: Rank) -> RankState:
+    """The rank in the words of the protocol."""
+    if rank.life is Life.GONE:
+        return RankState.EXITED
+    if rank.overdue_sent:
+        return RankState.HUNG
+    if rank.life is Life.LAUNCHING or (rank.conn_id is None and not rank.joined):
+        return RankState.LAUNCHING
+    if rank.section is Section.SETUP:
+        return RankState.INITIALIZING
+    return RankState.CHECKPOINTING if rank.section is Section.CHECKPOINTING else RankState.TRAINING
+
+
+def event_bytes(body: EventBody) -> int:
+    """An upper estimate of an event's size in a frame; long ones are measured."""
+    match body:
+        case RankExited() | HostExited():
+            return _EVENT_BASE_BYTES + 4 * len(body.log_tail)
+        case StacksCollected():
+            return _EVENT_BASE_BYTES + 4 * len(body.text)
+        case _:
+            return len(msgspec.msgpack.encode(body)) + 32
+
+
+def on_link_up(turn: Turn, event: LinkUp) -> None:
+    """A new session: what the server has is forgotten here, the rest is sent again."""
+    welcome = event.welcome
+    _forget_through(turn, welcome.acked_seq)
+    link = Link(up=True, since_s=turn.now_s, node_id=welcome.node_id, demo=welcome.demo, sent_seq=0)
+    turn.set(link=link)
+    turn.do(SendSoon(limits.URGENT_S))
+
+
+def on_link_down(turn: Turn, event: LinkDown) -> None:
+    """Nothing stops; events wait."""
+    if turn.state.link.up:
+        turn.set(link=replace(turn.state.link, up=False, since_s=turn.now_s, oldest_sent_s=None))
+
+
+def on_acked(turn: Turn, event: ServerAcked) -> None:
+    """Forget what is committed there; a forged number beyond the last one is ignored."""
+    if event.seq >= turn.state.next_seq:
+        turn.note("acknowledgement of events never sent", seq=event.seq)
+        return
+    _forget_through(turn, event.seq)
+    link = turn.state.link
+    if event.resend:
+        turn.set(link=replace(link, sent_seq=event.seq, oldest_sent_s=None))
+        turn.do(SendSoon(limits.URGENT_S))
+        return
+    in_flight = any(kept.seq <= link.sent_seq for kept in turn.state.events[:1])
+    turn.set(link=replace(link, oldest_sent_s=turn.now_s if in_flight else None))
+    if turn.state.events and turn.state.events[-1].seq > link.sent_seq:
+        turn.do(SendSoon(limits.COALESCE_S))
+
+
+def _forget_through(turn: Turn, seq: int) -> None:
+    if not turn.state.events or turn.state.events[0].seq > seq:
+        return
+    turn.set(events=tuple(kept for kept in turn.state.events if kept.seq > seq))
+    turn.do(Persist(EventsAcked(seq)))

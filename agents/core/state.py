@@ -1,0 +1,174 @@
+"""What the agent knows, as immutable values. Times are the node's monotonic seconds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from controlplane.protocol.commands import CommandEnvelope
+from controlplane.protocol.frames import EventBody
+from controlplane.protocol.launch import RankRef, ReplicaLaunch
+from controlplane.protocol.membership import Install, View
+from controlplane.protocol.states import Phase, Section
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A process, never mistaken for another: pid and field 22 of /proc/<pid>/stat."""
+
+    pid: int
+    start_time_ticks: int
+
+
+class Life(StrEnum):
+    """A rank's process as seen from outside."""
+
+    LAUNCHING = "launching"  # asked for, identity not yet known
+    ALIVE = "alive"
+    GONE = "gone"  # the leader is gone; its process group is not yet proved empty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """One process of one incarnation. `conn_id` None: not connected.
+    `expected`: we ordered its end. `admitted`: it was a member of a view we handed on."""
+
+    ref: RankRef
+    device_index: int
+    launch: ReplicaLaunch
+    launched_at_s: float
+    life: Life = Life.LAUNCHING
+    identity: Identity | None = None
+    conn_id: int | None = None
+    joined: bool = False
+    admitted: bool = False
+    done: bool = False
+    expected: bool = False
+    section: Section = Section.SETUP
+    phase: Phase = Phase.IMPORTING
+    step: int = 0
+    epoch: int = 0
+    phase_since_s: float = 0.0
+    last_word_s: float = 0.0
+    overdue_sent: bool = False
+    kill_at_s: float | None = None
+    exit_due_s: float | None = None
+    exit_log_tail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingLaunch:
+    """An accepted start that waits for old processes to be gone, or for the host."""
+
+    command_id: str
+    launch: ReplicaLaunch
+    since_s: float
+    asked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingStop:
+    """An accepted stop that waits for these to be proved gone."""
+
+    command_id: str
+    refs: frozenset[RankRef]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingStacks:
+    """A stack collection that waits for these ranks' answers."""
+
+    command_id: str
+    refs: frozenset[RankRef]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The rank host of one job. `idle_at_s`: when it is sent home, None while in use."""
+
+    job_id: str
+    since_s: float
+    identity: Identity | None = None
+    ready: bool = False
+    import_s: float = 0.0
+    idle_at_s: float | None = None
+    waiting_commands: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The fence of one job: nothing older than (`attempt`, `epoch`) is obeyed, no
+    incarnation at or below `incarnations[replica]` is started again."""
+
+    job_id: str
+    attempt: int = 0
+    epoch: int = 0
+    incarnations: Mapping[int, int] = field(default_factory=dict)
+    view: View | None = None
+    install: Install | None = None
+
+
+class CommandStage(StrEnum):
+    """Where a command stands here; the last three are final."""
+
+    JOURNALING = "journaling"
+    ACKNOWLEDGED = "acknowledged"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    SUPERSEDED = "superseded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command once seen. `envelope` is dropped when it is closed."""
+
+    command_id: str
+    stage: CommandStage
+    envelope: CommandEnvelope | None = None
+    detail: str = ""
+    data: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEvent:
+    """A fact that the server has not acknowledged; `at_s` when it happened."""
+
+    seq: int
+    at_s: float
+    body: EventBody
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """The session with the server. `since_s` of the current up or down."""
+
+    up: bool = False
+    since_s: float = 0.0
+    node_id: str = ""
+    demo: bool = False
+    frame_seq: int = 0
+    sent_seq: int = 0
+    oldest_sent_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Everything. Mappings are never changed in place."""
+
+    started_s: float
+    boot_id: str
+    journal_id: str
+    agent_socket: str
+    link: Link = Link()
+    ranks: Mapping[RankRef, Rank] = field(default_factory=dict)
+    connections: Mapping[int, RankRef] = field(default_factory=dict)
+    hosts: Mapping[str, Host] = field(default_factory=dict)
+    jobs: Mapping[str, Job] = field(default_factory=dict)
+    commands: Mapping[str, Command] = field(default_factory=dict)
+    launches: tuple[PendingLaunch, ...] = ()
+    stops: tuple[PendingStop, ...] = ()
+    stacks: tuple[PendingStacks, ...] = ()
+    events: tuple[KeptEvent, ...] = ()
+    next_seq: int = 1
+    shed_reports: int = 0
+    absent_devices: frozenset[int] = frozenset()
+    emergency_at_s: float | None = None

@@ -1,0 +1,155 @@
+"""The one mutable thing of the core: a turn gathers state and effects inside `step`.
+
+It is created by `step`, handed to one handler, and never outlives the call, so that
+from outside the core stays a function of values.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from agents.core import limits
+from agents.core.effects import Effect, Note, Persist, SendSoon
+from agents.core.records import (
+    CommandClosed,
+    EventKept,
+    HostDropped,
+    HostKept,
+    JobForgotten,
+    JobKept,
+    RankDropped,
+    RankKept,
+)
+from agents.core.state import Command, CommandStage, Host, Job, KeptEvent, Rank, State
+from controlplane.protocol.frames import CommandAnswer, EventBody, RankSaid
+from controlplane.protocol.launch import RankRef
+from controlplane.protocol.rank import StepReport
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+OPEN_STAGES = frozenset({CommandStage.JOURNALING, CommandStage.ACKNOWLEDGED})
+
+
+class Turn:
+    """State so far, effects so far, and the moment (`now_s`)."""
+
+    __slots__ = ("effects", "now_s", "state")
+
+    def __init__(self, state: State, now_s: float) -> None:
+        self.state = state
+        self.now_s = now_s
+        self.effects: list[Effect] = []
+
+    def do(self, *effects: Effect) -> None:
+        """Append effects, carried out in this order."""
+        self.effects.extend(effects)
+
+    def note(self, event: str, **fields: object) -> None:
+        """A line for the agent's log."""
+        self.do(Note(event, tuple((key, str(value)) for key, value in fields.items())))
+
+    def set(self, **changes: Any) -> None:
+        """Replace fields of the state."""
+        self.state = replace(self.state, **changes)
+
+    def put_rank(self, rank: Rank, *, keep: bool = False) -> None:
+        """Store a rank; `keep` also writes its lasting part to the journal."""
+        self.set(ranks={**self.state.ranks, rank.ref: rank})
+        if keep:
+            self.do(Persist(rank_record(rank)))
+
+    def drop_rank(self, ref: RankRef) -> None:
+        """Forget a rank that is proved gone and reported."""
+        self.set(
+            ranks={key: rank for key, rank in self.state.ranks.items() if key != ref},
+            connections={conn: key for conn, key in self.state.connections.items() if key != ref},
+        )
+        self.do(Persist(RankDropped(ref)))
+
+    def put_host(self, host: Host, *, keep: bool = False) -> None:
+        """Store a host; `keep` writes its identity to the journal."""
+        self.set(hosts={**self.state.hosts, host.job_id: host})
+        if keep and host.identity is not None:
+            self.do(Persist(HostKept(host.job_id, host.identity.pid, host.identity.start_time_ticks)))
+
+    def drop_host(self, job_id: str) -> None:
+        """Forget a host that ended."""
+        self.set(hosts=_without(self.state.hosts, job_id))
+        self.do(Persist(HostDropped(job_id)))
+
+    def put_job(self, job: Job) -> None:
+        """Store a job's fence, newest last; the oldest idle fence makes room."""
+        jobs = _without(self.state.jobs, job.job_id)
+        jobs[job.job_id] = job
+        self.do(Persist(job_record(job)))
+        if len(jobs) > limits.MAX_JOBS:
+            busy = {rank.ref.job_id for rank in self.state.ranks.values()} | set(self.state.hosts) | {job.job_id}
+            oldest = next((job_id for job_id in jobs if job_id not in busy), None)
+            if oldest is not None:
+                del jobs[oldest]
+                self.do(Persist(JobForgotten(oldest)))
+        self.set(jobs=jobs)
+
+    def report(self, body: EventBody, within_s: float = limits.URGENT_S) -> None:
+        """Keep a fact until the server has acknowledged it, and see that a frame leaves."""
+        if isinstance(body, RankSaid) and self._must_shed(body):
+            self.set(shed_reports=self.state.shed_reports + 1)
+            return
+        seq = self.state.next_seq
+        self.set(events=(*self.state.events, KeptEvent(seq, self.now_s, body)), next_seq=seq + 1)
+        self.do(Persist(EventKept(seq, self.now_s, body)), SendSoon(within_s))
+
+    def answer(self, command_id: str, stage: CommandStage, detail: str = "", data: str = "") -> None:
+        """Close a command (or acknowledge it) and tell the server; closed ones stay closed."""
+        known = self.state.commands.get(command_id)
+        if known is not None and known.stage not in OPEN_STAGES:
+            return
+        if stage in OPEN_STAGES:
+            assert known is not None, "only a command once seen is acknowledged"
+            self.put_command(replace(known, stage=stage))
+        else:
+            self.put_command(Command(command_id=command_id, stage=stage, detail=detail, data=data))
+            self.do(Persist(CommandClosed(command_id, stage.value, detail, data)))
+        self.report(CommandAnswer(command_id, stage.value, detail, data))
+
+    def put_command(self, command: Command) -> None:
+        """Store a command; the oldest closed ones make room."""
+        commands = {**self.state.commands, command.command_id: command}
+        excess = len(commands) - limits.MAX_CLOSED_COMMANDS
+        if excess > 0:
+            closed = [key for key, value in commands.items() if value.stage not in OPEN_STAGES]
+            for key in closed[:excess]:
+                del commands[key]
+        self.set(commands=commands)
+
+    def _must_shed(self, said: RankSaid) -> bool:
+        kept = len(self.state.events)
+        if isinstance(said.report, StepReport):
+            return kept >= limits.MAX_UNACKED_STEP_REPORTS
+        return kept >= limits.MAX_UNACKED_SAID
+
+
+def rank_record(rank: Rank) -> RankKept:
+    """The lasting part of a rank."""
+    return RankKept(
+        ref=rank.ref,
+        device_index=rank.device_index,
+        launch=rank.launch,
+        launched_at_s=rank.launched_at_s,
+        pid=rank.identity.pid if rank.identity else 0,
+        start_time_ticks=rank.identity.start_time_ticks if rank.identity else 0,
+        joined=rank.joined,
+        admitted=rank.admitted,
+        done=rank.done,
+        expected=rank.expected,
+    )
+
+
+def job_record(job: Job) -> JobKept:
+    """The lasting part of a job: all of it."""
+    return JobKept(job.job_id, job.attempt, job.epoch, dict(job.incarnations), job.view, job.install)
+
+
+def _without(mapping: Mapping[K, V], key: K) -> dict[K, V]:
+    return {other: value for other, value in mapping.items() if other != key}

@@ -1,0 +1,221 @@
+"""The session with the server: one WebSocket, kept up for ever.
+
+Theory of operation. `Link.run` connects, says hello, waits for the welcome, and then
+two things go on: whatever the server says becomes events, and whenever somebody calls
+`wake`, the next frame is built (by `compose`, so it is always of the present) and sent.
+At most one frame is under way, so a slow server makes frames fewer, not older.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+
+from agents.core import backoff
+from agents.core.events import Event, LinkDown, LinkUp, OrderReceived, ServerAcked
+from agents.errors import LinkRefused
+from controlplane.protocol.codec import decode_to_agent, encode_frame
+from controlplane.protocol.errors import ProtocolError
+from controlplane.protocol.frames import Acked, AgentFrame, AgentHello, Order, Refused, Welcome
+
+_OPEN_TIMEOUT_S = 10.0
+_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+_QUIET_S = 10.0  # nothing heard for so long: ask
+_DEAD_S = 20.0  # nor any answer: the session is dead, whatever TCP says
+_STABLE_S = 10.0  # a session that lasted resets the backoff
+_MAX_GARBAGE = 20  # undecodable messages before the session is given up
+
+
+class Link:
+    """Owns the connection. Never raises into the agent; ends up in a retry instead."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        credential: Callable[[], str],
+        hello: Callable[[], AgentHello],
+        compose: Callable[[], tuple[AgentFrame, bool] | None],
+        dispatch: Callable[[Event], None],
+        note: Callable[..., None],
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._url = url
+        self._credential = credential
+        self._hello = hello
+        self._compose = compose
+        self._dispatch = dispatch
+        self._note = note
+        self._jitter = jitter
+        self._wake = asyncio.Event()
+        self._wake_at: asyncio.TimerHandle | None = None
+        self._socket: ClientConnection | None = None
+        self._heard_s = 0.0
+        self._garbage = 0
+        self._drop_s: float | None = None
+        self.on_unknown_node: Callable[[], Awaitable[bool]] = _no_remedy
+
+    def wake(self, within_s: float = 0.0) -> None:
+        """A frame must leave within this time; an earlier wish stands."""
+        if within_s <= 0.0:
+            self._wake_now()
+            return
+        loop = asyncio.get_running_loop()
+        due = loop.time() + within_s
+        if self._wake_at is not None and self._wake_at.when() <= due:
+            return
+        if self._wake_at is not None:
+            self._wake_at.cancel()
+        self._wake_at = loop.call_at(due, self._wake_now)
+
+    def drop(self, seconds: float) -> None:
+        """Close after the frame under way and stay away for so long."""
+        self._drop_s = seconds
+        self._wake_now()
+
+    async def run(self) -> None:
+        """For ever: connect, serve, wait, again. Ends only by cancellation."""
+        failures = 0
+        while True:
+            began_s = time.monotonic()
+            at_least_s = 0.0
+            try:
+                await self._session()
+            except LinkRefused as error:
+                self._note("server refused the session", code=error.code, detail=str(error))
+                if error.code == "unknown_node" and await self.on_unknown_node():
+                    at_least_s = 0.0
+                else:
+                    at_least_s = backoff.PARKED_S if error.retry_after_s is None else error.retry_after_s
+            except InvalidStatus as error:
+                status = error.response.status_code
+                self._note("server refused the connection", status=status)
+                if status in (401, 403) and not await self.on_unknown_node():
+                    at_least_s = backoff.CAP_S
+            except (OSError, TimeoutError, ConnectionClosed, InvalidHandshake, ProtocolError) as error:
+                self._note("link lost", error=f"{type(error).__name__}: {error}")
+            finally:
+                self._socket = None
+                self._dispatch(LinkDown(now_s=time.monotonic()))
+            if self._drop_s is not None:
+                await asyncio.sleep(self._drop_s)
+                self._drop_s = None
+                failures = 0
+            stable = time.monotonic() - began_s > _STABLE_S
+            failures = 0 if stable else failures + 1
+            await asyncio.sleep(backoff.delay_s(failures, self._jitter(), at_least_s=at_least_s))
+
+    async def _session(self) -> None:
+        socket = await connect(
+            self._url,
+            additional_headers={"Authorization": f"Bearer {self._credential()}"},
+            compression=None,
+            max_size=_MAX_MESSAGE_BYTES,
+            open_timeout=_OPEN_TIMEOUT_S,
+            ping_interval=None,
+            close_timeout=1.0,
+            proxy=None,
+            user_agent_header=None,
+        )
+        try:
+            await socket.send(encode_frame(self._hello()))
+            async with asyncio.timeout(_OPEN_TIMEOUT_S):
+                welcome = await self._welcome(socket)
+            self._socket = socket
+            self._heard_s = time.monotonic()
+            self._garbage = 0
+            self._dispatch(LinkUp(now_s=self._heard_s, welcome=welcome))
+            await self._serve(socket)
+        finally:
+            # A stop of the agent closes politely; a dead peer must not hold us up.
+            await socket.close(1001, "agent stops; its ranks run on")
+
+    async def _welcome(self, socket: ClientConnection) -> Welcome:
+        while True:
+            message = decode_to_agent(_bytes(await socket.recv()))
+            match message:
+                case Welcome():
+                    return message
+                case Refused():
+                    raise LinkRefused(message.code, message.detail, retry_after_s=message.retry_after_s)
+                case _:
+                    continue
+
+    async def _serve(self, socket: ClientConnection) -> None:
+        tasks = {
+            asyncio.create_task(self._receive(socket)),
+            asyncio.create_task(self._send(socket)),
+            asyncio.create_task(self._watch(socket)),
+        }
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        assert done, "one of them ended"
+
+    async def _receive(self, socket: ClientConnection) -> None:
+        async for data in socket:
+            now_s = time.monotonic()
+            self._heard_s = now_s
+            try:
+                message = decode_to_agent(_bytes(data))
+            except ProtocolError as error:
+                self._garbage += 1
+                self._note("message from the server dropped", error=str(error)[:200])
+                if self._garbage > _MAX_GARBAGE:
+                    raise
+                continue
+            match message:
+                case Acked():
+                    self._dispatch(ServerAcked(now_s=now_s, seq=message.seq, resend=message.resend))
+                case Order():
+                    self._dispatch(OrderReceived(now_s=now_s, commands=message.commands))
+                case Refused():
+                    raise LinkRefused(message.code, message.detail, retry_after_s=message.retry_after_s)
+                case Welcome():
+                    continue
+
+    async def _send(self, socket: ClientConnection) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            composed = self._compose()
+            if composed is not None:
+                frame, more = composed
+                await socket.send(encode_frame(frame))
+                if more:
+                    self._wake.set()
+                    continue
+            if self._drop_s is not None:
+                return
+
+    async def _watch(self, socket: ClientConnection) -> None:
+        """The peer's event loop must show life, not only its kernel."""
+        while True:
+            await asyncio.sleep(_QUIET_S / 2)
+            if time.monotonic() - self._heard_s > _QUIET_S:
+                async with asyncio.timeout(_DEAD_S - _QUIET_S):
+                    await (await socket.ping())
+                self._heard_s = time.monotonic()
+
+    def _wake_now(self) -> None:
+        if self._wake_at is not None:
+            self._wake_at.cancel()
+            self._wake_at = None
+        self._wake.set()
+
+
+async def _no_remedy() -> bool:
+    return False
+
+
+def _bytes(data: str | bytes) -> bytes:
+    return data.encode() if isinstance(data, str) else data

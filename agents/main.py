@@ -1,0 +1,173 @@
+"""`python -m agents`: settings, lock, enrolment, and the agent until SIGTERM.
+
+Exit codes: 0 asked to stop (ranks run on), 2 wrong settings, 3 another agent has this
+state directory, 4 enrolment refused.
+"""
+
+import asyncio
+import fcntl
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from agents.config import Config, load
+from agents.core.restore import restore, snapshot
+from agents.core.state import State
+from agents.errors import ConfigError, EnrolmentError
+from agents.link.client import Link
+from agents.link.enrol import Credential, enrol, load_credential, store_credential
+from agents.link.journal import Journal, read_journal
+from agents.log import note
+from agents.probes.host import boot_id
+from agents.runtime import Agent
+from controlplane.protocol.samples import DeviceInfo
+
+EXIT_CONFIG, EXIT_LOCKED, EXIT_ENROLMENT = 2, 3, 4
+_ENROL_RETRY_FIRST_S, _ENROL_RETRY_MAX_S = 0.5, 30.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The process's exit code."""
+    try:
+        config = load(sys.argv[1:] if argv is None else argv)
+        config.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = _lock(config.state_dir / "lock")
+    except (ConfigError, OSError) as error:
+        print(f"agent: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    if lock is None:
+        print(f"agent: another agent runs on {config.state_dir}", file=sys.stderr)
+        return EXIT_LOCKED
+    note("agent starts", **config.masked())
+    try:
+        return asyncio.run(_run(config))
+    finally:
+        os.close(lock)
+
+
+async def _run(config: Config) -> int:
+    """1. State from the journal. 2. Ranks and hosts adopted. 3. Credential. 4. Link, until
+    asked to stop. Ranks are looked after from 2 on, whatever becomes of the server."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    state, journal, same_boot = _open_state(config.state_dir)
+    agent = Agent(config, state, journal)
+    await agent.sampler.start()
+    await agent.start(same_boot=same_boot)
+    online = asyncio.create_task(_online(config, agent))
+    stopping = asyncio.create_task(stop.wait())
+    code = 0
+    try:
+        await asyncio.wait({online, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if online.done() and not online.cancelled() and online.exception() is not None:
+            error = online.exception()
+            note("agent ends", error=error)
+            code = EXIT_ENROLMENT if isinstance(error, EnrolmentError) else EXIT_CONFIG
+    finally:
+        for task in (online, stopping):
+            task.cancel()
+        await asyncio.gather(online, stopping, return_exceptions=True)
+        await agent.stop()
+    note("agent ended", ranks_left_running=len(agent.state.ranks))
+    return code
+
+
+def _open_state(state_dir: Path) -> tuple[State, Journal, bool]:
+    """The restored state, its compacted journal, and whether the machine has not rebooted since."""
+    path = state_dir / "journal"
+    boot = boot_id()
+    fresh_id = f"jrn_{secrets.token_hex(8)}"
+    state = restore(
+        read_journal(path),
+        boot_id=boot,
+        fresh_journal_id=fresh_id,
+        agent_socket=str(state_dir / "agent.sock"),
+        now_s=time.monotonic(),
+    )
+    journal = Journal(path)
+    journal.compact(snapshot(state))
+    if journal.error:
+        note("journal degraded", error=journal.error)
+    return state, journal, state.journal_id != fresh_id
+
+
+async def _online(config: Config, agent: Agent) -> None:
+    """Enrol if need be, then keep the link up. Ends by cancellation or a final refusal only."""
+    path = config.state_dir / "credential"
+    held = load_credential(path)
+    if held is None:
+        held = await _enrol_patiently(config, agent.state.boot_id, agent.sampler.devices)
+        store_credential(path, held)
+        note("enrolled", node_id=held.node_id)
+    current = [held]
+
+    async def forgotten() -> bool:
+        """The server does not know us any more: enrol again, if we have a token."""
+        if not config.join_token:
+            return False
+        try:
+            current[0] = await asyncio.to_thread(
+                enrol,
+                config.server,
+                join_token=config.join_token,
+                node_name=config.name,
+                boot_id=agent.state.boot_id,
+                devices=agent.sampler.devices,
+            )
+        except EnrolmentError as error:
+            note("enrolling again failed", error=error)
+            return False
+        store_credential(path, current[0])
+        note("enrolled again", node_id=current[0].node_id)
+        return True
+
+    agent.link = Link(
+        f"{config.server}/agent/v1/stream",
+        credential=lambda: current[0].credential,
+        hello=agent.hello,
+        compose=agent.compose,
+        dispatch=agent.dispatch,
+        note=note,
+    )
+    agent.link.on_unknown_node = forgotten
+    await agent.link.run()
+
+
+async def _enrol_patiently(config: Config, boot: str, devices: tuple[DeviceInfo, ...]) -> Credential:
+    """Until it works, or the server says that it never will."""
+    if not config.join_token:
+        raise EnrolmentError(f"no credential in {config.state_dir} and no join token: give --join-token-file")
+    wait_s = _ENROL_RETRY_FIRST_S
+    while True:
+        try:
+            return await asyncio.to_thread(
+                enrol,
+                config.server,
+                join_token=config.join_token,
+                node_name=config.name,
+                boot_id=boot,
+                devices=devices,
+            )
+        except EnrolmentError as error:
+            if not error.retry:
+                raise
+            note("enrolment to be tried again", error=error, wait_s=wait_s)
+        await asyncio.sleep(wait_s)
+        wait_s = min(wait_s * 2, _ENROL_RETRY_MAX_S)
+
+
+def _lock(path: Path) -> int | None:
+    """A lock held by this process for its life; None if another holds it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor

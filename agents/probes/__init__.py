@@ -1,0 +1,1 @@
+"""Devices behind one Protocol: real ones (nvml), and an honest toy (simulated)."""

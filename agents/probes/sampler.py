@@ -1,0 +1,207 @@
+"""Asks the driver in time, and is never held up by it.
+
+`InlineSampler` for drivers that cannot block; `ProcessSampler` keeps a driver that can in
+a child process, kills the child when it misses its deadline, and starts another, rarely.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from agents.errors import ProbeError
+from agents.probes.base import Probe
+from agents.probes.worker_line import WorkerLine
+from controlplane.protocol.commands import InjectDeviceFault
+from controlplane.protocol.samples import DeviceInfo, DeviceSample, XidEvent
+
+OnSamples = Callable[[tuple[DeviceSample, ...]], None]
+OnXid = Callable[[XidEvent], None]
+
+_START_DEADLINE_S = 20.0
+_ANSWER_DEADLINE_S = 5.0
+_RESTART_FIRST_S, _RESTART_MAX_S = 1.0, 60.0
+_MAX_LINE_BYTES = 1024 * 1024
+
+
+class Sampler(Protocol):
+    """What the runtime uses."""
+
+    devices: tuple[DeviceInfo, ...]
+    delay_s: float
+
+    async def start(self) -> None:
+        """`devices` is known afterwards (empty if the driver does not work)."""
+        ...
+
+    def ask(self, now_s: float, busy: frozenset[int]) -> None:
+        """Samples follow through the callback: now, within `delay_s`, or never."""
+        ...
+
+    def inject(self, fault: InjectDeviceFault) -> None:
+        """Raises ProbeError."""
+        ...
+
+    def close(self) -> None:
+        """End."""
+        ...
+
+
+class InlineSampler:
+    """For a driver that answers in microseconds."""
+
+    delay_s = 0.0
+
+    def __init__(self, probe: Probe, on_samples: OnSamples, on_xid: OnXid) -> None:
+        assert not probe.capabilities.may_block, "a driver that may block belongs in a process of its own"
+        self._probe = probe
+        self._on_samples = on_samples
+        self._on_xid = on_xid
+        self.devices = probe.devices()
+
+    async def start(self) -> None:
+        """Nothing to wait for."""
+
+    def ask(self, now_s: float, busy: frozenset[int]) -> None:
+        """Answers before it returns."""
+        self._on_samples(self._probe.sample(now_s, busy))
+        self._tell_xids()
+
+    def inject(self, fault: InjectDeviceFault) -> None:
+        """An injected XID is told at once, as a driver's event would be."""
+        self._probe.inject(fault.device_index, fault.fault, fault.value)
+        self._tell_xids()
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        self._probe.close()
+
+    def _tell_xids(self) -> None:
+        for xid in self._probe.xids():
+            self._on_xid(xid)
+
+
+class ProcessSampler:
+    """For NVML. While the child hangs or is gone there are simply no samples."""
+
+    delay_s = 0.1
+
+    def __init__(self, on_samples: OnSamples, on_xid: OnXid, note: Callable[..., None]) -> None:
+        self._on_samples = on_samples
+        self._on_xid = on_xid
+        self._note = note
+        self._child: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._known: asyncio.Event = asyncio.Event()
+        self._asked_s: float | None = None
+        self._restart_at_s = 0.0
+        self._restart_wait_s = _RESTART_FIRST_S
+        self._starting = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.devices: tuple[DeviceInfo, ...] = ()
+
+    @property
+    def pid(self) -> int | None:
+        """The child's pid, None while there is none."""
+        return self._child.pid if self._child is not None else None
+
+    async def start(self) -> None:
+        """Wait for the child's first line, but not for ever."""
+        await self._launch()
+        try:
+            async with asyncio.timeout(_START_DEADLINE_S):
+                await self._known.wait()
+        except TimeoutError:
+            self._kill("no answer at start")
+
+    def ask(self, now_s: float, busy: frozenset[int]) -> None:
+        """One question at a time; a late answer costs the child its life."""
+        if self._child is None:
+            if now_s >= self._restart_at_s and not self._starting:
+                task = asyncio.get_running_loop().create_task(self._launch())
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            return
+        if self._asked_s is not None:
+            if now_s - self._asked_s > _ANSWER_DEADLINE_S:
+                self._kill("no answer in time")
+            return
+        if not self._known.is_set():
+            return
+        assert self._child.stdin is not None, "opened with a pipe"
+        self._asked_s = now_s
+        self._child.stdin.write(b"\n")
+
+    def inject(self, fault: InjectDeviceFault) -> None:
+        """Real devices are never harmed."""
+        raise ProbeError("device faults can be injected on simulated devices only")
+
+    def close(self) -> None:
+        """The child ends with its stdin."""
+        self._kill("")
+
+    async def _launch(self) -> None:
+        self._starting = True
+        self._known.clear()
+        self._asked_s = None
+        try:
+            self._child = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "agents.probes.worker",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                limit=_MAX_LINE_BYTES,
+            )
+        except OSError as error:
+            self._note("probe process not started", error=error)
+            self._put_off()
+            return
+        finally:
+            self._starting = False
+        self._reader = asyncio.get_running_loop().create_task(self._read(self._child))
+
+    async def _read(self, child: asyncio.subprocess.Process) -> None:
+        assert child.stdout is not None, "opened with a pipe"
+        try:
+            while line := await child.stdout.readline():
+                self._take(msgspec.json.decode(line, type=WorkerLine))
+        except (ValueError, msgspec.DecodeError) as error:
+            self._note("probe process said garbage", error=error)
+        finally:
+            self._known.set()
+            if self._child is child:
+                self._kill("probe process ended")
+        await child.wait()
+
+    def _take(self, line: WorkerLine) -> None:
+        if line.error:
+            self._note("probe", error=line.error)
+        if line.devices:
+            self.devices = line.devices
+            self._known.set()
+        for xid in line.xids:
+            self._on_xid(xid)
+        if line.samples is not None:
+            self._asked_s = None
+            self._restart_wait_s = _RESTART_FIRST_S
+            self._on_samples(line.samples)
+
+    def _kill(self, why: str) -> None:
+        child, self._child = self._child, None
+        self._asked_s = None
+        if child is not None and child.returncode is None:
+            os.kill(child.pid, signal.SIGKILL)
+        if why:
+            self._note("probe process killed", why=why)
+            self._put_off()
+
+    def _put_off(self) -> None:
+        self._restart_at_s = time.monotonic() + self._restart_wait_s
+        self._restart_wait_s = min(self._restart_wait_s * 2, _RESTART_MAX_S)

@@ -1,0 +1,1 @@
+"""Processes of the node: starting, watching, signalling and looking into them."""

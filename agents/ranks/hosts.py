@@ -1,0 +1,189 @@
+"""Rank hosts: one process per job that imports once and forks ranks on request.
+
+A host outlives its agent. Its socket's name follows from the job, so that an agent that
+lost everything else still finds it; its identity comes from the kernel, not from a file.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from agents.core.events import (
+    Event,
+    HostListed,
+    HostProcessGone,
+    HostReadied,
+    HostStarted,
+    HostStartFailed,
+    RankForkedHere,
+    RankProcessGone,
+)
+from agents.core.state import Identity
+from agents.errors import LaunchError
+from agents.ranks.identity import is_alive
+from agents.ranks.launch import host_argv, spawn_detached
+from agents.ranks.lines import LineConnection
+from agents.ranks.logs import LogFiles, tail
+from agents.ranks.watcher import ProcessWatcher
+from controlplane.protocol.codec import decode_line, encode_line
+from controlplane.protocol.errors import ProtocolError
+from controlplane.protocol.launch import RankRef
+from controlplane.protocol.rank import (
+    ForkRank,
+    HostReady,
+    HostState,
+    ListRanks,
+    RankForked,
+    RankGone,
+    ShutdownHost,
+    ToHost,
+)
+
+_RETRY_FIRST_S = 0.02
+_RETRY_MAX_S = 0.5
+
+
+class HostKeeper:
+    """Starts, finds, connects to and watches the hosts of this node."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        module: str,
+        logs: LogFiles,
+        watcher: ProcessWatcher,
+        dispatch: Callable[[Event], None],
+    ) -> None:
+        self._state_dir = state_dir
+        self._module = module
+        self._logs = logs
+        self._watcher = watcher
+        self._dispatch = dispatch
+        self._identities: dict[str, Identity] = {}
+        self._connections: dict[str, LineConnection] = {}
+        self._waiting: dict[str, list[ToHost]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._asked_at_s: dict[RankRef, float] = {}
+
+    def socket_path(self, job_id: str) -> Path:
+        """Short and fixed-length: unix socket paths end at 107 bytes."""
+        return self._state_dir / f"h-{hashlib.sha256(job_id.encode()).hexdigest()[:12]}.sock"
+
+    def start(self, job_id: str) -> None:
+        """Start the job's host."""
+        path = self.socket_path(job_id)
+        path.unlink(missing_ok=True)
+        try:
+            identity = spawn_detached(host_argv(self._module, path, job_id), extra={}, log_path=self._logs.host(job_id))
+        except LaunchError as error:
+            self._dispatch(HostStartFailed(now_s=time.monotonic(), job_id=job_id, error=str(error)))
+            return
+        self.adopt(job_id, identity)
+        self._dispatch(HostStarted(now_s=time.monotonic(), job_id=job_id, identity=identity))
+
+    def adopt(self, job_id: str, identity: Identity) -> None:
+        """Watch a host and keep connected to it."""
+        self._identities[job_id] = identity
+        self._watcher.watch(identity, lambda code, number, known: self._on_gone(job_id, code, number, known))
+        self._tasks[job_id] = asyncio.get_running_loop().create_task(self._keep_connected(job_id, identity))
+
+    def send(self, job_id: str, message: ToHost) -> None:
+        """Orders to a host that is not connected wait for the connection."""
+        if isinstance(message, ForkRank):
+            self._asked_at_s[message.ref] = time.monotonic()
+        connection = self._connections.get(job_id)
+        if connection is None or not connection.send(encode_line(message)):
+            self._waiting.setdefault(job_id, []).append(message)
+
+    def ask(self, job_id: str) -> None:
+        """Which of your ranks live? Answered by `HostListed`."""
+        self.send(job_id, ListRanks())
+
+    def shutdown(self, job_id: str) -> None:
+        """Ask it to leave when no rank is left."""
+        self.send(job_id, ShutdownHost())
+
+    def close(self) -> None:
+        """Let go of every host; they live on."""
+        for task in self._tasks.values():
+            task.cancel()
+        for connection in tuple(self._connections.values()):
+            connection.close()
+
+    async def _keep_connected(self, job_id: str, identity: Identity) -> None:
+        delay_s = _RETRY_FIRST_S
+        while is_alive(identity):
+            closed = asyncio.get_running_loop().create_future()
+            protocol = LineConnection(
+                lambda _, line: self._on_line(job_id, line),
+                lambda opened: self._on_open(job_id, identity, opened),
+                lambda _, done=closed: done.done() or done.set_result(None),  # type: ignore[misc]
+            )
+            try:
+                await asyncio.get_running_loop().create_unix_connection(
+                    lambda made=protocol: made,  # type: ignore[misc]
+                    str(self.socket_path(job_id)),
+                )
+            except OSError:
+                await asyncio.sleep(delay_s)
+                delay_s = min(delay_s * 2, _RETRY_MAX_S)
+                continue
+            delay_s = _RETRY_FIRST_S
+            await closed
+            if self._connections.get(job_id) is protocol:
+                del self._connections[job_id]
+            await asyncio.sleep(delay_s)
+
+    def _on_open(self, job_id: str, identity: Identity, connection: LineConnection) -> None:
+        if connection.peer_pid() != identity.pid:
+            # Somebody else sits on that path; our host will be found when it does.
+            connection.abort()
+            return
+        self._connections[job_id] = connection
+        for message in self._waiting.pop(job_id, []):
+            connection.send(encode_line(message))
+
+    def _on_line(self, job_id: str, line: bytes) -> None:
+        now_s = time.monotonic()
+        try:
+            message = decode_line("from_host", line)
+        except ProtocolError:
+            self._connections[job_id].abort()
+            return
+        match message:
+            case HostReady():
+                self._dispatch(HostReadied(now_s=now_s, job_id=job_id, import_s=message.import_s))
+            case RankForked() if message.ref.job_id == job_id:
+                asked_s = self._asked_at_s.pop(message.ref, now_s)
+                identity = Identity(message.pid, message.start_time_ticks)
+                self._dispatch(RankForkedHere(now_s=now_s, ref=message.ref, identity=identity, took_s=now_s - asked_s))
+            case RankGone() if message.ref.job_id == job_id:
+                self._dispatch(
+                    RankProcessGone(
+                        now_s=now_s,
+                        ref=message.ref,
+                        pid=message.pid,
+                        exit_code=message.exit_code,
+                        signal=message.signal,
+                        known=True,
+                        log_tail=tail(self._logs.rank(message.ref)),
+                    )
+                )
+            case HostState():
+                ranks = tuple(forked for forked in message.ranks if forked.ref.job_id == job_id)
+                self._dispatch(HostListed(now_s=now_s, job_id=job_id, ranks=ranks))
+            case _:
+                self._connections[job_id].abort()
+
+    def _on_gone(self, job_id: str, code: int | None, number: int | None, known: bool) -> None:
+        self._identities.pop(job_id, None)
+        self._connections.pop(job_id, None)
+        self._waiting.pop(job_id, None)
+        task = self._tasks.pop(job_id, None)
+        if task is not None:
+            task.cancel()
+        exit_code = -number if known and number is not None else code
+        log_tail = tail(self._logs.host(job_id))
+        self._dispatch(HostProcessGone(now_s=time.monotonic(), job_id=job_id, exit_code=exit_code, log_tail=log_tail))

@@ -1,0 +1,400 @@
+"""Joins the pure core to the world: events in, effects out, one at a time.
+
+`Agent.dispatch` is the agent's main loop: every callback of sockets, timers and processes
+ends there. It never waits; what takes time runs elsewhere and comes back as an event.
+"""
+
+import asyncio
+import os
+import signal
+import time
+import traceback
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+
+from agents.config import Config
+from agents.core import effects as fx
+from agents.core import events as ev
+from agents.core import session
+from agents.core.restore import snapshot
+from agents.core.state import Identity, Life, State
+from agents.core.step import next_deadline_s, resume, step
+from agents.errors import JournalError, LaunchError, ProbeError
+from agents.link.client import Link
+from agents.link.journal import Journal
+from agents.link.spool import BACKFILL_PER_SECOND, Spool
+from agents.log import note
+from agents.probes.host import CpuMeter, rss_bytes
+from agents.probes.sampler import InlineSampler, ProcessSampler, Sampler
+from agents.probes.simulated import SimulatedProbe
+from agents.ranks.hosts import HostKeeper
+from agents.ranks.identity import find_by_environment, group_members, is_alive, signal_group, signal_process
+from agents.ranks.launch import rank_environment, rank_ref_text, spawn_detached
+from agents.ranks.logs import LogFiles, tail
+from agents.ranks.socket import RankServer
+from agents.ranks.stacks import take_stacks
+from agents.ranks.watcher import ProcessWatcher
+from controlplane.protocol.frames import AgentFrame, AgentHello
+from controlplane.protocol.launch import RankRef
+from controlplane.protocol.samples import DeviceSample, XidEvent
+
+_DEFAULT_INTERVAL_S = 1.0
+_MIN_INTERVAL_S = 0.05
+_SWEEP_FIRST_S, _SWEEP_MAX_S = 0.01, 1.0
+_LOG_CAP_EVERY_S = 60.0
+_COST_EVERY_S = 5.0
+
+
+class Agent:
+    """One agent: the state, and everything that touches the world for it."""
+
+    def __init__(self, config: Config, state: State, journal: Journal) -> None:
+        self._config = config
+        self.state = state
+        self._journal = journal
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[ev.Event] = deque()
+        self._dispatching = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._commits: asyncio.Queue[fx.Commit] = asyncio.Queue()
+        self._committing = False
+        self._deadline: asyncio.TimerHandle | None = None
+        self._deadline_s: float | None = None
+        self._frame_interval_s = self._sample_interval_s = _DEFAULT_INTERVAL_S
+        self._next_sample_s = self._next_cap_s = self._next_cost_s = 0.0
+        self._hints_due = False
+        self._samples: tuple[DeviceSample, ...] = ()
+        self._backfill_left = 0
+        self._spool = Spool()
+        self._meter = CpuMeter(time.monotonic())
+        self._cost = (0.0, 0)
+        self.logs = LogFiles(config.state_dir / "logs")
+        self.watcher = ProcessWatcher(self._loop)
+        self.hosts = HostKeeper(config.state_dir, config.host_module, self.logs, self.watcher, self.dispatch)
+        self.ranks = RankServer(config.state_dir / "agent.sock", self.dispatch)
+        self.sampler = self._make_sampler()
+        self.link: Link | None = None
+
+    def dispatch(self, event: ev.Event) -> None:
+        """Feed one event through the core and carry out what follows.
+
+        Called again from within (an effect that fails at once), it only queues. An error
+        of ours is logged and costs that one event: ranks are worth more than order here.
+        """
+        self._queue.append(event)
+        if self._dispatching:
+            return
+        self._dispatching = True
+        try:
+            while self._queue:
+                self._one(self._queue.popleft())
+        finally:
+            self._dispatching = False
+        self._arm()
+
+    async def start(self, *, same_boot: bool) -> None:
+        """1. Open the socket for ranks. 2. Check every claim of the journal: hosts, then
+        ranks. 3. Go on with what was under way. 4. Begin the heartbeat."""
+        await self.ranks.start()
+        for host in tuple(self.state.hosts.values()):
+            if host.identity is not None and same_boot and is_alive(host.identity):
+                self.hosts.adopt(host.job_id, host.identity)
+                self.hosts.ask(host.job_id)
+            else:
+                self.dispatch(ev.HostProcessGone(now_s=time.monotonic(), job_id=host.job_id, exit_code=None))
+        for rank in tuple(self.state.ranks.values()):
+            if rank.identity is not None:
+                if same_boot and is_alive(rank.identity):
+                    note("rank adopted", pid=rank.identity.pid, replica=rank.ref.replica, rank=rank.ref.rank)
+                    self._watch_rank(rank.ref, rank.identity)
+                else:
+                    self._rank_gone(rank.ref, rank.identity.pid, None, None, False)
+            elif rank.launch.entrypoint is not None:
+                self._find_unborn(rank.ref)
+        self.state, effects = resume(self.state, time.monotonic())
+        self._perform_all(effects)
+        self._spawn_task(self._commit_for_ever())
+        self._spawn_task(self._beat_for_ever())
+        self._arm()
+
+    async def stop(self) -> None:
+        """Let go of everything; ranks and hosts live on."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self.ranks.close()
+        self.hosts.close()
+        self.watcher.close()
+        self.sampler.close()
+        try:
+            self._journal.sync()
+        except JournalError as error:
+            note("journal not synced at the end", error=error)
+        self._journal.close()
+
+    def hello(self) -> AgentHello:
+        """First message of a session."""
+        return session.hello(
+            self.state, node_name=self._config.name, devices=self.sampler.devices, now_s=time.monotonic()
+        )
+
+    def compose(self) -> tuple[AgentFrame, bool] | None:
+        """The next frame and whether another should follow at once; None while there is no session."""
+        if not self.state.link.up:
+            return None
+        now_s = time.monotonic()
+        hints, self._hints_due = self._hints_due, False
+        samples, self._samples = self._samples, ()
+        at_s = now_s
+        if not hints and not samples and self._backfill_left > 0:
+            self._backfill_left -= 1
+            round_ = self._spool.take()
+            if round_ is not None:
+                at_s, samples = round_
+        cpu_ratio, rss = self._cost if hints else (0.0, 0)
+        self.state, frame, more = session.compose(
+            self.state, now_s, samples=samples, hints=hints, cpu_ratio=cpu_ratio, rss_bytes=rss
+        )
+        if at_s < now_s:
+            frame = msgspec.structs.replace(frame, age_s=now_s - at_s)
+        return frame, more or (self._backfill_left > 0 and len(self._spool) > 0)
+
+    def _one(self, event: ev.Event) -> None:
+        try:
+            self.state, effects = step(self.state, event)
+        except Exception:
+            note("internal error", on=type(event).__name__, trace=traceback.format_exc(limit=8))
+            return
+        if isinstance(event, ev.LinkUp):
+            self._frame_interval_s = max(event.welcome.frame_interval_s, _MIN_INTERVAL_S)
+            self._sample_interval_s = max(event.welcome.sample_interval_s, _MIN_INTERVAL_S)
+            self._hints_due = True
+        self._perform_all(effects)
+
+    def _perform_all(self, effects: tuple[fx.Effect, ...]) -> None:
+        for effect in effects:
+            try:
+                self._perform(effect)
+            except Exception:
+                note("internal error", on=type(effect).__name__, trace=traceback.format_exc(limit=8))
+
+    def _perform(self, effect: fx.Effect) -> None:
+        match effect:
+            case fx.Persist(record=record):
+                self._journal.append(record)
+            case fx.SendSoon(within_s=within_s):
+                if self.link is not None:
+                    self.link.wake(within_s)
+            case fx.ToConnection(conn_id=conn_id, message=message):
+                self.ranks.send(conn_id, message)
+            case fx.CloseConnection(conn_id=conn_id):
+                self.ranks.close_connection(conn_id)
+            case fx.Commit():
+                self._commit(effect)
+            case fx.Signal():
+                reach = signal_group if effect.reach is fx.Reach.GROUP else signal_process
+                reach(effect.identity, effect.number)
+            case fx.Watch(ref=ref, identity=identity):
+                self._watch_rank(ref, identity)
+            case fx.SweepGroup():
+                self._sweep(effect.ref, effect.identity, _SWEEP_FIRST_S)
+            case fx.StartHost(job_id=job_id):
+                self.hosts.start(job_id)
+            case fx.AskHost(job_id=job_id):
+                self.hosts.ask(job_id)
+            case fx.ShutdownHost(job_id=job_id):
+                self.hosts.shutdown(job_id)
+            case fx.Fork(order=order):
+                log_path = str(self.logs.rank(order.ref))
+                self.hosts.send(order.ref.job_id, msgspec.structs.replace(order, log_path=log_path))
+            case fx.Spawn():
+                self._spawn_rank(effect)
+            case fx.TakeStacks():
+                self._spawn_task(self._take_stacks(effect))
+            case fx.InjectDevice():
+                self._inject(effect)
+            case fx.DropLink(seconds=seconds):
+                if self.link is not None:
+                    self.link.drop(seconds)
+            case fx.Note(event=text, fields=fields):
+                note(text, **dict(fields))
+
+    def _commit(self, commit: fx.Commit) -> None:
+        """In the order of arrival; what needs no fsync goes at once if nobody is waiting."""
+        if commit.durable or self._committing or not self._commits.empty():
+            self._commits.put_nowait(commit)
+        else:
+            error = self._journal.error
+            self.dispatch(ev.Journaled(now_s=time.monotonic(), command_ids=commit.command_ids, error=error))
+
+    async def _commit_for_ever(self) -> None:
+        while True:
+            commits = [await self._commits.get()]
+            while not self._commits.empty():
+                commits.append(self._commits.get_nowait())
+            self._committing = True
+            error = self._journal.error
+            try:
+                if any(commit.durable for commit in commits):
+                    await asyncio.to_thread(self._journal.sync)
+            except JournalError as raised:
+                error = str(raised)
+            finally:
+                self._committing = False
+            for commit in commits:
+                self.dispatch(ev.Journaled(now_s=time.monotonic(), command_ids=commit.command_ids, error=error))
+
+    async def _beat_for_ever(self) -> None:
+        """The heartbeat: sample, hint, tidy. Missed beats are not made up for."""
+        due_s = time.monotonic()
+        while True:
+            now_s = time.monotonic()
+            self._beat(now_s)
+            due_s = max(due_s + self._frame_interval_s, now_s)
+            await asyncio.sleep(due_s - now_s)
+
+    def _beat(self, now_s: float) -> None:
+        if now_s >= self._next_sample_s - 0.01:
+            self._next_sample_s = now_s + self._sample_interval_s
+            busy = frozenset(rank.device_index for rank in self.state.ranks.values() if rank.life is Life.ALIVE)
+            self.sampler.ask(now_s, busy)
+        if now_s >= self._next_cost_s:
+            self._next_cost_s = now_s + _COST_EVERY_S
+            self._cost = (self._meter.ratio(now_s), rss_bytes())
+        if now_s >= self._next_cap_s:
+            self._next_cap_s = now_s + _LOG_CAP_EVERY_S
+            self._spawn_task(asyncio.to_thread(self.logs.cap))
+        if self._journal.wants_compaction and not self._committing:
+            self._journal.compact(snapshot(self.state))
+        self._hints_due = True
+        self._backfill_left = BACKFILL_PER_SECOND if len(self._spool) else 0
+        if self.link is not None and self.state.link.up:
+            self.link.wake(self.sampler.delay_s)
+
+    def _on_samples(self, samples: tuple[DeviceSample, ...]) -> None:
+        now_s = time.monotonic()
+        if self.state.link.up:
+            self._samples = samples
+        else:
+            self._spool.put(now_s, samples)
+        uuids = tuple(info.uuid for info in self.sampler.devices)
+        if not self.state.link.up or {s.index for s in samples if not s.present} != self.state.absent_devices:
+            self.dispatch(ev.DevicesSampled(now_s=now_s, samples=samples, uuids=uuids))
+
+    def _on_xid(self, xid: XidEvent) -> None:
+        self.dispatch(ev.XidRaised(now_s=time.monotonic(), xid=xid))
+
+    def _inject(self, effect: fx.InjectDevice) -> None:
+        error = ""
+        try:
+            self.sampler.inject(effect.fault)
+        except ProbeError as raised:
+            error = str(raised)
+        self.dispatch(ev.FaultInjected(now_s=time.monotonic(), command_id=effect.command_id, error=error))
+
+    def _spawn_rank(self, effect: fx.Spawn) -> None:
+        began_s = time.monotonic()
+        assert effect.launch.entrypoint is not None, "the core spawns entrypoints only"
+        try:
+            identity = spawn_detached(
+                effect.launch.entrypoint,
+                extra=rank_environment(effect.ref, effect.launch, effect.device_index, self.state.agent_socket),
+                log_path=self.logs.rank(effect.ref),
+            )
+        except LaunchError as error:
+            self.dispatch(ev.RankSpawnFailed(now_s=time.monotonic(), ref=effect.ref, error=str(error)))
+            return
+        now_s = time.monotonic()
+        self.dispatch(ev.RankForkedHere(now_s=now_s, ref=effect.ref, identity=identity, took_s=now_s - began_s))
+
+    def _find_unborn(self, ref: RankRef) -> None:
+        """The agent was killed between starting a process and writing that down."""
+        identity = find_by_environment("HOLDFAST_REF", rank_ref_text(ref))
+        now_s = time.monotonic()
+        if identity is None:
+            self.dispatch(ev.RankSpawnFailed(now_s=now_s, ref=ref, error="interrupted by a restart of the agent"))
+        else:
+            self.dispatch(ev.RankForkedHere(now_s=now_s, ref=ref, identity=identity, took_s=0.0))
+
+    def _watch_rank(self, ref: RankRef, identity: Identity) -> None:
+        self.watcher.watch(
+            identity, lambda code, number, known: self._rank_gone(ref, identity.pid, code, number, known)
+        )
+
+    def _rank_gone(self, ref: RankRef, pid: int, code: int | None, number: int | None, known: bool) -> None:
+        self.dispatch(
+            ev.RankProcessGone(
+                now_s=time.monotonic(),
+                ref=ref,
+                pid=pid,
+                exit_code=code,
+                signal=number,
+                known=known,
+                log_tail=tail(self.logs.rank(ref)),
+            )
+        )
+
+    def _sweep(self, ref: RankRef, identity: Identity | None, wait_s: float) -> None:
+        """Kill what is left of the group, look again later; a process in D state takes its time."""
+        members = group_members(identity) if identity is not None else ()
+        if not members:
+            self.dispatch(ev.GroupGone(now_s=time.monotonic(), ref=ref))
+            return
+        for pid in members:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self._loop.call_later(wait_s, self._sweep, ref, identity, min(wait_s * 2, _SWEEP_MAX_S))
+
+    async def _take_stacks(self, effect: fx.TakeStacks) -> None:
+        text, method = await asyncio.to_thread(take_stacks, effect.identity, self.logs.rank(effect.ref))
+        self.dispatch(
+            ev.StacksTaken(
+                now_s=time.monotonic(), ref=effect.ref, command_id=effect.command_id, text=text, method=method
+            )
+        )
+
+    def _arm(self) -> None:
+        """One timer, for the next moment at which the core has something to do."""
+        due_s = next_deadline_s(self.state)
+        if due_s == self._deadline_s and self._deadline is not None:
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self._deadline_s = due_s
+        if due_s is not None:
+            self._deadline = self._loop.call_later(max(due_s - time.monotonic(), 0.0), self._tick)
+
+    def _tick(self) -> None:
+        self._deadline = None
+        self.dispatch(ev.Tick(now_s=time.monotonic()))
+
+    def _spawn_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            note("internal error", on=str(task.get_coro()), trace=str(task.exception()))
+
+    def _make_sampler(self) -> Sampler:
+        if self._config.probe == "nvml":
+            return ProcessSampler(self._on_samples, self._on_xid, note)
+        probe = SimulatedProbe(
+            count=self._config.devices,
+            node_name=self._config.name,
+            model=self._config.model,
+            seed=self._config.seed,
+            ambient_c=self._config.ambient_c,
+        )
+        return InlineSampler(probe, self._on_samples, self._on_xid)
