@@ -1,0 +1,123 @@
+"""Puts the parts of one rank together; every dependency is an argument, in one place."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane.protocol.rank import Evicted
+from trainer import device
+from trainer.checkpoint import manifest
+from trainer.checkpoint.fence import Fence
+from trainer.checkpoint.saver import Saver
+from trainer.checkpoint.state import load
+from trainer.config import RankSettings, store_address
+from trainer.control.faults import Faults
+from trainer.control.link import ControlLink
+from trainer.control.mailbox import Mailbox
+from trainer.control.preemption import Preemption
+from trainer.control.progress import Progress
+from trainer.engine import Engine
+from trainer.errors import CheckpointFault, ResumeFailed
+from trainer.loop import Loop, Wishes
+from trainer.parallel import Votes, connect_store, enter_inner_world
+from trainer.replica.catch_up import CatchUp
+from trainer.replica.donor import Donor, local_host_towards
+from trainer.replica.exchange import Exchange
+from trainer.replica.membership import Membership
+from trainer.replica.outer import OuterComm
+from trainer.replica.standing import Standing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controls:
+    """This rank's side of the agent's socket."""
+
+    link: ControlLink
+    mailbox: Mailbox
+    progress: Progress
+    preemption: Preemption
+    faults: Faults
+
+
+def control(settings: RankSettings, preemption: Preemption, *, on_evicted: Callable[[Evicted], None]) -> Controls:
+    """The control parts; the link is not started yet."""
+    ref = settings.ref
+    mailbox = Mailbox(ref.job_id, ref.attempt)
+    progress = Progress(step=settings.config.resume.step if settings.config.resume else 0)
+    faults = Faults(allowed=settings.config.allow_faults)
+    link = ControlLink(
+        ref,
+        os.getpid(),
+        path=settings.agent_socket,
+        mailbox=mailbox,
+        progress=progress,
+        faults=faults,
+        on_evicted=on_evicted,
+    )
+    return Controls(link=link, mailbox=mailbox, progress=progress, preemption=preemption, faults=faults)
+
+
+def assemble(settings: RankSettings, controls: Controls) -> Loop:
+    """Enter the inner world, build the model, load the checkpoint if there is one to resume
+    from, and wire the loop. Raises SetupFailed, ConfigInvalid, ResumeFailed."""
+    ref, config = settings.ref, settings.config
+    mailbox, preemption, send = controls.mailbox, controls.preemption, controls.link.send
+    my_device = device.activate(settings.device_index)
+    store = connect_store(settings)
+    enter_inner_world(settings, store)
+    votes = Votes()
+    engine = Engine(config, my_device, controls.faults)
+    standing = Standing(ref, _resume(engine, Path(config.resume.path), votes, ref.rank) if config.resume else 0)
+    fence = Fence(Path(config.checkpoint_dir))
+    donor = Donor(store, local_host=local_host_towards(*store_address(config)))
+    catch_up = CatchUp(ref, store)
+    outer = OuterComm(store, timeout_s=config.outer_timeout_s, interrupted=lambda: mailbox.epoch() > standing.epoch)
+    exchange = Exchange(
+        standing,
+        engine,
+        outer=outer,
+        votes=votes,
+        donor=donor,
+        catch_up=catch_up,
+        send=send,
+        wishes=Wishes(standing, mailbox, preemption),
+    )
+    membership = Membership(
+        standing,
+        engine,
+        mailbox=mailbox,
+        preemption=preemption,
+        exchange=exchange,
+        outer=outer,
+        votes=votes,
+        donor=donor,
+        catch_up=catch_up,
+        fence=fence,
+        send=send,
+        micro_batch_count=settings.micro_batch_count,
+    )
+    return Loop(
+        config=config,
+        engine=engine,
+        standing=standing,
+        exchange=exchange,
+        membership=membership,
+        saver=Saver(ref, config, engine, votes=votes, fence=fence, send=send),
+        mailbox=mailbox,
+        preemption=preemption,
+        progress=controls.progress,
+        send=send,
+    )
+
+
+def _resume(engine: Engine, path: Path, votes: Votes, rank: int) -> int:
+    """Load `path` after rank 0 has compared every byte with its marker: a flipped bit in a
+    shard would load without a word. Returns the step."""
+    verdict = manifest.verify(path) if rank == 0 else None
+    if not votes.all(verdict is None or verdict.ok):
+        raise ResumeFailed(f"{path}: {'; '.join(verdict.faults) if verdict else 'refused by rank 0'}")
+    try:
+        return load(engine, path)
+    except CheckpointFault as error:
+        raise ResumeFailed(str(error)) from error

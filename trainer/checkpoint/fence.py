@@ -1,0 +1,56 @@
+"""The checkpoint fence: an older epoch may not commit.
+
+`<dir>/FENCE/` holds one empty file per (attempt, epoch) that was installed; the fence is
+the greatest of them. Creating a file is atomic and two writers cannot lower it, which a
+file holding one number could be. A rank raises it when it enters an epoch; the committer
+compares just before it writes the marker.
+"""
+
+import re
+import sys
+import threading
+from pathlib import Path
+
+FENCE = "FENCE"
+RAISE_TIMEOUT_S = 0.5
+_NAME = re.compile(r"^a(\d+)-e(\d+)$")
+
+
+class Fence:
+    """Fence of one checkpoint directory."""
+
+    def __init__(self, root: Path) -> None:
+        self._directory = root / FENCE
+
+    def raise_to(self, attempt: int, epoch: int) -> None:
+        """At least (attempt, epoch). In a thread: a hung file system must not hold up a view change."""
+        raiser = threading.Thread(target=self._raise, args=(attempt, epoch), name="fence", daemon=True)
+        raiser.start()
+        raiser.join(RAISE_TIMEOUT_S)
+
+    def current(self) -> tuple[int, int]:
+        """(attempt, epoch); (0, 0) when never raised. Raises OSError."""
+        if not self._directory.is_dir():
+            return (0, 0)
+        return max((number for path in self._directory.iterdir() if (number := _parse(path.name))), default=(0, 0))
+
+    def allows(self, attempt: int, epoch: int) -> bool:
+        """True when nothing newer was installed. Raises OSError."""
+        return (attempt, epoch) >= self.current()
+
+    def _raise(self, attempt: int, epoch: int) -> None:
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            (self._directory / f"a{attempt}-e{epoch}").touch()
+            for path in self._directory.iterdir():
+                number = _parse(path.name)
+                if number and number < (attempt, epoch):
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            # Training goes on; a save meets the same file system and fails by itself.
+            print(f"checkpoint fence: {error}", file=sys.stderr, flush=True)
+
+
+def _parse(name: str) -> tuple[int, int] | None:
+    match = _NAME.match(name)
+    return (int(match[1]), int(match[2])) if match else None

@@ -1,0 +1,105 @@
+"""What the agent has told this rank, kept until the training loop looks.
+
+The newest view wins, an install is kept for the newest view only, a save order is
+consumed once (repeats of its `command_id` are dropped), a stop stays. The link's thread
+puts, the training loop takes; `wait` is the only place where the loop sleeps for orders.
+"""
+
+import threading
+from collections import OrderedDict
+
+from controlplane.protocol.membership import Install, View
+from controlplane.protocol.rank import InstallView, SaveNow, SetView, StopTraining
+
+MAX_REMEMBERED_COMMANDS = 256
+
+
+class Mailbox:
+    """Thread-safe. Orders of another job or attempt are dropped."""
+
+    def __init__(self, job_id: str, attempt: int) -> None:
+        self._identity = (job_id, attempt)
+        self._changed = threading.Condition()
+        self._view: View | None = None
+        self._install: Install | None = None
+        self._save: SaveNow | None = None
+        self._stop: StopTraining | None = None
+        self._seen_commands: OrderedDict[str, None] = OrderedDict()
+        self._reconnects = 0
+
+    def put(self, message: SetView | InstallView | SaveNow | StopTraining) -> None:
+        """Keep one order."""
+        with self._changed:
+            match message:
+                case SetView(view=view):
+                    self._put_view(view)
+                case InstallView(install=install):
+                    self._put_install(install)
+                case SaveNow():
+                    self._put_save(message)
+                case StopTraining():
+                    self._stop = message
+            self._changed.notify_all()
+
+    def reconnected(self) -> None:
+        """The link has a new connection: what was said on the old one may be lost."""
+        with self._changed:
+            self._reconnects += 1
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> None:
+        """Until something new was put, at most `timeout_s`."""
+        with self._changed:
+            self._changed.wait(timeout_s)
+
+    def view(self) -> View | None:
+        """The newest view."""
+        return self._view
+
+    def epoch(self) -> int:
+        """Epoch of the newest view, 0 before the first."""
+        view = self._view
+        return view.epoch if view else 0
+
+    def install_for(self, epoch: int) -> Install | None:
+        """The install of `epoch`, if it has come."""
+        install = self._install
+        return install if install is not None and install.epoch == epoch else None
+
+    def reconnects(self) -> int:
+        """How often the link has connected."""
+        return self._reconnects
+
+    def save(self) -> SaveNow | None:
+        """The save order at hand, without taking it."""
+        return self._save
+
+    def take_save(self) -> SaveNow | None:
+        """Consume the save order."""
+        with self._changed:
+            taken, self._save = self._save, None
+        return taken
+
+    def stop(self) -> StopTraining | None:
+        """The stop order, once there is one."""
+        return self._stop
+
+    def _put_view(self, view: View) -> None:
+        if (view.job_id, view.attempt) != self._identity:
+            return
+        if self._view is None or view.epoch > self._view.epoch:
+            self._view = view
+
+    def _put_install(self, install: Install) -> None:
+        if (install.job_id, install.attempt) != self._identity:
+            return
+        if self._install is None or install.epoch > self._install.epoch:
+            self._install = install
+
+    def _put_save(self, order: SaveNow) -> None:
+        if order.command_id in self._seen_commands:
+            return
+        self._seen_commands[order.command_id] = None
+        while len(self._seen_commands) > MAX_REMEMBERED_COMMANDS:
+            self._seen_commands.popitem(last=False)
+        self._save = order

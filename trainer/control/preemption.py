@@ -1,0 +1,37 @@
+"""SIGTERM: somebody wants this process gone soon.
+
+The handler only remembers; the loop leaves at the next step boundary (saving first where
+that is needed), see `trainer.loop`. SIGUSR2 dumps all stacks into the rank's log, also
+while the training thread is blocked in C++: the agent collects them from there.
+"""
+
+import faulthandler
+import signal
+import time
+from types import FrameType
+
+
+class Preemption:
+    """Call `listen` in the main thread."""
+
+    def __init__(self) -> None:
+        self.asked_at_s: float | None = None
+
+    @property
+    def asked(self) -> bool:
+        """True once SIGTERM came."""
+        return self.asked_at_s is not None
+
+    def age_s(self) -> float:
+        """Seconds since SIGTERM, 0 before."""
+        return 0.0 if self.asked_at_s is None else time.monotonic() - self.asked_at_s
+
+    def listen(self) -> None:
+        """Install the handlers."""
+
+        def remember(_number: int, _frame: FrameType | None) -> None:
+            if self.asked_at_s is None:
+                self.asked_at_s = time.monotonic()
+
+        signal.signal(signal.SIGTERM, remember)
+        faulthandler.register(signal.SIGUSR2, all_threads=True, chain=False)

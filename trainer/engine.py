@@ -1,0 +1,201 @@
+"""One rank's computation: micro-batches in, raw gradient sums kept, reduced gradient applied.
+
+Raw sums and Megatron's finished gradients are kept apart. After a view change more
+micro-batches may be added to a step whose gradients were already finished (tied
+embeddings are all-reduced between the first and last stage), and finishing twice would
+count them twice. So the schedule runs with no `finalize_model_grads_func`, the buffers
+keep the raw sums, and `stage` finishes a copy: save the raw sums, finalize in place,
+clone the result for the exchange, put the raw sums back.
+
+The staged vector is [gradients | count of each micro-batch | loss sum | ready per member |
+leaving per member]. The counts travel with the gradients they count, so the reduced vector
+itself proves that each sample of the step is in it exactly once, whoever dies afterwards.
+"""
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.distributed import finalize_model_grads
+from megatron.core.pipeline_parallel import get_forward_backward_func
+
+from controlplane.protocol.launch import TrainerConfig
+from trainer.control.faults import Faults
+from trainer.data import Corpus, load_corpus, micro_batch_samples
+from trainer.errors import MembershipViolated, NumericsSuspect
+from trainer.model import Batch, build_model, forward_step
+from trainer.optimizer import build_optimizer, build_schedule, set_schedule, state_tensors
+
+HASH_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What travels behind the gradients, summed over the members. `trained`: ids of the
+    micro-batches in the sum, each as often as it is in it."""
+
+    trained: tuple[int, ...]
+    loss_sum: float
+    ready: tuple[bool, ...]
+    leaving: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Outcome of one optimizer step. `loss` is None except on the last pipeline stage."""
+
+    loss: float | None
+    grad_norm: float | None
+
+
+class Engine:
+    """Model, optimizer and gradient buffers of this rank. Knows nothing of other replicas."""
+
+    def __init__(self, config: TrainerConfig, device: torch.device, faults: Faults) -> None:
+        self.config = config
+        self.device = device
+        self.faults = faults
+        self.model = build_model(config, device)
+        self.optimizer = build_optimizer(config.training, self.model)
+        self.schedule = build_schedule(config.training, self.optimizer)
+        self.corpus: Corpus = load_corpus(
+            config.training.data, sequence_length=config.model.sequence_length, seed=config.training.seed
+        )
+        self.is_last_stage = parallel_state.is_pipeline_last_stage()
+        self.gradient_elements = sum(buffer.grad_data.numel() for buffer in self._buffers())
+        self._loss_sum = torch.zeros(1, device=device)
+
+    @property
+    def micro_batch_count(self) -> int:
+        """Micro-batches of a global batch."""
+        return self.config.training.global_batch // self.config.training.micro_batch
+
+    @property
+    def tokens_per_micro_batch(self) -> int:
+        """Tokens of one micro-batch."""
+        return self.config.training.micro_batch * self.config.model.sequence_length
+
+    def clear(self) -> None:
+        """Forget the gradients of the step behind."""
+        self.model.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        self._loss_sum.zero_()
+
+    def compute(self, step: int, micro_batches: Sequence[int]) -> None:
+        """Forward and backward; adds to the raw sums. Raises NumericsSuspect."""
+        if not micro_batches:
+            return
+        self.faults.at_compute()
+        losses = get_forward_backward_func()(
+            forward_step_func=forward_step,
+            data_iterator=self._batches(step, micro_batches),
+            model=self.model,
+            num_microbatches=len(micro_batches),
+            seq_length=self.config.model.sequence_length,
+            micro_batch_size=self.config.training.micro_batch,
+            forward_only=False,
+        )
+        for loss in losses:
+            self._loss_sum += loss / self.tokens_per_micro_batch
+        if self.faults.take_nan():
+            next(self._buffers()).grad_data.fill_(float("nan"))
+        if not all(bool(torch.isfinite(buffer.grad_data.sum())) for buffer in self._buffers()):
+            raise NumericsSuspect(f"step {step}: gradient of micro-batches {list(micro_batches)} is not finite here")
+
+    def stage(self, micro_batches: Sequence[int], *, ready: Sequence[bool], leaving: Sequence[bool]) -> torch.Tensor:
+        """A contributor's vector for the exchange; the raw sums are left as they were."""
+        raw = [buffer.grad_data.clone() for buffer in self._buffers()]
+        finalize_model_grads([self.model], None)
+        finished = [buffer.grad_data.clone() for buffer in self._buffers()]
+        for buffer, kept in zip(self._buffers(), raw, strict=True):
+            buffer.grad_data.copy_(kept)
+        return torch.cat([*finished, self._tail(micro_batches, ready, leaving, loss_sum=float(self._loss_sum))])
+
+    def stage_zeros(self, *, ready: Sequence[bool], leaving: Sequence[bool]) -> torch.Tensor:
+        """A joiner's vector: no gradient, weight 0."""
+        zeros = torch.zeros(self.gradient_elements, device=self.device)
+        return torch.cat([zeros, self._tail((), ready, leaving, loss_sum=0.0)])
+
+    def _tail(
+        self, micro_batches: Sequence[int], ready: Sequence[bool], leaving: Sequence[bool], *, loss_sum: float
+    ) -> torch.Tensor:
+        counts = [0.0] * self.micro_batch_count
+        for number in micro_batches:
+            counts[number] += 1.0
+        flags = [float(flag) for flag in (*ready, *leaving)]
+        return torch.tensor([*counts, loss_sum, *flags], device=self.device)
+
+    def tail(self, reduced: torch.Tensor) -> Tail:
+        """Read the tail of a reduced vector."""
+        numbers = reduced[self.gradient_elements :].tolist()
+        counts, loss_sum = numbers[: self.micro_batch_count], numbers[self.micro_batch_count]
+        flags = [number > 0 for number in numbers[self.micro_batch_count + 1 :]]
+        members = len(flags) // 2
+        return Tail(
+            trained=tuple(number for number, count in enumerate(counts) for _ in range(round(count))),
+            loss_sum=loss_sum,
+            ready=tuple(flags[:members]),
+            leaving=tuple(flags[members:]),
+        )
+
+    def apply(self, reduced: torch.Tensor) -> Applied:
+        """Divide by the tokens of the global batch and take the optimizer step.
+
+        All ranks of the replica call it together (clipping reduces the norm over them).
+        Raises MembershipViolated when the vector is not one whole global batch.
+        """
+        tail = self.tail(reduced)
+        if tail.trained != tuple(range(self.micro_batch_count)):
+            raise MembershipViolated(
+                f"reduced gradient holds micro-batches {tail.trained}, not each of {self.micro_batch_count} once"
+            )
+        tokens = self.micro_batch_count * self.tokens_per_micro_batch
+        offset = 0
+        for buffer in self._buffers():
+            size = buffer.grad_data.numel()
+            buffer.grad_data.copy_(reduced[offset : offset + size])
+            buffer.grad_data.div_(tokens)
+            offset += size
+        _ok, grad_norm, _zeros = self.optimizer.step()
+        self.schedule.step(increment=1)
+        loss = tail.loss_sum / self.micro_batch_count if self.is_last_stage else None
+        return Applied(loss=loss, grad_norm=None if grad_norm is None else float(grad_norm))
+
+    def stand_at(self, step: int) -> None:
+        """Put the schedule where `step` committed steps leave it."""
+        set_schedule(self.schedule, step)
+
+    def state(self) -> list[torch.Tensor]:
+        """Every tensor that makes up this rank's training state, in a fixed order, by reference."""
+        return [*(parameter.data for parameter in self.model.parameters()), *state_tensors(self.optimizer)]
+
+    def parameter_hash(self) -> str:
+        """blake2b of this rank's parameters, hex."""
+        digest = hashlib.blake2b(digest_size=HASH_BYTES)
+        for parameter in self.model.parameters():
+            digest.update(parameter.data.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    def _buffers(self) -> Iterator[Any]:
+        yield from self.model.buffers
+
+    def _batches(self, step: int, micro_batches: Sequence[int]) -> Iterator[Batch]:
+        training, length = self.config.training, self.config.model.sequence_length
+        positions = torch.arange(length).unsqueeze(0).expand(training.micro_batch, -1).contiguous()
+        for micro_batch in micro_batches:
+            delay_s = training.step_delay_s + self.faults.slow_s
+            if delay_s > 0:
+                time.sleep(delay_s)
+            numbers = micro_batch_samples(
+                step, micro_batch, global_batch=training.global_batch, size=training.micro_batch
+            )
+            tokens = torch.stack([torch.from_numpy(self.corpus.sample(number)) for number in numbers])
+            yield {
+                "tokens": tokens[:, :-1].contiguous().to(self.device),
+                "labels": tokens[:, 1:].contiguous().to(self.device),
+                "position_ids": positions.to(self.device),
+            }

@@ -1,0 +1,92 @@
+"""Errors of the trainer; each names the exit code its process ends with.
+
+TrainerError                anything that ends this rank
+|- EvictedError             9   no member any more; nothing is written
+|- LeaveUnsaved             14  SIGTERM while waiting for others, and they did not come
+|- ConfigInvalid            93  a fault of the job, not of the node: do not requeue
+|- ResumeFailed             74  the checkpoint is harmed or cannot be loaded; try the one before
+|- SetupFailed              75  the inner world or the store could not be reached; retry helps
+|- InnerPeerLost            71  another rank of my replica is gone; the replica restarts
+|- MembershipViolated       70  a view or install contradicts what this rank holds
+|- CatchUpFailed            75  backlog full or snapshot refused; a fresh incarnation helps
+|- GraveyardFull            75  too many abandoned exchanges; a fresh incarnation helps
+`- NumericsSuspect          16  my own gradient is not finite; ask other hardware
+ExchangeAbandoned               internal: the view moved on under an operation
+CheckpointFault                 a save or load went wrong; never ends training by itself
+"""
+
+from trainer.exits import ExitCode
+
+
+class TrainerError(RuntimeError):
+    """Base. `exit_code` is what the process ends with when nobody handles it."""
+
+    exit_code = ExitCode.INTERNAL
+
+
+class EvictedError(TrainerError):
+    """The newest view does not name this incarnation."""
+
+    exit_code = ExitCode.EVICTED
+
+
+class LeaveUnsaved(TrainerError):
+    """There is no step boundary to leave at."""
+
+    exit_code = ExitCode.LEFT
+
+
+class ConfigInvalid(TrainerError):
+    """The text says which field and how to mend it."""
+
+    exit_code = ExitCode.DO_NOT_REQUEUE
+
+
+class ResumeFailed(TrainerError):
+    """Found before a single step was trained on it."""
+
+    exit_code = ExitCode.RESUME_FAILED
+
+
+class SetupFailed(TrainerError):
+    """The world could not be built in time."""
+
+    exit_code = ExitCode.TEMPORARY
+
+
+class InnerPeerLost(TrainerError):
+    """A collective inside the replica failed."""
+
+    exit_code = ExitCode.INNER_PEER_LOST
+
+
+class MembershipViolated(TrainerError):
+    """An order that cannot be followed without losing or doubling work."""
+
+    exit_code = ExitCode.INTERNAL
+
+
+class CatchUpFailed(TrainerError):
+    """This incarnation cannot catch up any more."""
+
+    exit_code = ExitCode.TEMPORARY
+
+
+class GraveyardFull(TrainerError):
+    """More abandoned operations than memory should hold."""
+
+    exit_code = ExitCode.TEMPORARY
+
+
+class NumericsSuspect(TrainerError):
+    """Not finite, computed here, before any exchange."""
+
+    exit_code = ExitCode.NUMERICS_SUSPECT
+
+
+class ExchangeAbandoned(Exception):
+    """A newer view arrived, or a peer's socket closed; the operation is in the graveyard."""
+
+
+class CheckpointFault(RuntimeError):
+    """Reported as `failed`; training goes on."""

@@ -1,0 +1,1 @@
+"""What keeps replicas equal: views, the two-phase exchange, catching up."""

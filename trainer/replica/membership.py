@@ -1,0 +1,226 @@
+"""A view change, seen from one rank: flush, wait for the install, enter the epoch.
+
+1. wait for a view newer than the installed one; not named in it: leave, write nothing;
+2. flush what I hold; a newer view meanwhile: start over;
+3. when the install is there, agree inside my replica that it is the same for all of us;
+   while waiting for that, newer views are still flushed, or two ranks of one replica that
+   saw different views would wait for each other for ever;
+4. prepared and the install stands one step ahead: roll forward;
+5. a joiner whose replica has no snapshot yet starts its fetch at the installed step;
+6. a donor offers its state of the installed step;
+7. raise the checkpoint fence, build the outer group; interrupted by a newer view on any
+   rank of my replica: start over.
+
+An operation that failed with nobody dead ends here too: the control plane re-issues the
+same members under a new epoch.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controlplane.protocol.membership import Install, View
+from controlplane.protocol.rank import FromRank, OuterError, ViewInstalled
+from trainer.checkpoint.fence import Fence
+from trainer.control.mailbox import Mailbox
+from trainer.control.preemption import Preemption
+from trainer.engine import Engine
+from trainer.errors import EvictedError, ExchangeAbandoned, LeaveUnsaved, MembershipViolated
+from trainer.parallel import Votes
+from trainer.replica.catch_up import CatchUp
+from trainer.replica.donor import Donor, store_key
+from trainer.replica.exchange import MAX_ERROR_CHARS, Exchange
+from trainer.replica.outer import OuterComm, OuterFailed
+from trainer.replica.shares import held_by, share_of_install
+from trainer.replica.standing import Commit, Standing
+
+WAIT_S = 0.25
+IDLE_WAIT_S = 0.002
+REFLUSH_S = 5.0
+SIGTERM_PATIENCE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class ViewChange:
+    """`commit` is the step that was rolled forward on the way, if any."""
+
+    commit: Commit | None
+    waited_s: float
+
+
+class Membership:
+    """Runs view changes for one rank; everything it writes is in `Standing`."""
+
+    def __init__(
+        self,
+        standing: Standing,
+        engine: Engine,
+        *,
+        mailbox: Mailbox,
+        preemption: Preemption,
+        exchange: Exchange,
+        outer: OuterComm,
+        votes: Votes,
+        donor: Donor,
+        catch_up: CatchUp,
+        fence: Fence,
+        send: Callable[[FromRank], None],
+        micro_batch_count: int,
+    ) -> None:
+        self._standing, self._engine = standing, engine
+        self._mailbox, self._preemption = mailbox, preemption
+        self._exchange, self._outer, self._votes = exchange, outer, votes
+        self._donor, self._catch_up, self._fence = donor, catch_up, fence
+        self._send = send
+        self._micro_batch_count = micro_batch_count
+        self._flushed_epoch = 0
+        self._flushed_at_s = 0.0
+        self._flushed_connection = 0
+
+    def newer_view(self) -> bool:
+        """The installed epoch is over."""
+        return self._mailbox.epoch() > self._standing.epoch
+
+    def change_view(self) -> ViewChange:
+        """Returns inside the newest epoch, with `Standing` as the install says.
+
+        Raises EvictedError, LeaveUnsaved, MembershipViolated, InnerPeerLost.
+        """
+        commit: Commit | None = None
+        began_s = self._await_view()
+        while True:
+            view, install = self._agree_on_install()
+            commit = self._enter(view, install) or commit
+            if self._votes.all(self._build(view)):
+                break
+        waited_s = time.monotonic() - began_s
+        standing = self._standing
+        self._send(
+            ViewInstalled(
+                epoch=standing.epoch,
+                step=standing.committed,
+                rolled_forward=commit is not None,
+                waited_s=waited_s,
+                recomputed_micro_batches=(standing.todo or ()) if standing.done else (),
+            )
+        )
+        return ViewChange(commit=commit, waited_s=waited_s)
+
+    def _await_view(self) -> float:
+        """Until there is a view to change to; returns when that was (monotonic)."""
+        while not self.newer_view():
+            self._mailbox.wait(WAIT_S)
+            self._check_preemption()
+        return time.monotonic()
+
+    def _agree_on_install(self) -> tuple[View, Install]:
+        while True:
+            view, install = self._await_install()
+            if self._votes.same(install.epoch, idle=self._flush_newer):
+                return view, install
+
+    def _await_install(self) -> tuple[View, Install]:
+        while True:
+            view = self._mailbox.view()
+            assert view is not None, "called with a view at hand"
+            if self.newer_view():
+                self._flush(view)
+                install = self._mailbox.install_for(view.epoch)
+                if install is not None:
+                    return view, install
+            self._mailbox.wait(WAIT_S)
+            self._check_preemption()
+
+    def _flush_newer(self) -> None:
+        self._mailbox.wait(IDLE_WAIT_S)
+        view = self._mailbox.view()
+        if view is not None and self.newer_view():
+            self._flush(view)
+
+    def _flush(self, view: View) -> None:
+        """Say what I hold: once per view and connection, and again now and then."""
+        connection, now_s = self._mailbox.reconnects(), time.monotonic()
+        said = view.epoch == self._flushed_epoch and connection == self._flushed_connection
+        if said and now_s - self._flushed_at_s < REFLUSH_S:
+            return
+        self._take_role(view)
+        self._flushed_epoch, self._flushed_at_s, self._flushed_connection = view.epoch, now_s, connection
+        self._send(self._standing.flush(view.epoch))
+
+    def _take_role(self, view: View) -> None:
+        ref = self._standing.ref
+        mine = [m for m in view.members if (m.replica, m.incarnation) == (ref.replica, ref.incarnation)]
+        if not mine:
+            raise EvictedError(f"epoch {view.epoch} does not name {ref.replica}.{ref.incarnation}: {view.reason}")
+        if self._standing.role is None:
+            self._standing.role = mine[0].role
+
+    def _check_preemption(self) -> None:
+        if self._preemption.age_s() > SIGTERM_PATIENCE_S:
+            raise LeaveUnsaved(f"SIGTERM {self._preemption.age_s():.0f} s ago and no install since")
+
+    def _enter(self, view: View, install: Install) -> Commit | None:
+        """Steps 4 to 6, the same on every rank of my replica."""
+        standing, commit = self._standing, None
+        if standing.prepared is not None and install.step == standing.committed + 1:
+            commit = self._exchange.commit(rolled_forward=True)
+        standing.prepared = None
+        standing.epoch, standing.view = view.epoch, view
+        standing.contributors = tuple(sorted(install.contributors))
+        if standing.is_joiner:
+            self._catch_up_from(view, install)
+        if standing.committed != install.step:
+            raise MembershipViolated(f"epoch {view.epoch} stands at step {install.step}, I at {standing.committed}")
+        self._keep_done(install)
+        standing.todo = share_of_install(install, self._micro_batch_count, standing.ref.replica)
+        self._offer(view)
+        return commit
+
+    def _catch_up_from(self, view: View, install: Install) -> None:
+        """Go on with the snapshot my whole replica has, or fetch a newer one."""
+        standing = self._standing
+        holds = self._catch_up.has_snapshot and standing.committed == install.step
+        if self._votes.all(holds):
+            return
+        standing.committed = install.step
+        for pair in view.donors:
+            if pair.joiner == standing.ref.replica:
+                self._catch_up.restart(donor=pair.donor, epoch=view.epoch, step=install.step)
+
+    def _keep_done(self, install: Install) -> None:
+        """My raw gradient sums must hold exactly what the install counts as mine."""
+        standing = self._standing
+        held = held_by(install, standing.ref.replica) if standing.ref.replica in install.contributors else ()
+        if standing.done_step != install.step or not held:
+            self._engine.clear()
+            standing.done, standing.done_step = (), install.step
+        if set(held) != set(standing.done):
+            raise MembershipViolated(f"install counts {held} as mine, I hold {standing.done}")
+
+    def _offer(self, view: View) -> None:
+        standing, ref = self._standing, self._standing.ref
+        if standing.is_joiner or all(pair.donor != ref.replica for pair in view.donors):
+            self._donor.withdraw()
+            return
+        self._donor.offer(
+            self._engine.state(),
+            epoch=view.epoch,
+            step=standing.committed,
+            key=store_key(ref.job_id, ref.attempt, view.epoch, ref.replica, ref.rank),
+        )
+
+    def _build(self, view: View) -> bool:
+        """True when this rank is in the outer group of the newest view. A group that could not
+        be built with nobody dead is reported; the re-issued view brings the next try."""
+        standing, ref = self._standing, self._standing.ref
+        if ref.rank == 0:
+            self._fence.raise_to(ref.attempt, view.epoch)
+        prefix = f"outer/{ref.job_id}/{ref.attempt}/{view.epoch}/{ref.rank}"
+        try:
+            self._outer.build(prefix, index=standing.my_index, members=len(view.members))
+        except ExchangeAbandoned:
+            return False
+        except OuterFailed as error:
+            self._send(OuterError(view.epoch, standing.committed, str(error)[:MAX_ERROR_CHARS]))
+            return False
+        return not self.newer_view()

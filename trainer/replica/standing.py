@@ -1,0 +1,104 @@
+"""Where this rank stands in its job: what is committed, what is held, with whom.
+
+Written by membership and exchange in the training thread only.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from controlplane.protocol.launch import RankRef
+from controlplane.protocol.membership import Flush, Member, MemberRole, View
+from trainer.engine import Applied
+from trainer.replica.shares import share
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What the ranks of my replica agreed on before an exchange."""
+
+    ready: bool = False
+    leaving: bool = False
+    leave_now: bool = False
+    leave_save: bool = False
+    save_emergency: bool = False
+    save_manual: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One committed step. `micro_batches` are mine, `trained` those in the reduced gradient;
+    `everyone_leaves`: each contributor has asked to leave."""
+
+    step: int
+    epoch: int
+    micro_batches: tuple[int, ...]
+    trained: tuple[int, ...]
+    applied: Applied | None
+    leaving: bool
+    everyone_leaves: bool
+
+
+@dataclass(slots=True)
+class Standing:
+    """`committed` counts committed steps, so it is the number of the step in progress.
+
+    `done` are micro-batches of step `done_step` in the raw gradient sums; `prepared` is the
+    reduced vector of step `committed` once every rank of my replica has it; `todo` is what
+    an install left me to compute of the step in progress (None: the ordinary share).
+    """
+
+    ref: RankRef
+    committed: int
+    role: MemberRole | None = None
+    epoch: int = 0
+    view: View | None = None
+    contributors: tuple[int, ...] = ()
+    prepared: torch.Tensor | None = None
+    done: tuple[int, ...] = ()
+    done_step: int = 0
+    todo: tuple[int, ...] | None = None
+    intent: Intent = field(default_factory=Intent)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Of the installed view."""
+        return self.view.members if self.view else ()
+
+    @property
+    def my_index(self) -> int:
+        """My place among the members of the installed view."""
+        return [member.replica for member in self.members].index(self.ref.replica)
+
+    @property
+    def is_joiner(self) -> bool:
+        """Catching up: zero gradients, weight 0."""
+        return self.role is MemberRole.JOINER
+
+    @property
+    def is_saver(self) -> bool:
+        """The lowest-numbered contributor writes the checkpoints."""
+        return bool(self.contributors) and self.contributors[0] == self.ref.replica and not self.is_joiner
+
+    def share_of_step(self, micro_batch_count: int) -> tuple[int, ...]:
+        """What I compute at the start of the step in progress."""
+        if self.todo is not None:
+            return self.todo
+        return share(range(micro_batch_count), self.contributors, self.ref.replica)
+
+    def flush(self, epoch: int) -> Flush:
+        """What I hold, for the view of `epoch`."""
+        assert self.role is not None, "the role is set when a view is first seen"
+        return Flush(
+            job_id=self.ref.job_id,
+            attempt=self.ref.attempt,
+            epoch=epoch,
+            replica=self.ref.replica,
+            incarnation=self.ref.incarnation,
+            rank=self.ref.rank,
+            committed_step=self.committed,
+            prepared=self.prepared is not None,
+            role=self.role,
+            done_step=self.done_step,
+            done_micro_batches=self.done,
+        )
