@@ -1,0 +1,56 @@
+/* The certificate: was the recovery exact? Each check with its value and its limit. */
+import type { ReactElement } from "react";
+import type { Certificate } from "../api/incidents";
+import { scalar, words } from "../lib/format";
+import { Empty, Time } from "../ui/basics";
+import { Icon, type IconName } from "../ui/icons";
+import type { Tone } from "../ui/states";
+
+const LOOK: Record<Certificate["state"], { tone: Tone; icon: IconName; word: string }> = {
+  pending: { tone: "info", icon: "hourglass", word: "pending" },
+  green: { tone: "ok", icon: "shield", word: "exact" },
+  red: { tone: "bad", icon: "cross", word: "not exact" },
+};
+
+export function CertificateBadge({ certificate }: { certificate: Certificate | null }): ReactElement {
+  if (!certificate) return <span className="muted" title="No certificate has been made">none</span>;
+  const { tone, icon, word } = LOOK[certificate.state] ?? LOOK.pending;
+  const unjudged = certificate.state === "green" && certificate.checks.some((check) => check.ok === null);
+  return <span className={`badge tone-${unjudged ? "info" : tone}`}><Icon name={icon} size={13} /> {unjudged ? "exact as far as judged" : word}</span>;
+}
+
+function checkLook(ok: boolean | null): { tone: Tone; icon: IconName; word: string } {
+  if (ok === null) return { tone: "info", icon: "hourglass", word: "not known yet" };
+  return ok ? { tone: "ok", icon: "check", word: "holds" } : { tone: "bad", icon: "cross", word: "does not hold" };
+}
+
+export function CertificateView({ certificate }: { certificate: Certificate | null }): ReactElement {
+  if (!certificate) return <Empty icon="shield" title="No certificate">One is made after a job has recovered, from the committed steps.</Empty>;
+  return (
+    <>
+      <div className="cert-head">
+        <CertificateBadge certificate={certificate} />
+        {certificate.step === null ? null : <span className="chip">at step <b>{certificate.step}</b></span>}
+        {certificate.generated_at ? <span className="muted">made <Time at={certificate.generated_at} /></span> : <span className="muted">being computed</span>}
+      </div>
+      <ul className="checks">
+        {certificate.checks.map((check) => {
+          const { tone, icon, word } = checkLook(check.ok);
+          return (
+            <li key={check.name} className={`tone-${tone}`}>
+              <Icon name={icon} size={15} title={word} />
+              <div>
+                <b>{words(check.name)}</b>
+                <p className="muted">{check.detail}</p>
+              </div>
+              <div className="check-value">
+                {check.value === null ? null : <span>{scalar(check.value)}</span>}
+                {check.limit === null ? null : <span className="muted">limit {scalar(check.limit)}</span>}
+              </div>
+            </li>
+          );
+        })}
+      </ul>
+    </>
+  );
+}

@@ -1,0 +1,23 @@
+/* One decision on one line: what, why, how much, and whether it was carried out. */
+import type { ReactElement } from "react";
+import { Link } from "react-router";
+import type { Decision } from "../api/incidents";
+import { gpuSeconds, words } from "../lib/format";
+import { paths } from "../lib/paths";
+import { Time } from "../ui/basics";
+
+export function DecisionRow({ decision }: { decision: Decision }): ReactElement {
+  return (
+    <div className="row-item">
+      <div className="row-main">
+        <Link to={paths.decision(decision.id)} className="row-title">{words(decision.choice)}</Link>
+        <span className="chip">{words(decision.rule)}</span>
+        {decision.applied ? null : <span className="chip">{decision.mode}: not carried out</span>}
+        {decision.epoch_after > decision.epoch_before ? <span className="chip">epoch {decision.epoch_before} to {decision.epoch_after}</span> : null}
+        {decision.cost_gpu_s === null ? null : <span className="chip" title="expected cost">{gpuSeconds(decision.cost_gpu_s)}</span>}
+        <span className="row-time"><Time at={decision.at} /></span>
+      </div>
+      <p className="row-text">{decision.sentence}</p>
+    </div>
+  );
+}

@@ -1,0 +1,33 @@
+/* What happened, newest first. */
+import { type ReactElement, useState } from "react";
+import type { EventItem } from "../api/types";
+import { words } from "../lib/format";
+import { Empty, Time } from "../ui/basics";
+import { Scroll } from "../ui/Scroll";
+
+export function EventTable({ events }: { events: EventItem[] }): ReactElement {
+  const [text, setText] = useState("");
+  const needle = text.trim().toLowerCase();
+  const rows = [...events].sort((a, b) => b.seq - a.seq).filter((event) => needle === "" || `${event.kind} ${event.sentence}`.toLowerCase().includes(needle));
+  if (events.length === 0) return <Empty icon="list" title="No events yet" />;
+  return (
+    <>
+      <div className="toolbar padded"><input type="search" placeholder="Filter events" aria-label="Filter events" value={text} onChange={(event) => setText(event.target.value)} /></div>
+      <Scroll label="Events" className="scroll-y">
+        <table>
+          <thead><tr><th>Time</th><th>Kind</th><th>What happened</th><th className="num">Seq</th></tr></thead>
+          <tbody>
+            {rows.map((event) => (
+              <tr key={event.seq} id={`event-${event.seq}`}>
+                <td><Time at={event.at} /></td>
+                <td className="nowrap"><code>{event.kind}</code></td>
+                <td>{event.sentence || words(event.kind)}</td>
+                <td className="num muted">{event.seq}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </Scroll>
+    </>
+  );
+}

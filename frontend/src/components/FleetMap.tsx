@@ -1,0 +1,161 @@
+/* Node by node, device by device (E51). The map is the quick look; the same facts as a table one press away. */
+import { useQuery } from "@tanstack/react-query";
+import { type KeyboardEvent, memo, type ReactElement } from "react";
+import { Link, useSearchParams } from "react-router";
+import * as queries from "../api/queries";
+import type { Device, DeviceLive, Node, Page } from "../api/types";
+import { bytes, fixed, percent } from "../lib/format";
+import { cellOf, MAP_COLOURS, type MapColour, readings } from "../lib/heat";
+import { paths } from "../lib/paths";
+import { useLive, usePatchedList, useTopic } from "../live/hooks";
+import { Empty, Loaded, Panel, Skeleton } from "../ui/basics";
+import { Icon } from "../ui/icons";
+import { lookOf, StateBadge } from "../ui/states";
+import { Scroll } from "../ui/Scroll";
+
+/** Beyond this many nodes the page follows them by polling: one topic a node would flood the socket. */
+const LIVE_NODES = 64;
+
+export function FleetMap(): ReactElement {
+  const nodes = useQuery(queries.nodes());
+  const [params, setParams] = useSearchParams();
+  const colour = MAP_COLOURS.find((item) => item === params.get("colour")) ?? "temperature";
+  const table = params.get("map") === "table";
+  const set = (name: string, value: string): void =>
+    setParams((now) => {
+      const next = new URLSearchParams(now);
+      next.set(name, value);
+      return next;
+    }, { replace: true, preventScrollReset: true });
+  const actions = (
+    <>
+      <div className="segments" role="group" aria-label="Colour of the map">
+        {MAP_COLOURS.map((item) => (
+          <button key={item} type="button" aria-pressed={colour === item} onClick={() => set("colour", item)}>{item}</button>
+        ))}
+      </div>
+      <div className="segments" role="group" aria-label="Form">
+        <button type="button" aria-pressed={!table} onClick={() => set("map", "map")}>map</button>
+        <button type="button" aria-pressed={table} onClick={() => set("map", "table")}>table</button>
+      </div>
+    </>
+  );
+  return (
+    <Panel title="Nodes and devices" actions={actions}>
+      <Loaded query={nodes} skeleton={<Skeleton height={120} />}>
+        {(page) => (page.items.length === 0 ? <Empty icon="server" title="No nodes" /> : <MapBody page={page} colour={colour} table={table} />)}
+      </Loaded>
+    </Panel>
+  );
+}
+
+function MapBody({ page, colour, table }: { page: Page<Node>; colour: MapColour; table: boolean }): ReactElement {
+  const nodes = usePatchedList("node", page.items, page.as_of_seq);
+  const push = nodes.length <= LIVE_NODES;
+  if (table) return <DeviceTable nodes={nodes} />;
+  return (
+    <>
+      <div className="fleet" onKeyDown={moveFocus}>
+        {nodes.map((node) => <NodeCard key={node.id} node={node} colour={colour} push={push} />)}
+      </div>
+      <Legend colour={colour} />
+    </>
+  );
+}
+
+/** Arrow keys walk through the cells. */
+function moveFocus(event: KeyboardEvent<HTMLElement>): void {
+  const step = event.key === "ArrowRight" || event.key === "ArrowDown" ? 1 : event.key === "ArrowLeft" || event.key === "ArrowUp" ? -1 : 0;
+  if (step === 0) return;
+  const cells = [...event.currentTarget.querySelectorAll<HTMLElement>(".cell")];
+  const at = cells.indexOf(document.activeElement as HTMLElement);
+  if (at < 0) return;
+  event.preventDefault();
+  cells[Math.min(cells.length - 1, Math.max(0, at + step))]?.focus();
+}
+
+const NodeCard = memo(function NodeCard({ node, colour, push }: { node: Node; colour: MapColour; push: boolean }): ReactElement {
+  useTopic(push ? `node:${node.id}` : null);
+  const pushed = useLive((state) => state.data.devices.get(node.id));
+  const { tone } = lookOf("node", node.state);
+  return (
+    <div className={`node-card tone-${tone}`}>
+      <div className="node-name">
+        <Link to={paths.node(node.id)}>{node.name}</Link>
+        {node.state === "ready" && node.connected ? null : <StateBadge kind="node" state={node.state} compact />}
+        {node.connected ? null : <span className="chip" title="The agent's link is down"><Icon name="unplug" size={11} /> no link</span>}
+      </div>
+      <div className="cells">
+        {node.devices.map((device) => <DeviceCell key={device.id} node={node} device={device} now={readings(device, pushed?.byIndex.get(device.index))} colour={colour} />)}
+      </div>
+    </div>
+  );
+});
+
+function DeviceCell({ node, device, now, colour }: { node: Node; device: Device; now: DeviceLive; colour: MapColour }): ReactElement {
+  const present = now.present ?? device.present;
+  const cell = cellOf(device, now, colour);
+  const what = device.held_by ? `rank ${device.held_by.rank} of replica ${device.held_by.replica}` : device.spare_for ? "spare" : "free";
+  const title = `${node.name} device ${device.index}: ${present ? what : "off the bus"}; ${fixed(now.temperature_c, 0, "C")}, risk ${fixed(now.risk ?? device.risk, 2)}, used ${percent(now.utilization_ratio)}${device.healthy ? "" : `; ${device.health_reason}`}`;
+  const value = present ? (cell.text === "not reported" ? "n/a" : cell.text) : "lost";
+  const form = !present ? "cell-lost" : cell.step === null ? "cell-none" : `${colour === "job" ? "job" : "heat"}-${cell.step}`;
+  return (
+    <Link to={paths.node(node.id)} className={`cell ${form}`} title={title} aria-label={`${device.index} ${value}, ${title}`}>
+      <span className="cell-index">{device.index}</span>{" "}
+      <span className="cell-value">{value}</span>
+      {device.healthy && present ? null : <Icon name={present ? "alert" : "unplug"} size={11} />}
+      {device.spare_for ? <Icon name="ring" size={10} /> : null}
+    </Link>
+  );
+}
+
+function Legend({ colour }: { colour: MapColour }): ReactElement {
+  const ends: Record<MapColour, [string, string]> = {
+    risk: ["risk 0", "1"], temperature: ["30 C", "95 C"], utilization: ["0 %", "100 %"], job: ["one colour a job", ""],
+  };
+  return (
+    <div className="map-legend">
+      <span>{ends[colour][0]}</span>
+      <span className="map-scale" aria-hidden>
+        {Array.from({ length: 8 }, (_, i) => <i key={i} className={`${colour === "job" ? "job" : "heat"}-${i}`} />)}
+      </span>
+      <span>{ends[colour][1]}</span>
+      <span className="legend-mark"><Icon name="ring" size={11} /> spare</span>
+      <span className="legend-mark"><Icon name="alert" size={11} /> unhealthy</span>
+      <span className="legend-mark"><i className="cell-none swatch" /> not reported or free</span>
+    </div>
+  );
+}
+
+function DeviceTable({ nodes }: { nodes: Node[] }): ReactElement {
+  const all = useLive((state) => state.data.devices);
+  return (
+    <Scroll label="Devices">
+      <table>
+        <thead>
+          <tr><th>Node</th><th className="num">Device</th><th>Held by</th><th>Health</th><th className="num">Risk</th><th className="num">Temperature</th><th className="num">Power</th><th className="num">Used</th><th className="num">Memory</th></tr>
+        </thead>
+        <tbody>
+          {nodes.flatMap((node) =>
+            node.devices.map((device) => {
+              const now = readings(device, all.get(node.id)?.byIndex.get(device.index));
+              return (
+                <tr key={device.id}>
+                  <td><Link to={paths.node(node.id)}>{node.name}</Link></td>
+                  <td className="num">{device.index}</td>
+                  <td>{device.held_by ? <Link to={paths.job(device.held_by.job_id)}>replica {device.held_by.replica}, rank {device.held_by.rank}</Link> : device.spare_for ? "spare" : "free"}</td>
+                  <td>{device.present ? (device.healthy ? "healthy" : device.health_reason) : "off the bus"}</td>
+                  <td className="num">{fixed(now.risk ?? device.risk, 2)}</td>
+                  <td className="num">{fixed(now.temperature_c, 0, "C")}</td>
+                  <td className="num">{fixed(now.power_w, 0, "W")}</td>
+                  <td className="num">{percent(now.utilization_ratio)}</td>
+                  <td className="num">{bytes(now.memory_used_bytes)}</td>
+                </tr>
+              );
+            }),
+          )}
+        </tbody>
+      </table>
+    </Scroll>
+  );
+}

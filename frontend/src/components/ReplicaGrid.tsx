@@ -1,0 +1,98 @@
+/* Every replica and its ranks, live: section, phase, step, heartbeat age, device, process. The
+   newest incarnation of each slot is shown; earlier ones are in the lifeline. */
+import { memo, type ReactElement } from "react";
+import { Link } from "react-router";
+import type { Rank, RankLive, Replica } from "../api/types";
+import { useNow } from "../lib/clock";
+import { count, duration, MISSING, quantity, words } from "../lib/format";
+import { paths } from "../lib/paths";
+import { useLive, usePatched } from "../live/hooks";
+import { rankKey } from "../live/reducer";
+import { StateBadge } from "../ui/states";
+import { Scroll } from "../ui/Scroll";
+
+/** A heartbeat is expected each second; beyond these ages the cell says so. */
+const LATE_S = 1.5;
+const SILENT_S = 2;
+
+interface GridProps {
+  jobId: string;
+  replicas: Replica[];
+  asOfSeq: number;
+  onEvict: ((replica: Replica) => void) | null;
+  onLogs: (rank: Rank) => void;
+}
+
+/** What of a catch-up is worth a line; the rest is on the incident's timeline. */
+const CAUGHT_UP_SHOWN = ["donor", "step", "fetch_bytes", "fetch_s", "replayed_steps"];
+
+export function ReplicaGrid({ jobId, replicas, asOfSeq, onEvict, onLogs }: GridProps): ReactElement {
+  const current = replicas.filter((replica) => replica.current).sort((a, b) => a.index - b.index);
+  return (
+    <div className="replicas">
+      {current.map((replica) => <ReplicaCard key={replica.id} jobId={jobId} replica={replica} asOfSeq={asOfSeq} onEvict={onEvict} onLogs={onLogs} />)}
+    </div>
+  );
+}
+
+const ReplicaCard = memo(function ReplicaCard(props: Omit<GridProps, "replicas"> & { replica: Replica }): ReactElement {
+  const replica = usePatched("replica", props.replica, props.asOfSeq) ?? props.replica;
+  const ranks = props.replica.ranks;
+  return (
+    <article className="replica" aria-label={`Replica ${replica.index}`}>
+      <header className="replica-head">
+        <h3>Replica {replica.index}</h3>
+        <StateBadge kind="replica" state={replica.state} />
+        <span className="chip" title="How many times this slot has been started">incarnation <b>{replica.incarnation}</b></span>
+        <span className="chip">step <b>{count(replica.committed_step)}</b></span>
+        {replica.contributing ? null : <span className="chip" title="Its gradients are not part of the sum">not contributing</span>}
+        {props.onEvict && (replica.state === "active" || replica.state === "suspect") ? (
+          <button type="button" className="button danger small" onClick={() => props.onEvict!(replica)} aria-label={`Evict replica ${replica.index}`}>Evict</button>
+        ) : null}
+      </header>
+      {replica.caught_up ? <p className="replica-note muted">Caught up: {CAUGHT_UP_SHOWN.filter((key) => key in replica.caught_up!).map((key) => quantity(key, replica.caught_up![key])).map(({ name, text }) => `${name} ${text}`).join(", ")}</p> : null}
+      <Scroll label="Ranks">
+        <table className="ranks">
+          <thead><tr><th>Rank</th><th>State</th><th>Section / phase</th><th className="num">Step</th><th className="num">Heartbeat</th><th>Device</th><th className="num">Pid</th><th><span className="visually-hidden">Log</span></th></tr></thead>
+          <tbody>{ranks.map((rank) => <RankRow key={rank.id} jobId={props.jobId} rank={rank} asOfSeq={props.asOfSeq} onLogs={props.onLogs} />)}</tbody>
+        </table>
+      </Scroll>
+    </article>
+  );
+});
+
+function useRankLive(jobId: string, rank: Rank): { now: RankLive | null; silentS: number | null } {
+  const entry = useLive((state) => state.data.ranks.get(jobId)?.byRank.get(rankKey(rank.replica, rank.incarnation, rank.rank)));
+  const received = useLive((state) => state.data.ranks.get(jobId)?.receivedMs ?? null);
+  const paused = useLive((state) => state.link === "paused");
+  const clock = useNow();
+  const now = entry ?? rank.live;
+  if (!now) return { now: null, silentS: null };
+  /* Between pushes the age goes on growing: a silent server must not freeze a healthy-looking number. */
+  const since = entry && received !== null && !paused ? Math.max(0, (clock - received) / 1000) : 0;
+  return { now, silentS: now.silent_s === null ? null : now.silent_s + (since > 2 ? since : 0) };
+}
+
+function RankRow({ jobId, rank: snapshot, asOfSeq, onLogs }: { jobId: string; rank: Rank; asOfSeq: number; onLogs: (rank: Rank) => void }): ReactElement {
+  const rank = usePatched("rank", snapshot, asOfSeq) ?? snapshot;
+  const { now, silentS } = useRankLive(jobId, rank);
+  const alive = rank.exit_code === null && rank.exit_signal === null && rank.state !== "exited" && rank.state !== "lost";
+  const beat = !alive || silentS === null ? "" : silentS > SILENT_S ? "text-bad" : silentS > LATE_S ? "text-warn" : "";
+  return (
+    <tr>
+      <td className="nowrap"><b>{rank.rank}</b> <span className="muted">tp{rank.tp} pp{rank.pp}{rank.cp > 0 ? ` cp${rank.cp}` : ""}</span></td>
+      <td><StateBadge kind="rank" state={rank.state} compact detail={exitText(rank)} />{exitText(rank) ? <div className="muted">{exitText(rank)}</div> : null}</td>
+      <td>{alive && now ? <><span className="nowrap">{words(now.section)}</span> <span className="muted nowrap">{words(now.phase)} {duration(now.phase_age_s)}</span></> : <span className="muted">-</span>}</td>
+      <td className="num">{now ? count(now.step) : <span className="missing">{MISSING}</span>}</td>
+      <td className={`num ${beat}`}>{!alive ? <span className="muted">ended</span> : silentS === null ? <span className="missing">{MISSING}</span> : `${duration(silentS)} ago`}</td>
+      <td className="nowrap"><Link to={paths.node(rank.node_id)}>{rank.node_name}</Link> <span className="muted">gpu {rank.device_index}</span></td>
+      <td className="num">{rank.pid ?? <span className="muted">-</span>}</td>
+      <td className="num"><button type="button" className="link" onClick={() => onLogs(rank)} aria-label={`Log of rank ${rank.rank} of replica ${rank.replica}`}>log</button></td>
+    </tr>
+  );
+}
+
+export function exitText(rank: Pick<Rank, "exit_code" | "exit_signal">): string {
+  if (rank.exit_signal !== null) return `signal ${rank.exit_signal}${rank.exit_signal === 9 ? " (SIGKILL)" : ""}`;
+  return rank.exit_code !== null ? `exit code ${rank.exit_code}` : "";
+}

@@ -1,0 +1,148 @@
+/* The frame around every page: navigation, live state, theme and time switches, shortcuts. */
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { lazy, type ReactElement, Suspense, useEffect, useState } from "react";
+import { Link, Navigate, NavLink, Outlet, useLocation, useNavigate } from "react-router";
+import { ApiProblem, post } from "../api/client";
+import * as queries from "../api/queries";
+import { useLive, useLiveInvalidation, useTopic } from "../live/hooks";
+import { live } from "../live/store";
+import { paths } from "../lib/paths";
+import { setSetting, type Theme, useSettings } from "../lib/settings";
+import type { TimeMode } from "../lib/time";
+import { Problem, Skeleton } from "../ui/basics";
+import { Icon, type IconName } from "../ui/icons";
+import { LinkBanner, LinkIndicator } from "./LinkState";
+import { KeysDialog, useShortcuts } from "./Shortcuts";
+
+const ChaosSheet = lazy(() => import("./ChaosSheet").then((module) => ({ default: module.ChaosSheet })));
+
+export function Shell(): ReactElement {
+  const me = useQuery(queries.me());
+  const location = useLocation();
+  if (me.data) return <SignedIn demo={me.data.demo} username={me.data.username} />;
+  if (me.error instanceof ApiProblem && (me.error.status === 401 || me.error.status === 403)) {
+    const next = location.pathname + location.search;
+    return <Navigate to={`${paths.login()}${next === "/" ? "" : `?next=${encodeURIComponent(next)}`}`} replace />;
+  }
+  if (me.error) return <main className="content"><Problem error={me.error} retry={() => void me.refetch()} /></main>;
+  return <main className="content"><Skeleton lines={6} /></main>;
+}
+
+function SignedIn({ demo, username }: { demo: boolean; username: string }): ReactElement {
+  const [chaos, setChaos] = useState(false);
+  const [help, setHelp] = useState(false);
+  useShortcuts(() => setHelp(true));
+  useLiveInvalidation();
+  useTopic("overview");
+  useEffect(() => {
+    live.start();
+    return () => live.stop();
+  }, []);
+  return (
+    <div className="shell">
+      <a className="skip" href="#content">Skip to content</a>
+      <header className="topbar">
+        <Link to={paths.overview()} className="brand"><span className="brand-mark"><Icon name="shield" size={14} /></span>Holdfast</Link>
+        <MainNav />
+        <div className="topbar-tools">
+          {demo ? (
+            <button type="button" className="button" onClick={() => setChaos(true)}><Icon name="bolt" size={13} /> Inject a fault</button>
+          ) : null}
+          <LinkIndicator />
+          <Switches />
+          <button type="button" className="icon-button" aria-label="Keyboard shortcuts" title="Keyboard shortcuts (?)" onClick={() => setHelp(true)}>
+            <Icon name="keyboard" size={16} />
+          </button>
+          <SignOut username={username} />
+        </div>
+      </header>
+      <LinkBanner />
+      <main className="content" id="content" tabIndex={-1}>
+        <Suspense fallback={<Skeleton lines={6} />}><Outlet /></Suspense>
+      </main>
+      <Foot />
+      {chaos ? <Suspense fallback={null}><ChaosSheet onClose={() => setChaos(false)} /></Suspense> : null}
+      {help ? <KeysDialog onClose={() => setHelp(false)} /> : null}
+    </div>
+  );
+}
+
+const NAV: { to: string; text: string; icon: IconName }[] = [
+  { to: paths.overview(), text: "Overview", icon: "grid" },
+  { to: paths.jobs(), text: "Jobs", icon: "list" },
+  { to: paths.incidents(), text: "Incidents", icon: "alert" },
+  { to: paths.nodes(), text: "Nodes", icon: "server" },
+];
+
+function MainNav(): ReactElement {
+  const open = useQuery(queries.overview()).data?.open_incidents ?? 0;
+  return (
+    <nav className="mainnav" aria-label="Main">
+      {NAV.map((item) => (
+        <NavLink key={item.to} to={item.to} end={item.to === "/"}>
+          <Icon name={item.icon} /> {item.text}
+          {item.to === paths.incidents() && open > 0 ? <span className="nav-count" title={`${open} open`}>{open}</span> : null}
+        </NavLink>
+      ))}
+    </nav>
+  );
+}
+
+const TIMES: { mode: TimeMode; text: string; title: string }[] = [
+  { mode: "local", text: "Local", title: "Times in this browser's zone" },
+  { mode: "utc", text: "UTC", title: "Times in UTC" },
+  { mode: "relative", text: "Ago", title: "Times relative to now" },
+];
+const THEMES: { theme: Theme; icon: IconName }[] = [
+  { theme: "light", icon: "sun" },
+  { theme: "dark", icon: "moon" },
+  { theme: "system", icon: "screen" },
+];
+
+function Switches(): ReactElement {
+  const settings = useSettings();
+  return (
+    <>
+      <div className="segments" role="group" aria-label="Time zone">
+        {TIMES.map(({ mode, text, title }) => (
+          <button key={mode} type="button" title={title} aria-pressed={settings.time === mode} onClick={() => setSetting("time", mode)}>{text}</button>
+        ))}
+      </div>
+      <div className="segments" role="group" aria-label="Theme">
+        {THEMES.map(({ theme, icon }) => (
+          <button key={theme} type="button" title={`${theme} theme`} aria-label={`${theme} theme`} aria-pressed={settings.theme === theme} onClick={() => setSetting("theme", theme)}>
+            <Icon name={icon} size={13} />
+          </button>
+        ))}
+      </div>
+    </>
+  );
+}
+
+function SignOut({ username }: { username: string }): ReactElement {
+  const client = useQueryClient();
+  const navigate = useNavigate();
+  const leave = async (): Promise<void> => {
+    await post("/logout").catch(() => undefined);
+    client.clear();
+    navigate(paths.login(), { replace: true });
+  };
+  return (
+    <button type="button" className="button" onClick={() => void leave()} title={`Signed in as ${username}`}>
+      {username} <span className="muted">Sign out</span>
+    </button>
+  );
+}
+
+function Foot(): ReactElement {
+  const { data } = useQuery(queries.version());
+  const seq = useLive((state) => state.data.seq);
+  return (
+    <footer className="foot">
+      <span>Holdfast {data?.version ?? ""}</span>
+      {seq === null ? null : <span>event {seq}</span>}
+      <span>Press <kbd>?</kbd> for shortcuts</span>
+      <a href="/api/v1/openapi.json">API</a>
+    </footer>
+  );
+}

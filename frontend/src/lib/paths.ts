@@ -1,0 +1,13 @@
+/* Every address of the console, in one place. */
+export const paths = {
+  overview: () => "/",
+  login: () => "/login",
+  jobs: () => "/jobs",
+  submit: () => "/jobs/new",
+  job: (id: string, tab?: string) => `/jobs/${id}${tab ? `?tab=${tab}` : ""}`,
+  incidents: () => "/incidents",
+  incident: (id: string) => `/incidents/${id}`,
+  decision: (id: string) => `/decisions/${id}`,
+  nodes: () => "/nodes",
+  node: (id: string) => `/nodes/${id}`,
+};

@@ -1,0 +1,49 @@
+/* Phase times of an incident: from a list of moments to bars, and the plain-text report. Pure. */
+import type { IncidentDetail, IncidentPhase } from "../api/incidents";
+import { duration, gpuSeconds, scalar, words } from "./format";
+
+export interface PhaseBar {
+  name: string;
+  startS: number;
+  endS: number;
+  durationS: number;
+}
+
+/** A phase is named by what ends it: it lasts from the one before (or the fault) to its own moment. */
+export function phaseBars(phases: readonly IncidentPhase[]): PhaseBar[] {
+  const bars: PhaseBar[] = [];
+  let before = 0;
+  for (const phase of [...phases].sort((a, b) => (a.since_fault_s ?? 0) - (b.since_fault_s ?? 0))) {
+    if (phase.since_fault_s === null) continue;
+    bars.push({ name: phase.name, startS: before, endS: phase.since_fault_s, durationS: phase.since_fault_s - before });
+    before = phase.since_fault_s;
+  }
+  return bars;
+}
+
+/** For the post-mortem: everything on the page as text, times in UTC. */
+export function incidentText(incident: IncidentDetail): string {
+  const lines = [
+    `Incident ${incident.id}: ${incident.title}`,
+    `Job ${incident.job_name ?? "-"} (${incident.job_id ?? "-"}), state ${incident.state}`,
+    `Opened ${incident.opened_at}, resolved ${incident.resolved_at ?? "not yet"}`,
+    incident.outcome ? `Outcome: ${incident.outcome}` : "",
+    "",
+    "Phases, seconds since the fault:",
+    ...phaseBars(incident.phases).map((bar) => `  ${words(bar.name)}: ${bar.endS.toFixed(2)} s (+${duration(bar.durationS)})`),
+    "",
+    "Signals:",
+    ...incident.signals.map((signal) => `  ${signal.seen_at} ${words(signal.kind)} on ${signal.node_name ?? "-"}: value ${scalar(signal.value)}, threshold ${scalar(signal.threshold)}`),
+    "",
+    "Decisions:",
+    ...incident.decisions.flatMap((decision) => [
+      `  ${decision.at} [${decision.rule}] ${words(decision.choice)}: ${decision.sentence}`,
+      ...decision.alternatives.map((other) => `    instead of ${words(other.action)}: ${other.cost_gpu_s === null ? "impossible" : gpuSeconds(other.cost_gpu_s)}${other.why_not ? ` (${other.why_not})` : ""}`),
+      ...(decision.commands ?? []).map((command) => `    ${words(command.kind)} to ${command.node_name}: ${command.state}`),
+    ]),
+    "",
+    `Certificate: ${incident.certificate?.state ?? "none"}`,
+    ...(incident.certificate?.checks ?? []).map((check) => `  ${words(check.name)}: ${check.ok === null ? "not known" : check.ok ? "holds" : "DOES NOT HOLD"} - ${check.detail}`),
+  ];
+  return lines.join("\n");
+}

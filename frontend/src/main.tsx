@@ -1,0 +1,40 @@
+/* Entry: theme, query cache, routes. Pages beyond the overview are loaded when first visited. */
+import "./styles/tokens.css";
+import "./styles/base.css";
+import "./styles/layout.css";
+import "./styles/pages.css";
+import { QueryCache, QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { StrictMode } from "react";
+import { createRoot } from "react-dom/client";
+import { RouterProvider } from "react-router";
+import { ApiProblem } from "./api/client";
+import { keys } from "./api/queries";
+import { applyTheme } from "./lib/settings";
+import { makeRouter } from "./routes";
+
+applyTheme();
+
+const READ_RETRIES = 2;
+const client: QueryClient = new QueryClient({
+  queryCache: new QueryCache({
+    onError: (error, query) => {
+      /* The session has ended: ask who we are, and the shell leads to the sign-in page. */
+      if (error instanceof ApiProblem && error.status === 401 && query.queryKey[0] !== keys.me[0]) void client.resetQueries({ queryKey: keys.me });
+    },
+  }),
+  defaultOptions: {
+    queries: {
+      staleTime: 2_000,
+      refetchOnWindowFocus: true,
+      retry: (failures, error) => failures < READ_RETRIES && error instanceof ApiProblem && error.retryable,
+    },
+  },
+});
+
+createRoot(document.getElementById("root")!).render(
+  <StrictMode>
+    <QueryClientProvider client={client}>
+      <RouterProvider router={makeRouter()} />
+    </QueryClientProvider>
+  </StrictMode>,
+);

@@ -1,0 +1,39 @@
+/* All incidents, newest first, by state. */
+import { useQuery } from "@tanstack/react-query";
+import type { ReactElement } from "react";
+import { useSearchParams } from "react-router";
+import * as queries from "../api/queries";
+import { IncidentTable } from "../components/IncidentTable";
+import { words } from "../lib/format";
+import { usePatchedList } from "../live/hooks";
+import { Empty, Loaded, PageHead, Skeleton } from "../ui/basics";
+import { LOOKS } from "../ui/states";
+import type { Incident } from "../api/incidents";
+
+export function IncidentsPage(): ReactElement {
+  const [params, setParams] = useSearchParams();
+  const state = params.get("state") ?? "";
+  const query = useQuery(queries.incidents(state));
+  return (
+    <>
+      <title>Incidents - Holdfast</title>
+      <PageHead title="Incidents" />
+      <div className="toolbar">
+        <div className="segments" role="group" aria-label="State">
+          {["", ...Object.keys(LOOKS.incident)].map((name) => (
+            <button key={name} type="button" aria-pressed={state === name} onClick={() => setParams(name === "" ? {} : { state: name }, { replace: true })}>{name === "" ? "all" : words(name)}</button>
+          ))}
+        </div>
+      </div>
+      <Loaded query={query} skeleton={<Skeleton height={280} />}>
+        {(page) => <div className="panel"><List incidents={page.items} asOfSeq={page.as_of_seq} filtered={state !== ""} /></div>}
+      </Loaded>
+    </>
+  );
+}
+
+function List({ incidents, asOfSeq, filtered }: { incidents: Incident[]; asOfSeq: number; filtered: boolean }): ReactElement {
+  const rows = usePatchedList("incident", incidents, asOfSeq);
+  if (rows.length === 0) return <Empty title={filtered ? "No incident in this state" : "No incidents"}>Every fault that is found appears here, with what was done about it.</Empty>;
+  return <IncidentTable incidents={rows} />;
+}

@@ -1,0 +1,138 @@
+/* The job list (E52): server-side filters in the URL, a thousand rows by drawing only those in
+   sight, and an order that does not change under the cursor. */
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { useVirtualizer } from "@tanstack/react-virtual";
+import { type ReactElement, useEffect, useMemo, useRef, useState } from "react";
+import { Link, useSearchParams } from "react-router";
+import * as queries from "../api/queries";
+import type { Job } from "../api/types";
+import { count, duration, fixed, percent, words } from "../lib/format";
+import { heldOrder } from "../lib/order";
+import { paths } from "../lib/paths";
+import { usePatchedList } from "../live/hooks";
+import { Bar, Empty, PageHead, Problem, Skeleton } from "../ui/basics";
+import { Icon } from "../ui/icons";
+import { LOOKS, lookOf, StateBadge } from "../ui/states";
+
+const ROW_PX = 44;
+const TYPING_MS = 250;
+
+export function JobsPage(): ReactElement {
+  const [params, setParams] = useSearchParams();
+  const state = params.get("state") ?? "";
+  const q = params.get("q") ?? "";
+  const query = useInfiniteQuery(queries.jobs(state, q));
+  const rows = useMemo(() => query.data?.pages.flatMap((page) => page.items) ?? [], [query.data]);
+  const asOf = query.data?.pages[0]?.as_of_seq ?? 0;
+  const set = (name: string, value: string): void =>
+    setParams((now) => {
+      const next = new URLSearchParams(now);
+      if (value === "") next.delete(name);
+      else next.set(name, value);
+      return next;
+    }, { replace: true });
+  return (
+    <>
+      <title>Jobs - Holdfast</title>
+      <PageHead title="Jobs" actions={<Link to={paths.submit()} className="button primary">Submit a job</Link>} />
+      <div className="toolbar">
+        <SearchBox value={q} focus={params.get("focus") === "search"} onChange={(value) => set("q", value)} />
+        <label className="inline">
+          <span className="visually-hidden">State</span>
+          <select value={state} onChange={(event) => set("state", event.target.value)}>
+            <option value="">Any state</option>
+            {Object.keys(LOOKS.job).map((name) => <option key={name} value={name}>{words(name)}</option>)}
+          </select>
+        </label>
+        <span className="muted">{query.data ? `${count(rows.length)}${query.hasNextPage ? "+" : ""} jobs` : ""}</span>
+      </div>
+      {query.error && rows.length === 0 ? <Problem error={query.error} retry={() => void query.refetch()} /> : null}
+      {query.isPending ? <Skeleton height={420} /> : null}
+      {query.data && rows.length === 0 ? (
+        <div className="panel">
+          <Empty icon="list" title={state || q ? "No job matches" : "No jobs yet"}>
+            {state || q ? <button type="button" className="button" onClick={() => setParams({})}>Clear the filters</button> : <Link to={paths.submit()}>Submit the first one</Link>}
+          </Empty>
+        </div>
+      ) : null}
+      {rows.length > 0 ? <JobTable rows={rows} asOf={asOf} more={query.hasNextPage && !query.isFetchingNextPage ? () => void query.fetchNextPage() : null} /> : null}
+    </>
+  );
+}
+
+function SearchBox({ value, focus, onChange }: { value: string; focus: boolean; onChange: (value: string) => void }): ReactElement {
+  const [text, setText] = useState(value);
+  const commit = useRef(onChange);
+  commit.current = onChange;
+  useEffect(() => {
+    if (text === value) return undefined;
+    const timer = setTimeout(() => commit.current(text), TYPING_MS);
+    return () => clearTimeout(timer);
+  }, [text, value]);
+  return <input type="search" placeholder="Name, id, owner or project" aria-label="Search jobs" autoFocus={focus} value={text} onChange={(event) => setText(event.target.value)} />;
+}
+
+function JobTable({ rows: fresh, asOf, more }: { rows: Job[]; asOf: number; more: (() => void) | null }): ReactElement {
+  const scroll = useRef<HTMLDivElement>(null);
+  const [hover, setHover] = useState(false);
+  const shown = useRef<Job[]>(fresh);
+  const held = heldOrder(shown.current, fresh, hover);
+  shown.current = held.rows;
+  const rows = usePatchedList("job", held.rows, asOf);
+  const virtual = useVirtualizer({ count: rows.length, getScrollElement: () => scroll.current, estimateSize: () => ROW_PX, overscan: 12 });
+  const items = virtual.getVirtualItems();
+  const last = items[items.length - 1]?.index ?? 0;
+  useEffect(() => {
+    if (more && last >= rows.length - 20) more();
+  }, [last, rows.length, more]);
+  return (
+    <div className="panel joblist" onPointerEnter={() => setHover(true)} onPointerLeave={() => setHover(false)}>
+      {held.waiting > 0 ? (
+        <button type="button" className="pill" onClick={() => setHover(false)}>{held.waiting} {held.waiting === 1 ? "change" : "changes"} to the list: show</button>
+      ) : null}
+      <div className="joblist-scroll" ref={scroll} tabIndex={0} role="table" aria-label="Jobs" aria-rowcount={rows.length + 1}>
+        <div className="jobrow jobhead" role="row" aria-rowindex={1}>
+          {["State", "Job", "Progress", "Step time", "Loss", "ETA", "Replicas", "ETTR", "Restarts", "Checkpoint", "Priority"].map((name) => <span key={name} role="columnheader">{name}</span>)}
+        </div>
+        <div role="rowgroup" style={{ height: virtual.getTotalSize(), position: "relative" }}>
+          {items.map((item) => (
+            <div key={rows[item.index]!.id} className="jobrow" role="row" aria-rowindex={item.index + 2} style={{ position: "absolute", top: 0, insetInline: 0, height: ROW_PX, transform: `translateY(${item.start}px)` }}>
+              <JobCells job={rows[item.index]!} />
+            </div>
+          ))}
+        </div>
+      </div>
+    </div>
+  );
+}
+
+/** In a dense table a missing value is a dash whose tooltip says "not reported". */
+function Cell({ value, className }: { value: string; className?: string }): ReactElement {
+  return value === "not reported" ? <span role="cell" className="muted" title="not reported">-</span> : <span role="cell" className={className}>{value}</span>;
+}
+
+function JobCells({ job }: { job: Job }): ReactElement {
+  const short = job.replicas_active < job.replicas_total && (job.state === "running" || job.state === "recovering");
+  return (
+    <>
+      <span role="cell"><StateBadge kind="job" state={job.state} detail={job.state_reason} /></span>
+      <span role="cell" className="jobname">
+        <Link to={paths.job(job.id)}>{job.name}</Link>
+        <span className="muted">{job.project} / {job.owner}</span>
+        {job.open_incident_id ? <Link to={paths.incident(job.open_incident_id)} className="jobincident" title="Open incident"><Icon name="alert" size={13} title="Open incident" /></Link> : null}
+      </span>
+      <span role="cell" className="jobprogress">
+        <Bar ratio={job.progress} tone={lookOf("job", job.state).tone} label={`Progress of ${job.name}`} />
+        <span className="muted">{count(job.committed_step)} / {count(job.total_steps)}</span>
+      </span>
+      <Cell value={duration(job.step_time_s)} />
+      <Cell value={fixed(job.loss, 3)} />
+      <Cell value={duration(job.eta_s)} />
+      <span role="cell" className={short ? "text-warn" : ""}>{job.replicas_active} / {job.replicas_total}</span>
+      <Cell value={percent(job.ettr, 1)} />
+      <span role="cell">{job.restarts}</span>
+      <Cell value={job.last_checkpoint_age_s === null ? "not reported" : `${duration(job.last_checkpoint_age_s)} ago`} />
+      <span role="cell">{job.priority}</span>
+    </>
+  );
+}

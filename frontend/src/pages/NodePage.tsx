@@ -1,0 +1,153 @@
+/* One node (E55): its devices over time, what runs on it, what was found, cordon and uncordon. */
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { type ReactElement, useState } from "react";
+import { Link, useParams } from "react-router";
+import { post } from "../api/client";
+import * as queries from "../api/queries";
+import type { Accepted, Device, NodeDetail, Rank, Signal } from "../api/types";
+import { DeviceCharts } from "../components/DeviceCharts";
+import { EventTable } from "../components/EventTable";
+import { exitText } from "../components/ReplicaGrid";
+import { bytes, duration, fixed, percent, scalar, shortId, words } from "../lib/format";
+import { readings } from "../lib/heat";
+import { paths } from "../lib/paths";
+import { useLive, usePatched, useTopic } from "../live/hooks";
+import { Empty, Figure, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
+import { ConfirmDialog } from "../ui/dialog";
+import { Icon } from "../ui/icons";
+import { StateBadge } from "../ui/states";
+import { Scroll } from "../ui/Scroll";
+
+export function NodePage(): ReactElement {
+  const { id = "" } = useParams();
+  useTopic(`node:${id}`);
+  const query = useQuery(queries.node(id));
+  const node = usePatched("node", query.data, query.data?.as_of_seq ?? 0);
+  return (
+    <Loaded query={{ ...query, data: node }} skeleton={<><PageHead crumbs={[{ to: paths.nodes(), text: "Nodes" }]} title={id} /><Skeleton height={420} /></>}>
+      {(data) => <Content node={data} />}
+    </Loaded>
+  );
+}
+
+function Content({ node }: { node: NodeDetail }): ReactElement {
+  const [act, setAct] = useState(false);
+  const client = useQueryClient();
+  const cordoned = node.state !== "ready" && node.state !== "degraded";
+  return (
+    <>
+      <title>{`${node.name} - Holdfast`}</title>
+      <PageHead
+        crumbs={[{ to: paths.nodes(), text: "Nodes" }]} title={node.name} badge={<StateBadge kind="node" state={node.state} />}
+        actions={<button type="button" className="button" onClick={() => setAct(true)}><Icon name={cordoned ? "check" : "ban"} size={13} /> {cordoned ? "Uncordon" : "Cordon"}</button>}
+      >
+        <p className="why">{node.state_reason || "Receives work."} <span className="muted">Since <Time at={node.state_since} />.</span></p>
+        <div className="meta"><Id id={node.id} short={shortId(node.id)} /></div>
+      </PageHead>
+      <dl className="figures">
+        <Figure label="Link" value={node.connected ? "connected" : "no link"} tone={node.connected ? "ok" : "bad"} note={node.last_seen_age_s === null ? undefined : `heard ${duration(node.last_seen_age_s)} ago`} />
+        <Figure label="Ranks running" value={node.ranks_running} />
+        <Figure label="Agent CPU" value={percent(node.agent_cpu_ratio, 1)} note="of one core" />
+        <Figure label="Agent memory" value={bytes(node.agent_rss_bytes)} />
+        <Figure label="Agent version" value={node.agent_version || "not reported"} />
+      </dl>
+      <Devices node={node} />
+      <DeviceCharts nodeId={node.id} />
+      <div className="grid-2">
+        <Panel title="Ranks on this node" flush><Ranks ranks={node.ranks} /></Panel>
+        <Panel title="Signals" flush><Signals signals={node.signals} /></Panel>
+      </div>
+      <Panel title="Events" flush><EventTable events={node.events} /></Panel>
+      {act ? <CordonDialog node={node} cordoned={cordoned} onClose={() => { setAct(false); void client.invalidateQueries({ queryKey: queries.keys.node(node.id) }); }} /> : null}
+    </>
+  );
+}
+
+function CordonDialog({ node, cordoned, onClose }: { node: NodeDetail; cordoned: boolean; onClose: () => void }): ReactElement {
+  const verb = cordoned ? "uncordon" : "cordon";
+  return (
+    <ConfirmDialog
+      title={`${cordoned ? "Uncordon" : "Cordon"} ${node.name}`} confirmLabel={cordoned ? "Uncordon" : "Cordon"} onClose={onClose}
+      onConfirm={async (reason) => (await post<Accepted>(`/nodes/${node.id}:${verb}`, { reason })).detail}
+      blastRadius={cordoned ? <>{node.name} may receive work again: {node.devices.length} devices return to the pool.</> : <>No new work is placed on {node.name} ({node.devices.length} devices). The <b>{node.ranks_running} ranks</b> running there go on; nothing is stopped.</>}
+    />
+  );
+}
+
+function Devices({ node }: { node: NodeDetail }): ReactElement {
+  const pushed = useLive((state) => state.data.devices.get(node.id));
+  return (
+    <Panel title="Devices" flush>
+      <Scroll label="Devices">
+        <table>
+          <thead><tr><th className="num">Index</th><th>Model</th><th>Health</th><th>Held by</th><th className="num">Risk</th><th className="num">Temperature</th><th className="num">Power</th><th className="num">Used</th><th className="num">Memory</th><th className="num">SM clock</th><th>Driver</th></tr></thead>
+          <tbody>{node.devices.map((device) => <DeviceRow key={device.id} device={device} now={readings(device, pushed?.byIndex.get(device.index))} />)}</tbody>
+        </table>
+      </Scroll>
+    </Panel>
+  );
+}
+
+function DeviceRow({ device, now }: { device: Device; now: ReturnType<typeof readings> }): ReactElement {
+  const present = now.present ?? device.present;
+  const tone = !present ? "bad" : device.healthy ? "ok" : "warn";
+  return (
+    <tr>
+      <td className="num"><b>{device.index}</b></td>
+      <td>{device.model}<div className="muted"><code>{device.uuid}</code></div></td>
+      <td><span className={`badge badge-compact tone-${tone}`}><Icon name={!present ? "unplug" : device.healthy ? "check" : "alert"} size={13} /> {!present ? "off the bus" : device.healthy ? "healthy" : "unhealthy"}</span>{device.health_reason ? <div className="muted">{device.health_reason}</div> : null}</td>
+      <td>{device.held_by ? <Link to={paths.job(device.held_by.job_id)}>replica {device.held_by.replica}, rank {device.held_by.rank}</Link> : device.spare_for ? <Link to={paths.job(device.spare_for)}>spare</Link> : <span className="muted">free</span>}</td>
+      <td className="num">{fixed(now.risk ?? device.risk, 2)}</td>
+      <td className="num">{fixed(now.temperature_c, 0, "C")}</td>
+      <td className="num">{fixed(now.power_w, 0, "W")}</td>
+      <td className="num">{percent(now.utilization_ratio)}</td>
+      <td className="num">{bytes(now.memory_used_bytes)}<div className="muted">of {bytes(device.memory_bytes)}</div></td>
+      <td className="num">{fixed(now.sm_clock_mhz, 0, "MHz")}</td>
+      <td>{device.driver}</td>
+    </tr>
+  );
+}
+
+function Ranks({ ranks }: { ranks: Rank[] }): ReactElement {
+  if (ranks.length === 0) return <Empty icon="list" title="Nothing runs here" />;
+  return (
+    <Scroll label="Ranks">
+      <table>
+        <thead><tr><th>Rank</th><th>State</th><th className="num">Device</th><th className="num">Pid</th><th>Started</th></tr></thead>
+        <tbody>
+          {ranks.map((rank) => (
+            <tr key={rank.id}>
+              <td>{rank.job_id ? <Link to={paths.job(rank.job_id)}>replica {rank.replica}, rank {rank.rank}</Link> : `replica ${rank.replica}, rank ${rank.rank}`} <span className="muted">#{rank.incarnation}</span></td>
+              <td><StateBadge kind="rank" state={rank.state} compact detail={exitText(rank)} /></td>
+              <td className="num">{rank.device_index}</td>
+              <td className="num">{rank.pid ?? "-"}</td>
+              <td><Time at={rank.started_at} /></td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Scroll>
+  );
+}
+
+function Signals({ signals }: { signals: Signal[] }): ReactElement {
+  if (signals.length === 0) return <Empty title="Nothing has been found" />;
+  return (
+    <Scroll label="Signals">
+      <table>
+        <thead><tr><th>Signal</th><th className="num">Device</th><th className="num">Value</th><th className="num">Threshold</th><th>Seen</th></tr></thead>
+        <tbody>
+          {signals.map((signal) => (
+            <tr key={signal.id}>
+              <td>{words(signal.kind)}{signal.settled_at ? <span className="muted"> (settled)</span> : null}</td>
+              <td className="num">{signal.device_index ?? "-"}</td>
+              <td className="num">{scalar(signal.value)}</td>
+              <td className="num">{scalar(signal.threshold)}</td>
+              <td><Time at={signal.seen_at} /></td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Scroll>
+  );
+}

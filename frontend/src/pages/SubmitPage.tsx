@@ -1,0 +1,86 @@
+/* Submit a job: YAML in, every fault at once with its pointer, a dry run before the real one. */
+import { type ReactElement, useState } from "react";
+import { useNavigate } from "react-router";
+import { newKey, post } from "../api/client";
+import type { DryRun, Job } from "../api/types";
+import { paths } from "../lib/paths";
+import { PageHead, Panel, Problem } from "../ui/basics";
+import { Icon } from "../ui/icons";
+
+const EXAMPLE = `apiVersion: holdfast/v1
+kind: TrainJob
+metadata:
+  name: my-first-job
+  project: default
+spec:
+  resources: {nodes: 3, gpus_per_node: 2, min_replicas: 2}
+  parallelism: {tp: 1, pp: 2, cp: 1, dp: auto}
+  training: {steps: 200, global_batch: 12, micro_batch: 1}
+  checkpoint: {interval_steps: 50, keep: 3}
+  resiliency: {mode: enforce, allow_faults: true}
+  scheduling: {priority: 500}
+`;
+
+export function SubmitPage(): ReactElement {
+  const [text, setText] = useState(EXAMPLE);
+  const [dry, setDry] = useState<DryRun | null>(null);
+  const [error, setError] = useState<unknown>(null);
+  const [busy, setBusy] = useState(false);
+  /* One key for one text: pressing twice, or again after a lost answer, makes one job. */
+  const [key, setKey] = useState(newKey);
+  const navigate = useNavigate();
+  const run = async (send: () => Promise<void>): Promise<void> => {
+    setBusy(true);
+    setError(null);
+    setDry(null);
+    try {
+      await send();
+    } catch (caught) {
+      setError(caught);
+    } finally {
+      setBusy(false);
+    }
+  };
+  const check = (): Promise<void> => run(async () => setDry(await post<DryRun>("/jobs?dry_run=true", text)));
+  const submit = (): Promise<void> => run(async () => void navigate(paths.job((await post<Job>("/jobs", text, { idempotencyKey: key })).id)));
+  return (
+    <>
+      <title>Submit a job - Holdfast</title>
+      <PageHead crumbs={[{ to: paths.jobs(), text: "Jobs" }]} title="Submit a job" />
+      <div className="grid-2">
+        <Panel title="Job spec (YAML)">
+          <textarea
+            aria-label="Job spec" rows={24} spellCheck={false} value={text}
+            onChange={(event) => {
+              setText(event.target.value);
+              setKey(newKey());
+            }}
+          />
+          <div className="dialog-actions">
+            <button type="button" className="button" disabled={busy} onClick={() => void check()}>Check</button>
+            <button type="button" className="button primary" disabled={busy} onClick={() => void submit()}>Submit</button>
+          </div>
+        </Panel>
+        <Panel title="What would happen">
+          {error ? <Problem error={error} /> : null}
+          {dry ? <DryRunView dry={dry} /> : error ? null : <p className="muted">Check shows every fault at once, the defaults that are filled in, and where the job would run. Nothing is started.</p>}
+        </Panel>
+      </div>
+    </>
+  );
+}
+
+function DryRunView({ dry }: { dry: DryRun }): ReactElement {
+  const faults = dry.faults ?? [];
+  return (
+    <div className="stack">
+      {faults.length > 0 ? (
+        <ul className="faults">{faults.map((fault) => <li key={fault.pointer + fault.message}><code>{fault.pointer}</code> {fault.message}</li>)}</ul>
+      ) : (
+        <p className="answer"><Icon name="check" /> {dry.placement ? "It would start now." : "It is valid, and would wait for devices."}</p>
+      )}
+      {dry.placement ? <details className="fold" open><summary>Placement</summary><pre className="code" tabIndex={0}>{JSON.stringify(dry.placement, null, 2)}</pre></details> : null}
+      <details className="fold"><summary>Effective spec ({dry.defaults?.length ?? 0} defaults filled in)</summary><pre className="code" tabIndex={0}>{JSON.stringify(dry.spec, null, 2)}</pre></details>
+    </div>
+  );
+}
