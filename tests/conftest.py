@@ -1,0 +1,22 @@
+"""One suite, both databases: SQLite in a directory of its own unless HOLDFAST_DATABASE_URL
+names a PostgreSQL server; the same tests run on either.
+"""
+
+import pytest
+from django.conf import settings
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """One line at the top of the run."""
+    return f"database: {settings.DATABASES['default']['ENGINE'].rsplit('.', 1)[-1]}"
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+    """A real Redis of this session's own; see `tests.integration.backend.servers`."""
+    from tests.integration.backend.servers import RedisServer
+
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.stop()

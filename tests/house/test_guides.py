@@ -1,0 +1,73 @@
+"""The hand-written guides to the API and the command line leave nothing out."""
+
+import json
+import re
+
+from controlplane.api.problems import TABLE
+from controlplane.cli.exits import MEANINGS
+from controlplane.cli.main import app
+from tests.house.tree import ROOT, read
+
+API = read(ROOT / "docs" / "api.md")
+CLI = read(ROOT / "docs" / "cli.md")
+
+
+def operations() -> set[str]:
+    """Paths below /api/v1 with the guide's short name for a job: `/jobs/{job}:cancel`."""
+    schema = json.loads((ROOT / "controlplane" / "api" / "openapi.json").read_text(encoding="ascii"))
+    return {path.removeprefix("/api/v1").replace("{job_id}", "{job}") for path in schema["paths"]}
+
+
+def told_paths() -> set[str]:
+    """Paths in backquotes; one that begins with a colon is another verb of the one before it."""
+    found: set[str] = set()
+    last = ""
+    for word in re.findall(r"`(?:GET |POST )?([/:][\w/{}:.-]+)`", API):
+        path = last.rsplit(":", 1)[0] + word if word.startswith(":") else word
+        found.add(path)
+        last = path
+    return found
+
+
+def commands() -> set[str]:
+    """`job submit`, `login`: every command of the program."""
+    found = {command.name or "" for command in app.registered_commands}
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        for command in group.typer_instance.registered_commands:
+            assert command.callback is not None
+            found.add(f"{group.name} {command.name or command.callback.__name__}")
+    return found
+
+
+def told_commands() -> set[str]:
+    """Commands in the first column; a short form belongs to the group before it."""
+    found: set[str] = set()
+    for row in re.findall(r"^\| (`holdfast .+?) \|", CLI, re.MULTILINE):
+        group = ""
+        for text in re.findall(r"`([^`]+)`", row):
+            words = [word for word in text.split() if word.islower() and word.replace("-", "").isalpha()]
+            if words[0] == "holdfast":
+                words = words[1:]
+                group = words[0] if len(words) == 2 else ""
+            found.add(" ".join(words) if len(words) == 2 or not group else f"{group} {words[0]}")
+    return found
+
+
+def test_every_path_of_the_api_is_in_its_guide() -> None:
+    assert sorted(operations() - told_paths()) == []
+
+
+def test_every_kind_of_problem_is_in_the_guide() -> None:
+    assert sorted(kind for kind in TABLE if f"`{kind}`" not in API) == []
+
+
+def test_the_guide_names_the_commands_that_exist_and_no_others() -> None:
+    assert told_commands() == commands()
+
+
+def test_every_exit_code_is_in_the_guide() -> None:
+    rows = dict(re.findall(r"^\| (\d+) \| (.+?) \|$", CLI, re.MULTILINE))
+    assert {code: meaning.replace("`", "") for code, meaning in rows.items()} == {
+        str(code.value): meaning for code, meaning in MEANINGS.items()
+    }

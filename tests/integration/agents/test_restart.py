@@ -1,0 +1,176 @@
+"""The agent is killed, cut off or stopped; ranks must not notice, and no fact may be lost."""
+
+import asyncio
+import os
+import signal
+import time
+
+from agents.link.journal import read_journal
+from controlplane.protocol.codec import encode_frame
+from controlplane.protocol.commands import InjectDeviceFault, InjectLinkFault, StopRanks
+from controlplane.protocol.frames import (
+    Acked,
+    CommandAnswer,
+    DeviceLost,
+    Order,
+    RankExited,
+    RankSaid,
+    RankStarted,
+    Refused,
+    XidSeen,
+)
+from tests.integration.agents.conftest import AgentProcess, is_running, start_order, until_gone
+from tests.integration.agents.server import JOIN_TOKEN, Server
+from tests.integration.agents.test_ranks import JOB, running_replica
+
+
+async def test_ranks_survive_a_killed_agent_and_are_adopted(server: Server, agent: AgentProcess) -> None:
+    pids = await running_replica(server)
+    agent.kill(signal.SIGKILL)
+    began_s = time.monotonic()
+    agent.start()
+    await server.until(lambda: len(server.hellos) == 2)
+    print(f"agent start to hello: {time.monotonic() - began_s:.2f} s")
+    assert {status.pid for status in server.hellos[1].ranks} == set(pids.values())
+    assert server.hellos[1].journal_id == server.hellos[0].journal_id
+    assert all(is_running(pid) for pid in pids.values())
+    os.kill(pids[0], signal.SIGKILL)
+    await server.until(lambda: len(server.bodies(RankExited)) == 2)
+    assert server.bodies(RankExited)[0].signal == 9, "the host still knows the code"
+    assert len(server.bodies(RankStarted)) == 2
+    assert server.gaps == 0
+
+
+async def test_an_exit_missed_by_a_dead_agent_is_told_with_its_code(server: Server, agent: AgentProcess) -> None:
+    pids = await running_replica(server, env={"FAKE_EXIT_CODE": "17", "FAKE_AFTER_S": "1.0"})
+    agent.kill(signal.SIGKILL)
+    await until_gone(pids[0])
+    agent.start()
+    await server.until(lambda: server.bodies(RankExited))
+    assert server.bodies(RankExited)[0].exit_code == 17
+
+
+async def test_a_repeated_command_after_a_restart_has_no_second_effect(server: Server, agent: AgentProcess) -> None:
+    envelope = server.envelope(start_order(), epoch=1, **JOB)
+    await server.send_raw(encode_frame(Order((envelope, envelope))))
+    await server.done(envelope.command_id)
+    agent.kill(signal.SIGKILL)
+    agent.start()
+    await server.until(lambda: len(server.hellos) == 2)
+    answers = len(server.bodies(CommandAnswer))
+    await server.send_raw(encode_frame(Order((envelope,))))
+    await server.until(lambda: len(server.bodies(CommandAnswer)) > answers)
+    assert server.answer(envelope.command_id).state == "succeeded"
+    assert len(server.bodies(RankStarted)) == 2
+
+
+async def test_sigterm_says_goodbye_and_leaves_ranks_running(server: Server, agent: AgentProcess) -> None:
+    pids = await running_replica(server)
+    assert agent.kill(signal.SIGTERM) == 0
+    assert all(is_running(pid) for pid in pids.values())
+    agent.start()
+    await server.until(lambda: len(server.hellos) == 2)
+    assert len(server.hellos[1].ranks) == 2
+
+
+async def test_samples_of_an_outage_are_told_afterwards_with_their_age(server: Server, agent: AgentProcess) -> None:
+    pids = await running_replica(server)
+    command = await server.send(InjectLinkFault(1.5))
+    assert (await server.done(command)).state == "succeeded"
+    await server.until(lambda: len(server.hellos) == 2)
+    aged = await server.until(lambda: [f for f in server.frames if f.age_s > 1.0 and f.devices])
+    assert aged[0].devices[0].temperature_c is not None
+    assert all(is_running(pid) for pid in pids.values())
+
+
+async def test_a_stop_under_way_is_finished_by_the_next_agent(server: Server, agent: AgentProcess) -> None:
+    pids = await running_replica(server)
+    command = await server.send(StopRanks("job_1", 1, 0, 1, 0.8, "preempted"), epoch=1, **JOB)
+    await server.until(lambda: any(a.command_id == command for a in server.bodies(CommandAnswer)))
+    agent.kill(signal.SIGKILL)
+    agent.start()
+    assert (await server.done(command)).state == "succeeded"
+    await until_gone(*pids.values())
+
+
+async def test_events_of_an_outage_arrive_once_and_in_order(server: Server, agent: AgentProcess) -> None:
+    await running_replica(server, env={"FAKE_STEP_S": "0.05"})
+    await server.until(lambda: len(server.bodies(RankSaid)) > 20)
+    await server.cut()
+    await server.until(lambda: len(server.hellos) == 2)
+    count = len(server.bodies(RankSaid))
+    await server.until(lambda: len(server.bodies(RankSaid)) > count + 40)
+    for rank in (0, 1):
+        steps = [body.report.step for body in server.bodies(RankSaid) if body.ref.rank == rank]
+        assert steps == list(range(len(steps)))
+
+
+async def test_enrolment_trades_the_token_for_a_credential(server: Server, agent: AgentProcess) -> None:
+    assert server.enrolments[0]["join_token"] == JOIN_TOKEN
+    assert [device["index"] for device in server.enrolments[0]["devices"]] == [0, 1]
+    stored = agent.state_dir / "credential"
+    assert stored.stat().st_mode & 0o777 == 0o600
+    head = server.headers[0]
+    assert "Authorization: Bearer s3cret" in head
+    assert "s3cret" not in head.splitlines()[0]
+    assert JOIN_TOKEN not in agent.log()
+    assert "s3cret" not in agent.log()
+    agent.kill(signal.SIGKILL)
+    agent.start()
+    await server.until(lambda: len(server.hellos) == 2)
+    assert len(server.enrolments) == 1
+
+
+async def test_a_refused_token_ends_the_agent_with_the_servers_reason(server: Server, agent: AgentProcess) -> None:
+    token = agent.state_dir.parent / "bad"
+    token.write_text("wrong")
+    bad = AgentProcess(server, agent.state_dir.parent / "t", "--join-token-file", str(token)).start()
+    assert await asyncio.to_thread(bad.process.wait, 10) == 4
+    assert "this join token has expired" in bad.log()
+
+
+async def test_a_second_agent_on_the_same_state_is_refused(server: Server, agent: AgentProcess) -> None:
+    second = AgentProcess(server, agent.state_dir).start()
+    assert await asyncio.to_thread(second.process.wait, 10) == 3
+    assert agent.process.poll() is None
+
+
+async def test_garbage_from_the_server_harms_nothing(server: Server, agent: AgentProcess) -> None:
+    for data in (b"", b"\xff" * 100, b"\x81\xa4type\xa5order", encode_frame(Acked(10**9, True))):
+        await server.send_raw(data)
+    wrong_node = server.envelope(start_order(), epoch=1, node_id="node_02", **JOB)
+    await server.send_raw(encode_frame(Order((wrong_node,))))
+    assert (await server.done(wrong_node.command_id)).state == "failed"
+    assert (await running_replica(server)).keys() == {0, 1}
+    assert server.connections == 1
+
+
+async def test_a_refused_session_is_tried_again_when_the_server_says(server: Server, agent: AgentProcess) -> None:
+    server.refusal = Refused("overloaded", "later", 0.1)
+    await server.cut()
+    await server.until(lambda: server.connections >= 1)
+    server.refusal = None
+    await server.until(lambda: len(server.hellos) == 2)
+
+
+async def test_device_faults_become_events(server: Server, agent: AgentProcess) -> None:
+    first = await server.send(InjectDeviceFault(0, "xid", 48))
+    assert (await server.done(first)).state == "succeeded"
+    await server.until(lambda: server.bodies(XidSeen))
+    assert server.bodies(XidSeen)[0].xid.xid == 48
+    await server.send(InjectDeviceFault(1, "off_bus"))
+    await server.until(lambda: server.bodies(DeviceLost))
+    assert server.bodies(DeviceLost)[0].index == 1
+    unknown = await server.send(InjectDeviceFault(7, "ecc"))
+    assert (await server.done(unknown)).state == "failed"
+
+
+async def test_the_journal_is_readable_after_a_kill(server: Server, agent: AgentProcess) -> None:
+    await running_replica(server)
+    agent.kill(signal.SIGKILL)
+    with open(agent.state_dir / "journal", "ab") as file:
+        file.write(b"\x40\x00\x00\x00torn")
+    assert read_journal(agent.state_dir / "journal")
+    agent.start()
+    await server.until(lambda: len(server.hellos) == 2)
+    assert len(server.hellos[1].ranks) == 2

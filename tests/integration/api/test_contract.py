@@ -1,0 +1,132 @@
+"""Real answers are what protocol.rest and openapi.json say, field by field."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from django.test import override_settings
+
+from controlplane.api import openapi
+from controlplane.protocol import rest
+from controlplane.recovery.models import Decision, Incident
+from controlplane.sdk.calls import Page
+from tests.integration.api.conftest import SPEC, make_node
+from tests.integration.api.world import running_job
+
+pytestmark = pytest.mark.django_db
+
+SINGLE: list[tuple[str, Any]] = [
+    ("/me", rest.Me),
+    ("/version", rest.Version),
+    ("/overview", rest.Overview),
+    ("/jobs/{job}", rest.JobDetail),
+    ("/jobs/{job}/logs", rest.Log),
+    ("/incidents/{incident}", rest.IncidentDetail),
+    ("/decisions/{decision}", rest.Decision),
+    ("/nodes/{node}", rest.NodeDetail),
+    ("/nodes/{node}/series", rest.Series),
+]
+LISTS: list[tuple[str, Any]] = [
+    ("/jobs", rest.Job),
+    ("/jobs/{job}/replicas", rest.Replica),
+    ("/jobs/{job}/steps", rest.Step),
+    ("/jobs/{job}/events", rest.Event),
+    ("/jobs/{job}/decisions", rest.Decision),
+    ("/jobs/{job}/incidents", rest.Incident),
+    ("/jobs/{job}/checkpoints", rest.Checkpoint),
+    ("/jobs/{job}/commands", rest.Command),
+    ("/incidents", rest.Incident),
+    ("/events", rest.Event),
+    ("/nodes", rest.Node),
+    ("/tokens", rest.Token),
+    ("/demo/faults", rest.Fault),
+]
+
+
+@pytest.fixture
+def ids(db: None) -> dict[str, str]:
+    nodes = [make_node("node-1"), make_node("node-2")]
+    job = running_job(nodes, SPEC)
+    return {
+        "job": job.id,
+        "node": nodes[0].id,
+        "incident": Incident.objects.get().id,
+        "decision": Decision.objects.order_by("-id")[0].id,
+    }
+
+
+def missing_fields(kind: Any, value: Any, path: str = "") -> list[str]:
+    """Fields of the type that the answer lacks, and fields it has beyond the type."""
+    if isinstance(value, list):
+        inner = getattr(kind, "__args__", (None,))[0]
+        return [fault for item in value for fault in missing_fields(inner, item, path + "[]")]
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and isinstance(value, dict):
+        fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+        faults = [f"{path}.{name}" for name in set(fields) ^ set(value) if name not in OPTIONAL]
+        for name in set(fields) & set(value):
+            faults += missing_fields(inner_struct(fields[name]), value[name], f"{path}.{name}")
+        return faults
+    return []
+
+
+OPTIONAL = {"beat_age_s", "patch", "as_of_seq", "token", "job_id", "commands"}
+
+
+def inner_struct(kind: Any) -> Any:
+    """T of `T | None`."""
+    args = [arg for arg in getattr(kind, "__args__", ()) if arg is not type(None)]
+    return args[0] if args and type(None) in getattr(kind, "__args__", ()) else kind
+
+
+@override_settings(HOLDFAST_DEMO=True)
+@pytest.mark.parametrize(("path", "kind"), SINGLE, ids=[path for path, _ in SINGLE])
+def test_an_object_is_what_its_type_says(caller: Any, ids: dict[str, str], path: str, kind: Any) -> None:
+    response = caller("admin").get(path.format(**ids))
+    assert response.status_code == 200, response.content
+    msgspec.json.decode(response.content, type=kind)
+    assert missing_fields(kind, response.json()) == []
+
+
+@override_settings(HOLDFAST_DEMO=True)
+@pytest.mark.parametrize(("path", "kind"), LISTS, ids=[path for path, _ in LISTS])
+def test_a_list_is_what_its_type_says(caller: Any, ids: dict[str, str], path: str, kind: Any) -> None:
+    response = caller("admin").get(path.format(**ids))
+    assert response.status_code == 200, response.content
+    page = msgspec.json.decode(response.content, type=Page[kind])
+    assert page.items, "a list without rows proves nothing"
+    assert page.as_of_seq > 0
+    assert [fault for item in response.json()["items"] for fault in missing_fields(kind, item)] == []
+
+
+def test_the_committed_schema_is_current() -> None:
+    assert openapi.TARGET.read_text() == openapi.render(), "python -m controlplane.api.openapi --write"
+
+
+def test_every_operation_has_a_name_a_summary_and_its_problems() -> None:
+    for path, operations in json.loads(openapi.render())["paths"].items():
+        for method, operation in operations.items():
+            assert operation["operationId"] and operation["summary"] and operation["description"], (method, path)
+            assert {"400", "500"} <= set(operation["responses"]), (method, path)
+
+
+def test_two_reads_of_the_same_state_are_equal(caller: Any, ids: dict[str, str]) -> None:
+    ada = caller("read")
+    first, again = (ada.get(f"/jobs/{ids['job']}/decisions").json() for _ in range(2))
+    assert first == again
+
+
+def test_routine_decisions_can_be_left_out(caller: Any, ids: dict[str, str]) -> None:
+    ada = caller("read")
+    counts = [
+        len(ada.get(f"/jobs/{ids['job']}/decisions{q}").json()["items"])
+        for q in ("", "?routine=true", "?routine=false")
+    ]
+    assert counts == [2, 1, 1]
+
+
+def test_events_go_on_after_a_sequence_number(caller: Any, ids: dict[str, str]) -> None:
+    ada = caller("read")
+    items = ada.get("/events?limit=500").json()["items"]
+    after = items[0]["seq"]
+    assert [event["seq"] for event in ada.get(f"/events?after_seq={after}&limit=1").json()["items"]] == [after + 1]

@@ -1,0 +1,198 @@
+"""Submitting, reading and ordering about jobs."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from controlplane.access.models import IdempotencyKey
+from controlplane.dispatch.models import Command
+from controlplane.jobs.models import Job
+from tests.integration.api.conftest import SPEC, Caller, make_node
+from tests.integration.api.world import running_job
+
+pytestmark = pytest.mark.django_db
+
+
+def named(name: str) -> dict[str, Any]:
+    return SPEC | {"metadata": {"name": name}}
+
+
+def test_a_submit_answers_where_the_job_is(caller: Any) -> None:
+    response = caller("submit").post("/jobs", SPEC)
+    assert response.status_code == 201
+    job = response.json()
+    assert response["Location"] == f"/api/v1/jobs/{job['id']}"
+    assert (job["name"], job["state"], job["owner"]) == ("tiny", "pending", "ada")
+
+
+def test_yaml_and_json_make_the_same_job(caller: Any) -> None:
+    text = "metadata: {name: from-yaml}\nspec:\n  resources: {nodes: 1, gpus_per_node: 2}\n"
+    response = caller("submit").post("/jobs", text, content_type="application/yaml")
+    assert response.status_code == 201
+    assert Job.objects.get().spec["spec"]["resources"]["nodes"] == 1
+
+
+def test_a_faulty_spec_is_told_all_its_faults_and_makes_nothing(caller: Any) -> None:
+    spec = {"metadata": {"name": "X"}, "spec": {"resources": {"nodes": 0, "gpu_per_node": 1}}}
+    response = caller("submit").post("/jobs", spec)
+    assert response.status_code == 422
+    told = {error["pointer"] for error in response.json()["errors"]}
+    assert told >= {"/metadata/name", "/spec/resources/nodes", "/spec/resources/gpu_per_node"}
+    assert not Job.objects.exists()
+
+
+def test_a_dry_run_places_and_makes_nothing(caller: Any) -> None:
+    for number in (1, 2):
+        make_node(f"node-{number}")
+    answer = caller("submit").post("/jobs?dry_run=true", SPEC).json()
+    assert answer["faults"] == []
+    assert "/spec/training/seed" in answer["defaults"]
+    assert answer["spec"]["spec"]["parallelism"]["pp"] == 2
+    assert len(answer["placement"]) == 4
+    assert not Job.objects.exists()
+
+
+def test_a_dry_run_of_a_faulty_spec_lists_the_faults(caller: Any) -> None:
+    answer = caller("submit").post("/jobs?dry_run=true", {"metadata": {"name": "x"}}).json()
+    assert answer["spec"] is None
+    assert {fault["pointer"] for fault in answer["faults"]} == {
+        "/spec/resources/nodes",
+        "/spec/resources/gpus_per_node",
+    }
+
+
+def test_a_live_name_is_taken(caller: Any) -> None:
+    ada = caller("submit")
+    ada.post("/jobs", SPEC)
+    assert ada.post("/jobs", SPEC).status_code == 409
+
+
+def test_the_same_key_and_request_is_answered_once(caller: Any) -> None:
+    ada = caller("submit")
+    first = ada.post("/jobs", SPEC, Idempotency_Key="k1")
+    again = ada.post("/jobs", SPEC, Idempotency_Key="k1")
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert first.json() == again.json()
+    assert again["Location"] == first["Location"]
+    assert again["Idempotent-Replayed"] == "true"
+    assert Job.objects.count() == 1
+
+
+def test_the_same_key_with_another_request_is_refused(caller: Any) -> None:
+    ada = caller("submit")
+    ada.post("/jobs", SPEC, Idempotency_Key="k1")
+    assert ada.post("/jobs", named("other"), Idempotency_Key="k1").status_code == 422
+    assert Job.objects.count() == 1
+
+
+def test_a_refused_request_leaves_its_key_free(caller: Any) -> None:
+    ada = caller("submit")
+    ada.post("/jobs", SPEC)
+    assert ada.post("/jobs", SPEC, Idempotency_Key="k1").status_code == 409
+    assert not IdempotencyKey.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_twenty_simultaneous_submits_with_one_key_make_one_job(caller: Any) -> None:
+    ada: Caller = caller("submit")
+    answers: list[Any] = []
+    start = threading.Barrier(20)
+
+    def submit() -> None:
+        try:
+            start.wait(timeout=30)
+            response = ada.post("/jobs", SPEC, Idempotency_Key="race")
+            answers.append((response.status_code, response.json()))
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=submit) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert len(answers) == 20
+    assert {status for status, _ in answers} <= {201, 409}
+    ids = {body["id"] for status, body in answers if status == 201}
+    assert len(ids) == 1
+    assert Job.objects.count() == 1
+
+
+def test_pages_are_complete_and_stable_while_rows_are_added(caller: Any) -> None:
+    ada = caller("submit")
+    for number in range(7):
+        ada.post("/jobs", named(f"job-{number}"))
+    seen, cursor = [], ""
+    for turn in range(4):
+        page = ada.get(f"/jobs?limit=2{cursor}").json()
+        seen += [job["name"] for job in page["items"]]
+        ada.post("/jobs", named(f"late-{turn}"))
+        cursor = f"&cursor={page['next']}"
+    assert seen == [f"job-{number}" for number in range(6, -1, -1)]
+    assert page["next"] is None
+
+
+def test_filters_narrow_the_list(caller: Any) -> None:
+    ada = caller("submit")
+    ada.post("/jobs", named("alpha"))
+    ada.post("/jobs", named("beta"))
+    assert [job["name"] for job in ada.get("/jobs?q=alp").json()["items"]] == ["alpha"]
+    assert ada.get("/jobs?state=running").json()["items"] == []
+    assert len(ada.get("/jobs?state=running,pending").json()["items"]) == 2
+
+
+def test_an_unchanged_job_is_not_sent_again(caller: Any) -> None:
+    ada = caller("operate")
+    job = ada.post("/jobs", SPEC).json()
+    first = ada.get(f"/jobs/{job['id']}")
+    assert ada.get(f"/jobs/{job['id']}", **{"If-None-Match": first["ETag"]}).status_code == 304
+    ada.post(f"/jobs/{job['id']}:cancel", {"reason": "enough"})
+    changed = ada.get(f"/jobs/{job['id']}", **{"If-None-Match": first["ETag"]})
+    assert changed.status_code == 200
+    assert "cancel" in changed.json()["why"]
+
+
+def test_an_order_to_save_goes_to_every_node_of_the_job(caller: Any) -> None:
+    job = running_job([make_node("node-1"), make_node("node-2")], SPEC)
+    answer = caller("operate").post(f"/jobs/{job.id}:checkpoint", {"reason": "before the upgrade"})
+    assert answer.status_code == 202
+    commands = Command.objects.filter(pk__in=answer.json()["command_ids"])
+    assert {command.kind for command in commands} == {"request_save"}
+    assert {command.node.name for command in commands} == {"node-1", "node-2"}
+    assert {command.epoch for command in commands} == {1}
+
+
+def test_an_eviction_stops_that_replica_only(caller: Any) -> None:
+    job = running_job([make_node("node-1"), make_node("node-2")], SPEC)
+    answer = caller("operate").post(f"/jobs/{job.id}:evict-replica", {"replica": 1, "reason": "slow"})
+    (command,) = Command.objects.filter(pk__in=answer.json()["command_ids"])
+    assert command.node.name == "node-2"
+    assert (command.body["replica"], command.body["incarnation"]) == (1, 1)
+
+
+@pytest.mark.parametrize("verb", ["checkpoint", "evict-replica"])
+def test_what_a_pending_job_cannot_do_is_a_conflict(caller: Any, verb: str) -> None:
+    ada = caller("operate")
+    job = ada.post("/jobs", SPEC).json()
+    body = {"reason": "r"} | ({"replica": 0} if verb == "evict-replica" else {})
+    assert ada.post(f"/jobs/{job['id']}:{verb}", body).status_code in (404, 409)
+    assert not Command.objects.exists()
+
+
+def test_the_newest_checkpoint_is_corrupted_only_under_the_root(caller: Any, settings: Any, tmp_path: Path) -> None:
+    settings.HOLDFAST_DEMO = True
+    settings.CHECKPOINT_ROOT = tmp_path / "root"
+    inside, outside = tmp_path / "root" / "c1", tmp_path / "elsewhere"
+    for folder in (inside, outside):
+        folder.mkdir(parents=True)
+        (folder / "data.distcp").write_bytes(b"\x00" * 4096)
+    job = running_job([make_node("node-1"), make_node("node-2")], SPEC, checkpoint_path=str(inside))
+    ada = caller("operate")
+    assert ada.post("/demo/faults", {"kind": "corrupt_checkpoint", "job_id": job.id}).status_code == 202
+    assert (inside / "data.distcp").read_bytes() != b"\x00" * 4096
+    job.checkpoints.update(path=str(outside))
+    assert ada.post("/demo/faults", {"kind": "corrupt_checkpoint", "job_id": job.id}).status_code == 409
+    assert (outside / "data.distcp").read_bytes() == b"\x00" * 4096

@@ -1,0 +1,152 @@
+"""A fleet in rows and agents that speak straight to the ingest: fast, one process."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import msgspec
+
+from controlplane.dispatch.models import Command
+from controlplane.fleet.models import Node
+from controlplane.jobs.models import Job, Rank
+from controlplane.jobs.services import submit_job
+from controlplane.protocol import frames
+from controlplane.protocol.commands import Body, DeliverInstall, DeliverView, StartRanks
+from controlplane.protocol.launch import RankRef
+from controlplane.protocol.membership import Flush
+from controlplane.protocol.rank import StepReport, ViewInstalled
+from controlplane.protocol.samples import DeviceInfo
+from controlplane.recovery import ingest
+from controlplane.recovery.reconcile import reconcile_job
+from tests.integration.backend.conftest import job_spec
+
+
+@dataclass
+class Fleet:
+    """Nodes n1.. of two devices, each with a journal of its own."""
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    seqs: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def tell(self, name: str, *bodies: frames.EventBody) -> ingest.Outcome:
+        """One batch of events of a node, applied."""
+        events = []
+        for body in bodies:
+            self.seqs[name] += 1
+            events.append(frames.AgentEvent(self.seqs[name], 0.0, body))
+        return ingest.apply_events(self.nodes[name].id, f"web.{name}", tuple(events))
+
+    def name_of(self, node_id: str) -> str:
+        """The node's name."""
+        return next(name for name, node in self.nodes.items() if node.id == node_id)
+
+
+def hello(name: str, *, boot: str = "boot", journal: str = "journal", devices: int = 2) -> frames.AgentHello:
+    """A node's first message."""
+    infos = tuple(
+        DeviceInfo(index=i, uuid=f"GPU-{name}-{i}", model="Test", memory_bytes=1 << 34, driver="simulated")
+        for i in range(devices)
+    )
+    return frames.AgentHello(
+        protocol_min=1, protocol_max=1, node_name=name, agent_version="test", boot_id=f"{boot}-{name}",
+        journal_id=f"{journal}-{name}", devices=infos,
+    )  # fmt: skip
+
+
+def make_fleet(count: int = 4) -> Fleet:
+    """Connected nodes."""
+    fleet = Fleet()
+    for number in range(1, count + 1):
+        name = f"n{number}"
+        fleet.nodes[name] = Node.objects.create(id=f"node_{number}", name=name, credential_sha256=f"{number:064d}")
+        ingest.open_session(fleet.nodes[name].id, f"web.{name}", hello(name))
+    return fleet
+
+
+def make_job(**changes: object) -> Job:
+    """Submitted, not yet looked at."""
+    return submit_job(job_spec(**changes), owner="ada", actor="ada")
+
+
+def bodies(job: Job, kind: str) -> list[tuple[Command, Body]]:
+    """Orders of a kind, oldest first."""
+    rows = Command.objects.filter(job=job, kind=kind).select_related("node").order_by("id")
+    return [(row, msgspec.convert(row.body, Body)) for row in rows]
+
+
+def join_all(fleet: Fleet, job: Job) -> None:
+    """Every rank that was ordered and never told starts and joins."""
+    for command, body in bodies(job, "start_ranks"):
+        assert isinstance(body, StartRanks)
+        for placement in body.launch.ranks:
+            launch = body.launch
+            ref = RankRef(job.id, launch.attempt, launch.replica, launch.incarnation, placement.rank)
+            row = Rank.objects.get(
+                replica__attempt__job=job, replica__attempt__number=ref.attempt, replica__index=ref.replica,
+                replica__incarnation=ref.incarnation, rank=ref.rank,
+            )  # fmt: skip
+            if row.joined_at is None and row.released_at is None:
+                fleet.tell(
+                    command.node.name,
+                    frames.RankStarted(ref, 100, placement.device_index),
+                    frames.RankJoined(ref, 0.1),
+                )
+
+
+def flush_all(fleet: Fleet, job: Job, *, committed: int = 0) -> None:
+    """Every live member of the newest view flushes."""
+    view = [body for _, body in bodies(job, "deliver_view") if isinstance(body, DeliverView)][-1].view
+    roles = {(m.replica, m.incarnation): m.role for m in view.members}
+    for row in live_ranks(job):
+        ref = ref_of(row)
+        role = roles.get((ref.replica, ref.incarnation))
+        if role is not None:
+            flush = Flush(
+                job.id, ref.attempt, view.epoch, ref.replica, ref.incarnation, ref.rank, committed, False, role
+            )
+            fleet.tell(row.node.name, frames.RankSaid(ref, flush))
+
+
+def install_all(fleet: Fleet, job: Job) -> None:
+    """Every live rank says that it is in the newest install."""
+    install = [body for _, body in bodies(job, "deliver_install") if isinstance(body, DeliverInstall)][-1].install
+    for row in live_ranks(job):
+        said = ViewInstalled(install.epoch, install.step, False, 0.01)
+        fleet.tell(row.node.name, frames.RankSaid(ref_of(row), said))
+
+
+def commit_step(fleet: Fleet, job: Job, step: int, *, hashes: str = "same") -> None:
+    """Every live rank reports a step; micro-batches are dealt out evenly."""
+    fresh = Job.objects.get(pk=job.id)
+    rows = live_ranks(job)
+    replicas = sorted({row.replica.index for row in rows if row.replica.contributing})
+    for row in rows:
+        ref = ref_of(row)
+        mine = tuple(range(replicas.index(ref.replica), 12, len(replicas))) if ref.replica in replicas else ()
+        report = StepReport(step, fresh.epoch, 0.05, 64, mine, 4.0, 1.0, f"{hashes}-{step}-{ref.rank}")
+        fleet.tell(row.node.name, frames.RankSaid(ref, report))
+
+
+def live_ranks(job: Job) -> list[Rank]:
+    """Joined and not gone, in order."""
+    rows = Rank.objects.filter(replica__attempt__job=job, released_at=None, joined_at__isnull=False)
+    return list(rows.select_related("replica__attempt", "node", "device").order_by("replica__index", "rank"))
+
+
+def ref_of(row: Rank) -> RankRef:
+    """Its name on the wire."""
+    replica = row.replica
+    return RankRef(replica.attempt.job_id, replica.attempt.number, replica.index, replica.incarnation, row.rank)
+
+
+def run_job(fleet: Fleet, *, steps: int = 2, **changes: object) -> Job:
+    """A job that trains: placed, joined, flushed, installed, some steps committed."""
+    job = make_job(**changes)
+    reconcile_job(job.id)
+    join_all(fleet, job)
+    reconcile_job(job.id)
+    flush_all(fleet, job)
+    reconcile_job(job.id)
+    install_all(fleet, job)
+    for step in range(steps):
+        commit_step(fleet, job, step)
+    return Job.objects.get(pk=job.id)

@@ -1,0 +1,74 @@
+"""A whole backend for a test: real web and sentinel processes, fake agents."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+
+from controlplane.access.services import create_join_token
+from controlplane.jobs.models import Job
+from controlplane.jobs.services import submit_job
+from controlplane.protocol import spec as specs
+from tests.integration.backend.fake_agent import FakeAgent, enroll
+from tests.integration.backend.fake_world import World
+from tests.integration.backend.servers import RedisServer, Stack
+
+WAIT_S = 40.0
+POLL_S = 0.05
+
+
+@pytest.fixture
+def stack(transactional_db: None, tmp_path: Path, redis_server: RedisServer) -> Iterator[Stack]:
+    """Web and sentinel, no worker: the sentinel's net decides."""
+    made = Stack(tmp_path, redis_server.url)
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+async def world(stack: Stack) -> AsyncIterator[World]:
+    """Four connected nodes of two devices."""
+    token = (await sync_to_async(create_join_token)(uses=4)).secret
+    agents = [
+        FakeAgent(stack.url, f"node-{n}", await asyncio.to_thread(enroll, stack.url, f"node-{n}", token))
+        for n in range(1, 5)
+    ]
+    made = World(agents)
+    made.start()
+    for agent in agents:
+        await asyncio.wait_for(agent.welcomed.wait(), WAIT_S)
+    yield made
+    await made.stop()
+
+
+def job_spec(**changes: Any) -> specs.JobSpec:
+    """Three replicas of two ranks (TP1 x PP2), one node of two devices as spare."""
+    values: dict[str, Any] = {
+        "resources": specs.Resources(nodes=3, gpus_per_node=2, min_replicas=1, spares=specs.Spares(gpus=2)),
+        "parallelism": specs.Parallelism(tp=1, pp=2),
+        "training": specs.Training(steps=10_000, global_batch=12, micro_batch=1),
+        "resiliency": specs.Resiliency(allow_faults=True),
+    }
+    return specs.JobSpec(metadata=specs.Metadata(name="demo"), spec=specs.TrainSpec(**(values | changes)))
+
+
+async def submit(**changes: Any) -> Job:
+    """A job, as a user would submit it."""
+    return await sync_to_async(submit_job)(job_spec(**changes), owner="ada", actor="ada")
+
+
+async def eventually(
+    what: str, check: Callable[[], Any] | Callable[[], Awaitable[Any]], *, stack: Stack | None = None
+) -> Any:
+    """Poll the database until `check` is true; its value. A failure shows the logs."""
+    deadline = asyncio.get_running_loop().time() + WAIT_S
+    while asyncio.get_running_loop().time() < deadline:
+        value = await sync_to_async(check)()
+        if value:
+            return value
+        await asyncio.sleep(POLL_S)
+    raise AssertionError(f"never: {what}\n{stack.logs() if stack else ''}")

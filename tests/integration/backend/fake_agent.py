@@ -1,0 +1,180 @@
+"""A scripted agent: the real protocol over a real WebSocket, processes that are only told of.
+
+Keeps a journal as a real one does: events are sent until they are acknowledged, commands
+are carried out once and answered from the journal when they are repeated.
+"""
+
+import asyncio
+import contextlib
+import json
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import websockets
+from websockets.asyncio.client import ClientConnection, connect
+
+from controlplane.protocol import commands, frames
+from controlplane.protocol.codec import decode_to_agent, encode_frame
+from controlplane.protocol.launch import RankRef
+from controlplane.protocol.samples import DeviceInfo, DeviceSample
+from controlplane.protocol.states import Phase, RankState, Section
+
+HEARTBEAT_S = 0.2
+RECONNECT_S = 0.2
+
+
+def enroll(url: str, name: str, join_token: str) -> str:
+    """The credential."""
+    body = json.dumps({"join_token": join_token, "node_name": name, "agent_version": "test"}).encode()
+    request = urllib.request.Request(f"{url}/agent/v1/enroll", data=body, headers={"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=10.0) as answer:
+        return str(json.load(answer)["credential"])
+
+
+class FakeAgent:
+    """`on_command` carries a command out, once. `ranks` it lists in its frames."""
+
+    def __init__(self, url: str, name: str, credential: str, *, devices: int = 2) -> None:
+        self.url = url.replace("http://", "ws://") + "/agent/v1/stream"
+        self.name, self.credential, self.device_count = name, credential, devices
+        self.boot_id, self.journal_id = f"boot-{name}", f"journal-{name}"
+        self.ranks: dict[RankRef, frames.RankStatus] = {}
+        self.on_command: Callable[[FakeAgent, commands.CommandEnvelope], None] = lambda agent, envelope: None
+        self.executed: list[commands.CommandEnvelope] = []
+        self.received: Counter[str] = Counter()
+        self.answers: dict[str, frames.CommandAnswer] = {}
+        self.temperature_c: dict[int, float] = {}
+        self.unacked: list[frames.AgentEvent] = []
+        self.next_seq = 1
+        self.refused: list[frames.Refused] = []
+        self.welcomed = asyncio.Event()
+        self.muted = False
+        self._wake = asyncio.Event()
+        self._socket: ClientConnection | None = None
+        self._frame_seq = 0
+        self._sent_upto = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Connect, and again whenever the connection ends."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Close for good."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def tell(self, body: frames.EventBody) -> int:
+        """Journal an event; it is sent until it is acknowledged."""
+        seq, self.next_seq = self.next_seq, self.next_seq + 1
+        self.unacked.append(frames.AgentEvent(seq, 0.0, body))
+        self._wake.set()
+        return seq
+
+    def say(self, ref: RankRef, report: Any) -> int:
+        """A rank's report."""
+        return self.tell(frames.RankSaid(ref, report))
+
+    def set_rank(self, ref: RankRef, device_index: int, phase: Phase, *, step: int = 0) -> None:
+        """What the frames say about a rank from now on."""
+        section = Section.SETUP if phase is Phase.PARKED else Section.STEP
+        self.ranks[ref] = frames.RankStatus(
+            ref=ref, state=RankState.TRAINING, pid=1000 + ref.rank, device_index=device_index, section=section,
+            phase=phase, step=step, phase_age_s=0.0, silent_s=0.0,
+        )  # fmt: skip
+
+    async def send_raw(self, data: bytes | str) -> None:
+        """Anything, as it is."""
+        assert self._socket is not None
+        await self._socket.send(data)
+
+    async def _run(self) -> None:
+        while True:
+            with contextlib.suppress(OSError, websockets.WebSocketException, TimeoutError):
+                await self._session()
+            self.welcomed.clear()
+            await asyncio.sleep(RECONNECT_S)
+
+    async def _session(self) -> None:
+        headers = {"Authorization": f"Bearer {self.credential}"}
+        async with connect(self.url, additional_headers=headers, compression=None) as socket:
+            self._socket, self._frame_seq = socket, 0
+            await socket.send(encode_frame(self._hello()))
+            first = decode_to_agent(await asyncio.wait_for(socket.recv(), 10.0))  # type: ignore[arg-type]
+            if isinstance(first, frames.Refused):
+                self.refused.append(first)
+                return
+            assert isinstance(first, frames.Welcome)
+            self._acked(first.acked_seq)
+            self._sent_upto = first.acked_seq
+            self.welcomed.set()
+            sender = asyncio.create_task(self._send_frames(socket))
+            try:
+                async for data in socket:
+                    self._take(decode_to_agent(data))  # type: ignore[arg-type]
+            finally:
+                sender.cancel()
+                await asyncio.gather(sender, return_exceptions=True)
+
+    def _hello(self) -> frames.AgentHello:
+        devices = tuple(
+            DeviceInfo(index=i, uuid=f"GPU-{self.name}-{i}", model="Test", memory_bytes=1 << 34, driver="simulated")
+            for i in range(self.device_count)
+        )
+        return frames.AgentHello(
+            protocol_min=1, protocol_max=1, node_name=self.name, agent_version="test", boot_id=self.boot_id,
+            journal_id=self.journal_id, devices=devices, ranks=tuple(self.ranks.values()),
+        )  # fmt: skip
+
+    async def _send_frames(self, socket: ClientConnection) -> None:
+        while True:
+            self._wake.clear()
+            if not self.muted:
+                await socket.send(encode_frame(self._frame()))
+            try:
+                await asyncio.wait_for(self._wake.wait(), HEARTBEAT_S)
+            except TimeoutError:
+                continue
+
+    def _frame(self) -> frames.AgentFrame:
+        self._frame_seq += 1
+        fresh = tuple(event for event in self.unacked if event.seq > self._sent_upto)[:200]
+        if fresh:
+            self._sent_upto = fresh[-1].seq
+        samples = tuple(
+            DeviceSample(index=i, temperature_c=self.temperature_c.get(i, 55.0), power_w=300.0, utilization_ratio=0.9)
+            for i in range(self.device_count)
+        )
+        return frames.AgentFrame(
+            seq=self._frame_seq, uptime_s=self._frame_seq * HEARTBEAT_S, devices=samples,
+            ranks=tuple(self.ranks.values()), events=fresh,
+        )  # fmt: skip
+
+    def _take(self, message: frames.ToAgent) -> None:
+        if isinstance(message, frames.Acked):
+            self._acked(message.seq)
+            if message.resend:
+                self._sent_upto = message.seq
+                self._wake.set()
+        elif isinstance(message, frames.Order):
+            for envelope in message.commands:
+                self._command(envelope)
+        elif isinstance(message, frames.Refused):
+            self.refused.append(message)
+
+    def _acked(self, seq: int) -> None:
+        self.unacked = [event for event in self.unacked if event.seq > seq]
+
+    def _command(self, envelope: commands.CommandEnvelope) -> None:
+        self.received[envelope.command_id] += 1
+        if envelope.command_id in self.answers:
+            self.tell(self.answers[envelope.command_id])
+            return
+        self.answers[envelope.command_id] = frames.CommandAnswer(envelope.command_id, "succeeded")
+        self.tell(frames.CommandAnswer(envelope.command_id, "acknowledged"))
+        self.executed.append(envelope)
+        self.on_command(self, envelope)
+        self.tell(self.answers[envelope.command_id])

@@ -1,0 +1,175 @@
+"""Real processes for the tests: Redis, web, sentinel, worker. Each is ended by its own pid."""
+
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from django.conf import settings
+from django.db import connection
+
+ROOT = Path(__file__).resolve().parents[3]
+START_S = 30.0
+STOP_S = 10.0
+PR_SET_PDEATHSIG = 1
+
+
+def _die_with_parent() -> None:
+    """In the child: a test run that is killed leaves nothing behind (Linux)."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def database_url() -> str:
+    """The test database as other processes name it."""
+    values = connection.settings_dict
+    if connection.vendor == "sqlite":
+        return f"sqlite://{values['NAME']}"
+    user = values["USER"] + (f":{values['PASSWORD']}" if values["PASSWORD"] else "")
+    host = values["HOST"]
+    if host.startswith("/"):
+        return f"postgresql://{user}@localhost:{values['PORT'] or 5432}/{values['NAME']}?host={host}"
+    return f"postgresql://{user}@{host}:{values['PORT'] or 5432}/{values['NAME']}"
+
+
+class Process:
+    """One child process with its log in a file."""
+
+    def __init__(self, name: str, argv: list[str], env: dict[str, str], directory: Path) -> None:
+        self.name, self.argv, self.env = name, argv, env
+        self.log = directory / f"{name}.log"
+        self.child: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it (again)."""
+        with self.log.open("ab") as log:
+            self.child = subprocess.Popen(
+                self.argv, env=os.environ | self.env, cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )  # fmt: skip
+
+    def kill(self) -> None:
+        """SIGKILL, with its children."""
+        self._signal(signal.SIGKILL)
+        if self.child is not None:
+            self.child.wait(STOP_S)
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL."""
+        self._signal(signal.SIGTERM)
+        if self.child is None:
+            return
+        try:
+            self.child.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def _signal(self, number: int) -> None:
+        if self.child is not None and self.child.poll() is None:
+            os.killpg(self.child.pid, number)
+
+    def tail(self, lines: int = 40) -> str:
+        """The end of its log, for failure messages."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+class RedisServer:
+    """A real redis-server on a private port."""
+
+    def __init__(self, directory: Path) -> None:
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        binary = shutil.which("redis-server") or "redis-server"
+        argv = [binary, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)]
+        self.process = Process("redis", argv, {}, directory)
+
+    def start(self) -> None:
+        """Start and wait until it answers."""
+        self.process.start()
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), 0.2):
+                    return
+            except OSError:
+                time.sleep(0.02)
+        raise AssertionError(self.process.tail())
+
+    def stop(self) -> None:
+        """End it at once: nothing in it is worth a save."""
+        self.process.kill()
+
+
+class Stack:
+    """Web and sentinel (and a worker if asked) on the test's own database."""
+
+    def __init__(self, directory: Path, redis_url: str, *, port: int | None = None) -> None:
+        self.directory = directory
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.env = {
+            "HOLDFAST_PROFILE": "test",
+            "DJANGO_SETTINGS_MODULE": "controlplane.config.settings.test",
+            "HOLDFAST_STATE_DIR": str(directory),
+            "HOLDFAST_DATABASE_URL": database_url(),
+            "HOLDFAST_REDIS_URL": redis_url,
+            "HOLDFAST_DEMO": "true",
+            # The agents here are scripted: there is no training that a reference run could repeat.
+            "HOLDFAST_REFERENCE_RUNS": "off",
+            "HOLDFAST_FRAME_INTERVAL_S": "0.2",
+            "HOLDFAST_REFERENCE_DIR": str(settings.REFERENCE_DIR),
+            "PYTHONUNBUFFERED": "1",
+        }
+        web = [
+            sys.executable, "-m", "uvicorn", "controlplane.config.asgi:application", "--host", "127.0.0.1",
+            "--port", str(self.port), "--ws-per-message-deflate", "false", "--log-level", "warning",
+            "--timeout-graceful-shutdown", "2",
+        ]  # fmt: skip
+        celery = [sys.executable, "-m", "celery", "-A", "controlplane.config.celery"]
+        worker = [*celery, "worker", "--concurrency", "1", "--loglevel", "warning"]
+        self.web = Process("web", web, self.env, directory)
+        self.sentinel = Process("sentinel", [sys.executable, "manage.py", "sentinel"], self.env, directory)
+        self.worker = Process("worker", worker, self.env, directory)
+
+    def start(self, *, worker: bool = False) -> None:
+        """Start and wait until the web process answers."""
+        self.web.start()
+        self.sentinel.start()
+        if worker:
+            self.worker.start()
+        self.wait_for_web()
+
+    def wait_for_web(self) -> None:
+        """Until it answers anything at all."""
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            try:
+                urllib.request.urlopen(f"{self.url}/agent/v1/enroll", timeout=1.0)
+            except urllib.error.HTTPError:
+                return
+            except OSError:
+                time.sleep(0.05)
+        raise AssertionError(self.web.tail())
+
+    def stop(self) -> None:
+        """End what runs."""
+        for process in (self.worker, self.sentinel, self.web):
+            process.stop()
+
+    def logs(self) -> str:
+        """Ends of all logs, for failure messages."""
+        parts = [p for p in (self.web, self.sentinel, self.worker) if p.log.exists()]
+        return "\n".join(f"--- {p.name}\n{p.tail()}" for p in parts)

@@ -1,0 +1,248 @@
+"""Facts are applied once, in order, and only by whom they concern."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from controlplane.access.models import AuditEntry
+from controlplane.dispatch.models import Command
+from controlplane.jobs.models import Job, Rank, Replica, StepRecord
+from controlplane.protocol import frames
+from controlplane.protocol.errors import IdentityMismatch
+from controlplane.protocol.launch import RankRef
+from controlplane.protocol.rank import CheckpointReport, StepReport, TrainingDone
+from controlplane.protocol.samples import XidEvent
+from controlplane.protocol.states import Phase, RankState, Section
+from controlplane.recovery import ingest
+from controlplane.recovery.models import Signal
+from controlplane.recovery.reconcile import reconcile_job
+from controlplane.runtime.models import FrameCounter
+from tests.integration.backend.builders import commit_step, hello, live_ranks, make_fleet, ref_of, run_job
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def counted(reason: str) -> int:
+    """How often input was refused for that reason."""
+    return sum(FrameCounter.objects.filter(reason=reason).values_list("count", flat=True))
+
+
+def event(seq: int, body: frames.EventBody) -> frames.AgentEvent:
+    """A journal entry."""
+    return frames.AgentEvent(seq, 0.0, body)
+
+
+def xid(number: int) -> frames.XidSeen:
+    """A finding about device 0."""
+    return frames.XidSeen(XidEvent(index=0, xid=number))
+
+
+def test_a_repeated_event_is_acknowledged_and_changes_nothing() -> None:
+    fleet = make_fleet(1)
+    node = fleet.nodes["n1"]
+    first = ingest.apply_events(node.id, "web.n1", (event(1, xid(79)),))
+    again = ingest.apply_events(node.id, "web.n1", (event(1, xid(79)), event(2, xid(48))))
+    assert (first.acked_seq, again.acked_seq, again.resend) == (1, 2, False)
+    assert sorted(Signal.objects.values_list("value", flat=True)) == [48.0, 79.0]
+    assert counted("duplicate") == 1
+
+
+def test_a_gap_stops_the_batch_and_asks_for_the_rest_again() -> None:
+    fleet = make_fleet(1)
+    outcome = ingest.apply_events(fleet.nodes["n1"].id, "web.n1", (event(1, xid(79)), event(3, xid(48))))
+    assert (outcome.acked_seq, outcome.resend) == (1, True)
+    assert Signal.objects.count() == 1
+    assert counted("gap") == 1
+
+
+def test_a_node_that_speaks_for_another_nodes_rank_is_refused_and_nothing_of_its_batch_is_kept() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    foreign = next(row for row in live_ranks(job) if row.node.name != "n1")
+    fleet.seqs["n1"] += 2
+    batch = (
+        event(fleet.seqs["n1"] - 1, xid(79)),
+        event(fleet.seqs["n1"], frames.RankExited(ref_of(foreign), None, 9, False)),
+    )
+    with pytest.raises(IdentityMismatch):
+        ingest.apply_events(fleet.nodes["n1"].id, "web.n1", batch)
+    assert Signal.objects.count() == 0
+    assert Rank.objects.get(pk=foreign.pk).state == "training"
+    assert AuditEntry.objects.filter(action="agent.identity_mismatch").count() == 1
+    assert counted("identity_mismatch") == 1
+
+
+def test_events_of_a_replaced_session_are_not_applied() -> None:
+    fleet = make_fleet(1)
+    ingest.open_session(fleet.nodes["n1"].id, "web.newer", hello("n1"))
+    with pytest.raises(ingest.StaleSession):
+        fleet.tell("n1", xid(79))
+    assert Signal.objects.count() == 0
+
+
+def test_a_new_boot_means_that_ranks_it_does_not_list_are_gone() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    here = [row.pk for row in live_ranks(job) if row.node.name == "n1"]
+    acked = ingest.open_session(fleet.nodes["n1"].id, "web.n1", hello("n1", boot="other", journal="other"))
+    assert acked == 0
+    assert set(Rank.objects.filter(pk__in=here).values_list("state", flat=True)) == {"exited"}
+    assert Signal.objects.filter(kind="rank_exit", node=fleet.nodes["n1"]).count() == len(here)
+
+
+def test_a_reconnect_with_the_same_journal_concludes_nothing_about_ranks() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    ingest.open_session(fleet.nodes["n1"].id, "web.n1", hello("n1"))
+    assert {row.state for row in live_ranks(job)} == {"training"}
+    assert not Signal.objects.exists()
+
+
+def test_the_reports_of_all_ranks_become_one_row_a_step() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet, steps=3)
+    assert StepRecord.objects.filter(job=job).count() == 3
+    row = StepRecord.objects.get(job=job, step=2)
+    assert sorted(m for ids in row.micro_batches.values() for m in ids) == list(range(12))
+    assert set(row.parameter_hashes) == {"0", "1"}
+    assert row.contributors == 3
+    assert Job.objects.get(pk=job.pk).committed_step == 3
+
+
+def test_a_step_told_twice_is_counted_once() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet, steps=1)
+    commit_step(fleet, job, 0)
+    row = StepRecord.objects.get(job=job, step=0)
+    assert sorted(m for ids in row.micro_batches.values() for m in ids) == list(range(12))
+
+
+def test_a_step_of_an_evicted_incarnation_in_a_later_epoch_is_refused() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    row = live_ranks(job)[0]
+    ref = ref_of(row)
+    fleet.tell(row.node.name, frames.RankExited(ref, None, 9, False))
+    reconcile_job(job.id)
+    epoch = Job.objects.get(pk=job.pk).epoch
+    fleet.tell(row.node.name, frames.RankSaid(ref, StepReport(99, epoch, 0.1, 1, (0,), 1.0, 1.0, "zombie")))
+    assert not StepRecord.objects.filter(job=job, step=99).exists()
+    assert counted("stale_step") == 1
+
+
+def test_a_checkpoint_completed_by_an_evicted_incarnation_is_not_trusted() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    row = live_ranks(job)[0]
+    ref = ref_of(row)
+    fleet.tell(row.node.name, frames.RankSaid(ref, CheckpointReport(5, "/c/5", "writing", "scheduled", 2)))
+    fleet.tell(row.node.name, frames.RankExited(ref, None, 9, False))
+    reconcile_job(job.id)
+    fleet.tell(row.node.name, frames.RankSaid(ref, CheckpointReport(5, "/c/5", "complete", "scheduled", 2)))
+    assert job.checkpoints.get().state == "corrupt"
+
+
+def test_a_loss_that_is_no_number_is_a_finding_and_no_json() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    row = live_ranks(job)[0]
+    said = StepReport(2, 2, 0.1, 1, (), float("nan"), 1.0, None)
+    fleet.tell(row.node.name, frames.RankSaid(ref_of(row), said))
+    assert Signal.objects.get().kind == "nan_loss"
+    assert StepRecord.objects.get(job=job, step=2).loss is None
+
+
+def test_stopping_proves_the_processes_gone_and_frees_their_devices() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    row = live_ranks(job)[0]
+    fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+    reconcile_job(job.id)
+    stop = Command.objects.filter(job=job, kind="stop_ranks").select_related("node").first()
+    assert stop is not None
+    fleet.tell(
+        stop.node.name, frames.CommandAnswer(stop.id, "acknowledged"), frames.CommandAnswer(stop.id, "succeeded")
+    )
+    old = Replica.objects.get(attempt__job=job, index=row.replica.index, incarnation=1)
+    assert set(old.ranks.values_list("state", flat=True)) == {"exited"}
+    assert not old.ranks.filter(released_at=None).exists()
+
+
+def test_an_answer_to_another_nodes_command_changes_nothing() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    command = Command.objects.filter(job=job, kind="start_ranks").exclude(node=fleet.nodes["n1"]).first()
+    assert command is not None
+    before = command.state
+    fleet.tell("n1", frames.CommandAnswer(command.id, "succeeded"))
+    command.refresh_from_db()
+    assert command.state == before
+
+
+def test_done_ends_the_job_and_releases_everything() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    row = live_ranks(job)[0]
+    fleet.tell(row.node.name, frames.RankSaid(ref_of(row), TrainingDone(10_000)))
+    reconcile_job(job.id)
+    for rank in live_ranks(job):
+        fleet.tell(rank.node.name, frames.RankExited(ref_of(rank), 0, None, False))
+    fresh = Job.objects.get(pk=job.pk)
+    assert fresh.state == "succeeded"
+    assert fresh.due_at is None
+    assert not Signal.objects.filter(settled_at=None).exists()
+    assert not fresh.spares.exists()
+
+
+def test_a_rank_that_was_never_placed_here_is_refused_even_for_an_unknown_job() -> None:
+    fleet = make_fleet(1)
+    with pytest.raises(IdentityMismatch):
+        fleet.tell("n1", frames.RankJoined(RankRef("job_x", 1, 0, 1, 0)))
+
+
+def status(row: Rank) -> frames.RankStatus:
+    """What a hello lists of a rank that lives."""
+    return frames.RankStatus(
+        ref=ref_of(row), state=RankState.TRAINING, pid=1, device_index=row.device.index, section=Section.STEP,
+        phase=Phase.COMPUTE, step=1, phase_age_s=0.0, silent_s=0.0,
+    )  # fmt: skip
+
+
+def test_a_rank_that_outlived_its_eviction_out_of_reach_is_stopped_when_its_node_is_back() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    dead, survivor = [row for row in live_ranks(job) if row.node.name == "n1"]
+    fleet.tell("n1", frames.RankExited(ref_of(dead), None, 9, False))
+    reconcile_job(job.id)
+    orders = Command.objects.filter(job=job, kind="stop_ranks", node=fleet.nodes["n1"])
+    orders.update(state="expired")
+    said = msgspec.structs.replace(hello("n1"), ranks=(status(survivor),))
+    ingest.open_session(fleet.nodes["n1"].id, "web.n1", said)
+    ingest.open_session(fleet.nodes["n1"].id, "web.n1", said)
+    assert orders.filter(state="queued").count() == 1
+
+
+def test_a_checkpoint_that_does_not_read_back_is_never_resumed_from(tmp_path: Path) -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    row = live_ranks(job)[0]
+    for step in (5, 9):
+        path = tmp_path / f"step_{step}"
+        path.mkdir()
+        (path / "shard").write_bytes(b"good")
+        digest = hashlib.blake2b(b"good", digest_size=16).hexdigest()
+        files = [{"name": "shard", "bytes": 4, "blake2b": digest}]
+        marker = {"job_id": job.id, "attempt": 1, "step": step, "epoch": 2, "files": files}
+        (path / "COMMITTED.json").write_text(json.dumps(marker))
+        report = CheckpointReport(step, str(path), "complete", "scheduled", 2, digest="d")
+        fleet.tell(row.node.name, frames.RankSaid(ref_of(row), report))
+    (tmp_path / "step_9" / "shard").write_bytes(b"evil")
+    for rank in live_ranks(job):
+        fleet.tell(rank.node.name, frames.RankExited(ref_of(rank), None, 9, False))
+    reconcile_job(job.id)
+    attempt = job.attempts.get(number=2)
+    assert (attempt.resume_step, attempt.resume_path) == (5, str(tmp_path / "step_5"))
+    assert job.checkpoints.get(step=9).state == "corrupt"

@@ -1,0 +1,266 @@
+"""One decision however many ask; guarded rows; snapshot + events == fresh snapshot."""
+
+import threading
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connections, transaction
+
+from controlplane.dispatch import services as dispatch
+from controlplane.dispatch.models import Command
+from controlplane.fleet import services as fleet_services
+from controlplane.fleet.models import Device, Node
+from controlplane.fleet.present import node_summary
+from controlplane.jobs.models import Attempt, Job, Rank, Replica
+from controlplane.jobs.present import VOLATILE_JOB_FIELDS, job_summary, replica_id, replica_summary
+from controlplane.jobs.services import cancel_job, transition_job
+from controlplane.policy.errors import IllegalTransition
+from controlplane.protocol import frames
+from controlplane.protocol.commands import WarmHost
+from controlplane.recovery import selectors
+from controlplane.recovery.models import Decision, Incident, Signal, ViewRow
+from controlplane.recovery.present import incident_summary, signal_summary
+from controlplane.recovery.reconcile import reconcile_job
+from controlplane.runtime.errors import LostRace
+from controlplane.runtime.events import newest_seq, without_volatile
+from controlplane.runtime.models import Event, EventStream
+from tests.integration.backend.builders import (
+    flush_all,
+    join_all,
+    live_ranks,
+    make_fleet,
+    make_job,
+    ref_of,
+    run_job,
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def in_threads(*works: Any) -> list[BaseException]:
+    """Run all at once, each with a connection of its own; what they raised."""
+    errors: list[BaseException] = []
+
+    def run(work: Any) -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+def test_two_reconcilers_make_one_decision() -> None:
+    make_fleet()
+    job = make_job()
+    errors = in_threads(*[lambda: reconcile_job(job.id)] * 3)
+    assert errors == []
+    assert Decision.objects.filter(job=job).count() == 1
+    assert Attempt.objects.filter(job=job).count() == 1
+    assert Command.objects.filter(job=job, kind="start_ranks").count() == 3
+
+
+def test_two_jobs_never_take_the_same_device() -> None:
+    make_fleet(4)
+    jobs = [make_job(), make_job_named("other")]
+    assert in_threads(*[lambda job=job: reconcile_job(job.id) for job in jobs]) == []
+    held = list(Rank.objects.filter(released_at=None).values_list("device_id", flat=True))
+    assert len(held) == len(set(held)) == 6
+    assert sorted(Job.objects.values_list("state", flat=True)) == ["pending", "starting"]
+
+
+def make_job_named(name: str) -> Job:
+    """Another job of the same shape."""
+    from controlplane.jobs.services import submit_job
+    from tests.integration.backend.conftest import job_spec
+
+    spec = job_spec()
+    import msgspec
+
+    return submit_job(
+        msgspec.structs.replace(spec, metadata=msgspec.structs.replace(spec.metadata, name=name)), owner="b", actor="b"
+    )
+
+
+def test_a_view_is_a_row_before_its_order_is_and_the_epoch_moves_with_it() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    view = ViewRow.objects.get(job=job)
+    orders = Command.objects.filter(job=job, kind="deliver_view")
+    assert view.announced_at <= min(orders.values_list("created_at", flat=True))
+    assert view.epoch == Job.objects.get(pk=job.pk).epoch
+    assert {order.epoch for order in orders} == {view.epoch}
+
+
+def test_a_dead_rank_costs_one_eviction_at_the_next_epoch_with_alternatives_and_evidence() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    row = live_ranks(job)[0]
+    fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+    before = Job.objects.get(pk=job.pk).epoch
+    reconcile_job(job.id)
+    reconcile_job(job.id)
+    decision = Decision.objects.get(job=job, rule="replica_failure")
+    assert (decision.epoch_before, decision.epoch_after) == (before, before + 1)
+    assert decision.alternatives
+    assert decision.incident == Incident.objects.get(job=job)
+    assert selectors.snapshot_of(decision).job.epoch == before
+    assert Replica.objects.get(attempt__job=job, index=row.replica.index, incarnation=1).state == "evicted"
+    assert not Signal.objects.filter(job=job, settled_at=None).exists()
+
+
+def test_an_undone_decision_leaves_neither_rows_nor_events_nor_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_fleet()
+    job = make_job()
+    blocker = Device.objects.order_by("id").first()
+    assert blocker is not None
+    seq = newest_seq()
+    # Every device is taken between the look and the write, by a constraint nobody can talk round.
+    from controlplane.recovery import orders
+
+    def taken(*args: object, **kwargs: object) -> None:
+        raise IntegrityError("device_held_once")
+
+    monkeypatch.setattr(orders, "_hold_device", taken)
+    assert reconcile_job(job.id) == 0
+    fresh = Job.objects.get(pk=job.pk)
+    assert (fresh.state, fresh.epoch) == ("pending", 0)
+    assert fresh.due_at is not None
+    assert newest_seq() == seq
+    assert not Decision.objects.exists()
+
+
+def test_a_transition_the_table_forbids_is_refused_and_a_lost_race_is_said() -> None:
+    make_fleet(1)
+    job = make_job()
+    with pytest.raises(IllegalTransition):
+        transition_job(job, "succeeded", "no")
+    Job.objects.filter(pk=job.pk).update(state="starting")
+    with pytest.raises(LostRace):
+        transition_job(job, "cancelled", "too late")
+
+
+def test_a_cancelled_job_stops_its_ranks_and_frees_its_devices() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    cancel_job(job.id, reason="enough", actor="ada")
+    reconcile_job(job.id)
+    assert Job.objects.get(pk=job.pk).state == "cancelled"
+    assert Command.objects.filter(job=job, kind="stop_ranks").count() == 3
+    for command in Command.objects.filter(job=job, kind="stop_ranks").select_related("node"):
+        fleet.tell(command.node.name, frames.CommandAnswer(command.id, "succeeded"))
+    assert not Rank.objects.filter(released_at=None).exists()
+
+
+def test_a_newer_view_makes_an_unsent_older_one_void() -> None:
+    fleet = make_fleet()
+    job = make_job()
+    reconcile_job(job.id)
+    join_all(fleet, job)
+    reconcile_job(job.id)
+    row = live_ranks(job)[0]
+    fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+    reconcile_job(job.id)
+    states = dict(Command.objects.filter(job=job, kind="deliver_view").values_list("id", "state"))
+    newest = max(Command.objects.filter(job=job, kind="deliver_view").values_list("epoch", flat=True))
+    old = Command.objects.filter(job=job, kind="deliver_view", epoch__lt=newest, state="queued")
+    assert not old.filter(node__in=Node.objects.filter(commands__epoch=newest)).exists(), states
+
+
+def test_an_order_is_claimed_once_a_turn_and_again_until_it_is_journaled() -> None:
+    fleet = make_fleet(1)
+    node = fleet.nodes["n1"]
+    job = make_job()
+    command = dispatch.enqueue(WarmHost(job_id=job.id, attempt=1), node_id=node.id, job_id=job.id)
+    assert [c.id for c in dispatch.claim_deliverable([node.id])] == [command.id]
+    assert dispatch.claim_deliverable([node.id]) == []
+    dispatch.requeue_of_node(node.id)
+    assert [c.id for c in dispatch.claim_deliverable([node.id])] == [command.id]
+    fleet.tell("n1", frames.CommandAnswer(command.id, "acknowledged"))
+    dispatch.requeue_of_node(node.id)
+    assert dispatch.claim_deliverable([node.id]) == []
+
+
+def test_an_order_nobody_answers_expires_once() -> None:
+    fleet = make_fleet(1)
+    dispatch.enqueue(WarmHost(job_id="job_x", attempt=1), node_id=fleet.nodes["n1"].id, ttl_s=-1.0)
+    assert len(dispatch.expire_overdue()) == 1
+    assert dispatch.expire_overdue() == []
+
+
+def test_events_are_numbered_without_a_gap_whoever_writes() -> None:
+    fleet = make_fleet()
+    names = sorted(fleet.nodes)
+    works = [
+        lambda name=name: [
+            fleet_services.cordon(fleet.nodes[name].id, reason="t", actor="t"),
+            fleet_services.uncordon(fleet.nodes[name].id, reason="t", actor="t"),
+        ]
+        for name in names
+    ]
+    assert in_threads(*works) == []
+    seqs = list(Event.objects.order_by("seq").values_list("seq", flat=True))
+    assert seqs == list(range(1, len(seqs) + 1))
+    assert EventStream.objects.get(name="all").seq == seqs[-1]
+
+
+def test_a_unit_that_fails_leaves_no_event_and_no_number() -> None:
+    fleet = make_fleet(1)
+    seq = newest_seq()
+    with pytest.raises(RuntimeError), transaction.atomic():
+        fleet_services.cordon(fleet.nodes["n1"].id, reason="t", actor="t")
+        raise RuntimeError
+    assert newest_seq() == seq
+    assert not Event.objects.filter(seq__gt=seq).exists()
+
+
+def test_snapshot_and_events_equal_a_fresh_snapshot() -> None:
+    fleet = make_fleet()
+    job = make_job()
+    pictures: dict[tuple[str, str], Any] = {}
+    start = newest_seq()
+    for row in Node.objects.all():
+        pictures["node", row.id] = without_volatile(node_summary(row))
+    reconcile_job(job.id)
+    join_all(fleet, job)
+    reconcile_job(job.id)
+    flush_all(fleet, job)
+    reconcile_job(job.id)
+    dead = live_ranks(job)[0]
+    fleet.tell(dead.node.name, frames.RankExited(ref_of(dead), None, 9, False))
+    reconcile_job(job.id)
+    join_all(fleet, job)
+    reconcile_job(job.id)
+    fleet_services.cordon(fleet.nodes["n2"].id, reason="t", actor="t")
+    for event in Event.objects.filter(seq__gt=start).order_by("seq"):
+        if event.patch is not None:
+            pictures[event.entity, event.entity_id] = event.patch
+    assert steady(pictures["job", job.id]) == steady(without_volatile(job_summary(Job.objects.get(pk=job.pk))))
+    for row in Replica.objects.filter(attempt__job=job).select_related("attempt"):
+        assert own(pictures["replica", replica_id(row)]) == own(without_volatile(replica_summary(row)))
+    for row in Incident.objects.filter(job=job):
+        assert pictures["incident", row.id] == without_volatile(incident_summary(row))
+    for row in Signal.objects.filter(job=job):
+        assert pictures["signal", row.id] == without_volatile(signal_summary(row))
+    for row in Node.objects.all():
+        fresh = without_volatile(node_summary(row))
+        devices = [pictures.get(("device", device["id"]), device) for device in fresh["devices"]]
+        assert devices == fresh["devices"]
+        assert pictures["node", row.id]["state"] == fresh["state"]
+
+
+def steady(summary: dict[str, Any]) -> dict[str, Any]:
+    """Without what moves between events."""
+    return {name: value for name, value in summary.items() if name not in VOLATILE_JOB_FIELDS}
+
+
+def own(summary: dict[str, Any]) -> dict[str, Any]:
+    """Without the ranks, which have events of their own."""
+    return {name: value for name, value in summary.items() if name not in ("ranks", "committed_step")}

@@ -1,0 +1,133 @@
+"""What strangers, garbage and floods get from the agents' socket, and what they leave behind."""
+
+import asyncio
+import json
+import urllib.error
+
+import pytest
+from asgiref.sync import sync_to_async
+from websockets.asyncio.client import connect
+
+from controlplane.access.services import create_join_token
+from controlplane.fleet.models import Node
+from controlplane.fleet.services import revoke
+from controlplane.protocol import frames
+from controlplane.protocol.codec import decode_to_agent, encode_frame
+from controlplane.protocol.launch import RankRef
+from controlplane.protocol.samples import XidEvent
+from controlplane.recovery.models import Signal
+from controlplane.runtime.models import FrameCounter
+from tests.integration.backend.conftest import eventually
+from tests.integration.backend.fake_agent import FakeAgent, enroll
+from tests.integration.backend.servers import Stack
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
+
+
+async def enrolled(stack: Stack, name: str = "node-1") -> FakeAgent:
+    """A new node's agent, not yet connected."""
+    token = (await sync_to_async(create_join_token)()).secret
+    return FakeAgent(stack.url, name, await asyncio.to_thread(enroll, stack.url, name, token))
+
+
+async def refusal(agent: FakeAgent, *messages: bytes | str, credential: str | None = None) -> frames.Refused:
+    """Send these as the first messages; what the server says last."""
+    headers = {"Authorization": f"Bearer {credential or agent.credential}"}
+    async with connect(agent.url, additional_headers=headers, compression=None) as socket:
+        for message in messages:
+            await socket.send(message)
+        while True:
+            answer = decode_to_agent(await asyncio.wait_for(socket.recv(), 20.0))  # type: ignore[arg-type]
+            if isinstance(answer, frames.Refused):
+                return answer
+
+
+async def counted(reason: str) -> int:
+    """How often input was refused for that reason."""
+    return sum(await sync_to_async(list)(FrameCounter.objects.filter(reason=reason).values_list("count", flat=True)))
+
+
+async def test_an_enrolled_agent_is_welcomed_and_every_misuse_of_the_socket_is_refused_and_counted(
+    stack: Stack,
+) -> None:
+    agent = await enrolled(stack)
+    hello = encode_frame(agent._hello())
+    assert (await refusal(agent, credential="nonsense")).code == "unknown_node"
+    assert (await refusal(agent, b"\x00garbage")).code == "malformed_frame"
+    assert (await refusal(agent, "text")).code == "malformed_frame"
+    assert (await refusal(agent, hello, *[b"\xc1"] * 10)).code == "malformed_frame"
+    stranger = FakeAgent(stack.url, "node-9", agent.credential)
+    assert (await refusal(agent, encode_frame(stranger._hello()))).code == "identity_mismatch"
+    frame = encode_frame(
+        frames.AgentFrame(
+            seq=1, uptime_s=1.0, events=(frames.AgentEvent(1, 0.0, frames.RankJoined(RankRef("job_x", 1, 0, 1, 0))),)
+        )
+    )
+    assert (await refusal(agent, hello, frame)).code == "identity_mismatch"
+    await eventually("garbage is counted", lambda: FrameCounter.objects.filter(reason="malformed_frame").exists())
+    assert await counted("malformed_frame") >= 12
+    assert await counted("unknown_credential") == 1
+
+
+async def test_an_oversized_frame_ends_the_session_and_harms_nobody(stack: Stack) -> None:
+    agent = await enrolled(stack)
+    headers = {"Authorization": f"Bearer {agent.credential}"}
+    async with connect(agent.url, additional_headers=headers, compression=None) as socket:
+        await socket.send(encode_frame(agent._hello()))
+        await asyncio.wait_for(socket.recv(), 20.0)
+        await socket.send(b"\x00" * (frames.MAX_FRAME_BYTES + 1))
+        answer = decode_to_agent(await asyncio.wait_for(socket.recv(), 20.0))  # type: ignore[arg-type]
+    assert isinstance(answer, frames.Refused)
+    assert answer.code == "frame_too_large"
+    agent.start()
+    await asyncio.wait_for(agent.welcomed.wait(), 20.0)
+    await agent.stop()
+
+
+async def test_a_newer_session_replaces_the_older_and_a_revoked_node_is_shut_out(stack: Stack) -> None:
+    first = await enrolled(stack)
+    first.start()
+    await asyncio.wait_for(first.welcomed.wait(), 20.0)
+    second = FakeAgent(stack.url, first.name, first.credential)
+    second.start()
+    await asyncio.wait_for(second.welcomed.wait(), 20.0)
+    await eventually("the older session is told", lambda: any(r.code == "replaced" for r in first.refused))
+    await first.stop()
+    node = await sync_to_async(Node.objects.get)(name=first.name)
+    await sync_to_async(revoke)(node.id, actor="ada", reason="lost")
+    await eventually("the revoked node is told", lambda: any(r.code == "revoked" for r in second.refused))
+    await second.stop()
+
+
+async def test_enrolment_errors_are_problems_that_say_what_to_do(stack: Stack) -> None:
+    def fail(name: str, token: str) -> tuple[int, dict[str, object]]:
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            enroll(stack.url, name, token)
+        assert caught.value.headers["Content-Type"].startswith("application/problem+json")
+        return caught.value.code, json.load(caught.value)
+
+    status, problem = await asyncio.to_thread(fail, "node-1", "holdfast_join_wrong")
+    assert status == 403
+    status, problem = await asyncio.to_thread(fail, "Not A Host", "x")
+    assert status == 422
+    assert problem["errors"][0]["pointer"] == "/node_name"  # type: ignore[index]
+    token = (await sync_to_async(create_join_token)()).secret
+    await asyncio.to_thread(enroll, stack.url, "node-1", token)
+    assert (await asyncio.to_thread(fail, "node-2", token))[0] == 403
+
+
+async def test_events_survive_a_killed_web_process_and_are_applied_once(stack: Stack) -> None:
+    agent = await enrolled(stack)
+    agent.start()
+    await asyncio.wait_for(agent.welcomed.wait(), 20.0)
+    for number in range(40):
+        agent.tell(frames.XidSeen(XidEvent(index=0, xid=100 + number)))
+        if number == 20:
+            stack.web.kill()
+    stack.web.start()
+    await asyncio.to_thread(stack.wait_for_web)
+    await eventually("all are applied", lambda: Signal.objects.filter(kind="xid").count() == 40, stack=stack)
+    values = await sync_to_async(sorted)(Signal.objects.filter(kind="xid").values_list("value", flat=True))
+    assert values == [float(100 + n) for n in range(40)]
+    await eventually("all are acknowledged", lambda: not agent.unacked, stack=stack)
+    await agent.stop()

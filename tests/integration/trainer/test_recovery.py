@@ -1,0 +1,150 @@
+"""Every recovery ends with replicas bit-equal, each sample once, and the undisturbed losses."""
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from controlplane.protocol.membership import Flush, MemberRole
+from controlplane.protocol.rank import CaughtUp, FromRank, InjectFault, OuterError, StepReport, ViewInstalled
+from controlplane.protocol.spec import Training
+from tests.integration.trainer.cluster import Cluster, Key
+from trainer.reference import TOLERANCE
+
+pytestmark = pytest.mark.trainer
+Make = Callable[..., Cluster]
+# Long enough for a joiner to arrive before the job ends; the delay changes no number.
+SLOW = Training(steps=36, global_batch=12, step_delay_s=0.04)
+
+
+def assert_as_undisturbed(cluster: Cluster, reference: list[float]) -> None:
+    """Losses, ledger and parameter hashes of every committed step."""
+    losses = cluster.losses()
+    assert sorted(losses) == list(range(len(losses)))
+    assert max(abs(losses[step] - reference[step]) for step in losses) <= TOLERANCE
+    micro_batches = cluster.config.training.global_batch // cluster.config.training.micro_batch
+    assert all(sorted(ids) == list(range(micro_batches)) for ids in cluster.ledger().values())
+    assert all(len(hashes) == 1 for hashes in cluster.hashes().values())
+
+
+def test_undisturbed_run_equals_the_reference(cluster: Make, reference: list[float]) -> None:
+    run = cluster()
+    run.start(0, 1, 2)
+    run.wait_all_done()
+    assert {gone.exit_code for gone in run.gone.values()} == {0}
+    assert len(run.losses()) == run.config.training.steps
+    assert_as_undisturbed(run, reference)
+
+
+def test_killed_rank_loses_no_step_and_its_replica_rejoins(cluster: Make, reference: list[float]) -> None:
+    run = cluster(training=SLOW)
+    run.start(0, 1, 2)
+    run.wait_committed(4, 0, 1, 2)
+    run.signal(1, signal.SIGKILL, rank=1)
+    run.wait(lambda: run.epoch == 2, "a view without replica 1")
+    run.start(1, incarnation=2)
+    run.wait_all_done()
+    assert len({message.step for message in run.of(ViewInstalled) if message.epoch == 2}) == 1
+    assert len(run.of(CaughtUp, 1)) == run.world
+    assert any(report.micro_batches for report in run.of(StepReport, 1, 0)[-1:])
+    assert_as_undisturbed(run, reference)
+
+
+def test_one_survivor_of_three_goes_on_alone(cluster: Make, reference: list[float]) -> None:
+    run = cluster(training=SLOW)
+    run.start(0, 1, 2)
+    run.wait_committed(3, 0, 1, 2)
+    run.signal(0, signal.SIGKILL)
+    run.signal(2, signal.SIGKILL)
+    run.wait(lambda: list(run.members) == [1], "a view of replica 1 alone")
+    run.wait_committed(run.committed(1) + 2, 1)
+    run.start(0, 2, incarnation=2)
+    run.wait_all_done()
+    assert len(run.of(CaughtUp)) == 2 * run.world
+    assert_as_undisturbed(run, reference)
+
+
+def test_a_death_while_others_flush_ends_in_the_view_after(cluster: Make, reference: list[float]) -> None:
+    run = cluster()
+
+    def kill_at_first_flush(key: Key, message: FromRank) -> None:
+        if isinstance(message, Flush) and message.epoch == 2 and (2, 1, 0) not in run.gone:
+            os.killpg(run.pids[(2, 1, 0)], signal.SIGKILL)
+
+    run.start(0, 1, 2)
+    run.wait_committed(3, 0, 1, 2)
+    run.on_said = kill_at_first_flush
+    run.signal(1, signal.SIGKILL)
+    run.wait(lambda: list(run.members) == [0], "a view of replica 0 alone")
+    run.wait_all_done()
+    assert_as_undisturbed(run, reference)
+
+
+def test_donor_death_during_the_fetch_gives_the_joiner_another_donor(cluster: Make, reference: list[float]) -> None:
+    run = cluster(training=SLOW)
+
+    def kill_the_donor(key: Key, message: FromRank) -> None:
+        if isinstance(message, Flush) and message.role is MemberRole.JOINER and (0, 1, 0) not in run.gone:
+            os.killpg(run.pids[(0, 1, 0)], signal.SIGKILL)
+
+    run.start(0, 1, 2)
+    run.wait_committed(3, 0, 1, 2)
+    run.signal(1, signal.SIGKILL)
+    run.wait_committed(6, 0, 2)
+    run.on_said = kill_the_donor
+    run.start(1, incarnation=2)
+    run.wait(lambda: len(run.of(CaughtUp)) == run.world, "replica 1 caught up")
+    assert {message.donor for message in run.of(CaughtUp)} == {2}
+    run.wait_all_done()
+    assert_as_undisturbed(run, reference)
+
+
+def test_reissued_views_of_the_same_members_change_nothing(cluster: Make, reference: list[float]) -> None:
+    run = cluster()
+    run.start(0, 1, 2)
+    for step in (2, 5, 8, 11):
+        run.wait_committed(step, 0, 1, 2)
+        run.announce("again")
+        run.announce("and again")
+    run.wait_all_done()
+    assert {gone.exit_code for gone in run.gone.values()} == {0}
+    assert_as_undisturbed(run, reference)
+
+
+@pytest.mark.parametrize("fault", ["exception", "nan"])
+def test_a_fault_in_one_replica_costs_that_replica_only(cluster: Make, reference: list[float], fault: str) -> None:
+    run = cluster()
+    run.start(0, 1, 2)
+    run.wait_committed(3, 0, 1, 2)
+    run.tell(2, InjectFault(fault))
+    run.wait(lambda: sorted(run.members) == [0, 1], "a view without replica 2")
+    run.wait_all_done()
+    codes = {gone.exit_code for key, gone in run.gone.items() if key[0] == 2}
+    assert codes & ({70} if fault == "exception" else {16})
+    assert_as_undisturbed(run, reference)
+
+
+def test_training_goes_on_without_an_agent_and_tells_it_later(cluster: Make, reference: list[float]) -> None:
+    run = cluster()
+    run.start(0, 1, 2)
+    run.wait_committed(3, 0, 1, 2)
+    run.cut_agent()
+    before = run.committed(0)
+    run.open_host()
+    run.wait(lambda: True, "the host answers its next agent")
+    run.open_agent()
+    run.wait_all_done()
+    assert run.committed(0) == run.config.training.steps > before
+    assert not run.of(OuterError)
+    assert_as_undisturbed(run, reference)
+
+
+def test_a_rank_whose_replica_is_torn_says_that_it_is_not_the_culprit(cluster: Make) -> None:
+    run = cluster()
+    run.auto = False
+    run.start(0, 1)
+    run.wait_committed(3, 0, 1)
+    run.signal(1, signal.SIGKILL, rank=1)
+    run.wait_gone((1, 1, 0))
+    assert run.gone[(1, 1, 0)].exit_code == 71

@@ -1,0 +1,59 @@
+"""The whole ring: real processes, real ranks, real sockets. One installation a module."""
+
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.demo.config import DemoConfig
+from controlplane.demo.driver import Driver
+from controlplane.demo.installation import Installation
+
+KEEP_LOGS = Path(os.environ.get("HOLDFAST_TEST_SCENE_LOGS", "var/scene-logs"))
+
+
+class Ring:
+    """An installation with its driver; the supervisor ticks in a thread of its own."""
+
+    def __init__(self, installation: Installation, driver: Driver) -> None:
+        self.installation = installation
+        self.driver = driver
+
+
+@pytest.fixture(scope="module")
+def ring(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Ring]:
+    """Four nodes of two devices and a spare one, nothing submitted yet."""
+    directory = tmp_path_factory.mktemp("ring")
+    config = DemoConfig(directory=directory, port=0, nodes=4, spare_nodes=1)
+    installation = Installation(config)
+    stop = threading.Event()
+    try:
+        installation.start()
+        installation.one_time_password()
+        token = installation.api_token("admin")
+        keeper = threading.Thread(target=installation.supervisor.run, args=(stop.is_set,), daemon=True)
+        keeper.start()
+        driver = Driver(installation.addresses.web, token)
+        driver.wait("all agents connected", lambda: _connected(driver) == 5, timeout_s=60)
+        yield Ring(installation, driver)
+    finally:
+        stop.set()
+        installation.supervisor.stop_all()
+        _keep_logs(directory, KEEP_LOGS / request.module.__name__.rsplit(".", 1)[-1])
+
+
+def _connected(driver: Driver) -> int:
+    return sum(1 for node in driver.items("/nodes") if node["connected"])
+
+
+def _keep_logs(directory: Path, target: Path) -> None:
+    """Logs of a failed scene are the only evidence: keep the newest run's."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(directory / "logs", target / "logs", dirs_exist_ok=True)
+    for log in directory.glob("nodes/*/**/*.log"):
+        destination = target / "nodes" / log.relative_to(directory / "nodes")
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(log, destination)

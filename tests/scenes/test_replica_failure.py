@@ -1,0 +1,83 @@
+"""A replica dies, or hangs, while a real job trains: scenes 1 and 2."""
+
+import os
+import signal
+
+import pytest
+
+from controlplane.demo.job import demo_job
+from tests.scenes.conftest import Ring
+from tests.scenes.helpers import (
+    all_steps,
+    assert_certificate_green,
+    assert_no_step_missing,
+    incidents,
+    live_ranks,
+    pids,
+    submit_and_train,
+    wait_certificate,
+    wait_for_step,
+    wait_resolved,
+)
+
+pytestmark = [pytest.mark.scenes, pytest.mark.timeout(420)]
+
+
+@pytest.fixture(scope="module")
+def job_id(ring: Ring) -> str:
+    return submit_and_train(ring.driver, demo_job(name="survivor"), until_step=15)
+
+
+def test_a_killed_rank_costs_no_step_and_its_replica_comes_back_from_a_peer(ring: Ring, job_id: str) -> None:
+    before = pids(ring.driver, job_id)
+    epoch_before = ring.driver.get(f"/jobs/{job_id}")["epoch"]
+
+    os.kill(before[1, 0], signal.SIGKILL)
+
+    incident = wait_resolved(ring.driver, job_id)
+    after = pids(ring.driver, job_id)
+    job = ring.driver.get(f"/jobs/{job_id}")
+    assert job["epoch"] > epoch_before
+    assert job["replicas_active"] == 3
+    survivors = [key for key in before if key[0] != 1]
+    assert [after[key] for key in survivors] == [before[key] for key in survivors], "a survivor was restarted"
+    assert after[1, 0] != before[1, 0]
+    assert after[1, 1] != before[1, 1], "the rest of the broken replica lives on"
+    replica = next(r for r in ring.driver.current_replicas(job_id) if r["index"] == 1)
+    assert replica["incarnation"] == 2
+    assert replica["caught_up"]["fetch_bytes"] > 0, "it did not catch up from a live peer"
+
+    wait_for_step(ring.driver, job_id, job["committed_step"] + 10)
+    detail = wait_certificate(ring.driver, incident["id"])
+    assert_certificate_green(detail)
+    assert_no_step_missing(all_steps(ring.driver, job_id))
+    names = [phase["name"] for phase in detail["phases"]]
+    for phase in ("detected", "decided", "view_installed", "replica_started", "caught_up"):
+        assert phase in names, names
+    rules = {decision["rule"] for decision in detail["decisions"]}
+    assert "replica_failure" in rules
+    evict = next(d for d in detail["decisions"] if d["rule"] == "replica_failure")
+    assert evict["alternatives"], "no alternative was weighed"
+    assert all(command["state"] == "succeeded" for command in evict["commands"] if command["kind"] == "deliver_view")
+
+
+def test_a_stopped_rank_is_found_by_its_section_timeout_and_replaced(ring: Ring, job_id: str) -> None:
+    known = len(incidents(ring.driver, job_id))
+    before = live_ranks(ring.driver, job_id)
+    victim = before[2, 1]["pid"]
+
+    os.kill(victim, signal.SIGSTOP)
+
+    incident = wait_resolved(ring.driver, job_id, count=known + 1)
+    detail = wait_certificate(ring.driver, incident["id"])
+    kinds = {found["kind"] for found in detail["signals"]}
+    assert "rank_overdue" in kinds, kinds
+    assert detail["stacks"], "no stack was collected from the hung replica"
+    assert_certificate_green(detail)
+    assert_no_step_missing(all_steps(ring.driver, job_id))
+    assert not os.path.exists(f"/proc/{victim}") or _is_zombie(victim), "the hung incarnation is still there"
+
+
+def _is_zombie(pid: int) -> bool:
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rsplit(")", 1)[1].split()[0] == "Z"

@@ -1,0 +1,1 @@
+"""The arithmetic that figures are made with is tested like any other."""

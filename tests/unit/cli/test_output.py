@@ -1,0 +1,80 @@
+"""Rows become text that people and pipes can use."""
+
+import io
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from controlplane.cli.exits import MEANINGS, Exit
+from controlplane.cli.main import EPILOG
+from controlplane.cli.output import Column, Format, Screen, age, emit_rows, number, percent, span, text
+
+COLUMNS = (
+    Column(title="NAME", show=text("name")),
+    Column(title="STATE", show=text("state"), state=True),
+    Column(title="ID", show=text("id"), wide=True),
+)
+ROWS = [{"name": "a", "state": "running", "id": "job_1"}, {"name": "longer", "state": None, "id": "job_2"}]
+
+
+def shown(form: Format, *, colour: bool = False, width: int | None = None) -> str:
+    out = io.StringIO()
+    emit_rows(ROWS, COLUMNS, form, Screen(out, colour, width), name="name")
+    return out.getvalue()
+
+
+def test_a_table_is_aligned_and_says_when_something_is_missing() -> None:
+    assert shown(Format.TABLE) == "NAME    STATE\na       running\nlonger  -\n"
+
+
+def test_wide_shows_every_column() -> None:
+    assert shown(Format.WIDE).splitlines()[1] == "a       running  job_1"
+
+
+def test_the_state_is_a_word_with_or_without_colour() -> None:
+    painted = shown(Format.TABLE, colour=True)
+    assert "\x1b[32mrunning\x1b[0m" in painted
+    assert painted.replace("\x1b[32m", "").replace("\x1b[0m", "") == shown(Format.TABLE)
+
+
+def test_a_narrow_terminal_cuts_lines_and_marks_the_cut() -> None:
+    lines = shown(Format.WIDE, width=12).splitlines()
+    assert lines == ["NAME    STA>", "a       run>", "longer  -  >"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown_as"),
+    [(0.04, "0.0s"), (4.25, "4.2s"), (59.9, "59s"), (190, "3m10s"), (18720, "5h12m"), (273600, "3d4h"), (-5, "0.0s")],
+)
+def test_durations_for_people(seconds: float, shown_as: str) -> None:
+    assert span(seconds) == shown_as
+
+
+def test_missing_readings_are_never_zero() -> None:
+    for show in (text("x"), number("x", 2), percent("x"), age("x")):
+        assert show({"x": None}) == "-"
+        assert show({}) == "-"
+
+
+def test_ages_count_from_the_instant() -> None:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    show = age("at", lambda: moment + timedelta(minutes=3))
+    assert show({"at": "2026-01-01T00:00:00.000000Z"}) == "3m0s"
+
+
+def test_every_exit_code_is_documented() -> None:
+    assert set(MEANINGS) == set(Exit)
+    assert all(f"{code.value} {meaning}" in EPILOG for code, meaning in MEANINGS.items())
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """The budget is import work, which a loaded machine does not change."""
+    program = (
+        "import sys; from controlplane.cli.main import main; main(['--help']); "
+        "heavy = {'httpx', 'django', 'rich', 'yaml', 'stamina', 'torch', 'asyncio'} & set(sys.modules); "
+        "sys.stderr.write(', '.join(sorted(heavy)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

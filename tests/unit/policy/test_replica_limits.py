@@ -1,0 +1,179 @@
+"""Time limits of views, starts and catch-ups; what the governor and the mode hold back."""
+
+import pytest
+
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.plan import (
+    AnnounceView,
+    StartReplica,
+)
+from controlplane.protocol.membership import Donor
+from controlplane.protocol.spec import Resiliency
+from controlplane.protocol.states import Mode, ReplicaState
+
+from .builders import (
+    CONTRIBUTOR,
+    JOINER,
+    NOW_S,
+    action,
+    actions,
+    change,
+    decisions,
+    flush,
+    job,
+    only,
+    replica,
+    running,
+    signal,
+    spec,
+    view_of,
+    with_replica,
+)
+
+RULE = "replica_failure"
+
+
+def exited(index: int = 1, number: int = 1, **fields):
+    return signal("rank_exit", number, replica=index, incarnation=1, rank=0, value=137.0, **fields)
+
+
+def silent(index: int = 1, number: int = 1, **fields):
+    return signal("node_silent", number, node_id=f"n{index}", value=3.0, threshold=2.0, **fields)
+
+
+def others_wait(snapshot, index: int = 1):
+    rows = tuple(change(row, waiting=row.index != index) for row in snapshot.replicas)
+    return change(snapshot, replicas=rows)
+
+
+def overdue(index: int = 1, number: int = 1, **fields):
+    return signal("rank_overdue", number, replica=index, incarnation=1, rank=1, value=7.0, threshold=5.0, **fields)
+
+
+# --- view protocol -----------------------------------------------------------------------
+
+
+def unflushed(age_s: float, **fields):
+    return running(install=None, view_since_s=NOW_S - age_s, **fields)
+
+
+def flushed_but(index: int):
+    return tuple(flush(i, rank) for i in range(3) if i != index for rank in range(2))
+
+
+@pytest.mark.parametrize(("age_s", "evicted"), [(4.0, False), (6.0, False), (31.0, True)])
+def test_a_member_that_can_be_heard_has_long_to_flush(age_s, evicted):
+    assert bool(decisions(unflushed(age_s, flushes=flushed_but(1)), rule=RULE)) is evicted
+
+
+@pytest.mark.parametrize(("age_s", "evicted"), [(4.0, False), (6.0, True)])
+def test_a_silent_member_has_little_time_to_flush(age_s, evicted):
+    found = decisions(unflushed(age_s, flushes=flushed_but(1), signals=(silent(),)), rule=RULE)
+    assert [decision.reason_code for decision in found] == (["unflushed"] if evicted else [])
+
+
+def test_a_replica_that_fell_behind_is_left_out():
+    late = tuple(flush(1, rank, committed_step=48) for rank in range(2))
+    decision = only(unflushed(1.0, flushes=flushed_but(1) + late), RULE)
+    assert decision.reason_code == "behind"
+
+
+# --- setup and catch-up -------------------------------------------------------------------
+
+
+def forming(age_s: float, joined: int = 1):
+    snapshot = running(view=view_of((0, 1, CONTRIBUTOR), (2, 1, CONTRIBUTOR)))
+    return with_replica(
+        snapshot,
+        1,
+        state=ReplicaState.FORMING,
+        state_since_s=NOW_S - age_s,
+        joined_ranks=joined,
+        contributing=False,
+    )
+
+
+@pytest.mark.parametrize(("age_s", "evicted"), [(599.0, False), (601.0, True)])
+def test_setup_has_a_time_limit(age_s, evicted):
+    found = decisions(forming(age_s), rule=RULE)
+    assert [decision.reason_code for decision in found] == (["setup_timeout"] if evicted else [])
+
+
+def test_a_start_that_fails_needs_no_new_view():
+    decision = only(with_replica(forming(5.0), 1, exited_ranks=1), RULE)
+    assert actions(decision, AnnounceView) == ()
+
+
+def test_a_slot_that_failed_its_last_start_is_not_started_at_once():
+    decision = only(with_replica(forming(5.0), 1, exited_ranks=1, failed_starts=1), RULE)
+    assert actions(decision, StartReplica) == ()
+
+
+@pytest.mark.parametrize(("age_s", "evicted"), [(599.0, False), (601.0, True)])
+def test_catching_up_has_a_time_limit(age_s, evicted):
+    view = view_of((0, 1, CONTRIBUTOR), (1, 1, JOINER), (2, 1, CONTRIBUTOR), donors=(Donor(1, 0),))
+    snapshot = with_replica(
+        running(view=view), 1, state=ReplicaState.CATCHING_UP, contributing=False, state_since_s=NOW_S - age_s
+    )
+    assert bool(decisions(snapshot, rule=RULE)) is evicted
+
+
+def test_a_joiner_gets_another_donor_when_its_own_dies():
+    view = view_of((0, 1, CONTRIBUTOR), (1, 1, JOINER), (2, 1, CONTRIBUTOR), donors=(Donor(1, 0),))
+    snapshot = running(view=view, signals=(exited(0),))
+    snapshot = with_replica(snapshot, 1, state=ReplicaState.CATCHING_UP, contributing=False)
+    following = action(only(snapshot, RULE), AnnounceView).view
+    assert following.donors == (Donor(1, 2),)
+
+
+# --- governor and modes ---------------------------------------------------------------------
+
+
+def test_a_storm_holds_what_rests_on_silence():
+    snapshot = change(running(signals=(overdue(),)), suspect_devices=11)
+    decision = only(snapshot, RULE)
+    assert decision.choice == "hold"
+    assert decision.actions == ()
+
+
+def test_a_storm_does_not_hold_a_proved_death():
+    snapshot = change(running(signals=(exited(),)), suspect_devices=11)
+    assert only(snapshot, RULE).choice == "evict_and_replace"
+
+
+def test_too_many_acts_hold_the_next_one():
+    snapshot = change(running(signals=(overdue(),)), acts_last_window=20)
+    assert only(snapshot, RULE).choice == "hold"
+
+
+@pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.RECOMMEND])
+def test_the_jobs_mode_is_on_the_decision(mode):
+    careful = job(spec=spec(resiliency=Resiliency(mode=mode)))
+    assert only(running(job=careful, signals=(exited(),)), RULE).mode is mode
+
+
+def test_a_rules_ceiling_is_obeyed():
+    config = PolicyConfig(rule_modes={RULE: Mode.RECOMMEND})
+    assert only(running(signals=(exited(),)), RULE, config).mode is Mode.RECOMMEND
+
+
+def test_a_cancelled_job_is_not_mended():
+    assert decisions(running(job=job(cancel_requested=True), signals=(exited(),)), rule=RULE) == ()
+
+
+def test_unreachable_after_enough_tries_is_a_failure():
+    errors = tuple(signal("outer_error", n, replica=n, incarnation=1, seen_s=NOW_S - 2.0) for n in (0, 2))
+    decision = only(running(reissued_views=3, signals=errors), RULE)
+    assert decision.reason_code == "unreachable"
+    assert decision.key == "1:evict:1.1"
+
+
+def test_no_free_device_means_fewer_replicas():
+    found = signal("device_lost", node_id="n1", device_index=0)
+    assert only(running(spares=0, signals=(found,)), RULE).choice == "evict"
+
+
+def test_replicas_of_one_node_are_judged_by_their_own_devices():
+    rows = (replica(0), replica(1), replica(2, home=1))
+    found = signal("device_lost", node_id="n1", device_index=5)
+    assert decisions(running(replicas=rows, signals=(found,)), rule=RULE) == ()

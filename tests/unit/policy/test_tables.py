@@ -1,0 +1,360 @@
+"""State tables, configuration, risk, XIDs, layouts, placement, costs, deadlines."""
+
+import math
+
+import msgspec
+import pytest
+
+from controlplane.policy import states_doc
+from controlplane.policy.checkpoints import newest_trusted, skipped_corrupt
+from controlplane.policy.config import PolicyConfig, check_threshold
+from controlplane.policy.decide import RULES, claims, decide
+from controlplane.policy.errors import IllegalTransition, NoLayout, UnreachableThreshold, Unsatisfiable
+from controlplane.policy.goodput import break_even_precision, daly_ettr, replica_ettr, young_interval_s
+from controlplane.policy.ladder import backoff_s
+from controlplane.policy.layout import plan_layout
+from controlplane.policy.placement import Pool, build_pool, choose_spares, place_gang, place_replica
+from controlplane.policy.risk import WEIGHTS, RiskSample, max_reachable, risk_parts, risk_score
+from controlplane.policy.transitions import TABLES, check, is_final
+from controlplane.policy.xid import XidBucket, known_xids, look_up
+from controlplane.protocol.spec import Model, Parallelism
+from controlplane.protocol.states import CheckpointState, NodeState
+
+from .builders import CONFIG, NOW_S, checkpoint, node, pending, replica, running, signal, spec, starting
+
+# --- tables ----------------------------------------------------------------------------
+
+
+def test_every_state_has_a_row_in_its_table():
+    for name, table in TABLES.items():
+        kind = type(next(iter(table)))
+        assert set(table) == set(kind), name
+
+
+def test_every_move_leads_to_a_state_and_says_why():
+    for table in TABLES.values():
+        for moves in table.values():
+            assert all(after in table and reason for after, reason in moves.items())
+
+
+def test_no_state_moves_to_itself():
+    assert all(before not in moves for table in TABLES.values() for before, moves in table.items())
+
+
+def test_every_state_can_be_reached():
+    for name, table in TABLES.items():
+        start = next(iter(table))
+        reached, front = {start}, [start]
+        while front:
+            front = [after for before in front for after in table[before] if after not in reached]
+            reached |= set(front)
+        assert reached == set(table), name
+
+
+def test_a_legal_move_tells_its_reason():
+    assert check("job", "running", "recovering") == "a replica was lost"
+
+
+@pytest.mark.parametrize(
+    ("machine", "before", "after"),
+    [("job", "succeeded", "running"), ("replica", "evicted", "active"), ("rank", "exited", "training")],
+)
+def test_an_illegal_move_is_refused_with_the_legal_ones(machine, before, after):
+    with pytest.raises(IllegalTransition, match=f"{before} -> {after} is not allowed"):
+        check(machine, before, after)
+
+
+def test_an_unknown_state_is_refused():
+    with pytest.raises(IllegalTransition, match="no state"):
+        check("job", "asleep", "running")
+
+
+@pytest.mark.parametrize(("machine", "state", "final"), [("job", "failed", True), ("job", "pending", False)])
+def test_final_states_are_known(machine, state, final):
+    assert is_final(machine, state) is final
+
+
+def test_the_page_of_states_is_current():
+    assert states_doc.TARGET.read_text(encoding="utf-8") == states_doc.render()
+
+
+# --- configuration --------------------------------------------------------------------------
+
+
+def test_equal_policies_have_equal_versions():
+    assert PolicyConfig().version == PolicyConfig().version
+    assert PolicyConfig().version != PolicyConfig(lease_s=11.0).version
+
+
+def test_a_threshold_that_cannot_fire_is_refused_with_the_reason():
+    live = tuple(name for name in WEIGHTS if name != "errors")
+    with pytest.raises(UnreachableThreshold, match=r"highest possible score is 0\.75 .*errors"):
+        check_threshold(0.95, live)
+
+
+@pytest.mark.parametrize("threshold", [0.10, 0.30, 0.75])
+def test_a_reachable_threshold_passes(threshold):
+    check_threshold(threshold, tuple(name for name in WEIGHTS if name != "errors"))
+
+
+# --- risk ---------------------------------------------------------------------------------------
+
+
+def calm(count: int = 60, **last) -> list[RiskSample]:
+    base = {
+        "temperature_c": 60.0,
+        "memory_utilization_ratio": 0.5,
+        "errors": 0,
+        "power_w": 300.0,
+        "utilization_ratio": 0.9,
+    }
+    samples = [RiskSample(at_s=10.0 * i, **base) for i in range(count)]
+    return [*samples[:-1], msgspec.structs.replace(samples[-1], **last)]
+
+
+def test_the_weights_are_the_seeds():
+    assert sum(WEIGHTS.values()) == pytest.approx(1.0)
+    assert max_reachable(tuple(WEIGHTS)) == 1.0
+
+
+def test_a_calm_device_scores_nothing():
+    assert risk_score(calm()) == 0.0
+    assert risk_score([]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("last", "part", "value"),
+    [
+        ({"temperature_c": 77.5}, "temperature", 0.5),
+        ({"temperature_c": 120.0}, "temperature", 1.0),
+        ({"memory_utilization_ratio": 0.90}, "memory", 0.5),
+        ({"errors": 3}, "errors", 1.0),
+        ({"power_w": 322.5}, "power", 0.5),
+        ({"power_w": 277.5}, "power", 0.5),
+        ({"utilization_ratio": 0.75}, "utilization_drop", 0.5),
+        ({"temperature_c": 62.0833333}, "temp_rise", 0.5),
+    ],
+)
+def test_each_part_is_the_seeds_formula(last, part, value):
+    assert risk_parts(calm(**last))[part] == pytest.approx(value, abs=1e-3)
+
+
+def test_a_missing_reading_is_no_reading():
+    last = {
+        "temperature_c": None,
+        "memory_utilization_ratio": None,
+        "errors": None,
+        "power_w": None,
+        "utilization_ratio": None,
+    }
+    assert risk_score(calm(**last)) == 0.0
+
+
+def test_less_use_while_saving_is_no_symptom():
+    assert risk_parts(calm(utilization_ratio=0.0, training=False))["utilization_drop"] == 0.0
+
+
+def test_only_the_window_counts():
+    old = [RiskSample(at_s=0.0, utilization_ratio=1.0)] * 200
+    assert risk_parts(old + calm(utilization_ratio=0.9))["utilization_drop"] == 0.0
+
+
+# --- XIDs ------------------------------------------------------------------------------------------
+
+
+def test_every_listed_xid_has_a_verdict():
+    assert len(known_xids()) > 150
+    assert all(look_up(xid).provenance for xid in known_xids())
+
+
+@pytest.mark.parametrize(
+    ("xid", "bucket"),
+    [(79, "fatal"), (48, "fatal"), (74, "fatal"), (95, "fatal"), (31, "application"), (43, "ignore"), (63, "degraded")],
+)
+def test_the_action_decides_the_bucket(xid, bucket):
+    assert look_up(xid).bucket == bucket
+
+
+@pytest.mark.parametrize("xid", [63, 68, 69, 121])
+def test_where_the_two_disagree_both_are_told(xid):
+    verdict = look_up(xid)
+    assert "NVIDIA" in verdict.disagreement
+    assert "gpud" in verdict.disagreement
+    assert verdict.bucket is not XidBucket.FATAL
+
+
+def test_an_unlisted_xid_is_kept_and_not_acted_on():
+    assert look_up(4242).bucket is XidBucket.DEGRADED
+
+
+def test_the_sites_word_is_last():
+    verdict = look_up(79, {79: "ignore"})
+    assert (verdict.bucket, verdict.provenance) == (XidBucket.IGNORE, "site override")
+    with pytest.raises(ValueError, match="sometimes"):
+        look_up(79, {79: "sometimes"})
+
+
+# --- layouts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("devices", "dp", "idle"), [(6, 3, 0), (5, 2, 1), (4, 2, 0), (3, 1, 1), (9, 3, 3)])
+def test_tp_and_pp_are_kept_and_dp_shrinks(devices, dp, idle):
+    layout = plan_layout(spec(), devices)
+    assert (layout.parallelism.tp, layout.parallelism.pp, layout.replicas) == (1, 2, dp)
+    assert layout.idle_devices == idle
+
+
+@pytest.mark.parametrize("devices", range(1, 16))
+def test_a_re_planned_layout_divides_the_model(devices):
+    wide = spec(parallelism=Parallelism(tp=4, pp=4, dp=2), model=Model(heads=4, layers=4), nodes=16)
+    found = plan_layout(wide, devices).parallelism
+    assert wide.model.heads % found.tp == 0
+    assert wide.model.layers % found.pp == 0
+    assert found.tp * found.pp * found.dp <= devices
+
+
+def test_kv_heads_bound_tp():
+    narrow = spec(parallelism=Parallelism(tp=4, pp=1, dp=1), model=Model(heads=4, kv_heads=1, layers=3))
+    assert plan_layout(narrow, 3).parallelism.tp == 1
+
+
+def test_no_device_is_no_layout():
+    with pytest.raises(NoLayout):
+        plan_layout(spec(), 0)
+
+
+def test_min_replicas_bound_the_layout():
+    with pytest.raises(NoLayout):
+        plan_layout(spec(min_replicas=3), 2)
+
+
+# --- placement ------------------------------------------------------------------------------------------
+
+
+def pool(*nodes):
+    return build_pool(tuple(nodes), job_id="job_1")
+
+
+def test_a_replica_goes_to_one_node_when_it_fits():
+    assert {p.node_id for p in place_replica(pool(node(0, devices=1), node(1, devices=4)), 3)} == {"n1"}
+
+
+def test_a_replica_wider_than_any_node_takes_the_fullest():
+    placed = place_replica(pool(node(0, devices=1), node(1, devices=2), node(2, devices=2)), 4)
+    assert {p.node_id for p in placed} == {"n1", "n2"}
+    assert [p.rank for p in placed] == [0, 1, 2, 3]
+
+
+def test_a_gang_is_placed_whole_or_not_at_all():
+    with pytest.raises(Unsatisfiable, match="need 6 devices, 4 are free"):
+        place_gang(pool(node(0), node(1)), 3, 2)
+
+
+def test_unhealthy_devices_are_not_given():
+    sick = node(0)
+    sick = msgspec.structs.replace(
+        sick, devices=tuple(msgspec.structs.replace(d, healthy=d.index == 0) for d in sick.devices)
+    )
+    assert pool(sick).size == 1
+
+
+def test_a_reserved_node_lends_what_is_not_held():
+    held = node(0, free=False, reserved_for="job_1")
+    unheld = msgspec.structs.replace(held, devices=tuple(msgspec.structs.replace(d, held=False) for d in held.devices))
+    assert pool(held).size == 0
+    assert pool(unheld).size == 2
+    assert build_pool((unheld,), job_id="job_1", use_reserved=False).size == 0
+
+
+def test_spares_are_whole_nodes():
+    assert choose_spares(pool(node(0), node(1)), 1) == ("n0",)
+    assert choose_spares(pool(node(0), node(1)), 3) == ("n0", "n1")
+    assert choose_spares(pool(), 0) == ()
+    with pytest.raises(Unsatisfiable, match="3 spare devices"):
+        choose_spares(pool(node(0)), 3)
+
+
+def test_a_pool_shrinks_by_what_is_taken():
+    assert Pool(nodes=(("n0", (0, 1)),)).without([("n0", 0)]).nodes == (("n0", (1,)),)
+    assert Pool(nodes=(("n0", (0, 1)),)).without_nodes(["n0"]).size == 0
+
+
+def test_quarantine_keeps_a_node_out():
+    assert pool(node(0, state=NodeState.QUARANTINED)).size == 0
+
+
+# --- goodput ------------------------------------------------------------------------------------------------
+
+
+def test_young():
+    assert young_interval_s(2.0, 3600.0) == pytest.approx(120.0)
+
+
+def test_daly_at_a_large_mtbf_is_the_share_of_saves():
+    assert daly_ettr(100.0, 1.0, 10.0, 1e9) == pytest.approx(100.0 / 101.0, rel=1e-4)
+
+
+def test_replica_fault_tolerance_reproduces_the_published_points():
+    assert replica_ettr(600.0, 0.0, 0.0, 12, 1080.0) == pytest.approx(0.444, abs=0.001)
+    assert replica_ettr(180.0, 0.0, 0.0, 12, 1080.0) == pytest.approx(0.833, abs=0.001)
+    assert replica_ettr(1e9, 0.0, 0.0, 12, 1.0) == 0.0
+
+
+def test_break_even_precisions_are_those_of_the_goals():
+    assert break_even_precision(0.5, 105.0) == pytest.approx(0.005, abs=0.001)
+    assert break_even_precision(11.0, 31.0) == pytest.approx(0.26, abs=0.005)
+
+
+def test_trust_comes_before_newness():
+    found = (checkpoint(10), checkpoint(20, CheckpointState.CORRUPT), checkpoint(30, CheckpointState.WRITING))
+    assert newest_trusted(found).step == 10
+    assert [fact.step for fact in skipped_corrupt(found)] == [20]
+    assert newest_trusted(()) is None
+
+
+# --- decide -----------------------------------------------------------------------------------------------------
+
+
+def dead(index: int, number: int = 1):
+    return signal("rank_exit", number, replica=index, incarnation=1, rank=0, value=1.0)
+
+
+def test_decide_is_a_function():
+    world = running(signals=(dead(1),))
+    assert decide(world, CONFIG) == decide(world, CONFIG)
+
+
+def test_two_decisions_of_a_plan_never_touch_the_same_thing():
+    error = signal("outer_error", 2, replica=0, incarnation=1, seen_s=NOW_S - 5.0)
+    fault = signal("xid", 3, node_id="n1", device_index=0, value=79.0)
+    plan = decide(running(signals=(dead(1), error, fault)), CONFIG)
+    seen: set[str] = set()
+    for decision in plan.decisions:
+        assert not claims(decision) & seen
+        seen |= claims(decision)
+
+
+def test_rules_have_their_files_names():
+    assert all(rule.__module__.rsplit(".", 1)[-1] == name for name, rule, _ in RULES)
+
+
+def test_a_change_asks_for_a_look_soon_and_calm_for_none():
+    assert decide(running(signals=(dead(1),)), CONFIG).next_look_s == NOW_S + CONFIG.follow_up_s
+    assert decide(running(), CONFIG).next_look_s is None
+
+
+def test_a_waiting_job_is_looked_at_again():
+    waits = pending(nodes=())
+    assert decide(waits, CONFIG).next_look_s == NOW_S + CONFIG.capacity_retry_s
+
+
+def test_every_deadline_is_ahead():
+    late = starting(replicas=tuple(replica(i, joined_ranks=0, state="forming", state_since_s=NOW_S) for i in range(3)))
+    assert decide(late, CONFIG).next_look_s > NOW_S
+    assert decide(running(install=None, view_since_s=NOW_S), CONFIG).next_look_s == NOW_S + CONFIG.flush_timeout_s
+
+
+@pytest.mark.parametrize(("failed", "pause_s"), [(0, 0.0), (1, 2.0), (2, 4.0), (5, 32.0), (6, 60.0), (99, 60.0)])
+def test_the_pause_before_a_start_doubles_and_ends(failed, pause_s):
+    assert backoff_s(replica(0, failed_starts=failed), CONFIG) == pause_s
+    assert math.isfinite(pause_s)

@@ -1,0 +1,198 @@
+"""The linter finds every fault at once, says where, and never falls over."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.protocol.spec_checks import Ground
+from controlplane.protocol.spec_lint import effective, lint
+from controlplane.protocol.spec_text import parse_yaml
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+
+GOOD: dict[str, Any] = {
+    "apiVersion": "holdfast/v1",
+    "kind": "TrainJob",
+    "metadata": {"name": "gpt"},
+    "spec": {
+        "resources": {"nodes": 4, "gpus_per_node": 2, "min_replicas": 1, "spares": {"gpus": 2}},
+        "parallelism": {"tp": 1, "pp": 2, "dp": 4},
+        "model": {"layers": 4, "hidden": 64, "heads": 4, "kv_heads": 2, "vocab_size": 256},
+        "training": {"steps": 100, "global_batch": 12, "micro_batch": 1},
+        "checkpoint": {"interval_steps": 10, "keep": 2},
+        "env": {"NCCL_DEBUG": "WARN"},
+    },
+}
+
+# pointer of the field to set, its faulty value, pointer at which the fault must be told
+SEEDED: list[tuple[str, object, str]] = [
+    ("/metadata/name", "Not A Name", "/metadata/name"),
+    ("/metadata/name", "a" * 64, "/metadata/name"),
+    ("/metadata/name", "ends-", "/metadata/name"),
+    ("/metadata/name", "ge\u0301nie", "/metadata/name"),
+    ("/metadata/name", None, "/metadata/name"),
+    ("/apiVersion", "v2", "/apiVersion"),
+    ("/spec/nodes", 3, "/spec/nodes"),
+    ("/spec/resources/nodes", 0, "/spec/resources/nodes"),
+    ("/spec/resources/nodes", True, "/spec/resources/nodes"),
+    ("/spec/resources/nodes", "4", "/spec/resources/nodes"),
+    ("/spec/resources/nodes", 10**400, "/spec/resources/nodes"),
+    ("/spec/resources/nodes", 2.5, "/spec/resources/nodes"),
+    ("/spec/resources/min_replicas", 5, "/spec/resources/min_replicas"),
+    ("/spec/resources/spares/gpus", 1, "/spec/resources/spares/gpus"),
+    ("/spec/resources/spares/gpus", -1, "/spec/resources/spares/gpus"),
+    ("/spec/parallelism/dp", 3, "/spec/parallelism/dp"),
+    ("/spec/parallelism/dp", "many", "/spec/parallelism/dp"),
+    ("/spec/parallelism/cp", 2, "/spec/parallelism/cp"),
+    ("/spec/parallelism/ep", 4, "/spec/parallelism/ep"),
+    ("/spec/model/layers", 5, "/spec/model/layers"),
+    ("/spec/model/hidden", 66, "/spec/model/hidden"),
+    ("/spec/model/kv_heads", 3, "/spec/model/heads"),
+    ("/spec/training/global_batch", 3, "/spec/training/global_batch"),
+    ("/spec/training/micro_batch", 5, "/spec/training/global_batch"),
+    ("/spec/training/learning_rate", float("nan"), "/spec/training/learning_rate"),
+    ("/spec/training/learning_rate", float("inf"), "/spec/training/learning_rate"),
+    ("/spec/training/min_learning_rate", 1.0, "/spec/training/min_learning_rate"),
+    ("/spec/training/warmup_steps", 100, "/spec/training/warmup_steps"),
+    ("/spec/training/dtype", "fp8", "/spec/training/dtype"),
+    ("/spec/training/data", "../etc/passwd", "/spec/training/data"),
+    ("/spec/checkpoint/interval_steps", 0, "/spec/checkpoint/interval_steps"),
+    ("/spec/checkpoint/keep", 0, "/spec/checkpoint/keep"),
+    ("/spec/checkpoint/dir", "relative/dir", "/spec/checkpoint/dir"),
+    ("/spec/checkpoint/async", "yes", "/spec/checkpoint/async"),
+    ("/spec/checkpoint/emergency", {"deadline_s": 500.0}, "/spec/checkpoint/emergency/deadline_s"),
+    ("/spec/resiliency", {"risk": {"threshold": 0.95}}, "/spec/resiliency/risk/threshold"),
+    ("/spec/resiliency", {"timeouts": {"silence_s": 0}}, "/spec/resiliency/timeouts/silence_s"),
+    ("/spec/resiliency", {"timeouts": {"step_s": -1.0}}, "/spec/resiliency/timeouts/step_s"),
+    ("/spec/resiliency", {"timeouts": {"step_s": 1.0}}, "/spec/resiliency/timeouts/step_s"),
+    ("/spec/resiliency", {"budget": {"max_restarts": 1}}, "/spec/resiliency/budget/restarts_per_window"),
+    ("/spec/resiliency", {"mode": "yolo"}, "/spec/resiliency/mode"),
+    ("/spec/scheduling", {"priority": 1001}, "/spec/scheduling/priority"),
+    ("/spec/scheduling", "urgent", "/spec/scheduling"),
+    ("/spec/env/BAD", "line\nbreak", "/spec/env/BAD"),
+    ("/spec/env/1X", "x", "/spec/env/1X"),
+    ("/spec/env/HOLDFAST_SOCKET", "/tmp/x", "/spec/env/HOLDFAST_SOCKET"),
+    ("/spec/env", {f"K{i}": "" for i in range(129)}, "/spec/env"),
+    ("/spec/entrypoint", "python train.py", "/spec/entrypoint"),
+    ("/spec/entrypoint", [], "/spec/entrypoint"),
+    ("/spec/entrypoint", ["python", 3], "/spec/entrypoint/1"),
+]
+
+
+def broken(*faults: tuple[str, object]) -> dict[str, Any]:
+    """GOOD with each (pointer, value) set."""
+    document = copy.deepcopy(GOOD)
+    for pointer, value in faults:
+        *path, last = pointer.split("/")[1:]
+        section = document
+        for token in path:
+            section = section.setdefault(token, {})
+        section[last] = value
+    return document
+
+
+def pointers(document: object) -> list[str]:
+    return [fault.pointer for fault in lint(document).faults]
+
+
+def test_a_sound_spec_has_no_faults_and_keeps_what_was_written() -> None:
+    result = lint(GOOD)
+    assert result.faults == ()
+    assert result.spec is not None
+    assert result.spec.spec.resources.nodes == 4
+    assert "/spec/training/seed" in result.defaults
+    assert "/spec/resources/nodes" not in result.defaults
+
+
+@pytest.mark.parametrize(("where", "value", "told_at"), SEEDED, ids=[f"{w}={str(v)[:20]}" for w, v, _ in SEEDED])
+def test_each_seeded_fault_is_told_at_its_pointer_with_a_fix(where: str, value: object, told_at: str) -> None:
+    result = lint(broken((where, value)))
+    assert told_at in [fault.pointer for fault in result.faults]
+    assert result.spec is None
+    assert all(fault.message and fault.fix for fault in result.faults)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(SEEDED), st.sampled_from(SEEDED))
+def test_two_faults_in_different_sections_are_both_told(
+    one: tuple[str, object, str], other: tuple[str, object, str]
+) -> None:
+    first, second = one[0].split("/")[:3], other[0].split("/")[:3]
+    if first == second or {"resources", "parallelism", "model", "training"} >= {first[-1], second[-1]}:
+        return  # sections that are checked against one another: one fault may hide the other
+    told = pointers(broken(one[:2], other[:2]))
+    assert one[2] in told or one[2].startswith(other[0])
+    assert other[2] in told or other[2].startswith(one[0])
+
+
+def test_missing_required_fields_are_all_told() -> None:
+    assert pointers({}) == ["/metadata/name", "/spec/resources/nodes", "/spec/resources/gpus_per_node"]
+
+
+def test_an_unknown_field_names_the_nearest_known_one() -> None:
+    result = lint(broken(("/spec/resources/gpu_per_node", 2)))
+    assert [(f.pointer, f.fix) for f in result.faults] == [
+        ("/spec/resources/gpu_per_node", "did you mean 'gpus_per_node'?")
+    ]
+
+
+def test_layout_that_leaves_devices_idle_is_refused() -> None:
+    document = broken(("/spec/parallelism", {"tp": 1, "pp": 3, "dp": "auto"}), ("/spec/model/layers", 6))
+    assert "/spec/parallelism" in pointers(document)
+
+
+def test_one_mistake_in_the_layout_is_told_once() -> None:
+    assert pointers(broken(("/spec/parallelism/pp", "two"))) == ["/spec/parallelism/pp"]
+
+
+def test_a_threshold_is_judged_by_what_the_fleet_can_reach() -> None:
+    document = broken(("/spec/resiliency", {"risk": {"threshold": 0.95}}))
+    assert lint(document).spec is None
+    assert lint(document, Ground(reachable_risk=1.0)).spec is not None
+
+
+def test_effective_spec_is_complete_and_lints_clean_again() -> None:
+    first = lint(GOOD)
+    assert first.spec is not None
+    again = lint(effective(first.spec))
+    assert again.spec == first.spec
+    assert again.defaults == ()
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_shipped_examples_are_sound(path: Path) -> None:
+    assert lint(parse_yaml(path.read_bytes())).faults == ()
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.dates(),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10) | st.integers(), inner, max_size=5)
+    ),
+    max_leaves=20,
+)
+SECTIONS = ["resources", "parallelism", "model", "training", "checkpoint", "resiliency", "scheduling", "env"]
+SECTIONS += ["entrypoint"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(anything)
+def test_never_raises_on_arbitrary_documents(document: object) -> None:
+    result = lint(document)
+    assert (result.spec is None) == bool(result.faults)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.sampled_from(SECTIONS), anything, max_size=5))
+def test_never_raises_when_known_sections_hold_anything(spec: dict[str, object]) -> None:
+    result = lint({"metadata": {"name": "x"}, "spec": {**GOOD["spec"], **spec}})
+    assert (result.spec is None) == bool(result.faults)
+
+
+def test_the_list_of_faults_is_bounded() -> None:
+    document = broken(("/spec/env", {f"{i} x": i for i in range(128)}), *((f"/spec/k{i}", 1) for i in range(500)))
+    assert len(lint(document).faults) <= 200

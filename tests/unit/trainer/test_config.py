@@ -1,0 +1,56 @@
+"""A job that Megatron could not run is refused before Megatron sees it."""
+
+import msgspec
+import pytest
+
+from controlplane.protocol.launch import TrainerConfig
+from controlplane.protocol.spec import Checkpoint, Model, Parallelism, Training
+from trainer.config import FORK_RANK_VARIABLE, check, fork_from_environment, store_address
+from trainer.errors import ConfigInvalid
+from trainer.exits import ExitCode
+
+GOOD = TrainerConfig(
+    model=Model(),
+    parallelism=Parallelism(tp=2, pp=2),
+    training=Training(),
+    checkpoint=Checkpoint(),
+    checkpoint_dir="checkpoints",
+    replicas=2,
+    store="10.0.0.1:29500",
+)
+
+
+def test_a_good_configuration_passes() -> None:
+    check(GOOD, 4)
+    assert store_address(GOOD) == ("10.0.0.1", 29500)
+
+
+@pytest.mark.parametrize(
+    ("changes", "world_size", "said"),
+    [
+        ({"parallelism": Parallelism(cp=2)}, 1, "cp and .ep"),
+        ({}, 3, "is not tp*pp"),
+        ({"model": Model(layers=3)}, 4, "must divide by pp"),
+        ({"model": Model(heads=3, hidden=63)}, 4, "must divide by tp"),
+        ({"model": Model(vocab_size=128)}, 4, "tokens are bytes"),
+        ({"training": Training(global_batch=5, micro_batch=2)}, 4, "micro_batch"),
+        ({"training": Training(steps=5)}, 4, "warmup_steps"),
+        ({"store": "nowhere"}, 4, "host:port"),
+    ],
+)
+def test_faults_are_named(changes: dict[str, object], world_size: int, said: str) -> None:
+    with pytest.raises(ConfigInvalid, match=said.replace("*", r"\*")) as caught:
+        check(msgspec.structs.replace(GOOD, **changes), world_size)
+    assert caught.value.exit_code is ExitCode.DO_NOT_REQUEUE
+
+
+def test_all_faults_are_named_at_once() -> None:
+    broken = msgspec.structs.replace(GOOD, checkpoint_dir="", replicas=0)
+    with pytest.raises(ConfigInvalid, match=r"replicas.*checkpoint_dir"):
+        check(broken, 4)
+
+
+@pytest.mark.parametrize("environment", [{}, {FORK_RANK_VARIABLE: "{"}])
+def test_a_spawned_rank_without_its_order_says_so(environment: dict[str, str]) -> None:
+    with pytest.raises(ConfigInvalid, match=FORK_RANK_VARIABLE):
+        fork_from_environment(environment)

@@ -1,0 +1,137 @@
+"""A checkpoint is what its marker says, byte for byte, or it is none."""
+
+from pathlib import Path
+
+import pytest
+
+from trainer.checkpoint import manifest
+from trainer.checkpoint.fence import Fence
+from trainer.checkpoint.retention import Found, plan, prune
+
+ROOT = Path("root")
+
+
+def checkpoint(root: Path, step: int, epoch: int = 1, *, commit: bool = True) -> Path:
+    path = root / manifest.directory_name(step, epoch)
+    (path / "sub").mkdir(parents=True)
+    (path / "__0_0.distcp").write_bytes(b"shard" * 100)
+    (path / "sub" / "common.pt").write_bytes(b"common")
+    if commit:
+        content = manifest.Manifest(
+            job_id="job",
+            attempt=1,
+            epoch=epoch,
+            step=step,
+            kind="interval",
+            layout=manifest.Layout(1, 2, 3),
+            consumed_samples=step * 12,
+            files=manifest.describe_files(path),
+        )
+        manifest.write_marker(path, content)
+    return path
+
+
+def test_an_unharmed_checkpoint_verifies(tmp_path: Path) -> None:
+    verdict = manifest.verify(checkpoint(tmp_path, 10))
+    assert verdict.ok
+    assert verdict.manifest is not None
+    assert verdict.manifest.total_bytes == 506
+
+
+def test_no_marker_no_checkpoint(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path, 10, commit=False)
+    assert not manifest.verify(path).ok
+    assert manifest.newest_complete(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda p: (p / "__0_0.distcp").write_bytes(b"shard" * 99), "495 bytes, not 500"),
+        (lambda p: (p / "__0_0.distcp").write_bytes(b"sharD" * 100), "content differs"),
+        (lambda p: (p / "sub" / "common.pt").unlink(), "No such file"),
+    ],
+)
+def test_harm_is_found_and_named(tmp_path: Path, harm: object, said: str) -> None:
+    path = checkpoint(tmp_path, 10)
+    harm(path)
+    verdict = manifest.verify(path)
+    assert not verdict.ok
+    assert said in verdict.faults[0]
+
+
+def test_a_torn_marker_is_no_marker(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path, 10)
+    marker = path / manifest.MARKER
+    marker.write_bytes(marker.read_bytes()[:-20])
+    assert manifest.read_marker(path) is None
+
+
+def test_a_marker_may_not_point_outside(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path, 10)
+    (tmp_path / "secret").write_bytes(b"x")
+    found = manifest.read_marker(path)
+    assert found is not None
+    entry = manifest.FileEntry("../secret", 1, "00")
+    content = manifest.Manifest(**{f: getattr(found, f) for f in found.__struct_fields__} | {"files": (entry,)})
+    manifest.write_marker(path, content)
+    assert manifest.verify(path).faults == ("../secret: outside the checkpoint",)
+
+
+def test_newest_is_by_step_then_epoch(tmp_path: Path) -> None:
+    for step, epoch in ((10, 1), (20, 1), (20, 3), (9, 4)):
+        checkpoint(tmp_path, step, epoch)
+    checkpoint(tmp_path, 30, 5, commit=False)
+    assert [(m.step, m.epoch) for _, m in manifest.list_complete(tmp_path)] == [(20, 3), (20, 1), (10, 1), (9, 4)]
+
+
+def test_the_digest_follows_the_content(tmp_path: Path) -> None:
+    one, other = (manifest.read_marker(checkpoint(tmp_path, step)) for step in (10, 11))
+    assert one is not None
+    assert other is not None
+    assert one.digest != other.digest
+    assert manifest.read_marker(tmp_path / "step_00000010-e1") == one
+
+
+def test_names_are_parsed_strictly() -> None:
+    assert manifest.parse_name("step_00000120-e7") == (120, 7)
+    assert [manifest.parse_name(name) for name in ("step_1-e7", "FENCE", "step_00000001-e7.old")] == [None] * 3
+
+
+def test_retention_keeps_the_newest_and_never_the_last_to_go() -> None:
+    found = [Found(ROOT / str(step), step, 1, complete=True) for step in (10, 20, 30)]
+    assert plan(found, keep=2, epoch=1) == [ROOT / "10"]
+    assert plan(found[:1], keep=0, epoch=1) == []
+
+
+def test_retention_takes_torsos_of_earlier_epochs_only() -> None:
+    found = [
+        Found(ROOT / "torso", 10, 1, complete=False),
+        Found(ROOT / "running", 15, 2, complete=False),
+        Found(ROOT / "newest", 20, 2, complete=True),
+    ]
+    assert plan(found, keep=3, epoch=2) == [ROOT / "torso"]
+    assert plan(found[:2], keep=3, epoch=2) == []
+
+
+def test_pruning_leaves_what_it_keeps_whole(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        checkpoint(tmp_path, step)
+    prune(tmp_path, keep=1, epoch=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00000030-e1"]
+    assert manifest.verify(tmp_path / "step_00000030-e1").ok
+
+
+def test_the_fence_refuses_older_epochs_and_attempts(tmp_path: Path) -> None:
+    fence = Fence(tmp_path)
+    assert fence.allows(1, 1)
+    fence.raise_to(1, 5)
+    assert [fence.allows(1, 4), fence.allows(1, 5), fence.allows(2, 1)] == [False, True, True]
+
+
+def test_a_late_writer_cannot_lower_the_fence(tmp_path: Path) -> None:
+    fence = Fence(tmp_path)
+    fence.raise_to(2, 9)
+    fence.raise_to(2, 3)
+    fence.raise_to(1, 99)
+    assert fence.current() == (2, 9)
