@@ -1,0 +1,1 @@
+"""One script per goal; each prints a table and writes JSON under benchmarks/results/."""

@@ -1,0 +1,44 @@
+"""`python -m benchmarks` lists the benchmarks; `python -m benchmarks g7 [options]` runs one.
+
+Each prints a table and writes benchmarks/results/<goal>.json.
+"""
+
+import importlib
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+BENCHMARKS = {
+    "g3": ("benchmarks.g3_ettr", "ETTR of real ranks under one SIGKILL a minute"),
+    "g4": ("benchmarks.g4_detection", "fault to confirmed in the backend"),
+    "g7": (
+        "benchmarks.g7_stall",
+        "survivors' stall, steps lost, time to full strength; peers beside us",
+    ),
+    "g11": ("benchmarks.agent_cost", "what the agent costs its node"),
+    "clone": ("benchmarks.clone_to_page", "from git clone to a running job on the page"),
+}
+
+
+def leave(number: int, _frame: FrameType | None) -> NoReturn:
+    """A signal to stop ends the benchmark the ordinary way, so that its processes end too."""
+    raise SystemExit(128 + number)
+
+
+def main(argv: list[str]) -> int:
+    """Exit code of the benchmark; 2 for a name that is none."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(__doc__)
+        for name, (_module, what) in BENCHMARKS.items():
+            print(f"  {name:6} {what}")
+        return 0
+    if argv[0] not in BENCHMARKS:
+        print(f"no benchmark {argv[0]!r}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, leave)
+    return int(importlib.import_module(BENCHMARKS[argv[0]][0]).main(argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
