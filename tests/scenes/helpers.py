@@ -1,6 +1,10 @@
 """Questions that several scenes ask."""
 
+import contextlib
 import itertools
+import os
+import signal
+from collections.abc import Iterable
 from typing import Any
 
 from controlplane.demo.driver import Driver
@@ -40,6 +44,13 @@ def live_ranks(driver: Driver, job_id: str) -> dict[tuple[int, int], dict[str, A
 def pids(driver: Driver, job_id: str) -> dict[tuple[int, int], int]:
     """(replica, rank) -> pid of the current incarnations."""
     return {key: rank["pid"] for key, rank in live_ranks(driver, job_id).items()}
+
+
+def kill_all(ranks: Iterable[int]) -> None:
+    """SIGKILL for each; the ranks of a replica may be gone as soon as the first of them is."""
+    for pid in ranks:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def incidents(driver: Driver, job_id: str) -> list[dict[str, Any]]:

@@ -1,7 +1,5 @@
 """An overheating device, and a fleet that runs out of spares: scenes 3 and 4."""
 
-import os
-import signal
 from typing import Any
 
 import pytest
@@ -13,6 +11,7 @@ from tests.scenes.helpers import (
     assert_no_step_missing,
     cancel,
     incidents,
+    kill_all,
     live_ranks,
     pids,
     submit_and_train,
@@ -82,8 +81,7 @@ def test_when_the_last_replica_dies_the_job_restarts_from_the_newest_trusted_che
     assert checkpoints, "nothing to restart from"
     attempt = driver.get(f"/jobs/{job_id}")["attempt"]
 
-    for pid in pids(driver, job_id).values():
-        os.kill(pid, signal.SIGKILL)
+    kill_all(pids(driver, job_id).values())
 
     def restarted() -> dict[str, Any] | None:
         job = driver.get(f"/jobs/{job_id}")
@@ -113,8 +111,7 @@ def test_with_too_few_devices_it_restarts_with_another_layout(ring: Ring) -> Non
     for node in driver.items("/nodes"):
         if node["id"] != keep and node["state"] == "ready":
             driver.post(f"/nodes/{node['id']}:cordon", {"reason": "only one node may be used"})
-    for pid in pids(driver, job_id).values():
-        os.kill(pid, signal.SIGKILL)
+    kill_all(pids(driver, job_id).values())
 
     def relaid() -> dict[str, Any] | None:
         newest = max(driver.get(f"/jobs/{job_id}")["attempts"], key=lambda a: a["number"])

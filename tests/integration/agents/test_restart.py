@@ -75,7 +75,7 @@ async def test_sigterm_says_goodbye_and_leaves_ranks_running(server: Server, age
 
 async def test_samples_of_an_outage_are_told_afterwards_with_their_age(server: Server, agent: AgentProcess) -> None:
     pids = await running_replica(server)
-    command = await server.send(InjectLinkFault(1.5))
+    command = await server.send(InjectLinkFault(3.0))  # samples come once a second: two rounds at least
     assert (await server.done(command)).state == "succeeded"
     await server.until(lambda: len(server.hellos) == 2)
     aged = await server.until(lambda: [f for f in server.frames if f.age_s > 1.0 and f.devices])
