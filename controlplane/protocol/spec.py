@@ -43,30 +43,57 @@ class Resources(_Spec):
 
 
 class Parallelism(_Spec):
-    """Layout inside one replica. `dp` is the number of replicas; "auto" derives it
-    as nodes * gpus_per_node / (tp * pp * cp)."""
+    """Layout inside one replica: tp x pp x cp x `replica_dp` ranks, where `replica_dp` is
+    Megatron's own data parallelism inside the replica. `vp` model chunks a pipeline
+    stage (interleaved schedule); `ep` spreads a MoE's experts over the data-parallel
+    ranks. `dp` is the number of replicas; "auto" derives it from the devices."""
 
     tp: int = 1
     pp: int = 1
+    vp: int = 1
     cp: int = 1
     ep: int = 1
+    replica_dp: int = 1
+    sequence_parallel: bool = False
+    distributed_optimizer: bool = False
     dp: int | Literal["auto"] = "auto"
 
 
 class Model(_Spec):
-    """A Megatron-core GPT. `sequence_length` and `vocab_size` in tokens."""
+    """A Megatron-core model. `sequence_length` and `vocab_size` in tokens. `preset` names
+    a published size; fields that are given as well win over it. `ffn_hidden` None means
+    4 x hidden. `experts` and `experts_per_token` count for the family "moe" only."""
 
+    family: Literal["gpt", "bert", "moe"] = "gpt"
+    preset: str | None = None
     layers: int = 4
     hidden: int = 64
     heads: int = 4
     kv_heads: int | None = None
+    ffn_hidden: int | None = None
+    experts: int = 8
+    experts_per_token: int = 2
     sequence_length: int = 64
     vocab_size: int = 256
 
 
+class Numerics(_Spec):
+    """Megatron-core's re-run state machine and what it looks for. `spike_factor`: a loss
+    so many times the largest seen is a spike. `rerun` "validate_results" computes a
+    suspect step again; "report_determinism_stats" computes every step twice."""
+
+    rerun: Literal["disabled", "validate_results", "report_determinism_stats"] = "disabled"
+    check_nan: bool = True
+    check_spike: bool = False
+    spike_factor: float = 10.0
+
+
 class Training(_Spec):
     """`global_batch` and `micro_batch` in samples; `steps` optimizer steps.
-    `data` is a file of text (bytes are tokens); None means the shipped text.
+    `data` is a file of text (bytes are tokens) or the prefix of an indexed dataset; None
+    means the shipped text. `batch_mode` when a replica is away: "redistribute" shares its
+    micro-batches out and keeps the global batch, "spares" keeps each replica's share and
+    lets replicas in excess of `min_replicas` stand by with weight zero.
     `step_delay_s` slows each micro-batch down, for demos of tiny models."""
 
     steps: int = 200
@@ -80,8 +107,10 @@ class Training(_Spec):
     seed: int = 1234
     dtype: Literal["fp32", "bf16"] = "fp32"
     data: str | None = None
+    batch_mode: Literal["redistribute", "spares"] = "redistribute"
     hash_every_steps: int = 1
     step_delay_s: float = 0.0
+    numerics: Numerics = Numerics()
 
 
 class EmergencyCheckpoint(_Spec):
@@ -93,8 +122,21 @@ class EmergencyCheckpoint(_Spec):
     deadline_s: float = 60.0
 
 
+class LocalTier(_Spec):
+    """Frequent saves on the nodes' own disks. `dir` None: no such tier. Every
+    `interval_steps` each node keeps its ranks' state and `copies` other nodes keep a copy
+    (a node that is lost takes nothing with it)."""
+
+    dir: str | None = None
+    interval_steps: int = 10
+    copies: int = 1
+    keep: int = 2
+
+
 class Checkpoint(_Spec):
-    """`dir` None means a directory the control plane chooses."""
+    """`dir` is a path that is the same on every node, or an s3:// or gs:// address;
+    None means a directory the control plane chooses. `restore_test` loads a verified
+    checkpoint in a process of its own before it counts as restore-tested."""
 
     dir: str | None = None
     interval_steps: int = 50
@@ -102,6 +144,8 @@ class Checkpoint(_Spec):
     format: Literal["torch_dist"] = "torch_dist"
     asynchronous: bool = msgspec.field(default=True, name="async")
     emergency: EmergencyCheckpoint = EmergencyCheckpoint()
+    local: LocalTier = LocalTier()
+    restore_test: bool = False
 
 
 class RiskTrigger(_Spec):
@@ -132,6 +176,40 @@ class Budget(_Spec):
     max_no_progress: int = 3
 
 
+class Stragglers(_Spec):
+    """Scores every `interval_s`: `relative` to the fastest rank, `individual` to the rank's
+    own best; 1 is as fast as ever, below the threshold is a straggler."""
+
+    interval_s: float = 300.0
+    relative: bool = True
+    individual: bool = True
+    relative_threshold: float = 0.7
+    individual_threshold: float = 0.7
+
+
+class FaultSchedule(_Spec):
+    """Faults a job injects into itself, for rehearsals; needs `allow_faults`. One fault of
+    `kind` after `delay_s` + U(0, 0.2) x `delay_s` of training, `times` times in all.
+    `rank` -1: any rank of any replica, chosen by the job's seed."""
+
+    kind: Literal[
+        "none",
+        "random",
+        "rank_killed",
+        "rank_hung",
+        "slow",
+        "nan",
+        "exception",
+        "abort",
+        "segfault",
+        "gil_lock",
+        "communication",
+    ] = "none"
+    delay_s: float = 60.0
+    rank: int = -1
+    times: int = 1
+
+
 class Resiliency(_Spec):
     """How far automation may go for this job, and when it acts."""
 
@@ -141,6 +219,8 @@ class Resiliency(_Spec):
     budget: Budget = Budget()
     allow_relayout: bool = True
     allow_faults: bool = False
+    stragglers: Stragglers = Stragglers()
+    faults: FaultSchedule = FaultSchedule()
 
 
 class Scheduling(_Spec):
@@ -176,8 +256,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 def ranks_per_replica(parallelism: Parallelism) -> int:
-    """TP x PP x CP."""
-    return parallelism.tp * parallelism.pp * parallelism.cp
+    """TP x PP x CP x the data parallelism inside the replica."""
+    return parallelism.tp * parallelism.pp * parallelism.cp * parallelism.replica_dp
 
 
 def replica_count(spec: TrainSpec) -> int:

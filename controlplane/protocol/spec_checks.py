@@ -17,7 +17,12 @@ from controlplane.protocol.spec_limits import RESERVED_ENV_PREFIX
 # passes what its own fleet can reach.
 REACHABLE_RISK_WITHOUT_ERRORS = 0.75
 
-_LAYOUT = ("/spec/parallelism/tp", "/spec/parallelism/pp", "/spec/parallelism/cp")
+_LAYOUT = (
+    "/spec/parallelism/tp",
+    "/spec/parallelism/pp",
+    "/spec/parallelism/cp",
+    "/spec/parallelism/replica_dp",
+)
 _DEVICES = ("/spec/resources/nodes", "/spec/resources/gpus_per_node")
 _BATCH = ("/spec/training/global_batch", "/spec/training/micro_batch")
 
@@ -38,14 +43,6 @@ class Ground(msgspec.Struct, frozen=True):
 
 
 Check = Callable[[TrainSpec, Ground], Iterator[Fault]]
-
-
-def check_release(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """What the format knows and this release does not do."""
-    reason = "this release trains with tensor, pipeline and data parallelism only"
-    for name, value in (("cp", spec.parallelism.cp), ("ep", spec.parallelism.ep)):
-        if value > 1:
-            yield Fault(f"/spec/parallelism/{name}", f"{name} = {value}: {reason}", f"set {name} to 1")
 
 
 def check_devices(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
@@ -245,11 +242,39 @@ def _at(spec: TrainSpec, pointer: str) -> int | None:
     return value
 
 
+def _unreleased(pointer: str, default: object) -> tuple[Check, tuple[str, ...]]:
+    """The check that a field the format knows, but this release does not act on, is left alone."""
+
+    def check(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+        value: object = spec
+        for name in pointer.split("/")[2:]:
+            value = getattr(value, name)
+        if value != default:
+            name = pointer.rpartition("/")[2]
+            yield Fault(pointer, f"{name} = {value!r} is not in this release", f"leave it out ({default!r})")
+
+    return check, (pointer,)
+
+
 _TP, _PP = "/spec/parallelism/tp", "/spec/parallelism/pp"
 _TIMEOUTS = "/spec/resiliency/timeouts"
 
 CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
-    (check_release, ("/spec/parallelism/cp", "/spec/parallelism/ep")),
+    _unreleased("/spec/parallelism/cp", 1),
+    _unreleased("/spec/parallelism/ep", 1),
+    _unreleased("/spec/parallelism/vp", 1),
+    _unreleased("/spec/parallelism/replica_dp", 1),
+    _unreleased("/spec/parallelism/sequence_parallel", False),
+    _unreleased("/spec/parallelism/distributed_optimizer", False),
+    _unreleased("/spec/model/family", "gpt"),
+    _unreleased("/spec/model/preset", None),
+    _unreleased("/spec/model/ffn_hidden", None),
+    _unreleased("/spec/training/batch_mode", "redistribute"),
+    _unreleased("/spec/training/numerics/rerun", "disabled"),
+    _unreleased("/spec/training/numerics/check_spike", False),
+    _unreleased("/spec/checkpoint/local/dir", None),
+    _unreleased("/spec/checkpoint/restore_test", False),
+    _unreleased("/spec/resiliency/faults/kind", "none"),
     (check_devices, (*_LAYOUT, *_DEVICES, "/spec/parallelism/dp")),
     # Every shard of the model has the same shape.
     _divisible("/spec/model/hidden", "/spec/model/heads"),
