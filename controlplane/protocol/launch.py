@@ -54,7 +54,9 @@ class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """This node's part of one replica. `world_size` is TP*PP*CP; `ranks` are the ones
     to start here. Older incarnations of (job, replica) and older attempts of the job
-    on this node are killed first. `entrypoint` None means the rank host."""
+    on this node are killed first. `entrypoint` None means the rank host.
+    `step_floor_s` None: the step timeout is given; else the agent may tighten it to what
+    the rank's own steps teach, not below this."""
 
     job_id: str
     job_name: str
@@ -68,6 +70,7 @@ class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     entrypoint: tuple[str, ...] | None = None
     env: dict[str, str] = {}
     step_timeout_s: float = 60.0
+    step_floor_s: float | None = None
     setup_timeout_s: float = 600.0
     checkpoint_timeout_s: float = 420.0
     out_of_section_timeout_s: float = 300.0

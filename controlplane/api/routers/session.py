@@ -1,6 +1,5 @@
 """Signing in and out, who I am, API tokens, and the version."""
 
-
 from django.conf import settings
 from django.contrib.auth import authenticate, login, logout
 from django.contrib.auth.models import User
