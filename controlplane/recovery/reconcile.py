@@ -3,6 +3,8 @@
 Level-triggered: it reads the world, not the event that rang. Called by Celery (fast), by
 the sentinel (the net) and by tests; the job's row lock makes any number of callers one.
 
+0. Look without the lock: most bells tell nothing that asks for a decision. Rows that change
+   under this look ring again after their commit, so that what it missed is seen next time.
 1. Lock the job; end an attempt whose processes are all gone.
 2. Load the snapshot, decide, apply each decision that was not made before.
 3. Again, up to MAX_PASSES, as one decision may make the next possible.
@@ -20,11 +22,11 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
 from controlplane.policy.errors import PolicyError
 from controlplane.policy.plan import Decision, PlaceAttempt, Plan
-from controlplane.protocol.states import JobState
+from controlplane.protocol.states import AttemptState, JobState
 from controlplane.recovery.apply import already_taken, apply_decision, settle_stopping
 from controlplane.recovery.load import load_snapshot
 from controlplane.runtime import events, metrics
-from controlplane.runtime.clock import after, from_s, now_s
+from controlplane.runtime.clock import after, from_s, now, now_s
 from controlplane.runtime.errors import Conflict
 from controlplane.runtime.locks import lock_fleet, lock_row, retrying
 from controlplane.runtime.logs import get
@@ -42,13 +44,32 @@ _log = get(__name__)
 def reconcile_job(job_id: str) -> int:
     """Returns how many decisions were made. A broken job is put off and stalls no other."""
     try:
-        return retrying(lambda: _reconcile(job_id), f"reconcile {job_id}")
+        return 0 if _nothing_to_decide(job_id) else retrying(lambda: _reconcile(job_id), f"reconcile {job_id}")
     except Exception:
         # One of the two catch-alls (style.md): the fault is recorded, the job is looked at later.
         _log.exception("reconcile failed", job_id=job_id)
         metrics.DECISIONS.labels(action="none", trigger="error", mode="enforce", result="error").inc()
         Job.objects.filter(pk=job_id).update(due_at=after(FAULT_RETRY_S))
         return 0
+
+
+def _nothing_to_decide(job_id: str) -> bool:
+    """A look without locks or writes, but for a look that must be earlier than stored."""
+    job = Job.objects.filter(pk=job_id).first()
+    if job is None or job.state in TERMINAL or job.attempts.filter(state=AttemptState.STOPPING).exists():
+        return False
+    try:
+        plan = decide(load_snapshot(job), CONFIG)
+    except (PolicyError, LookupError, ValueError):
+        # Torn between two commits of somebody else: under the lock it is whole.
+        return False
+    if any(not already_taken(job, decision) for decision in plan.decisions):
+        return False
+    due = from_s(plan.next_look_s) if plan.next_look_s is not None else None
+    stored = job.due_at
+    if (stored is not None and stored <= now()) or (due is not None and (stored is None or due < stored)):
+        Job.objects.filter(pk=job_id, due_at=stored).update(due_at=due)
+    return True
 
 
 def _reconcile(job_id: str) -> int:
