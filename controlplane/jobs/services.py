@@ -68,10 +68,10 @@ def get_locked(job_id: str) -> Job:
     return job
 
 
-def ring_job(job_id: str) -> None:
-    """Durably due now; the bell after the commit makes it fast."""
+def ring_job(job_id: str, *, sure: bool = False) -> None:
+    """Durably due now; the bell after the commit makes it fast. `sure`: see `Bell.ring`."""
     Job.objects.filter(pk=job_id).exclude(state__in=TERMINAL).update(due_at=now())
-    transaction.on_commit(lambda: bell.ring(job_id))
+    transaction.on_commit(lambda: bell.ring(job_id, sure=sure))
 
 
 def transition_job(job: Job, to: str, reason: str) -> None:
