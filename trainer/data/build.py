@@ -43,7 +43,8 @@ def build(
 
     Raises DataInvalid for what cannot become a dataset, OSError for what the disk refuses.
     """
-    assert tokenizer in TOKENIZERS and documents in DOCUMENTS, "the command line offers these only"
+    assert tokenizer in TOKENIZERS, "the command line offers these only"
+    assert documents in DOCUMENTS, "the command line offers these only"
     sources = tuple(_source(path) for path in inputs)
     if manifest_path(prefix).exists() and not force:
         raise DataInvalid(f"{manifest_path(prefix)} exists; choose another --output, or replace it with --force")
