@@ -54,7 +54,9 @@ class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """This node's part of one replica. `world_size` is TP*PP*CP; `ranks` are the ones
     to start here. Older incarnations of (job, replica) and older attempts of the job
-    on this node are killed first. `entrypoint` None means the rank host."""
+    on this node are killed first. `entrypoint` None means the rank host. `master_host`
+    names the node of rank 0 where an entrypoint's replica spans several nodes (their names
+    must resolve); empty where all of its ranks are here."""
 
     job_id: str
     job_name: str
@@ -66,6 +68,7 @@ class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     ranks: tuple[RankPlacement, ...]
     config: TrainerConfig
     entrypoint: tuple[str, ...] | None = None
+    master_host: str = ""
     env: dict[str, str] = {}
     step_timeout_s: float = 60.0
     setup_timeout_s: float = 600.0

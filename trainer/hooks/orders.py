@@ -37,9 +37,9 @@ class AnsweringMailbox(Mailbox):
                 self._seen_s = time.monotonic()
                 self._send(self._flush(view))
             case InstallView(install=install) if install == self.install_for(self.epoch()):
-                self._install(install.epoch, install.step)
+                self._answer_install(install.epoch, install.step)
 
-    def _install(self, epoch: int, step: int) -> None:
+    def _answer_install(self, epoch: int, step: int) -> None:
         if epoch <= self._installed:
             return
         self._installed = epoch
