@@ -10,8 +10,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -54,7 +53,7 @@ def build(stages: int) -> GPTModel:
     )
 
 
-def forward(batches: Iterator[torch.Tensor], model: GPTModel) -> tuple[torch.Tensor, partial]:
+def forward(batches: Iterator[torch.Tensor], model: GPTModel) -> tuple[torch.Tensor, Callable]:
     """One micro-batch: [BATCH, LENGTH + 1] tokens to the mean loss."""
     tokens = next(batches)
     positions = torch.arange(LENGTH, device=tokens.device).expand(BATCH, -1)

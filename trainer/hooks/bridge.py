@@ -17,6 +17,7 @@ agent's socket alone is turned into the same signal.
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,7 +34,11 @@ scheduler; `context.state.train_state.step` steps are committed."""
 
 
 def terminate_self(_context: Any) -> None:
-    """Ask Bridge's own exit handler for a save and an exit."""
+    """Ask Bridge's own exit handler for a save and an exit; without one nothing is sent, as
+    the signal would end the program where it stands."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        print("holdfast hooks: a stop waits: set train.exit_signal_handler", file=sys.stderr, flush=True)
+        return
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -53,7 +58,7 @@ class HoldfastCallback:
         self._save, self._leave = save, leave
         self._setup, self._open, self._aside = ExitStack(), ExitStack(), ExitStack()
         self._step: Step | None = None
-        self._told_to_leave = False
+        self._told_to_leave = self._saving = False
         self._setup.enter_context(self.run.section("setup"))
 
     def on_train_start(self, context: Any) -> None:
@@ -93,7 +98,10 @@ class HoldfastCallback:
         self.on_eval_end(context)
 
     def on_checkpoint_save(self, context: Any) -> None:
-        """Bridge saved by itself, and says so once it is durable."""
+        """Bridge saved by itself, and says so once it is durable. A local checkpoint is a part
+        of one rank's disk, not a directory that anybody resumes from."""
+        if self._saving or "LOCAL" in str(context.checkpoint_type).upper():
+            return
         self.run.saved(Path(str(context.checkpoint_name)), step=int(context.state.train_state.step))
 
     def _boundary(self, context: Any) -> None:
@@ -103,8 +111,12 @@ class HoldfastCallback:
                 self._told_to_leave = True
                 self._leave(context)
         elif wanted.save and self._save is not None:
-            with self.run.section("checkpointing"):
-                path = self._save(context)
+            self._saving = True
+            try:
+                with self.run.section("checkpointing"):
+                    path = self._save(context)
+            finally:
+                self._saving = False
             self.run.saved(path, step=int(context.state.train_state.step))
 
 

@@ -34,6 +34,8 @@ class Saves:
     def __init__(self, ref: RankRef, config: TrainerConfig, send: Callable[[FromRank], None]) -> None:
         self._ref, self._config, self._send = ref, config, send
         self._threads: list[threading.Thread] = []
+        self._lock, self._turn = threading.Lock(), threading.Lock()
+        self._committed: set[Path] = set()
 
     def begin(self, save: Save) -> None:
         """It is being written."""
@@ -49,16 +51,26 @@ class Saves:
             return
         blocking_s = time.monotonic() - save.began_s
         thread = threading.Thread(target=self._commit, args=(save, blocking_s), name="commit-save", daemon=True)
-        self._threads = [*(old for old in self._threads if old.is_alive()), thread]
-        thread.start()
+        with self._lock:
+            thread.start()
+            self._threads = [*(old for old in self._threads if old.is_alive()), thread]
 
     def wait(self, timeout_s: float) -> None:
         """Until every commit under way is reported, or time is out."""
         deadline_s = time.monotonic() + timeout_s
-        for thread in self._threads:
+        with self._lock:
+            threads = self._threads
+        for thread in threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def _commit(self, save: Save, blocking_s: float) -> None:
+        """One at a time, and each directory once: a framework may tell of a save that was told before."""
+        with self._turn:
+            if save.path not in self._committed:
+                self._committed.add(save.path)
+                self._write(save, blocking_s)
+
+    def _write(self, save: Save, blocking_s: float) -> None:
         layout, training = self._config.parallelism, self._config.training
         try:
             manifest = Manifest(

@@ -4,6 +4,7 @@ Bridge itself needs CUDA to install; this loop stands for the order of its calls
 its contexts hold, no more.
 """
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace as Box
@@ -14,7 +15,7 @@ import pytest
 from controlplane.protocol.rank import CheckpointReport, RankProgress, SaveNow, StepReport, StopTraining, TrainingDone
 from controlplane.protocol.states import Section
 from tests.unit.trainer.agent import FakeAgent
-from trainer.hooks.bridge import HoldfastCallback
+from trainer.hooks.bridge import HoldfastCallback, terminate_self
 from trainer.hooks.run import Run
 
 EVENTS = (
@@ -82,6 +83,7 @@ def test_an_order_to_save_is_carried_out_at_the_boundary(agent: FakeAgent, run: 
         saved.append(context.state.train_state.step)
         (tmp_path / "now").mkdir()
         (tmp_path / "now" / "shard").write_bytes(b"x")
+        loop.fire("on_checkpoint_save", checkpoint_name=str(tmp_path / "now"), checkpoint_type=None)
         return tmp_path / "now"
 
     def order(step: int) -> None:
@@ -90,8 +92,10 @@ def test_an_order_to_save_is_carried_out_at_the_boundary(agent: FakeAgent, run: 
             while run._control.mailbox.save() is None:
                 run._control.mailbox.wait(1.0)
 
-    Loop(HoldfastCallback(run=run, save=save), steps=3, at=order).run()
-    agent.until(lambda: [said.state for said in agent.of(CheckpointReport)] == ["writing", "complete"])
+    loop = Loop(HoldfastCallback(run=run, save=save), steps=3, at=order)
+    loop.run()
+    agent.until(lambda: agent.of(TrainingDone))
+    assert [said.state for said in agent.of(CheckpointReport)] == ["writing", "complete"]
     assert saved == [1], "one step is committed, the next has not begun"
     assert (agent.of(CheckpointReport)[1].command_id, agent.of(CheckpointReport)[1].step) == ("cmd_1", 1)
 
@@ -122,6 +126,20 @@ def test_a_stop_is_handed_to_bridges_exit_handler_once(agent: FakeAgent, run: Ru
     assert left == [1]
     run.finish()
     assert not agent.of(TrainingDone), "it left; it did not finish"
+
+
+def test_a_stop_without_an_exit_handler_does_not_kill_the_program(capfd: pytest.CaptureFixture[str]) -> None:
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    terminate_self(None)
+    assert "exit_signal_handler" in capfd.readouterr().err
+
+
+def test_a_local_checkpoint_is_not_reported(agent: FakeAgent, run: Run, tmp_path: Path) -> None:
+    loop = Loop(HoldfastCallback(run=run), steps=1)
+    loop.fire("on_checkpoint_save", checkpoint_name=str(tmp_path), checkpoint_type="CheckpointType.LOCAL")
+    loop.run()
+    agent.until(lambda: agent.of(TrainingDone))
+    assert not agent.of(CheckpointReport)
 
 
 def test_a_skipped_step_claims_no_loss(agent: FakeAgent, run: Run) -> None:

@@ -101,6 +101,18 @@ def test_an_order_to_save_is_wanted_once_and_its_checkpoint_can_be_trusted(
     assert not run.wanted().save
 
 
+def test_a_save_that_is_told_of_twice_is_one_checkpoint(agent: FakeAgent, start: Start, tmp_path: Path) -> None:
+    run = start()
+    (tmp_path / "once").mkdir()
+    (tmp_path / "once" / "shard").write_bytes(b"x")
+    run.saved(tmp_path / "once", step=1)
+    run.saved(tmp_path / "once", step=1)
+    run.finish()
+    agent.until(lambda: agent.of(TrainingDone))
+    assert [said.state for said in agent.of(CheckpointReport)].count("complete") == 1
+    assert "failed" not in {said.state for said in agent.of(CheckpointReport)}
+
+
 def test_a_save_that_failed_is_told_and_raises_for_the_program(agent: FakeAgent, start: Start, tmp_path: Path) -> None:
     run = start()
     with pytest.raises(OSError, match="full"), run.saving(tmp_path / "x", step=1):
@@ -121,7 +133,7 @@ def test_sigterm_means_save_and_leave(agent: FakeAgent, start: Start, tmp_path: 
     with run.saving(tmp_path / "last", step=1):
         pass
     assert run.finish() == 15
-    assert agent.of(CheckpointReport)[-1].kind == "preemption"
+    agent.until(lambda: [said.kind for said in agent.of(CheckpointReport)] == ["preemption"] * 2)
     assert not agent.of(TrainingDone)
 
 
@@ -196,6 +208,7 @@ def test_calls_from_many_threads_lose_nothing(agent: FakeAgent, start: Start, tm
     for thread in threads:
         thread.join()
     run.finish()
+    agent.until(lambda: agent.of(TrainingDone))
     complete = [said.step for said in agent.of(CheckpointReport) if said.state == "complete"]
     assert sorted(complete) == list(range(20))
 
