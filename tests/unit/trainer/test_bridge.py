@@ -66,14 +66,16 @@ def run(start: Callable[..., Run]) -> Run:
 
 
 def test_steps_evaluation_and_the_end_are_told(agent: FakeAgent, run: Run) -> None:
-    Loop(HoldfastCallback(run=run), steps=3).run()
+    loop = Loop(HoldfastCallback(run=run), steps=3)
+    agent.until(lambda: Section.SETUP in {said.section for said in agent.of(RankProgress)})
+    loop.run()
     agent.until(lambda: agent.of(TrainingDone))
     assert [(said.step, said.loss, said.grad_norm, said.tokens) for said in agent.of(StepReport)] == [
         (0, 5.0, 1.5, 128),
         (1, 4.0, 1.5, 128),
         (2, 3.0, 1.5, 128),
     ]
-    assert agent.of(RankProgress)[0].section is Section.SETUP
+    agent.until(lambda: agent.of(RankProgress)[-1].section is Section.OUT_OF_SECTION)
 
 
 def test_an_order_to_save_is_carried_out_at_the_boundary(agent: FakeAgent, run: Run, tmp_path: Path) -> None:
