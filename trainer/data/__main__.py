@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.data.manifest import Manifest, check_files, read_manifest, verify
+from trainer.data.manifest import DOCUMENTS, TOKENIZERS, Manifest, check_files, read_manifest, verify
 from trainer.data.sources import check_vocabulary
 from trainer.errors import DataInvalid
 
@@ -85,8 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     build = commands.add_parser("build", help="text to PREFIX.bin, PREFIX.idx and PREFIX.json")
     build.add_argument("--input", type=Path, nargs="+", required=True, metavar="FILE")
     build.add_argument("--output", type=Path, required=True, metavar="PREFIX")
-    build.add_argument("--tokenizer", choices=("bytes",), default="bytes")
-    build.add_argument("--documents", choices=("file", "line"), default="file", help="what one document is")
+    build.add_argument("--tokenizer", choices=TOKENIZERS, default=TOKENIZERS[0])
+    build.add_argument("--documents", choices=DOCUMENTS, default=DOCUMENTS[0], help="what one document is")
     build.add_argument("--force", action="store_true", help="replace a dataset of that name")
     build.set_defaults(run=_build)
     check = commands.add_parser("verify", help="read every byte and compare it with the manifest")

@@ -16,6 +16,8 @@ from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
 from numpy.typing import NDArray
 
 from trainer.data.manifest import (
+    DOCUMENTS,
+    TOKENIZERS,
     Manifest,
     Source,
     bin_path,
@@ -28,16 +30,13 @@ from trainer.data.manifest import (
 )
 from trainer.errors import DataInvalid
 
-BYTES = "bytes"
-TOKENIZERS = (BYTES,)
 END_OF_DOCUMENT = 256
 VOCAB_SIZE = 257
 SEQUENCE_BYTES = 1 << 20
-DOCUMENTS = ("file", "line")
 
 
 def build(
-    inputs: Sequence[Path], prefix: Path, *, tokenizer: str = BYTES, documents: str = "file", force: bool = False
+    inputs: Sequence[Path], prefix: Path, *, tokenizer: str = "bytes", documents: str = "file", force: bool = False
 ) -> Manifest:
     """Write the dataset. `documents`: each input file is one, or each line that is not empty.
 

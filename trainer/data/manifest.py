@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from trainer.errors import DataInvalid
 
 FORMAT = "holdfast-data/1"
+TOKENIZERS = ("bytes",)
+DOCUMENTS = ("file", "line")
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 HEADER = struct.Struct("<9sQBQQ")
