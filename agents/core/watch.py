@@ -7,6 +7,7 @@ from agents.core.effects import SendSoon, ShutdownHost, ToConnection
 from agents.core.ends import conclude, kill
 from agents.core.events import DevicesSampled, Tick, XidRaised
 from agents.core.launches import advance, end_launch
+from agents.core.learn import step_timeout_s
 from agents.core.state import CommandStage, Life, Rank, State
 from agents.core.turn import Turn
 from controlplane.protocol.frames import DeviceLost, RankOverdue, XidSeen
@@ -69,11 +70,11 @@ def overdue_at_s(rank: Rank) -> float | None:
 
 
 def section_timeout_s(rank: Rank) -> float:
-    """How long the rank's present section may last, from its launch order."""
+    """How long the rank's present section may last: its launch order's word, or learned."""
     launch = rank.launch
     return {
         Section.SETUP: launch.setup_timeout_s,
-        Section.STEP: launch.step_timeout_s,
+        Section.STEP: step_timeout_s(launch, rank.steps),
         Section.CHECKPOINTING: launch.checkpoint_timeout_s,
         Section.OUT_OF_SECTION: launch.out_of_section_timeout_s,
     }[rank.section]

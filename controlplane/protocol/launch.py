@@ -56,7 +56,9 @@ class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     to start here. Older incarnations of (job, replica) and older attempts of the job
     on this node are killed first. `entrypoint` None means the rank host. `master_host`
     names the node of rank 0 where an entrypoint's replica spans several nodes (their names
-    must resolve); empty where all of its ranks are here."""
+    must resolve); empty where all of its ranks are here. `step_floor_s` None: the step
+    timeout is given; else the agent may tighten it to what the rank's own steps teach, not
+    below this."""
 
     job_id: str
     job_name: str
@@ -71,6 +73,7 @@ class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     master_host: str = ""
     env: dict[str, str] = {}
     step_timeout_s: float = 60.0
+    step_floor_s: float | None = None
     setup_timeout_s: float = 600.0
     checkpoint_timeout_s: float = 420.0
     out_of_section_timeout_s: float = 300.0

@@ -108,6 +108,7 @@ def _launch(job: Job, attempt: Attempt, replica: Replica, world_size: int, mine:
         entrypoint=tuple(spec.entrypoint) if spec.entrypoint else None,
         env=spec.env,
         step_timeout_s=_step_timeout_s(job, spec),
+        step_floor_s=timeouts.step_floor_s if timeouts.step_s == "auto" else None,
         setup_timeout_s=timeouts.setup_s,
         checkpoint_timeout_s=timeouts.checkpoint_s,
         out_of_section_timeout_s=timeouts.out_of_section_s,
@@ -115,11 +116,11 @@ def _launch(job: Job, attempt: Attempt, replica: Replica, world_size: int, mine:
 
 
 def _step_timeout_s(job: Job, spec: TrainSpec) -> float:
-    """The spec's figure, or the longest step so far x 5, never below the floor."""
+    """The spec's figure, or the longest undisturbed step so far x 5, never below the floor."""
     timeouts = spec.resiliency.timeouts
     if timeouts.step_s != "auto":
         return float(timeouts.step_s)
-    longest = job.steps.aggregate(t=Max("step_time_s"))["t"]
+    longest = job.steps.filter(stall_s=0.0).aggregate(t=Max("step_time_s"))["t"]
     return max(timeouts.step_floor_s, longest * STEP_FACTOR) if longest else UNLEARNED_STEP_S
 
 

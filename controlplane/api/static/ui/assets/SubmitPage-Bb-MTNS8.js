@@ -1,4 +1,4 @@
-import{F as e,J as t,P as n,U as r,X as i,c as a,l as o,p as s,q as c,t as l,u}from"./paths-DpNUE_Da.js";var d=i(t(),1),f=c(),p=`apiVersion: holdfast/v1
+import{F as e,J as t,P as n,U as r,X as i,c as a,l as o,p as s,q as c,t as l,u}from"./paths-M2ikvXV_.js";var d=i(t(),1),f=c(),p=`apiVersion: holdfast/v1
 kind: TrainJob
 metadata:
   name: my-first-job
