@@ -1,7 +1,8 @@
 """A rank's whole configuration, validated. The only file that reads the environment.
 
 A forked rank gets its `ForkRank` from the host; a spawned one (GPU host that already
-holds a CUDA context) finds the same message in `HOLDFAST_FORK_RANK`.
+holds a CUDA context) finds the same message in `HOLDFAST_FORK_RANK`. A program of the job's
+own finds its agent by `HOLDFAST_SOCKET` (`trainer.hooks`).
 """
 
 import os
@@ -14,6 +15,10 @@ from controlplane.protocol.rank import ForkRank
 from trainer.errors import ConfigInvalid
 
 FORK_RANK_VARIABLE = "HOLDFAST_FORK_RANK"
+SOCKET_VARIABLE = "HOLDFAST_SOCKET"
+REF_VARIABLE = "HOLDFAST_REF"
+CONFIG_VARIABLE = "HOLDFAST_CONFIG"
+WORLD_SIZE_VARIABLE = "WORLD_SIZE"
 NICE_VARIABLE = "HOLDFAST_TRAINER_NICE"
 MAX_NICE = 19
 MIN_VOCABULARY = 256
@@ -60,6 +65,34 @@ def fork_from_environment(environment: Mapping[str, str] = os.environ) -> ForkRa
         return msgspec.json.decode(text, type=ForkRank)
     except msgspec.DecodeError as error:
         raise ConfigInvalid(f"{FORK_RANK_VARIABLE}: {error}") from error
+
+
+class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent tells a program of the job's own (`entrypoint`) in its environment.
+    `world_size` is the ranks of the program's one world."""
+
+    ref: RankRef
+    agent_socket: str
+    config: TrainerConfig
+    world_size: int
+
+
+def hook_settings(environment: Mapping[str, str] = os.environ) -> HookSettings | None:
+    """None: no agent started this process. Raises ConfigInvalid when what it set is malformed."""
+    path = environment.get(SOCKET_VARIABLE)
+    if not path:
+        return None
+    try:
+        return HookSettings(
+            ref=msgspec.json.decode(environment.get(REF_VARIABLE, ""), type=RankRef),
+            agent_socket=path,
+            config=msgspec.json.decode(environment.get(CONFIG_VARIABLE, ""), type=TrainerConfig),
+            world_size=int(environment.get(WORLD_SIZE_VARIABLE, "1")),
+        )
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ConfigInvalid(
+            f"{REF_VARIABLE}, {CONFIG_VARIABLE} or {WORLD_SIZE_VARIABLE} is malformed: {error}"
+        ) from error
 
 
 def niceness(environment: Mapping[str, str] = os.environ) -> int:

@@ -63,7 +63,10 @@ class Engine:
         self.optimizer = build_optimizer(config.training, self.model)
         self.schedule = build_schedule(config.training, self.optimizer)
         self.corpus: Corpus = load_corpus(
-            config.training.data, sequence_length=config.model.sequence_length, seed=config.training.seed
+            config.training.data,
+            sequence_length=config.model.sequence_length,
+            seed=config.training.seed,
+            vocab_size=config.model.vocab_size,
         )
         self.is_last_stage = parallel_state.is_pipeline_last_stage()
         self.gradient_elements = sum(buffer.grad_data.numel() for buffer in self._buffers())

@@ -63,7 +63,7 @@ def overdue_at_s(rank: Rank) -> float | None:
         return None
     if rank.phase in WAITING_PHASES:
         return rank.last_word_s + max(section_timeout_s(rank), limits.SILENT_S) if rank.joined else None
-    if rank.launch.entrypoint is not None and not rank.joined:
+    if rank.launch.entrypoint is not None and not rank.joined and rank.conn_id is None:
         # A program without our hooks never says where it is; that proves nothing.
         return None
     return rank.phase_since_s + section_timeout_s(rank)

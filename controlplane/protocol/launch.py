@@ -54,9 +54,11 @@ class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """This node's part of one replica. `world_size` is TP*PP*CP; `ranks` are the ones
     to start here. Older incarnations of (job, replica) and older attempts of the job
-    on this node are killed first. `entrypoint` None means the rank host.
-    `step_floor_s` None: the step timeout is given; else the agent may tighten it to what
-    the rank's own steps teach, not below this."""
+    on this node are killed first. `entrypoint` None means the rank host. `master_host`
+    names the node of rank 0 where an entrypoint's replica spans several nodes (their names
+    must resolve); empty where all of its ranks are here. `step_floor_s` None: the step
+    timeout is given; else the agent may tighten it to what the rank's own steps teach, not
+    below this."""
 
     job_id: str
     job_name: str
@@ -68,6 +70,7 @@ class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     ranks: tuple[RankPlacement, ...]
     config: TrainerConfig
     entrypoint: tuple[str, ...] | None = None
+    master_host: str = ""
     env: dict[str, str] = {}
     step_timeout_s: float = 60.0
     step_floor_s: float | None = None

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db.models import Max
 
 from controlplane.dispatch import services as dispatch
-from controlplane.fleet.models import Device
+from controlplane.fleet.models import Device, Node
 from controlplane.fleet.services import publish_device
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.numbers import spec_of
@@ -74,7 +74,12 @@ def start_replica(
         publish_replica(old, "replica.refreshed", "")
     publish_replica(replica, "replica.started", f"Replica {index}, incarnation {incarnation}, is started.")
     for node_id, mine in sorted(by_node.items()):
-        body = StartRanks(launch=_launch(job, attempt, replica, len(placements), mine))
+        launch = _launch(job, attempt, replica, len(placements), mine)
+        if len(by_node) > 1:
+            first = next(placement for placement in placements if placement.rank == 0)
+            name = Node.objects.values_list("name", flat=True).get(pk=first.node_id)
+            launch = msgspec.structs.replace(launch, master_host=name)
+        body = StartRanks(launch=launch)
         dispatch.enqueue(
             body,
             node_id=node_id,
