@@ -11,7 +11,9 @@ from collections.abc import Mapping
 import msgspec
 
 from controlplane.protocol.launch import RankRef, TrainerConfig
+from controlplane.protocol.layout_checks import layout_faults
 from controlplane.protocol.rank import ForkRank
+from controlplane.protocol.spec import ranks_per_replica
 from trainer.errors import ConfigInvalid
 
 FORK_RANK_VARIABLE = "HOLDFAST_FORK_RANK"
@@ -105,18 +107,13 @@ def niceness(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def check(config: TrainerConfig, world_size: int) -> None:
-    """Everything that would otherwise fail deep inside Megatron. Raises ConfigInvalid."""
+    """Everything that would otherwise fail deep inside Megatron, layouts by the rules that
+    submit goes by. Raises ConfigInvalid."""
     layout, model, training = config.parallelism, config.model, config.training
+    ranks = ranks_per_replica(layout)
     faults = [
-        (layout.cp != 1 or layout.ep != 1, "parallelism.cp and .ep must be 1 for the built-in trainer"),
-        (world_size != layout.tp * layout.pp, f"world_size {world_size} is not tp*pp = {layout.tp * layout.pp}"),
-        (model.layers % layout.pp != 0, f"model.layers {model.layers} must divide by pp {layout.pp}"),
-        (model.heads % layout.tp != 0, f"model.heads {model.heads} must divide by tp {layout.tp}"),
-        (model.hidden % model.heads != 0, f"model.hidden {model.hidden} must divide by heads {model.heads}"),
-        ((model.kv_heads or model.heads) % layout.tp != 0, f"model.kv_heads must divide by tp {layout.tp}"),
+        (world_size != ranks, f"world_size {world_size} is not tp x pp x cp x replica_dp = {ranks}"),
         (model.vocab_size < MIN_VOCABULARY, f"model.vocab_size must be at least {MIN_VOCABULARY} (tokens are bytes)"),
-        (model.vocab_size % layout.tp != 0, f"model.vocab_size must divide by tp {layout.tp}"),
-        (training.global_batch % training.micro_batch != 0, "training.global_batch must divide by micro_batch"),
         (training.steps < 1, "training.steps must be at least 1"),
         (not 0 <= training.warmup_steps < training.steps, "training.warmup_steps must be less than steps"),
         (config.replicas < 1, "replicas must be at least 1"),
@@ -124,6 +121,8 @@ def check(config: TrainerConfig, world_size: int) -> None:
         (not config.checkpoint_dir, "checkpoint_dir is empty"),
     ]
     found = [text for wrong, text in faults if wrong]
+    for fault in layout_faults(layout, model, training, built_in=True):
+        found.append(f"{fault.pointer.removeprefix('/spec/').replace('/', '.')}: {fault.message}; {fault.fix}")
     if found:
         raise ConfigInvalid("; ".join(found))
 

@@ -6,7 +6,7 @@ from controlplane.protocol.spec import Checkpoint, Model, Parallelism, Training
 
 
 class RankRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One process. `rank` is the index inside the replica, 0..TP*PP*CP-1;
+    """One process. `rank` is the index inside the replica, from 0;
     `incarnation` counts the lives of that replica slot over the whole job."""
 
     job_id: str
@@ -52,7 +52,7 @@ class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """This node's part of one replica. `world_size` is TP*PP*CP; `ranks` are the ones
+    """This node's part of one replica. `world_size` is `ranks_per_replica`; `ranks` are the ones
     to start here. Older incarnations of (job, replica) and older attempts of the job
     on this node are killed first. `entrypoint` None means the rank host. `master_host`
     names the node of rank 0 where an entrypoint's replica spans several nodes (their names
