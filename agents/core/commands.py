@@ -34,12 +34,11 @@ from controlplane.protocol.commands import (
 )
 from controlplane.protocol.frames import CommandAnswer, StacksCollected
 from controlplane.protocol.rank import InjectFault, SaveNow
+from controlplane.protocol.rank_faults import INSIDE, SIGNALS
 
 # Their effect outlives a crash of the machine's journal pages, so these wait for fsync;
 # the rest is idempotent and only written.
 _DURABLE = (StartRanks, StopRanks, InjectRankFault)
-_SIGNALS = {"sigkill": 9, "sigstop": 19, "sigcont": 18}
-_TRAINER_FAULTS = frozenset({"hang", "slow", "exception", "nan"})
 _MAX_LINK_FAULT_S = 600.0
 
 
@@ -171,11 +170,12 @@ def inject_rank_fault(turn: Turn, command_id: str, body: InjectRankFault) -> Non
     if rank is None or rank.identity is None or rank.life is not Life.ALIVE:
         turn.answer(command_id, CommandStage.FAILED, "no such rank lives here")
     elif not rank.launch.config.allow_faults:
-        turn.answer(command_id, CommandStage.FAILED, "the job does not allow faults")
-    elif body.fault in _SIGNALS:
-        turn.do(Signal(rank.ref, rank.identity, _SIGNALS[body.fault], Reach.PROCESS))
+        detail = "the job does not allow faults: submit it with resiliency.allow_faults set to true"
+        turn.answer(command_id, CommandStage.FAILED, detail)
+    elif body.fault in SIGNALS:
+        turn.do(Signal(rank.ref, rank.identity, SIGNALS[body.fault], Reach.PROCESS))
         turn.answer(command_id, CommandStage.SUCCEEDED, f"{body.fault} sent to pid {rank.identity.pid}")
-    elif body.fault not in _TRAINER_FAULTS:
+    elif body.fault not in INSIDE:
         turn.answer(command_id, CommandStage.FAILED, f"unknown fault {body.fault!r}")
     elif tell(turn, rank, InjectFault(body.fault, body.value)):
         turn.answer(command_id, CommandStage.SUCCEEDED, f"{body.fault} handed to the rank")
