@@ -5,6 +5,7 @@ socket in the agent's private directory and is never proxied anywhere but here. 
 call it in a thread.
 """
 
+import os
 import socket
 from pathlib import Path
 
@@ -30,12 +31,11 @@ def prepare(state_dir: Path) -> Path:
 
 def ask(folder: Path, pid: int, handler: str, *, timeout_s: float) -> bytes:
     """The body of the handler's answer. Raises DoorError."""
-    path = folder / f"{pid}.sock"
     request = f"POST /handler/{handler} HTTP/1.1\r\nHost: rank\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(timeout_s)
-            connection.connect(str(path))
+            _connect(connection, folder, f"{pid}.sock")
             connection.sendall(request.encode())
             return _body(_read_all(connection))
     except FileNotFoundError as error:
@@ -53,6 +53,15 @@ def groups(folder: Path, pid: int) -> bytes:
             return file.read(MAX_ANSWER_BYTES)
     except OSError:
         return b""
+
+
+def _connect(connection: socket.socket, folder: Path, name: str) -> None:
+    """By way of the open directory: a socket's own path may have 107 bytes at most."""
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        connection.connect(f"/proc/self/fd/{directory}/{name}")
+    finally:
+        os.close(directory)
 
 
 def _read_all(connection: socket.socket) -> bytes:

@@ -215,8 +215,8 @@ def check_env(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
 
 
 def check_faults(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """A rehearsal is allowed explicitly, hits a rank that exists, and can be carried out."""
-    schedule, ranks = spec.resiliency.faults, replica_count(spec) * ranks_per_replica(spec.parallelism)
+    """A rehearsal is allowed explicitly, and can be carried out."""
+    schedule = spec.resiliency.faults
     if not is_scheduled(schedule):
         return
     if not spec.resiliency.allow_faults:
@@ -225,19 +225,25 @@ def check_faults(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
             f"kind = {schedule.kind!r} breaks ranks on purpose, but allow_faults is false",
             "set resiliency.allow_faults to true, or leave faults out",
         )
-    if schedule.rank >= ranks:
-        yield Fault(
-            "/spec/resiliency/faults/rank",
-            f"rank = {schedule.rank}, but the job has ranks 0 to {ranks - 1}",
-            "choose one of them, or -1 for any",
-        )
     if schedule.kind not in (RANDOM, *kinds_for(spec)):
         yield Fault(
             "/spec/resiliency/faults/kind",
             f"kind = {schedule.kind!r} is done by the built-in trainer, not by an entrypoint of the job's own",
             f"use {', '.join(kinds_for(spec))} or {RANDOM}",
         )
-    if schedule.kind == "communication" and replica_count(spec) < 2:
+
+
+def check_fault_target(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """It hits a rank that exists, and one that can be hit so."""
+    schedule, replicas = spec.resiliency.faults, replica_count(spec)
+    ranks = replicas * ranks_per_replica(spec.parallelism)
+    if is_scheduled(schedule) and schedule.rank >= ranks:
+        yield Fault(
+            "/spec/resiliency/faults/rank",
+            f"rank = {schedule.rank}, but the job has ranks 0 to {ranks - 1}",
+            "choose one of them, or -1 for any",
+        )
+    if schedule.kind == "communication" and replicas < 2:
         yield Fault(
             "/spec/resiliency/faults/kind",
             "kind = 'communication' cuts a rank off from other replicas, and there is only one",
@@ -329,5 +335,6 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     (check_data, ("/spec/training/data",)),
     (check_entrypoint, ("/spec/entrypoint",)),
     (check_env, ("/spec/env",)),
-    (check_faults, (*_FAULTS, "/spec/entrypoint", *_LAYOUT, *_DEVICES, "/spec/parallelism/dp")),
+    (check_faults, (*_FAULTS, "/spec/entrypoint")),
+    (check_fault_target, (*_FAULTS, *_LAYOUT, *_DEVICES, "/spec/parallelism/dp")),
 )

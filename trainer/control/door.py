@@ -47,7 +47,7 @@ def open_door(agent_socket: str) -> bool:
         path.unlink(missing_ok=True)
         path.with_suffix(".json").unlink(missing_ok=True)
         c10d._register_handler("holdfast_profile", _profile)
-        _open.append(c10d._WorkerServer(str(path)))
+        _open.append(_listen(path))
     except (OSError, RuntimeError) as error:
         print(f"no debug door at {path}: {error}", file=sys.stderr, flush=True)
         return False
@@ -56,14 +56,25 @@ def open_door(agent_socket: str) -> bool:
     return True
 
 
+def _listen(path: Path) -> Any:
+    """Bound by way of the open directory: a socket's own path may have 107 bytes at most."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return c10d._WorkerServer(f"/proc/self/fd/{folder}/{path.name}")
+    finally:
+        os.close(folder)
+
+
 def write_groups(agent_socket: str) -> None:
     """Tell the door's client this process's groups: their names are the same at all ranks."""
     if not _open:
         return
     world = distributed_c10d._world
+    # A group this rank is no member of stands there too, under a number and without a name.
     groups = [
-        FlightGroup(world.pg_names[group], _description(group), tuple(sorted(ranks)))
-        for group, ranks in world.pg_group_ranks.items()
+        FlightGroup(name, _description(group), tuple(sorted(world.pg_group_ranks[group])))
+        for group, name in world.pg_names.items()
+        if group in world.pg_group_ranks
     ]
     path = door_path(agent_socket, os.getpid()).with_suffix(".json")
     draft = path.with_suffix(".tmp")
