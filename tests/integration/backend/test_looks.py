@@ -9,6 +9,7 @@ from controlplane.access.models import AuditEntry
 from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Job, Rank
 from controlplane.protocol import frames
+from controlplane.protocol.rank import CaughtUp
 from controlplane.protocol.rest import IncidentDetail
 from controlplane.protocol.spec import FaultSchedule, Resiliency
 from controlplane.protocol.states import Phase, Section
@@ -29,6 +30,12 @@ from tests.integration.backend.builders import (
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TRACES = Path(__file__).parents[2] / "unit" / "policy" / "traces"
+
+
+@pytest.fixture(autouse=True)
+def _our_own_side_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no sentinel here to say so, and a blind control plane believes no hang."""
+    monkeypatch.setattr("controlplane.recovery.sight.is_blind", lambda: False)
 
 
 def hang(fleet: Fleet, job: Job, replica: int) -> tuple[Command, list[Rank]]:
@@ -54,7 +61,7 @@ def test_a_hang_is_looked_at_before_the_view_leaves_it_out() -> None:
     command, _ = hang(fleet, run_job(fleet), 1)
     assert command.body["look"] == "hang"
     here = Command.objects.filter(node=command.node, decision_id=command.decision_id).order_by("id")
-    assert list(here.values_list("kind", flat=True)) == ["collect_stacks", "deliver_view", "stop_ranks", "start_ranks"]
+    assert list(here.values_list("kind", flat=True)) == ["collect_stacks", "deliver_view", "stop_ranks"]
 
 
 def test_the_recorders_of_a_hung_replica_name_the_culprit_on_its_incident() -> None:
@@ -133,7 +140,7 @@ def test_a_scheduled_fault_is_ordered_once_with_its_audit_and_the_next_when_it_i
     for _ in range(3):
         reconcile_job(job.id)
     assert Command.objects.filter(job=job, kind="inject_rank_fault").count() == 2
-    assert Job.objects.get(pk=job.pk).due_at is None or Decision.objects.filter(rule="rehearsal").count() == 2
+    assert Decision.objects.filter(job=job, rule="rehearsal").count() == 2
 
 
 def _die_and_come_back(fleet: Fleet, job: Job) -> None:
@@ -149,8 +156,6 @@ def _die_and_come_back(fleet: Fleet, job: Job) -> None:
     flush_all(fleet, job, committed=4)
     reconcile_job(job.id)
     install_all(fleet, job)
-    from controlplane.protocol.rank import CaughtUp
-
     epoch = Job.objects.get(pk=job.pk).epoch
     for row in [row for row in live_ranks(job) if row.replica.index == 1]:
         fleet.tell(row.node.name, frames.RankSaid(ref_of(row), CaughtUp(epoch, 4, 0, 0.1, 10, 0)))
