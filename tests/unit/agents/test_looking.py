@@ -74,10 +74,16 @@ def test_a_look_that_never_ends_holds_a_stop_up_for_a_moment_only() -> None:
 
 
 def test_a_hung_member_left_out_is_not_told_before_it_was_looked_at() -> None:
-    world, _ = looking()
-    world.feed(ev.OrderReceived(now_s=world.now_s, commands=(order(3, DeliverView(view(2, (1, 1))), 2, 1),)))
-    world.state, effects = step(world.state, world.pending.pop()())
-    assert not [e for e in effects if isinstance(e, ToConnection) and isinstance(e.message, Evicted)]
+    def told_to_leave(world: World) -> int:
+        left_out = order(4, DeliverView(view(3, (1, 1))), 3, 1)
+        world.feed(ev.OrderReceived(now_s=world.now_s, commands=(left_out,)))
+        world.state, effects = step(world.state, world.pending.pop()())
+        return len([e for e in effects if isinstance(e, ToConnection) and isinstance(e.message, Evicted)])
+
+    world, _ = looking("ping", rank=0, number=3)
+    give(world, order(2, DeliverView(view(2, (0, 1), (1, 1))), 2, 1))
+    assert told_to_leave(world) == 1, "rank 1 is told, rank 0 is being looked at"
+    assert all(rank.expected for rank in world.state.ranks.values())
 
 
 def test_nobody_is_killed_for_having_been_looked_at() -> None:
