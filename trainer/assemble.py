@@ -69,7 +69,7 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
     votes = Votes()
     engine = Engine(config, my_device, controls.faults)
     standing = Standing(ref, _resume(engine, Path(config.resume.path), votes, ref.rank) if config.resume else 0)
-    fence = Fence(Path(config.checkpoint_dir))
+    fence = Fence(config.checkpoint_dir)
     donor = Donor(store, local_host=local_host_towards(*store_address(config)))
     catch_up = CatchUp(ref, store)
     outer = OuterComm(store, timeout_s=config.outer_timeout_s, interrupted=lambda: mailbox.epoch() > standing.epoch)
@@ -103,7 +103,7 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
         standing=standing,
         exchange=exchange,
         membership=membership,
-        saver=Saver(ref, config, engine, votes=votes, fence=fence, send=send),
+        saver=Saver(ref, config, engine, votes=votes, fence=fence, store=store, send=send),
         mailbox=mailbox,
         preemption=preemption,
         progress=controls.progress,

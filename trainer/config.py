@@ -5,7 +5,9 @@ holds a CUDA context) finds the same message in `HOLDFAST_FORK_RANK`.
 """
 
 import os
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
@@ -15,6 +17,8 @@ from trainer.errors import ConfigInvalid
 
 FORK_RANK_VARIABLE = "HOLDFAST_FORK_RANK"
 NICE_VARIABLE = "HOLDFAST_TRAINER_NICE"
+STAGING_VARIABLE = "HOLDFAST_STAGING_DIR"
+NODE_VARIABLE = "HOLDFAST_NODE"
 MAX_NICE = 19
 MIN_VOCABULARY = 256
 
@@ -69,6 +73,17 @@ def niceness(environment: Mapping[str, str] = os.environ) -> int:
     if not text.isdecimal() or int(text) > MAX_NICE:
         raise ConfigInvalid(f"{NICE_VARIABLE} is {text!r}, not a number from 0 to {MAX_NICE}")
     return int(text)
+
+
+def staging_root(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where checkpoints of an object store lie on their way there and back
+    (HOLDFAST_STAGING_DIR; the machine's temporary directory where it is not set)."""
+    return Path(environment.get(STAGING_VARIABLE) or Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}")
+
+
+def node_name(environment: Mapping[str, str] = os.environ) -> str:
+    """The node's id, from the agent (HOLDFAST_NODE); the host's name where there is none."""
+    return environment.get(NODE_VARIABLE) or os.uname().nodename
 
 
 def check(config: TrainerConfig, world_size: int) -> None:

@@ -109,7 +109,6 @@ class Loop:
     def _boundary(self, commit: Commit) -> ExitCode | None:
         """Saves and leaving. Every branch depends on what the replica agreed on in the step."""
         standing, intent = self.standing, self.standing.intent
-        self.saver.poll()
         if commit.leaving and (commit.everyone_leaves or intent.leave_now):
             return self._leave(save=intent.leave_save and commit.everyone_leaves)
         interval = self.config.checkpoint.interval_steps
@@ -121,8 +120,7 @@ class Loop:
 
     def _save_on_order(self, kind: str) -> None:
         order = self.mailbox.take_save() if self.standing.ref.rank == 0 else None
-        blocking = kind == "emergency" or not self.config.checkpoint.asynchronous
-        self._save(kind, blocking=blocking, command_id=order.command_id if order else "")
+        self._save(kind, blocking=not self.config.checkpoint.asynchronous, command_id=order.command_id if order else "")
 
     def _save(self, kind: str, *, blocking: bool, command_id: str = "") -> None:
         standing = self.standing

@@ -1,0 +1,160 @@
+"""Megatron's torch_dist format, split where a save may fail.
+
+`Planner.plan` is the collective half, and does no I/O: sharding, the plan, the tensors on
+the host. What it returns writes itself without any collective: `Planned.write` in a forked
+writer of each rank, `Planned.finish` on rank 0 once every rank has written. So a full disk
+on one rank is an error message and never a hang of the others.
+
+Tensors that data-parallel ranks hold alike are shared out among them (fully parallel), for
+saving and for loading. The plan of an unchanged model is made twice and then reused.
+"""
+
+import io
+import queue
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from megatron.core import parallel_state
+from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
+from megatron.core.dist_checkpointing.serialization import get_default_load_sharded_strategy
+from megatron.core.dist_checkpointing.state_dict_utils import save_preprocess
+from megatron.core.dist_checkpointing.strategies import filesystem_async
+from megatron.core.dist_checkpointing.strategies.async_utils import AsyncRequest
+from megatron.core.dist_checkpointing.strategies.base import LoadShardedStrategy
+from megatron.core.dist_checkpointing.strategies.common import COMMON_STATE_FNAME
+from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
+from megatron.core.dist_checkpointing.strategies.fully_parallel import (
+    FullyParallelLoadStrategyWrapper,
+    FullyParallelSaveStrategyWrapper,
+)
+from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
+from torch.distributed.checkpoint.storage import WriteResult
+
+from trainer.errors import CheckpointFault
+
+BACKEND = "torch_dist"
+VERSION = 1
+FILES_PER_RANK = 2
+CONTENT = {
+    "distrib_optim_sharding_type": "fully_reshardable",
+    "singleton_local_shards": False,
+    "chained_optim_avoid_prefix": True,
+}
+
+
+class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where one item lies: what torch's WriteResult says, without its pickles."""
+
+    fqn: str
+    offset: tuple[int, ...] | None
+    index: int | None
+    bytes: int
+    path: str
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One save of this rank, on the host, not yet written. `common` is empty but on rank 0."""
+
+    writer: FileSystemWriterAsync
+    metadata: Metadata | None
+    buckets: list[Any]
+    common: bytes
+
+    def write(self) -> list[Written]:
+        """This rank's files, durable. Raises CheckpointFault. Runs in the forked writer."""
+        results: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        count: queue.Queue[int] = queue.Queue()
+        written: list[Written] = []
+        for number, bucket in enumerate(self.buckets):
+            count.put(number)
+            transforms = [self.writer.transforms] if hasattr(self.writer, "transforms") else []
+            FileSystemWriterAsync.write_preloaded_data(transforms, number, bucket, results, count, use_fsync=True)
+            _, outcome = results.get()
+            if isinstance(outcome, Exception):
+                raise CheckpointFault(f"{bucket[0]}: {type(outcome).__name__}: {outcome}")
+            written.extend(_told(result) for result in outcome)
+        return written
+
+    def finish(self, folder: Path, parts: list[list[Written]]) -> None:
+        """Rank 0, when all ranks have written: common state and metadata. Raises OSError."""
+        assert self.metadata is not None, "rank 0 holds the global metadata"
+        (folder / COMMON_STATE_FNAME).write_bytes(self.common)
+        self.writer.finish(self.metadata, [[_result(item) for item in part] for part in parts])
+        save_config(CheckpointingConfig(BACKEND, VERSION), str(folder))
+
+
+class Planner:
+    """Keeps the strategy, and with it the plans that may be reused. All ranks of the replica
+    call `plan` in the same order."""
+
+    def __init__(self) -> None:
+        # Megatron would spawn a manager process for a queue that this module does not use.
+        filesystem_async._results_queue = queue.SimpleQueue()
+        self._torch = _Capturing(BACKEND, VERSION, thread_count=FILES_PER_RANK, cached_metadata=True)
+        group = _data_parallel_group()
+        self._strategy = (
+            FullyParallelSaveStrategyWrapper(self._torch, group, do_cache_distribution=True) if group else self._torch
+        )
+        self._planned_before = False
+
+    def plan(self, sharded: dict[str, Any], folder: Path) -> Planned:
+        """The collective half: everything that is needed to write `sharded` to `folder`."""
+        sharded["content_metadata"] = dict(CONTENT)
+        shards, common = save_preprocess(sharded, not self._planned_before)
+        request = self._strategy.async_save(shards, folder)
+        self._planned_before = True
+        assert self._torch.captured is not None, "async_save has just planned"
+        writer, metadata = self._torch.captured
+        buckets = request.preload_fn() if request.preload_fn else []
+        stream = io.BytesIO()
+        if torch.distributed.get_rank() == 0:
+            torch.save(common, stream)
+        return Planned(writer, metadata, buckets, stream.getvalue())
+
+
+def load_strategy(folder: str) -> LoadShardedStrategy:
+    """Reads each shard once per data-parallel group and exchanges it, where there is one."""
+    strategy = get_default_load_sharded_strategy(folder)
+    group = _data_parallel_group()
+    return FullyParallelLoadStrategyWrapper(strategy, group) if group else strategy
+
+
+class _Capturing(TorchDistSaveShardedStrategy):
+    """Megatron's strategy, which hands its plan out instead of finishing it by collectives."""
+
+    captured: tuple[FileSystemWriterAsync, Metadata | None] | None = None
+
+    def _get_save_and_finalize_callbacks(self, writer: FileSystemWriterAsync, planned: Any) -> AsyncRequest:
+        self.captured = (writer, planned[1])
+        _, preload, _ = writer.get_save_function_and_args()
+        return AsyncRequest(None, (), [], preload_fn=preload)
+
+
+def _data_parallel_group() -> Any | None:
+    """Ranks of this replica that hold the same parameters; None where each is alone."""
+    group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+    return group if torch.distributed.get_world_size(group) > 1 else None
+
+
+def _told(result: WriteResult) -> Written:
+    index, stored = result.index, result.storage_data
+    offset = None if index.offset is None else tuple(index.offset)
+    return Written(
+        index.fqn, offset, index.index, result.size_in_bytes, stored.relative_path, stored.offset, stored.length
+    )
+
+
+def _result(told: Written) -> WriteResult:
+    return WriteResult(
+        index=MetadataIndex(told.fqn, told.offset, told.index),
+        size_in_bytes=told.bytes,
+        storage_data=_StorageInfo(told.path, told.start, told.length),
+    )
