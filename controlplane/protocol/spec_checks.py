@@ -5,6 +5,7 @@ those is faulty itself, so one mistake is told once.
 """
 
 import os.path
+import re
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -25,6 +26,8 @@ _LAYOUT = (
 )
 _DEVICES = ("/spec/resources/nodes", "/spec/resources/gpus_per_node")
 _BATCH = ("/spec/training/global_batch", "/spec/training/micro_batch")
+_LOCAL = ("/spec/checkpoint/local/dir", "/spec/checkpoint/local/interval_steps", "/spec/checkpoint/local/copies")
+_ADDRESS = re.compile(r"(s3|gs|gcs)://[A-Za-z0-9][A-Za-z0-9._-]{1,221}(/[^/\s]+)*/?")
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -189,8 +192,53 @@ def check_budget(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
 
 
 def check_checkpoint_dir(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """Means the same on every node."""
-    yield from _absolute("/spec/checkpoint/dir", spec.checkpoint.dir)
+    """A path or an object store's address that means the same on every node."""
+    place = spec.checkpoint.dir
+    if place is None or "://" not in place:
+        yield from _absolute("/spec/checkpoint/dir", place)
+    elif not _ADDRESS.fullmatch(place) or ".." in place.split("/"):
+        yield Fault(
+            "/spec/checkpoint/dir",
+            f"{place!r} is no address that checkpoints can be kept at",
+            "give an absolute path, or s3://bucket/prefix, or gs://bucket/prefix",
+        )
+
+
+def check_local_tier(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """On a disk of each node, with other nodes for the copies, and more often than the persistent tier."""
+    local, nodes = spec.checkpoint.local, spec.resources.nodes
+    if local.dir is None:
+        return
+    yield from _absolute("/spec/checkpoint/local/dir", local.dir)
+    if local.copies >= nodes:
+        yield Fault(
+            "/spec/checkpoint/local/copies",
+            f"{local.copies} copies on other nodes, but the job has {nodes} nodes",
+            f"set it to {nodes - 1} or less, or ask for more nodes",
+        )
+    if local.interval_steps > spec.checkpoint.interval_steps:
+        yield Fault(
+            "/spec/checkpoint/local/interval_steps",
+            f"a local save every {local.interval_steps} steps is rarer than one of the persistent tier"
+            f" (every {spec.checkpoint.interval_steps})",
+            f"set it to {spec.checkpoint.interval_steps} or less, or leave local.dir out",
+        )
+    if spec.entrypoint is not None:
+        yield Fault(
+            "/spec/checkpoint/local/dir",
+            "the local tier is the built-in trainer's; this job runs its own program",
+            "leave it out",
+        )
+
+
+def check_restore_test(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """Only what the built-in trainer writes is known well enough to be loaded."""
+    if spec.checkpoint.restore_test and spec.entrypoint is not None:
+        yield Fault(
+            "/spec/checkpoint/restore_test",
+            "a job with its own program writes checkpoints that nothing here can load",
+            "leave it out",
+        )
 
 
 def check_data(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
@@ -272,8 +320,6 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     _unreleased("/spec/training/batch_mode", "redistribute"),
     _unreleased("/spec/training/numerics/rerun", "disabled"),
     _unreleased("/spec/training/numerics/check_spike", False),
-    _unreleased("/spec/checkpoint/local/dir", None),
-    _unreleased("/spec/checkpoint/restore_test", False),
     _unreleased("/spec/resiliency/faults/kind", "none"),
     (check_devices, (*_LAYOUT, *_DEVICES, "/spec/parallelism/dp")),
     # Every shard of the model has the same shape.
@@ -294,6 +340,8 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     (check_risk, ("/spec/resiliency/risk/threshold",)),
     (check_budget, ("/spec/resiliency/budget/restarts_per_window", "/spec/resiliency/budget/max_restarts")),
     (check_checkpoint_dir, ("/spec/checkpoint/dir",)),
+    (check_local_tier, (*_LOCAL, "/spec/checkpoint/interval_steps", "/spec/resources/nodes", "/spec/entrypoint")),
+    (check_restore_test, ("/spec/checkpoint/restore_test", "/spec/entrypoint")),
     (check_data, ("/spec/training/data",)),
     (check_entrypoint, ("/spec/entrypoint",)),
     (check_env, ("/spec/env",)),

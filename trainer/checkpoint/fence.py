@@ -37,13 +37,19 @@ class Fence:
         """True when nothing newer was installed. Raises OSError."""
         return (attempt, epoch) >= self.current()
 
+    def raise_now(self, attempt: int, epoch: int) -> None:
+        """At least (attempt, epoch), here and now. Raises OSError."""
+        if self.current() >= (attempt, epoch):
+            return
+        self._folder.write(f"a{attempt}-e{epoch}", b"fence")
+        for name in self._folder.files():
+            number = _parse(name)
+            if number and number < (attempt, epoch):
+                self._folder.remove(name)
+
     def _raise(self, attempt: int, epoch: int) -> None:
         try:
-            self._folder.write(f"a{attempt}-e{epoch}", b"fence")
-            for name in self._folder.files():
-                number = _parse(name)
-                if number and number < (attempt, epoch):
-                    self._folder.remove(name)
+            self.raise_now(attempt, epoch)
         except OSError as error:
             # Training goes on; a save meets the same file system and fails by itself.
             print(f"checkpoint fence: {error}", file=sys.stderr, flush=True)

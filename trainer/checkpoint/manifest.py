@@ -15,6 +15,7 @@ import msgspec
 from trainer.checkpoint.storage import Place, Storage, storage_at
 
 MARKER = "COMMITTED.json"
+LOCAL_SCHEME = "local:"
 FORMAT = 1
 CHUNK_BYTES = 4 << 20
 DIGEST_BYTES = 16
@@ -86,6 +87,11 @@ def parse_name(name: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
+def is_local(path: str) -> bool:
+    """True for `local:step_00000120-e7`, a checkpoint on the nodes' own disks."""
+    return path.startswith(LOCAL_SCHEME)
+
+
 def describe_files(place: Place, *, only: Callable[[str], bool] = lambda name: True) -> tuple[FileEntry, ...]:
     """Size and digest of the files at `place` that `only` admits, the marker never. Raises OSError."""
     storage = storage_at(place)
@@ -109,15 +115,17 @@ def read_marker(place: Place) -> Manifest | None:
         return None
 
 
-def verify(place: Place) -> Verdict:
-    """Read every file and compare it with the marker. Never raises for a broken checkpoint."""
+def verify(place: Place, *, only: Callable[[int], bool] = lambda number: True) -> Verdict:
+    """Read the files and compare them with the marker. `only` admits files by their number, so
+    that several may share the work. Never raises for a broken checkpoint."""
     storage = storage_at(place)
     manifest = read_marker(storage)
     if manifest is None:
         return Verdict(None, (f"{MARKER} is absent or unreadable",))
     if manifest.format != FORMAT:
         return Verdict(manifest, (f"format {manifest.format} is not {FORMAT}",))
-    return Verdict(manifest, tuple(fault for entry in manifest.files for fault in _check(storage, entry)))
+    mine = [entry for number, entry in enumerate(manifest.files) if only(number)]
+    return Verdict(manifest, tuple(fault for entry in mine for fault in _check(storage, entry)))
 
 
 def list_complete(root: Place) -> list[tuple[Storage, Manifest]]:

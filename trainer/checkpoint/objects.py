@@ -59,7 +59,9 @@ class ObjectStorage:
 
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[BinaryIO]:
-        with self._call(lambda fs: fs.open(self._path(name), "rb", block_size=CHUNK_BYTES, cache_type="readahead")) as f:
+        with self._call(
+            lambda fs: fs.open(self._path(name), "rb", block_size=CHUNK_BYTES, cache_type="readahead")
+        ) as f:
             yield f
 
     def read(self, name: str, limit: int) -> bytes:

@@ -9,6 +9,7 @@ All methods raise OSError; a missing name is FileNotFoundError.
 import contextlib
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -89,11 +90,11 @@ def is_remote(place: str) -> bool:
     return SCHEME in place
 
 
+@dataclass(frozen=True)
 class LocalStorage:
     """A directory."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     def __str__(self) -> str:
         return str(self.path)

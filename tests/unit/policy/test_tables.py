@@ -308,7 +308,7 @@ def test_break_even_precisions_are_those_of_the_goals():
 def test_trust_comes_before_newness():
     found = (checkpoint(10), checkpoint(20, CheckpointState.CORRUPT), checkpoint(30, CheckpointState.WRITING))
     assert newest_trusted(found).step == 10
-    assert [fact.step for fact in skipped_corrupt(found)] == [20]
+    assert [fact.step for fact in skipped_corrupt(found, newest_trusted(found))] == [20]
     assert newest_trusted(()) is None
 
 

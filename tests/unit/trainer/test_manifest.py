@@ -9,7 +9,6 @@ from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.retention import Found, plan, prune
 
 
-
 def checkpoint(root: Path, step: int, epoch: int = 1, *, commit: bool = True) -> Path:
     path = root / manifest.directory_name(step, epoch)
     (path / "sub").mkdir(parents=True)
