@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import torch.distributed as dist
@@ -15,10 +16,12 @@ import torch.distributed as dist
 from controlplane.protocol.launch import RankRef, TrainerConfig
 from trainer.checkpoint import manifest, retention
 from trainer.checkpoint.fence import Fence
+from trainer.checkpoint.part import Part
 from trainer.checkpoint.storage import is_remote, storage_at
-from trainer.checkpoint.strategy import Planned
-from trainer.checkpoint.writer import Part
 from trainer.errors import CheckpointFault
+
+if TYPE_CHECKING:
+    from trainer.checkpoint.strategy import Planned
 
 UPLOADS_AT_ONCE = 8
 POLL_S = 0.02
@@ -80,7 +83,7 @@ class Committer:
         return part
 
     def commit(
-        self, order: Order, parts: list[Part], planned: Planned, folder: Path, address: str
+        self, order: Order, parts: list[Part], planned: "Planned", folder: Path, address: str
     ) -> manifest.Manifest:
         """The marker, last of all. Raises CheckpointFault, OSError."""
         faults = "; ".join(f"rank {rank}: {part.error}" for rank, part in enumerate(parts) if part.error)

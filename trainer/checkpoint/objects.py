@@ -65,7 +65,8 @@ class ObjectStorage:
             yield f
 
     def read(self, name: str, limit: int) -> bytes:
-        return bytes(self._call(lambda fs: fs.cat_file(self._path(name), start=0, end=limit)))
+        with self.open(name) as file:
+            return file.read(limit)
 
     def write(self, name: str, data: bytes) -> None:
         self._call(lambda fs: fs.pipe_file(self._path(name), data))

@@ -29,10 +29,11 @@ from controlplane.protocol.rank import CheckpointReport, FromRank
 from trainer.checkpoint import manifest, rng
 from trainer.checkpoint.commit import Board, Committer, Order
 from trainer.checkpoint.fence import Fence
+from trainer.checkpoint.part import Part
 from trainer.checkpoint.state import sharded_state
 from trainer.checkpoint.storage import is_remote, storage_at
 from trainer.checkpoint.strategy import Planned, Planner
-from trainer.checkpoint.writer import Part, Writer
+from trainer.checkpoint.writer import Writer
 from trainer.config import staging_root
 from trainer.engine import Engine
 from trainer.errors import InnerPeerLost

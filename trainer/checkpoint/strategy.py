@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
@@ -35,6 +34,7 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.storage import WriteResult
 
+from trainer.checkpoint.part import Written
 from trainer.errors import CheckpointFault
 
 BACKEND = "torch_dist"
@@ -45,18 +45,6 @@ CONTENT = {
     "singleton_local_shards": False,
     "chained_optim_avoid_prefix": True,
 }
-
-
-class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where one item lies: what torch's WriteResult says, without its pickles."""
-
-    fqn: str
-    offset: tuple[int, ...] | None
-    index: int | None
-    bytes: int
-    path: str
-    start: int
-    length: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,18 +14,9 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
-from trainer.checkpoint.manifest import FileEntry
-from trainer.checkpoint.strategy import Written
+from trainer.checkpoint.part import Part
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one rank has written, or why it has not (`error` is empty when it has)."""
-
-    files: tuple[FileEntry, ...] = ()
-    written: tuple[Written, ...] = ()
-    error: str = ""
 
 
 class Writer:

@@ -11,6 +11,7 @@ import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 BUCKET = "checkpoints"
+_HOP_BY_HOP = ("connection", "content-length", "transfer-encoding", "expect")
 OLD, NEW = "OLDKEYOLDKEYOLDKEYO", "NEWKEYNEWKEYNEWKEYN"
 
 
@@ -69,7 +70,7 @@ class Door:
                 return
 
             def _forward(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                body = self._body()
                 key = OLD if OLD in self.headers.get("Authorization", "") else NEW
                 door.keys.append(key)
                 if code is not None and key == OLD:
@@ -79,6 +80,16 @@ class Door:
                     self._say(400, text.encode(), {"Content-Type": "application/xml"})
                     return
                 self._say(*_ask(f"{store.url}{self.path}", self.command, body, dict(self.headers)))
+
+            def _body(self) -> bytes:
+                if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+                    return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                body = b""
+                while size := int(self.rfile.readline().split(b";")[0], 16):
+                    body += self.rfile.read(size)
+                    self.rfile.readline()
+                self.rfile.readline()
+                return body
 
             def _say(self, status: int, body: bytes, headers: dict[str, str]) -> None:
                 self.send_response(status)
@@ -103,7 +114,7 @@ class Door:
 
 
 def _ask(url: str, method: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, dict[str, str]]:
-    kept = {name: value for name, value in headers.items() if name.lower() not in ("connection", "content-length")}
+    kept = {name: value for name, value in headers.items() if name.lower() not in _HOP_BY_HOP}
     request = urllib.request.Request(url, data=body or None, headers=kept, method=method)
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
