@@ -133,10 +133,10 @@ class Saver:
         state = rng.capture(rank=self._ref.rank, world=self._votes.size, tp=layout.tp, pp=layout.pp)
 
         def body() -> Part:
-            written = planned.write()
+            part = planned.write()
             storage_at(folder).write(name, state)
-            mine = {item.path for item in written} | {name}
-            return Part(files=manifest.describe_files(folder, only=mine.__contains__), written=tuple(written))
+            beside = manifest.describe_files(folder, only=name.__eq__)
+            return Part(files=(*part.files, *beside), written=part.written)
 
         return body
 

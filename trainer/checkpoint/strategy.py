@@ -9,8 +9,11 @@ Tensors that data-parallel ranks hold alike are shared out among them (fully par
 saving and for loading. The plan of an unchanged model is made twice and then reused.
 """
 
+import hashlib
 import io
+import os
 import queue
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,12 +33,12 @@ from megatron.core.dist_checkpointing.strategies.fully_parallel import (
     FullyParallelSaveStrategyWrapper,
 )
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
-from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.filesystem import SerializationFormat, _StorageInfo, _write_item
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.storage import WriteResult
 
-from trainer.checkpoint.part import Written
-from trainer.errors import CheckpointFault
+from trainer.checkpoint.manifest import DIGEST_BYTES, FileEntry
+from trainer.checkpoint.part import Part, Written
 
 BACKEND = "torch_dist"
 VERSION = 1
@@ -56,20 +59,29 @@ class Planned:
     buckets: list[Any]
     common: bytes
 
-    def write(self) -> list[Written]:
-        """This rank's files, durable. Raises CheckpointFault. Runs in the forked writer."""
-        results: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        count: queue.Queue[int] = queue.Queue()
-        written: list[Written] = []
-        for number, bucket in enumerate(self.buckets):
-            count.put(number)
-            transforms = [self.writer.transforms] if hasattr(self.writer, "transforms") else []
-            FileSystemWriterAsync.write_preloaded_data(transforms, number, bucket, results, count, use_fsync=True)
-            _, outcome = results.get()
-            if isinstance(outcome, Exception):
-                raise CheckpointFault(f"{bucket[0]}: {type(outcome).__name__}: {outcome}")
-            written.extend(_told(result) for result in outcome)
-        return written
+    def write(self) -> Part:
+        """This rank's files, durable. Raises OSError. Runs in the forked writer: a thread a file,
+        which digests what it writes (both let go of the interpreter)."""
+        if not self.buckets:
+            return Part()
+        with ThreadPoolExecutor(len(self.buckets)) as pool:
+            done = list(pool.map(self._write_file, self.buckets))
+        return Part(files=tuple(entry for entry, _ in done), written=tuple(item for _, items in done for item in items))
+
+    def _write_file(self, bucket: Any) -> tuple[FileEntry, list[Written]]:
+        path, name, (blobs, tensors) = bucket
+        with open(path, "wb", buffering=0) as file:
+            stream = _Digesting(file)
+            try:
+                items = [
+                    _write_item(self.writer.transforms, stream, data, item, name, SerializationFormat.TORCH_SAVE)
+                    for item, data in (*blobs, *tensors)
+                ]
+            except RuntimeError as error:
+                # Torch's archive writer hides what the disk has said behind its own state.
+                raise stream.fault or error from error
+            os.fsync(file.fileno())
+        return FileEntry(name, stream.tell(), stream.digest.hexdigest()), [_told(item) for item in items]
 
     def finish(self, folder: Path, parts: list[list[Written]]) -> None:
         """Rank 0, when all ranks have written: common state and metadata. Raises OSError."""
@@ -77,6 +89,34 @@ class Planned:
         (folder / COMMON_STATE_FNAME).write_bytes(self.common)
         self.writer.finish(self.metadata, [[_result(item) for item in part] for part in parts])
         save_config(CheckpointingConfig(BACKEND, VERSION), str(folder))
+
+
+class _Digesting(io.RawIOBase):
+    """A file that is written once, front to back, and digested on the way."""
+
+    def __init__(self, file: io.FileIO) -> None:
+        self.digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        self.fault: OSError | None = None
+        self._file, self._position = file, 0
+
+    def write(self, data: Any, /) -> int:
+        view = memoryview(data).cast("B")
+        self.digest.update(view)
+        left = view
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            self.fault = error
+            raise
+        self._position += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self._position
+
+    def writable(self) -> bool:
+        return True
 
 
 class Planner:

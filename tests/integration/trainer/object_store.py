@@ -115,6 +115,8 @@ class Door:
 
 def _ask(url: str, method: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, dict[str, str]]:
     kept = {name: value for name, value in headers.items() if name.lower() not in _HOP_BY_HOP}
+    # Without a type urllib says that a body is a form, and the store would read it as one.
+    kept.setdefault("Content-Type", "application/octet-stream")
     request = urllib.request.Request(url, data=body or None, headers=kept, method=method)
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:

@@ -73,9 +73,8 @@ def fully_parallel(config: TrainerConfig, facts: dict[str, Any]) -> None:
     """Two data-parallel ranks hold the same state; each writes its share, each loads all of it."""
     folder = Path(config.checkpoint_dir)
     in_turn(2, lambda rank: _save_share(config, rank))
-    facts["shares"] = {
-        str(rank): sum(p.stat().st_size for p in (folder / "step_00000003-e1").glob(f"__{rank}_*")) for rank in (0, 1)
-    }
+    saved = folder / "step_00000003-e1"
+    facts["shares"] = [sum(path.stat().st_size for path in saved.glob(f"__{rank}_*")) for rank in (0, 1)]
     out = folder / "hashes"
     out.mkdir()
     in_turn(2, lambda rank: _load(config, 12, rank, 2, out))

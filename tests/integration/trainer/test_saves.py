@@ -26,7 +26,7 @@ def facts() -> dict[str, Any]:
 def test_a_full_disk_fails_the_save_of_either_tier_and_training_goes_on(facts: dict[str, Any]) -> None:
     states = [(kind, state) for kind, state, _ in facts["full"]]
     assert states == [("manual", "writing"), ("manual", "failed"), ("local", "failed")]
-    assert all("File too large" in error for _, state, error in facts["full"] if state == "failed")
+    assert ["File too large" in error for _, _, error in facts["full"]] == [False, True, True], facts["full"]
     assert facts["loss_after"] > 0
     assert facts["space_again"] == ["writing", "complete"]
 
@@ -36,7 +36,7 @@ def test_a_failed_save_leaves_nothing_that_takes_space(facts: dict[str, Any]) ->
 
 
 def test_data_parallel_ranks_share_a_save_out_and_each_loads_all_of_it(facts: dict[str, Any]) -> None:
-    mine, other = facts["shares"]["0"], facts["shares"]["1"]
+    mine, other = facts["shares"]
     assert min(mine, other) > 0.3 * (mine + other)
     assert len(set(facts["hashes"].values())) == 1
     assert set(facts["hashes"]) == {"0-of-2", "1-of-2", "0-of-1"}
@@ -63,8 +63,8 @@ def test_sixty_kills_leave_the_newest_complete_checkpoint_whole(tmp_path: Path) 
 
 
 def test_a_kill_before_the_marker_leaves_a_torso_that_is_passed_over(tmp_path: Path) -> None:
-    """Every call of the first two saves in turn: none of them may leave a half checkpoint."""
-    kills = [Kill(at_call=number) for number in range(2, 60, 4)]
+    """At calls all over the first saves: none of them may leave a half checkpoint that counts."""
+    kills = [Kill(at_call=number) for number in range(20, 110, 4)]
     found = crash_harness.run(tmp_path, kills, seed=1)
     assert found.faults == []
     assert found.torsos > 0

@@ -8,6 +8,7 @@ name and renamed, so that a name always stands for a whole shard.
 import hashlib
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -52,17 +53,19 @@ def heads(tensors: Sequence[torch.Tensor]) -> tuple[TensorHead, ...]:
 def write(path: Path, head: ShardHead, tensors: Sequence[torch.Tensor], rng: bytes) -> str:
     """Durable, all or nothing; `tensors` lie in host memory, `rng` as `trainer.checkpoint.rng`
     has it. Returns the digest of header and tensors, which every replica has alike. Raises OSError."""
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    pieces = [msgspec.json.encode(head) + b"\n", *(_bytes(tensor) for tensor in tensors)]
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
-            for data in (msgspec.json.encode(head) + b"\n", *(_bytes(tensor) for tensor in tensors)):
-                digest.update(data)
-                file.write(data)
+        # Digested while it is written: both let go of the interpreter, and neither is quick.
+        with ThreadPoolExecutor(1) as beside, temporary.open("wb", buffering=0) as file:
+            digesting = beside.submit(_digest_of, pieces)
+            for piece in pieces:
+                _write_all(file, piece)
+            os.fsync(file.fileno())
+            digest = digesting.result()
             alike = digest.hexdigest()
             digest.update(rng + b"\n")
-            file.write(rng + b"\n" + digest.digest())
-            file.flush()
+            _write_all(file, rng + b"\n" + digest.digest())
             os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
@@ -126,6 +129,19 @@ def _rest(file: BinaryIO, digest: "hashlib.blake2b", path: Path) -> bytes:
     if file.read(DIGEST_BYTES + 1) != digest.digest():
         raise CheckpointFault(f"{path}: its content is not what was written")
     return line
+
+
+def _digest_of(pieces: Sequence[bytes | memoryview]) -> "hashlib.blake2b":
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for piece in pieces:
+        digest.update(piece)
+    return digest
+
+
+def _write_all(file: BinaryIO, data: bytes | memoryview) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:
