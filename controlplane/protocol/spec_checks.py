@@ -26,7 +26,7 @@ _LAYOUT = (
 )
 _DEVICES = ("/spec/resources/nodes", "/spec/resources/gpus_per_node")
 _BATCH = ("/spec/training/global_batch", "/spec/training/micro_batch")
-_LOCAL = ("/spec/checkpoint/local/dir", "/spec/checkpoint/local/interval_steps", "/spec/checkpoint/local/copies")
+_LOCAL = "/spec/checkpoint/local"
 _ADDRESS = re.compile(r"(s3|gs|gcs)://[A-Za-z0-9][A-Za-z0-9._-]{1,221}(/[^/\s]+)*/?")
 
 
@@ -204,26 +204,36 @@ def check_checkpoint_dir(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
         )
 
 
-def check_local_tier(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """On a disk of each node, with other nodes for the copies, and more often than the persistent tier."""
+def check_local_dir(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """A disk of each node."""
+    yield from _absolute("/spec/checkpoint/local/dir", spec.checkpoint.local.dir)
+
+
+def check_local_copies(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """A copy is on another node, or it survives nothing."""
     local, nodes = spec.checkpoint.local, spec.resources.nodes
-    if local.dir is None:
-        return
-    yield from _absolute("/spec/checkpoint/local/dir", local.dir)
-    if local.copies >= nodes:
+    if local.dir is not None and local.copies >= nodes:
         yield Fault(
             "/spec/checkpoint/local/copies",
             f"{local.copies} copies on other nodes, but the job has {nodes} nodes",
             f"set it to {nodes - 1} or less, or ask for more nodes",
         )
-    if local.interval_steps > spec.checkpoint.interval_steps:
+
+
+def check_local_interval(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """The nearer tier saves more often, or it is of no use."""
+    local, far = spec.checkpoint.local, spec.checkpoint.interval_steps
+    if local.dir is not None and local.interval_steps > far:
         yield Fault(
             "/spec/checkpoint/local/interval_steps",
-            f"a local save every {local.interval_steps} steps is rarer than one of the persistent tier"
-            f" (every {spec.checkpoint.interval_steps})",
-            f"set it to {spec.checkpoint.interval_steps} or less, or leave local.dir out",
+            f"a local save every {local.interval_steps} steps is rarer than one of the persistent tier (every {far})",
+            f"set it to {far} or less, or leave local.dir out",
         )
-    if spec.entrypoint is not None:
+
+
+def check_local_program(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """Only the built-in trainer has the tier."""
+    if spec.checkpoint.local.dir is not None and spec.entrypoint is not None:
         yield Fault(
             "/spec/checkpoint/local/dir",
             "the local tier is the built-in trainer's; this job runs its own program",
@@ -340,7 +350,10 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     (check_risk, ("/spec/resiliency/risk/threshold",)),
     (check_budget, ("/spec/resiliency/budget/restarts_per_window", "/spec/resiliency/budget/max_restarts")),
     (check_checkpoint_dir, ("/spec/checkpoint/dir",)),
-    (check_local_tier, (*_LOCAL, "/spec/checkpoint/interval_steps", "/spec/resources/nodes", "/spec/entrypoint")),
+    (check_local_dir, (f"{_LOCAL}/dir",)),
+    (check_local_copies, (f"{_LOCAL}/dir", f"{_LOCAL}/copies", "/spec/resources/nodes")),
+    (check_local_interval, (f"{_LOCAL}/dir", f"{_LOCAL}/interval_steps", "/spec/checkpoint/interval_steps")),
+    (check_local_program, (f"{_LOCAL}/dir", "/spec/entrypoint")),
     (check_restore_test, ("/spec/checkpoint/restore_test", "/spec/entrypoint")),
     (check_data, ("/spec/training/data",)),
     (check_entrypoint, ("/spec/entrypoint",)),

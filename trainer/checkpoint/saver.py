@@ -73,6 +73,7 @@ class Saver:
         self._board = Board(store, ref, votes.size, timeout_s=config.inner_timeout_s)
         self._committer = Committer(ref, config, fence=fence)
         self._sequence = 0
+        self._committed: manifest.Manifest | None = None
         self._thread: threading.Thread | None = None
 
     def save(self, order: SaveOrder) -> None:
@@ -146,16 +147,22 @@ class Saver:
         if remote and not part.error:
             part = self._committer.upload(part, running.folder, running.address)
         if self._ref.rank != 0:
-            self._board.post(running.sequence, part)
+            self._post(running, part)
         else:
             self._commit(running, planned, part)
         if remote:
             shutil.rmtree(running.folder, ignore_errors=True)
 
+    def _post(self, running: "_Running", part: Part) -> None:
+        try:
+            self._board.post(running.sequence, part)
+        except RuntimeError as error:  # The store is away; rank 0 will miss the post and say so.
+            print(f"save of step {running.order.step}: {error}", file=sys.stderr, flush=True)
+
     def _commit(self, running: "_Running", planned: Planned, mine: Part) -> None:
         order = running.order
-        parts = [mine, *self._board.collect(running.sequence)]
         try:
+            parts = [mine, *self._board.collect(running.sequence)]
             content = self._committer.commit(
                 Order(order.step, order.epoch, order.kind), parts, planned, running.folder, running.address
             )
@@ -163,16 +170,19 @@ class Saver:
             self._committer.discard(running.address)
             self._report(running, "failed", error=str(error))
             return
+        self._committed = content
         self._report(running, "complete", nbytes=content.total_bytes, digest=content.digest)
 
     def _is_committed(self, running: "_Running") -> bool:
-        return self._ref.rank == 0 and manifest.read_marker(running.address) is not None
+        """On rank 0, which knows: only it commits in this epoch. Nothing is asked of the storage,
+        which may be slow or away."""
+        known, order = self._committed, running.order
+        return known is not None and (known.step, known.epoch) == (order.step, order.epoch)
 
     def _report_existing(self, running: "_Running") -> None:
         """This very state is saved already (a manual save right after the interval's)."""
-        content = manifest.read_marker(running.address) if self._ref.rank == 0 else None
-        if content is not None:
-            self._report(running, "complete", nbytes=content.total_bytes, digest=content.digest)
+        if self._committed is not None:
+            self._report(running, "complete", nbytes=self._committed.total_bytes, digest=self._committed.digest)
 
     def _make_directory(self, running: "_Running") -> bool:
         try:

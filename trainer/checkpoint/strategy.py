@@ -42,7 +42,8 @@ from trainer.checkpoint.part import Part, Written
 
 BACKEND = "torch_dist"
 VERSION = 1
-FILES_PER_RANK = 2
+FILES_PER_RANK = max(2, min(8, (os.cpu_count() or 1) // 8))
+"""Each has a thread that writes and digests it; a node's ranks share its cores."""
 CONTENT = {
     "distrib_optim_sharding_type": "fully_reshardable",
     "singleton_local_shards": False,

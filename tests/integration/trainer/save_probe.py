@@ -2,9 +2,11 @@
 save, and load; what they found goes to stdout as one JSON object. `test_saves.py` judges it."""
 
 import json
+import multiprocessing
 import os
 import random
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -82,6 +84,31 @@ def fully_parallel(config: TrainerConfig, facts: dict[str, Any]) -> None:
     facts["hashes"] = {path.name: path.read_text() for path in out.iterdir()}
 
 
+def writer_held_up(config: TrainerConfig, facts: dict[str, Any]) -> None:
+    """The forked writer stands still while training goes on; then it may write."""
+    from trainer.checkpoint.saver import SaveOrder
+
+    said: list[Any] = []
+    engine, saver, _ = saver_of(config, said, 31)
+    train(engine, 0)
+    before = engine.parameter_hash()
+    saver.save(SaveOrder(step=1, epoch=1, kind="interval", blocking=False))
+    (writer,) = multiprocessing.active_children()
+    os.kill(writer.pid, signal.SIGSTOP)
+    for step in (1, 2, 3):
+        train(engine, step)
+    saver.save(SaveOrder(step=4, epoch=1, kind="interval", blocking=False))
+    facts["while_held_up"] = [(message.step, message.state) for message in said]
+    os.kill(writer.pid, signal.SIGCONT)
+    saver.finish()
+    facts["afterwards"] = [(message.step, message.state) for message in said]
+    trained = engine.parameter_hash()
+    from trainer.checkpoint.state import load
+
+    load(engine, Path(config.checkpoint_dir) / "step_00000001-e1")
+    facts["saved_is_then_not_now"] = [engine.parameter_hash() == before, trained != before]
+
+
 def _save_share(config: TrainerConfig, rank: int) -> None:
     said: list[Any] = []
     engine, saver, _ = saver_of(config, said, 11, rank, 2)
@@ -155,7 +182,7 @@ def main() -> None:
     facts: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for body in (full_disk, random_state):
+        for body in (full_disk, random_state, writer_held_up):
             config = crash_real.config_of(folder / body.__name__, address)
             tier = LocalTier(dir=str(folder / "disks"), copies=0)
             config = msgspec.structs.replace(config, checkpoint=Checkpoint(interval_steps=1, keep=9, local=tier))

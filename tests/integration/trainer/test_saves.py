@@ -35,6 +35,13 @@ def test_a_failed_save_leaves_nothing_that_takes_space(facts: dict[str, Any]) ->
     assert facts["left_behind"] == []
 
 
+def test_training_goes_on_while_a_save_is_written_and_changes_nothing_in_it(facts: dict[str, Any]) -> None:
+    """Also: a scheduled save that comes meanwhile is left out, it neither waits nor fails."""
+    assert facts["while_held_up"] == [[1, "writing"]]
+    assert facts["afterwards"] == [[1, "writing"], [1, "complete"]]
+    assert facts["saved_is_then_not_now"] == [True, True]
+
+
 def test_data_parallel_ranks_share_a_save_out_and_each_loads_all_of_it(facts: dict[str, Any]) -> None:
     mine, other = facts["shares"]
     assert min(mine, other) > 0.3 * (mine + other)

@@ -67,7 +67,6 @@ SEEDED: list[tuple[str, object, str]] = [
     ("/spec/checkpoint/dir", "s3://bucket/../other", "/spec/checkpoint/dir"),
     ("/spec/checkpoint/dir", "ftp://host/dir", "/spec/checkpoint/dir"),
     ("/spec/checkpoint/local", {"dir": "nvme"}, "/spec/checkpoint/local/dir"),
-    ("/spec/checkpoint/local", {"dir": "/nvme", "copies": 4}, "/spec/checkpoint/local/copies"),
     ("/spec/checkpoint/local", {"dir": "/nvme", "interval_steps": 11}, "/spec/checkpoint/local/interval_steps"),
     ("/spec/checkpoint/local", {"dir": "/nvme", "keep": 0}, "/spec/checkpoint/local/keep"),
     ("/spec/checkpoint/async", "yes", "/spec/checkpoint/async"),
@@ -120,6 +119,12 @@ def test_checkpoints_may_lie_on_object_stores_and_on_the_nodes_own_disks() -> No
         assert pointers(broken(("/spec/checkpoint/dir", place))) == []
     assert pointers(broken(("/spec/checkpoint/local", {"dir": "/nvme", "copies": 3, "interval_steps": 5}))) == []
     assert pointers(broken(("/spec/checkpoint/restore_test", True))) == []
+
+
+def test_more_copies_than_other_nodes_are_refused() -> None:
+    for copies, told in ((3, []), (4, ["/spec/checkpoint/local/copies"])):
+        tier = {"dir": "/nvme", "copies": copies, "interval_steps": 5}
+        assert pointers(broken(("/spec/checkpoint/local", tier))) == told
 
 
 def test_a_job_with_its_own_program_has_neither_local_tier_nor_restore_test() -> None:
