@@ -185,7 +185,7 @@ def test_a_job_saves_to_an_object_store_and_resumes_from_it(
     cluster: Make, object_store: ObjectStore, credentials: Path, reference: list[float], tmp_path: Path
 ) -> None:
     root = f"s3://{BUCKET}/{tmp_path.name}"
-    config = tiny_config(tmp_path, checkpoint=Checkpoint(interval_steps=6, keep=2))
+    config = tiny_config(tmp_path, checkpoint=Checkpoint(interval_steps=6, keep=2, asynchronous=False))
     run = cluster(msgspec.structs.replace(config, checkpoint_dir=root))
     run.env = object_store.environment() | {"HOLDFAST_STAGING_DIR": str(tmp_path / "staging")}
     run.start(0)
