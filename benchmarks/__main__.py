@@ -16,6 +16,8 @@ BENCHMARKS = {
         "benchmarks.g7_stall",
         "survivors' stall, steps lost, time to full strength; peers beside us",
     ),
+    "g9": ("benchmarks.g9_saves", "blocking time of a save, emergency save to durable; Megatron's savers beside us"),
+    "crashpoints": ("benchmarks.crashpoints", "kills during saves: the newest complete checkpoint loads"),
     "g11": ("benchmarks.agent_cost", "what the agent costs its node"),
     "clone": ("benchmarks.clone_to_page", "from git clone to a running job on the page"),
 }

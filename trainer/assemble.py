@@ -3,22 +3,22 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from controlplane.protocol.rank import Evicted
+from torch.distributed import TCPStore
+
+from controlplane.protocol.rank import Evicted, FromRank
 from trainer import device
-from trainer.checkpoint import manifest
 from trainer.checkpoint.fence import Fence
+from trainer.checkpoint.local.tier import LocalTier
+from trainer.checkpoint.resume import resume
 from trainer.checkpoint.saver import Saver
-from trainer.checkpoint.state import load
-from trainer.config import RankSettings, store_address
+from trainer.config import RankSettings, node_name, store_address
 from trainer.control.faults import Faults
 from trainer.control.link import ControlLink
 from trainer.control.mailbox import Mailbox
 from trainer.control.preemption import Preemption
 from trainer.control.progress import Progress
 from trainer.engine import Engine
-from trainer.errors import CheckpointFault, ResumeFailed
 from trainer.loop import Loop, Wishes
 from trainer.parallel import Votes, connect_store, enter_inner_world
 from trainer.replica.catch_up import CatchUp
@@ -68,9 +68,11 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
     enter_inner_world(settings, store)
     votes = Votes()
     engine = Engine(config, my_device, controls.faults)
-    standing = Standing(ref, _resume(engine, Path(config.resume.path), votes, ref.rank) if config.resume else 0)
-    fence = Fence(Path(config.checkpoint_dir))
-    donor = Donor(store, local_host=local_host_towards(*store_address(config)))
+    host = local_host_towards(*store_address(config))
+    local = _local_tier(settings, store, host, send)
+    standing = Standing(ref, resume(engine, settings, votes, local))
+    fence = Fence(config.checkpoint_dir)
+    donor = Donor(store, local_host=host)
     catch_up = CatchUp(ref, store)
     outer = OuterComm(store, timeout_s=config.outer_timeout_s, interrupted=lambda: mailbox.epoch() > standing.epoch)
     controls.faults.cut = outer.cut
@@ -104,7 +106,8 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
         standing=standing,
         exchange=exchange,
         membership=membership,
-        saver=Saver(ref, config, engine, votes=votes, fence=fence, send=send),
+        saver=Saver(ref, config, engine, votes=votes, fence=fence, store=store, send=send),
+        local=local,
         mailbox=mailbox,
         preemption=preemption,
         progress=controls.progress,
@@ -112,13 +115,17 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
     )
 
 
-def _resume(engine: Engine, path: Path, votes: Votes, rank: int) -> int:
-    """Load `path` after rank 0 has compared every byte with its marker: a flipped bit in a
-    shard would load without a word. Returns the step."""
-    verdict = manifest.verify(path) if rank == 0 else None
-    if not votes.all(verdict is None or verdict.ok):
-        raise ResumeFailed(f"{path}: {'; '.join(verdict.faults) if verdict else 'refused by rank 0'}")
-    try:
-        return load(engine, path)
-    except CheckpointFault as error:
-        raise ResumeFailed(str(error)) from error
+def _local_tier(
+    settings: RankSettings, store: TCPStore, host: str, send: Callable[[FromRank], None]
+) -> LocalTier | None:
+    if settings.config.checkpoint.local.dir is None:
+        return None
+    return LocalTier(
+        settings.ref,
+        settings.config,
+        world=settings.world_size,
+        node=node_name(),
+        host=host,
+        store=store,
+        send=send,
+    )

@@ -6,7 +6,9 @@ own finds its agent by `HOLDFAST_SOCKET` (`trainer.hooks`).
 """
 
 import os
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
@@ -22,6 +24,8 @@ REF_VARIABLE = "HOLDFAST_REF"
 CONFIG_VARIABLE = "HOLDFAST_CONFIG"
 WORLD_SIZE_VARIABLE = "WORLD_SIZE"
 NICE_VARIABLE = "HOLDFAST_TRAINER_NICE"
+STAGING_VARIABLE = "HOLDFAST_STAGING_DIR"
+NODE_VARIABLE = "HOLDFAST_NODE"
 MAX_NICE = 19
 MIN_VOCABULARY = 256
 
@@ -104,6 +108,17 @@ def niceness(environment: Mapping[str, str] = os.environ) -> int:
     if not text.isdecimal() or int(text) > MAX_NICE:
         raise ConfigInvalid(f"{NICE_VARIABLE} is {text!r}, not a number from 0 to {MAX_NICE}")
     return int(text)
+
+
+def staging_root(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where checkpoints of an object store lie on their way there and back
+    (HOLDFAST_STAGING_DIR; the machine's temporary directory where it is not set)."""
+    return Path(environment.get(STAGING_VARIABLE) or Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}")
+
+
+def node_name(environment: Mapping[str, str] = os.environ) -> str:
+    """The node's id, from the agent (HOLDFAST_NODE); the host's name where there is none."""
+    return environment.get(NODE_VARIABLE) or os.uname().nodename
 
 
 def check(config: TrainerConfig, world_size: int) -> None:

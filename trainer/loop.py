@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from controlplane.protocol.launch import TrainerConfig
 from controlplane.protocol.rank import FromRank, StepReport, TrainingDone
 from controlplane.protocol.states import Phase, Section
+from trainer.checkpoint.local.tier import LocalOrder, LocalTier
 from trainer.checkpoint.saver import SaveOrder, Saver
 from trainer.control.mailbox import Mailbox
 from trainer.control.preemption import Preemption
@@ -44,6 +45,7 @@ class Loop:
     exchange: Exchange
     membership: Membership
     saver: Saver
+    local: LocalTier | None
     mailbox: Mailbox
     preemption: Preemption
     progress: Progress
@@ -109,9 +111,9 @@ class Loop:
     def _boundary(self, commit: Commit) -> ExitCode | None:
         """Saves and leaving. Every branch depends on what the replica agreed on in the step."""
         standing, intent = self.standing, self.standing.intent
-        self.saver.poll()
         if commit.leaving and (commit.everyone_leaves or intent.leave_now):
             return self._leave(save=intent.leave_save and commit.everyone_leaves)
+        self._save_locally()
         interval = self.config.checkpoint.interval_steps
         if intent.save_emergency or intent.save_manual:
             self._save_on_order("emergency" if intent.save_emergency else "manual")
@@ -119,10 +121,20 @@ class Loop:
             self._save("interval", blocking=not self.config.checkpoint.asynchronous)
         return None
 
+    def _save_locally(self) -> None:
+        """Every contributor alike: the nodes' own disks, where the job has that tier."""
+        standing = self.standing
+        if self.local is None or standing.is_joiner or not self.local.is_due(standing.committed):
+            return
+        if standing.committed >= self.config.training.steps:
+            return  # The final save is the persistent tier's.
+        self._enter(Phase.SAVING, Section.CHECKPOINTING)
+        order = LocalOrder(step=standing.committed, epoch=standing.epoch, contributors=standing.contributors)
+        self.local.save(self.engine, order)
+
     def _save_on_order(self, kind: str) -> None:
         order = self.mailbox.take_save() if self.standing.ref.rank == 0 else None
-        blocking = kind == "emergency" or not self.config.checkpoint.asynchronous
-        self._save(kind, blocking=blocking, command_id=order.command_id if order else "")
+        self._save(kind, blocking=not self.config.checkpoint.asynchronous, command_id=order.command_id if order else "")
 
     def _save(self, kind: str, *, blocking: bool, command_id: str = "") -> None:
         standing = self.standing
@@ -148,6 +160,8 @@ class Loop:
         if self.config.checkpoint.interval_steps > 0:
             self._save("final", blocking=True)
         self.saver.finish()
+        if self.local is not None:
+            self.local.finish()
         self._enter(Phase.IDLE, Section.OUT_OF_SECTION)
         self.send(TrainingDone(self.standing.committed))
         return ExitCode.DONE

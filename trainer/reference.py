@@ -111,14 +111,11 @@ def _fork_rank(
 def _run_rank(settings: RankSettings, steps: int, keep: Keep | None, out: Path) -> None:
     import torch.distributed as dist
 
-    from trainer.checkpoint.saver import prepare_writers
     from trainer.checkpoint.state import load, save
     from trainer.control.faults import Faults
     from trainer.engine import Engine
     from trainer.parallel import enter_inner_world
 
-    if keep is not None:
-        prepare_writers()
     my_device = device.activate(settings.device_index)
     host, _, port = settings.config.store.rpartition(":")
     store = dist.TCPStore(

@@ -1,9 +1,8 @@
 """A rank's life: build, say hello, train, leave with an exit code that says why.
 
 Called in the forked child of a rank host, or as `python -m trainer.train` where the host
-could not fork. It owns the order in which the parts come up: the forked results manager
-before threads and process groups, the control link only when Megatron is built and the
-rank can take a view.
+could not fork. It owns the order in which the parts come up: the control link only when
+Megatron is built and the rank can take a view.
 """
 
 import multiprocessing
@@ -27,13 +26,11 @@ def run(settings: RankSettings) -> ExitCode:
     # Megatron is imported here: in the host it is in memory already, in a spawned rank
     # `main` has to prepare the device first.
     from trainer.assemble import assemble, control
-    from trainer.checkpoint.saver import prepare_writers
     from trainer.control.door import open_door, write_groups
     from trainer.control.preemption import Preemption
 
     preemption = Preemption()
     preemption.listen()
-    prepare_writers()
     open_door(settings.agent_socket)
     controls = control(
         settings,

@@ -24,7 +24,7 @@ from controlplane.fleet import services as fleet_services
 from controlplane.fleet.models import Node
 from controlplane.jobs import selectors as jobs
 from controlplane.jobs.models import Rank
-from controlplane.jobs.numbers import GOOD_CHECKPOINTS
+from controlplane.jobs.numbers import GOOD_CHECKPOINTS, LOCAL_KIND
 from controlplane.jobs.services import submit_job
 from controlplane.protocol.commands import InjectDeviceFault, InjectLinkFault
 from controlplane.protocol.rest import Told
@@ -158,7 +158,8 @@ def _restore_spares(body: NewFault, actor: str) -> Done:
 
 def _corrupt_checkpoint(body: NewFault, actor: str) -> Done:
     job = jobs.job(body.job_id or "")
-    row = Checkpoint.objects.filter(job=job, state__in=GOOD_CHECKPOINTS).order_by("-step", "-epoch").first()
+    rows = Checkpoint.objects.filter(job=job, state__in=GOOD_CHECKPOINTS).exclude(kind=LOCAL_KIND)
+    row = rows.order_by("-step", "-epoch").first()
     if row is None:
         raise Conflict(f"{job.name} has no committed checkpoint yet")
     name = _flip_bytes(Path(row.path))

@@ -7,7 +7,9 @@ from controlplane.protocol.states import CheckpointState
 
 
 class Checkpoint(models.Model):
-    """`kind`: scheduled, emergency, manual, preemption. `layout` as protocol Parallelism."""
+    """`kind`: scheduled, emergency, manual, preemption, or local (on the nodes' own disks; its
+    `path` is then `local:<directory>`, and `holders[r]` are the ids of the nodes that hold
+    shard r). `layout` as protocol Parallelism. `verify_due_at`: when to look at it next."""
 
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="checkpoints")
@@ -20,6 +22,7 @@ class Checkpoint(models.Model):
     state_reason = models.TextField(blank=True)
     layout = models.JSONField(default=dict)
     bytes = models.BigIntegerField(default=0)
+    holders = models.JSONField(default=list)
     digest = models.CharField(max_length=128, blank=True)
     blocking_s = models.FloatField(null=True)
     total_s = models.FloatField(null=True)

@@ -1,20 +1,28 @@
 """Checkpoints on the trust ladder: reported by ranks, verified by us. The only writer."""
 
+import contextlib
 from datetime import datetime
 
+from controlplane.checkpoints.examine import examine, is_remote, wants_load
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.checkpoints.present import checkpoint_summary
 from controlplane.checkpoints.verify import Verdict, verify_directory
 from controlplane.jobs.models import Attempt, Job
+from controlplane.jobs.numbers import GOOD_CHECKPOINTS, LOCAL_KIND, spec_of
 from controlplane.jobs.services import refresh_job
 from controlplane.protocol.rank import CheckpointReport
 from controlplane.protocol.states import CheckpointState
 from controlplane.runtime import events, guard
 from controlplane.runtime.clock import after, now
+from controlplane.runtime.errors import LostRace
 from controlplane.runtime.ids import new_id
 
 VERIFY_DELAY_S = 0.5
-KINDS = ("scheduled", "emergency", "manual", "preemption")
+LOOK_AGAIN_S = 1.0
+LEASE_S = 600.0
+"""How long a checkpoint that is being read counts as taken; then another worker begins anew."""
+KINDS = ("scheduled", "emergency", "manual", "preemption", LOCAL_KIND)
+TRUSTED_READABLE = (CheckpointState.COMPLETE, CheckpointState.VERIFIED, CheckpointState.RESTORE_TESTED)
 
 
 def report(job: Job, attempt: Attempt, said: CheckpointReport, *, at: datetime, fenced: bool) -> Checkpoint:
@@ -33,13 +41,15 @@ def report(job: Job, attempt: Attempt, said: CheckpointReport, *, at: datetime, 
             layout=attempt.layout,
             started_at=at,
         )
-        publish_checkpoint(row, "checkpoint.writing", f"A save of step {said.step} began.")
+        if row.kind != LOCAL_KIND:
+            publish_checkpoint(row, "checkpoint.writing", f"A save of step {said.step} began.")
     if row.state != CheckpointState.WRITING:
         return row
     if fenced or said.state == "failed":
         why = "its writer was evicted before it was complete" if fenced else f"the save failed: {said.error}"
         _move(row, CheckpointState.CORRUPT, why)
     elif said.state == "complete":
+        local = row.kind == LOCAL_KIND
         guard.move(
             row,
             "checkpoint",
@@ -47,27 +57,62 @@ def report(job: Job, attempt: Attempt, said: CheckpointReport, *, at: datetime, 
             committed_at=at,
             bytes=said.bytes,
             digest=said.digest[:128],
+            holders=[sorted(set(nodes)) for nodes in said.holders] if local else [],
             blocking_s=said.blocking_s,
             total_s=said.total_s,
-            verify_due_at=after(VERIFY_DELAY_S),
+            verify_due_at=None if local else after(VERIFY_DELAY_S),
         )
         publish_checkpoint(row, "checkpoint.complete", f"Step {said.step} is saved ({said.bytes} bytes).")
+        if local:
+            _climb_local(row, wanted=spec_of(job).spec.checkpoint.local.copies)
     return row
 
 
+def _climb_local(row: Checkpoint, *, wanted: int) -> None:
+    """Every node has compared what it holds with the digest before it said so; how many hold
+    each shard is in the report."""
+    fewest = min((len(nodes) for nodes in row.holders), default=0)
+    if fewest < 1:
+        _move(row, CheckpointState.CORRUPT, "a shard of it is on no node")
+        return
+    _move(row, CheckpointState.VERIFIED, "each node compared what it holds with the digest")
+    if fewest > max(1, wanted):
+        _move(row, CheckpointState.REPLICATED, f"each shard is on {fewest} nodes")
+
+
 def verify_due(limit: int = 4) -> int:
-    """Read back what is due; returns how many were looked at. The disk is read outside of
-    any transaction."""
+    """Read back what is due, and have loaded what is to be; returns how many were looked at.
+    The disk is read outside of any transaction."""
     rows = list(Checkpoint.objects.filter(verify_due_at__lte=now()).select_related("job")[:limit])
     for row in rows:
-        claimed = Checkpoint.objects.filter(pk=row.pk, verify_due_at=row.verify_due_at).update(verify_due_at=None)
-        if claimed:
-            apply_verdict(row, verify_directory(row.path, job_id=row.job_id, step=row.step, epoch=row.epoch))
+        lease = after(LEASE_S)
+        if Checkpoint.objects.filter(pk=row.pk, verify_due_at=row.verify_due_at).update(verify_due_at=lease):
+            _look(row)
     return len(rows)
 
 
+def _look(row: Checkpoint) -> None:
+    """One look at a claimed row: read it here, or have it examined in a process of its own."""
+    verdict: Verdict | None
+    if is_remote(row.path) or (row.state == CheckpointState.VERIFIED and wants_load(row)):
+        verdict = examine(row)
+    else:
+        verdict = verify_directory(row.path, job_id=row.job_id, step=row.step, epoch=row.epoch)
+    if verdict is None:
+        _due(row, LOOK_AGAIN_S)
+        return
+    apply_verdict(row, verdict)
+    # The rung above: what has read back here is loaded next, if the job wants that.
+    climbs = bool(verdict.ok) and row.state == CheckpointState.VERIFIED and not verdict.loaded
+    _due(row, VERIFY_DELAY_S if climbs and not is_remote(row.path) and wants_load(row) else None)
+
+
+def _due(row: Checkpoint, in_s: float | None) -> None:
+    Checkpoint.objects.filter(pk=row.pk).update(verify_due_at=None if in_s is None else after(in_s))
+
+
 def apply_verdict(row: Checkpoint, verdict: Verdict) -> None:
-    """Up or off the ladder. A directory this machine cannot see stays `complete`."""
+    """Up or off the ladder. What cannot be judged from here stays where it is, with the reason."""
     if verdict.ok is None:
         with events.unit_of_work():
             Checkpoint.objects.filter(pk=row.pk).update(state_reason=verdict.detail)
@@ -76,28 +121,45 @@ def apply_verdict(row: Checkpoint, verdict: Verdict) -> None:
     with events.unit_of_work():
         if verdict.ok and row.state == CheckpointState.COMPLETE:
             _move(row, CheckpointState.VERIFIED, verdict.detail)
+        if verdict.loaded and row.state == CheckpointState.VERIFIED:
+            _move(row, CheckpointState.RESTORE_TESTED, verdict.detail)
         elif not verdict.ok and row.state != CheckpointState.CORRUPT:
             _move(row, CheckpointState.CORRUPT, verdict.detail)
 
 
 def recheck(job_id: str) -> int:
     """Verify every trusted checkpoint of the job again, soon; returns how many."""
-    trusted = (CheckpointState.COMPLETE, CheckpointState.VERIFIED)
-    return Checkpoint.objects.filter(job_id=job_id, state__in=trusted).update(verify_due_at=now())
+    rows = Checkpoint.objects.filter(job_id=job_id, state__in=TRUSTED_READABLE)
+    return rows.exclude(kind=LOCAL_KIND).update(verify_due_at=now())
 
 
 def distrust_if_damaged(job: Job, path: str) -> bool:
     """Read a checkpoint back before anything resumes from it. True when it is damaged: it is
     off the ladder now, and something else must be chosen."""
-    trusted = (CheckpointState.COMPLETE, CheckpointState.VERIFIED)
-    row = Checkpoint.objects.filter(job=job, path=path, state__in=trusted).first()
-    if row is None:
+    row = Checkpoint.objects.filter(job=job, path=path, state__in=TRUSTED_READABLE).exclude(kind=LOCAL_KIND).first()
+    if row is None or is_remote(row.path):
+        # Ranks compare what they fetch before they train on it, and say so (`refused`).
         return False
     verdict = verify_directory(row.path, job_id=row.job_id, step=row.step, epoch=row.epoch)
     if verdict.ok is not False:
         return False
     _move(row, CheckpointState.CORRUPT, verdict.detail)
     return True
+
+
+def refused(job: Job, path: str, *, said: str) -> None:
+    """A rank could not load what its attempt resumes from. One that this machine can read is
+    judged by what reads back: a fault of the software must not burn sound checkpoints. Of any
+    other the rank's word is all there is."""
+    row = Checkpoint.objects.filter(job=job, path=path, state__in=GOOD_CHECKPOINTS).first()
+    if row is None:
+        return
+    verdict = verify_directory(row.path, job_id=row.job_id, step=row.step, epoch=row.epoch)
+    if verdict.ok:
+        return
+    # Another of its ranks may have said so at the same moment.
+    with contextlib.suppress(LostRace):
+        _move(row, CheckpointState.CORRUPT, verdict.detail if verdict.ok is False else f"its ranks refused it: {said}")
 
 
 def _move(row: Checkpoint, to: str, reason: str) -> None:

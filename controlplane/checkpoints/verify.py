@@ -17,10 +17,12 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`ok` None: the directory is not visible from here, nothing can be said."""
+    """`ok` None: the directory is not visible from here, nothing can be said. `loaded`: it was
+    loaded into a model as well."""
 
     ok: bool | None
     detail: str
+    loaded: bool = False
 
 
 def verify_directory(path: str, *, job_id: str, step: int, epoch: int) -> Verdict:

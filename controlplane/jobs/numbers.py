@@ -12,6 +12,8 @@ from controlplane.protocol.states import CheckpointState, IncidentState, JobStat
 from controlplane.runtime.clock import age_s, now
 
 RECENT_STEPS = 20
+LOCAL_KIND = "local"
+"""Kind of a checkpoint on the nodes' own disks."""
 GOOD_CHECKPOINTS = (
     CheckpointState.COMPLETE,
     CheckpointState.VERIFIED,

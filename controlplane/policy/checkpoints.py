@@ -1,6 +1,11 @@
 """Which checkpoint may be resumed from: the trust ladder (U7)."""
 
+from collections.abc import Iterable
+
+import msgspec
+
 from controlplane.policy.snapshot import CheckpointFact
+from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import CheckpointState
 
 TRUSTED = frozenset(
@@ -14,14 +19,34 @@ TRUSTED = frozenset(
 
 
 def newest_trusted(checkpoints: tuple[CheckpointFact, ...]) -> CheckpointFact | None:
-    """The trusted one with the highest step (the newer epoch on a tie); None: start from 0."""
-    trusted = [fact for fact in checkpoints if fact.state in TRUSTED]
-    return max(trusted, key=lambda fact: (fact.step, fact.epoch, fact.id), default=None)
+    """The trusted one with the highest step, whichever tier (the newer epoch on a tie; of one
+    state in both tiers the nearer); None: start from 0."""
+    return _newest(fact for fact in checkpoints if fact.state in TRUSTED)
 
 
-def skipped_corrupt(checkpoints: tuple[CheckpointFact, ...]) -> tuple[CheckpointFact, ...]:
+def newest_loadable(
+    checkpoints: tuple[CheckpointFact, ...], layout: Parallelism, nodes: frozenset[str]
+) -> CheckpointFact | None:
+    """The newest trusted one that ranks of `layout` on `nodes` (ids) can load: of the local
+    tier only one of the same layout, each of whose shards one of these nodes holds."""
+    return _newest(fact for fact in checkpoints if fact.state in TRUSTED and _loadable(fact, layout, nodes))
+
+
+def skipped_corrupt(
+    checkpoints: tuple[CheckpointFact, ...], chosen: CheckpointFact | None
+) -> tuple[CheckpointFact, ...]:
     """Corrupt ones that are newer than what is resumed from: worth telling people."""
-    chosen = newest_trusted(checkpoints)
     floor = chosen.step if chosen else -1
     corrupt = [fact for fact in checkpoints if fact.state is CheckpointState.CORRUPT and fact.step > floor]
     return tuple(sorted(corrupt, key=lambda fact: (fact.step, fact.id)))
+
+
+def _loadable(fact: CheckpointFact, layout: Parallelism, nodes: frozenset[str]) -> bool:
+    if fact.holders is None:
+        return True
+    same = msgspec.structs.replace(fact.layout, dp="auto") == msgspec.structs.replace(layout, dp="auto")
+    return same and bool(fact.holders) and all(nodes.intersection(held) for held in fact.holders)
+
+
+def _newest(facts: Iterable[CheckpointFact]) -> CheckpointFact | None:
+    return max(facts, key=lambda fact: (fact.step, fact.epoch, fact.holders is not None, fact.id), default=None)

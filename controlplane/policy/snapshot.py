@@ -107,7 +107,9 @@ class NodeFact(_Fact):
 
 
 class CheckpointFact(_Fact):
-    """A checkpoint on the ladder. `layout` it was saved with."""
+    """A checkpoint on the ladder. `layout` it was saved with. `holders` of one on the nodes'
+    own disks: for each shard the ids of the nodes that hold it; None: it lies where every
+    node can read it."""
 
     id: str
     step: int
@@ -116,6 +118,7 @@ class CheckpointFact(_Fact):
     epoch: int
     committed_s: float
     layout: Parallelism
+    holders: tuple[tuple[str, ...], ...] | None = None
 
 
 class AttemptFact(_Fact):

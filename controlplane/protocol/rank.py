@@ -94,7 +94,8 @@ class ViewInstalled(_Message, tag="view_installed"):
 
 class CheckpointReport(_Message, tag="checkpoint"):
     """`state`: writing, complete or failed. Only the rank that commits the marker says
-    complete. `blocking_s` held training up; `total_s` from start to durable."""
+    complete. `blocking_s` held training up; `total_s` from start to durable. Of kind "local"
+    (the nodes' own disks): `holders[r]` are the ids of the nodes that hold shard r."""
 
     step: int
     path: str
@@ -107,6 +108,7 @@ class CheckpointReport(_Message, tag="checkpoint"):
     digest: str = ""
     error: str = ""
     command_id: str = ""
+    holders: tuple[tuple[str, ...], ...] = ()
 
 
 class TrainingDone(_Message, tag="done"):

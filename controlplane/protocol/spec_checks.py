@@ -6,6 +6,7 @@ those is faulty itself, so one mistake is told once.
 
 import difflib
 import os.path
+import re
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -30,6 +31,8 @@ _LAYOUT = (
 )
 _DEVICES = ("/spec/resources/nodes", "/spec/resources/gpus_per_node")
 _BATCH = ("/spec/training/global_batch", "/spec/training/micro_batch")
+_LOCAL = "/spec/checkpoint/local"
+_ADDRESS = re.compile(r"(s3|gs|gcs)://[A-Za-z0-9][A-Za-z0-9._-]{1,221}(/[^/\s]+)*/?")
 
 
 class Ground(msgspec.Struct, frozen=True):
@@ -200,8 +203,63 @@ def check_budget(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
 
 
 def check_checkpoint_dir(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """Means the same on every node."""
-    yield from _absolute("/spec/checkpoint/dir", spec.checkpoint.dir)
+    """A path or an object store's address that means the same on every node."""
+    place = spec.checkpoint.dir
+    if place is None or "://" not in place:
+        yield from _absolute("/spec/checkpoint/dir", place)
+    elif not _ADDRESS.fullmatch(place) or ".." in place.split("/"):
+        yield Fault(
+            "/spec/checkpoint/dir",
+            f"{place!r} is no address that checkpoints can be kept at",
+            "give an absolute path, or s3://bucket/prefix, or gs://bucket/prefix",
+        )
+
+
+def check_local_dir(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """A disk of each node."""
+    yield from _absolute("/spec/checkpoint/local/dir", spec.checkpoint.local.dir)
+
+
+def check_local_copies(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """A copy is on another node, or it survives nothing."""
+    local, nodes = spec.checkpoint.local, spec.resources.nodes
+    if local.dir is not None and local.copies >= nodes:
+        yield Fault(
+            "/spec/checkpoint/local/copies",
+            f"{local.copies} copies on other nodes, but the job has {nodes} nodes",
+            f"set it to {nodes - 1} or less, or ask for more nodes",
+        )
+
+
+def check_local_interval(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """The nearer tier saves more often, or it is of no use."""
+    local, far = spec.checkpoint.local, spec.checkpoint.interval_steps
+    if local.dir is not None and local.interval_steps > far:
+        yield Fault(
+            "/spec/checkpoint/local/interval_steps",
+            f"a local save every {local.interval_steps} steps is rarer than one of the persistent tier (every {far})",
+            f"set it to {far} or less, or leave local.dir out",
+        )
+
+
+def check_local_program(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """Only the built-in trainer has the tier."""
+    if spec.checkpoint.local.dir is not None and spec.entrypoint is not None:
+        yield Fault(
+            "/spec/checkpoint/local/dir",
+            "the local tier is the built-in trainer's; this job runs its own program",
+            "leave it out",
+        )
+
+
+def check_restore_test(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """Only what the built-in trainer writes is known well enough to be loaded."""
+    if spec.checkpoint.restore_test and spec.entrypoint is not None:
+        yield Fault(
+            "/spec/checkpoint/restore_test",
+            "a job with its own program writes checkpoints that nothing here can load",
+            "leave it out",
+        )
 
 
 def check_data(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
@@ -299,8 +357,6 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     _unreleased("/spec/training/batch_mode", "redistribute"),
     _unreleased("/spec/training/numerics/rerun", "disabled"),
     _unreleased("/spec/training/numerics/check_spike", False),
-    _unreleased("/spec/checkpoint/local/dir", None),
-    _unreleased("/spec/checkpoint/restore_test", False),
     (check_devices, (*_LAYOUT, *_DEVICES, "/spec/parallelism/dp")),
     *_as_checks(SHAPE_RULES, built_in=False),
     *_as_checks(BUILT_IN_RULES, built_in=True),
@@ -315,6 +371,11 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     (check_risk, ("/spec/resiliency/risk/threshold",)),
     (check_budget, ("/spec/resiliency/budget/restarts_per_window", "/spec/resiliency/budget/max_restarts")),
     (check_checkpoint_dir, ("/spec/checkpoint/dir",)),
+    (check_local_dir, (f"{_LOCAL}/dir",)),
+    (check_local_copies, (f"{_LOCAL}/dir", f"{_LOCAL}/copies", "/spec/resources/nodes")),
+    (check_local_interval, (f"{_LOCAL}/dir", f"{_LOCAL}/interval_steps", "/spec/checkpoint/interval_steps")),
+    (check_local_program, (f"{_LOCAL}/dir", "/spec/entrypoint")),
+    (check_restore_test, ("/spec/checkpoint/restore_test", "/spec/entrypoint")),
     (check_data, ("/spec/training/data",)),
     (check_entrypoint, ("/spec/entrypoint",)),
     (check_env, ("/spec/env",)),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from controlplane.checkpoints import services as checkpoints
 from controlplane.dispatch import services as dispatch
 from controlplane.fleet.models import Node
 from controlplane.fleet.services import mark_device_lost
@@ -20,6 +21,8 @@ from controlplane.recovery.said import HANDLERS as SAID
 from controlplane.recovery.steps import StepMerge
 from controlplane.runtime.clock import now
 
+EXIT_RESUME_FAILED = 74
+SAID_MAX = 300
 LOG_TAIL_MAX = 16_000
 # Answers that may call for a decision; an acknowledgement never does.
 TELLING = (CommandState.SUCCEEDED, CommandState.FAILED)
@@ -104,6 +107,9 @@ def _exited(facts: Facts, body: frames.RankExited) -> None:
     facts.sure.add(body.ref.job_id)
     code = body.exit_code if body.exit_code is not None else -(body.signal or 0)
     replica = rank.replica
+    if code == EXIT_RESUME_FAILED:
+        last_words = body.log_tail.strip().rpartition("\n")[2][-SAID_MAX:]
+        checkpoints.refused(facts.jobs[body.ref.job_id], replica.attempt.resume_path, said=last_words)
     signals.raise_signal(
         "rank_exit",
         f"rank_exit:{body.ref.job_id}:{body.ref.attempt}:{replica.index}:{replica.incarnation}:{rank.rank}",

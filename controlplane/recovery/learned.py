@@ -5,7 +5,7 @@ from statistics import mean
 from django.db.models import Avg, Max
 
 from controlplane.jobs.models import Job, Replica
-from controlplane.jobs.numbers import GOOD_CHECKPOINTS, spec_of
+from controlplane.jobs.numbers import GOOD_CHECKPOINTS, LOCAL_KIND, spec_of
 from controlplane.policy.snapshot import BudgetFact, LearnedTimes, SaveFact
 from controlplane.protocol.states import CheckpointState, ReplicaState
 from controlplane.recovery.models import Decision
@@ -25,7 +25,9 @@ def learned_of(job: Job) -> LearnedTimes:
         for row in joined.values("created_at").annotate(last=Max("ranks__joined_at"))[:RECENT]
     ]
     caught = [row["fetch_s"] for row in joined.exclude(caught_up=None).values_list("caught_up", flat=True) if row]
-    save_s = job.checkpoints.filter(state__in=GOOD_CHECKPOINTS).aggregate(t=Avg("total_s"))["t"]
+    save_s = (
+        job.checkpoints.filter(state__in=GOOD_CHECKPOINTS).exclude(kind=LOCAL_KIND).aggregate(t=Avg("total_s"))["t"]
+    )
     return LearnedTimes(
         step_s=mean(times) if len(times) >= MIN_STEPS else None,
         step_max_s=max(times) if len(times) >= MIN_STEPS else None,
@@ -37,7 +39,8 @@ def learned_of(job: Job) -> LearnedTimes:
 
 def saves_of(job: Job) -> SaveFact:
     """The newest of each kind; `interval_s` from the measured step time."""
-    rows = job.checkpoints.order_by("-started_at")
+    # The local tier saves all the time and outlives less: it puts off no emergency save.
+    rows = job.checkpoints.exclude(kind=LOCAL_KIND).order_by("-started_at")
     started = rows.values_list("started_at", flat=True).first()
     committed = rows.filter(state__in=GOOD_CHECKPOINTS).aggregate(at=Max("committed_at"))["at"]
     # The order itself counts too: a second alarm must not ask again before the first is answered.

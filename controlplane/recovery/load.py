@@ -14,7 +14,7 @@ from django.db.models import Max, Sum
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
-from controlplane.jobs.numbers import spec_of
+from controlplane.jobs.numbers import LOCAL_KIND, spec_of
 from controlplane.policy import snapshot as facts
 from controlplane.protocol.membership import Flush, Install, View
 from controlplane.protocol.rank_faults import is_scheduled
@@ -260,6 +260,7 @@ def _checkpoint_facts(job: Job) -> tuple[facts.CheckpointFact, ...]:
             epoch=row.epoch,
             committed_s=(row.committed_at or row.started_at).timestamp(),
             layout=msgspec.convert(row.layout or {}, Parallelism),
+            holders=tuple(tuple(nodes) for nodes in row.holders) if row.kind == LOCAL_KIND else None,
         )
         for row in rows
     ]

@@ -1,7 +1,6 @@
 """From placements to rows and start orders: attempts, incarnations, ranks."""
 
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +17,7 @@ from controlplane.policy.snapshot import Placement
 from controlplane.protocol.commands import StartRanks
 from controlplane.protocol.launch import RankPlacement, ReplicaLaunch, Resume, TrainerConfig
 from controlplane.protocol.spec import Parallelism, TrainSpec
+from controlplane.recovery.models import ViewRow
 from controlplane.runtime.clock import now
 from controlplane.runtime.errors import Conflict
 from controlplane.scheduling import services as scheduling
@@ -29,8 +29,9 @@ UNLEARNED_STEP_S = 60.0
 
 
 def checkpoint_dir(job: Job, spec: TrainSpec) -> str:
-    """The spec's directory, else one of the control plane's own."""
-    return spec.checkpoint.dir or str(Path(settings.CHECKPOINT_ROOT) / job.id)
+    """The job's own below the spec's directory or address (jobs may share that: each has its
+    fence), else one of the control plane's."""
+    return f"{(spec.checkpoint.dir or str(settings.CHECKPOINT_ROOT)).rstrip('/')}/{job.id}"
 
 
 def trainer_config(job: Job, attempt: Attempt) -> TrainerConfig:
@@ -51,6 +52,14 @@ def trainer_config(job: Job, attempt: Attempt) -> TrainerConfig:
         inner_timeout_s=spec.resiliency.timeouts.setup_s,
         allow_faults=spec.resiliency.allow_faults,
     )
+
+
+def _config_of_start(job: Job, attempt: Attempt) -> TrainerConfig:
+    """Who starts once there is a view joins those who train and has its state from them: what
+    the attempt began with may be pruned by then."""
+    config = trainer_config(job, attempt)
+    joins = ViewRow.objects.filter(job=job, attempt=attempt.number).exists()
+    return msgspec.structs.replace(config, resume=None) if joins else config
 
 
 def next_incarnation(job: Job, index: int) -> int:
@@ -104,7 +113,7 @@ def _launch(job: Job, attempt: Attempt, replica: Replica, world_size: int, mine:
         incarnation=replica.incarnation,
         world_size=world_size,
         ranks=tuple(RankPlacement(rank=p.rank, device_index=p.device_index) for p in mine),
-        config=trainer_config(job, attempt),
+        config=_config_of_start(job, attempt),
         entrypoint=tuple(spec.entrypoint) if spec.entrypoint else None,
         env=spec.env,
         step_timeout_s=_step_timeout_s(job, spec),

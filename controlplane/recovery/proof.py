@@ -20,7 +20,7 @@ from django.conf import settings
 
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.jobs.models import StepRecord
-from controlplane.jobs.numbers import GOOD_CHECKPOINTS
+from controlplane.jobs.numbers import GOOD_CHECKPOINTS, LOCAL_KIND
 from controlplane.protocol.launch import Resume
 from controlplane.protocol.spec import Parallelism
 from controlplane.recovery.models import Incident
@@ -47,7 +47,7 @@ def folder(incident: Incident) -> Path:
 
 def pin(incident: Incident) -> None:
     """Keep the newest trusted checkpoint of the job; nothing if it is not on this machine."""
-    rows = Checkpoint.objects.filter(job_id=incident.job_id, state__in=GOOD_CHECKPOINTS)
+    rows = Checkpoint.objects.filter(job_id=incident.job_id, state__in=GOOD_CHECKPOINTS).exclude(kind=LOCAL_KIND)
     newest = rows.order_by("-step", "-epoch").first()
     if not settings.REFERENCE_RUNS or newest is None or not Path(newest.path).is_dir():
         return

@@ -1,15 +1,16 @@
 """The checkpoint fence: an older epoch may not commit.
 
-`<dir>/FENCE/` holds one empty file per (attempt, epoch) that was installed; the fence is
+`<dir>/FENCE/` holds one small file per (attempt, epoch) that was installed; the fence is
 the greatest of them. Creating a file is atomic and two writers cannot lower it, which a
 file holding one number could be. A rank raises it when it enters an epoch; the committer
-compares just before it writes the marker.
+compares just before it writes the marker. The same on an object store.
 """
 
 import re
 import sys
 import threading
-from pathlib import Path
+
+from trainer.checkpoint.storage import Place, storage_at
 
 FENCE = "FENCE"
 RAISE_TIMEOUT_S = 0.5
@@ -19,8 +20,8 @@ _NAME = re.compile(r"^a(\d+)-e(\d+)$")
 class Fence:
     """Fence of one checkpoint directory."""
 
-    def __init__(self, root: Path) -> None:
-        self._directory = root / FENCE
+    def __init__(self, root: Place) -> None:
+        self._folder = storage_at(root).child(FENCE)
 
     def raise_to(self, attempt: int, epoch: int) -> None:
         """At least (attempt, epoch). In a thread: a hung file system must not hold up a view change."""
@@ -30,22 +31,25 @@ class Fence:
 
     def current(self) -> tuple[int, int]:
         """(attempt, epoch); (0, 0) when never raised. Raises OSError."""
-        if not self._directory.is_dir():
-            return (0, 0)
-        return max((number for path in self._directory.iterdir() if (number := _parse(path.name))), default=(0, 0))
+        return max((number for name in self._folder.files() if (number := _parse(name))), default=(0, 0))
 
     def allows(self, attempt: int, epoch: int) -> bool:
         """True when nothing newer was installed. Raises OSError."""
         return (attempt, epoch) >= self.current()
 
+    def raise_now(self, attempt: int, epoch: int) -> None:
+        """At least (attempt, epoch), here and now. Raises OSError."""
+        if self.current() >= (attempt, epoch):
+            return
+        self._folder.write(f"a{attempt}-e{epoch}", b"fence")
+        for name in self._folder.files():
+            number = _parse(name)
+            if number and number < (attempt, epoch):
+                self._folder.remove(name)
+
     def _raise(self, attempt: int, epoch: int) -> None:
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            (self._directory / f"a{attempt}-e{epoch}").touch()
-            for path in self._directory.iterdir():
-                number = _parse(path.name)
-                if number and number < (attempt, epoch):
-                    path.unlink(missing_ok=True)
+            self.raise_now(attempt, epoch)
         except OSError as error:
             # Training goes on; a save meets the same file system and fails by itself.
             print(f"checkpoint fence: {error}", file=sys.stderr, flush=True)

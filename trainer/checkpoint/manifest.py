@@ -1,19 +1,21 @@
 """What makes a directory a checkpoint: `COMMITTED.json`, written last, names every file.
 
-Standard library and msgspec only, so that a process without torch can verify, list and
-choose. A directory without the marker is not a checkpoint, whatever it holds.
+No torch, so that a process without it can verify, list and choose; a `Place` is a path
+or an object store's address. A directory without the marker is not a checkpoint, whatever it holds.
 """
 
 import hashlib
-import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePosixPath
 
 import msgspec
 
+from trainer.checkpoint.storage import Place, Storage, storage_at
+
 MARKER = "COMMITTED.json"
+LOCAL_SCHEME = "local:"
 FORMAT = 1
 CHUNK_BYTES = 4 << 20
 DIGEST_BYTES = 16
@@ -89,101 +91,84 @@ def parse_name(name: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def describe_files(directory: Path) -> tuple[FileEntry, ...]:
-    """Size and digest of every file under `directory` but the marker. Raises OSError."""
+def is_local(path: str) -> bool:
+    """True for `local:step_00000120-e7`, a checkpoint on the nodes' own disks."""
+    return path.startswith(LOCAL_SCHEME)
+
+
+def describe_files(place: Place, *, only: Callable[[str], bool] = lambda name: True) -> tuple[FileEntry, ...]:
+    """Size and digest of the files at `place` that `only` admits, the marker never. Raises OSError."""
+    storage = storage_at(place)
     return tuple(
-        FileEntry(str(path.relative_to(directory)), path.stat().st_size, _digest(path))
-        for path in sorted(_files(directory))
+        FileEntry(name, size, _digest(storage, name))
+        for name, size in sorted(storage.files().items())
+        if only(name) and not name.startswith(MARKER)
     )
 
 
-def write_marker(directory: Path, manifest: Manifest) -> None:
+def write_marker(place: Place, manifest: Manifest) -> None:
     """Commit: durable, and all or nothing. Raises OSError."""
-    temporary = directory / f"{MARKER}.{os.getpid()}.tmp"
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, directory / MARKER)
-    _sync_directory(directory)
+    storage_at(place).write(MARKER, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
 
 
-def read_marker(directory: Path) -> Manifest | None:
+def read_marker(place: Place) -> Manifest | None:
     """None when there is no marker or it cannot be read as one."""
     try:
-        with (directory / MARKER).open("rb") as file:
-            return msgspec.json.decode(file.read(MAX_MARKER_BYTES), type=Manifest)
+        return msgspec.json.decode(storage_at(place).read(MARKER, MAX_MARKER_BYTES), type=Manifest)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def verify(directory: Path | str) -> Verdict:
-    """Read every file and compare it with the marker. Never raises for a broken checkpoint."""
-    directory = Path(directory)
-    manifest = read_marker(directory)
+def verify(place: Place, *, only: Callable[[int], bool] = lambda number: True) -> Verdict:
+    """Read the files and compare them with the marker. `only` admits files by their number, so
+    that several may share the work. Never raises for a broken checkpoint."""
+    storage = storage_at(place)
+    manifest = read_marker(storage)
     if manifest is None:
         return Verdict(None, (f"{MARKER} is absent or unreadable",))
     if manifest.format != FORMAT:
         return Verdict(manifest, (f"format {manifest.format} is not {FORMAT}",))
-    return Verdict(manifest, tuple(fault for entry in manifest.files for fault in _check(directory, entry)))
+    mine = [entry for number, entry in enumerate(manifest.files) if only(number)]
+    return Verdict(manifest, tuple(fault for entry in mine for fault in _check(storage, entry)))
 
 
-def list_complete(root: Path | str) -> list[tuple[Path, Manifest]]:
-    """Committed checkpoints under `root`, newest (step, then epoch) first. Nothing is read but markers."""
+def list_complete(root: Place) -> list[tuple[Storage, Manifest]]:
+    """Committed checkpoints under `root`, newest (step, then epoch) first. Nothing is read but
+    markers. Raises OSError."""
+    storage = storage_at(root)
     found = []
-    for path in _directories(Path(root)):
-        manifest = read_marker(path)
-        if manifest is not None:
-            found.append((path, manifest))
+    for name in storage.folders():
+        if parse_name(name):
+            manifest = read_marker(storage.child(name))
+            if manifest is not None:
+                found.append((storage.child(name), manifest))
     return sorted(found, key=lambda item: (item[1].step, item[1].epoch), reverse=True)
 
 
-def newest_complete(root: Path | str) -> tuple[Path, Manifest] | None:
-    """The one to resume from, before any verification; None when there is none."""
+def newest_complete(root: Place) -> tuple[Storage, Manifest] | None:
+    """The one to resume from, before any verification; None when there is none. Raises OSError."""
     complete = list_complete(root)
     return complete[0] if complete else None
 
 
-def _check(directory: Path, entry: FileEntry) -> Iterator[str]:
-    path = directory / entry.name
-    if ".." in Path(entry.name).parts or (path.is_absolute() and not path.is_relative_to(directory)):
+def _check(storage: Storage, entry: FileEntry) -> Iterator[str]:
+    path = PurePosixPath(entry.name)
+    if path.is_absolute() or ".." in path.parts:
         yield f"{entry.name}: outside the checkpoint"
         return
     try:
-        size = path.stat().st_size
+        size = storage.size(entry.name)
         if size != entry.bytes:
             yield f"{entry.name}: {size} bytes, not {entry.bytes}"
-        elif _digest(path) != entry.blake2b:
+        elif _digest(storage, entry.name) != entry.blake2b:
             yield f"{entry.name}: content differs"
     except OSError as error:
-        yield f"{entry.name}: {error.strerror}"
+        yield f"{entry.name}: {error.strerror or error}"
 
 
-def _directories(root: Path) -> Iterator[Path]:
-    if not root.is_dir():
-        return
-    for path in root.iterdir():
-        if parse_name(path.name) and path.is_dir():
-            yield path
-
-
-def _files(directory: Path) -> Iterator[Path]:
-    for path in directory.rglob("*"):
-        if path.is_file() and not path.name.startswith(MARKER):
-            yield path
-
-
-def _digest(path: Path) -> str:
+def _digest(storage: Storage, name: str) -> str:
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    with path.open("rb") as file:
+    with storage.open(name) as file:
         while chunk := file.read(CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,55 +1,46 @@
 """Saving: the lowest-numbered contributor writes, its rank 0 commits, training goes on.
 
 1. every rank of the replica makes the directory and agrees that it is there;
-2. Megatron's torch_dist writes the shards: in forked writers while training goes on
-   (`poll` at each step boundary), or here and now (emergency, leaving, last step);
-3. rank 0 digests the files, compares its epoch with the fence, writes the marker and
-   prunes, in a thread; a save that is to block waits for it.
+2. Megatron plans the save, which is collective and touches no file; each rank forks its
+   writer (the fork is the snapshot), and training goes on;
+3. from here on a thread of each rank does the rest, and nothing waits for a step boundary:
+   it waits for its writer, uploads to the object store where the checkpoint lies in one,
+   and posts what it wrote in the rendezvous store (`commit`);
+4. rank 0's thread collects the posts, compares its epoch with the fence, writes the marker,
+   prunes. A blocking save waits for the thread.
 
-A save that fails is reported and forgotten. Nothing is written after an eviction: the
-marker is what counts, and the fence is compared last.
+A save that fails is reported and forgotten. A scheduled one that comes while another is
+still being written is left out. Nothing is written after an eviction: the marker is what
+counts, and the fence is compared last.
 """
 
-import ctypes
-import multiprocessing
-import signal
+import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.managers import SyncManager
 from pathlib import Path
 
-from megatron.core import dist_checkpointing
-from megatron.core.dist_checkpointing.strategies import filesystem_async
-from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue
+import torch.distributed as dist
 
 from controlplane.protocol.launch import RankRef, TrainerConfig
 from controlplane.protocol.rank import CheckpointReport, FromRank
-from trainer.checkpoint import manifest, retention
+from trainer.checkpoint import manifest, rng
+from trainer.checkpoint.commit import Board, Committer, Order
 from trainer.checkpoint.fence import Fence
-from trainer.checkpoint.state import CONTENT, sharded_state
+from trainer.checkpoint.part import Part
+from trainer.checkpoint.state import sharded_state
+from trainer.checkpoint.storage import is_remote, storage_at
+from trainer.checkpoint.strategy import Planned, Planner
+from trainer.checkpoint.writer import Writer
+from trainer.config import staging_root
 from trainer.engine import Engine
-from trainer.errors import CheckpointFault, InnerPeerLost
+from trainer.errors import InnerPeerLost
 from trainer.parallel import Votes
 
 MAX_ERROR_CHARS = 500
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-def prepare_writers() -> None:
-    """Give Megatron its results queue from a forked manager: its own is spawned at the first
-    save and takes seconds. Before any thread or process group exists, and after the SIGTERM
-    handler, which the manager and the writers must inherit: a signal to the process group
-    must not take them away from the last save."""
-    manager = SyncManager(ctx=multiprocessing.get_context("fork"))
-    manager.start(_die_with_parent)
-    filesystem_async._results_queue = manager.Queue()
-
-
-def _die_with_parent() -> None:
-    """In the manager: a rank that is killed leaves nothing behind."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+SCHEDULED = "interval"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +54,8 @@ class SaveOrder:
     command_id: str = ""
 
 
-@dataclass(slots=True)
-class _Running:
-    order: SaveOrder
-    path: Path
-    began_s: float
-    blocking_s: float = 0.0
-
-
 class Saver:
-    """All ranks of a replica call `save`, `poll` and `finish` in the same order."""
+    """All ranks of a replica call `save` and `finish` in the same order."""
 
     def __init__(
         self,
@@ -82,127 +65,134 @@ class Saver:
         *,
         votes: Votes,
         fence: Fence,
+        store: dist.TCPStore,
         send: Callable[[FromRank], None],
     ) -> None:
-        self._ref, self._config, self._engine = ref, config, engine
-        self._votes, self._fence, self._send = votes, fence, send
-        self._root = Path(config.checkpoint_dir)
-        self._queue = AsyncCallsQueue(persistent=False)
-        self._running: _Running | None = None
-        self._committer: threading.Thread | None = None
+        self._ref, self._config, self._engine, self._votes, self._send = ref, config, engine, votes, send
+        self._planner = Planner()
+        self._board = Board(store, ref, votes.size, timeout_s=config.inner_timeout_s)
+        self._committer = Committer(ref, config, fence=fence)
+        self._sequence = 0
+        self._committed: manifest.Manifest | None = None
+        self._thread: threading.Thread | None = None
 
     def save(self, order: SaveOrder) -> None:
-        """Start (or do) one save; one that is still running is waited for first."""
+        """Start (or do) one save. Raises InnerPeerLost."""
+        if order.kind == SCHEDULED and self._votes.any(self._busy):
+            print(f"save of step {order.step} left out: the one before is still being written", file=sys.stderr)
+            return
         self.finish()
         began_s = time.monotonic()
-        path = self._root / manifest.directory_name(order.step, order.epoch)
-        running = _Running(order, path, began_s)
-        if self._votes.any(manifest.read_marker(path) is not None):
+        # All ranks of the replica count alike, so their posts of one save meet.
+        self._sequence += 1
+        name = manifest.directory_name(order.step, order.epoch)
+        address = f"{self._config.checkpoint_dir.rstrip('/')}/{name}"
+        running = _Running(order, address, self._folder(address), self._sequence, began_s)
+        if self._votes.any(self._is_committed(running)):
             self._report_existing(running)
             return
         self._report(running, "writing")
         if not self._votes.all(self._make_directory(running)):
             return
-        self._running = running
         try:
-            request = dist_checkpointing.save(
-                sharded_state(self._engine, order.step, loading=False),
-                str(path),
-                async_sharded_save=True,
-                content_metadata=dict(CONTENT),
-            )
-            self._queue.schedule_async_request(request)
+            planned = self._planner.plan(sharded_state(self._engine, order.step, loading=False), running.folder)
+            writer = Writer(self._body(running, planned))
         except InnerPeerLost:
             raise
-        except Exception as error:  # Megatron wraps what went wrong in its writers in many types.
-            self._fail(running, error)
+        except Exception as error:  # Megatron raises a dozen unrelated types; every rank gets here together.
+            self._report(running, "failed", error=f"{type(error).__name__}: {error}")
             return
         running.blocking_s = time.monotonic() - began_s
+        self._thread = threading.Thread(
+            target=self._see_through, args=(running, planned, writer), name="checkpoint", daemon=True
+        )
+        self._thread.start()
         if order.blocking:
             self.finish()
 
-    def poll(self) -> None:
-        """At each step boundary: commit the running save once all writers are done."""
-        if self._running is not None:
-            self._finalize(blocking=False)
-
     def finish(self) -> None:
-        """Wait for the running save, its commit included."""
-        if self._running is not None:
-            self._finalize(blocking=True)
-        if self._committer is not None:
-            self._committer.join()
-            self._committer = None
+        """Wait for the running save: on rank 0 until it is committed or has failed."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
 
-    def _finalize(self, *, blocking: bool) -> None:
-        running = self._running
-        assert running is not None, "callers check"
-        began_s = time.monotonic()
-        try:
-            if not self._queue.maybe_finalize_async_calls(blocking=blocking):
-                return
-        except Exception as error:  # As above; every rank of the replica gets here together.
-            self._fail(running, error)
-            return
-        finally:
-            running.blocking_s += time.monotonic() - began_s
-        self._running = None
-        if self._ref.rank == 0:
-            self._committer = threading.Thread(target=self._commit, args=(running,), name="commit", daemon=True)
-            self._committer.start()
+    @property
+    def _busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
 
-    def _commit(self, running: _Running) -> None:
-        order, attempt = running.order, self._ref.attempt
+    def _folder(self, address: str) -> Path:
+        """Where Megatron writes: the checkpoint itself, or this rank's staging."""
+        if not is_remote(address):
+            return Path(address)
+        ref = self._ref
+        return staging_root() / f"{ref.job_id}-{ref.replica}.{ref.incarnation}.{ref.rank}" / Path(address).name
+
+    def _body(self, running: "_Running", planned: Planned) -> Callable[[], Part]:
+        """What the fork does; the random state is taken now."""
+        folder, name = running.folder, rng.file_name(self._ref.rank)
+        layout = self._config.parallelism
+        state = rng.capture(rank=self._ref.rank, world=self._votes.size, tp=layout.tp, pp=layout.pp)
+
+        def body() -> Part:
+            part = planned.write()
+            storage_at(folder).write(name, state)
+            beside = manifest.describe_files(folder, only=name.__eq__)
+            return Part(files=(*part.files, *beside), written=part.written)
+
+        return body
+
+    def _see_through(self, running: "_Running", planned: Planned, writer: Writer) -> None:
+        """The save's own thread: from the fork to the commit."""
+        part, remote = writer.wait(), is_remote(running.address)
+        if remote and not part.error:
+            part = self._committer.upload(part, running.folder, running.address)
+        if self._ref.rank != 0:
+            self._post(running, part)
+        else:
+            self._commit(running, planned, part)
+        if remote:
+            shutil.rmtree(running.folder, ignore_errors=True)
+
+    def _post(self, running: "_Running", part: Part) -> None:
         try:
-            files = manifest.describe_files(running.path)
-            layout = self._config.parallelism
-            content = manifest.Manifest(
-                job_id=self._ref.job_id,
-                attempt=attempt,
-                epoch=order.epoch,
-                step=order.step,
-                kind=order.kind,
-                layout=manifest.Layout(
-                    tp=layout.tp,
-                    pp=layout.pp,
-                    replicas=self._config.replicas,
-                    vp=layout.vp,
-                    cp=layout.cp,
-                    ep=layout.ep,
-                    replica_dp=layout.replica_dp,
-                ),
-                consumed_samples=order.step * self._config.training.global_batch,
-                files=files,
+            self._board.post(running.sequence, part)
+        except RuntimeError as error:  # The store is away; rank 0 will miss the post and say so.
+            print(f"save of step {running.order.step}: {error}", file=sys.stderr, flush=True)
+
+    def _commit(self, running: "_Running", planned: Planned, mine: Part) -> None:
+        order = running.order
+        try:
+            parts = [mine, *self._board.collect(running.sequence)]
+            content = self._committer.commit(
+                Order(order.step, order.epoch, order.kind), parts, planned, running.folder, running.address
             )
-            if not self._fence.allows(attempt, order.epoch):
-                raise CheckpointFault(f"epoch {order.epoch} is fenced: {self._fence.current()} was installed")
-            manifest.write_marker(running.path, content)
-            retention.prune(self._root, keep=self._config.checkpoint.keep, epoch=order.epoch)
-        except (OSError, CheckpointFault) as error:
+        except Exception as error:  # Whatever the storage says: a save that fails ends no training.
+            self._committer.discard(running.address)
             self._report(running, "failed", error=str(error))
             return
+        self._committed = content
         self._report(running, "complete", nbytes=content.total_bytes, digest=content.digest)
 
-    def _report_existing(self, running: _Running) -> None:
-        """This very state is saved already (a manual save right after the interval's)."""
-        content = manifest.read_marker(running.path)
-        if content is not None:
-            self._report(running, "complete", nbytes=content.total_bytes, digest=content.digest)
+    def _is_committed(self, running: "_Running") -> bool:
+        """On rank 0, which knows: only it commits in this epoch. Nothing is asked of the storage,
+        which may be slow or away."""
+        known, order = self._committed, running.order
+        return known is not None and (known.step, known.epoch) == (order.step, order.epoch)
 
-    def _make_directory(self, running: _Running) -> bool:
+    def _report_existing(self, running: "_Running") -> None:
+        """This very state is saved already (a manual save right after the interval's)."""
+        if self._committed is not None:
+            self._report(running, "complete", nbytes=self._committed.total_bytes, digest=self._committed.digest)
+
+    def _make_directory(self, running: "_Running") -> bool:
         try:
-            running.path.mkdir(parents=True, exist_ok=True)
+            running.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             self._report(running, "failed", error=str(error))
             return False
         return True
 
-    def _fail(self, running: _Running, error: Exception) -> None:
-        self._running = None
-        self._queue = AsyncCallsQueue(persistent=False)
-        self._report(running, "failed", error=f"{type(error).__name__}: {error}")
-
-    def _report(self, running: _Running, state: str, *, nbytes: int = 0, digest: str = "", error: str = "") -> None:
+    def _report(self, running: "_Running", state: str, *, nbytes: int = 0, digest: str = "", error: str = "") -> None:
         """Rank 0 speaks for the save, except that any rank may say that it failed."""
         if self._ref.rank != 0 and state != "failed":
             return
@@ -210,7 +200,7 @@ class Saver:
         self._send(
             CheckpointReport(
                 step=order.step,
-                path=str(running.path),
+                path=running.address,
                 state=state,
                 kind=order.kind,
                 epoch=order.epoch,
@@ -222,3 +212,15 @@ class Saver:
                 command_id=order.command_id,
             )
         )
+
+
+@dataclass(slots=True)
+class _Running:
+    """One save under way. `folder` is where its files are written first."""
+
+    order: SaveOrder
+    address: str
+    folder: Path
+    sequence: int
+    began_s: float
+    blocking_s: float = 0.0

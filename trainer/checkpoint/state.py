@@ -4,25 +4,24 @@ Every tensor is named by its place in the whole model, so that chunks of a pipel
 of a tensor and experts find each other again in another layout. That holds for Adam's
 moments too, which is why they are put beside the model's tensors here: Megatron's own
 optimizer entry is numbered by parameter groups, and those differ once experts are spread.
-Only the modules inside the DDP wrappers are saved (the wrapper's prefix does not load).
+Only the modules inside the DDP wrappers are saved (the wrapper's prefix does not load). The
+random state lies beside it, one file a rank (`rng`).
 """
 
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.optimizer import get_param_id_to_sharded_param_map, make_sharded_optimizer_tensor
 
+from trainer.checkpoint import rng
+from trainer.checkpoint.strategy import CONTENT, Planner, load_strategy
 from trainer.engine import Engine
 from trainer.errors import CheckpointFault
 from trainer.optimizer import adam_state, torch_optimizers
 
-CONTENT = {
-    "distrib_optim_sharding_type": "fully_reshardable",
-    "singleton_local_shards": False,
-    "chained_optim_avoid_prefix": True,
-}
 OPTIMIZER_PREFIX = "optimizer.state"
 
 
@@ -55,21 +54,29 @@ def _optimizer_state(engine: Engine, model: dict[str, Any]) -> dict[str, dict[st
 
 
 def save(engine: Engine, step: int, path: Path) -> None:
-    """Write the state here and now, without a marker; All ranks
-    of the replica call it together."""
+    """Write the state here and now, without a marker. All ranks of the replica call it
+    together; it returns when all is written. Raises OSError."""
     path.mkdir(parents=True, exist_ok=True)
-    dist_checkpointing.save(sharded_state(engine, step, loading=False), str(path), content_metadata=dict(CONTENT))
+    planned = Planner().plan(sharded_state(engine, step, loading=False), path)
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, planned.write())
+    if dist.get_rank() == 0:
+        planned.finish(path, [list(part.written) for part in parts])
+    dist.barrier()
 
 
 def load(engine: Engine, path: Path) -> int:
     """Fill `engine` from a checkpoint directory; returns its step. All ranks of the replica
     call it together. Raises CheckpointFault."""
     try:
-        loaded = dist_checkpointing.load(sharded_state(engine, 0, loading=True), str(path))
+        loaded = dist_checkpointing.load(
+            sharded_state(engine, 0, loading=True), str(path), sharded_strategy=load_strategy(str(path))
+        )
         for number, chunk in enumerate(engine.chunks):
             chunk.module.load_state_dict(loaded[f"chunk{number}"])
         step = int(loaded["trainer"]["step"])
         _fill_optimizer(engine, loaded["optimizer"], step)
+        _load_rng(engine, path)
     except Exception as error:  # Megatron raises a dozen unrelated types for a damaged directory.
         raise CheckpointFault(f"{path}: {type(error).__name__}: {error}") from error
     engine.stand_at(step)
@@ -85,3 +92,12 @@ def _fill_optimizer(engine: Engine, loaded: dict[str, dict[str, torch.Tensor]], 
     for inner in torch_optimizers(engine.optimizer):
         for state in inner.state.values():
             state["step"].fill_(float(step))
+
+
+def _load_rng(engine: Engine, path: Path) -> None:
+    """This rank's own, or rank 0's as the seed of a new one. Raises OSError, msgspec.DecodeError."""
+    rank, layout = dist.get_rank(), engine.config.parallelism
+    mine = path / rng.file_name(rank)
+    saved = mine if mine.is_file() else path / rng.file_name(0)
+    if saved.is_file():
+        rng.restore(saved.read_bytes(), rank=rank, world=dist.get_world_size(), tp=layout.tp, pp=layout.pp)

@@ -1,6 +1,6 @@
 """From pending to the first view, and the orderly ends: cancelled and succeeded."""
 
-from controlplane.policy.checkpoints import newest_trusted, skipped_corrupt
+from controlplane.policy.checkpoints import newest_loadable, skipped_corrupt
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import PolicyError
 from controlplane.policy.facts import (
@@ -58,7 +58,8 @@ def place_attempt(snapshot: JobSnapshot, pool: Pool, layout: Layout, spare_nodes
     """The order for the next attempt with this layout, resuming from the newest trusted
     checkpoint. Raises Unsatisfiable."""
     placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism))
-    trusted = newest_trusted(snapshot.checkpoints)
+    nodes = frozenset(place.node_id for replica in placements for place in replica)
+    trusted = newest_loadable(snapshot.checkpoints, layout.parallelism, nodes)
     return PlaceAttempt(
         number=(snapshot.attempt.number if snapshot.attempt else 0) + 1,
         epoch=snapshot.job.epoch + 1,
@@ -76,11 +77,12 @@ def spare_nodes(spec: TrainSpec, pool: Pool, placements: tuple[tuple[Placement, 
     return choose_spares(pool.without_nodes(used), spec.resources.spares.gpus)
 
 
-def resume_words(snapshot: JobSnapshot) -> str:
+def resume_words(snapshot: JobSnapshot, order: PlaceAttempt) -> str:
     """From where it resumes, and which checkpoints were passed over."""
-    trusted = newest_trusted(snapshot.checkpoints)
-    start = f"from the checkpoint of step {trusted.step} ({trusted.state})" if trusted else "from step 0"
-    passed = skipped_corrupt(snapshot.checkpoints)
+    chosen = next((fact for fact in snapshot.checkpoints if fact.path == order.resume_path), None)
+    where = " on the nodes' disks" if chosen and chosen.holders is not None else ""
+    start = f"from the checkpoint of step {chosen.step}{where} ({chosen.state})" if chosen else "from step 0"
+    passed = skipped_corrupt(snapshot.checkpoints, chosen)
     if not passed:
         return start
     return f"{start}; passed over as corrupt: step {', '.join(str(fact.step) for fact in passed)}"
@@ -103,7 +105,7 @@ def _place(snapshot: JobSnapshot, config: PolicyConfig) -> Decision:
         choice="place",
         reason_code="capacity_found",
         sentence=f"Attempt {order.number} starts {layout.replicas} replicas on {len(nodes)} nodes"
-        f" {resume_words(snapshot)} ({layout.reason}; {layout.idle_devices} devices stay free).",
+        f" {resume_words(snapshot, order)} ({layout.reason}; {layout.idle_devices} devices stay free).",
         key=f"place:{order.number}",
         actions=(order, SetJobState(to=JobState.STARTING)),
         evidence={

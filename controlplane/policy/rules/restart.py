@@ -84,7 +84,7 @@ def _again(
         choice, outcome = "queue", f"waits for devices: {error}"
         moves: tuple[Action, ...] = (end, SetJobState(to=JobState.PENDING))
     else:
-        choice, outcome = "restart", f"attempt {order.number} starts {resume_words(snapshot)} ({layout.reason})"
+        choice, outcome = "restart", f"attempt {order.number} starts {resume_words(snapshot, order)} ({layout.reason})"
         state = () if snapshot.job.state is JobState.STARTING else (SetJobState(to=JobState.STARTING),)
         moves = (end, order, *state)
     return Decision(

@@ -69,6 +69,8 @@ class Cluster:
         self.world = ranks_per_replica(config.parallelism)
         self.changed = threading.Condition(threading.RLock())
         self.epoch = 0
+        self.env: dict[str, str] = {}
+        self.node_of: Callable[[int, int], str] = lambda replica, rank: f"node{replica}"
         self.members: dict[int, Member] = {}
         self.expected: set[int] = set()
         self.started: set[Key] = set()
@@ -129,6 +131,7 @@ class Cluster:
                             config=self.config,
                             agent_socket=str(self._agent_path),
                             log_path=str(self.folder / f"rank-{replica}.{incarnation}.{rank}.log"),
+                            env={**self.env, "HOLDFAST_NODE": self.node_of(replica, rank)},
                         )
                     )
                 )

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -38,7 +39,8 @@ def cluster(node: Node, tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
     made: list[Cluster] = []
 
     def make(config: TrainerConfig | None = None, **changes: object) -> Cluster:
-        folder = tmp_path / f"c{len(made)}-{tmp_path.name}"
+        # Names the job, so once in the session; short, as a socket's path ends at 107 bytes.
+        folder = tmp_path / f"c{len(made)}-{zlib.crc32(str(tmp_path).encode()):08x}"
         folder.mkdir()
         made.append(Cluster(node, folder, config or tiny_config(folder, **changes)))
         return made[-1]

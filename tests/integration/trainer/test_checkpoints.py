@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.protocol.launch import Resume
 from controlplane.protocol.rank import CheckpointReport, FromRank, SaveNow, StepReport, StopTraining
-from controlplane.protocol.spec import Checkpoint, Parallelism
+from controlplane.protocol.spec import Checkpoint, Parallelism, Training
 from tests.integration.trainer.cluster import Cluster, Key
 from trainer.checkpoint.manifest import list_complete, newest_complete, verify
 from trainer.reference import TOLERANCE
@@ -24,7 +24,7 @@ def complete(run: Cluster) -> list[CheckpointReport]:
 
 
 def test_interval_saves_are_verified_and_old_ones_pruned(cluster: Make) -> None:
-    run = cluster(checkpoint=Checkpoint(interval_steps=6, keep=2))
+    run = cluster(checkpoint=Checkpoint(interval_steps=6, keep=2, asynchronous=False))
     run.start(0, 1, 2)
     run.wait_all_done()
     root = Path(run.config.checkpoint_dir)
@@ -53,7 +53,9 @@ def test_an_ordered_save_happens_once_however_often_it_is_delivered(cluster: Mak
 def test_a_saver_killed_in_the_middle_leaves_no_marker_and_the_previous_one_loads(
     cluster: Make, reference: list[float]
 ) -> None:
-    run = cluster(checkpoint=Checkpoint(interval_steps=5, keep=9))
+    # Slow enough that the first save is done when the second is due.
+    slow = Training(steps=36, global_batch=12, step_delay_s=0.03)
+    run = cluster(checkpoint=Checkpoint(interval_steps=5, keep=9), training=slow)
 
     def kill_at_second(key: Key, message: FromRank) -> None:
         if isinstance(message, CheckpointReport) and message.state == "writing" and message.step == 10:

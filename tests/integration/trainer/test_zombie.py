@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.protocol.rank import CheckpointReport, StepReport
-from controlplane.protocol.spec import Checkpoint
+from controlplane.protocol.spec import Checkpoint, Training
 from tests.integration.trainer.cluster import Cluster
 from trainer.checkpoint.manifest import list_complete
 from trainer.reference import TOLERANCE
@@ -17,7 +17,8 @@ Make = Callable[..., Cluster]
 
 
 def test_stopped_saver_wakes_up_evicted_and_commits_no_checkpoint(cluster: Make, reference: list[float]) -> None:
-    run = cluster(checkpoint=Checkpoint(interval_steps=2, keep=100))
+    slow = Training(steps=36, global_batch=12, step_delay_s=0.02)
+    run = cluster(checkpoint=Checkpoint(interval_steps=2, keep=100), training=slow)
     root = Path(run.config.checkpoint_dir)
     run.start(0, 1, 2)
     run.wait(lambda: any(m.state == "complete" for m in run.of(CheckpointReport, 0)), "a first checkpoint by 0")

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from controlplane.policy import states_doc
-from controlplane.policy.checkpoints import newest_trusted, skipped_corrupt
+from controlplane.policy.checkpoints import newest_loadable, newest_trusted, skipped_corrupt
 from controlplane.policy.config import PolicyConfig, check_threshold
 from controlplane.policy.decide import RULES, claims, decide
 from controlplane.policy.errors import IllegalTransition, NoLayout, UnreachableThreshold, Unsatisfiable
@@ -308,8 +308,38 @@ def test_break_even_precisions_are_those_of_the_goals():
 def test_trust_comes_before_newness():
     found = (checkpoint(10), checkpoint(20, CheckpointState.CORRUPT), checkpoint(30, CheckpointState.WRITING))
     assert newest_trusted(found).step == 10
-    assert [fact.step for fact in skipped_corrupt(found)] == [20]
+    assert [fact.step for fact in skipped_corrupt(found, newest_trusted(found))] == [20]
     assert newest_trusted(()) is None
+
+
+def local(step: int, *holders: tuple[str, ...], layout: Parallelism | None = None):
+    return checkpoint(
+        step,
+        CheckpointState.REPLICATED,
+        id=f"lo_{step}",
+        path=f"local:{step}",
+        holders=holders,
+        layout=layout or Parallelism(pp=2),
+    )
+
+
+def test_a_local_checkpoint_is_resumed_only_where_each_shard_has_a_holder():
+    far, near = checkpoint(10), local(20, ("n0", "n1"), ("n1", "n2"))
+    asked = Parallelism(pp=2, dp=3)
+
+    def chosen(*nodes: str, layout: Parallelism = asked):
+        return newest_loadable((far, near), layout, frozenset(nodes)).step
+
+    assert newest_trusted((far, near)).step == 20
+    assert [chosen("n1"), chosen("n0", "n2"), chosen("n0"), chosen("n9")] == [20, 20, 10, 10]
+    assert chosen("n1", layout=Parallelism(tp=2, dp=3)) == 10
+    assert newest_loadable((local(20),), asked, frozenset({"n0"})) is None
+
+
+def test_of_one_step_in_both_tiers_the_nearer_is_taken():
+    both = (checkpoint(20, layout=Parallelism(pp=2)), local(20, ("n0",)))
+    assert newest_loadable(both, Parallelism(pp=2), frozenset({"n0"})).path == "local:20"
+    assert newest_loadable(both, Parallelism(pp=2), frozenset({"n1"})).path == "/ck/20"
 
 
 # --- decide -----------------------------------------------------------------------------------------------------

@@ -63,6 +63,12 @@ SEEDED: list[tuple[str, object, str]] = [
     ("/spec/checkpoint/interval_steps", 0, "/spec/checkpoint/interval_steps"),
     ("/spec/checkpoint/keep", 0, "/spec/checkpoint/keep"),
     ("/spec/checkpoint/dir", "relative/dir", "/spec/checkpoint/dir"),
+    ("/spec/checkpoint/dir", "s3://", "/spec/checkpoint/dir"),
+    ("/spec/checkpoint/dir", "s3://bucket/../other", "/spec/checkpoint/dir"),
+    ("/spec/checkpoint/dir", "ftp://host/dir", "/spec/checkpoint/dir"),
+    ("/spec/checkpoint/local", {"dir": "nvme"}, "/spec/checkpoint/local/dir"),
+    ("/spec/checkpoint/local", {"dir": "/nvme", "interval_steps": 11}, "/spec/checkpoint/local/interval_steps"),
+    ("/spec/checkpoint/local", {"dir": "/nvme", "keep": 0}, "/spec/checkpoint/local/keep"),
     ("/spec/checkpoint/async", "yes", "/spec/checkpoint/async"),
     ("/spec/checkpoint/emergency", {"deadline_s": 500.0}, "/spec/checkpoint/emergency/deadline_s"),
     ("/spec/resiliency", {"risk": {"threshold": 0.95}}, "/spec/resiliency/risk/threshold"),
@@ -109,6 +115,27 @@ def test_a_sound_spec_has_no_faults_and_keeps_what_was_written() -> None:
     assert result.spec.spec.resources.nodes == 4
     assert "/spec/training/seed" in result.defaults
     assert "/spec/resources/nodes" not in result.defaults
+
+
+def test_checkpoints_may_lie_on_object_stores_and_on_the_nodes_own_disks() -> None:
+    for place in ("/shared/checkpoints", "s3://bucket", "s3://bucket/a/b", "gs://bucket/prefix/"):
+        assert pointers(broken(("/spec/checkpoint/dir", place))) == []
+    assert pointers(broken(("/spec/checkpoint/local", {"dir": "/nvme", "copies": 3, "interval_steps": 5}))) == []
+    assert pointers(broken(("/spec/checkpoint/restore_test", True))) == []
+
+
+def test_more_copies_than_other_nodes_are_refused() -> None:
+    for copies, told in ((3, []), (4, ["/spec/checkpoint/local/copies"])):
+        tier = {"dir": "/nvme", "copies": copies, "interval_steps": 5}
+        assert pointers(broken(("/spec/checkpoint/local", tier))) == told
+
+
+def test_a_job_with_its_own_program_has_neither_local_tier_nor_restore_test() -> None:
+    own = ("/spec/entrypoint", ["python", "train.py"])
+    assert "/spec/checkpoint/local/dir" in pointers(
+        broken(own, ("/spec/checkpoint/local", {"dir": "/nvme", "interval_steps": 5}))
+    )
+    assert "/spec/checkpoint/restore_test" in pointers(broken(own, ("/spec/checkpoint/restore_test", True)))
 
 
 @pytest.mark.parametrize(("where", "value", "told_at"), SEEDED, ids=[f"{w}={str(v)[:20]}" for w, v, _ in SEEDED])

@@ -8,8 +8,6 @@ from trainer.checkpoint import manifest
 from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.retention import Found, plan, prune
 
-ROOT = Path("root")
-
 
 def checkpoint(root: Path, step: int, epoch: int = 1, *, commit: bool = True) -> Path:
     path = root / manifest.directory_name(step, epoch)
@@ -99,18 +97,18 @@ def test_names_are_parsed_strictly() -> None:
 
 
 def test_retention_keeps_the_newest_and_never_the_last_to_go() -> None:
-    found = [Found(ROOT / str(step), step, 1, complete=True) for step in (10, 20, 30)]
-    assert plan(found, keep=2, epoch=1) == [ROOT / "10"]
+    found = [Found(str(step), step, 1, complete=True) for step in (10, 20, 30)]
+    assert plan(found, keep=2, epoch=1) == ["10"]
     assert plan(found[:1], keep=0, epoch=1) == []
 
 
 def test_retention_takes_torsos_of_earlier_epochs_only() -> None:
     found = [
-        Found(ROOT / "torso", 10, 1, complete=False),
-        Found(ROOT / "running", 15, 2, complete=False),
-        Found(ROOT / "newest", 20, 2, complete=True),
+        Found("torso", 10, 1, complete=False),
+        Found("running", 15, 2, complete=False),
+        Found("newest", 20, 2, complete=True),
     ]
-    assert plan(found, keep=3, epoch=2) == [ROOT / "torso"]
+    assert plan(found, keep=3, epoch=2) == ["torso"]
     assert plan(found[:2], keep=3, epoch=2) == []
 
 

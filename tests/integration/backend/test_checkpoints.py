@@ -1,0 +1,148 @@
+"""The trust ladder in rows: climbed by evidence only, and left when a rank cannot load."""
+
+import hashlib
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from controlplane.checkpoints import examine
+from controlplane.checkpoints.models import Checkpoint
+from controlplane.checkpoints.services import verify_due
+from controlplane.jobs.models import Job
+from controlplane.protocol import frames
+from controlplane.protocol import spec as specs
+from controlplane.protocol.rank import CheckpointReport
+from controlplane.recovery.reconcile import reconcile_job
+from controlplane.runtime.clock import now
+from controlplane.runtime.models import Event
+from tests.integration.backend.builders import Fleet, bodies, join_all, live_ranks, make_fleet, ref_of, run_job
+
+pytestmark = pytest.mark.django_db(transaction=True)
+LOCAL = specs.Checkpoint(local=specs.LocalTier(dir="/nvme", interval_steps=2, copies=1))
+LIMIT_S = 90.0
+
+
+def report_local(fleet: Fleet, job: Job, step: int, holders: tuple[tuple[str, ...], ...]) -> None:
+    row = live_ranks(job)[0]
+    path = f"local:step_{step:08d}-e2"
+    said = CheckpointReport(step, path, "complete", "local", 2, digest="d", holders=holders)
+    fleet.tell(row.node.name, frames.RankSaid(ref_of(row), said))
+
+
+def commit(fleet: Fleet, job: Job, folder: Path, step: int) -> Checkpoint:
+    path = folder / f"step_{step}"
+    path.mkdir()
+    (path / "shard").write_bytes(b"good")
+    files = [{"name": "shard", "bytes": 4, "blake2b": hashlib.blake2b(b"good", digest_size=16).hexdigest()}]
+    marker = {
+        "format": 1, "job_id": job.id, "attempt": 1, "step": step, "epoch": 2, "kind": "interval",
+        "layout": {"tp": 1, "pp": 2, "replicas": 3}, "consumed_samples": 0, "files": files,
+    }  # fmt: skip
+    (path / "COMMITTED.json").write_text(json.dumps(marker))
+    row = live_ranks(job)[0]
+    said = CheckpointReport(step, str(path), "complete", "scheduled", 2, digest="d")
+    fleet.tell(row.node.name, frames.RankSaid(ref_of(row), said))
+    return job.checkpoints.get(step=step, kind="scheduled")
+
+
+def kill_all(fleet: Fleet, job: Job, code: int | None, *, log: str = "") -> None:
+    for rank in live_ranks(job):
+        number = 9 if code is None else None
+        fleet.tell(rank.node.name, frames.RankExited(ref_of(rank), code, number, False, log))
+    reconcile_job(job.id)
+
+
+def climbed(row: Checkpoint) -> list[str]:
+    kinds = Event.objects.filter(entity_id=row.id).order_by("id").values_list("kind", flat=True)
+    return [kind.removeprefix("checkpoint.") for kind in kinds]
+
+
+def test_a_local_checkpoint_climbs_as_far_as_its_copies_carry_it() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet, checkpoint=LOCAL)
+    report_local(fleet, job, 2, (("node_1", "node_2"), ("node_2", "node_3")))
+    report_local(fleet, job, 4, (("node_1",), ("node_2", "node_3")))
+    report_local(fleet, job, 6, ((), ("node_2",)))
+    states = {row.step: row.state for row in job.checkpoints.all()}
+    assert states == {2: "replicated", 4: "verified", 6: "corrupt"}
+    assert climbed(job.checkpoints.get(step=2)) == ["complete", "verified", "replicated"]
+
+
+def test_a_restart_takes_the_local_step_that_its_nodes_hold(tmp_path: Path) -> None:
+    fleet = make_fleet()
+    job = run_job(fleet, checkpoint=LOCAL)
+    commit(fleet, job, tmp_path, 1)
+    everywhere = tuple(node.id for node in fleet.nodes.values())
+    report_local(fleet, job, 2, (everywhere, everywhere))
+    report_local(fleet, job, 4, (("node_gone",), everywhere))
+    kill_all(fleet, job, None)
+    attempt = job.attempts.get(number=2)
+    assert (attempt.resume_step, attempt.resume_path) == (2, "local:step_00000002-e2")
+    started = [body.launch.config.resume for _, body in bodies(job, "start_ranks") if body.launch.attempt == 2]
+    assert {(resume.path, resume.step) for resume in started} == {("local:step_00000002-e2", 2)}
+
+
+def test_what_ranks_refuse_to_load_is_passed_over_and_said_so(tmp_path: Path) -> None:
+    """On the nodes' disks nothing but the ranks' word (exit 74) is to be had; what can be read
+    here keeps its place as long as it reads back."""
+    fleet = make_fleet()
+    job = run_job(fleet, checkpoint=LOCAL)
+    commit(fleet, job, tmp_path, 1)
+    everywhere = tuple(node.id for node in fleet.nodes.values())
+    report_local(fleet, job, 4, (everywhere, everywhere))
+    kill_all(fleet, job, None)
+    assert job.attempts.get(number=2).resume_step == 4
+    join_all(fleet, job)
+    kill_all(fleet, job, 74, log="Traceback\nResumeFailed: local:step_00000004-e2: its content is not what was written")
+    row = job.checkpoints.get(step=4)
+    assert row.state == "corrupt"
+    assert "its content is not what was written" in row.state_reason
+    assert job.attempts.get(number=3).resume_step == 1
+    said = job.decisions.filter(rule="restart").order_by("-at").first().sentence
+    assert "passed over as corrupt: step 4" in said
+    join_all(fleet, job)
+    kill_all(fleet, job, 74, log="ResumeFailed: a fault of the software")
+    assert job.checkpoints.get(step=1).state == "complete"
+
+
+def test_a_restore_test_is_a_load_in_a_process_of_its_own(tmp_path: Path) -> None:
+    """Torch is here, so that a directory that is no torch_dist checkpoint reads back but does
+    not load, and falls off the ladder."""
+    fleet = make_fleet()
+    job = run_job(fleet, checkpoint=specs.Checkpoint(restore_test=True))
+    row = commit(fleet, job, tmp_path, 1)
+    _sweep_until(row, "corrupt")
+    assert climbed(row)[-2:] == ["verified", "corrupt"]
+    assert "it does not load" in Checkpoint.objects.get(pk=row.pk).state_reason
+
+
+def test_what_cannot_be_examined_stays_where_it_is_and_says_why() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    row = live_ranks(job)[0]
+    said = CheckpointReport(3, "nosuch://bucket/job/step_00000003-e2", "complete", "scheduled", 2, digest="d")
+    fleet.tell(row.node.name, frames.RankSaid(ref_of(row), said))
+    saved = job.checkpoints.get(step=3)
+    deadline = time.monotonic() + LIMIT_S
+    while not Checkpoint.objects.get(pk=saved.pk).state_reason and time.monotonic() < deadline:
+        _sweep(saved)
+    fresh = Checkpoint.objects.get(pk=saved.pk)
+    assert (fresh.state, fresh.verify_due_at) == ("complete", None)
+    assert "nosuch:// cannot be used here" in fresh.state_reason
+
+
+def _sweep(row: Checkpoint) -> None:
+    Checkpoint.objects.filter(pk=row.pk, verify_due_at__isnull=False).update(verify_due_at=now())
+    verify_due()
+    time.sleep(0.1)
+
+
+def _sweep_until(row: Checkpoint, state: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while Checkpoint.objects.get(pk=row.pk).state != state:
+        assert time.monotonic() < deadline, Checkpoint.objects.get(pk=row.pk).state_reason
+        _sweep(row)
+    for process in examine._running:
+        process.wait()

@@ -1,0 +1,199 @@
+"""Run as a program: ranks forked from one process that has Megatron in memory save, fail to
+save, and load; what they found goes to stdout as one JSON object. `test_saves.py` judges it."""
+
+import json
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import msgspec
+import numpy as np
+
+from benchmarks import crash_real
+from controlplane.protocol.launch import RankRef, TrainerConfig
+from controlplane.protocol.spec import Checkpoint, LocalTier
+from trainer import device
+
+TOO_SMALL_BYTES = 16_384
+
+
+def saver_of(config: TrainerConfig, said: list[Any], life: int, rank: int = 0, world: int = 1) -> Any:
+    from trainer.checkpoint.fence import Fence
+    from trainer.checkpoint.saver import Saver
+
+    engine, votes, store = crash_real.rank_of(config, life, rank=rank, world=world)
+    ref = RankRef("job_probe", 1, 0, life, rank)
+    fence = Fence(config.checkpoint_dir)
+    return engine, Saver(ref, config, engine, votes=votes, fence=fence, store=store, send=said.append), store
+
+
+def save(saver: Any, step: int) -> None:
+    from trainer.checkpoint.saver import SaveOrder
+
+    saver.save(SaveOrder(step=step, epoch=1, kind="manual", blocking=True))
+
+
+def train(engine: Any, step: int) -> float:
+    everything = range(engine.micro_batch_count)
+    engine.clear()
+    engine.compute(step, everything)
+    return float(engine.apply(engine.stage(everything, ready=[False], leaving=[False])).loss)
+
+
+def full_disk(config: TrainerConfig, facts: dict[str, Any]) -> None:
+    """No file may grow past TOO_SMALL_BYTES for a while; both tiers."""
+    from trainer.checkpoint.local.tier import LocalOrder
+    from trainer.checkpoint.local.tier import LocalTier as Tier
+
+    said: list[Any] = []
+    engine, saver, store = saver_of(config, said, 1)
+    tier = Tier(saver._ref, config, world=1, node="node0", host="127.0.0.1", store=store, send=said.append)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (TOO_SMALL_BYTES, resource.RLIM_INFINITY))
+    save(saver, 1)
+    tier.save(engine, LocalOrder(step=1, epoch=1, contributors=(0,)))
+    tier.finish()
+    facts["full"] = [(message.kind, message.state, message.error) for message in said]
+    facts["left_behind"] = sorted(path.name for path in Path(config.checkpoint_dir).glob("step_*"))
+    facts["loss_after"] = train(engine, 0)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    said.clear()
+    save(saver, 2)
+    facts["space_again"] = [message.state for message in said]
+
+
+def fully_parallel(config: TrainerConfig, facts: dict[str, Any]) -> None:
+    """Two data-parallel ranks hold the same state; each writes its share, each loads all of it."""
+    folder = Path(config.checkpoint_dir)
+    in_turn(2, lambda rank: _save_share(config, rank))
+    saved = folder / "step_00000003-e1"
+    facts["shares"] = [sum(path.stat().st_size for path in saved.glob(f"__{rank}_*")) for rank in (0, 1)]
+    out = folder / "hashes"
+    out.mkdir()
+    in_turn(2, lambda rank: _load(config, 12, rank, 2, out))
+    in_turn(1, lambda rank: _load(config, 13, rank, 1, out))
+    facts["hashes"] = {path.name: path.read_text() for path in out.iterdir()}
+
+
+def writer_held_up(config: TrainerConfig, facts: dict[str, Any]) -> None:
+    """The forked writer stands still while training goes on; then it may write."""
+    from trainer.checkpoint.saver import SaveOrder
+
+    said: list[Any] = []
+    engine, saver, _ = saver_of(config, said, 31)
+    train(engine, 0)
+    before = engine.parameter_hash()
+    saver.save(SaveOrder(step=1, epoch=1, kind="interval", blocking=False))
+    (writer,) = multiprocessing.active_children()
+    os.kill(writer.pid, signal.SIGSTOP)
+    for step in (1, 2, 3):
+        train(engine, step)
+    saver.save(SaveOrder(step=4, epoch=1, kind="interval", blocking=False))
+    facts["while_held_up"] = [(message.step, message.state) for message in said]
+    os.kill(writer.pid, signal.SIGCONT)
+    saver.finish()
+    facts["afterwards"] = [(message.step, message.state) for message in said]
+    trained = engine.parameter_hash()
+    from trainer.checkpoint.state import load
+
+    load(engine, Path(config.checkpoint_dir) / "step_00000001-e1")
+    facts["saved_is_then_not_now"] = [engine.parameter_hash() == before, trained != before]
+
+
+def _save_share(config: TrainerConfig, rank: int) -> None:
+    said: list[Any] = []
+    engine, saver, _ = saver_of(config, said, 11, rank, 2)
+    for step in (1, 2, 3):  # The third save reuses the plan of the first two.
+        train(engine, step)
+        save(saver, step)
+    time.sleep(0.0 if rank == 0 else 0.1)
+    assert rank or [message.state for message in said] == ["writing", "complete"] * 3, said
+    (Path(config.checkpoint_dir) / f"hash_{rank}").write_text(engine.parameter_hash())
+
+
+def _load(config: TrainerConfig, life: int, rank: int, world: int, out: Path) -> None:
+    from trainer.checkpoint.state import load
+
+    engine, _, _ = crash_real.rank_of(config, life, rank=rank, world=world)
+    load(engine, Path(config.checkpoint_dir) / "step_00000003-e1")
+    (out / f"{rank}-of-{world}").write_text(engine.parameter_hash())
+
+
+def random_state(config: TrainerConfig, facts: dict[str, Any]) -> None:
+    """Drawn after a load in the same layout, and in another one, twice."""
+    import torch
+
+    from trainer.checkpoint import rng
+
+    crash_real.rank_of(config, 21)
+
+    def draw() -> list[float]:
+        return [random.random(), float(np.random.rand()), float(torch.rand(1))]
+
+    saved = rng.capture(rank=0, world=1, tp=1, pp=1)
+    facts["own"] = [draw(), (rng.restore(saved, rank=0, world=1, tp=1, pp=1), draw())[1]]
+    other = []
+    for rank in (0, 0, 1):
+        draw()
+        rng.restore(saved, rank=rank, world=2, tp=2, pp=1)
+        other.append(draw())
+    facts["other"] = other
+
+
+def in_turn(world: int, body: Callable[[int], None]) -> None:
+    """Fork `world` ranks at once and wait for all."""
+    pids = [crash_real.fork(lambda rank=rank: body(rank)) for rank in range(world)]  # type: ignore[misc]
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * world
+
+
+def told(folder: Path, body: Callable[[TrainerConfig, dict[str, Any]], None], config: TrainerConfig) -> dict[str, Any]:
+    """Run `body` in a fork; its facts."""
+    out = folder / f"{body.__name__}.json"
+
+    def run() -> None:
+        facts: dict[str, Any] = {}
+        body(config, facts)
+        out.write_text(json.dumps(facts))
+
+    in_turn(1, lambda _: run())
+    return dict(json.loads(out.read_text()))
+
+
+def main() -> None:
+    """Facts of every part, then the kills around real saves."""
+    import subprocess
+
+    device.prepare_import()
+    import trainer.assemble  # noqa: F401
+
+    argv = [sys.executable, "-m", "trainer.store", "--port", "0"]
+    store = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    assert store.stdout is not None
+    address = store.stdout.readline().split()[-1]
+    facts: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for body in (full_disk, random_state, writer_held_up):
+            config = crash_real.config_of(folder / body.__name__, address)
+            tier = LocalTier(dir=str(folder / "disks"), copies=0)
+            config = msgspec.structs.replace(config, checkpoint=Checkpoint(interval_steps=1, keep=9, local=tier))
+            facts |= told(folder, body, config)
+        config = crash_real.config_of(folder / "parallel", address)
+        fully_parallel(config, facts)
+        facts["kills"] = crash_real.run(folder / "kills", 2, seed=5)
+    store.kill()
+    store.wait()
+    print(json.dumps(facts), flush=True)
+
+
+if __name__ == "__main__":
+    main()

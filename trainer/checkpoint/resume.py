@@ -1,0 +1,102 @@
+"""Loading what the control plane has chosen: checked first, byte for byte.
+
+A flipped bit in a shard would load without a word, so nothing is trained on before every
+file was compared with the marker: the ranks of a replica share the files out. From an
+object store each node fetches once, whoever of its ranks comes first, and compares what
+it fetched.
+"""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainer.checkpoint import manifest
+from trainer.checkpoint.commit import UPLOADS_AT_ONCE
+from trainer.checkpoint.local.tier import LocalTier
+from trainer.checkpoint.state import load
+from trainer.checkpoint.storage import is_remote, storage_at
+from trainer.config import RankSettings, staging_root
+from trainer.engine import Engine
+from trainer.errors import CheckpointFault, ResumeFailed
+from trainer.parallel import Votes
+
+
+def resume(engine: Engine, settings: RankSettings, votes: Votes, tier: LocalTier | None) -> int:
+    """Fill `engine` as the configuration says; returns the step to go on from, 0 where there
+    is nothing to resume. All ranks of the replica call it together. Raises ResumeFailed."""
+    wanted, rank = settings.config.resume, settings.ref.rank
+    if wanted is None:
+        return 0
+    if manifest.is_local(wanted.path):
+        return _resume_local(engine, tier, wanted.path, wanted.step, votes)
+    fault, folder = "", Path(wanted.path)
+    try:
+        if is_remote(wanted.path):
+            folder = fetch(wanted.path, staging_root() / settings.ref.job_id)
+        else:
+            verdict = manifest.verify(folder, only=lambda number: number % votes.size == rank)
+            fault = "; ".join(verdict.faults)
+    except (CheckpointFault, OSError, ValueError) as error:
+        fault = str(error)
+    if not votes.all(not fault):
+        raise ResumeFailed(f"{wanted.path}: {fault or 'refused by another rank'}")
+    try:
+        return load(engine, folder)
+    except CheckpointFault as error:
+        raise ResumeFailed(str(error)) from error
+
+
+def fetch(address: str, root: Path) -> Path:
+    """The checkpoint at `address` as a directory below `root`, fetched and compared unless it
+    is there already; what was fetched there before is removed. Raises CheckpointFault, OSError, ValueError."""
+    remote = storage_at(address)
+    content = manifest.read_marker(remote)
+    if content is None:
+        raise CheckpointFault(f"{manifest.MARKER} is absent or unreadable")
+    target = root / f"fetched-{content.digest}"
+    with _alone(root / f"fetched-{content.digest}.lock"):
+        if target.is_dir():
+            return target
+        draft = target.with_suffix(".draft")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        for entry in content.files:
+            (draft / entry.name).parent.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
+            list(pool.map(lambda entry: remote.download(entry.name, draft / entry.name), content.files))
+        manifest.write_marker(draft, content)
+        verdict = manifest.verify(draft)
+        if not verdict.ok:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise CheckpointFault("; ".join(verdict.faults))
+        for old in root.glob("fetched-*"):
+            if old.is_dir() and old != draft:
+                shutil.rmtree(old, ignore_errors=True)
+        os.replace(draft, target)
+    return target
+
+
+def _resume_local(engine: Engine, tier: LocalTier | None, path: str, step: int, votes: Votes) -> int:
+    fault = "" if tier is not None else "this job has no local tier"
+    try:
+        if tier is not None:
+            tier.load(engine, path)
+    except (CheckpointFault, OSError) as error:
+        fault = str(error)
+    if not votes.all(not fault):
+        raise ResumeFailed(f"{path}: {fault or 'refused by another rank'}")
+    engine.stand_at(step)
+    return step
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One rank of this node at a time; a rank that dies lets go."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
