@@ -40,10 +40,12 @@ CALLS = ("mkdir", "fsync", "replace", "unlink", "rmdir")
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """When: after so many seconds of saving, or at the n-th call (`after_call`: once it has returned)."""
+    """When: after so many seconds of saving, or at the n-th call (`after_call`: once it has
+    returned), of the one named `call` or of any."""
 
     after_s: float | None = None
     at_call: int = 0
+    call: str = ""
     after_call: bool = False
 
 
@@ -91,14 +93,18 @@ def run(root: Path, kills: list[Kill], *, seed: int) -> Findings:
 
 
 def plans(count: int, *, seed: int) -> list[Kill]:
-    """Half by the clock, half at failpoints."""
+    """Half by the clock, half at failpoints: of any call, or of each kind in turn."""
     chance = random.Random(seed)
-    return [
-        Kill(after_s=chance.uniform(0.0, 0.12))
-        if number % 2
-        else Kill(at_call=chance.randint(1, 250), after_call=chance.random() < 0.5)
-        for number in range(count)
-    ]
+    kills = []
+    for number in range(count):
+        if number % 2:
+            kills.append(Kill(after_s=chance.uniform(0.0, 0.12)))
+        elif number % 4:
+            kills.append(Kill(at_call=chance.randint(1, 250), after_call=chance.random() < 0.5))
+        else:
+            call = CALLS[number // 4 % len(CALLS)]
+            kills.append(Kill(at_call=chance.randint(1, 30), call=call, after_call=chance.random() < 0.5))
+    return kills
 
 
 def _one_life(root: Path, kill: Kill, *, epoch: int, seed: int, findings: Findings) -> dict[str, int]:
@@ -210,7 +216,7 @@ def _set_failpoint(kill: Kill, say: Callable[[str], object]) -> None:
 
         setattr(os, name, counted)
 
-    for name in CALLS:
+    for name in [kill.call] if kill.call else CALLS:
         wrap(name)
 
 

@@ -233,7 +233,7 @@ def _ask(turn: Turn, pending: PendingLaunch) -> None:
                     config=launch.config,
                     agent_socket=turn.state.agent_socket,
                     log_path="",
-                    env={**launch.env, "HOLDFAST_NODE": turn.state.node_id},
+                    env={**launch.env, "HOLDFAST_NODE": turn.state.link.node_id},
                 )
             )
         )

@@ -15,8 +15,9 @@ import fsspec
 EXPIRES_SOON_S = 300
 EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
 CHUNK_BYTES = 8 << 20
+# One attempt by botocore: s3fs makes five of its own, with pauses between.
 S3_OPTIONS: dict[str, Any] = {
-    "config_kwargs": {"connect_timeout": 5, "read_timeout": 30, "retries": {"max_attempts": 3, "mode": "standard"}}
+    "config_kwargs": {"connect_timeout": 5, "read_timeout": 30, "retries": {"max_attempts": 1, "mode": "standard"}}
 }
 Result = TypeVar("Result")
 

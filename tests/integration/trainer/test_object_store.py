@@ -13,7 +13,7 @@ import pytest
 
 from controlplane.protocol.launch import Resume
 from controlplane.protocol.rank import CheckpointReport, StepReport
-from controlplane.protocol.spec import Checkpoint
+from controlplane.protocol.spec import Checkpoint, Training
 from tests.integration.trainer.cluster import Cluster, tiny_config
 from tests.integration.trainer.object_store import BUCKET, NEW, OLD, Door, ObjectStore
 from trainer.checkpoint import manifest
@@ -205,7 +205,9 @@ def test_a_job_saves_to_an_object_store_and_resumes_from_it(
 def test_a_store_that_is_down_fails_the_save_and_training_goes_on(
     cluster: Make, object_store: ObjectStore, tmp_path: Path
 ) -> None:
-    config = tiny_config(tmp_path, checkpoint=Checkpoint(interval_steps=18))
+    # Slow enough that training is still under way when the driver gives up.
+    training = Training(steps=12, global_batch=12, step_delay_s=0.01)
+    config = tiny_config(tmp_path, checkpoint=Checkpoint(interval_steps=6), training=training)
     run = cluster(msgspec.structs.replace(config, checkpoint_dir=f"s3://{BUCKET}/{tmp_path.name}"))
     run.env = object_store.environment("http://127.0.0.1:9") | {"HOLDFAST_STAGING_DIR": str(tmp_path / "staging")}
     run.start(0)

@@ -7,6 +7,7 @@ import pytest
 from trainer.checkpoint import manifest
 from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.retention import Found, plan, prune
+from trainer.checkpoint.storage import LocalStorage
 
 
 def checkpoint(root: Path, step: int, epoch: int = 1, *, commit: bool = True) -> Path:
@@ -118,6 +119,16 @@ def test_pruning_leaves_what_it_keeps_whole(tmp_path: Path) -> None:
     prune(tmp_path, keep=1, epoch=1)
     assert [path.name for path in tmp_path.iterdir()] == ["step_00000030-e1"]
     assert manifest.verify(tmp_path / "step_00000030-e1").ok
+
+
+def test_a_pruning_that_is_broken_off_leaves_nothing_that_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (10, 20, 30):
+        checkpoint(tmp_path, step)
+    monkeypatch.setattr(LocalStorage, "remove_all", lambda self: None)
+    prune(tmp_path, keep=1, epoch=1)
+    assert [found.step for _, found in manifest.list_complete(tmp_path)] == [30]
 
 
 def test_the_fence_refuses_older_epochs_and_attempts(tmp_path: Path) -> None:
