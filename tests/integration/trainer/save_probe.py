@@ -149,6 +149,17 @@ def random_state(config: TrainerConfig, facts: dict[str, Any]) -> None:
     facts["other"] = other
 
 
+def restore_test(config: TrainerConfig, facts: dict[str, Any]) -> None:
+    """What two data-parallel ranks saved, examined as a worker has it done."""
+    from trainer.checkpoint.examine import examine
+
+    path = f"{config.checkpoint_dir}/step_00000003-e1"
+    verdict = examine(path, job_id="job_probe", step=3, epoch=1, config=config)
+    facts["examined"] = [verdict.ok, verdict.loaded, verdict.detail]
+    other = examine(path, job_id="job_probe", step=4, epoch=1, config=None)
+    facts["examined_as_another"] = [other.ok, other.detail]
+
+
 def in_turn(world: int, body: Callable[[int], None]) -> None:
     """Fork `world` ranks at once and wait for all."""
     pids = [crash_real.fork(lambda rank=rank: body(rank)) for rank in range(world)]  # type: ignore[misc]
@@ -189,6 +200,7 @@ def main() -> None:
             facts |= told(folder, body, config)
         config = crash_real.config_of(folder / "parallel", address)
         fully_parallel(config, facts)
+        facts |= told(folder, restore_test, config)
         facts["kills"] = crash_real.run(folder / "kills", 2, seed=5)
     store.kill()
     store.wait()

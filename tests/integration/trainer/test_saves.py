@@ -49,6 +49,13 @@ def test_data_parallel_ranks_share_a_save_out_and_each_loads_all_of_it(facts: di
     assert set(facts["hashes"]) == {"0-of-2", "1-of-2", "0-of-1"}
 
 
+def test_a_restore_test_loads_any_layout_into_one_rank(facts: dict[str, Any]) -> None:
+    ok, loaded, detail = facts["examined"]
+    assert (ok, loaded) == (True, True)
+    assert "loaded into one rank" in detail
+    assert facts["examined_as_another"] == [False, "its marker is of step 3, epoch 1, job_probe"]
+
+
 def test_random_state_goes_on_in_the_same_layout_and_starts_alike_in_another(facts: dict[str, Any]) -> None:
     assert facts["own"][0] == facts["own"][1]
     first, again, neighbour = facts["other"]
