@@ -125,7 +125,7 @@ def _newest(config: TrainerConfig) -> str | None:
 
 
 def rank_of(config: TrainerConfig, life: int, *, rank: int = 0, world: int = 1) -> Any:
-    """(engine, votes, store) of one rank, in this process."""
+    """(engine, votes, store) of one rank of `world` data-parallel ones, in this process."""
     from trainer import device
     from trainer.config import RankSettings
     from trainer.control.faults import Faults
@@ -133,6 +133,8 @@ def rank_of(config: TrainerConfig, life: int, *, rank: int = 0, world: int = 1) 
     from trainer.parallel import Votes, connect_store, enter_inner_world
 
     my_device = device.activate(rank)
+    layout = msgspec.structs.replace(config.parallelism, replica_dp=world)
+    config = msgspec.structs.replace(config, parallelism=layout)
     settings = RankSettings(
         ref=RankRef("job_bench", 1, 0, life, rank),
         world_size=world,
@@ -142,7 +144,7 @@ def rank_of(config: TrainerConfig, life: int, *, rank: int = 0, world: int = 1) 
     )
     store = connect_store(settings)
     enter_inner_world(settings, store)
-    return Engine(msgspec.structs.replace(config), my_device, Faults(allowed=False)), Votes(), store
+    return Engine(config, my_device, Faults(allowed=False)), Votes(), store
 
 
 def fork(body: Callable[[], None], *, group: bool = False) -> int:
