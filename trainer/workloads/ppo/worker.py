@@ -1,0 +1,149 @@
+"""The life of one PPO rank process: it answers calls until its controller goes away.
+
+A spare lives the same life without ever being asked into a world. What a rank holds over
+worlds is its copy of the state in host memory, nothing else.
+"""
+
+import os
+import traceback
+from collections.abc import MutableMapping
+from pathlib import Path
+
+import torch.distributed as dist
+from megatron.core import parallel_state
+
+from trainer import device
+from trainer.checkpoint.saver import prepare_writers
+from trainer.errors import CatchUpFailed, CheckpointFault, InnerPeerLost, NumericsSuspect, SetupFailed
+from trainer.exits import ExitCode
+from trainer.parallel import connect_store, enter_inner_world
+from trainer.train import is_peer_loss
+from trainer.workloads.dispatch import Reply
+from trainer.workloads.mesh import MeshRank
+from trainer.workloads.pool import Failed, Wire
+from trainer.workloads.ppo import messages as m
+from trainer.workloads.ppo import state
+from trainer.workloads.ppo.engine import PpoEngine
+from trainer.workloads.ppo.settings import rank_settings
+from trainer.workloads.rendezvous import isolate_device, renew_rendezvous
+
+MAX_ERROR_CHARS = 1000
+ANSWERED = (CatchUpFailed, CheckpointFault, NumericsSuspect, SetupFailed)
+"""Errors that leave a rank fit for the next call."""
+
+
+def live(wire: Wire, number: int, environment: MutableMapping[str, str] = os.environ) -> ExitCode:
+    """Answer every call on `wire`. `number` chooses the device."""
+    isolate_device(environment, number)
+    prepare_writers()
+    rank = _Rank(environment)
+    while True:
+        try:
+            call = wire.receive()
+        except EOFError:
+            return ExitCode.LEFT
+        wire.send(rank.answer(call))
+
+
+class _Rank:
+    """State of one process between calls."""
+
+    def __init__(self, environment: MutableMapping[str, str]) -> None:
+        self._environment = environment
+        self._place: MeshRank | None = None
+        self._entered: m.EnterWorld | None = None
+        self._engine: PpoEngine | None = None
+        self._copy: state.HostCopy | None = None
+        self._device = device.activate(0)
+
+    def answer(self, call: m.Calls) -> Reply:
+        """Never raises for what the trainer knows of; anything else ends the process."""
+        try:
+            return self._do(call)
+        except (InnerPeerLost, RuntimeError) as error:
+            traceback.print_exc()
+            lost = isinstance(error, InnerPeerLost) or is_peer_loss(error)
+            if not lost and not isinstance(error, ANSWERED):
+                raise
+            if lost:
+                # Closing my sockets wakes those who wait for me, and so on round the ring.
+                self._leave()
+            return Failed(error=f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS], peer_lost=lost)
+
+    def _do(self, call: m.Calls) -> Reply:
+        match call:
+            case m.Ping():
+                return self._here
+            case m.EnterWorld():
+                self._enter(call)
+                return self._here
+            case m.LeaveWorld():
+                self._leave()
+                return m.Done()
+            case m.BuildModels():
+                self._build()
+                return m.Done()
+            case m.Restore():
+                return self._restore(call)
+            case m.KeepCopy():
+                self._copy = state.HostCopy(self._ready, step=call.step, generation=call.generation)
+                return m.Done()
+            case m.Save():
+                state.save(self._ready, Path(call.path), step=call.step)
+                return m.Done()
+            case m.Fingerprint():
+                return m.Fingerprinted(place=self._ready.place, digest=state.fingerprint(self._ready))
+            case m.RollOut():
+                return m.RolledOut(batch=self._ready.roll_out(call.batch))
+            case m.Update():
+                return m.Updated(batch=self._ready.update(call.batch))
+
+    @property
+    def _here(self) -> m.Here:
+        return m.Here(place=self._place, copy_step=self._copy.step if self._copy else None)
+
+    @property
+    def _ready(self) -> PpoEngine:
+        assert self._engine is not None, "the controller builds models before it uses them"
+        return self._engine
+
+    def _enter(self, call: m.EnterWorld) -> None:
+        settings = rank_settings(
+            call.settings, mesh=call.mesh, rank=call.rank, generation=call.generation, store=call.store, device_index=0
+        )
+        renew_rendezvous(self._environment, rank=call.rank, world_size=call.mesh.size, store=call.store)
+        enter_inner_world(settings, connect_store(settings))
+        self._entered, self._place = call, call.mesh.at(call.rank)
+
+    def _build(self) -> None:
+        call, place = self._entered, self._place
+        assert call, "the controller enters a world first"
+        assert place, "the controller enters a world first"
+        settings = rank_settings(
+            call.settings, mesh=call.mesh, rank=call.rank, generation=call.generation, store=call.store, device_index=0
+        )
+        self._engine = PpoEngine(call.settings, settings.config, place, self._device)
+
+    def _restore(self, call: m.Restore) -> Reply:
+        engine = self._ready
+        match call.source:
+            case "initial":
+                state.stand_at(engine, 0)
+                return m.Restored(source="initial", step=0)
+            case "memory":
+                if self._copy is None or self._copy.step != call.step:
+                    held = "no copy" if self._copy is None else f"a copy of step {self._copy.step}"
+                    raise CatchUpFailed(f"asked for step {call.step} from memory, which holds {held}")
+                self._copy.restore(engine)
+                return m.Restored(source="memory", step=self._copy.step)
+            case "storage":
+                return m.Restored(source="storage", step=state.load(engine, Path(call.path)))
+
+    def _leave(self) -> None:
+        """Groups of a world with dead ranks do not end in good order; nothing depends on it."""
+        self._engine = self._entered = self._place = None
+        for ending in (parallel_state.destroy_model_parallel, dist.destroy_process_group):
+            try:
+                ending()
+            except (RuntimeError, AssertionError, ValueError):
+                traceback.print_exc()
