@@ -1,11 +1,16 @@
-"""The variables by which launchers tell a process its place in a world.
+"""Into a world and out of one: the variables that tell of it, the connections that made it.
+
+Launchers tell a process its place in a world by variables.
 
 Our own worlds meet at a store and are named by their generation, so they need none of
 these; code that a rank calls may read them all the same, and one that is left from an
 older world would send it to a dead address. Every entry into a world writes them anew.
 """
 
+import os
+import socket
 from collections.abc import MutableMapping
+from pathlib import Path
 
 import torch
 
@@ -45,3 +50,20 @@ def isolate_device(environment: MutableMapping[str, str], number: int) -> None:
     """Let process `number` see one device alone, before it touches CUDA. Nothing on the CPU."""
     if device.has_cuda():
         environment[VISIBLE_DEVICES] = str(number % max(1, torch.cuda.device_count()))
+
+
+def hang_up() -> int:
+    """Shut every TCP connection of this process, returns how many. For a world that has lost
+    a rank: some gloo groups outlive their last reference (torch 2.13) with their sockets
+    open, and a peer further round the ring would wait for them until its timeout."""
+    shut = 0
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        try:
+            with socket.socket(fileno=os.dup(int(entry.name))) as connection:
+                is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6)
+                if is_tcp and not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    connection.shutdown(socket.SHUT_RDWR)
+                    shut += 1
+        except OSError:
+            continue  # No socket, or one that is closed already.
+    return shut

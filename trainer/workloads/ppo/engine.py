@@ -6,10 +6,12 @@ Losses are sums over response bytes, divided by their count over all replicas on
 Megatron finishes the gradients.
 """
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
@@ -49,6 +51,8 @@ class PpoEngine:
         self._is_last = parallel_state.is_pipeline_last_stage()
         self._run = get_forward_backward_func()
         # Building drew as many numbers as this stage has layers; from here on all ranks draw alike.
+        random.seed(settings.seed)
+        np.random.seed(settings.seed)
         torch.manual_seed(settings.seed)
 
     @property

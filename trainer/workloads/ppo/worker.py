@@ -4,6 +4,7 @@ A spare lives the same life without ever being asked into a world. What a rank h
 worlds is its copy of the state in host memory, nothing else.
 """
 
+import gc
 import os
 import traceback
 from collections.abc import MutableMapping
@@ -25,7 +26,7 @@ from trainer.workloads.ppo import messages as m
 from trainer.workloads.ppo import state
 from trainer.workloads.ppo.engine import PpoEngine
 from trainer.workloads.ppo.settings import rank_settings
-from trainer.workloads.rendezvous import isolate_device, renew_rendezvous
+from trainer.workloads.rendezvous import hang_up, isolate_device, renew_rendezvous
 
 MAX_ERROR_CHARS = 1000
 ANSWERED = (CatchUpFailed, CheckpointFault, NumericsSuspect, SetupFailed)
@@ -60,15 +61,17 @@ class _Rank:
         """Never raises for what the trainer knows of; anything else ends the process."""
         try:
             return self._do(call)
-        except (InnerPeerLost, RuntimeError) as error:
+        except RuntimeError as error:
             traceback.print_exc()
             lost = isinstance(error, InnerPeerLost) or is_peer_loss(error)
             if not lost and not isinstance(error, ANSWERED):
                 raise
-            if lost:
-                # Closing my sockets wakes those who wait for me, and so on round the ring.
-                self._leave()
-            return Failed(error=f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS], peer_lost=lost)
+            failed = Failed(error=f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS], peer_lost=lost)
+        # Out here nothing holds the frames of the failed call and with them the models.
+        if failed.peer_lost:
+            hang_up()
+            self._leave()
+        return failed
 
     def _do(self, call: m.Calls) -> Reply:
         match call:
@@ -111,9 +114,10 @@ class _Rank:
         settings = rank_settings(
             call.settings, mesh=call.mesh, rank=call.rank, generation=call.generation, store=call.store, device_index=0
         )
+        self._entered = call
         renew_rendezvous(self._environment, rank=call.rank, world_size=call.mesh.size, store=call.store)
         enter_inner_world(settings, connect_store(settings))
-        self._entered, self._place = call, call.mesh.at(call.rank)
+        self._place = call.mesh.at(call.rank)
 
     def _build(self) -> None:
         call, place = self._entered, self._place
@@ -141,9 +145,12 @@ class _Rank:
 
     def _leave(self) -> None:
         """Groups of a world with dead ranks do not end in good order; nothing depends on it."""
+        if self._entered is None:
+            return
         self._engine = self._entered = self._place = None
+        gc.collect()  # Models and their groups refer to each other.
         for ending in (parallel_state.destroy_model_parallel, dist.destroy_process_group):
             try:
                 ending()
-            except (RuntimeError, AssertionError, ValueError):
+            except (RuntimeError, AssertionError):
                 traceback.print_exc()
