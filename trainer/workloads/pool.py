@@ -30,6 +30,10 @@ HEAD_BYTES = 4
 MAX_MESSAGE_BYTES = 64 << 20
 SEND_TIMEOUT_S = 10.0
 LOG_TAIL_CHARS = 400
+WAKE = signal.SIGUSR1
+"""A rank of your world is lost: wait for nobody. A process that takes calls `in_world` must
+not die of it before its first answer."""
+WAKE_EVERY_S = 0.5
 
 
 class Failed(Reply, frozen=True, tag="failed"):
@@ -84,9 +88,18 @@ class _Pending:
     """What is still awaited in one round of calls."""
 
     deadline_s: float
+    patience_s: float
+    in_world: bool
     silent: set[int]
+    hurried: bool = False
     replies: dict[int, Reply] = field(default_factory=dict)
     lost: dict[int, str] = field(default_factory=dict)
+
+    def hurry(self) -> None:
+        """Something is lost: the others answer soon or never."""
+        if not self.hurried:
+            self.hurried = True
+            self.deadline_s = min(self.deadline_s, time.monotonic() + self.patience_s)
 
 
 class RankPool:
@@ -154,27 +167,31 @@ class RankPool:
         timeout_s: float,
         patience_s: float,
         meanwhile: Callable[[], None] | None = None,
+        in_world: bool = True,
     ) -> dict[int, Reply]:
         """Send each process its call and wait for every answer.
 
-        A process that dies is known at once; the others then have `patience_s` to notice and
-        answer. One that has not answered by its deadline is ended: it is hung, and what it
-        would do later must not count. `meanwhile` runs once all calls are on their way.
-        Raises RanksLost, CallFailed.
+        A process that dies is known at once; from then, or from the first word that a peer is
+        lost, the others have `patience_s` to notice and answer. One that has not answered by
+        its deadline is ended: it is hung, and what it would do later must not count. The
+        timeout of the ranks' own collectives must be shorter than `timeout_s`, so that those
+        who wait for a hung rank speak before they are taken for hung. `meanwhile` runs once all calls are on their way.
+        With `in_world` the called need each other: after a loss those who are silent get WAKE
+        until they speak, for some waits of gloo end with no timeout. Raises RanksLost, CallFailed.
         """
-        pending = _Pending(time.monotonic() + timeout_s, set(calls))
+        pending = _Pending(time.monotonic() + timeout_s, patience_s, in_world, set(calls))
         for number, call in calls.items():
             try:
                 self._alive[number].wire.send(call)
             except (KeyError, OSError):
-                self._lose(pending, number, patience_s)
+                self._lose(pending, number)
         if meanwhile is not None:
             meanwhile()
         with selectors.DefaultSelector() as selector:
             for number in pending.silent:
                 selector.register(self._alive[number].wire.connection, selectors.EVENT_READ, number)
                 selector.register(self._alive[number].pidfd, selectors.EVENT_READ, number)
-            self._gather(pending, selector, patience_s)
+            self._gather(pending, selector)
         for number in sorted(pending.silent):
             self.kill([number])
             self.dead(wait_for=[number])
@@ -196,8 +213,12 @@ class RankPool:
         """Where a process writes what it has to say."""
         return self._log_dir / f"process-{number}.log"
 
-    def _gather(self, pending: _Pending, selector: selectors.BaseSelector, patience_s: float) -> None:
+    def _gather(self, pending: _Pending, selector: selectors.BaseSelector) -> None:
         while pending.silent and (remaining_s := pending.deadline_s - time.monotonic()) > 0:
+            if pending.hurried and pending.in_world:
+                remaining_s = min(remaining_s, WAKE_EVERY_S)
+                for number in pending.silent:
+                    os.kill(self._alive[number].pid, WAKE)
             for number in sorted({key.data for key, _ in selector.select(remaining_s)}):
                 if number not in pending.silent:
                     continue
@@ -209,24 +230,27 @@ class RankPool:
                 selector.unregister(process.wire.connection)
                 selector.unregister(process.pidfd)
                 if not answered:
-                    self._lose(pending, number, patience_s)
+                    self._lose(pending, number)
 
     def _take(self, pending: _Pending, process: _Process) -> bool:
         """True when an answer came. A process that closed its socket or sends what is no answer is ended."""
         try:
-            pending.replies[process.number] = process.wire.receive()
+            reply = process.wire.receive()
         except (EOFError, OSError, ValueError):
             _kill_group(process.pid)
             _wait_for_end(process)
             return False
+        pending.replies[process.number] = reply
         pending.silent.discard(process.number)
+        if isinstance(reply, Failed) and reply.peer_lost:
+            pending.hurry()
         return True
 
-    def _lose(self, pending: _Pending, number: int, patience_s: float) -> None:
+    def _lose(self, pending: _Pending, number: int) -> None:
         pending.silent.discard(number)
         process = self._alive.get(number)
         pending.lost[number] = "ended before the call" if process is None else self._bury(process)
-        pending.deadline_s = min(pending.deadline_s, time.monotonic() + patience_s)
+        pending.hurry()
 
     def _bury(self, process: _Process) -> str:
         """Reap it, end what it left behind, close its descriptors. Returns how it ended."""

@@ -7,14 +7,19 @@ these; code that a rank calls may read them all the same, and one that is left f
 older world would send it to a dead address. Every entry into a world writes them anew.
 """
 
+import ctypes
 import os
+import signal
 import socket
-from collections.abc import MutableMapping
+import threading
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 import torch
 
 from trainer import device
+from trainer.store import serve
+from trainer.workloads.pool import WAKE
 
 STALE = (
     "MASTER_ADDR",
@@ -28,6 +33,47 @@ STALE = (
     "TORCHELASTIC_RESTART_COUNT",
 )
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+STORE_HOST = "127.0.0.1"
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class StoreProcess:
+    """The rendezvous store of one world, on a port of its own, forked from a process without
+    threads. Ends with its parent."""
+
+    def __init__(self) -> None:
+        out, into = os.pipe()
+        self._pid: int | None = os.fork()
+        if self._pid == 0:
+            _become_store(into)
+        os.close(into)
+        with os.fdopen(out) as ready:
+            self.address = f"{STORE_HOST}:{int(ready.read())}"
+        """host:port."""
+
+    def close(self) -> None:
+        """End it; nothing if it has ended."""
+        if self._pid is not None:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            self._pid = None
+
+
+def _become_store(into: int) -> None:
+    """In the child; never returns. Keeps none of its parent's descriptors but the standard
+    ones, or ranks would not see their controller go."""
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.dup2(into, 3)
+        os.closerange(4, os.sysconf("SC_OPEN_MAX"))
+
+        def tell(port: int) -> None:
+            os.write(3, str(port).encode())
+            os.close(3)
+
+        serve(STORE_HOST, 0, tell)
+    finally:
+        os._exit(0)
 
 
 def renew_rendezvous(environment: MutableMapping[str, str], *, rank: int, world_size: int, store: str) -> None:
@@ -44,6 +90,11 @@ def renew_rendezvous(environment: MutableMapping[str, str], *, rank: int, world_
         LOCAL_RANK="0",
         LOCAL_WORLD_SIZE="1",
     )
+
+
+def rendezvous(environment: Mapping[str, str]) -> dict[str, str]:
+    """What code that is called here would find."""
+    return {name: environment[name] for name in STALE if name in environment}
 
 
 def isolate_device(environment: MutableMapping[str, str], number: int) -> None:
@@ -67,3 +118,16 @@ def hang_up() -> int:
         except OSError:
             continue  # No socket, or one that is closed already.
     return shut
+
+
+def hang_up_when_woken() -> None:
+    """From now on WAKE makes a thread of this process hang up, whatever the main thread waits
+    for. Sent by who knows that a rank is dead to those who may be waiting for it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {WAKE})
+    threading.Thread(target=_wait_for_wakes, name="wake", daemon=True).start()
+
+
+def _wait_for_wakes() -> None:
+    while True:
+        signal.sigwait({WAKE})
+        hang_up()

@@ -27,10 +27,10 @@ from trainer.workloads.pool import RankPool
 from trainer.workloads.ppo import arithmetic
 from trainer.workloads.ppo import messages as m
 from trainer.workloads.ppo.settings import JOB_ID, PpoSettings
+from trainer.workloads.rendezvous import StoreProcess
 from trainer.workloads.replacement import Replacement, World, replace
 
 PING_TIMEOUT_S = 30.0
-PATIENCE_MARGIN_S = 5.0
 MAX_RECOVERIES = 8
 """Attempts of one recovery, each after another loss in the midst of it."""
 
@@ -79,11 +79,11 @@ class PpoController:
         settings: PpoSettings,
         pool: RankPool,
         *,
-        store: str,
         checkpoint_dir: Path,
         on_step: Callable[[StepResult], None] = lambda _result: None,
     ) -> None:
-        self.settings, self.pool, self._store, self._root = settings, pool, store, checkpoint_dir
+        self.settings, self.pool, self._root = settings, pool, checkpoint_dir
+        self._store: StoreProcess | None = None
         self._on_step = on_step
         self._corpus = load_corpus(None, sequence_length=settings.prompt_length, seed=settings.seed)
         self.world = World(mesh=settings.mesh, holders=(), spares=())
@@ -99,6 +99,11 @@ class PpoController:
         yield
         self.phases.append(Phase(name=name, seconds=time.monotonic() - began_s, note=note))
 
+    def close(self) -> None:
+        """End every process."""
+        self.pool.close()
+        self._close_store()
+
     def start(self) -> None:
         """Start ranks and spares, enter the first world, stand at the newest checkpoint if
         there is one. Raises ResumeFailed when it is harmed."""
@@ -106,7 +111,7 @@ class PpoController:
         with self.timed("start processes", f"{size} ranks + {self.settings.spares} spares"):
             numbers = [self.pool.start() for _ in range(size + self.settings.spares)]
             self.world = World(mesh=self.settings.mesh, holders=tuple(numbers[:size]), spares=tuple(numbers[size:]))
-            self._ask_each(dict.fromkeys(numbers, m.Ping()), timeout_s=PING_TIMEOUT_S)
+            self._ask_each(dict.fromkeys(numbers, m.Ping()), timeout_s=PING_TIMEOUT_S, in_world=False)
         self._enter(fresh=range(size))
 
     def step(self, *, meanwhile: Callable[[], None] | None = None) -> StepResult:
@@ -189,7 +194,7 @@ class PpoController:
     def _recover_once(self) -> Recovery | None:
         with self.timed("detect the dead"):
             self.pool.dead()
-            here = self._living()
+            here = self.living()
             dead = {*self.world.holders, *self.world.spares} - self.pool.alive
             survivors = [number for number in self.world.holders if number in here]
             if not dead & set(self.world.holders) and all(here[number].place for number in survivors):
@@ -200,7 +205,7 @@ class PpoController:
                 )
                 return None
         with self.timed("leave the old world", f"{len(survivors)} survivors"):
-            self._ask_each(dict.fromkeys(survivors, m.LeaveWorld()))
+            self._ask_each(dict.fromkeys(survivors, m.LeaveWorld()), in_world=False)
         change = replace(self.world, dead, fits=self.settings.fits)
         self.world = change.world
         step, sources = self._enter(
@@ -210,12 +215,13 @@ class PpoController:
             self.fingerprints()
         return _told(change, step, sources)
 
-    def _living(self) -> Mapping[int, m.Here]:
-        """Where the living ranks and spares are; those who do not answer are ended, and asked no more."""
+    def living(self) -> Mapping[int, m.Here]:
+        """By process number: where the living ranks and spares are. One that does not answer
+        is ended and asked no more."""
         while True:
             numbers = [number for number in (*self.world.holders, *self.world.spares) if number in self.pool.alive]
             try:
-                return self._ask_each(dict.fromkeys(numbers, m.Ping()), timeout_s=PING_TIMEOUT_S)
+                return self._ask_each(dict.fromkeys(numbers, m.Ping()), timeout_s=PING_TIMEOUT_S, in_world=False)
             except RanksLost:
                 continue
 
@@ -224,9 +230,12 @@ class PpoController:
         self.generation += 1
         mesh = self.world.mesh
         with self.timed("enter a world", f"generation {self.generation}, dp {mesh.dp} tp {mesh.tp} pp {mesh.pp}"):
+            self._close_store()
+            self._store = StoreProcess()
+            store = self._store.address
             entries = {
                 number: m.EnterWorld(
-                    settings=self.settings, mesh=mesh, rank=rank, generation=self.generation, store=self._store
+                    settings=self.settings, mesh=mesh, rank=rank, generation=self.generation, store=store
                 )
                 for rank, number in enumerate(self.world.holders)
             }
@@ -304,14 +313,21 @@ class PpoController:
         calls: Mapping[int, Call],
         *,
         timeout_s: float | None = None,
+        in_world: bool = True,
         meanwhile: Callable[[], None] | None = None,
     ) -> dict[int, Any]:
         return self.pool.ask(
             calls,
             timeout_s=self.settings.call_timeout_s if timeout_s is None else timeout_s,
-            patience_s=self.settings.inner_timeout_s + PATIENCE_MARGIN_S,
+            patience_s=self.settings.patience_s,
+            in_world=in_world,
             meanwhile=meanwhile,
         )
+
+    def _close_store(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
 
 
 def _pick(experience: m.Experience, positions: Iterable[int]) -> m.Experience:

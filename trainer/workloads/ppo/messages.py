@@ -56,7 +56,7 @@ class UpdateRows(Columns, frozen=True):
 
 
 class EnterWorld(Call, frozen=True, tag="enter_world"):
-    """Take `rank` of a new world of this mesh; `store` is host:port."""
+    """Take `rank` of a new world of this mesh, which meets at `store` (host:port)."""
 
     settings: PpoSettings
     mesh: Mesh
@@ -124,10 +124,12 @@ class Done(Reply, frozen=True, tag="done"):
 
 
 class Here(Reply, frozen=True, tag="here"):
-    """`place` None: in no world. `copy_step`: of the copy in host memory; None: there is none."""
+    """`place` None: in no world. `copy_step`: of the copy in host memory; None: there is none.
+    `rendezvous`: the variables that tell of a world, as code in this process sees them."""
 
     place: MeshRank | None
     copy_step: int | None
+    rendezvous: dict[str, str]
 
 
 class Restored(Reply, frozen=True, tag="restored"):

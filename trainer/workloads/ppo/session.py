@@ -1,11 +1,9 @@
-"""A controller with what it needs around it: the imports, the store, the rank processes.
+"""A controller with what it needs around it: the imports, the rank processes.
 
 For a process of its own without threads: everything here forks.
 """
 
 import gc
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,8 +13,6 @@ from trainer.workloads.pool import RankPool
 from trainer.workloads.ppo.controller import PpoController, StepResult
 from trainer.workloads.ppo.messages import Calls, Replies
 from trainer.workloads.ppo.settings import PpoSettings, check
-
-HOST = "127.0.0.1"
 
 
 def import_everything() -> float:
@@ -43,35 +39,14 @@ def import_everything() -> float:
 def session(
     settings: PpoSettings, folder: Path, *, on_step: Callable[[StepResult], None] = lambda _result: None
 ) -> Iterator[PpoController]:
-    """A controller whose ranks and store end with the block; logs and checkpoints stay in
+    """A controller whose processes end with the block; logs and checkpoints stay in
     `folder`. Raises ConfigInvalid before anything is started."""
     check(settings)
     from trainer.workloads.ppo.worker import live
 
-    with _store() as store:
-        pool = RankPool(live, calls=Calls, replies=Replies, log_dir=folder / "logs")
-        try:
-            yield PpoController(settings, pool, store=store, checkpoint_dir=folder / "checkpoints", on_step=on_step)
-        finally:
-            pool.close()
-
-
-@contextmanager
-def _store() -> Iterator[str]:
-    """host:port of a rendezvous store in a process of its own."""
-    from trainer.store import serve
-
-    out, into = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            serve(HOST, 0, lambda port: os.close(into) if os.write(into, str(port).encode()) else None)
-        finally:
-            os._exit(0)
-    os.close(into)
+    pool = RankPool(live, calls=Calls, replies=Replies, log_dir=folder / "logs")
+    controller = PpoController(settings, pool, checkpoint_dir=folder / "checkpoints", on_step=on_step)
     try:
-        with os.fdopen(out) as ready:
-            yield f"{HOST}:{int(ready.read())}"
+        yield controller
     finally:
-        os.kill(pid, signal.SIGTERM)
-        os.waitpid(pid, 0)
+        controller.close()

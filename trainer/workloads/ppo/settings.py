@@ -22,7 +22,9 @@ class PpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """`dp`, `tp`, `pp`: the mesh at the start; `spares` processes stand by. Batches in
     samples: a step rolls out `global_batch`, which is trained in mini-batches, each one
     optimizer step, `epochs` times over. Lengths in tokens (bytes). The reward is the share
-    of `target_bytes` (first, last) among a response's bytes."""
+    of `target_bytes` (first, last) among a response's bytes. Ranks that wait for a hung one
+    give up after `inner_timeout_s`; from the first such word, or a death, the others have
+    `patience_s`; who is silent then, or at the end of `call_timeout_s`, is ended."""
 
     dp: int = 2
     tp: int = 1
@@ -48,6 +50,7 @@ class PpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     keep: int = 2
     call_timeout_s: float = 120.0
     inner_timeout_s: float = 20.0
+    patience_s: float = 10.0
 
     @property
     def mesh(self) -> Mesh:
@@ -82,6 +85,11 @@ def check(settings: PpoSettings) -> None:
         ),
         (min(settings.prompt_length, settings.response_length) < 1, "prompt_length and response_length: at least 1"),
         (not 0 <= first <= last < VOCABULARY, f"target_bytes {first}..{last} is no range of bytes"),
+        (
+            not 0 < settings.inner_timeout_s < settings.call_timeout_s,
+            "inner_timeout_s must be less than call_timeout_s, else ranks that wait for a hung one are taken for hung",
+        ),
+        (settings.patience_s <= 0, "patience_s must be above 0"),
         (not 0.0 < settings.clip_ratio < 1.0, "clip_ratio must lie between 0 and 1"),
         (settings.value_clip <= 0.0, "value_clip must be above 0"),
         (not 0.0 <= settings.discount <= 1.0, "discount must lie within 0..1"),
@@ -101,15 +109,13 @@ def check(settings: PpoSettings) -> None:
         raise ConfigInvalid("; ".join(found))
 
 
-def rank_settings(
-    settings: PpoSettings, *, mesh: Mesh, rank: int, generation: int, store: str, device_index: int
-) -> RankSettings:
-    """The trainer's own settings of one rank: the whole mesh is one world of Megatron's,
-    named by its generation, so that nothing of an older world is ever met in it."""
+def rank_settings(settings: PpoSettings, *, mesh: Mesh, rank: int, generation: int, store: str) -> RankSettings:
+    """The trainer's own settings of one rank, which sees one device: the whole mesh is one
+    world of Megatron's, named by its generation, so that nothing of an older one is met in it."""
     return RankSettings(
         ref=RankRef(JOB_ID, 1, 0, generation, rank),
         world_size=mesh.size,
-        device_index=device_index,
+        device_index=0,
         agent_socket="",
         config=_config(settings, Path("."), store, replica_dp=mesh.dp),
     )

@@ -8,13 +8,16 @@ import gc
 import os
 import traceback
 from collections.abc import MutableMapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch.distributed as dist
 from megatron.core import parallel_state
+from torch.distributed import distributed_c10d
 
 from trainer import device
 from trainer.checkpoint.saver import prepare_writers
+from trainer.config import RankSettings
 from trainer.errors import CatchUpFailed, CheckpointFault, InnerPeerLost, NumericsSuspect, SetupFailed
 from trainer.exits import ExitCode
 from trainer.parallel import connect_store, enter_inner_world
@@ -26,7 +29,7 @@ from trainer.workloads.ppo import messages as m
 from trainer.workloads.ppo import state
 from trainer.workloads.ppo.engine import PpoEngine
 from trainer.workloads.ppo.settings import rank_settings
-from trainer.workloads.rendezvous import hang_up, isolate_device, renew_rendezvous
+from trainer.workloads.rendezvous import hang_up, hang_up_when_woken, isolate_device, rendezvous, renew_rendezvous
 
 MAX_ERROR_CHARS = 1000
 ANSWERED = (CatchUpFailed, CheckpointFault, NumericsSuspect, SetupFailed)
@@ -37,6 +40,7 @@ def live(wire: Wire, number: int, environment: MutableMapping[str, str] = os.env
     """Answer every call on `wire`. `number` chooses the device."""
     isolate_device(environment, number)
     prepare_writers()
+    hang_up_when_woken()
     rank = _Rank(environment)
     while True:
         try:
@@ -46,13 +50,21 @@ def live(wire: Wire, number: int, environment: MutableMapping[str, str] = os.env
         wire.send(rank.answer(call))
 
 
+@dataclass(frozen=True, slots=True)
+class _World:
+    """The world that was told of last, entered or not."""
+
+    call: m.EnterWorld
+    settings: RankSettings
+
+
 class _Rank:
     """State of one process between calls."""
 
     def __init__(self, environment: MutableMapping[str, str]) -> None:
         self._environment = environment
         self._place: MeshRank | None = None
-        self._entered: m.EnterWorld | None = None
+        self._world: _World | None = None
         self._engine: PpoEngine | None = None
         self._copy: state.HostCopy | None = None
         self._device = device.activate(0)
@@ -103,7 +115,8 @@ class _Rank:
 
     @property
     def _here(self) -> m.Here:
-        return m.Here(place=self._place, copy_step=self._copy.step if self._copy else None)
+        copied = self._copy.step if self._copy else None
+        return m.Here(place=self._place, copy_step=copied, rendezvous=rendezvous(self._environment))
 
     @property
     def _ready(self) -> PpoEngine:
@@ -112,21 +125,17 @@ class _Rank:
 
     def _enter(self, call: m.EnterWorld) -> None:
         settings = rank_settings(
-            call.settings, mesh=call.mesh, rank=call.rank, generation=call.generation, store=call.store, device_index=0
+            call.settings, mesh=call.mesh, rank=call.rank, generation=call.generation, store=call.store
         )
-        self._entered = call
         renew_rendezvous(self._environment, rank=call.rank, world_size=call.mesh.size, store=call.store)
+        self._world = _World(call, settings)
         enter_inner_world(settings, connect_store(settings))
         self._place = call.mesh.at(call.rank)
 
     def _build(self) -> None:
-        call, place = self._entered, self._place
-        assert call, "the controller enters a world first"
-        assert place, "the controller enters a world first"
-        settings = rank_settings(
-            call.settings, mesh=call.mesh, rank=call.rank, generation=call.generation, store=call.store, device_index=0
-        )
-        self._engine = PpoEngine(call.settings, settings.config, place, self._device)
+        assert self._world is not None, "the controller enters a world first"
+        assert self._place is not None, "the controller enters a world first"
+        self._engine = PpoEngine(self._world.call.settings, self._world.settings.config, self._place, self._device)
 
     def _restore(self, call: m.Restore) -> Reply:
         engine = self._ready
@@ -145,12 +154,15 @@ class _Rank:
 
     def _leave(self) -> None:
         """Groups of a world with dead ranks do not end in good order; nothing depends on it."""
-        if self._entered is None:
+        if self._world is None:
             return
-        self._engine = self._entered = self._place = None
+        self._engine = self._world = self._place = None
         gc.collect()  # Models and their groups refer to each other.
         for ending in (parallel_state.destroy_model_parallel, dist.destroy_process_group):
             try:
                 ending()
             except (RuntimeError, AssertionError):
                 traceback.print_exc()
+        # Groups are named by a count which torch resets with the default group. A world that
+        # was never entered has none, and its ranks would look for each other under other names.
+        distributed_c10d._world.group_count = 0
