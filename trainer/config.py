@@ -1,7 +1,8 @@
 """A rank's whole configuration, validated. The only file that reads the environment.
 
 A forked rank gets its `ForkRank` from the host; a spawned one (GPU host that already
-holds a CUDA context) finds the same message in `HOLDFAST_FORK_RANK`.
+holds a CUDA context) finds the same message in `HOLDFAST_FORK_RANK`. A program of the job's
+own finds its agent by `HOLDFAST_SOCKET` (`trainer.hooks`).
 """
 
 import os
@@ -10,10 +11,16 @@ from collections.abc import Mapping
 import msgspec
 
 from controlplane.protocol.launch import RankRef, TrainerConfig
+from controlplane.protocol.layout_checks import layout_faults
 from controlplane.protocol.rank import ForkRank
+from controlplane.protocol.spec import ranks_per_replica
 from trainer.errors import ConfigInvalid
 
 FORK_RANK_VARIABLE = "HOLDFAST_FORK_RANK"
+SOCKET_VARIABLE = "HOLDFAST_SOCKET"
+REF_VARIABLE = "HOLDFAST_REF"
+CONFIG_VARIABLE = "HOLDFAST_CONFIG"
+WORLD_SIZE_VARIABLE = "WORLD_SIZE"
 NICE_VARIABLE = "HOLDFAST_TRAINER_NICE"
 MAX_NICE = 19
 MIN_VOCABULARY = 256
@@ -62,6 +69,34 @@ def fork_from_environment(environment: Mapping[str, str] = os.environ) -> ForkRa
         raise ConfigInvalid(f"{FORK_RANK_VARIABLE}: {error}") from error
 
 
+class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent tells a program of the job's own (`entrypoint`) in its environment.
+    `world_size` is the ranks of the program's one world."""
+
+    ref: RankRef
+    agent_socket: str
+    config: TrainerConfig
+    world_size: int
+
+
+def hook_settings(environment: Mapping[str, str] = os.environ) -> HookSettings | None:
+    """None: no agent started this process. Raises ConfigInvalid when what it set is malformed."""
+    path = environment.get(SOCKET_VARIABLE)
+    if not path:
+        return None
+    try:
+        return HookSettings(
+            ref=msgspec.json.decode(environment.get(REF_VARIABLE, ""), type=RankRef),
+            agent_socket=path,
+            config=msgspec.json.decode(environment.get(CONFIG_VARIABLE, ""), type=TrainerConfig),
+            world_size=int(environment.get(WORLD_SIZE_VARIABLE, "1")),
+        )
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ConfigInvalid(
+            f"{REF_VARIABLE}, {CONFIG_VARIABLE} or {WORLD_SIZE_VARIABLE} is malformed: {error}"
+        ) from error
+
+
 def niceness(environment: Mapping[str, str] = os.environ) -> int:
     """How much ranks step back for others on a host whose cores they share with the control
     plane (HOLDFAST_TRAINER_NICE, 0..19; 0 where it is not set). Raises ConfigInvalid."""
@@ -72,18 +107,13 @@ def niceness(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def check(config: TrainerConfig, world_size: int) -> None:
-    """Everything that would otherwise fail deep inside Megatron. Raises ConfigInvalid."""
+    """Everything that would otherwise fail deep inside Megatron, layouts by the rules that
+    submit goes by. Raises ConfigInvalid."""
     layout, model, training = config.parallelism, config.model, config.training
+    ranks = ranks_per_replica(layout)
     faults = [
-        (layout.cp != 1 or layout.ep != 1, "parallelism.cp and .ep must be 1 for the built-in trainer"),
-        (world_size != layout.tp * layout.pp, f"world_size {world_size} is not tp*pp = {layout.tp * layout.pp}"),
-        (model.layers % layout.pp != 0, f"model.layers {model.layers} must divide by pp {layout.pp}"),
-        (model.heads % layout.tp != 0, f"model.heads {model.heads} must divide by tp {layout.tp}"),
-        (model.hidden % model.heads != 0, f"model.hidden {model.hidden} must divide by heads {model.heads}"),
-        ((model.kv_heads or model.heads) % layout.tp != 0, f"model.kv_heads must divide by tp {layout.tp}"),
+        (world_size != ranks, f"world_size {world_size} is not tp x pp x cp x replica_dp = {ranks}"),
         (model.vocab_size < MIN_VOCABULARY, f"model.vocab_size must be at least {MIN_VOCABULARY} (tokens are bytes)"),
-        (model.vocab_size % layout.tp != 0, f"model.vocab_size must divide by tp {layout.tp}"),
-        (training.global_batch % training.micro_batch != 0, "training.global_batch must divide by micro_batch"),
         (training.steps < 1, "training.steps must be at least 1"),
         (not 0 <= training.warmup_steps < training.steps, "training.warmup_steps must be less than steps"),
         (config.replicas < 1, "replicas must be at least 1"),
@@ -91,6 +121,8 @@ def check(config: TrainerConfig, world_size: int) -> None:
         (not config.checkpoint_dir, "checkpoint_dir is empty"),
     ]
     found = [text for wrong, text in faults if wrong]
+    for fault in layout_faults(layout, model, training, built_in=True):
+        found.append(f"{fault.pointer.removeprefix('/spec/').replace('/', '.')}: {fault.message}; {fault.fix}")
     if found:
         raise ConfigInvalid("; ".join(found))
 

@@ -7,6 +7,9 @@ count them twice. So the schedule runs with no `finalize_model_grads_func`, the 
 keep the raw sums, and `stage` finishes a copy: save the raw sums, finalize in place,
 clone the result for the exchange, put the raw sums back.
 
+Inside a replica each data-parallel rank keeps the sums of its own part of the replica's
+micro-batches; finalizing adds them up, so that each of them stages the replica's vector.
+
 The staged vector is [gradients | count of each micro-batch | loss sum | ready per member |
 leaving per member]. The counts travel with the gradients they count, so the reduced vector
 itself proves that each sample of the step is in it exactly once, whoever dies afterwards.
@@ -19,15 +22,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from controlplane.protocol.launch import TrainerConfig
+from trainer.batches import Batch, counted_tokens, filler_count, inner_share, make_batch
 from trainer.control.faults import Faults
 from trainer.data import Corpus, load_corpus, micro_batch_samples
 from trainer.errors import MembershipViolated, NumericsSuspect
-from trainer.model import Batch, build_model, forward_step
+from trainer.model import build_model, forward_step
 from trainer.optimizer import build_optimizer, build_schedule, set_schedule, state_tensors
 
 HASH_BYTES = 8
@@ -59,14 +64,19 @@ class Engine:
         self.config = config
         self.device = device
         self.faults = faults
-        self.model = build_model(config, device)
-        self.optimizer = build_optimizer(config.training, self.model)
+        self.chunks = build_model(config, device)
+        self.optimizer = build_optimizer(config.training, self.chunks)
         self.schedule = build_schedule(config.training, self.optimizer)
         self.corpus: Corpus = load_corpus(
-            config.training.data, sequence_length=config.model.sequence_length, seed=config.training.seed
+            config.training.data,
+            sequence_length=config.model.sequence_length,
+            seed=config.training.seed,
+            vocab_size=config.model.vocab_size,
         )
         self.is_last_stage = parallel_state.is_pipeline_last_stage()
         self.gradient_elements = sum(buffer.grad_data.numel() for buffer in self._buffers())
+        self._data_group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+        self._computed: list[int] = []
         self._loss_sum = torch.zeros(1, device=device)
 
     @property
@@ -81,53 +91,71 @@ class Engine:
 
     def clear(self) -> None:
         """Forget the gradients of the step behind."""
-        self.model.zero_grad_buffer()
+        for chunk in self.chunks:
+            chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
+        self._computed.clear()
         self._loss_sum.zero_()
 
     def compute(self, step: int, micro_batches: Sequence[int]) -> None:
-        """Forward and backward; adds to the raw sums. Raises NumericsSuspect."""
+        """Forward and backward of my part of the replica's `micro_batches`; adds to the raw
+        sums. Raises NumericsSuspect."""
         if not micro_batches:
             return
         self.faults.at_compute()
+        layout = self.config.parallelism
+        mine = inner_share(micro_batches, dist.get_rank(self._data_group), layout.replica_dp)
+        fillers = (min(micro_batches),) * filler_count(micro_batches, len(mine), layout)
+        if not mine and not fillers:
+            return
+        batches = [self._batches(step, mine, fillers, first=chunk == 0) for chunk in range(layout.vp)]
         losses = get_forward_backward_func()(
             forward_step_func=forward_step,
-            data_iterator=self._batches(step, micro_batches),
-            model=self.model,
-            num_microbatches=len(micro_batches),
+            data_iterator=batches if layout.vp > 1 else batches[0],
+            model=self.chunks if layout.vp > 1 else self.chunks[0],
+            num_microbatches=len(mine) + len(fillers),
             seq_length=self.config.model.sequence_length,
             micro_batch_size=self.config.training.micro_batch,
             forward_only=False,
         )
         for loss in losses:
-            self._loss_sum += loss / self.tokens_per_micro_batch
+            self._loss_sum += loss / counted_tokens(self.config)
+        self._computed.extend(mine)
         if self.faults.take_nan():
             next(self._buffers()).grad_data.fill_(float("nan"))
         if not all(bool(torch.isfinite(buffer.grad_data.sum())) for buffer in self._buffers()):
             raise NumericsSuspect(f"step {step}: gradient of micro-batches {list(micro_batches)} is not finite here")
 
     def stage(self, micro_batches: Sequence[int], *, ready: Sequence[bool], leaving: Sequence[bool]) -> torch.Tensor:
-        """A contributor's vector for the exchange; the raw sums are left as they were."""
+        """A contributor's vector for the exchange; the raw sums are left as they were. All
+        ranks of the replica call it together. Raises MembershipViolated when they have not
+        computed the replica's `micro_batches`, each once."""
         raw = [buffer.grad_data.clone() for buffer in self._buffers()]
-        finalize_model_grads([self.model], None)
+        finalize_model_grads(self.chunks, None)
         finished = [buffer.grad_data.clone() for buffer in self._buffers()]
         for buffer, kept in zip(self._buffers(), raw, strict=True):
             buffer.grad_data.copy_(kept)
-        return torch.cat([*finished, self._tail(micro_batches, ready, leaving, loss_sum=float(self._loss_sum))])
+        head = self._tail_head(self._computed, loss_sum=float(self._loss_sum))
+        if self.config.parallelism.replica_dp > 1:
+            dist.all_reduce(head, group=self._data_group)
+        if not torch.equal(head[:-1], self._tail_head(micro_batches, loss_sum=0.0)[:-1]):
+            held = [number for number, count in enumerate(head[:-1].tolist()) for _ in range(round(count))]
+            raise MembershipViolated(f"the ranks of the replica computed {held}, not {list(micro_batches)}")
+        return torch.cat([*finished, head, self._flags(ready, leaving)])
 
     def stage_zeros(self, *, ready: Sequence[bool], leaving: Sequence[bool]) -> torch.Tensor:
         """A joiner's vector: no gradient, weight 0."""
         zeros = torch.zeros(self.gradient_elements, device=self.device)
-        return torch.cat([zeros, self._tail((), ready, leaving, loss_sum=0.0)])
+        return torch.cat([zeros, self._tail_head((), loss_sum=0.0), self._flags(ready, leaving)])
 
-    def _tail(
-        self, micro_batches: Sequence[int], ready: Sequence[bool], leaving: Sequence[bool], *, loss_sum: float
-    ) -> torch.Tensor:
+    def _tail_head(self, micro_batches: Sequence[int], *, loss_sum: float) -> torch.Tensor:
         counts = [0.0] * self.micro_batch_count
         for number in micro_batches:
             counts[number] += 1.0
-        flags = [float(flag) for flag in (*ready, *leaving)]
-        return torch.tensor([*counts, loss_sum, *flags], device=self.device)
+        return torch.tensor([*counts, loss_sum], device=self.device)
+
+    def _flags(self, ready: Sequence[bool], leaving: Sequence[bool]) -> torch.Tensor:
+        return torch.tensor([float(flag) for flag in (*ready, *leaving)], device=self.device)
 
     def tail(self, reduced: torch.Tensor) -> Tail:
         """Read the tail of a reduced vector."""
@@ -153,7 +181,7 @@ class Engine:
             raise MembershipViolated(
                 f"reduced gradient holds micro-batches {tail.trained}, not each of {self.micro_batch_count} once"
             )
-        tokens = self.micro_batch_count * self.tokens_per_micro_batch
+        tokens = self.micro_batch_count * counted_tokens(self.config)
         offset = 0
         for buffer in self._buffers():
             size = buffer.grad_data.numel()
@@ -171,31 +199,35 @@ class Engine:
 
     def state(self) -> list[torch.Tensor]:
         """Every tensor that makes up this rank's training state, in a fixed order, by reference."""
-        return [*(parameter.data for parameter in self.model.parameters()), *state_tensors(self.optimizer)]
+        return [*(parameter.data for parameter in self._parameters()), *state_tensors(self.optimizer)]
 
     def parameter_hash(self) -> str:
         """blake2b of this rank's parameters, hex."""
         digest = hashlib.blake2b(digest_size=HASH_BYTES)
-        for parameter in self.model.parameters():
+        for parameter in self._parameters():
             digest.update(parameter.data.detach().cpu().contiguous().view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
-    def _buffers(self) -> Iterator[Any]:
-        yield from self.model.buffers
+    def _parameters(self) -> Iterator[torch.nn.Parameter]:
+        for chunk in self.chunks:
+            yield from chunk.parameters()
 
-    def _batches(self, step: int, micro_batches: Sequence[int]) -> Iterator[Batch]:
-        training, length = self.config.training, self.config.model.sequence_length
-        positions = torch.arange(length).unsqueeze(0).expand(training.micro_batch, -1).contiguous()
-        for micro_batch in micro_batches:
-            delay_s = training.step_delay_s + self.faults.slow_s
+    def _buffers(self) -> Iterator[Any]:
+        for chunk in self.chunks:
+            yield from chunk.buffers
+            yield from chunk.expert_parallel_buffers
+
+    def _batches(
+        self, step: int, micro_batches: Sequence[int], fillers: Sequence[int], *, first: bool
+    ) -> Iterator[Batch]:
+        """For one chunk of the model; only the `first` of a rank is slowed down."""
+        training = self.config.training
+        for place, micro_batch in enumerate((*micro_batches, *fillers)):
+            delay_s = training.step_delay_s + self.faults.slow_s if first else 0.0
             if delay_s > 0:
                 time.sleep(delay_s)
             numbers = micro_batch_samples(
                 step, micro_batch, global_batch=training.global_batch, size=training.micro_batch
             )
-            tokens = torch.stack([torch.from_numpy(self.corpus.sample(number)) for number in numbers])
-            yield {
-                "tokens": tokens[:, :-1].contiguous().to(self.device),
-                "labels": tokens[:, 1:].contiguous().to(self.device),
-                "position_ids": positions.to(self.device),
-            }
+            samples = [self.corpus.sample(number) for number in numbers]
+            yield make_batch(self.config, samples, numbers, self.device, filler=place >= len(micro_batches))

@@ -4,6 +4,7 @@ TrainerError                anything that ends this rank
 |- EvictedError             9   no member any more; nothing is written
 |- LeaveUnsaved             14  SIGTERM while waiting for others, and they did not come
 |- ConfigInvalid            93  a fault of the job, not of the node: do not requeue
+|  `- DataInvalid           93  its data is absent, damaged, too short or of another vocabulary
 |- ResumeFailed             74  the checkpoint is harmed or cannot be loaded; try the one before
 |- SetupFailed              75  the inner world or the store could not be reached; retry helps
 |- InnerPeerLost            71  another rank of my replica is gone; the replica restarts
@@ -40,6 +41,10 @@ class ConfigInvalid(TrainerError):
     """The text says which field and how to mend it."""
 
     exit_code = ExitCode.DO_NOT_REQUEUE
+
+
+class DataInvalid(ConfigInvalid):
+    """The text says which file, what is wrong with it and how to mend it."""
 
 
 class ResumeFailed(TrainerError):

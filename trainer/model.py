@@ -1,8 +1,9 @@
-"""The GPT that a job trains: Megatron-core's local layer spec, nothing of ours inside.
+"""The models that a job may train, cut into this rank's chunks of the pipeline.
 
-Losses are sums over tokens (`calculate_per_token_loss`), so that gradients of any split
-of the global batch add up; the division by the token count happens once, after the
-reduction over the replicas.
+`build_model` gives one chunk, or `vp` of them under the interleaved schedule; chunk i of
+stage p holds the layers that Megatron numbers for virtual stage i. Losses are sums over
+tokens (`calculate_per_token_loss`), so that gradients of any split of the global batch
+add up; the division by the token count happens once, after the reduction over the replicas.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,70 +12,84 @@ from typing import Any
 import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.models.bert import bert_layer_specs
+from megatron.core.models.bert.bert_model import BertModel
 from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.transformer import TransformerConfig
 
 from controlplane.protocol.launch import TrainerConfig
+from trainer import layers
+from trainer.batches import Batch
 
-Batch = dict[str, torch.Tensor]
-TIED_EMBEDDINGS = True
+Chunk = DistributedDataParallel
 
 
-def build_model(config: TrainerConfig, device: torch.device) -> DistributedDataParallel:
-    """This rank's part of the model, wrapped by Megatron's gradient buffers."""
+def build_model(config: TrainerConfig, device: torch.device) -> list[Chunk]:
+    """This rank's chunks of the model, each wrapped by Megatron's gradient buffers."""
     torch.manual_seed(config.training.seed)
-    transformer = _transformer_config(config)
-    dtype = transformer.params_dtype
-    model = GPTModel(
-        transformer,
-        get_gpt_layer_local_spec(),
-        vocab_size=config.model.vocab_size,
-        max_sequence_length=config.model.sequence_length,
-        pre_process=parallel_state.is_pipeline_first_stage(),
-        post_process=parallel_state.is_pipeline_last_stage(),
-        share_embeddings_and_output_weights=TIED_EMBEDDINGS,
-        position_embedding_type="rope",
-    )
+    transformer = layers.transformer_config(config)
+    vp = config.parallelism.vp
+    modules = [_build_module(config, transformer, stage if vp > 1 else None) for stage in range(vp)]
     buffers = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
         overlap_grad_reduce=False,
         use_distributed_optimizer=False,
         check_for_nan_in_grad=False,
     )
-    return DistributedDataParallel(transformer, buffers, model.to(dtype).to(device))
+    for module in modules:
+        _spread_experts(module, config.training.seed)
+    dtype = transformer.params_dtype
+    return [Chunk(transformer, buffers, module.to(dtype).to(device)) for module in modules]
 
 
-def _transformer_config(config: TrainerConfig) -> TransformerConfig:
-    model, layout = config.model, config.parallelism
-    dtype = torch.bfloat16 if config.training.dtype == "bf16" else torch.float32
-    return TransformerConfig(
-        num_layers=model.layers,
-        hidden_size=model.hidden,
-        num_attention_heads=model.heads,
-        num_query_groups=model.kv_heads,
-        tensor_model_parallel_size=layout.tp,
-        pipeline_model_parallel_size=layout.pp,
-        # The CPU generator draws the weights on every device: one seed, one model.
-        use_cpu_initialization=True,
-        pipeline_dtype=dtype,
-        params_dtype=dtype,
-        bf16=dtype is torch.bfloat16,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
-        calculate_per_token_loss=True,
-        deterministic_mode=False,
-    )
+def _build_module(config: TrainerConfig, transformer: TransformerConfig, vp_stage: int | None) -> torch.nn.Module:
+    model = config.model
+    common: dict[str, Any] = {
+        "vocab_size": model.vocab_size,
+        "max_sequence_length": model.sequence_length,
+        "pre_process": parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
+        "post_process": parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage),
+        "share_embeddings_and_output_weights": model.family != "moe",
+        "vp_stage": vp_stage,
+    }
+    if model.family == "bert":
+        return BertModel(
+            transformer,
+            num_tokentypes=0,
+            transformer_layer_spec=bert_layer_specs.bert_layer_local_spec,
+            add_binary_head=False,
+            **common,
+        )
+    spec = layers.decoder_block(transformer, vp_stage)
+    return GPTModel(transformer, spec, position_embedding_type="rope", **common)
+
+
+def _spread_experts(module: torch.nn.Module, seed: int) -> None:
+    """Experts with one local number draw the same weights on each expert-parallel rank;
+    shuffle them, or the layer would begin with copies of few experts."""
+    rank = parallel_state.get_expert_model_parallel_rank()
+    generator = torch.Generator().manual_seed(seed + rank)
+    for parameter in module.parameters():
+        if rank > 0 and not getattr(parameter, "allreduce", True):
+            values = parameter.data.view(-1)
+            values.copy_(values[torch.randperm(values.numel(), generator=generator)])
 
 
 def forward_step(batches: Iterator[Batch], model: Any) -> tuple[torch.Tensor, Callable[[torch.Tensor], Any]]:
-    """Megatron's forward-step function: one micro-batch, loss as a sum over its tokens."""
+    """Megatron's forward-step function: one micro-batch, loss as a sum over the tokens whose
+    loss counts. A filler counts nothing, and balances no experts either."""
     batch = next(batches)
-    output = model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
+    with layers.balancing(model, counts=not batch.filler):
+        if batch.attention_mask is None:
+            output = model(batch.tokens, batch.position_ids, None, labels=batch.labels)
+        else:
+            output = model(batch.tokens, batch.attention_mask, lm_labels=batch.labels)
+    if isinstance(output, tuple):  # BERT answers with its losses and those of a head it has not.
+        output = output[0]
 
     def loss_sum(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        total = losses.float().sum()
-        count = torch.tensor(losses.numel(), dtype=torch.int, device=losses.device)
+        total = (losses.float() * batch.loss_mask).sum()
+        count = batch.loss_mask.sum().to(torch.int)
         return total, count, total.detach().clone()
 
     return output, loss_sum

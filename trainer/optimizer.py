@@ -4,7 +4,7 @@ The non-distributed optimizer: every replica holds the whole state, which is wha
 a peer a donor. The schedule is a pure function of the number of committed steps.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from megatron.core.distributed import DistributedDataParallel
@@ -14,7 +14,7 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from controlplane.protocol.spec import Training
 
 
-def build_optimizer(training: Training, model: DistributedDataParallel) -> MegatronOptimizer:
+def build_optimizer(training: Training, chunks: list[DistributedDataParallel]) -> MegatronOptimizer:
     """Adam with its state already there, so that a joiner can be filled before its first step."""
     dtype = torch.bfloat16 if training.dtype == "bf16" else torch.float32
     optimizer = get_megatron_optimizer(
@@ -28,7 +28,7 @@ def build_optimizer(training: Training, model: DistributedDataParallel) -> Megat
             params_dtype=dtype,
             use_distributed_optimizer=False,
         ),
-        [model],
+        chunks,
         use_gloo_process_groups=False,
     )
     for inner in torch_optimizers(optimizer):
@@ -69,6 +69,20 @@ def torch_optimizers(optimizer: MegatronOptimizer) -> list[torch.optim.Optimizer
     """The torch optimizers inside Megatron's wrappers."""
     chained = getattr(optimizer, "chained_optimizers", [optimizer])
     return [part.optimizer for part in chained if part.optimizer is not None]
+
+
+def adam_state(optimizer: MegatronOptimizer, parameters: Sequence[torch.nn.Parameter]) -> list[dict[str, torch.Tensor]]:
+    """For each of the model's `parameters`, by reference: `exp_avg`, `exp_avg_sq`, and
+    `fp32_param` where the optimizer works on an fp32 copy."""
+    states = {key: state for inner in torch_optimizers(optimizer) for key, state in inner.state.items()}
+    found = []
+    for parameter in parameters:
+        main = getattr(parameter, "main_param", parameter)
+        named = {name: states[main][name] for name in ("exp_avg", "exp_avg_sq")}
+        if main is not parameter:
+            named["fp32_param"] = main
+        found.append(named)
+    return found
 
 
 def state_tensors(optimizer: MegatronOptimizer) -> Iterator[torch.Tensor]:

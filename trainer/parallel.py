@@ -1,7 +1,7 @@
-"""The inner world: one replica's TP x PP ranks as a torch.distributed world of their own.
+"""The inner world: one replica's ranks as a torch.distributed world of their own.
 
-Megatron sees a data-parallel size of one and is never rebuilt by another replica's
-failure. `Votes` are the replica's small agreements; all of its ranks pass each of them
+Megatron sees the replica's own data-parallel ranks only and is never rebuilt by another
+replica's failure. `Votes` are the replica's small agreements; all of its ranks pass each of them
 in the same order, and one that fails means a rank of the replica is gone.
 """
 
@@ -47,6 +47,9 @@ def enter_inner_world(settings: RankSettings, store: dist.Store) -> None:
         parallel_state.initialize_model_parallel(
             layout.tp,
             layout.pp,
+            virtual_pipeline_model_parallel_size=layout.vp if layout.vp > 1 else None,
+            context_parallel_size=layout.cp,
+            expert_model_parallel_size=layout.ep,
             create_gloo_process_groups=False,
             distributed_timeout_minutes=settings.config.inner_timeout_s / 60.0,
         )

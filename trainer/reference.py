@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from controlplane.protocol.launch import RankRef, TrainerConfig
+from controlplane.protocol.spec import ranks_per_replica
 from trainer import device
 from trainer.config import RankSettings, check
 from trainer.errors import TrainerError
@@ -39,13 +40,20 @@ class Losses(msgspec.Struct, frozen=True):
     first_step: int = 0
 
 
-def reference_losses(config: TrainerConfig, *, steps: int | None = None) -> Losses:
+class Keep(msgspec.Struct, frozen=True):
+    """Write the state after `step` committed steps to the directory `path`, unmarked."""
+
+    step: int
+    path: str
+
+
+def reference_losses(config: TrainerConfig, *, steps: int | None = None, keep: Keep | None = None) -> Losses:
     """Fork the ranks of one replica and collect the losses up to `steps` committed steps
     (None: all of the job's).
 
     Raises TrainerError when a rank fails. The caller must not have threads that hold locks.
     """
-    world_size = config.parallelism.tp * config.parallelism.pp
+    world_size = ranks_per_replica(config.parallelism)
     check(config, world_size)
     port = _free_port()
     with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +61,7 @@ def reference_losses(config: TrainerConfig, *, steps: int | None = None) -> Loss
         store = os.fork()
         if store == 0:
             _serve_store(port)
-        ranks = [_fork_rank(config, world_size, rank, port, steps, out) for rank in range(world_size)]
+        ranks = [_fork_rank(config, world_size, rank, port, steps, keep, out) for rank in range(world_size)]
         codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
         os.kill(store, 15)
         os.waitpid(store, 0)
@@ -74,7 +82,9 @@ def _serve_store(port: int) -> None:
     os._exit(0)
 
 
-def _fork_rank(config: TrainerConfig, world_size: int, rank: int, port: int, steps: int | None, out: Path) -> int:
+def _fork_rank(
+    config: TrainerConfig, world_size: int, rank: int, port: int, steps: int | None, keep: Keep | None, out: Path
+) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -87,7 +97,7 @@ def _fork_rank(config: TrainerConfig, world_size: int, rank: int, port: int, ste
             agent_socket="",
             config=msgspec.structs.replace(config, store=f"127.0.0.1:{port}"),
         )
-        _run_rank(settings, config.training.steps if steps is None else steps, out)
+        _run_rank(settings, config.training.steps if steps is None else steps, keep, out)
         code = 0
     except BaseException:  # The child ends here; the parent reports the code.
         import traceback
@@ -98,14 +108,17 @@ def _fork_rank(config: TrainerConfig, world_size: int, rank: int, port: int, ste
         os._exit(code)
 
 
-def _run_rank(settings: RankSettings, steps: int, out: Path) -> None:
+def _run_rank(settings: RankSettings, steps: int, keep: Keep | None, out: Path) -> None:
     import torch.distributed as dist
 
-    from trainer.checkpoint.state import load
+    from trainer.checkpoint.saver import prepare_writers
+    from trainer.checkpoint.state import load, save
     from trainer.control.faults import Faults
     from trainer.engine import Engine
     from trainer.parallel import enter_inner_world
 
+    if keep is not None:
+        prepare_writers()
     my_device = device.activate(settings.device_index)
     host, _, port = settings.config.store.rpartition(":")
     store = dist.TCPStore(
@@ -123,6 +136,8 @@ def _run_rank(settings: RankSettings, steps: int, out: Path) -> None:
         applied = engine.apply(engine.stage(everything, ready=[False], leaving=[False]))
         if applied.loss is not None:
             losses.append(applied.loss)
+        if keep is not None and step + 1 == keep.step:
+            save(engine, step + 1, Path(keep.path))
     if settings.ref.rank == settings.world_size - 1:
         tolerance = TOLERANCE if settings.config.training.dtype == "fp32" else 1e-2
         out.write_bytes(msgspec.json.encode(Losses(losses, tolerance, first)))

@@ -7,12 +7,13 @@ Rule 2: every end is reported exactly once, with its exit code where one can be 
 from dataclasses import replace
 
 from agents.core import limits
-from agents.core.effects import Reach, Signal, SweepGroup
+from agents.core.effects import Reach, Signal, SweepGroup, ToConnection
 from agents.core.events import GroupGone, RankProcessGone
 from agents.core.state import CommandStage, Life, Rank
 from agents.core.turn import Turn
 from controlplane.protocol.frames import RankExited
 from controlplane.protocol.launch import RankRef
+from controlplane.protocol.rank import StopTraining
 
 SIGKILL, SIGTERM = 9, 15
 # 0: all steps done; 15: saved on SIGTERM and left. Neither condemns its peers.
@@ -22,7 +23,9 @@ CLEAN_CODES = frozenset({0, 15})
 def kill(turn: Turn, rank: Rank, *, grace_s: float = 0.0) -> None:
     """End a rank: SIGTERM first if there is grace, SIGKILL to the group after it.
 
-    A rank whose process is not yet known is killed the moment it is.
+    A program of the job's own is told on its socket too: it may handle SIGTERM in its own
+    way, or not get it through the wrapper it was started by. A rank whose process is not yet
+    known is killed the moment it is.
     """
     if rank.life is Life.GONE:
         turn.put_rank(replace(rank, expected=True))
@@ -34,6 +37,8 @@ def kill(turn: Turn, rank: Rank, *, grace_s: float = 0.0) -> None:
     if rank.expected and rank.kill_at_s is not None and gentle:
         kill_at_s = min(kill_at_s, rank.kill_at_s)
     turn.put_rank(replace(rank, expected=True, kill_at_s=kill_at_s), keep=not rank.expected)
+    if gentle and rank.launch.entrypoint is not None and rank.conn_id is not None:
+        turn.do(ToConnection(rank.conn_id, StopTraining(save=True, reason=f"asked to leave within {grace_s:.0f} s")))
     if rank.identity is not None:
         turn.do(Signal(rank.ref, rank.identity, SIGTERM if gentle else SIGKILL, Reach.GROUP))
 

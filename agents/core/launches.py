@@ -178,7 +178,9 @@ def on_host_gone(turn: Turn, event: HostProcessGone) -> None:
     """Living ranks stay; starts that needed the host fail."""
     if event.job_id not in turn.state.hosts:
         return
-    _lose_host(turn, event.job_id, "the rank host exited")
+    last_words = event.log_tail.strip().rpartition("\n")[2]
+    why = f"the rank host exited with code {event.exit_code}"
+    _lose_host(turn, event.job_id, f"{why}: {last_words}" if last_words else why)
     turn.report(HostExited(event.job_id, event.exit_code, event.log_tail[-limits.MAX_LOG_TAIL_CHARS :]))
 
 

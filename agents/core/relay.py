@@ -182,7 +182,8 @@ def _pass_on(turn: Turn, rank: Rank, message: FromRank) -> None:
         return
     done = rank.done or isinstance(message, TrainingDone)
     epoch = max(rank.epoch, message.epoch) if isinstance(message, ViewInstalled) else rank.epoch
-    turn.put_rank(replace(rank, last_word_s=turn.now_s, done=done, epoch=epoch), keep=done != rank.done)
+    steps = rank.steps.after(message) if isinstance(message, StepReport) else rank.steps
+    turn.put_rank(replace(rank, last_word_s=turn.now_s, done=done, epoch=epoch, steps=steps), keep=done != rank.done)
     within_s = limits.COALESCE_S if isinstance(message, _COALESCED) else limits.URGENT_S
     turn.report(RankSaid(rank.ref, message), within_s)
 

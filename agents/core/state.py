@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from agents.core.learn import NO_STEPS, StepTimes
 from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.frames import EventBody
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
@@ -50,6 +51,7 @@ class Rank:
     phase_since_s: float = 0.0
     last_word_s: float = 0.0
     overdue_sent: bool = False
+    steps: StepTimes = NO_STEPS
     kill_at_s: float | None = None
     exit_due_s: float | None = None
     exit_log_tail: str = ""

@@ -7,6 +7,7 @@ from agents.core.effects import SendSoon, ShutdownHost, ToConnection
 from agents.core.ends import conclude, kill
 from agents.core.events import DevicesSampled, Tick, XidRaised
 from agents.core.launches import advance, end_launch
+from agents.core.learn import step_timeout_s
 from agents.core.state import CommandStage, Life, Rank, State
 from agents.core.turn import Turn
 from controlplane.protocol.frames import DeviceLost, RankOverdue, XidSeen
@@ -62,18 +63,18 @@ def overdue_at_s(rank: Rank) -> float | None:
         return None
     if rank.phase in WAITING_PHASES:
         return rank.last_word_s + max(section_timeout_s(rank), limits.SILENT_S) if rank.joined else None
-    if rank.launch.entrypoint is not None and not rank.joined:
+    if rank.launch.entrypoint is not None and not rank.joined and rank.conn_id is None:
         # A program without our hooks never says where it is; that proves nothing.
         return None
     return rank.phase_since_s + section_timeout_s(rank)
 
 
 def section_timeout_s(rank: Rank) -> float:
-    """How long the rank's present section may last, from its launch order."""
+    """How long the rank's present section may last: its launch order's word, or learned."""
     launch = rank.launch
     return {
         Section.SETUP: launch.setup_timeout_s,
-        Section.STEP: launch.step_timeout_s,
+        Section.STEP: step_timeout_s(launch, rank.steps),
         Section.CHECKPOINTING: launch.checkpoint_timeout_s,
         Section.OUT_OF_SECTION: launch.out_of_section_timeout_s,
     }[rank.section]

@@ -165,6 +165,6 @@ class Installation:
         ours["PYTHONUNBUFFERED"] = "1"
         ours["OMP_NUM_THREADS"] = "1"
         # Ranks share the cores with the control plane here; on GPU nodes they have their own.
-        ours["HOLDFAST_TRAINER_NICE"] = "5"
+        ours["HOLDFAST_TRAINER_NICE"] = "12"
         ours["PYTHONPATH"] = str(REPOSITORY)
         return foreign | ours

@@ -63,33 +63,34 @@ def ring(node_id: str) -> None:
         bus.ring_outbox(session.partition(".")[0], [node_id])
 
 
-def claim_deliverable(node_ids: list[str]) -> list[Command]:
-    """Orders to send now, oldest first, already marked as delivered once more: were this
-    process to die before the send, they are due again after RESEND_S."""
+def deliverable(node_ids: list[str]) -> list[Command]:
+    """Orders to send now, oldest first. Say `delivered` once they are sent; were this process
+    to die in between, they are sent again, and the agent's journal answers the repeat."""
     moment = now()
     due = Q(state=CommandState.QUEUED) | Q(state=CommandState.DELIVERED, send_due_at__lte=moment)
-    rows = Command.objects.filter(due, node_id__in=node_ids, due_at__gt=moment).order_by("id")[:MAX_ORDERS]
+    return list(Command.objects.filter(due, node_id__in=node_ids, due_at__gt=moment).order_by("id")[:MAX_ORDERS])
+
+
+def delivered(rows: list[Command]) -> None:
+    """These were sent: due again after RESEND_S unless the agent has journaled them (one may
+    have answered already)."""
     if not rows:
-        return []
-    claimed = []
+        return
     with events.unit_of_work():
         for row in rows:
-            if _mark_delivered(row):
-                claimed.append(row)
-    return claimed
+            _mark_delivered(row)
 
 
-def _mark_delivered(row: Command) -> bool:
+def _mark_delivered(row: Command) -> None:
     columns = {"deliveries": F("deliveries") + 1, "send_due_at": after(RESEND_S)}
+    same = Command.objects.filter(pk=row.pk, state=row.state)
     if row.state == CommandState.DELIVERED:
-        same = Command.objects.filter(pk=row.pk, state=row.state, send_due_at=row.send_due_at)
-        return bool(same.update(**columns))
-    moved = Command.objects.filter(pk=row.pk, state=row.state).update(
-        state=CommandState.DELIVERED, delivered_at=now(), **columns
-    )
-    if moved:
+        same.filter(send_due_at=row.send_due_at).update(**columns)
+    elif same.update(state=CommandState.DELIVERED, delivered_at=now(), **columns):
         publish_command(row, "command.delivered", f"{row.kind} sent to node {row.node.name}.")
-    return bool(moved)
+    else:
+        # Its answer was quicker than this line.
+        Command.objects.filter(pk=row.pk, delivered_at=None).update(delivered_at=now(), deliveries=F("deliveries") + 1)
 
 
 def requeue_of_node(node_id: str) -> int:

@@ -47,8 +47,9 @@ def spec_of(job: Job) -> JobSpec:
     return msgspec.convert(job.spec, JobSpec)
 
 
-def numbers_of(job: Job) -> JobNumbers:
-    """All of them, from the rows as they are now."""
+def numbers_of(job: Job, *, whole: bool = True) -> JobNumbers:
+    """All of them, from the rows as they are now. Not `whole`: without the ETTR, which reads
+    every step and which no event carries."""
     spec = spec_of(job).spec
     attempt = job.attempts.order_by("-number").first()
     recent = list(job.steps.order_by("-attempt", "-step").values("loss", "step_time_s", "at")[:RECENT_STEPS])
@@ -72,7 +73,7 @@ def numbers_of(job: Job) -> JobNumbers:
         last_checkpoint_step=checkpoint.step if checkpoint else None,
         last_checkpoint_age_s=age_s(checkpoint.committed_at) if checkpoint else None,
         work_at_risk_s=_work_at_risk_s(job, checkpoint.step if checkpoint else 0, step_time_s) if running else None,
-        ettr=_ettr(job),
+        ettr=_ettr(job) if whole else None,
         open_incident_id=incident.id if incident else None,
     )
 

@@ -6,9 +6,11 @@ nothing of the apps above it.
 
 from typing import Any
 
+import msgspec
+
 from controlplane.jobs.models import Attempt, Job, Rank, Replica, StepRecord
 from controlplane.jobs.numbers import JobNumbers, numbers_of
-from controlplane.protocol.spec import Parallelism
+from controlplane.protocol.spec import Parallelism, rank_coordinates, ranks_per_replica
 from controlplane.runtime.clock import iso
 
 Json = dict[str, Any]
@@ -105,18 +107,19 @@ def replica_summary(replica: Replica, *, live: Json | None = None) -> Json:
 def rank_summary(rank: Rank, *, live: Json | None = None) -> Json:
     """One process. `live` None or unknown to it: the reading is null."""
     replica = rank.replica
-    layout = Parallelism(**{k: v for k, v in replica.attempt.layout.items() if k in ("tp", "pp", "cp")})
-    world_size = layout.tp * layout.pp * layout.cp
+    layout = msgspec.convert(replica.attempt.layout, Parallelism)
+    place = rank_coordinates(layout, rank.rank)
     return {
         "id": rank_id(rank),
         "replica": replica.index,
         "incarnation": replica.incarnation,
         "rank": rank.rank,
-        "global_rank": replica.index * world_size + rank.rank,
-        # Megatron's order: tensor parallel fastest, then context, then pipeline.
-        "tp": rank.rank % layout.tp,
-        "cp": rank.rank // layout.tp % layout.cp,
-        "pp": rank.rank // (layout.tp * layout.cp),
+        "global_rank": replica.index * ranks_per_replica(layout) + rank.rank,
+        "tp": place.tp,
+        "cp": place.cp,
+        "ep": place.ep,
+        "replica_dp": place.replica_dp,
+        "pp": place.pp,
         "node_id": rank.node_id,
         "node_name": rank.node.name,
         "device_index": rank.device.index,

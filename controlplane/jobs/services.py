@@ -9,6 +9,7 @@ from django.db import IntegrityError, transaction
 from controlplane.access import services as access
 from controlplane.fleet.services import publish_device
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
+from controlplane.jobs.numbers import numbers_of
 from controlplane.jobs.present import job_summary, rank_id, rank_summary, replica_id, replica_summary
 from controlplane.protocol.spec import JobSpec
 from controlplane.protocol.states import AttemptState, JobState, RankState, ReplicaState
@@ -68,10 +69,10 @@ def get_locked(job_id: str) -> Job:
     return job
 
 
-def ring_job(job_id: str) -> None:
-    """Durably due now; the bell after the commit makes it fast."""
+def ring_job(job_id: str, *, sure: bool = False) -> None:
+    """Durably due now; the bell after the commit makes it fast. `sure`: see `Bell.ring`."""
     Job.objects.filter(pk=job_id).exclude(state__in=TERMINAL).update(due_at=now())
-    transaction.on_commit(lambda: bell.ring(job_id))
+    transaction.on_commit(lambda: bell.ring(job_id, sure=sure))
 
 
 def transition_job(job: Job, to: str, reason: str) -> None:
@@ -124,7 +125,7 @@ def publish_job(job: Job, kind: str, sentence: str, data: dict[str, Any] | None 
         job_id=job.id,
         entity="job",
         entity_id=job.id,
-        patch=lambda: job_summary(Job.objects.get(pk=job.pk)),
+        patch=lambda: _patch(job.pk),
         data=data,
     )
 
@@ -137,7 +138,7 @@ def refresh_job(job_id: str) -> None:
         job_id=job_id,
         entity="job",
         entity_id=job_id,
-        patch=lambda: job_summary(Job.objects.get(pk=job_id)),
+        patch=lambda: _patch(job_id),
     )
 
 
@@ -165,3 +166,9 @@ def publish_rank(rank: Rank, kind: str, sentence: str) -> None:
         entity_id=rank_id(rank),
         patch=lambda: rank_summary(Rank.objects.select_related("replica__attempt", "node", "device").get(pk=rank.pk)),
     )
+
+
+def _patch(job_id: str) -> dict[str, Any]:
+    """A job's summary for an event, which leaves out what moves without one."""
+    job = Job.objects.get(pk=job_id)
+    return job_summary(job, numbers=numbers_of(job, whole=False))

@@ -11,6 +11,7 @@ import redis
 from redis.asyncio.client import PubSub
 
 from controlplane.dispatch import services as dispatch
+from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.fleet.services import reopen_session
 from controlplane.live.hub import event_message
@@ -73,21 +74,28 @@ async def deliver_orders(process: "WebProcess") -> None:
         process.outbox_bell.clear()
         if not process.links:
             continue
-        claimed = await process.in_thread(_claim, list(process.links))
-        for node_id, commands in claimed.items():
-            link = process.links.get(node_id)
-            if link is not None:
-                await link.tell(Order(commands=tuple(commands)))
+        rows = await process.in_thread(dispatch.deliverable, list(process.links))
+        sent: list[Command] = []
+        for orders in _by_node(rows):
+            if await _send(process, orders):
+                sent += orders
+        await process.in_thread(dispatch.delivered, sent)
         if time.monotonic() - swept_at >= SWEEP_S:
             swept_at = time.monotonic()
             await _sweep_sessions(process)
 
 
-def _claim(node_ids: list[str]) -> dict[str, list[Any]]:
-    by_node: dict[str, list[Any]] = {}
-    for command in dispatch.claim_deliverable(node_ids):
-        by_node.setdefault(command.node_id, []).append(dispatch.envelope(command))
-    return by_node
+async def _send(process: "WebProcess", orders: list[Command]) -> bool:
+    """One message with one node's orders. False when its socket is gone."""
+    link = process.links.get(orders[0].node_id)
+    return link is not None and await link.tell(Order(commands=tuple(dispatch.envelope(row) for row in orders)))
+
+
+def _by_node(rows: list[Command]) -> list[list[Command]]:
+    nodes: dict[str, list[Command]] = {}
+    for row in rows:
+        nodes.setdefault(row.node_id, []).append(row)
+    return list(nodes.values())
 
 
 async def _sweep_sessions(process: "WebProcess") -> None:

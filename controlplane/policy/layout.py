@@ -1,18 +1,22 @@
 """TP, PP and DP for the devices that are left (S2.6).
 
-Rules of a legal layout: heads % TP = 0 (and KV heads), vocabulary % TP = 0, layers % PP
-= 0, TP * PP * CP * DP <= devices. `global_batch % (micro_batch * DP)` is not asked for:
-micro-batches are dealt out one by one, unevenly if need be, and weighted by count, so
-the global batch stays what the user wrote; DP never exceeds the number of them.
-Preference: keep TP and PP and shrink DP (checkpoints load without resharding and a
-replica is what it was); only when not even one such replica fits, the layout with the
-most devices in use, then the highest TP, then the highest PP. Context and expert
-parallelism are kept as they are.
+A layout is legal when `protocol.layout_checks` finds nothing wrong with it and its ranks
+fit the devices. `global_batch % (micro_batch * DP)` is not asked for: micro-batches are
+dealt out one by one, unevenly if need be, and weighted by count, so the global batch stays
+what the user wrote; data-parallel ranks never outnumber the micro-batches.
+
+Preference: keep TP and PP and shrink DP, first the number of replicas, then the data
+parallelism inside one (checkpoints load without resharding and a stage is what it was);
+only when not even that fits, the layout with the most devices in use, then the highest TP,
+then the highest PP. What hangs on these follows: virtual stages are given up where they do
+not divide the layers, experts are spread over as many ranks as still divide them, and
+sequence parallelism goes with TP. Context parallelism is kept as it is.
 """
 
 import msgspec
 
 from controlplane.policy.errors import NoLayout
+from controlplane.protocol.layout_checks import layout_faults
 from controlplane.protocol.spec import Parallelism, TrainSpec, micro_batch_count, ranks_per_replica, replica_count
 
 
@@ -29,52 +33,84 @@ def plan_layout(spec: TrainSpec, devices: int, *, allow_relayout: bool = True) -
     """The layout for `devices` healthy devices. Raises NoLayout with what was missing."""
     asked = spec.parallelism
     wanted, per_replica = replica_count(spec), ranks_per_replica(asked)
-    replicas = min(wanted, devices // per_replica, micro_batch_count(spec))
+    replicas = _replicas(spec, asked, devices)
     if replicas >= max(1, spec.resources.min_replicas):
-        return _layout(asked, asked.tp, asked.pp, replicas, devices, _same_reason(replicas, wanted))
+        return _layout(asked, replicas, devices, _same_reason(replicas, wanted))
     if not allow_relayout:
         raise NoLayout(
             f"{devices} devices hold {replicas} replicas of {per_replica}, {spec.resources.min_replicas} are needed"
             " and the job does not allow another layout"
         )
-    best = max(_candidates(spec, devices), default=None)
-    if best is None:
+    found = _candidates(spec, devices)
+    if not found:
         raise NoLayout(
             f"no TP x PP fits {devices} devices and {spec.resources.min_replicas} replicas"
             f" ({spec.model.heads} heads, {spec.model.layers} layers)"
         )
-    _, tp, pp, replicas = best
-    reason = (
-        f"re-planned from TP{asked.tp} x PP{asked.pp} to TP{tp} x PP{pp}, {replicas} replicas, for {devices} devices"
-    )
-    return _layout(asked, tp, pp, replicas, devices, reason)
+    best, replicas = max(found, key=lambda candidate: _merit(asked, *candidate))
+    reason = f"re-planned from {_name(asked)} to {_name(best)}, {replicas} replicas, for {devices} devices"
+    return _layout(best, replicas, devices, reason)
 
 
-def fits(spec: TrainSpec, tp: int, pp: int) -> bool:
-    """Whether the model divides by TP and PP."""
-    model = spec.model
-    kv_heads = model.kv_heads or model.heads
-    return model.heads % tp == 0 and kv_heads % tp == 0 and model.vocab_size % tp == 0 and model.layers % pp == 0
+def _merit(asked: Parallelism, layout: Parallelism, replicas: int) -> tuple[bool, int, int, int, int]:
+    kept = (layout.tp, layout.pp) == (asked.tp, asked.pp)
+    return kept, ranks_per_replica(layout) * replicas, layout.tp, layout.pp, layout.replica_dp
 
 
-def _candidates(spec: TrainSpec, devices: int) -> list[tuple[int, int, int, int]]:
-    """(devices used, tp, pp, replicas) of every legal smaller layout."""
+def _candidates(spec: TrainSpec, devices: int) -> list[tuple[Parallelism, int]]:
+    """Every legal smaller layout, with its replicas."""
     asked, model = spec.parallelism, spec.model
-    limit = micro_batch_count(spec)
     found = []
-    for tp in range(1, min(model.heads, devices) + 1):
-        for pp in range(1, min(model.layers, devices // tp) + 1):
-            size = tp * pp * asked.cp
-            replicas = min(replica_count(spec), devices // size, limit)
-            if fits(spec, tp, pp) and replicas >= max(1, spec.resources.min_replicas):
-                found.append((size * replicas, tp, pp, replicas))
+    for tp in _divisors(model.heads):
+        for pp in _divisors(model.layers):
+            for inner in _divisors(asked.replica_dp):
+                if tp * pp * inner * asked.cp > devices:
+                    continue
+                layout = _adapted(spec, tp, pp, inner)
+                replicas = _replicas(spec, layout, devices)
+                if replicas >= max(1, spec.resources.min_replicas) and _legal(spec, layout):
+                    found.append((layout, replicas))
     return found
 
 
-def _layout(asked: Parallelism, tp: int, pp: int, replicas: int, devices: int, reason: str) -> Layout:
-    parallelism = msgspec.structs.replace(asked, tp=tp, pp=pp, dp=replicas)
+def _adapted(spec: TrainSpec, tp: int, pp: int, inner: int) -> Parallelism:
+    """What hangs on TP, PP and the data parallelism inside a replica, made to fit them."""
+    asked, model = spec.parallelism, spec.model
+    spread = [ep for ep in range(1, asked.ep + 1) if model.experts % ep == 0 and inner * asked.cp % ep == 0]
+    return msgspec.structs.replace(
+        asked,
+        tp=tp,
+        pp=pp,
+        vp=asked.vp if pp > 1 and model.layers % (pp * asked.vp) == 0 else 1,
+        ep=max(spread),
+        replica_dp=inner,
+        sequence_parallel=tp > 1 and (asked.sequence_parallel or model.family == "moe"),
+    )
+
+
+def _legal(spec: TrainSpec, layout: Parallelism) -> bool:
+    return not any(layout_faults(layout, spec.model, spec.training, built_in=spec.entrypoint is None))
+
+
+def _replicas(spec: TrainSpec, layout: Parallelism, devices: int) -> int:
+    """How many replicas of `layout` there can be, no more than asked for."""
+    return min(replica_count(spec), devices // ranks_per_replica(layout), micro_batch_count(spec) // layout.replica_dp)
+
+
+def _layout(layout: Parallelism, replicas: int, devices: int, reason: str) -> Layout:
+    parallelism = msgspec.structs.replace(layout, dp=replicas)
     used = ranks_per_replica(parallelism) * replicas
     return Layout(parallelism=parallelism, replicas=replicas, idle_devices=devices - used, reason=reason)
+
+
+def _name(layout: Parallelism) -> str:
+    """`TP2 x PP2`, and the data parallelism inside a replica where there is any."""
+    inner = f" x DP{layout.replica_dp}" if layout.replica_dp > 1 else ""
+    return f"TP{layout.tp} x PP{layout.pp}{inner}"
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
 def _same_reason(replicas: int, wanted: int) -> str:

@@ -6,7 +6,7 @@ from controlplane.protocol.spec import Checkpoint, Model, Parallelism, Training
 
 
 class RankRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One process. `rank` is the index inside the replica, 0..TP*PP*CP-1;
+    """One process. `rank` is the index inside the replica, from 0;
     `incarnation` counts the lives of that replica slot over the whole job."""
 
     job_id: str
@@ -52,9 +52,13 @@ class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """This node's part of one replica. `world_size` is TP*PP*CP; `ranks` are the ones
+    """This node's part of one replica. `world_size` is `ranks_per_replica`; `ranks` are the ones
     to start here. Older incarnations of (job, replica) and older attempts of the job
-    on this node are killed first. `entrypoint` None means the rank host."""
+    on this node are killed first. `entrypoint` None means the rank host. `master_host`
+    names the node of rank 0 where an entrypoint's replica spans several nodes (their names
+    must resolve); empty where all of its ranks are here. `step_floor_s` None: the step
+    timeout is given; else the agent may tighten it to what the rank's own steps teach, not
+    below this."""
 
     job_id: str
     job_name: str
@@ -66,8 +70,10 @@ class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     ranks: tuple[RankPlacement, ...]
     config: TrainerConfig
     entrypoint: tuple[str, ...] | None = None
+    master_host: str = ""
     env: dict[str, str] = {}
     step_timeout_s: float = 60.0
+    step_floor_s: float | None = None
     setup_timeout_s: float = 600.0
     checkpoint_timeout_s: float = 420.0
     out_of_section_timeout_s: float = 300.0

@@ -44,7 +44,8 @@ class Resources(_Spec):
 
 class Parallelism(_Spec):
     """Layout inside one replica: tp x pp x cp x `replica_dp` ranks, where `replica_dp` is
-    Megatron's own data parallelism inside the replica. `vp` model chunks a pipeline
+    Megatron's own data parallelism inside the replica (docs/parallelism.md says what runs
+    and what is refused). `vp` model chunks a pipeline
     stage (interleaved schedule); `ep` spreads a MoE's experts over the data-parallel
     ranks. `dp` is the number of replicas; "auto" derives it from the devices."""
 
@@ -62,7 +63,8 @@ class Parallelism(_Spec):
 class Model(_Spec):
     """A Megatron-core model. `sequence_length` and `vocab_size` in tokens. `preset` names
     a published size; fields that are given as well win over it. `ffn_hidden` None means
-    4 x hidden. `experts` and `experts_per_token` count for the family "moe" only."""
+    4 x hidden. "bert" masks with the last id of the vocabulary and pads with the one
+    before. `experts` and `experts_per_token` count for the family "moe" only."""
 
     family: Literal["gpt", "bert", "moe"] = "gpt"
     preset: str | None = None
@@ -253,6 +255,29 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     kind: Literal["TrainJob"] = "TrainJob"
     metadata: Metadata
     spec: TrainSpec
+
+
+class RankCoordinates(msgspec.Struct, frozen=True):
+    """Where a rank stands in its replica, from 0. `ep` is its place among the ranks that
+    share a mixture's experts out."""
+
+    tp: int
+    cp: int
+    ep: int
+    replica_dp: int
+    pp: int
+
+
+def rank_coordinates(parallelism: Parallelism, rank: int) -> RankCoordinates:
+    """Megatron's order: tensor parallel fastest, then context, data, pipeline."""
+    inner, tp = divmod(rank, parallelism.tp)
+    return RankCoordinates(
+        tp=tp,
+        cp=inner % parallelism.cp,
+        ep=inner % parallelism.ep,
+        replica_dp=inner // parallelism.cp % parallelism.replica_dp,
+        pp=inner // (parallelism.cp * parallelism.replica_dp),
+    )
 
 
 def ranks_per_replica(parallelism: Parallelism) -> int:

@@ -4,12 +4,16 @@
 those is faulty itself, so one mistake is told once.
 """
 
+import difflib
 import os.path
 from collections.abc import Callable, Iterator
 
 import msgspec
 
+from controlplane.protocol.layout_checks import BUILT_IN_RULES, SHAPE_RULES, Rule, Rules
+from controlplane.protocol.presets import PRESETS
 from controlplane.protocol.spec import TrainSpec, micro_batch_count, ranks_per_replica, replica_count
+from controlplane.protocol.spec_fault import Fault
 from controlplane.protocol.spec_limits import RESERVED_ENV_PREFIX
 
 # S2.1's weights without `errors`: a fleet that reads no error counters can score no
@@ -27,14 +31,6 @@ _DEVICES = ("/spec/resources/nodes", "/spec/resources/gpus_per_node")
 _BATCH = ("/spec/training/global_batch", "/spec/training/micro_batch")
 
 
-class Fault(msgspec.Struct, frozen=True):
-    """One thing wrong: where (JSON Pointer), what, and how to mend it."""
-
-    pointer: str
-    message: str
-    fix: str
-
-
 class Ground(msgspec.Struct, frozen=True):
     """What a check may know besides the spec. `reachable_risk`: the highest score
     (0..1) a device of this fleet can get."""
@@ -46,10 +42,10 @@ Check = Callable[[TrainSpec, Ground], Iterator[Fault]]
 
 
 def check_devices(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """TP x PP x CP x DP must be the devices asked for, and a replica must fit nodes whole."""
+    """The ranks of all replicas must be the devices asked for, and a replica must fit nodes whole."""
     devices = spec.resources.nodes * spec.resources.gpus_per_node
     per_replica, gpus = ranks_per_replica(spec.parallelism), spec.resources.gpus_per_node
-    sum_of = f"tp x pp x cp = {per_replica}"
+    sum_of = f"tp x pp x cp x replica_dp = {per_replica}"
     if devices < per_replica:
         yield Fault(
             "/spec/resources/nodes",
@@ -62,19 +58,19 @@ def check_devices(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
         yield Fault(
             "/spec/parallelism",
             f"{sum_of} does not divide {devices} devices: {devices % per_replica} would stay idle",
-            "choose tp and pp so that tp x pp x cp divides nodes x gpus_per_node, or set dp",
+            "choose tp, pp and replica_dp so that their product divides nodes x gpus_per_node, or set dp",
         )
     if dp != "auto" and dp * per_replica != devices:
         yield Fault(
             "/spec/parallelism/dp",
-            f"tp x pp x cp x dp = {dp * per_replica}, but nodes x gpus_per_node = {devices}",
+            f"tp x pp x cp x replica_dp x dp = {dp * per_replica}, but nodes x gpus_per_node = {devices}",
             f'set dp to {devices // per_replica} or "auto", or change nodes',
         )
     if per_replica % gpus and gpus % per_replica:
         yield Fault(
             "/spec/resources/gpus_per_node",
             f"a replica of {per_replica} ranks neither fills whole nodes of {gpus} nor shares one evenly",
-            "choose gpus_per_node so that it divides tp x pp x cp, or the other way round",
+            "choose gpus_per_node so that it divides tp x pp x cp x replica_dp, or the other way round",
         )
 
 
@@ -89,11 +85,13 @@ def check_replicas(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
         )
     if spec.training.global_batch % spec.training.micro_batch:
         return
-    if 0 < micro_batch_count(spec) < replicas:
+    inner = spec.parallelism.replica_dp
+    if replicas > 1 and 0 < micro_batch_count(spec) < replicas * inner:
+        each = f" of {inner} data-parallel ranks" if inner > 1 else ""
         yield Fault(
             "/spec/training/global_batch",
-            f"{micro_batch_count(spec)} micro-batches cannot keep {replicas} replicas busy",
-            f"raise global_batch to at least {replicas * spec.training.micro_batch}, or lower micro_batch",
+            f"{micro_batch_count(spec)} micro-batches cannot keep {replicas} replicas{each} busy",
+            f"raise global_batch to at least {replicas * inner * spec.training.micro_batch}, or lower micro_batch",
         )
 
 
@@ -117,6 +115,18 @@ def check_spares(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
             "/spec/resources/spares/gpus",
             f"{spares} spare devices cannot hold a replica of {per_replica} ranks",
             f"set it to 0 or to a multiple of {per_replica}",
+        )
+
+
+def check_preset(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """A preset that nobody knows fills in nothing."""
+    name = spec.model.preset
+    if name is not None and name not in PRESETS:
+        near = difflib.get_close_matches(name, PRESETS, n=3, cutoff=0.5)
+        yield Fault(
+            "/spec/model/preset",
+            f"unknown preset {name[:64]!a}",
+            f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(PRESETS)}",
         )
 
 
@@ -218,28 +228,15 @@ def _absolute(pointer: str, path: str | None) -> Iterator[Fault]:
         yield Fault(pointer, "not an absolute path without '..'", "give the full path, the same on every node")
 
 
-def _divisible(pointer: str, by_pointer: str) -> tuple[Check, tuple[str, ...]]:
-    """The check that one field is a multiple of another (None: nothing to divide)."""
+def _as_checks(rules: Rules, *, built_in: bool) -> Iterator[tuple[Check, tuple[str, ...]]]:
+    """Rules of layout as checks of a spec; those of the built-in trainer spare other programs."""
+    for rule, reads in rules:
 
-    def check(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-        value, by = _at(spec, pointer), _at(spec, by_pointer)
-        name, by_name = pointer.rpartition("/")[2], by_pointer.rpartition("/")[2]
-        if value is not None and by is not None and value % by:
-            yield Fault(
-                pointer,
-                f"{name} = {value} is not divisible by {by_name} = {by}",
-                f"make {name} a multiple of {by}, or change {by_name}",
-            )
+        def check(spec: TrainSpec, ground: Ground, rule: Rule = rule) -> Iterator[Fault]:
+            if spec.entrypoint is None or not built_in:
+                yield from rule(spec.parallelism, spec.model, spec.training)
 
-    return check, (pointer, by_pointer)
-
-
-def _at(spec: TrainSpec, pointer: str) -> int | None:
-    """The whole number (or None) at /spec/<section>/<field>."""
-    _, _, section, field = pointer.split("/")
-    value = getattr(getattr(spec, section), field)
-    assert value is None or isinstance(value, int)
-    return value
+        yield check, reads
 
 
 def _unreleased(pointer: str, default: object) -> tuple[Check, tuple[str, ...]]:
@@ -256,19 +253,10 @@ def _unreleased(pointer: str, default: object) -> tuple[Check, tuple[str, ...]]:
     return check, (pointer,)
 
 
-_TP, _PP = "/spec/parallelism/tp", "/spec/parallelism/pp"
+_PP = "/spec/parallelism/pp"
 _TIMEOUTS = "/spec/resiliency/timeouts"
 
 CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
-    _unreleased("/spec/parallelism/cp", 1),
-    _unreleased("/spec/parallelism/ep", 1),
-    _unreleased("/spec/parallelism/vp", 1),
-    _unreleased("/spec/parallelism/replica_dp", 1),
-    _unreleased("/spec/parallelism/sequence_parallel", False),
-    _unreleased("/spec/parallelism/distributed_optimizer", False),
-    _unreleased("/spec/model/family", "gpt"),
-    _unreleased("/spec/model/preset", None),
-    _unreleased("/spec/model/ffn_hidden", None),
     _unreleased("/spec/training/batch_mode", "redistribute"),
     _unreleased("/spec/training/numerics/rerun", "disabled"),
     _unreleased("/spec/training/numerics/check_spike", False),
@@ -276,14 +264,9 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     _unreleased("/spec/checkpoint/restore_test", False),
     _unreleased("/spec/resiliency/faults/kind", "none"),
     (check_devices, (*_LAYOUT, *_DEVICES, "/spec/parallelism/dp")),
-    # Every shard of the model has the same shape.
-    _divisible("/spec/model/hidden", "/spec/model/heads"),
-    _divisible("/spec/model/heads", _TP),
-    _divisible("/spec/model/heads", "/spec/model/kv_heads"),
-    _divisible("/spec/model/kv_heads", _TP),
-    _divisible("/spec/model/vocab_size", _TP),
-    _divisible("/spec/model/layers", _PP),
-    _divisible("/spec/training/global_batch", "/spec/training/micro_batch"),
+    *_as_checks(SHAPE_RULES, built_in=False),
+    *_as_checks(BUILT_IN_RULES, built_in=True),
+    (check_preset, ("/spec/model/preset",)),
     (check_pipeline, (*_BATCH, _PP)),
     (check_replicas, (*_LAYOUT, *_DEVICES, *_BATCH, "/spec/parallelism/dp", "/spec/resources/min_replicas")),
     (check_spares, ("/spec/resources/spares/gpus", *_LAYOUT)),

@@ -16,8 +16,10 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from controlplane.protocol.presets import expand
 from controlplane.protocol.spec import JobSpec
-from controlplane.protocol.spec_checks import CHECKS, Fault, Ground
+from controlplane.protocol.spec_checks import CHECKS, Ground
+from controlplane.protocol.spec_fault import Fault
 from controlplane.protocol.spec_limits import (
     FLOAT_LIMIT,
     INT_LIMIT,
@@ -207,6 +209,7 @@ def lint(document: object, ground: Ground | None = None) -> LintResult:
     walk = _Walk()
     assert isinstance(_ROOT, inspect.StructType)
     repaired = walk.struct(_ROOT, document, "")
+    repaired["spec"]["model"] = expand(repaired["spec"]["model"], _given(repaired["spec"]["model"], walk.defaults))
     spec = msgspec.convert(repaired, JobSpec)
     faulty = {fault.pointer for fault in walk.faults}
     for check, reads in CHECKS:
@@ -216,6 +219,11 @@ def lint(document: object, ground: Ground | None = None) -> LintResult:
             walk.fault(fault.pointer, fault.message, fault.fix)
     faults = tuple(walk.faults)
     return LintResult(None if faults else spec, faults, tuple(walk.defaults))
+
+
+def _given(model: dict[str, Any], defaults: list[str]) -> frozenset[str]:
+    """The fields of `spec.model` that the user wrote."""
+    return frozenset(name for name in model if f"/spec/model/{name}" not in defaults)
 
 
 def effective(spec: JobSpec) -> dict[str, Any]:

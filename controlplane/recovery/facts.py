@@ -27,17 +27,20 @@ STACK_MAX = 60_000
 MAX_STACKS = 64
 # Answers that may call for a decision; an acknowledgement never does.
 TELLING = (CommandState.SUCCEEDED, CommandState.FAILED)
+# What these lead to is told by the ranks themselves.
+UNTOLD = ("deliver_view", "deliver_install")
 
 
 @dataclass(slots=True, kw_only=True)
 class Facts:
-    """What one batch shares. `jobs` are locked; `touched` are rung after it; `at` is the
-    present event's time by the server's clock."""
+    """What one batch shares. `jobs` are locked; `touched` are rung after it, those in `sure`
+    with a decision certain; `at` is the present event's time by the server's clock."""
 
     node: Node
     jobs: dict[str, Job]
     at: datetime = field(default_factory=now)
     touched: set[str] = field(default_factory=set)
+    sure: set[str] = field(default_factory=set)
     freed: bool = False
     merge: StepMerge = field(default_factory=StepMerge)
     points: list[dict[str, object]] = field(default_factory=list)
@@ -102,6 +105,7 @@ def _exited(facts: Facts, body: frames.RankExited) -> None:
     facts.touch(body.ref)
     if body.expected or _ended_well(facts, rank, body):
         return
+    facts.sure.add(body.ref.job_id)
     code = body.exit_code if body.exit_code is not None else -(body.signal or 0)
     replica = rank.replica
     signals.raise_signal(
@@ -213,7 +217,7 @@ def _answer(facts: Facts, body: frames.CommandAnswer) -> None:
     facts.ranks.clear()
     if after_answer(command, facts.at):
         facts.freed = True
-    if command.job_id and command.state in TELLING:
+    if command.job_id and command.state in TELLING and command.kind not in UNTOLD:
         facts.touched.add(command.job_id)
 
 

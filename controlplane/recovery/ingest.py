@@ -108,7 +108,7 @@ def _apply_events(node_id: str, session_id: str, batch: tuple[AgentEvent, ...]) 
             Node.objects.filter(pk=node_id).update(last_event_seq=acked)
         for job_id in sorted(facts.touched):
             if jobs[job_id].state not in TERMINAL or facts.freed:
-                ring_job(job_id)
+                ring_job(job_id, sure=job_id in facts.sure)
         for job_id in _waiting_for(facts):
             ring_job(job_id)
     return Outcome(acked_seq=acked, resend=gap, steps=facts.points)

@@ -18,7 +18,7 @@ SAVE_LIMIT_S = 600.0
 
 def learned_of(job: Job) -> LearnedTimes:
     """None where there is not enough data."""
-    times = [t for t in job.steps.order_by("-id").values_list("step_time_s", flat=True)[:RECENT] if t]
+    times = _undisturbed(job)
     joined = Replica.objects.filter(attempt__job=job, ranks__joined_at__isnull=False)
     starts = [
         (row["last"] - row["created_at"]).total_seconds()
@@ -55,8 +55,14 @@ def saves_of(job: Job) -> SaveFact:
 
 def learned_step_s(job: Job) -> float | None:
     """Mean of the recent steps; None before there are enough."""
-    times = [t for t in job.steps.order_by("-id").values_list("step_time_s", flat=True)[:RECENT] if t]
+    times = _undisturbed(job)
     return mean(times) if len(times) >= MIN_STEPS else None
+
+
+def _undisturbed(job: Job) -> list[float]:
+    """Seconds of the recent steps in which no membership changed."""
+    rows = job.steps.filter(stall_s=0.0).order_by("-id").values_list("step_time_s", flat=True)
+    return [time_s for time_s in rows[:RECENT] if time_s]
 
 
 def budget_of(job: Job) -> BudgetFact:

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db.models import Max
 
 from controlplane.dispatch import services as dispatch
-from controlplane.fleet.models import Device
+from controlplane.fleet.models import Device, Node
 from controlplane.fleet.services import publish_device
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.numbers import spec_of
@@ -74,7 +74,12 @@ def start_replica(
         publish_replica(old, "replica.refreshed", "")
     publish_replica(replica, "replica.started", f"Replica {index}, incarnation {incarnation}, is started.")
     for node_id, mine in sorted(by_node.items()):
-        body = StartRanks(launch=_launch(job, attempt, replica, len(placements), mine))
+        launch = _launch(job, attempt, replica, len(placements), mine)
+        if len(by_node) > 1:
+            first = next(placement for placement in placements if placement.rank == 0)
+            name = Node.objects.values_list("name", flat=True).get(pk=first.node_id)
+            launch = msgspec.structs.replace(launch, master_host=name)
+        body = StartRanks(launch=launch)
         dispatch.enqueue(
             body,
             node_id=node_id,
@@ -103,6 +108,7 @@ def _launch(job: Job, attempt: Attempt, replica: Replica, world_size: int, mine:
         entrypoint=tuple(spec.entrypoint) if spec.entrypoint else None,
         env=spec.env,
         step_timeout_s=_step_timeout_s(job, spec),
+        step_floor_s=timeouts.step_floor_s if timeouts.step_s == "auto" else None,
         setup_timeout_s=timeouts.setup_s,
         checkpoint_timeout_s=timeouts.checkpoint_s,
         out_of_section_timeout_s=timeouts.out_of_section_s,
@@ -110,11 +116,11 @@ def _launch(job: Job, attempt: Attempt, replica: Replica, world_size: int, mine:
 
 
 def _step_timeout_s(job: Job, spec: TrainSpec) -> float:
-    """The spec's figure, or the longest step so far x 5, never below the floor."""
+    """The spec's figure, or the longest undisturbed step so far x 5, never below the floor."""
     timeouts = spec.resiliency.timeouts
     if timeouts.step_s != "auto":
         return float(timeouts.step_s)
-    longest = job.steps.aggregate(t=Max("step_time_s"))["t"]
+    longest = job.steps.filter(stall_s=0.0).aggregate(t=Max("step_time_s"))["t"]
     return max(timeouts.step_floor_s, longest * STEP_FACTOR) if longest else UNLEARNED_STEP_S
 
 

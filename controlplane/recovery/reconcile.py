@@ -3,10 +3,12 @@
 Level-triggered: it reads the world, not the event that rang. Called by Celery (fast), by
 the sentinel (the net) and by tests; the job's row lock makes any number of callers one.
 
+0. Look without the lock: most bells tell nothing that asks for a decision. Rows that change
+   under this look ring again after their commit, so that what it missed is seen next time.
 1. Lock the job; end an attempt whose processes are all gone.
-2. Load the snapshot, decide, apply each decision that was not made before.
-3. Again, up to MAX_PASSES, as one decision may make the next possible.
-4. Store when to look again.
+2. Load the snapshot, decide, apply each decision that was not made before, commit.
+3. Look again, up to MAX_PASSES, as one decision may make the next possible.
+4. Store when to look next.
 """
 
 import time
@@ -20,11 +22,11 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
 from controlplane.policy.errors import PolicyError
 from controlplane.policy.plan import Decision, PlaceAttempt, Plan
-from controlplane.protocol.states import JobState
+from controlplane.protocol.states import AttemptState, JobState
 from controlplane.recovery.apply import already_taken, apply_decision, settle_stopping
 from controlplane.recovery.load import load_snapshot
 from controlplane.runtime import events, metrics
-from controlplane.runtime.clock import after, from_s, now_s
+from controlplane.runtime.clock import after, from_s, now, now_s
 from controlplane.runtime.errors import Conflict
 from controlplane.runtime.locks import lock_fleet, lock_row, retrying
 from controlplane.runtime.logs import get
@@ -39,38 +41,69 @@ PLACES = (JobState.PENDING, JobState.PREEMPTED, JobState.STARTING, JobState.RECO
 _log = get(__name__)
 
 
-def reconcile_job(job_id: str) -> int:
-    """Returns how many decisions were made. A broken job is put off and stalls no other."""
+def reconcile_job(job_id: str, *, sure: bool = False) -> int:
+    """Returns how many decisions were made. A broken job is put off and stalls no other.
+    `sure`: a decision is certain, so the look without the lock is left out."""
+    made = 0
     try:
-        return retrying(lambda: _reconcile(job_id), f"reconcile {job_id}")
+        for number in range(MAX_PASSES):
+            if not (sure and number == 0) and _nothing_to_decide(job_id):
+                break
+            new, more = retrying(lambda: _locked_pass(job_id), f"reconcile {job_id}")
+            made += new
+            if not more:
+                break
     except Exception:
         # One of the two catch-alls (style.md): the fault is recorded, the job is looked at later.
         _log.exception("reconcile failed", job_id=job_id)
         metrics.DECISIONS.labels(action="none", trigger="error", mode="enforce", result="error").inc()
         Job.objects.filter(pk=job_id).update(due_at=after(FAULT_RETRY_S))
-        return 0
+    return made
 
 
-def _reconcile(job_id: str) -> int:
-    """One transaction: the lock is held from the first look to the last write."""
-    made = 0
+def is_due(job_id: str) -> bool:
+    """It was rung, or its moment has come, and nobody has looked since."""
+    return Job.objects.filter(pk=job_id, due_at__lte=now()).exists()
+
+
+def _nothing_to_decide(job_id: str) -> bool:
+    """A look without locks; it writes nothing but when to look next."""
+    job = Job.objects.filter(pk=job_id).first()
+    if job is None or job.state in TERMINAL or job.attempts.filter(state=AttemptState.STOPPING).exists():
+        return False
+    try:
+        plan = decide(load_snapshot(job), CONFIG)
+    except (PolicyError, LookupError, ValueError):
+        # Torn between two commits of somebody else: under the lock it is whole.
+        return False
+    if any(not already_taken(job, decision) for decision in plan.decisions):
+        return False
+    due = from_s(plan.next_look_s) if plan.next_look_s is not None else None
+    stored = job.due_at
+    if (stored is not None and stored <= now()) or (due is not None and (stored is None or due < stored)):
+        Job.objects.filter(pk=job_id, due_at=stored).update(due_at=due)
+    return True
+
+
+def _locked_pass(job_id: str) -> tuple[int, bool]:
+    """One transaction, from the look to the last write; (decisions made, whether to look
+    again). While there is more to do the job stays due, should this process die now."""
     with events.unit_of_work():
         job = lock_row(Job, job_id)
         if job is None:
-            return 0
+            return 0, False
         settle_stopping(job)
         if job.state in TERMINAL:
             Job.objects.filter(pk=job_id).update(due_at=None)
-            return 0
+            return 0, False
         if job.state in PLACES:
             lock_fleet()
-        for _ in range(MAX_PASSES):
-            plan, new = _one_pass(job)
-            made += new
-            if not new:
-                break
-        _store_next_look(job, plan)
-    return made
+        plan, new = _one_pass(job)
+        if new:
+            Job.objects.filter(pk=job_id).exclude(state__in=TERMINAL).update(due_at=now())
+        else:
+            _store_next_look(job, plan)
+    return new, new > 0
 
 
 def _one_pass(job: Job) -> tuple[Plan, int]:

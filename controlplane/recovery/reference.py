@@ -55,7 +55,7 @@ def reference_path(job: Job) -> Path:
     first = job.attempts.order_by("number").first()
     layout = msgspec.convert(first.layout, Parallelism) if first else spec.parallelism
     content = msgspec.json.encode(
-        {"model": spec.model, "training": spec.training, "tp": layout.tp, "pp": layout.pp, "cp": layout.cp},
+        {"model": spec.model, "training": spec.training, "layout": msgspec.structs.replace(layout, dp=1)},
         order="deterministic",
     )
     return Path(settings.REFERENCE_DIR) / f"{hashlib.sha256(content).hexdigest()[:24]}.json"

@@ -16,6 +16,7 @@ from controlplane.jobs.services import publish_job, publish_replica, refresh_job
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.membership import Flush
 from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, StepReport, TrainingDone, ViewInstalled
+from controlplane.protocol.spec import Parallelism, ranks_per_replica
 from controlplane.protocol.states import AttemptState, RankState, ReplicaState
 from controlplane.recovery import signals
 from controlplane.recovery.models import FlushRow, ViewRow
@@ -81,11 +82,15 @@ def _flush(facts: "Facts", rank: Rank, said: Flush) -> None:
         counters.count(facts.node.name, "stale_flush", detail=f"epoch {said.epoch}")
         return
     flush = msgspec.to_builtins(said)
-    facts.touched.add(said.job_id)
     FlushRow.objects.update_or_create(
         view=view, replica=said.replica, rank=said.rank, defaults={"flush": flush}, create_defaults={"flush": flush}
     )
     FlushRow.objects.filter(view=view, replica=said.replica, rank=said.rank).update(at=facts.at)
+    layout = msgspec.convert(replica.attempt.layout, Parallelism)
+    if view.flush_rows.count() >= ranks_per_replica(layout) * len(view.view["members"]):
+        # The last one: the install can be decided. Before it, only time brings a decision.
+        facts.touched.add(said.job_id)
+        facts.sure.add(said.job_id)
 
 
 def _outer_error(facts: "Facts", rank: Rank, said: OuterError) -> None:

@@ -24,16 +24,16 @@ class Bell:
     """Coalesces rings of the same job until they are sent."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, None] = {}
+        self._waiting: dict[str, bool] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def ring(self, job_id: str) -> None:
-        """Never blocks, never fails."""
+    def ring(self, job_id: str, *, sure: bool = False) -> None:
+        """Never blocks, never fails. `sure`: a decision is certain, so no look comes before the lock."""
         with self._lock:
             if len(self._waiting) < MAX_WAITING:
-                self._waiting[job_id] = None
+                self._waiting[job_id] = sure or self._waiting.get(job_id, False)
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="bell", daemon=True)
                 self._thread.start()
@@ -44,15 +44,15 @@ class Bell:
             self._wake.wait()
             self._wake.clear()
             with self._lock:
-                job_ids, self._waiting = list(self._waiting), {}
-            for job_id in job_ids:
-                self._send(job_id)
+                rings, self._waiting = self._waiting, {}
+            for job_id, sure in rings.items():
+                self._send(job_id, sure)
 
-    def _send(self, job_id: str) -> None:
+    def _send(self, job_id: str, sure: bool) -> None:
         if not bus.ping():
             return
         try:
-            current_app.send_task(RECONCILE_TASK, [job_id], retry=False, expires=EXPIRES_S, ignore_result=True)
+            current_app.send_task(RECONCILE_TASK, [job_id, sure], retry=False, expires=EXPIRES_S, ignore_result=True)
         except (KombuError, OSError, RuntimeError) as error:
             _log.info("bell not sent, the sentinel will look", job_id=job_id, error=str(error))
 

@@ -136,7 +136,7 @@ def _write(drafts: list[_Draft]) -> None:
     """Number and insert. Job streams are locked in order of id, the global one last."""
     if not drafts:
         return
-    patches = [without_volatile(draft.patch() if callable(draft.patch) else draft.patch) for draft in drafts]
+    patches = _patches(drafts)
     counts = Counter(draft.job_id for draft in drafts if draft.job_id)
     next_of = {job_id: _reserve(job_id, counts[job_id]) for job_id in sorted(counts)}
     seq = _reserve(ALL, len(drafts))
@@ -164,6 +164,21 @@ def _write(drafts: list[_Draft]) -> None:
     Event.objects.bulk_create(rows)
     last = seq + len(rows) - 1
     transaction.on_commit(lambda: bus.ring_seq(last))
+
+
+def _patches(drafts: list[_Draft]) -> list[Any]:
+    """What each event carries. Events of one entity share what the unit leaves of it."""
+    made: dict[tuple[str, str], Any] = {}
+    patches = []
+    for draft in drafts:
+        if not callable(draft.patch):
+            patches.append(without_volatile(draft.patch))
+            continue
+        key = (draft.entity, draft.entity_id)
+        if key not in made:
+            made[key] = without_volatile(draft.patch())
+        patches.append(made[key])
+    return patches
 
 
 def _reserve(name: str, count: int) -> int:

@@ -2,11 +2,13 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
+from controlplane.protocol.version import VERSION
 from tests.house import rules
 from tests.house.tree import LIBRARIES, PURE, ROOT, library_files, python_files, read, relative, text_files, tree
 
@@ -113,6 +115,11 @@ def test_every_public_module_says_what_it_is() -> None:
     ]
     found = breaches(rules.no_docstring, trees(public))
     assert not found, "\n".join(found)
+
+
+def test_the_release_has_one_number() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == VERSION
 
 
 def test_the_changelog_tells_of_the_work_under_way() -> None:

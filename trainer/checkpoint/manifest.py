@@ -35,6 +35,10 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tp: int
     pp: int
     replicas: int
+    vp: int = 1
+    cp: int = 1
+    ep: int = 1
+    replica_dp: int = 1
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

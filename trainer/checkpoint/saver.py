@@ -162,7 +162,15 @@ class Saver:
                 epoch=order.epoch,
                 step=order.step,
                 kind=order.kind,
-                layout=manifest.Layout(layout.tp, layout.pp, self._config.replicas),
+                layout=manifest.Layout(
+                    tp=layout.tp,
+                    pp=layout.pp,
+                    replicas=self._config.replicas,
+                    vp=layout.vp,
+                    cp=layout.cp,
+                    ep=layout.ep,
+                    replica_dp=layout.replica_dp,
+                ),
                 consumed_samples=order.step * self._config.training.global_batch,
                 files=files,
             )

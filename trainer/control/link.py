@@ -80,6 +80,7 @@ class ControlLink:
             return  # The bell is ringing already.
 
     def _run(self) -> None:
+        last = ""
         while True:
             try:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -87,8 +88,10 @@ class ControlLink:
                     connection.connect(self._path)
                     self._serve(connection)
             except (OSError, ProtocolError) as error:
-                # Printed, not raised: without a control link a rank goes on.
-                print(f"control link lost: {error!r}", file=sys.stderr, flush=True)
+                # Printed once, not raised: without a control link a rank goes on.
+                if repr(error) != last:
+                    print(f"control link lost: {error!r}", file=sys.stderr, flush=True)
+                last = repr(error)
             time.sleep(RECONNECT_S)
 
     def _serve(self, connection: socket.socket) -> None:

@@ -1,6 +1,6 @@
-"""Byte tokens of a text, by global sample number.
+"""Tokens of a text or an indexed dataset, by global sample number.
 
-Micro-batch m of step s is a pure function of (text, seed, s, m): any replica, in any
+Micro-batch m of step s is a pure function of (data, seed, s, m): any replica, in any
 incarnation, of any layout, gets the same tokens. That is what keeps the loss curve of
 every recovery equal to the undisturbed run's.
 """

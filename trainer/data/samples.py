@@ -1,14 +1,13 @@
-"""Which bytes belong to which sample."""
+"""Which tokens belong to which sample."""
 
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import ConfigInvalid
-
-SHIPPED_TEXT = Path(__file__).with_name("founding.txt")
+from trainer.data.order import shuffled
+from trainer.data.sources import TokenSource, check_vocabulary, open_source
+from trainer.errors import DataInvalid
 
 
 def micro_batch_samples(step: int, micro_batch: int, *, global_batch: int, size: int) -> range:
@@ -17,42 +16,48 @@ def micro_batch_samples(step: int, micro_batch: int, *, global_batch: int, size:
     return range(first, first + size)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Corpus:
-    """A text cut into windows of `sequence_length` + 1 bytes, shuffled anew each data epoch.
+    """A stream of tokens cut into windows of `sequence_length` + 1, shuffled anew each data epoch.
 
-    `text`: [n] uint8. The permutation of one data epoch is kept, the newest only.
+    Windows follow each other with one token in common: the last target of one is the first
+    input of the next, so each token but the first is predicted once a data epoch. What is
+    left over at the end, less than a window, is never trained.
     """
 
-    text: NDArray[np.uint8]
+    source: TokenSource
     sequence_length: int
     seed: int
-    _epoch: int = field(default=-1, init=False)
-    _order: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64), init=False)
 
     @property
     def windows(self) -> int:
         """Samples of one data epoch."""
-        return (len(self.text) - 1) // self.sequence_length
+        return (self.source.tokens - 1) // self.sequence_length
+
+    def window_of(self, number: int) -> tuple[int, int]:
+        """(data epoch, window) of global sample `number`."""
+        epoch, index = divmod(number, self.windows)
+        return epoch, shuffled(index, self.windows, seed=self.seed, epoch=epoch)
 
     def sample(self, number: int) -> NDArray[np.int64]:
         """[sequence_length + 1] tokens of global sample `number`; targets are shifted by one."""
-        epoch, index = divmod(number, self.windows)
-        if epoch != self._epoch:
-            self._order = np.random.default_rng([self.seed, epoch]).permutation(self.windows)
-            self._epoch = epoch
-        start = int(self._order[index]) * self.sequence_length
-        return self.text[start : start + self.sequence_length + 1].astype(np.int64)
+        _, window = self.window_of(number)
+        return self.source.read(window * self.sequence_length, self.sequence_length + 1)
 
 
-def load_corpus(path: str | None, *, sequence_length: int, seed: int) -> Corpus:
-    """`path` None: the shipped text. Raises ConfigInvalid if absent or shorter than one sample."""
-    source = Path(path) if path else SHIPPED_TEXT
-    try:
-        text = np.frombuffer(source.read_bytes(), dtype=np.uint8)
-    except OSError as error:
-        raise ConfigInvalid(f"training.data: {error}") from error
-    corpus = Corpus(text, sequence_length, seed)
+def load_corpus(path: str | None, *, sequence_length: int, seed: int, vocab_size: int | None = None) -> Corpus:
+    """`path`: a text file, the prefix of an indexed dataset, or None for the shipped text.
+
+    Raises DataInvalid if it is absent, damaged, shorter than one sample, or holds tokens
+    beyond `vocab_size` (None: not checked).
+    """
+    source = open_source(path)
+    corpus = Corpus(source, sequence_length, seed)
     if corpus.windows < 1:
-        raise ConfigInvalid(f"training.data: {source} holds {len(text)} bytes, one sample needs {sequence_length + 1}")
+        raise DataInvalid(
+            f"training.data: {source.name} holds {source.tokens} tokens, one sample needs {sequence_length + 1};"
+            " give more text or shorten model.sequence_length"
+        )
+    if vocab_size is not None:
+        check_vocabulary(source.name, source.vocab_size, known=vocab_size)
     return corpus

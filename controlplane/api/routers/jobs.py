@@ -174,7 +174,7 @@ def _attempt(attempt: Any) -> dict[str, Any]:
 
 
 def _layout(layout: dict[str, Any], replicas: int) -> dict[str, Any]:
-    return {name: layout.get(name, 1) for name in ("tp", "pp", "cp")} | {"dp": replicas}
+    return {name: layout.get(name, 1) for name in ("tp", "pp", "vp", "cp", "ep", "replica_dp")} | {"dp": replicas}
 
 
 def _request_id(request: HttpRequest) -> str:

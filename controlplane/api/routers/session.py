@@ -1,7 +1,5 @@
 """Signing in and out, who I am, API tokens, and the version."""
 
-from importlib.metadata import PackageNotFoundError, version
-
 from django.conf import settings
 from django.contrib.auth import authenticate, login, logout
 from django.contrib.auth.models import User
@@ -20,19 +18,12 @@ from controlplane.api.idempotency import Effect, once
 from controlplane.api.problems import Kind, Problem
 from controlplane.api.throttle import logins
 from controlplane.protocol import rest
+from controlplane.protocol.version import VERSION
 from controlplane.runtime.clock import iso
 from controlplane.runtime.events import newest_seq
 
 router = Router(tags=["session"])
 API_REVISION = "v1"
-
-
-def server_version() -> str:
-    """Of the installed package; a source tree without metadata is 0+unknown."""
-    try:
-        return version("holdfast")
-    except PackageNotFoundError:
-        return "0+unknown"
 
 
 @router.post("/login", summary="Sign in", openapi_extra=describe(rest.Me, body=bodies.Login, errors=(415, 422)))
@@ -75,7 +66,7 @@ def me(request: HttpRequest) -> HttpResponse:
 @router.get("/version", summary="Version of the server", openapi_extra=describe(rest.Version))
 def get_version(request: HttpRequest) -> HttpResponse:
     """Needs no account."""
-    return send({"version": server_version(), "api": API_REVISION})
+    return send({"version": VERSION, "api": API_REVISION})
 
 
 @router.get("/tokens", summary="My API tokens", auth=needs(Scope.READ), openapi_extra=describe(list[rest.Token]))

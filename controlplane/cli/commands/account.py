@@ -10,6 +10,7 @@ from controlplane.cli.config import config_path, write_file
 from controlplane.cli.context import Output
 from controlplane.cli.exits import CliError, Exit
 from controlplane.cli.output import Format, emit_object, emit_rows
+from controlplane.protocol.version import VERSION
 
 token = typer.Typer(no_args_is_help=True, help="API tokens.")
 
@@ -47,23 +48,16 @@ def show_config(output: Output = Format.TABLE) -> None:
 
 def version(output: Output = Format.TABLE) -> None:
     """Of this program, and of the server if it answers."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
     from controlplane.cli.output import Column, text
     from controlplane.sdk import SdkError
 
-    try:
-        mine = installed("holdfast")
-    except PackageNotFoundError:
-        mine = "0+unknown"
     try:
         with context.client() as client:
             server = client.version().version
     except SdkError:
         server = None
     shown = (Column(title="CLIENT", show=text("client")), Column(title="SERVER", show=text("server")))
-    emit_object({"client": mine, "server": server}, shown, output, context.screen(), name="client")
+    emit_object({"client": VERSION, "server": server}, shown, output, context.screen(), name="client")
 
 
 @token.command("create")

@@ -38,11 +38,14 @@ class Job(Answer, frozen=True, kw_only=True):
 
 
 class Layout(Answer, frozen=True, kw_only=True):
-    """TP x PP x CP ranks a replica, `dp` replicas."""
+    """TP x PP x CP x `replica_dp` ranks a replica, `dp` replicas."""
 
     tp: int
     pp: int
+    vp: int
     cp: int
+    ep: int
+    replica_dp: int
     dp: int | str
 
 
@@ -109,6 +112,8 @@ class Rank(Answer, frozen=True, kw_only=True):
     tp: int
     pp: int
     cp: int
+    ep: int
+    replica_dp: int
     node_id: str
     node_name: str
     device_index: int

@@ -9,8 +9,8 @@ import { alignSeries, type Metric } from "../lib/align";
 import { Empty, Loaded, Panel, Skeleton } from "../ui/basics";
 import { Chart, type Line } from "../ui/Chart";
 
-const METRICS: { metric: Metric; title: string; format: (value: number) => string; range?: [number | null, number | null] }[] = [
-  { metric: "temperature_c", title: "Temperature", format: (v) => `${v.toFixed(0)} C` },
+const METRICS: { metric: Metric; title: string; format: (value: number) => string; range?: [number | null, number | null]; span?: number }[] = [
+  { metric: "temperature_c", title: "Temperature", format: (v) => `${v.toFixed(0)} C`, span: 20 },
   { metric: "power_w", title: "Power", format: (v) => `${v.toFixed(0)} W` },
   { metric: "utilization_ratio", title: "Utilisation", format: (v) => `${(v * 100).toFixed(0)} %`, range: [0, 1] },
   { metric: "risk", title: "Risk", format: (v) => v.toFixed(2), range: [0, 1] },
@@ -48,7 +48,7 @@ export function DeviceCharts({ nodeId }: { nodeId: string }): ReactElement {
   );
 }
 
-function MetricChart(props: { devices: DeviceSeries[]; metric: Metric; title: string; format: (value: number) => string; range?: [number | null, number | null] }): ReactElement {
+function MetricChart(props: { devices: DeviceSeries[]; metric: Metric; title: string; format: (value: number) => string; range?: [number | null, number | null]; span?: number }): ReactElement {
   const { devices, metric } = props;
   const { x, ys } = useMemo(() => alignSeries(devices, metric), [devices, metric]);
   const lines = devices.map((device, i): Line => ({ label: `gpu ${device.index}`, token: TOKENS[i % TOKENS.length]!, format: props.format }));
@@ -56,7 +56,7 @@ function MetricChart(props: { devices: DeviceSeries[]; metric: Metric; title: st
   return (
     <figure className="metric">
       <figcaption>{props.title}</figcaption>
-      {reported ? <Chart label={props.title} x={x} ys={ys} lines={lines} xKind="time" height={150} yRange={props.range} /> : <p className="missing">not reported</p>}
+      {reported ? <Chart label={props.title} x={x} ys={ys} lines={lines} xKind="time" height={150} yRange={props.range} ySpan={props.span} /> : <p className="missing">not reported</p>}
     </figure>
   );
 }

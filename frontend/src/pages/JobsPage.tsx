@@ -44,7 +44,7 @@ export function JobsPage(): ReactElement {
             {Object.keys(LOOKS.job).map((name) => <option key={name} value={name}>{words(name)}</option>)}
           </select>
         </label>
-        <span className="muted">{query.data ? `${count(rows.length)}${query.hasNextPage ? "+" : ""} jobs` : ""}</span>
+        <span className="muted">{query.data ? `${count(rows.length)}${query.hasNextPage ? "+" : ""} ${rows.length === 1 ? "job" : "jobs"}` : ""}</span>
       </div>
       {query.error && rows.length === 0 ? <Problem error={query.error} retry={() => void query.refetch()} /> : null}
       {query.isPending ? <Skeleton height={420} /> : null}

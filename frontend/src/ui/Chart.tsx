@@ -25,12 +25,20 @@ interface ChartProps {
   height?: number;
   markers?: Marker[];
   yRange?: [number | null, number | null];
+  /* The axis spans at least this much, so that noise looks like noise. */
+  ySpan?: number;
 }
 
 const MARKER_TOKEN: Record<Marker["kind"], string> = { epoch: "--special-solid", incident: "--bad-solid", checkpoint: "--ok-solid" };
 const MARKER_DASH: Record<Marker["kind"], number[]> = { epoch: [4, 3], incident: [], checkpoint: [1, 3] };
 
 const token = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/* [low, high] around the data, at least `span` apart. */
+function spread(min: number, max: number, span: number): [number, number] {
+  const missing = Math.max(0, span - (max - min)) / 2;
+  return [Math.floor(min - missing), Math.ceil(max + missing)];
+}
 
 function useWidth(): [React.RefObject<HTMLDivElement | null>, number] {
   const box = useRef<HTMLDivElement>(null);
@@ -85,7 +93,7 @@ function summaryOf({ label, lines, ys }: ChartProps): string {
 }
 
 function optionsOf(props: () => ChartProps, width: number, time: "local" | "utc" | "relative"): uPlot.Options {
-  const { lines, xKind, height = 190, yRange } = props();
+  const { lines, xKind, height = 190, yRange, ySpan = 0 } = props();
   const text = (seconds: number): string => (time === "relative" ? relative(seconds * 1000, Date.now()) : clock(seconds * 1000, time));
   const axis = { stroke: token("--muted"), grid: { stroke: token("--line"), width: 1 }, ticks: { stroke: token("--line"), width: 1 }, font: "11px system-ui, sans-serif" };
   return {
@@ -93,7 +101,7 @@ function optionsOf(props: () => ChartProps, width: number, time: "local" | "utc"
     height,
     cursor: { points: { size: 6 }, drag: { x: true, y: false } },
     legend: { live: true },
-    scales: { x: { time: xKind === "time" }, y: yRange ? { range: (_u, min, max) => [yRange[0] ?? min, yRange[1] ?? max] } : {} },
+    scales: { x: { time: xKind === "time" }, y: yRange ? { range: (_u, min, max) => [yRange[0] ?? min, yRange[1] ?? max] } : ySpan ? { range: (_u, min, max) => spread(min, max, ySpan) } : {} },
     axes: [
       { ...axis, values: xKind === "time" ? (_u, splits) => splits.map(text) : (_u, splits) => splits.map((v) => (Number.isInteger(v) ? v.toLocaleString("en-US") : "")), space: 80, size: 30 },
       { ...axis, size: (_u, values) => Math.max(44, 18 + 6.4 * Math.max(0, ...(values ?? []).map((value) => value.length))), values: (_u, splits) => splits.map((value) => lines[0]!.format(value)) },

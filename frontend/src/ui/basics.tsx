@@ -159,9 +159,10 @@ export function PageHead(props: { crumbs?: { to: string; text: string }[]; title
     <header className="page-head">
       {props.crumbs ? (
         <nav aria-label="Breadcrumb" className="crumbs">
-          {props.crumbs.map((crumb) => (
+          {props.crumbs.map((crumb, i) => (
             <span key={crumb.to}>
-              <Link to={crumb.to}>{crumb.text}</Link> <span aria-hidden>/</span>{" "}
+              {i > 0 ? <span aria-hidden> / </span> : null}
+              <Link to={crumb.to}>{crumb.text}</Link>
             </span>
           ))}
         </nav>

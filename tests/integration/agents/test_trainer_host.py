@@ -69,3 +69,16 @@ async def test_a_megatron_rank_joins_survives_the_agent_and_stops(server: Server
         end_everything_of(tmp_path / "s")
         os.kill(store.pid, signal.SIGKILL)
         store.wait()
+
+
+async def test_a_host_that_cannot_import_fails_the_start_with_its_last_words(server: Server, tmp_path: Path) -> None:
+    agent = AgentProcess(server, tmp_path / "s", "--host-module", "trainer.no_such_host").start()
+    try:
+        await server.until(lambda: server.hellos)
+        command = await server.send(start_order(), epoch=1, **JOB)
+        answer = await server.done(command)
+        assert answer.state == "failed"
+        assert "exited with code 1" in answer.detail
+        assert "trainer.no_such_host" in answer.detail
+    finally:
+        agent.kill()

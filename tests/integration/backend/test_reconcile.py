@@ -174,18 +174,42 @@ def test_a_newer_view_makes_an_unsent_older_one_void() -> None:
     assert not old.filter(node__in=Node.objects.filter(commands__epoch=newest)).exists(), states
 
 
-def test_an_order_is_claimed_once_a_turn_and_again_until_it_is_journaled() -> None:
+def test_an_order_is_sent_once_a_turn_and_again_until_it_is_journaled() -> None:
     fleet = make_fleet(1)
     node = fleet.nodes["n1"]
     job = make_job()
     command = dispatch.enqueue(WarmHost(job_id=job.id, attempt=1), node_id=node.id, job_id=job.id)
-    assert [c.id for c in dispatch.claim_deliverable([node.id])] == [command.id]
-    assert dispatch.claim_deliverable([node.id]) == []
+    rows = dispatch.deliverable([node.id])
+    assert [row.id for row in rows] == [command.id]
+    dispatch.delivered(rows)
+    assert dispatch.deliverable([node.id]) == []
     dispatch.requeue_of_node(node.id)
-    assert [c.id for c in dispatch.claim_deliverable([node.id])] == [command.id]
+    assert [row.id for row in dispatch.deliverable([node.id])] == [command.id]
     fleet.tell("n1", frames.CommandAnswer(command.id, "acknowledged"))
     dispatch.requeue_of_node(node.id)
-    assert dispatch.claim_deliverable([node.id]) == []
+    assert dispatch.deliverable([node.id]) == []
+
+
+def test_an_order_that_was_sent_but_not_marked_is_sent_again() -> None:
+    fleet = make_fleet(1)
+    node = fleet.nodes["n1"]
+    command = dispatch.enqueue(WarmHost(job_id="job_x", attempt=1), node_id=node.id)
+    assert [row.id for row in dispatch.deliverable([node.id])] == [command.id]
+    assert [row.id for row in dispatch.deliverable([node.id])] == [command.id]
+
+
+def test_an_answer_that_overtakes_the_mark_stands() -> None:
+    fleet = make_fleet(1)
+    node = fleet.nodes["n1"]
+    job = make_job()
+    command = dispatch.enqueue(WarmHost(job_id=job.id, attempt=1), node_id=node.id, job_id=job.id)
+    rows = dispatch.deliverable([node.id])
+    fleet.tell("n1", frames.CommandAnswer(command.id, "succeeded"))
+    dispatch.delivered(rows)
+    command.refresh_from_db()
+    assert command.state == "succeeded"
+    assert command.deliveries == 1
+    assert command.delivered_at is not None
 
 
 def test_an_order_nobody_answers_expires_once() -> None:

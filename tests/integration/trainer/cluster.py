@@ -32,7 +32,7 @@ from controlplane.protocol.rank import (
     StepReport,
     ToRank,
 )
-from controlplane.protocol.spec import Checkpoint, Model, Parallelism, Training
+from controlplane.protocol.spec import Checkpoint, Model, Parallelism, Training, ranks_per_replica
 from tests.integration.trainer.node import Node
 
 ATTEMPT = 1
@@ -65,7 +65,7 @@ class Cluster:
         self.node, self.folder, self.auto = node, folder, auto
         self.job_id = f"job_{folder.name}"
         self.config = msgspec.structs.replace(config, store=node.store_address)
-        self.world = config.parallelism.tp * config.parallelism.pp
+        self.world = ranks_per_replica(config.parallelism)
         self.changed = threading.Condition(threading.RLock())
         self.epoch = 0
         self.members: dict[int, Member] = {}

@@ -28,6 +28,11 @@ def assert_as_undisturbed(cluster: Cluster, reference: list[float]) -> None:
     assert all(len(hashes) == 1 for hashes in cluster.hashes().values())
 
 
+def steps_installed(cluster: Cluster, epoch: int) -> list[int]:
+    """Where each rank that installed the epoch stood."""
+    return [message.step for message in cluster.of(ViewInstalled) if message.epoch == epoch]
+
+
 def test_undisturbed_run_equals_the_reference(cluster: Make, reference: list[float]) -> None:
     run = cluster()
     run.start(0, 1, 2)
@@ -43,9 +48,10 @@ def test_killed_rank_loses_no_step_and_its_replica_rejoins(cluster: Make, refere
     run.wait_committed(4, 0, 1, 2)
     run.signal(1, signal.SIGKILL, rank=1)
     run.wait(lambda: run.epoch == 2, "a view without replica 1")
+    run.wait(lambda: len(steps_installed(run, 2)) == 2 * run.world, "replicas 0 and 2 in that view")
     run.start(1, incarnation=2)
     run.wait_all_done()
-    assert len({message.step for message in run.of(ViewInstalled) if message.epoch == 2}) == 1
+    assert len(set(steps_installed(run, 2))) == 1
     assert len(run.of(CaughtUp, 1)) == run.world
     assert any(report.micro_batches for report in run.of(StepReport, 1, 0)[-1:])
     assert_as_undisturbed(run, reference)

@@ -191,6 +191,8 @@ class World:
                     self._later(lambda job_id=job_id: ev.HostReadied(now_s=self.now_s, job_id=job_id, import_s=0.1))
                 case fx.Fork(order=order):
                     self._later(lambda ref=order.ref: self._fork(ref))
+                case fx.Spawn(ref=ref):
+                    self._later(lambda ref=ref: self._fork(ref))
                 case fx.Signal(ref=ref, identity=identity, number=9):
                     if self.alive.get(ref) == identity.pid:
                         self.kill_rank(ref)

@@ -10,10 +10,17 @@ from agents.core.effects import ShutdownHost, ToConnection
 from agents.core.session import compose
 from agents.core.state import Identity
 from agents.core.step import next_deadline_s, step
-from controlplane.protocol.commands import DeliverInstall, DeliverView, InjectLinkFault, RequestSave, StartRanks
+from controlplane.protocol.commands import (
+    DeliverInstall,
+    DeliverView,
+    InjectLinkFault,
+    RequestSave,
+    StartRanks,
+    StopRanks,
+)
 from controlplane.protocol.frames import CommandAnswer, RankOverdue
 from controlplane.protocol.membership import Install, Member, MemberRole, View
-from controlplane.protocol.rank import Evicted, InstallView, RankHello, RankProgress, SaveNow, SetView
+from controlplane.protocol.rank import Evicted, InstallView, RankHello, RankProgress, SaveNow, SetView, StopTraining
 from controlplane.protocol.samples import DeviceSample
 from controlplane.protocol.states import Phase, Section
 from tests.properties.agents.world import World, launch, order
@@ -233,3 +240,39 @@ def test_an_idle_host_is_sent_home():
     world.now_s += limits.HOST_IDLE_S
     _, effects = step(world.state, ev.Tick(now_s=world.now_s))
     assert ShutdownHost("job_1") in effects
+
+
+def own_program():
+    """A world with one replica of a program of the job's own."""
+    world = World()
+    world.connect()
+    give(world, order(1, StartRanks(launch(entrypoint=True)), 1, 1))
+    return world
+
+
+def overdue(world, after_s):
+    world.now_s += after_s
+    world.feed(ev.Tick(now_s=world.now_s))
+    return [kept.body.section for kept in world.state.events if isinstance(kept.body, RankOverdue)]
+
+
+def test_a_program_without_hooks_is_never_overdue():
+    assert overdue(own_program(), 10_000.0) == []
+
+
+def test_a_program_with_hooks_may_hang_in_its_setup_and_is_overdue_then():
+    world = own_program()
+    told(world, hello(world))
+    builds = RankProgress(Section.SETUP, Phase.BUILDING, 1.0, 1.0, 0)
+    world.feed(ev.RankMessage(now_s=world.now_s, conn_id=1, message=builds))
+    assert overdue(world, 590.0) == []
+    assert overdue(world, 20.0) == [Section.SETUP]
+
+
+def test_a_program_is_told_to_leave_on_its_socket_as_well_as_by_signal():
+    world = own_program()
+    told(world, hello(world))
+    stop = order(2, StopRanks("job_1", 1, 0, 1, 30.0, "preempted"), 1, 1)
+    world.feed(ev.OrderReceived(now_s=world.now_s, commands=(stop,)))
+    messages = told(world, world.pending.pop()())
+    assert messages == [StopTraining(save=True, reason="asked to leave within 30 s")]

@@ -1,0 +1,13 @@
+import{F as e,J as t,P as n,U as r,X as i,c as a,l as o,p as s,q as c,t as l,u}from"./paths-M2ikvXV_.js";var d=i(t(),1),f=c(),p=`apiVersion: holdfast/v1
+kind: TrainJob
+metadata:
+  name: my-first-job
+  project: default
+spec:
+  resources: {nodes: 3, gpus_per_node: 2, min_replicas: 2}
+  parallelism: {tp: 1, pp: 2, cp: 1, dp: auto}
+  training: {steps: 200, global_batch: 12, micro_batch: 1}
+  checkpoint: {interval_steps: 50, keep: 3}
+  resiliency: {mode: enforce, allow_faults: true}
+  scheduling: {priority: 500}
+`;function m(){let[t,i]=(0,d.useState)(p),[s,c]=(0,d.useState)(null),[m,g]=(0,d.useState)(null),[_,v]=(0,d.useState)(!1),[y,b]=(0,d.useState)(n),x=r(),S=async e=>{v(!0),g(null),c(null);try{await e()}catch(e){g(e)}finally{v(!1)}},C=()=>S(async()=>c(await e(`/jobs?dry_run=true`,t))),w=()=>S(async()=>void x(l.job((await e(`/jobs`,t,{idempotencyKey:y})).id)));return(0,f.jsxs)(f.Fragment,{children:[(0,f.jsx)(`title`,{children:`Submit a job - Holdfast`}),(0,f.jsx)(a,{crumbs:[{to:l.jobs(),text:`Jobs`}],title:`Submit a job`}),(0,f.jsxs)(`div`,{className:`grid-2`,children:[(0,f.jsxs)(o,{title:`Job spec (YAML)`,children:[(0,f.jsx)(`textarea`,{"aria-label":`Job spec`,rows:24,spellCheck:!1,value:t,onChange:e=>{i(e.target.value),b(n())}}),(0,f.jsxs)(`div`,{className:`dialog-actions`,children:[(0,f.jsx)(`button`,{type:`button`,className:`button`,disabled:_,onClick:()=>void C(),children:`Check`}),(0,f.jsx)(`button`,{type:`button`,className:`button primary`,disabled:_,onClick:()=>void w(),children:`Submit`})]})]}),(0,f.jsxs)(o,{title:`What would happen`,children:[m?(0,f.jsx)(u,{error:m}):null,s?(0,f.jsx)(h,{dry:s}):m?null:(0,f.jsx)(`p`,{className:`muted`,children:`Check shows every fault at once, the defaults that are filled in, and where the job would run. Nothing is started.`})]})]})]})}function h({dry:e}){let t=e.faults??[];return(0,f.jsxs)(`div`,{className:`stack`,children:[t.length>0?(0,f.jsx)(`ul`,{className:`faults`,children:t.map(e=>(0,f.jsxs)(`li`,{children:[(0,f.jsx)(`code`,{children:e.pointer}),` `,e.message]},e.pointer+e.message))}):(0,f.jsxs)(`p`,{className:`answer`,children:[(0,f.jsx)(s,{name:`check`}),` `,e.placement?`It would start now.`:`It is valid, and would wait for devices.`]}),e.placement?(0,f.jsxs)(`details`,{className:`fold`,open:!0,children:[(0,f.jsx)(`summary`,{children:`Placement`}),(0,f.jsx)(`pre`,{className:`code`,tabIndex:0,children:JSON.stringify(e.placement,null,2)})]}):null,(0,f.jsxs)(`details`,{className:`fold`,children:[(0,f.jsxs)(`summary`,{children:[`Effective spec (`,e.defaults?.length??0,` defaults filled in)`]}),(0,f.jsx)(`pre`,{className:`code`,tabIndex:0,children:JSON.stringify(e.spec,null,2)})]})]})}export{m as SubmitPage};

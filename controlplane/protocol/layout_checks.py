@@ -1,0 +1,200 @@
+"""Which models fit which layouts: one list for submit, for re-planning and for the trainer.
+
+A rule reads model, layout and training and yields faults. `SHAPE_RULES` hold for whatever
+program trains; `BUILT_IN_RULES` for the built-in trainer alone, which runs Megatron-core's
+local layers, with neither Transformer Engine nor Apex: what needs those is refused here
+with the reason instead of failing inside Megatron. Each rule is paired with the pointers
+it reads.
+"""
+
+from collections.abc import Callable, Iterator
+
+from controlplane.protocol.spec import Model, Parallelism, Training
+from controlplane.protocol.spec_fault import Fault
+
+Rule = Callable[[Parallelism, Model, Training], Iterator[Fault]]
+Rules = tuple[tuple[Rule, tuple[str, ...]], ...]
+
+_TP, _PP, _VP, _CP, _EP, _INNER = (f"/spec/parallelism/{name}" for name in ("tp", "pp", "vp", "cp", "ep", "replica_dp"))
+_SEQUENCE, _DISTRIBUTED = "/spec/parallelism/sequence_parallel", "/spec/parallelism/distributed_optimizer"
+_FAMILY, _LAYERS, _LENGTH = "/spec/model/family", "/spec/model/layers", "/spec/model/sequence_length"
+_EXPERTS, _PER_TOKEN = "/spec/model/experts", "/spec/model/experts_per_token"
+
+
+def check_virtual_stages(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
+    """Every chunk of every stage holds equally many layers. (The micro-batches of a share
+    need not divide by pp: the trainer fills the interleaved schedule up.)"""
+    if layout.vp == 1:
+        return
+    if layout.pp == 1:
+        yield Fault(_VP, f"vp = {layout.vp} without a pipeline: there is one stage", "set vp to 1, or pp to 2 or more")
+    elif model.layers % layout.pp == 0 and model.layers % (layout.pp * layout.vp):
+        yield Fault(
+            _VP,
+            f"layers = {model.layers} is not divisible by pp x vp = {layout.pp * layout.vp}",
+            f"choose vp so that it divides the {model.layers // layout.pp} layers of a stage",
+        )
+
+
+def check_experts(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
+    """Experts belong to a mixture of experts, and are spread evenly over data-parallel ranks."""
+    if model.family != "moe":
+        default = Model()
+        for name, value, usual in (
+            ("experts", model.experts, default.experts),
+            ("experts_per_token", model.experts_per_token, default.experts_per_token),
+        ):
+            if value != usual:
+                yield Fault(
+                    f"/spec/model/{name}", f"a {model.family} has no experts", "leave it out, or set family to moe"
+                )
+        if layout.ep > 1:
+            yield Fault(_EP, f"a {model.family} has no experts to spread", "set ep to 1, or family to moe")
+        return
+    if model.experts_per_token > model.experts:
+        yield Fault(
+            _PER_TOKEN,
+            f"experts_per_token = {model.experts_per_token} of experts = {model.experts}",
+            f"set it to {model.experts} or less",
+        )
+    if model.experts % layout.ep:
+        yield Fault(
+            _EP,
+            f"experts = {model.experts} is not divisible by ep = {layout.ep}",
+            f"choose ep so that it divides {model.experts}",
+        )
+    inner = layout.replica_dp * layout.cp
+    if inner % layout.ep:
+        yield Fault(
+            _EP,
+            f"ep = {layout.ep} does not divide replica_dp x cp = {inner}: experts are spread over a replica's"
+            " data-parallel ranks",
+            f"set replica_dp to a multiple of {layout.ep}, or ep to a divisor of {inner}",
+        )
+
+
+def check_context_parallel(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
+    """Megatron-core's local attention knows no other rank's tokens."""
+    if layout.cp > 1:
+        yield Fault(
+            _CP,
+            f"cp = {layout.cp} needs Transformer Engine's attention, and the built-in trainer runs Megatron-core's"
+            " local layers",
+            "set cp to 1, or bring your own entrypoint",
+        )
+
+
+def check_distributed_optimizer(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
+    """Its state could be saved, and never loaded again."""
+    if layout.distributed_optimizer:
+        yield Fault(
+            _DISTRIBUTED,
+            "without Transformer Engine or Apex, Megatron-core saves the distributed optimizer's state but cannot load"
+            " it: the job could not be resumed",
+            "leave it out (false), or bring your own entrypoint",
+        )
+
+
+def check_sequence_parallel(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
+    """It splits what tensor parallelism leaves whole, along the sequence."""
+    if not layout.sequence_parallel:
+        if model.family == "moe" and layout.tp > 1:
+            yield Fault(
+                _SEQUENCE,
+                f"Megatron-core trains a mixture of experts with tp = {layout.tp} only with sequence parallelism",
+                "set sequence_parallel to true, or tp to 1",
+            )
+        return
+    if layout.tp == 1:
+        yield Fault(_SEQUENCE, "tp = 1 leaves nothing to split along the sequence", "leave it out (false), or raise tp")
+    if model.sequence_length % layout.tp:
+        yield Fault(
+            _SEQUENCE,
+            f"sequence_length = {model.sequence_length} is not divisible by tp = {layout.tp}",
+            f"make sequence_length a multiple of {layout.tp}",
+        )
+    if model.family == "bert":
+        yield Fault(
+            _SEQUENCE,
+            "Megatron-core's BERT refuses it without Apex: the norm before its output layer cannot be split",
+            "leave it out (false), or bring your own entrypoint",
+        )
+
+
+def check_feed_forward(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
+    """Every tensor-parallel rank has equally many rows of the feed-forward layer."""
+    if model.ffn_hidden is not None and model.ffn_hidden % layout.tp:
+        yield Fault(
+            "/spec/model/ffn_hidden",
+            f"ffn_hidden = {model.ffn_hidden} is not divisible by tp = {layout.tp}",
+            f"make ffn_hidden a multiple of {layout.tp}, or change tp",
+        )
+
+
+def check_inner_batch(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
+    """Each data-parallel rank of a replica needs work."""
+    if training.global_batch % training.micro_batch:
+        return
+    count = training.global_batch // training.micro_batch
+    if count < layout.replica_dp:
+        yield Fault(
+            _INNER,
+            f"{count} micro-batches a step cannot keep {layout.replica_dp} data-parallel ranks busy",
+            f"raise global_batch to at least {layout.replica_dp * training.micro_batch}, or lower replica_dp",
+        )
+
+
+def _divisible(pointer: str, by_pointer: str) -> tuple[Rule, tuple[str, ...]]:
+    """The rule that one field is a multiple of another (None: nothing to divide)."""
+
+    def check(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
+        sections: dict[str, Parallelism | Model | Training] = {
+            "parallelism": layout,
+            "model": model,
+            "training": training,
+        }
+        value, by = _at(sections, pointer), _at(sections, by_pointer)
+        name, by_name = pointer.rpartition("/")[2], by_pointer.rpartition("/")[2]
+        if value is not None and by is not None and value % by:
+            yield Fault(
+                pointer,
+                f"{name} = {value} is not divisible by {by_name} = {by}",
+                f"make {name} a multiple of {by}, or change {by_name}",
+            )
+
+    return check, (pointer, by_pointer)
+
+
+def _at(sections: dict[str, Parallelism | Model | Training], pointer: str) -> int | None:
+    """The whole number (or None) at /spec/<section>/<field>."""
+    _, _, section, field = pointer.split("/")
+    value = getattr(sections[section], field)
+    assert value is None or isinstance(value, int)
+    return value
+
+
+SHAPE_RULES: Rules = (
+    # Every shard of the model has the same shape.
+    _divisible("/spec/model/hidden", "/spec/model/heads"),
+    _divisible("/spec/model/heads", _TP),
+    _divisible("/spec/model/heads", "/spec/model/kv_heads"),
+    _divisible("/spec/model/kv_heads", _TP),
+    _divisible("/spec/model/vocab_size", _TP),
+    _divisible("/spec/model/layers", _PP),
+    _divisible("/spec/training/global_batch", "/spec/training/micro_batch"),
+    (check_feed_forward, ("/spec/model/ffn_hidden", _TP)),
+    (check_virtual_stages, (_VP, _PP, _LAYERS)),
+    (check_experts, (_FAMILY, _EXPERTS, _PER_TOKEN, _EP, _CP, _INNER)),
+    (check_inner_batch, (_INNER, "/spec/training/global_batch", "/spec/training/micro_batch")),
+)
+BUILT_IN_RULES: Rules = (
+    (check_context_parallel, (_CP,)),
+    (check_distributed_optimizer, (_DISTRIBUTED,)),
+    (check_sequence_parallel, (_SEQUENCE, _TP, _FAMILY, _LENGTH)),
+)
+
+
+def layout_faults(layout: Parallelism, model: Model, training: Training, *, built_in: bool) -> Iterator[Fault]:
+    """All faults of a model in a layout; `built_in`: the built-in trainer is to run it."""
+    for rule, _reads in (*SHAPE_RULES, *(BUILT_IN_RULES if built_in else ())):
+        yield from rule(layout, model, training)

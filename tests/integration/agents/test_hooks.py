@@ -1,0 +1,104 @@
+"""A Megatron-core program of somebody's own under a real agent: it is watched, saved on
+command, sent away with its state saved, and goes on from there in its next life."""
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from controlplane.protocol.commands import DeliverInstall, DeliverView, RequestSave, StopRanks
+from controlplane.protocol.frames import RankExited, RankJoined, RankSaid
+from controlplane.protocol.launch import Resume
+from controlplane.protocol.membership import Flush, Install, Member, MemberRole, View
+from controlplane.protocol.rank import CheckpointReport, StepReport, TrainingDone, ViewInstalled
+from controlplane.protocol.spec import Parallelism
+from tests.integration.agents.conftest import ROOT, AgentProcess, launch, start_order
+from tests.integration.agents.server import Server
+from trainer.checkpoint.manifest import verify
+
+pytestmark = pytest.mark.trainer
+JOB = {"job_id": "job_1", "attempt": 1}
+START_S = 90.0
+
+
+def said(server: Server, kind: type) -> list[tuple[int, object]]:
+    """(rank, report), in order of arrival."""
+    return [(body.ref.rank, body.report) for body in server.bodies(RankSaid) if isinstance(body.report, kind)]
+
+
+def steps(server: Server, rank: int) -> list[StepReport]:
+    return [report for teller, report in said(server, StepReport) if teller == rank]
+
+
+def saves(server: Server, state: str) -> list[CheckpointReport]:
+    return [report for _, report in said(server, CheckpointReport) if report.state == state]
+
+
+async def start(server: Server, folder: Path, *, steps: int, incarnation: int, resume: Resume | None = None) -> None:
+    config = msgspec.structs.replace(
+        launch().config, checkpoint_dir=str(folder), parallelism=Parallelism(pp=2), replicas=1, resume=resume
+    )
+    argv = (sys.executable, "examples/megatron_loop.py", "--steps", str(steps), "--pause-s", "0.02")
+    order = start_order(
+        entrypoint=argv,
+        config=config,
+        incarnation=incarnation,
+        epoch=incarnation,
+        # What a launcher of the node's user may have left behind; it must not be believed.
+        env={"PYTHONPATH": str(ROOT), "MASTER_PORT": "1", "RANK": "7"},
+    )
+    assert (await server.done(await server.send(order, epoch=incarnation, **JOB))).state == "succeeded"
+    joined = len(server.bodies(RankJoined))
+    await server.until(lambda: len(server.bodies(RankJoined)) >= joined + 2 or server.bodies(RankExited), START_S)
+
+
+@pytest.fixture
+async def told(server: Server, agent: AgentProcess) -> AsyncIterator[Server]:
+    """The server; when the test fails, the ranks' logs are shown."""
+    yield server
+    for log in sorted((agent.state_dir / "logs").rglob("*")):
+        if log.is_file():
+            print(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}")
+
+
+@pytest.mark.timeout(240)
+async def test_a_program_with_five_lines_is_watched_saved_preempted_and_resumed(told: Server, tmp_path: Path) -> None:
+    server, folder = told, tmp_path / "checkpoints"
+    await start(server, folder, steps=100_000, incarnation=1)
+    await server.until(lambda: min(len(steps(server, 0)), len(steps(server, 1))) >= 5, START_S)
+    assert [report.step for report in steps(server, 1)[:5]] == [0, 1, 2, 3, 4]
+    assert all(report.loss is not None and report.tokens == 256 for report in steps(server, 1))
+    assert all(report.loss is None for report in steps(server, 0)), "the last stage has the loss"
+
+    view = View("job_1", 1, 2, (Member(0, 1, MemberRole.CONTRIBUTOR),))
+    await server.send(DeliverView(view), epoch=2, **JOB)
+    await server.until(lambda: len(said(server, Flush)) == 2)
+    await server.send(DeliverInstall(Install("job_1", 1, 2, 0, (0,))), epoch=2, **JOB)
+    await server.until(lambda: len(said(server, ViewInstalled)) == 2)
+    await server.until(lambda: steps(server, 0)[-1].epoch == 2)
+
+    command = await server.send(RequestSave("job_1", 1, "emergency", "ECC"), epoch=2, **JOB)
+    (complete,) = await server.until(lambda: saves(server, "complete"), 30.0)
+    assert (complete.command_id, complete.kind, complete.epoch) == (command, "emergency", 2)
+    assert complete.bytes > 0
+    manifest = verify(complete.path).manifest
+    assert manifest is not None and verify(complete.path).ok
+    assert [entry.name for entry in manifest.files] == ["rank_0.pt", "rank_1.pt"]
+
+    stop = await server.send(StopRanks("job_1", 1, 0, 1, 30.0, "preempted"), epoch=2, **JOB)
+    assert (await server.done(stop, 40.0)).state == "succeeded"
+    assert [(body.exit_code, body.expected) for body in server.bodies(RankExited)] == [(15, True), (15, True)]
+    last = saves(server, "complete")[-1]
+    assert last.kind == "preemption" and last.step == steps(server, 1)[-1].step + 1
+    assert len(saves(server, "complete")) == 2
+
+    before = len(steps(server, 1))
+    await start(server, folder, steps=last.step + 3, incarnation=3, resume=Resume(last.path, last.step))
+    await server.until(lambda: len(said(server, TrainingDone)) == 2, START_S)
+    again = steps(server, 1)[before:]
+    assert [report.step for report in again] == [last.step, last.step + 1, last.step + 2]
+    assert again[0].loss < steps(server, 1)[0].loss, "it went on where it was"
+    await server.until(lambda: len(server.bodies(RankExited)) == 4)
+    assert [body.exit_code for body in server.bodies(RankExited)[2:]] == [0, 0]

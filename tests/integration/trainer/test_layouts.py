@@ -1,0 +1,105 @@
+"""Every layout that Megatron-core runs on gloo trains as a single process does, hands its
+checkpoint on, and survives an eviction."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from controlplane.protocol.rank import CaughtUp
+from controlplane.protocol.spec import Model, Parallelism, Training, ranks_per_replica
+from tests.integration.trainer.cluster import Cluster, tiny_config
+from tests.integration.trainer.test_recovery import assert_as_undisturbed
+from trainer.matrix import LAYOUTS, Row, name_of
+from trainer.reference import TOLERANCE, Losses
+
+pytestmark = pytest.mark.trainer
+Make = Callable[..., Cluster]
+
+NAMES = [name_of(family, layout) for family, layout in LAYOUTS]
+# One of each kind of state that is cut up: chunks, experts, shards with a norm of ours, BERT.
+BACK = ["gpt pp2 vp2", "gpt tp2 sp", "bert pp2 vp2", "moe ep2 replica_dp2"]
+# Seven micro-batches: the shares of two replicas, and those inside a replica, are uneven.
+SLOW = Training(steps=24, global_batch=7, step_delay_s=0.05)
+MOE = Model(family="moe", layers=2, hidden=32, heads=2, ffn_hidden=64, experts=4, sequence_length=32)
+EVICTED = {
+    "vp2": {"parallelism": Parallelism(pp=2, vp=2)},
+    "replica_dp2": {"parallelism": Parallelism(replica_dp=2)},
+    "moe ep2": {"parallelism": Parallelism(replica_dp=2, ep=2), "model": MOE},
+}
+
+RUN_ALL = """
+import sys
+from pathlib import Path
+import msgspec
+from controlplane.protocol.launch import TrainerConfig
+from trainer import device
+device.prepare_import()
+import trainer.engine
+from trainer.reference import reference_losses
+folder = Path(sys.argv[1])
+for number in range(int(sys.argv[2])):
+    config = msgspec.json.decode((folder / f"{number}.json").read_bytes(), type=TrainerConfig)
+    (folder / f"{number}.out").write_bytes(msgspec.json.encode(reference_losses(config)))
+"""
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
+    """One process imports Megatron once and forks the ranks of every layout."""
+    out = tmp_path_factory.mktemp("matrix") / "rows.json"
+    arguments = ["--back", *BACK, "--out", str(out)]
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer.matrix", *arguments], capture_output=True, text=True, timeout=500, check=False
+    )
+    assert out.exists(), done.stderr[-4000:]
+    return {row.name: row for row in msgspec.json.decode(out.read_bytes(), type=list[Row])}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_layout_trains_as_a_single_process_does(matrix: dict[str, Row], name: str) -> None:
+    difference = matrix[name].difference
+    assert difference is not None, "it did not run"
+    assert difference <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", BACK)
+def test_a_single_process_goes_on_from_its_checkpoint(matrix: dict[str, Row], name: str) -> None:
+    back = matrix[name].back
+    assert back is not None, "it did not run"
+    assert back <= TOLERANCE
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
+    """The losses of one replica of each layout with nothing going wrong."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    fast = msgspec.structs.replace(SLOW, step_delay_s=0.0)
+    for number, name in enumerate(EVICTED):
+        config = msgspec.structs.replace(tiny_config(folder, training=fast, **EVICTED[name]), store="127.0.0.1:1")
+        (folder / f"{number}.json").write_bytes(msgspec.json.encode(config))
+    subprocess.run([sys.executable, "-c", RUN_ALL, str(folder), str(len(EVICTED))], check=True, timeout=300)
+    found = [msgspec.json.decode((folder / f"{n}.out").read_bytes(), type=Losses) for n in range(len(EVICTED))]
+    return {name: losses.losses for name, losses in zip(EVICTED, found, strict=True)}
+
+
+@pytest.mark.parametrize("name", EVICTED)
+def test_a_replica_of_the_layout_is_evicted_and_rejoins(
+    cluster: Make, undisturbed: dict[str, list[float]], name: str
+) -> None:
+    run = cluster(training=SLOW, **EVICTED[name])
+    run.start(0, 1)
+    run.wait_committed(3, 0, 1)
+    run.signal(1, signal.SIGKILL, rank=1)
+    run.wait(lambda: run.epoch == 2, "a view without replica 1")
+    run.start(1, incarnation=2)
+    run.wait_all_done()
+    assert len(run.of(CaughtUp, 1)) == run.world == ranks_per_replica(run.config.parallelism)
+    assert len(run.losses()) == SLOW.steps
+    assert_as_undisturbed(run, undisturbed[name])
+    if run.config.parallelism.pp == run.config.parallelism.ep == 1:
+        by_step = {step: hashes for (step, _rank), hashes in run.hashes().items()}
+        assert all(hashes == by_step[step] for (step, _rank), hashes in run.hashes().items())

@@ -1,0 +1,66 @@
+"""What a program of the job's own finds in its environment, and what it never does."""
+
+import socket
+
+import msgspec
+
+from agents.ranks.launch import clean_environment, meeting_point, rank_environment
+from controlplane.protocol.launch import RankRef, TrainerConfig
+from tests.properties.agents.world import launch
+
+REF = RankRef("job_1", 1, 0, 1, 1)
+
+
+def environment(device_index: int = 3, **changes: object) -> dict[str, str]:
+    order = msgspec.structs.replace(launch(entrypoint=True), **changes)
+    return rank_environment(REF, order, device_index, "/run/agent.sock")
+
+
+def test_a_rank_finds_its_world_and_its_agent() -> None:
+    found = environment()
+    assert (found["RANK"], found["WORLD_SIZE"], found["MASTER_ADDR"]) == ("1", "2", "127.0.0.1")
+    assert found["HOLDFAST_SOCKET"] == "/run/agent.sock"
+    assert msgspec.json.decode(found["HOLDFAST_REF"], type=RankRef) == REF
+    assert msgspec.json.decode(found["HOLDFAST_CONFIG"], type=TrainerConfig) == launch().config
+
+
+def test_an_isolated_device_is_local_rank_0() -> None:
+    found = environment(device_index=3)
+    assert (found["CUDA_VISIBLE_DEVICES"], found["LOCAL_RANK"], found["LOCAL_WORLD_SIZE"]) == ("3", "0", "1")
+
+
+def test_a_job_that_shows_its_ranks_all_devices_keeps_device_numbers() -> None:
+    found = environment(device_index=3, env={"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
+    assert (found["CUDA_VISIBLE_DEVICES"], found["LOCAL_RANK"]) == ("0,1,2,3", "3")
+    assert "LOCAL_WORLD_SIZE" not in found
+
+
+def test_no_stale_rendezvous_reaches_a_rank() -> None:
+    stale = {"MASTER_ADDR": "old", "MASTER_PORT": "1", "RANK": "7", "WORLD_SIZE": "8", "LOCAL_RANK": "7"}
+    others = {"TORCHELASTIC_RUN_ID": "old", "PET_NNODES": "9", "GROUP_RANK": "1", "HOLDFAST_REF": "old"}
+    assert clean_environment(stale | others | {"HOLDFAST_AGENT_X": "1", "PATH": "/bin"}) == {"PATH": "/bin"}
+    found = environment(env=stale)
+    assert not {name for name, value in stale.items() if found[name] == value}
+
+
+def test_all_ranks_of_an_incarnation_meet_at_one_place_though_it_is_taken_by_then() -> None:
+    order = msgspec.structs.replace(launch(entrypoint=True), job_id="job_meet")
+    first = meeting_point(order)
+    with socket.socket() as rank_0:
+        rank_0.bind(first)
+        assert meeting_point(order) == first
+        assert meeting_point(msgspec.structs.replace(order, incarnation=2)) != first
+
+
+def test_a_taken_port_is_passed_over() -> None:
+    order = msgspec.structs.replace(launch(entrypoint=True), job_id="job_taken", master_host="node-1")
+    _, port = meeting_point(order)
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", port))
+        assert meeting_point(msgspec.structs.replace(order, master_host=""))[1] != port
+
+
+def test_agents_of_several_nodes_name_the_same_place() -> None:
+    orders = [msgspec.structs.replace(launch(entrypoint=True), master_host="node-1", ranks=()) for _ in range(2)]
+    assert meeting_point(orders[0]) == meeting_point(orders[1])
+    assert meeting_point(orders[0])[0] == "node-1"

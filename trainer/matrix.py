@@ -1,0 +1,171 @@
+"""Which layouts train alike: `python -m trainer.matrix [--only NAME ...] [--back NAME ...]`.
+
+For each model one process trains a few steps and keeps a checkpoint; it goes on from there,
+and so does every layout. `--back` lets a layout keep a checkpoint in turn, from which a
+single process goes on. What a layout changes is the order in which fp32 numbers are
+summed, so each loss must agree with the single process to `TOLERANCE`. Starting from one
+checkpoint makes the first weights the same: Megatron draws them per pipeline stage.
+"""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
+import importlib
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import msgspec
+
+from controlplane.protocol.launch import Resume, TrainerConfig
+from controlplane.protocol.spec import Checkpoint, Model, Parallelism, Training, ranks_per_replica
+from trainer import device
+from trainer.errors import TrainerError
+from trainer.reference import TOLERANCE, Keep, reference_losses
+
+PRELOADED = ("torch._dynamo", "trainer.engine", "trainer.checkpoint.saver", "trainer.checkpoint.state")
+"""Imported once for all the ranks that are forked; torch's first optimizer imports the first."""
+WARM_STEPS, BACK_STEPS, STEPS = 2, 3, 5
+"""Committed steps at the first checkpoint, at the layout's own, and at the end."""
+MODELS = {
+    "gpt": Model(layers=4, hidden=32, heads=4, kv_heads=2, sequence_length=32),
+    "bert": Model(family="bert", layers=4, hidden=32, heads=4, sequence_length=32),
+    "moe": Model(
+        family="moe", layers=4, hidden=32, heads=4, ffn_hidden=64, experts=4, experts_per_token=2, sequence_length=32
+    ),
+}
+# An odd number of micro-batches: shares inside a replica and of a pipeline come out uneven.
+TRAINING = Training(steps=12, global_batch=7, warmup_steps=2)
+LAYOUTS = (
+    ("gpt", Parallelism(tp=2)),
+    ("gpt", Parallelism(pp=2)),
+    ("gpt", Parallelism(pp=4)),
+    ("gpt", Parallelism(tp=2, pp=2)),
+    ("gpt", Parallelism(pp=2, vp=2)),
+    ("gpt", Parallelism(tp=2, pp=2, vp=2)),
+    ("gpt", Parallelism(replica_dp=2)),
+    ("gpt", Parallelism(pp=2, replica_dp=2)),
+    ("gpt", Parallelism(pp=2, vp=2, replica_dp=2)),
+    ("gpt", Parallelism(tp=2, pp=2, replica_dp=2)),
+    ("gpt", Parallelism(tp=2, sequence_parallel=True)),
+    ("gpt", Parallelism(tp=2, pp=2, sequence_parallel=True)),
+    ("gpt", Parallelism(tp=2, pp=2, vp=2, replica_dp=2, sequence_parallel=True)),
+    ("bert", Parallelism(tp=2)),
+    ("bert", Parallelism(pp=2)),
+    ("bert", Parallelism(pp=2, vp=2)),
+    ("bert", Parallelism(replica_dp=2)),
+    ("bert", Parallelism(tp=2, pp=2, replica_dp=2)),
+    ("moe", Parallelism(pp=2)),
+    ("moe", Parallelism(pp=2, vp=2)),
+    ("moe", Parallelism(replica_dp=2)),
+    ("moe", Parallelism(replica_dp=2, ep=2)),
+    ("moe", Parallelism(replica_dp=4, ep=2)),
+    ("moe", Parallelism(pp=2, replica_dp=2, ep=2)),
+    ("moe", Parallelism(pp=2, vp=2, replica_dp=2, ep=2)),
+    ("moe", Parallelism(tp=2, sequence_parallel=True)),
+    ("moe", Parallelism(tp=2, replica_dp=2, ep=2, sequence_parallel=True)),
+)
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One layout. `difference`: the largest of its losses; `back`: of a single process that
+    went on from its checkpoint. None: it did not run, or was not asked for."""
+
+    name: str
+    ranks: int
+    difference: float | None
+    back: float | None
+    took_s: float
+
+
+def name_of(family: str, layout: Parallelism) -> str:
+    """`gpt tp2 pp2 vp2`."""
+    sizes = {field: getattr(layout, field) for field in ("tp", "pp", "vp", "cp", "ep", "replica_dp")}
+    words = [f"{field}{size}" for field, size in sizes.items() if size > 1]
+    return " ".join([family, *words, *(["sp"] if layout.sequence_parallel else [])])
+
+
+def run(names: list[str], back: list[str]) -> list[Row]:
+    """The rows of the layouts called `names` (none: of all), in the table's order; those in
+    `back` ("all": each) go both ways. Raises TrainerError when a single process fails."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        losses: dict[str, list[float]] = {}
+        for family, layout in LAYOUTS:
+            name = name_of(family, layout)
+            if names and name not in names:
+                continue
+            single = _config(family, Path(folder))
+            start = Keep(WARM_STEPS, str(Path(folder) / family))
+            if family not in losses:
+                losses[family] = reference_losses(single, steps=STEPS, keep=start).losses
+            both = "all" in back or name in back
+            rows.append(_row(name, single, layout, start, losses[family], both=both))
+            print(_line(rows[-1]), flush=True)
+    return rows
+
+
+def _row(name: str, single: TrainerConfig, layout: Parallelism, start: Keep, wanted: list[float], *, both: bool) -> Row:
+    difference = back = None
+    began_s = time.monotonic()
+    keep = Keep(BACK_STEPS, f"{start.path}-{name.replace(' ', '-')}") if both else None
+    split = msgspec.structs.replace(single, parallelism=layout)
+    try:
+        difference = _difference(split, start, wanted, keep)
+        if keep is not None:
+            back = _difference(single, keep, wanted, None)
+    except TrainerError as error:
+        print(f"{name}: {error}", file=sys.stderr, flush=True)
+    return Row(name, ranks_per_replica(layout), difference, back, time.monotonic() - began_s)
+
+
+def _difference(config: TrainerConfig, start: Keep, wanted: list[float], keep: Keep | None) -> float:
+    """The largest difference of a loss from `start` on."""
+    resumed = msgspec.structs.replace(config, resume=Resume(start.path, start.step))
+    found = reference_losses(resumed, steps=STEPS, keep=keep).losses
+    return max(abs(mine - theirs) for mine, theirs in zip(found, wanted[start.step :], strict=True))
+
+
+def _config(family: str, folder: Path) -> TrainerConfig:
+    return TrainerConfig(
+        model=MODELS[family],
+        parallelism=Parallelism(),
+        training=TRAINING,
+        checkpoint=Checkpoint(),
+        checkpoint_dir=str(folder / "checkpoints"),
+        replicas=1,
+        store="127.0.0.1:1",
+    )
+
+
+def _line(row: Row) -> str:
+    cells = [row.name, str(row.ranks), *("-" if d is None else f"{d:.1e}" for d in (row.difference, row.back))]
+    return f"| {' | '.join(cells)} | {row.took_s:.1f} |"
+
+
+def main() -> int:
+    """0 when every layout agrees with the single process."""
+    parser = argparse.ArgumentParser(description="Losses of every layout against a single process.")
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--back", nargs="*", default=[])
+    parser.add_argument("--out", type=Path, default=None)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    device.prepare_import()
+    for name in PRELOADED:
+        importlib.import_module(name)
+    print("| layout | ranks | largest difference | and back | seconds |\n|---|---|---|---|---|", flush=True)
+    rows = run(options.only, options.back)
+    if options.out is not None:
+        options.out.write_bytes(msgspec.json.encode(rows))
+    asked = [difference for row in rows for difference in (row.difference, row.back) if difference is not None]
+    ran = all(row.difference is not None for row in rows)
+    return 0 if ran and max(asked, default=0.0) <= TOLERANCE else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
