@@ -6,20 +6,11 @@ groups that exist go on. Prints one line, `store ready HOST:PORT`, then sleeps u
 
 import argparse
 import signal
-from collections.abc import Callable
 from datetime import timedelta
 
 from torch.distributed import TCPStore
 
 TIMEOUT_S = 60.0
-
-
-def serve(host: str, port: int, ready: Callable[[int], None]) -> None:
-    """Tell `ready` the port (0 takes a free one), then serve until a signal comes."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    store = TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=TIMEOUT_S))
-    ready(store.port)
-    signal.sigwait({signal.SIGTERM, signal.SIGINT})
 
 
 def main() -> None:
@@ -28,7 +19,16 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     options = parser.parse_args()
-    serve(options.host, options.port, lambda port: print(f"store ready {options.host}:{port}", flush=True))
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    store = TCPStore(
+        options.host,
+        options.port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=TIMEOUT_S),
+    )
+    print(f"store ready {options.host}:{store.port}", flush=True)
+    signal.sigwait({signal.SIGTERM, signal.SIGINT})
 
 
 if __name__ == "__main__":

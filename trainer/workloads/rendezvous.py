@@ -7,7 +7,6 @@ these; code that a rank calls may read them all the same, and one that is left f
 older world would send it to a dead address. Every entry into a world writes them anew.
 """
 
-import ctypes
 import os
 import signal
 import socket
@@ -18,7 +17,6 @@ from pathlib import Path
 import torch
 
 from trainer import device
-from trainer.store import serve
 from trainer.workloads.pool import WAKE
 
 STALE = (
@@ -33,47 +31,6 @@ STALE = (
     "TORCHELASTIC_RESTART_COUNT",
 )
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
-STORE_HOST = "127.0.0.1"
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-class StoreProcess:
-    """The rendezvous store of one world, on a port of its own, forked from a process without
-    threads. Ends with its parent."""
-
-    def __init__(self) -> None:
-        out, into = os.pipe()
-        self._pid: int | None = os.fork()
-        if self._pid == 0:
-            _become_store(into)
-        os.close(into)
-        with os.fdopen(out) as ready:
-            self.address = f"{STORE_HOST}:{int(ready.read())}"
-        """host:port."""
-
-    def close(self) -> None:
-        """End it; nothing if it has ended."""
-        if self._pid is not None:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
-            self._pid = None
-
-
-def _become_store(into: int) -> None:
-    """In the child; never returns. Keeps none of its parent's descriptors but the standard
-    ones, or ranks would not see their controller go."""
-    try:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        os.dup2(into, 3)
-        os.closerange(4, os.sysconf("SC_OPEN_MAX"))
-
-        def tell(port: int) -> None:
-            os.write(3, str(port).encode())
-            os.close(3)
-
-        serve(STORE_HOST, 0, tell)
-    finally:
-        os._exit(0)
 
 
 def renew_rendezvous(environment: MutableMapping[str, str], *, rank: int, world_size: int, store: str) -> None:

@@ -5,7 +5,7 @@ Recovery: who is dead -> survivors leave the old world -> spares take the places
 dead -> a new world under a new generation -> models are built anew -> healthy ranks restore
 from their copies in host memory, fresh ones load the newest checkpoint -> replicas are
 compared -> training goes on from that step. Each part is timed. With nothing lost it does
-nothing. Reads no clock but the monotonic one; holds no tensors.
+nothing. Reads no clock but the monotonic one; holds no tensors, but the store of each world.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from torch.distributed import TCPStore
 
 from trainer.checkpoint import manifest, retention
 from trainer.data import load_corpus
@@ -27,10 +28,10 @@ from trainer.workloads.pool import RankPool
 from trainer.workloads.ppo import arithmetic
 from trainer.workloads.ppo import messages as m
 from trainer.workloads.ppo.settings import JOB_ID, PpoSettings
-from trainer.workloads.rendezvous import StoreProcess
 from trainer.workloads.replacement import Replacement, World, replace
 
 PING_TIMEOUT_S = 30.0
+STORE_HOST = "127.0.0.1"
 MAX_RECOVERIES = 8
 """Attempts of one recovery, each after another loss in the midst of it."""
 
@@ -72,7 +73,9 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PpoController:
-    """One run. `on_step` hears of every step, done again or not: the seam to whoever reports."""
+    """One run. `on_step` hears of every step, done again or not: the seam to whoever reports.
+
+    Forks in `start` and never again; whoever starts threads in this process does it later."""
 
     def __init__(
         self,
@@ -83,7 +86,7 @@ class PpoController:
         on_step: Callable[[StepResult], None] = lambda _result: None,
     ) -> None:
         self.settings, self.pool, self._root = settings, pool, checkpoint_dir
-        self._store: StoreProcess | None = None
+        self._store: TCPStore | None = None
         self._on_step = on_step
         self._corpus = load_corpus(None, sequence_length=settings.prompt_length, seed=settings.seed)
         self.world = World(mesh=settings.mesh, holders=(), spares=())
@@ -102,7 +105,7 @@ class PpoController:
     def close(self) -> None:
         """End every process."""
         self.pool.close()
-        self._close_store()
+        self._store = None
 
     def start(self) -> None:
         """Start ranks and spares, enter the first world, stand at the newest checkpoint if
@@ -230,9 +233,9 @@ class PpoController:
         self.generation += 1
         mesh = self.world.mesh
         with self.timed("enter a world", f"generation {self.generation}, dp {mesh.dp} tp {mesh.tp} pp {mesh.pp}"):
-            self._close_store()
-            self._store = StoreProcess()
-            store = self._store.address
+            # Forks are behind us: the store may have its threads. Each world has its own port.
+            self._store = TCPStore(STORE_HOST, 0, is_master=True, wait_for_workers=False)
+            store = f"{STORE_HOST}:{self._store.port}"
             entries = {
                 number: m.EnterWorld(
                     settings=self.settings, mesh=mesh, rank=rank, generation=self.generation, store=store
@@ -323,11 +326,6 @@ class PpoController:
             in_world=in_world,
             meanwhile=meanwhile,
         )
-
-    def _close_store(self) -> None:
-        if self._store is not None:
-            self._store.close()
-            self._store = None
 
 
 def _pick(experience: m.Experience, positions: Iterable[int]) -> m.Experience:

@@ -1,6 +1,5 @@
 """Actor and critic: Megatron-core GPTs of one shape; the critic ends in one number a token."""
 
-import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +7,11 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel
 from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.optimizer import MegatronOptimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
 from controlplane.protocol.launch import TrainerConfig
+from trainer import layers
 from trainer.model import build_model
 from trainer.optimizer import build_optimizer, build_schedule, state_tensors
 
@@ -49,16 +48,17 @@ class ValueHead(torch.nn.Module):
 
 def build_actor(config: TrainerConfig, device: torch.device) -> Trained:
     """The trainer's own GPT."""
-    return _trained("actor", build_model(config, device), config)
+    (whole_stage,) = build_model(config, device)
+    return _trained("actor", whole_stage, config)
 
 
 def build_critic(actor: Trained, config: TrainerConfig, device: torch.device) -> Trained:
     """A GPT like the actor, of another draw, with a value head."""
     torch.manual_seed(config.training.seed + CRITIC_SEED_OFFSET)
-    transformer = copy.copy(actor.model.config)
+    transformer = layers.transformer_config(config)
     model = GPTModel(
         transformer,
-        get_gpt_layer_local_spec(),
+        layers.decoder_block(transformer, None),
         vocab_size=config.model.vocab_size,
         max_sequence_length=config.model.sequence_length,
         pre_process=parallel_state.is_pipeline_first_stage(),
@@ -73,5 +73,5 @@ def build_critic(actor: Trained, config: TrainerConfig, device: torch.device) ->
 
 
 def _trained(name: str, model: DistributedDataParallel, config: TrainerConfig) -> Trained:
-    optimizer = build_optimizer(config.training, model)
+    optimizer = build_optimizer(config.training, [model])
     return Trained(name=name, model=model, optimizer=optimizer, schedule=build_schedule(config.training, optimizer))
