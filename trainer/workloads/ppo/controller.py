@@ -97,7 +97,7 @@ class PpoController:
 
     @contextmanager
     def timed(self, name: str, note: str = "") -> Iterator[None]:
-        """Adds a phase."""
+        """Adds a phase, if the block ends well."""
         began_s = time.monotonic()
         yield
         self.phases.append(Phase(name=name, seconds=time.monotonic() - began_s, note=note))

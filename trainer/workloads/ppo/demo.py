@@ -45,13 +45,11 @@ def run_demo(settings: PpoSettings, folder: Path, *, steps: int, replica: int, d
     alone = msgspec.structs.replace(settings, spares=0)
     with session(alone, folder / "undisturbed") as controller:
         with controller.timed("undisturbed run", f"{steps} steps from the start, for comparison"):
-            inner = len(controller.phases)
             controller.start()
             while controller.step_count < steps:
                 controller.step()
             wanted = _outcome(controller)
         phases.append(controller.phases[-1])
-        assert len(controller.phases) > inner
     return Report(
         settings=settings,
         phases=phases,
