@@ -30,12 +30,13 @@ from agents.log import note
 from agents.probes.host import CpuMeter, rss_bytes
 from agents.probes.sampler import InlineSampler, ProcessSampler, Sampler
 from agents.probes.simulated import SimulatedProbe
+from agents.ranks.door import prepare as prepare_doors
 from agents.ranks.hosts import HostKeeper
 from agents.ranks.identity import find_by_environment, group_members, is_alive, signal_group, signal_process
 from agents.ranks.launch import rank_environment, rank_ref_text, spawn_detached
 from agents.ranks.logs import LogFiles, tail
+from agents.ranks.look import look_for
 from agents.ranks.socket import RankServer
-from agents.ranks.stacks import take_stacks
 from agents.ranks.watcher import ProcessWatcher
 from controlplane.protocol.frames import AgentFrame, AgentHello
 from controlplane.protocol.launch import RankRef
@@ -98,6 +99,7 @@ class Agent:
     async def start(self, *, same_boot: bool) -> None:
         """1. Open the socket for ranks. 2. Check every claim of the journal: hosts, then
         ranks. 3. Go on with what was under way. 4. Begin the heartbeat."""
+        prepare_doors(self._config.state_dir)
         await self.ranks.start()
         for host in tuple(self.state.hosts.values()):
             if host.identity is not None and same_boot and is_alive(host.identity):
@@ -353,12 +355,8 @@ class Agent:
         self._loop.call_later(wait_s, self._sweep, ref, identity, min(wait_s * 2, _SWEEP_MAX_S))
 
     async def _take_stacks(self, effect: fx.TakeStacks) -> None:
-        text, method = await asyncio.to_thread(take_stacks, effect.identity, self.logs.rank(effect.ref))
-        self.dispatch(
-            ev.StacksTaken(
-                now_s=time.monotonic(), ref=effect.ref, command_id=effect.command_id, text=text, method=method
-            )
-        )
+        event = await asyncio.to_thread(look_for, effect, self.logs.rank(effect.ref), self._config.state_dir)
+        self.dispatch(event)
 
     def _arm(self) -> None:
         """One timer, for the next moment at which the core has something to do."""

@@ -73,6 +73,7 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
     donor = Donor(store, local_host=local_host_towards(*store_address(config)))
     catch_up = CatchUp(ref, store)
     outer = OuterComm(store, timeout_s=config.outer_timeout_s, interrupted=lambda: mailbox.epoch() > standing.epoch)
+    controls.faults.cut = outer.cut
     exchange = Exchange(
         standing,
         engine,

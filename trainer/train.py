@@ -28,17 +28,20 @@ def run(settings: RankSettings) -> ExitCode:
     # `main` has to prepare the device first.
     from trainer.assemble import assemble, control
     from trainer.checkpoint.saver import prepare_writers
+    from trainer.control.door import open_door, write_groups
     from trainer.control.preemption import Preemption
 
     preemption = Preemption()
     preemption.listen()
     prepare_writers()
+    open_door(settings.agent_socket)
     controls = control(
         settings,
         preemption,
         on_evicted=lambda order: leave(ExitCode.EVICTED, f"evicted in epoch {order.epoch}: {order.reason}"),
     )
     loop = assemble(settings, controls)
+    write_groups(settings.agent_socket)
     controls.link.start()
     code = loop.run()
     controls.link.drain(DRAIN_S)

@@ -11,7 +11,7 @@ from typing import Any
 
 from agents.core import limits
 from agents.core.effects import Commit, DropLink, InjectDevice, Persist, Reach, Signal, TakeStacks
-from agents.core.ends import kill, settle_stops
+from agents.core.ends import is_looked_at, kill, kill_after_look, looked, settle_stops
 from agents.core.events import FaultInjected, Journaled, OrderReceived, StacksTaken
 from agents.core.launches import accept, advance, end_launch, want_host
 from agents.core.records import CommandSeen
@@ -33,13 +33,13 @@ from controlplane.protocol.commands import (
     WarmHost,
 )
 from controlplane.protocol.frames import CommandAnswer, StacksCollected
+from controlplane.protocol.looks import LOOKS, looks_of
 from controlplane.protocol.rank import InjectFault, SaveNow
+from controlplane.protocol.rank_faults import INSIDE, SIGNALS
 
 # Their effect outlives a crash of the machine's journal pages, so these wait for fsync;
 # the rest is idempotent and only written.
 _DURABLE = (StartRanks, StopRanks, InjectRankFault)
-_SIGNALS = {"sigkill": 9, "sigstop": 19, "sigcont": 18}
-_TRAINER_FAULTS = frozenset({"hang", "slow", "exception", "nan"})
 _MAX_LINK_FAULT_S = 600.0
 
 
@@ -102,7 +102,10 @@ def stop_ranks(turn: Turn, command_id: str, body: StopRanks) -> None:
             end_launch(turn, pending, CommandStage.SUPERSEDED, "stopped before it was complete")
     targets = [rank for rank in turn.state.ranks.values() if _is_target(rank, body)]
     for rank in targets:
-        kill(turn, rank, grace_s=body.grace_s)
+        if is_looked_at(turn, rank.ref) and body.grace_s <= 0 and rank.life is Life.ALIVE:
+            kill_after_look(turn, rank)
+        else:
+            kill(turn, rank, grace_s=body.grace_s)
     stop = PendingStop(command_id=command_id, refs=frozenset(rank.ref for rank in targets))
     turn.set(stops=(*turn.state.stops, stop))
     settle_stops(turn)
@@ -130,17 +133,29 @@ def request_save(turn: Turn, command_id: str, body: RequestSave) -> None:
 
 
 def collect_stacks(turn: Turn, command_id: str, body: CollectStacks) -> None:
-    """From outside the process, so that it works on a hung one."""
-    wanted = (body.job_id, body.replica, body.incarnation)
-    refs = set()
-    for rank in turn.state.ranks.values():
-        if (rank.ref.job_id, rank.ref.replica, rank.ref.incarnation) == wanted and rank.identity is not None:
-            refs.add(rank.ref)
-            turn.do(TakeStacks(rank.ref, rank.identity, command_id))
-    if not refs:
+    """From outside the process, so that it works on a hung one; one person's look at a
+    rank at a time."""
+    wanted, names = (body.job_id, body.replica, body.incarnation), looks_of(body.look)
+    found = [
+        rank
+        for rank in turn.state.ranks.values()
+        if (rank.ref.job_id, rank.ref.replica, rank.ref.incarnation) == wanted
+        and rank.identity is not None
+        and body.rank in (-1, rank.ref.rank)
+    ]
+    if not names:
+        turn.answer(command_id, CommandStage.FAILED, f"unknown look {body.look!r}: use {', '.join(LOOKS)}")
+    elif not found:
         turn.answer(command_id, CommandStage.FAILED, "no such rank lives here")
-        return
-    turn.set(stacks=(*turn.state.stacks, PendingStacks(command_id=command_id, refs=frozenset(refs))))
+    elif body.rank != -1 and any(is_looked_at(turn, rank.ref) for rank in found):
+        turn.answer(command_id, CommandStage.FAILED, "the rank is being looked at already; ask again when that is done")
+    else:
+        looks = frozenset((rank.ref, name) for rank in found for name in names)
+        turn.set(stacks=(*turn.state.stacks, PendingStacks(command_id=command_id, looks=looks)))
+        for rank in found:
+            assert rank.identity is not None, "only living processes are looked at"
+            for name in names:
+                turn.do(TakeStacks(rank.ref, rank.identity, command_id, name, body.duration_s))
 
 
 def warm_host(turn: Turn, command_id: str, body: WarmHost) -> None:
@@ -171,11 +186,12 @@ def inject_rank_fault(turn: Turn, command_id: str, body: InjectRankFault) -> Non
     if rank is None or rank.identity is None or rank.life is not Life.ALIVE:
         turn.answer(command_id, CommandStage.FAILED, "no such rank lives here")
     elif not rank.launch.config.allow_faults:
-        turn.answer(command_id, CommandStage.FAILED, "the job does not allow faults")
-    elif body.fault in _SIGNALS:
-        turn.do(Signal(rank.ref, rank.identity, _SIGNALS[body.fault], Reach.PROCESS))
+        detail = "the job does not allow faults: submit it with resiliency.allow_faults set to true"
+        turn.answer(command_id, CommandStage.FAILED, detail)
+    elif body.fault in SIGNALS:
+        turn.do(Signal(rank.ref, rank.identity, SIGNALS[body.fault], Reach.PROCESS))
         turn.answer(command_id, CommandStage.SUCCEEDED, f"{body.fault} sent to pid {rank.identity.pid}")
-    elif body.fault not in _TRAINER_FAULTS:
+    elif body.fault not in INSIDE:
         turn.answer(command_id, CommandStage.FAILED, f"unknown fault {body.fault!r}")
     elif tell(turn, rank, InjectFault(body.fault, body.value)):
         turn.answer(command_id, CommandStage.SUCCEEDED, f"{body.fault} handed to the rank")
@@ -194,17 +210,20 @@ def inject_link_fault(turn: Turn, command_id: str, body: InjectLinkFault) -> Non
 
 
 def on_stacks(turn: Turn, event: StacksTaken) -> None:
-    """One rank's stacks; the last one closes the command."""
+    """One look at one rank; the last one closes the command, and lets a rank go whose end
+    waited for it."""
     text = event.text[-limits.MAX_STACK_CHARS :]
-    turn.report(StacksCollected(event.ref, text, event.method, event.command_id))
+    turn.report(StacksCollected(event.ref, text, event.method, event.command_id, event.look))
     still: list[PendingStacks] = []
     for pending in turn.state.stacks:
-        refs = pending.refs - {event.ref} if pending.command_id == event.command_id else pending.refs
-        if refs:
-            still.append(replace(pending, refs=refs))
+        done = {(event.ref, event.look)} if pending.command_id == event.command_id else set()
+        if looks := pending.looks - done:
+            still.append(replace(pending, looks=looks))
         else:
-            turn.answer(pending.command_id, CommandStage.SUCCEEDED, "stacks taken")
+            turn.answer(pending.command_id, CommandStage.SUCCEEDED, "looked")
     turn.set(stacks=tuple(still))
+    if not is_looked_at(turn, event.ref):
+        looked(turn, event.ref)
 
 
 def on_fault_injected(turn: Turn, event: FaultInjected) -> None:

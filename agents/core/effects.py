@@ -120,11 +120,13 @@ class CloseConnection:
 
 @dataclass(frozen=True, slots=True)
 class TakeStacks:
-    """Answer `StacksTaken`."""
+    """Look at the rank and answer `StacksTaken`; `duration_s` of a profile."""
 
     ref: RankRef
     identity: Identity
     command_id: str
+    look: str = "stacks"
+    duration_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

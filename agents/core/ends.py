@@ -36,11 +36,32 @@ def kill(turn: Turn, rank: Rank, *, grace_s: float = 0.0) -> None:
     kill_at_s = turn.now_s + wait_s
     if rank.expected and rank.kill_at_s is not None and gentle:
         kill_at_s = min(kill_at_s, rank.kill_at_s)
-    turn.put_rank(replace(rank, expected=True, kill_at_s=kill_at_s), keep=not rank.expected)
+    turn.put_rank(replace(rank, expected=True, kill_at_s=kill_at_s, looked_at=False), keep=not rank.expected)
     if gentle and rank.launch.entrypoint is not None and rank.conn_id is not None:
         turn.do(ToConnection(rank.conn_id, StopTraining(save=True, reason=f"asked to leave within {grace_s:.0f} s")))
     if rank.identity is not None:
         turn.do(Signal(rank.ref, rank.identity, SIGTERM if gentle else SIGKILL, Reach.GROUP))
+
+
+def is_looked_at(turn: Turn, ref: RankRef) -> bool:
+    """Somebody's look at the rank has not been answered yet."""
+    return any(other == ref for pending in turn.state.stacks for other, _ in pending.looks)
+
+
+def kill_after_look(turn: Turn, rank: Rank) -> None:
+    """End a rank that is being looked at: when that is over (`looked`), or after
+    LOOK_BEFORE_KILL_S, when the tick finds its kill due."""
+    kill_at_s = turn.now_s + limits.LOOK_BEFORE_KILL_S
+    if rank.kill_at_s is not None:
+        kill_at_s = min(kill_at_s, rank.kill_at_s)
+    turn.put_rank(replace(rank, expected=True, kill_at_s=kill_at_s, looked_at=True), keep=not rank.expected)
+
+
+def looked(turn: Turn, ref: RankRef) -> None:
+    """Nothing looks at the rank any more: an end that waited for it is due."""
+    rank = turn.state.ranks.get(ref)
+    if rank is not None and rank.looked_at and rank.life is Life.ALIVE:
+        kill(turn, rank)
 
 
 def on_process_gone(turn: Turn, event: RankProcessGone) -> None:

@@ -160,12 +160,13 @@ class HostProcessGone(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StacksTaken(_Event):
-    """One rank's stacks, from outside."""
+    """What one look at a rank found, from outside."""
 
     ref: RankRef
     command_id: str
     text: str
     method: str
+    look: str = "stacks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ EVICT_KILL_AFTER_S = 0.5  # an evicted rank may exit by itself first
 KILL_RETRY_S = 5.0  # a process in uninterruptible sleep may need asking again
 EXIT_CODE_WAIT_S = 0.2  # pidfd fires before the host's waitpid has been told
 ADOPT_EXIT_CODE_WAIT_S = 3.0  # after an agent restart the host must be reached first
+LOOK_BEFORE_KILL_S = 3.0  # a hung rank's stacks and Flight Recorder are worth this much
 FORK_TIMEOUT_S = 60.0  # a ready host answers in milliseconds
 HOST_TIMEOUT_S = 180.0  # importing torch and Megatron on a loaded machine takes 30 s
 LEASE_S = 60.0  # cut off for longer: no start that is still pending is carried out

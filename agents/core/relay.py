@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from agents.core import limits
 from agents.core.effects import CloseConnection, Reach, Signal, ToConnection
-from agents.core.ends import SIGKILL
+from agents.core.ends import SIGKILL, is_looked_at, kill_after_look
 from agents.core.events import RankConnected, RankDisconnected, RankMessage
 from agents.core.launches import advance, bind
 from agents.core.state import Job, Life, Rank
@@ -82,7 +82,11 @@ def tell(turn: Turn, rank: Rank, message: ToRank) -> int:
 
 
 def evict(turn: Turn, rank: Rank, epoch: int, reason: str) -> None:
-    """Tell it, and kill it if it has not gone by itself shortly after."""
+    """Tell it, and kill it if it has not gone by itself shortly after. One that is being
+    looked at is not told, or it would be gone before the look: it ends after it."""
+    if is_looked_at(turn, rank.ref):
+        kill_after_look(turn, rank)
+        return
     tell(turn, rank, Evicted(reason or "no member of the newest view", epoch))
     if rank.kill_at_s is None:
         kill_at_s = turn.now_s + limits.EVICT_KILL_AFTER_S

@@ -31,7 +31,8 @@ class Life(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
     """One process of one incarnation. `conn_id` None: not connected.
-    `expected`: we ordered its end. `admitted`: it was a member of a view we handed on."""
+    `expected`: we ordered its end. `admitted`: it was a member of a view we handed on.
+    `looked_at`: its end waits for a look at it, at most until `kill_at_s`."""
 
     ref: RankRef
     device_index: int
@@ -53,6 +54,7 @@ class Rank:
     overdue_sent: bool = False
     steps: StepTimes = NO_STEPS
     kill_at_s: float | None = None
+    looked_at: bool = False
     exit_due_s: float | None = None
     exit_log_tail: str = ""
 
@@ -77,10 +79,10 @@ class PendingStop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingStacks:
-    """A stack collection that waits for these ranks' answers."""
+    """A collection that waits for these answers: (rank, what is looked at)."""
 
     command_id: str
-    refs: frozenset[RankRef]
+    looks: frozenset[tuple[RankRef, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

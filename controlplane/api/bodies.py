@@ -41,6 +41,26 @@ class EvictReplica(Body, frozen=True, kw_only=True):
     reason: Reason
 
 
+class FaultRank(Body, frozen=True, kw_only=True):
+    """Which rank, which fault (`protocol.rank_faults`), and why."""
+
+    replica: Index
+    rank: Index
+    fault: Annotated[str, Meta(max_length=24)]
+    value: Annotated[float, Meta(ge=0.0, le=86400.0)] = 0.0
+    reason: Reason
+
+
+class DebugRank(Body, frozen=True, kw_only=True):
+    """Which rank, what to look at (`protocol.looks`), and why; `duration_s` of a profile."""
+
+    replica: Index
+    rank: Index
+    look: Annotated[str, Meta(max_length=24)]
+    duration_s: Annotated[float, Meta(ge=0.1, le=10.0)] | None = None
+    reason: Reason
+
+
 class NewToken(Body, frozen=True, kw_only=True):
     """`expires_in_s` None: it does not expire."""
 

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from django.conf import settings
 
 from controlplane.api.bodies import NewFault
-from controlplane.api.operations import newest_replica
 from controlplane.api.problems import Kind, Problem
+from controlplane.api.rank_orders import inject_fault
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.dispatch.services import enqueue
 from controlplane.fleet import selectors as fleet
@@ -26,7 +26,7 @@ from controlplane.jobs import selectors as jobs
 from controlplane.jobs.models import Rank
 from controlplane.jobs.numbers import GOOD_CHECKPOINTS
 from controlplane.jobs.services import submit_job
-from controlplane.protocol.commands import InjectDeviceFault, InjectLinkFault, InjectRankFault
+from controlplane.protocol.commands import InjectDeviceFault, InjectLinkFault
 from controlplane.protocol.rest import Told
 from controlplane.protocol.spec_lint import lint
 from controlplane.protocol.states import NodeState
@@ -35,6 +35,7 @@ from controlplane.runtime.ids import new_id
 
 DEFAULT_HOT_C = 97.0
 DEFAULT_XID = 79.0
+DEFAULT_SLOW_S = 0.5
 DEFAULT_CUT_S = 20.0
 DEFAULT_DOWN_S = 2.0
 NODE_DOWN_S = 20.0
@@ -79,24 +80,17 @@ def _number(body: NewFault, default: float) -> float:
     return float(body.value) if isinstance(body.value, int | float) else default
 
 
-def _rank(fault: str) -> Callable[[NewFault, str], Done]:
+def _rank(fault: str, default: float = 0.0) -> Callable[[NewFault, str], Done]:
     def run(body: NewFault, actor: str) -> Done:
-        job = jobs.job(body.job_id or "")
-        replica = newest_replica(job, body.replica or 0)
-        rank = replica.ranks.filter(rank=body.rank, released_at=None).select_related("node").first()
-        if rank is None:
-            raise Conflict(f"rank {body.rank} of replica {replica.index} does not run")
-        order = InjectRankFault(
-            job_id=job.id,
-            replica=replica.index,
-            incarnation=replica.incarnation,
-            rank=rank.rank,
+        command = inject_fault(
+            jobs.job(body.job_id or ""),
+            body.replica or 0,
+            body.rank or 0,
             fault=fault,
-            value=_number(body, 0.0),
+            value=_number(body, default),
+            actor=actor,
         )
-        number = replica.attempt.number
-        command = enqueue(order, node_id=rank.node_id, job_id=job.id, attempt=number, epoch=job.epoch, ttl_s=15.0)
-        where = f"rank {rank.rank} of replica {replica.index} on {rank.node.name}"
+        where = f"rank {body.rank} of replica {body.replica} on {command.node.name}"
         return Done(detail=f"{fault} for {where}.", command_ids=(command.id,))
 
     return run
@@ -229,6 +223,36 @@ FAULTS: Mapping[str, DemoFault] = MappingProxyType(
         ),
         "hang_rank": DemoFault(
             title="Hang a rank", description="It loops for ever inside its step.", needs=_RANK, run=_rank("hang")
+        ),
+        "slow_rank": DemoFault(
+            title="Slow a rank down",
+            description=f"Each micro-batch takes `value` seconds more ({DEFAULT_SLOW_S:g}; 0 heals).",
+            needs=_RANK,
+            run=_rank("slow", DEFAULT_SLOW_S),
+        ),
+        "raise_in_rank": DemoFault(
+            title="Raise an exception", description="In its next step: exit 70.", needs=_RANK, run=_rank("exception")
+        ),
+        "nan_in_rank": DemoFault(
+            title="Poison a gradient", description="It is not finite: exit 16.", needs=_RANK, run=_rank("nan")
+        ),
+        "abort_rank": DemoFault(
+            title="Abort a rank", description="SIGABRT, as native code does.", needs=_RANK, run=_rank("abort")
+        ),
+        "segfault_rank": DemoFault(
+            title="Crash a rank", description="A real segmentation fault.", needs=_RANK, run=_rank("segfault")
+        ),
+        "lock_rank": DemoFault(
+            title="Lock a rank's interpreter",
+            description="One thread keeps the GIL: the process lives and says nothing.",
+            needs=_RANK,
+            run=_rank("gil_lock"),
+        ),
+        "cut_rank": DemoFault(
+            title="Cut a rank's connections",
+            description="Its exchange fails, with nobody dead.",
+            needs=_RANK,
+            run=_rank("communication"),
         ),
         "overheat_device": DemoFault(
             title="Overheat a device",

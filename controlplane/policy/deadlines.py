@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import attempt_live, current_view, installed, live_replicas, signals_of
 from controlplane.policy.ladder import due_s
+from controlplane.policy.rehearsal import wait_s
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.states import JobState, ReplicaState
 
@@ -40,6 +41,11 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
     if snapshot.job.incident_opened_s is not None:
         yield snapshot.job.incident_opened_s + config.quiet_incident_s
         yield now_s + config.quiet_incident_s
+    if snapshot.job.training_s is not None:
+        left_s = wait_s(snapshot.job.spec, training_s=snapshot.job.training_s, fired=snapshot.job.faults_fired)
+        # Training time passes no faster than the clock; due and not given: its target is out.
+        if left_s is not None:
+            yield now_s + max(left_s, config.follow_up_s)
     for node_silent in signals_of(snapshot, "node_silent"):
         yield node_silent.seen_s + config.witness_s
         yield node_silent.seen_s + config.lease_s

@@ -17,6 +17,7 @@ from controlplane.policy.plan import (
     AnnounceView,
     Decision,
     EndAttempt,
+    InjectFault,
     PlaceAttempt,
     Plan,
     RequestCheckpoint,
@@ -34,6 +35,7 @@ from controlplane.policy.rules import (
     lifecycle,
     membership_install,
     outer_error,
+    rehearsal,
     replace,
     replica_failure,
     restart,
@@ -57,6 +59,7 @@ RULES: tuple[tuple[str, Rule, bool], ...] = (
     (admit_joiner.RULE, admit_joiner.rule, False),
     (strength.RULE, strength.rule, False),
     (device_risk.RULE, device_risk.rule, True),
+    (rehearsal.RULE, rehearsal.rule, False),
 )
 
 _CAUTION = {Mode.OBSERVE: 0, Mode.RECOMMEND: 1, Mode.ENFORCE: 2}
@@ -111,7 +114,7 @@ def _touched(action: Action) -> tuple[str, ...]:
         case StartReplica():
             slots = tuple(f"slot:{p.node_id}:{p.device_index}" for p in action.placements)
             return (f"replica:{action.replica}", *slots)
-        case StopReplica() | SetReplicaState():
+        case StopReplica() | SetReplicaState() | InjectFault():
             return (f"replica:{action.replica}",)
         case SetNodeState():
             return (f"node:{action.node_id}",)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.exits import EXIT_DISAMBIGUATE, EXIT_FAILED_VALIDATION, culprit, ending, explain
 from controlplane.policy.facts import (
     about,
     current_view,
@@ -31,12 +32,6 @@ from controlplane.policy.plan import Scalar
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
 from controlplane.policy.xid import XidBucket, look_up
 from controlplane.protocol.states import ReplicaState
-
-# Exit codes with a meaning (S1.10): 16 resume elsewhere to disambiguate, 17 failed
-# validation, 93 do not requeue.
-EXIT_DISAMBIGUATE = 16
-EXIT_FAILED_VALIDATION = 17
-EXIT_DO_NOT_REQUEUE = 93
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -95,22 +90,29 @@ def _exited(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -
         return None
     if snapshot.job.committed_step >= snapshot.job.spec.training.steps and _all_clean(signals):
         return None
-    signal = max(signals, key=lambda s: (s.value, s.id), default=None)
+    signal = culprit(signals)
     code = int(signal.value) if signal else None
     blamed = _slot_of_rank(replica, signal.rank if signal else None)
     where = node_name(snapshot, blamed[0]) if blamed else "its node"
     bad = (blamed,) if blamed and code in (EXIT_DISAMBIGUATE, EXIT_FAILED_VALIDATION) else ()
-    ended = f"rank {signal.rank} ended with code {code}" if signal else f"{replica.exited_ranks} ranks ended"
+    ended = f"{replica.exited_ranks} ranks ended on {where}"
+    if signal is not None:
+        ended = f"rank {signal.rank} on {where} {explain(int(signal.value))}"
     return Failure(
         replica=replica,
         kind="rank_exit",
         proved=True,
         gone=replica.exited_ranks >= replica.world_size,
-        sentence=f"{ended} on {where}",
+        sentence=ended,
         bad_slots=bad,
         cordon=(bad[0][0],) if bad and code == EXIT_FAILED_VALIDATION else (),
         signal_ids=_ids(signals),
-        evidence={"exit_code": code, "exited_ranks": replica.exited_ranks, "node": where},
+        evidence={
+            "exit_code": code,
+            "cause": ending(code).cause if code is not None else None,
+            "exited_ranks": replica.exited_ranks,
+            "node": where,
+        },
     )
 
 
@@ -166,14 +168,22 @@ def _overdue(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) 
     if not signals or (replica.waiting and not _mute(snapshot, signals)):
         return None
     worst = max(signals, key=lambda s: (s.value, s.id))
+    mute = _mute(snapshot, signals)
+    silence = ", and its process says nothing: it is stopped, or its interpreter is locked" if mute else ""
     return Failure(
         replica=replica,
         kind="hang",
         proved=False,
         hung=True,
-        sentence=f"rank {worst.rank} made no progress for {worst.value:.1f} s, {worst.threshold:.1f} s are allowed",
+        sentence=f"rank {worst.rank} made no progress for {worst.value:.1f} s, {worst.threshold:.1f} s are allowed"
+        + silence,
         signal_ids=_ids(signals),
-        evidence={"age_s": worst.value, "timeout_s": worst.threshold, "rank": worst.rank},
+        evidence={
+            "age_s": worst.value,
+            "timeout_s": worst.threshold,
+            "rank": worst.rank,
+            "cause": "frozen" if mute else "stuck",
+        },
     )
 
 

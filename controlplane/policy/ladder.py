@@ -7,6 +7,7 @@ import msgspec
 
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import Unsatisfiable
+from controlplane.policy.exits import EXIT_DO_NOT_REQUEUE
 from controlplane.policy.facts import (
     attempt_live,
     contributes,
@@ -18,7 +19,7 @@ from controlplane.policy.facts import (
     signals_of,
     world_sizes,
 )
-from controlplane.policy.failures import EXIT_DO_NOT_REQUEUE, Failure
+from controlplane.policy.failures import Failure
 from controlplane.policy.membership import install, missing_flushes
 from controlplane.policy.placement import place_replica, slots_of
 from controlplane.policy.plan import StartReplica

@@ -72,10 +72,20 @@ class RequestCheckpoint(_Action, tag="request_checkpoint"):
 
 
 class GatherStacks(_Action, tag="gather_stacks"):
-    """Collect stacks of a replica before it is stopped."""
+    """Collect stacks and Flight Recorder of a replica before it is stopped."""
 
     replica: int
     incarnation: int
+
+
+class InjectFault(_Action, tag="inject_fault"):
+    """Give one rank a fault of its job's own schedule; as `commands.InjectRankFault`."""
+
+    replica: int
+    incarnation: int
+    rank: int
+    fault: str
+    value: float = 0.0
 
 
 class EndAttempt(_Action, tag="end_attempt"):
@@ -119,6 +129,7 @@ Action = (
     | SetReplicaState
     | RequestCheckpoint
     | GatherStacks
+    | InjectFault
     | EndAttempt
     | SetJobState
     | SetNodeState

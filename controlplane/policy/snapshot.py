@@ -165,7 +165,9 @@ class JobFact(_Fact):
     `cancel_requested` by the user. `progressed_s` server time at which `committed_step`
     last rose; None: not measured. A step commits only with every member of its view, so
     progress proves that all of them live, whatever the control plane sees of them.
-    `incident_opened_s` of the job's open incident; None: there is none."""
+    `incident_opened_s` of the job's open incident; None: there is none. `training_s`:
+    seconds of all its committed steps, and `faults_fired` of its own schedule so far;
+    None where the job has no schedule of faults."""
 
     id: str
     name: str
@@ -178,6 +180,8 @@ class JobFact(_Fact):
     finished: bool = False
     progressed_s: float | None = None
     incident_opened_s: float | None = None
+    training_s: float | None = None
+    faults_fired: int = 0
 
 
 class JobSnapshot(_Fact):

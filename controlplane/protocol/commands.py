@@ -60,11 +60,18 @@ class RequestSave(_Body, tag="request_save"):
 
 
 class CollectStacks(_Body, tag="collect_stacks"):
-    """Stacks of each rank of (job, replica) here, from outside the process."""
+    """Look at each rank of (job, replica) here without asking its training thread.
+
+    `look`: stacks, ping, flight_recorder, wait_counters or profile; "hang" takes stacks
+    and the Flight Recorder. `rank` -1: all ranks here. `duration_s` of a profile. Every
+    answer is a `StacksCollected`; refused while the same rank is being looked at."""
 
     job_id: str
     replica: int
     incarnation: int
+    rank: int = -1
+    look: str = "stacks"
+    duration_s: float = 0.0
 
 
 class WarmHost(_Body, tag="warm_host"):
@@ -85,7 +92,8 @@ class InjectDeviceFault(_Body, tag="inject_device_fault"):
 
 class InjectRankFault(_Body, tag="inject_rank_fault"):
     """Refused unless the job allows faults. faults: sigkill, sigstop, sigcont, hang,
-    slow, exception, nan."""
+    slow, exception, nan, abort, segfault, gil_lock, communication (`rank_faults`);
+    `value` as there."""
 
     job_id: str
     replica: int

@@ -105,12 +105,14 @@ class CommandAnswer(_Event, tag="command_answer"):
 
 
 class StacksCollected(_Event, tag="stacks_collected"):
-    """Stacks of one rank, taken from outside (untrusted text)."""
+    """What a look at one rank found (untrusted text): its stacks, or what `look` names.
+    `method`: how it was got; "none" when it could not be, and `text` says why."""
 
     ref: RankRef
     text: str
     method: str
     command_id: str = ""
+    look: str = "stacks"
 
 
 class HostExited(_Event, tag="host_exited"):

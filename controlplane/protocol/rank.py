@@ -173,7 +173,8 @@ class StopTraining(_Message, tag="stop"):
 
 
 class InjectFault(_Message, tag="inject_fault"):
-    """Only honoured when the job allows faults. kinds: hang, slow, exception, nan."""
+    """Only honoured when the job allows faults. kinds: hang, slow, exception, nan, abort,
+    segfault, gil_lock, communication (`rank_faults.INSIDE`)."""
 
     kind: str
     value: float = 0.0

@@ -12,6 +12,7 @@ import msgspec
 
 from controlplane.protocol.layout_checks import BUILT_IN_RULES, SHAPE_RULES, Rule, Rules
 from controlplane.protocol.presets import PRESETS
+from controlplane.protocol.rank_faults import RANDOM, is_scheduled, kinds_for
 from controlplane.protocol.spec import TrainSpec, micro_batch_count, ranks_per_replica, replica_count
 from controlplane.protocol.spec_fault import Fault
 from controlplane.protocol.spec_limits import RESERVED_ENV_PREFIX
@@ -223,6 +224,43 @@ def check_env(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
             yield Fault(f"/spec/env/{name}", f"{RESERVED_ENV_PREFIX}* is set by the agent", "choose another name")
 
 
+def check_faults(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """A rehearsal is allowed explicitly, and can be carried out."""
+    schedule = spec.resiliency.faults
+    if not is_scheduled(schedule):
+        return
+    if not spec.resiliency.allow_faults:
+        yield Fault(
+            "/spec/resiliency/faults/kind",
+            f"kind = {schedule.kind!r} breaks ranks on purpose, but allow_faults is false",
+            "set resiliency.allow_faults to true, or leave faults out",
+        )
+    if schedule.kind not in (RANDOM, *kinds_for(spec)):
+        yield Fault(
+            "/spec/resiliency/faults/kind",
+            f"kind = {schedule.kind!r} is done by the built-in trainer, not by an entrypoint of the job's own",
+            f"use {', '.join(kinds_for(spec))} or {RANDOM}",
+        )
+
+
+def check_fault_target(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """It hits a rank that exists, and one that can be hit so."""
+    schedule, replicas = spec.resiliency.faults, replica_count(spec)
+    ranks = replicas * ranks_per_replica(spec.parallelism)
+    if is_scheduled(schedule) and schedule.rank >= ranks:
+        yield Fault(
+            "/spec/resiliency/faults/rank",
+            f"rank = {schedule.rank}, but the job has ranks 0 to {ranks - 1}",
+            "choose one of them, or -1 for any",
+        )
+    if schedule.kind == "communication" and replicas < 2:
+        yield Fault(
+            "/spec/resiliency/faults/kind",
+            "kind = 'communication' cuts a rank off from other replicas, and there is only one",
+            "ask for two replicas, or choose another kind",
+        )
+
+
 def _absolute(pointer: str, path: str | None) -> Iterator[Fault]:
     if path is not None and (not os.path.isabs(path) or ".." in path.split("/")):
         yield Fault(pointer, "not an absolute path without '..'", "give the full path, the same on every node")
@@ -255,6 +293,7 @@ def _unreleased(pointer: str, default: object) -> tuple[Check, tuple[str, ...]]:
 
 _PP = "/spec/parallelism/pp"
 _TIMEOUTS = "/spec/resiliency/timeouts"
+_FAULTS = ("/spec/resiliency/faults/kind", "/spec/resiliency/faults/rank", "/spec/resiliency/allow_faults")
 
 CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     _unreleased("/spec/training/batch_mode", "redistribute"),
@@ -262,7 +301,6 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     _unreleased("/spec/training/numerics/check_spike", False),
     _unreleased("/spec/checkpoint/local/dir", None),
     _unreleased("/spec/checkpoint/restore_test", False),
-    _unreleased("/spec/resiliency/faults/kind", "none"),
     (check_devices, (*_LAYOUT, *_DEVICES, "/spec/parallelism/dp")),
     *_as_checks(SHAPE_RULES, built_in=False),
     *_as_checks(BUILT_IN_RULES, built_in=True),
@@ -280,4 +318,6 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     (check_data, ("/spec/training/data",)),
     (check_entrypoint, ("/spec/entrypoint",)),
     (check_env, ("/spec/env",)),
+    (check_faults, (*_FAULTS, "/spec/entrypoint")),
+    (check_fault_target, (*_FAULTS, *_LAYOUT, *_DEVICES, "/spec/parallelism/dp")),
 )

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import zstandard
 
+from controlplane.access.services import audit
 from controlplane.dispatch import services as dispatch
 from controlplane.fleet.models import Node
 from controlplane.fleet.services import transition_node
@@ -30,6 +31,7 @@ from controlplane.protocol.commands import (
     CollectStacks,
     DeliverInstall,
     DeliverView,
+    InjectRankFault,
     RequestSave,
     StopRanks,
     WarmHost,
@@ -275,9 +277,24 @@ def _request_checkpoint(context: Context, action: plan.RequestCheckpoint) -> Non
 
 def _gather_stacks(context: Context, action: plan.GatherStacks) -> None:
     replica = _replica(context, action.replica, action.incarnation)
-    body = CollectStacks(job_id=context.job.id, replica=action.replica, incarnation=action.incarnation)
+    body = CollectStacks(job_id=context.job.id, replica=action.replica, incarnation=action.incarnation, look="hang")
     for node_id in _nodes_of(replica.ranks.filter(released_at=None)):
         _send(context, body, node_id, replica.attempt, ASK_TTL_S)
+
+
+def _inject_fault(context: Context, action: plan.InjectFault) -> None:
+    replica = _replica(context, action.replica, action.incarnation)
+    body = InjectRankFault(
+        job_id=context.job.id,
+        replica=action.replica,
+        incarnation=action.incarnation,
+        rank=action.rank,
+        fault=action.fault,
+        value=action.value,
+    )
+    audit("schedule", "job.fault", context.job.id, reason=context.sentence, data=msgspec.to_builtins(action))
+    for rank in replica.ranks.filter(released_at=None, rank=action.rank):
+        _send(context, body, rank.node_id, replica.attempt, ASK_TTL_S)
 
 
 def _end_attempt(context: Context, action: plan.EndAttempt) -> None:
@@ -329,6 +346,7 @@ HANDLERS: dict[type, Callable[[Context, Any], None]] = {
     plan.SetReplicaState: _set_replica_state,
     plan.RequestCheckpoint: _request_checkpoint,
     plan.GatherStacks: _gather_stacks,
+    plan.InjectFault: _inject_fault,
     plan.EndAttempt: _end_attempt,
     plan.SetJobState: _set_job_state,
     plan.SetNodeState: _set_node_state,

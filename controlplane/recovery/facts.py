@@ -14,17 +14,13 @@ from controlplane.protocol import frames
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.states import CommandState, RankState, Section
-from controlplane.recovery import identity, signals
+from controlplane.recovery import identity, looks, signals
 from controlplane.recovery.answers import after_answer
-from controlplane.recovery.models import Incident
 from controlplane.recovery.said import HANDLERS as SAID
 from controlplane.recovery.steps import StepMerge
-from controlplane.runtime import events
-from controlplane.runtime.clock import iso, now
+from controlplane.runtime.clock import now
 
 LOG_TAIL_MAX = 16_000
-STACK_MAX = 60_000
-MAX_STACKS = 64
 # Answers that may call for a decision; an acknowledgement never does.
 TELLING = (CommandState.SUCCEEDED, CommandState.FAILED)
 # What these lead to is told by the ranks themselves.
@@ -221,22 +217,8 @@ def _answer(facts: Facts, body: frames.CommandAnswer) -> None:
         facts.touched.add(command.job_id)
 
 
-def _stacks(facts: Facts, body: frames.StacksCollected) -> None:
-    """Kept with the incident that is open (else with the newest one) of the job."""
-    rank = facts.rank(body.ref)
-    incident = Incident.objects.filter(job_id=body.ref.job_id).order_by("resolved_at", "-opened_at").first()
-    if incident is None:
-        return
-    name = f"{rank.replica.index}.{rank.replica.incarnation}/{rank.rank}"
-    entry = {"rank": name, "method": body.method[:80], "text": body.text[:STACK_MAX], "at": iso(facts.at)}
-    Incident.objects.filter(pk=incident.pk).update(stacks=[*incident.stacks, entry][-MAX_STACKS:])
-    events.publish(
-        "rank.stacks",
-        f"Stacks of rank {rank.rank} of replica {rank.replica.index} were taken ({body.method[:80]}).",
-        job_id=body.ref.job_id,
-        node_id=facts.node.id,
-        data={"incident_id": incident.id},
-    )
+def _looked(facts: Facts, body: frames.StacksCollected) -> None:
+    looks.keep(facts.rank(body.ref), body, at=facts.at)
 
 
 def _host_exited(facts: Facts, body: frames.HostExited) -> None:
@@ -259,7 +241,7 @@ HANDLERS: dict[type, Callable[[Facts, Any], None]] = {
     frames.XidSeen: _xid,
     frames.DeviceLost: _device_lost,
     frames.CommandAnswer: _answer,
-    frames.StacksCollected: _stacks,
+    frames.StacksCollected: _looked,
     frames.HostExited: _host_exited,
 }
 assert set(HANDLERS) == set(frames.EventBody.__args__), "every event has its handler"

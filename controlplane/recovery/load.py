@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import msgspec
-from django.db.models import Max
+from django.db.models import Max, Sum
 
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Device, Node
@@ -17,6 +17,7 @@ from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.numbers import spec_of
 from controlplane.policy import snapshot as facts
 from controlplane.protocol.membership import Flush, Install, View
+from controlplane.protocol.rank_faults import is_scheduled
 from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import (
     WAITING_PHASES,
@@ -77,11 +78,13 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
 def _job_fact(job: Job) -> facts.JobFact:
     progressed = job.steps.aggregate(at=Max("at"))["at"]
     opened = job.incidents.exclude(state=IncidentState.RESOLVED).values_list("opened_at", flat=True).first()
+    spec = spec_of(job).spec
+    training_s, fired = _rehearsed(job) if is_scheduled(spec.resiliency.faults) else (None, 0)
     return facts.JobFact(
         id=job.id,
         name=job.name,
         state=JobState(job.state),
-        spec=spec_of(job).spec,
+        spec=spec,
         epoch=job.epoch,
         committed_step=job.committed_step,
         created_s=job.created_at.timestamp(),
@@ -89,7 +92,15 @@ def _job_fact(job: Job) -> facts.JobFact:
         finished=job.trained,
         progressed_s=progressed.timestamp() if progressed else None,
         incident_opened_s=opened.timestamp() if opened else None,
+        training_s=training_s,
+        faults_fired=fired,
     )
+
+
+def _rehearsed(job: Job) -> tuple[float, int]:
+    """(seconds of all committed steps, faults of the job's schedule given so far)."""
+    training_s = job.steps.aggregate(total=Sum("step_time_s"))["total"] or 0.0
+    return training_s, Decision.objects.filter(job=job, rule="rehearsal", applied=True).count()
 
 
 def _attempt_fact(attempt: Attempt | None) -> facts.AttemptFact | None:

@@ -10,7 +10,8 @@ from controlplane.protocol.states import IncidentState, Mode
 
 class Incident(models.Model):
     """Something to investigate. `phases`: [{"name", "at", "since_fault_s"}] in order;
-    `certificate`: see recovery.certificate; one live incident a job."""
+    `certificate`: see recovery.certificate; `findings`: what the Flight Recorders of each
+    hung replica say, see recovery.looks; one live incident a job."""
 
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="incidents")
@@ -23,7 +24,7 @@ class Incident(models.Model):
     phases = models.JSONField(default=list)
     certificate = models.JSONField(null=True)
     certificate_due_at = models.DateTimeField(null=True, db_index=True)
-    stacks = models.JSONField(default=list)
+    findings = models.JSONField(default=list)
 
     class Meta:
         constraints = [
@@ -31,6 +32,23 @@ class Incident(models.Model):
                 fields=["job"], condition=~Q(state=IncidentState.RESOLVED), name="one_live_incident_per_job"
             )
         ]
+
+
+class RankLook(models.Model):
+    """What one look at one rank found (`protocol.looks`): untrusted text. `method` "none":
+    it could not be got, and the text says why. `incident`: the one it was taken for."""
+
+    id = models.CharField(primary_key=True, max_length=32)
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="looks")
+    incident = models.ForeignKey(Incident, null=True, on_delete=models.SET_NULL, related_name="looks")
+    command_id = models.CharField(max_length=32, blank=True, db_index=True)
+    replica = models.IntegerField()
+    incarnation = models.IntegerField()
+    rank = models.IntegerField()
+    look = models.CharField(max_length=24)
+    method = models.CharField(max_length=80)
+    text = models.TextField()
+    at = models.DateTimeField()
 
 
 class Signal(models.Model):

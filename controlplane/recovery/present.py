@@ -4,7 +4,10 @@ from typing import Any
 
 from controlplane.dispatch import selectors as dispatch
 from controlplane.dispatch.present import command_summary
-from controlplane.recovery.models import Decision, Incident, Signal
+from controlplane.protocol.errors import MalformedFrame
+from controlplane.protocol.flight import decode_dump
+from controlplane.protocol.looks import FLIGHT_RECORDER, NOT_GOT, STACKS
+from controlplane.recovery.models import Decision, Incident, RankLook, Signal
 from controlplane.runtime.clock import iso
 
 Json = dict[str, Any]
@@ -52,6 +55,35 @@ def decision_summary(row: Decision, *, commands: bool = True) -> Json:
         "decide_s": row.decide_s,
         "commands": orders,
     }
+
+
+def look_view(row: RankLook) -> Json:
+    """What one look at one rank found; a Flight Recorder dump as lines for people."""
+    named = row.method if row.look == STACKS else f"{row.look.replace('_', ' ')}, {row.method}"
+    return {
+        "id": row.id,
+        "rank": f"{row.replica}.{row.incarnation}/{row.rank}",
+        "look": row.look,
+        "method": named,
+        "text": flight_lines(row.text) if row.look == FLIGHT_RECORDER and row.method != NOT_GOT else row.text,
+        "at": iso(row.at),
+        "command_id": row.command_id,
+    }
+
+
+def flight_lines(text: str) -> str:
+    """A dump as one line an operation; a text that is none comes back as it is."""
+    try:
+        dump = decode_dump(text)
+    except MalformedFrame:
+        return text
+    groups = [f"group {g.name} {g.desc} ranks {', '.join(map(str, g.ranks))}" for g in dump.groups]
+    entries = [
+        f"group {e.group} {'p2p ' if e.p2p else ''}{e.number} {e.operation} "
+        f"{list(map(list, e.input_sizes))} {'/'.join(e.input_dtypes)} {e.state}"
+        for e in dump.entries
+    ]
+    return "\n".join([*groups, *entries] or ["no collective was recorded"])
 
 
 def signal_summary(row: Signal) -> Json:

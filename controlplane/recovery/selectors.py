@@ -7,13 +7,14 @@ import zstandard
 from django.db.models import QuerySet
 
 from controlplane.policy.snapshot import JobSnapshot
-from controlplane.recovery.models import Decision, Incident, Signal
-from controlplane.recovery.present import decision_summary, incident_summary, signal_summary
+from controlplane.recovery.models import Decision, Incident, RankLook, Signal
+from controlplane.recovery.present import decision_summary, incident_summary, look_view, signal_summary
 from controlplane.runtime.clock import iso
 from controlplane.runtime.errors import NotFound
 from controlplane.runtime.models import Event
 
 MAX_EVENTS = 500
+MAX_LOOKS = 200
 
 
 def incidents(*, state: str | None = None, job_id: str | None = None) -> QuerySet[Incident]:
@@ -25,7 +26,7 @@ def incidents(*, state: str | None = None, job_id: str | None = None) -> QuerySe
 
 
 def incident_detail(incident_id: str) -> dict[str, Any]:
-    """The summary with its signals, decisions (and their commands), stacks and events.
+    """The summary with its signals, decisions (and their commands), looks and events.
     Raises NotFound."""
     row = Incident.objects.select_related("job").filter(pk=incident_id).first()
     if row is None:
@@ -39,9 +40,26 @@ def incident_detail(incident_id: str) -> dict[str, Any]:
         **incident_summary(row),
         "signals": [signal_summary(signal) for signal in signals],
         "decisions": [decision_summary(decision) for decision in decisions],
-        "stacks": row.stacks,
+        "stacks": incident_looks(row),
+        "findings": row.findings,
         "events": [event_view(event) for event in happened.order_by("seq")[:MAX_EVENTS]],
     }
+
+
+def incident_looks(row: Incident) -> list[dict[str, Any]]:
+    """What the Flight Recorders say first, then each look, in the order of arrival."""
+    told = [
+        {"rank": f"{f['replica']}.{f['incarnation']}", "look": "finding", "method": "Flight Recorder finding",
+         "text": f["sentence"], "at": f["at"], "id": "", "command_id": ""}
+        for f in row.findings
+    ]  # fmt: skip
+    return told + [look_view(look) for look in row.looks.order_by("at", "id")[:MAX_LOOKS]]
+
+
+def looks(job_id: str, *, command_id: str | None = None) -> QuerySet[RankLook]:
+    """Looks at ranks of a job, newest first; those of one order only."""
+    rows = RankLook.objects.filter(job_id=job_id).order_by("-at", "-id")
+    return rows.filter(command_id=command_id) if command_id else rows
 
 
 def event_view(event: Event) -> dict[str, Any]:

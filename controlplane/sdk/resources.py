@@ -58,6 +58,23 @@ class Jobs(_Group):
         """Take one replica out; the others go on."""
         return self._act(job_id, "evict-replica", {"replica": replica, "reason": reason})
 
+    def fault(self, job_id: str, replica: int, rank: int, fault: str, reason: str, *, value: float = 0.0) -> Any:
+        """Break a rank on purpose, where the job allows it."""
+        body = {"replica": replica, "rank": rank, "fault": fault, "value": value, "reason": reason}
+        return self._act(job_id, "fault", body)
+
+    def debug(
+        self, job_id: str, replica: int, rank: int, look: str, reason: str, *, duration_s: float | None = None
+    ) -> Any:
+        """Look at a rank, also at one that hangs; `looks` has the answer a moment later."""
+        body = {"replica": replica, "rank": rank, "look": look, "duration_s": duration_s, "reason": reason}
+        return self._act(job_id, "debug", body)
+
+    def looks(self, job_id: str, *, command_id: str | None = None) -> Any:
+        """Iterates over what looks at ranks found, newest first."""
+        path = calls.one("jobs", job_id, "/looks")
+        return self._pages(calls.get(path, Page[rest.RankLook], command_id=command_id))
+
     def replicas(self, job_id: str) -> Any:
         """Iterates over replica incarnations with their ranks."""
         return self._pages(calls.get(calls.one("jobs", job_id, "/replicas"), Page[rest.Replica]))

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from trainer import device
 from trainer.errors import ExchangeAbandoned, GraveyardFull
+from trainer.replica.sockets import connections, shut_down
 
 POLL_S = 0.001
 MAX_GRAVES = 32
@@ -48,6 +49,7 @@ class OuterComm:
         self._group: Any = None
         self._members = 1
         self._graves: list[_Grave] = []
+        self._sockets: dict[int, str] = {}
 
     def build(self, prefix: str, *, index: int, members: int) -> None:
         """Join the group of `members` under `prefix` as number `index`.
@@ -69,6 +71,7 @@ class OuterComm:
             except RuntimeError as error:
                 failed.append(error)
 
+        before = connections()
         builder = threading.Thread(target=construct, name="outer-build", daemon=True)
         builder.start()
         while builder.is_alive():
@@ -78,6 +81,8 @@ class OuterComm:
             builder.join(BUILD_POLL_S)
         if failed:
             raise OuterFailed(f"{prefix}: {failed[0]}") from failed[0]
+        after = connections()
+        self._sockets = {fd: name for fd, name in after.items() if before.get(fd) != name}
         self._group = built[0]
 
     def _take_store(self, prefix: str) -> dist.TCPStore:
@@ -87,6 +92,18 @@ class OuterComm:
         except RuntimeError as error:
             raise OuterFailed(f"{prefix}: rendezvous store: {error}") from error
         return store
+
+    def cut(self) -> int:
+        """Break this rank's connections of the present group, as a failing network would;
+        returns how many. Callable from any thread. Operations under way and later ones fail
+        here and at the peers, though nobody is dead; a new view builds new connections."""
+        group, sockets = self._group, self._sockets
+        if group is None:
+            return 0
+        if device.has_cuda():
+            group.abort()
+            return 1
+        return sum(shut_down(descriptor, name) for descriptor, name in sockets.items())
 
     def leave(self) -> None:
         """Give the group up (its peers may still be stuck in it)."""

@@ -134,7 +134,7 @@ def logs(
     if not log.text:
         context.hint("Nothing was kept: this rank has not ended yet.")
         return
-    print(_harmless(log.text))
+    print(harmless(log.text))
 
 
 @app.command()
@@ -227,6 +227,6 @@ def _show_dry_run(answer: dict[str, object], output: Format) -> None:
         print("ok: it would start now" if placement else "ok: it would wait for free devices")
 
 
-def _harmless(text: str) -> str:
+def harmless(text: str) -> str:
     """A job's output may not steer the reader's terminal."""
     return "".join(char for char in text if char in "\n\t" or (char.isprintable()))

@@ -3,8 +3,9 @@
 1. Find the failures that may be acted on (evidence, witness, governor).
 2. If too few contributors would be left, leave it to `restart`.
 3. Cost every way out in GPU-seconds; say why the others were not taken.
-4. One new view without all the failed ones, their processes ended, their slots started
-   again where there are devices, their nodes cordoned if the hardware is to blame.
+4. A look at what hangs, one new view without all the failed ones, their processes ended,
+   their slots started again where there are devices, their nodes cordoned if the hardware
+   is to blame.
 """
 
 from controlplane.policy.config import PolicyConfig
@@ -77,6 +78,7 @@ def _evict(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure,
         sentence=_sentence(snapshot, failures, starts, len(survivors)),
         key="evict:" + ",".join(tag(failure.replica) for failure in failures),
         actions=(
+            *look_first(failures),
             *_view(snapshot, config, failures),
             *_end_processes(failures),
             *_cordon(snapshot, failures),
@@ -133,13 +135,18 @@ def _view(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, 
     )
 
 
+def look_first(failures: tuple[Failure, ...]) -> tuple[Action, ...]:
+    """Where something hangs, a look at it comes before everything that ends it: told that
+    it is out of the view, a rank may be gone within milliseconds."""
+    hung = tuple(failure.replica for failure in failures if failure.hung)
+    return tuple(GatherStacks(replica=replica.index, incarnation=replica.incarnation) for replica in hung)
+
+
 def _end_processes(failures: tuple[Failure, ...]) -> tuple[Action, ...]:
-    """Stacks first where something hangs, then SIGKILL, then the state."""
+    """SIGKILL, then the state."""
     actions: list[Action] = []
     for failure in failures:
         replica = failure.replica
-        if failure.hung:
-            actions.append(GatherStacks(replica=replica.index, incarnation=replica.incarnation))
         actions.append(StopReplica(replica=replica.index, incarnation=replica.incarnation, grace_s=0.0))
         actions.append(SetReplicaState(replica=replica.index, incarnation=replica.incarnation, to=ReplicaState.EVICTED))
     return tuple(actions)

@@ -23,7 +23,7 @@ from controlplane.policy.plan import (
     SettleSignals,
 )
 from controlplane.policy.rules.lifecycle import best_effort_spares, place_attempt, resume_words
-from controlplane.policy.rules.replica_failure import alternatives
+from controlplane.policy.rules.replica_failure import alternatives, look_first
 from controlplane.policy.snapshot import AttemptFact, JobSnapshot
 from controlplane.protocol.spec import ranks_per_replica
 from controlplane.protocol.states import JobState, NodeState
@@ -93,7 +93,7 @@ def _again(
         reason_code=why.code,
         sentence=f"Attempt {attempt.number} ends, {why.sentence}{_causes(failures)}; {outcome}.",
         key=f"restart:{attempt.number}",
-        actions=(*moves, *_cordon(snapshot, failures), *_settle(snapshot, failures)),
+        actions=(*look_first(failures), *moves, *_cordon(snapshot, failures), *_settle(snapshot, failures)),
         evidence={
             "free_devices": pool.size,
             "restarts_total": snapshot.budget.restarts_total,
@@ -121,6 +121,7 @@ def _fail(
         sentence=sentence,
         key=f"fail:{attempt.number}",
         actions=(
+            *look_first(failures),
             EndAttempt(number=attempt.number, grace_s=0.0),
             SetJobState(to=JobState.FAILED),
             *_cordon(snapshot, failures),

@@ -42,6 +42,7 @@ from controlplane.protocol.rest.recovery import (
     Incident,
     IncidentDetail,
     Phase,
+    RankLook,
     Signal,
 )
 
@@ -77,6 +78,7 @@ __all__ = [
     "Problem",
     "Rank",
     "RankLive",
+    "RankLook",
     "Replica",
     "Series",
     "Signal",

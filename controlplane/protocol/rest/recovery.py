@@ -117,11 +117,26 @@ class Signal(Answer, frozen=True, kw_only=True):
     settled_at: str | None
 
 
+class RankLook(Answer, frozen=True, kw_only=True):
+    """What one look at one rank found (untrusted text). `rank`: replica.incarnation/rank;
+    `method`: how it was got."""
+
+    id: str
+    rank: str
+    look: str
+    method: str
+    text: str
+    at: str
+    command_id: str
+
+
 class IncidentDetail(Incident, frozen=True, kw_only=True):
-    """An incident with all that belongs to it."""
+    """An incident with all that belongs to it. `findings`: what the Flight Recorders of
+    each hung replica say, with state, culprits, group, operation and sizes."""
 
     signals: list[Signal]
     decisions: list[Decision]
-    stacks: list[Json]
+    stacks: list[RankLook]
+    findings: list[Json] = []
     events: list[Event]
     as_of_seq: int

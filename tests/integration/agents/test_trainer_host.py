@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from controlplane.protocol.commands import StopRanks, WarmHost
-from controlplane.protocol.frames import RankExited, RankJoined, RankStarted
+from controlplane.protocol.commands import CollectStacks, StopRanks, WarmHost
+from controlplane.protocol.frames import RankExited, RankJoined, RankStarted, StacksCollected
 from controlplane.protocol.launch import RankPlacement
 from controlplane.protocol.spec import Parallelism
 from tests.integration.agents.conftest import (
@@ -58,6 +59,13 @@ async def test_a_megatron_rank_joins_survives_the_agent_and_stops(server: Server
         await asyncio.to_thread(agent.kill, signal.SIGKILL)
         agent.start()
         await server.until(lambda: len(server.hellos) == 2)
+        for number, what in enumerate(("ping", "flight_recorder", "wait_counters", "profile", "stacks"), 1):
+            look = CollectStacks("job_1", 0, 1, 0, what, 0.2)
+            assert (await server.done(await server.send(look, epoch=1, **JOB), 20.0)).state == "succeeded"
+            looks = await server.until(lambda n=number: b if len(b := server.bodies(StacksCollected)) == n else [])
+            assert looks[-1].look == what
+            assert looks[-1].method != "none", looks[-1].text
+        assert stat.S_IMODE((tmp_path / "s" / "doors").stat().st_mode) == 0o700
         assert is_running(pid)
         stop = await server.send(StopRanks("job_1", 1, -1, 0, 0.0, "test"), epoch=1, **JOB)
         assert (await server.done(stop)).state == "succeeded"

@@ -18,6 +18,7 @@ SPEC: dict[str, Any] = {
     "spec": {"resources": {"nodes": 2, "gpus_per_node": 2}, "parallelism": {"pp": 2}, "training": {"steps": 10}},
 }
 SPEC["spec"]["training"]["warmup_steps"] = 2
+SPEC["spec"]["resiliency"] = {"allow_faults": True}
 
 
 class Caller:

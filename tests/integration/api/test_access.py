@@ -33,6 +33,8 @@ WRITES = [
     ("/jobs/nope:cancel", {"reason": "r"}, "operate"),
     ("/jobs/nope:checkpoint", {"reason": "r"}, "operate"),
     ("/jobs/nope:evict-replica", {"reason": "r", "replica": 0}, "operate"),
+    ("/jobs/nope:fault", {"reason": "r", "replica": 0, "rank": 0, "fault": "nan"}, "operate"),
+    ("/jobs/nope:debug", {"reason": "r", "replica": 0, "rank": 0, "look": "ping"}, "operate"),
     ("/nodes/nope:cordon", {"reason": "r"}, "operate"),
     ("/nodes/nope:uncordon", {"reason": "r"}, "operate"),
     ("/demo/faults", {"kind": "no_spares"}, "operate"),

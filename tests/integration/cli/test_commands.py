@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 import yaml
+from django.db.models.signals import post_save
 
 from controlplane.cli import follow
 from controlplane.cli.exits import Exit
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
-from controlplane.recovery.models import Decision, Incident
+from controlplane.recovery.models import Decision, Incident, RankLook
+from controlplane.runtime.clock import now
 from tests.integration.cli.conftest import World
 
 Run = Callable[..., Any]
@@ -229,6 +231,41 @@ def test_chaos_aims_at_the_running_job_by_itself(world: World, holdfast: Run) ->
     heat = Command.objects.get(kind="inject_device_fault")
     assert (heat.body["device_index"], heat.body["value"]) == (1, 99.0)
     assert "kill-node" in holdfast("chaos").out
+
+
+def test_a_rank_is_looked_at_and_its_answer_printed(world: World, holdfast: Run) -> None:
+    answer = "one\n\x1b[31mtwo"
+
+    def agent_answers(sender: Any, instance: Command, created: bool, **_: Any) -> None:
+        if created and instance.kind == "collect_stacks":
+            RankLook.objects.create(
+                id="look_1", job_id=instance.job_id, command_id=instance.id, replica=1, incarnation=1, rank=0,
+                look="stacks", method="kernel", text=answer, at=now(),
+            )  # fmt: skip
+
+    post_save.connect(agent_answers, sender=Command)
+    try:
+        result = holdfast("rank", "debug", "tiny", "1", "0")
+    finally:
+        post_save.disconnect(agent_answers, sender=Command)
+    assert (result.code, result.out) == (Exit.OK, "one\n[31mtwo\n")
+    assert "1.1/0: kernel" in result.err
+
+
+def test_a_look_that_the_agent_refuses_or_never_answers_says_so(world: World, holdfast: Run) -> None:
+    result = holdfast("rank", "debug", "tiny", "1", "0", "ping", "--wait", "0.3")
+    assert result.code == Exit.TIMEOUT
+    Command.objects.filter(kind="collect_stacks").update(state="failed", detail="no such rank lives here")
+    busy = holdfast("rank", "debug", "tiny", "1", "7")
+    assert (busy.code, "has no rank 7" in busy.err) == (Exit.NOT_FOUND, True)
+
+
+def test_a_rank_is_broken_by_name_of_the_fault(world: World, holdfast: Run) -> None:
+    result = holdfast("rank", "fault", "tiny", "1", "0", "gil-lock", "--value", "3")
+    assert result.code == Exit.OK, result.err
+    command = Command.objects.get(kind="inject_rank_fault")
+    assert (command.body["fault"], command.body["value"]) == ("gil_lock", 3.0)
+    assert holdfast("rank", "fault", "tiny", "1", "0", "meteor").code == Exit.USAGE
 
 
 @pytest.mark.parametrize(

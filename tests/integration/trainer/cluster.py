@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -80,7 +81,8 @@ class Cluster:
         self.on_host: Callable[[FromHost], None] | None = None
         self._flushes: dict[Key, Flush] = {}
         self._connections: dict[Key, socket.socket] = {}
-        self._agent_path = folder / "agent.sock"
+        # Not under `folder`: the path of a unix socket may have 107 bytes.
+        self._agent_path = Path(tempfile.mkdtemp(prefix="hf-")) / "agent.sock"
         self.open_agent()
         self.open_host()
 

@@ -178,7 +178,7 @@ def test_a_hung_rank_evicts_only_its_replica():
 
 def test_stacks_are_taken_before_a_hung_replica_is_stopped():
     kinds = [type(step) for step in only(running(signals=(overdue(),)), RULE).actions]
-    assert kinds.index(GatherStacks) < kinds.index(StopReplica)
+    assert kinds.index(GatherStacks) < kinds.index(AnnounceView) < kinds.index(StopReplica)
 
 
 def test_a_replica_that_waits_for_others_is_no_culprit():

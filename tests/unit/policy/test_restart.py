@@ -17,6 +17,7 @@ from .builders import (
     checkpoint,
     decisions,
     flush,
+    install_of,
     job,
     node,
     only,
@@ -183,3 +184,11 @@ def test_nothing_restarts_a_job_that_is_done():
 def test_silence_during_blindness_restarts_nothing():
     silent = tuple(signal("node_silent", i + 1, node_id=f"n{i}", seen_s=NOW_S - 60.0) for i in range(3))
     assert decisions(running(blind=True, signals=silent), rule=RULE) == ()
+
+
+def test_the_last_replica_is_looked_at_before_its_hang_restarts_the_job():
+    stuck = signal("rank_overdue", replica=0, incarnation=1, rank=1, value=30.0, threshold=5.0)
+    view = view_of((0, 1, CONTRIBUTOR))
+    alone = running(replicas=(replica(0),), view=view, install=install_of(view), signals=(stuck,))
+    kinds = [type(step).__name__ for step in only(alone, RULE).actions]
+    assert kinds.index("GatherStacks") < kinds.index("EndAttempt")

@@ -71,6 +71,9 @@ SEEDED: list[tuple[str, object, str]] = [
     ("/spec/resiliency", {"timeouts": {"step_s": 1.0}}, "/spec/resiliency/timeouts/step_s"),
     ("/spec/resiliency", {"budget": {"max_restarts": 1}}, "/spec/resiliency/budget/restarts_per_window"),
     ("/spec/resiliency", {"mode": "yolo"}, "/spec/resiliency/mode"),
+    ("/spec/resiliency", {"faults": {"kind": "rank_killed"}}, "/spec/resiliency/faults/kind"),
+    ("/spec/resiliency", {"faults": {"kind": "meteor"}, "allow_faults": True}, "/spec/resiliency/faults/kind"),
+    ("/spec/resiliency", {"allow_faults": True, "faults": {"times": 0}}, "/spec/resiliency/faults/times"),
     ("/spec/scheduling", {"priority": 1001}, "/spec/scheduling/priority"),
     ("/spec/scheduling", "urgent", "/spec/scheduling"),
     ("/spec/env/BAD", "line\nbreak", "/spec/env/BAD"),
@@ -196,3 +199,29 @@ def test_never_raises_when_known_sections_hold_anything(spec: dict[str, object])
 def test_the_list_of_faults_is_bounded() -> None:
     document = broken(("/spec/env", {f"{i} x": i for i in range(128)}), *((f"/spec/k{i}", 1) for i in range(500)))
     assert len(lint(document).faults) <= 200
+
+
+@pytest.mark.parametrize("kind", ["rank_killed", "communication", "random"])
+def test_a_job_that_allows_faults_may_schedule_them(kind: str) -> None:
+    faults = {"allow_faults": True, "faults": {"kind": kind, "delay_s": 5, "rank": -1, "times": 2}}
+    assert pointers(broken(("/spec/resiliency", faults))) == []
+
+
+def test_a_program_of_the_jobs_own_is_reached_by_signals_alone() -> None:
+    def with_kind(kind: str) -> list[str]:
+        faults = {"allow_faults": True, "faults": {"kind": kind}}
+        return pointers(broken(("/spec/resiliency", faults), ("/spec/entrypoint", ["python", "train.py"])))
+
+    assert with_kind("nan") == ["/spec/resiliency/faults/kind"]
+    assert with_kind("rank_hung") == with_kind("random") == []
+
+
+def test_a_fault_for_a_rank_the_job_does_not_have_is_refused() -> None:
+    faults = {"allow_faults": True, "faults": {"kind": "nan", "rank": 8}}
+    assert pointers(broken(("/spec/resiliency", faults))) == ["/spec/resiliency/faults/rank"]
+
+
+def test_one_replica_has_nobody_to_be_cut_off_from() -> None:
+    alone = (("/spec/resources/nodes", 1), ("/spec/parallelism/dp", 1), ("/spec/resources/spares/gpus", 0))
+    faults = {"allow_faults": True, "faults": {"kind": "communication"}}
+    assert pointers(broken(("/spec/resiliency", faults), *alone)) == ["/spec/resiliency/faults/kind"]

@@ -1,0 +1,81 @@
+"""The agent's end of a rank's debug door: one bounded question over its unix socket.
+
+The door is torch's worker server (`trainer.control.door`); it speaks HTTP/1.1 on a unix
+socket in the agent's private directory and is never proxied anywhere but here. Blocking:
+call it in a thread.
+"""
+
+import os
+import socket
+from pathlib import Path
+
+FOLDER = "doors"
+MAX_ANSWER_BYTES = 8 * 1024 * 1024
+_READ_BYTES = 65536
+
+
+class DoorError(Exception):
+    """There was no (whole) answer; the text says why, for people."""
+
+
+def prepare(state_dir: Path) -> Path:
+    """The directory of the doors, for this user alone; those of dead processes are removed."""
+    folder = state_dir / FOLDER
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    for path in folder.iterdir():
+        if not Path(f"/proc/{path.stem}").exists():
+            path.unlink(missing_ok=True)
+    return folder
+
+
+def ask(folder: Path, pid: int, handler: str, *, timeout_s: float) -> bytes:
+    """The body of the handler's answer. Raises DoorError."""
+    request = f"POST /handler/{handler} HTTP/1.1\r\nHost: rank\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(timeout_s)
+            _connect(connection, folder, f"{pid}.sock")
+            connection.sendall(request.encode())
+            return _body(_read_all(connection))
+    except FileNotFoundError as error:
+        raise DoorError("the rank has no debug door (a program without the trainer's hooks, or not yet up)") from error
+    except TimeoutError as error:
+        raise DoorError(f"no answer within {timeout_s:g} s") from error
+    except OSError as error:
+        raise DoorError(f"its debug door is closed: {error}") from error
+
+
+def groups(folder: Path, pid: int) -> bytes:
+    """What the rank wrote down of its process groups; empty when it has not."""
+    try:
+        with open(folder / f"{pid}.json", "rb") as file:
+            return file.read(MAX_ANSWER_BYTES)
+    except OSError:
+        return b""
+
+
+def _connect(connection: socket.socket, folder: Path, name: str) -> None:
+    """By way of the open directory: a socket's own path may have 107 bytes at most."""
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        connection.connect(f"/proc/self/fd/{directory}/{name}")
+    finally:
+        os.close(directory)
+
+
+def _read_all(connection: socket.socket) -> bytes:
+    data = bytearray()
+    while chunk := connection.recv(_READ_BYTES):
+        data += chunk
+        if len(data) > MAX_ANSWER_BYTES:
+            raise DoorError(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
+    return bytes(data)
+
+
+def _body(answer: bytes) -> bytes:
+    head, found, body = answer.partition(b"\r\n\r\n")
+    status = head.split(b" ", 2)[1:2]
+    if not found or status != [b"200"]:
+        raise DoorError(f"it refused: {(body or answer)[:200].decode('utf-8', 'replace')}")
+    return body

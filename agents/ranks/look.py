@@ -1,0 +1,129 @@
+"""Looks at one rank from outside: stacks, ping, Flight Recorder, wait counters, profile.
+
+Nothing here waits for the rank's training thread. What the debug door answers comes from
+C++ threads and works on a rank that is blocked or whose interpreter is locked; stacks fall
+back on the kernel; only a profile needs the interpreter. A stopped process answers nothing,
+and then the text says so. Blocking: call it in a thread.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from agents.core.effects import TakeStacks
+from agents.core.events import StacksTaken
+from agents.core.limits import MAX_STACK_CHARS
+from agents.core.state import Identity
+from agents.ranks import door
+from agents.ranks.identity import is_alive, read_stat
+from agents.ranks.logs import printable
+from agents.ranks.stacks import take_stacks
+from controlplane.protocol.errors import ProtocolError
+from controlplane.protocol.flight import encode_dump, repair
+from controlplane.protocol.looks import MAX_PROFILE_S, NOT_GOT
+
+ANSWER_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """Whom to look at. `rank` is its index inside its replica."""
+
+    rank: int
+    identity: Identity
+    log_path: Path
+    doors: Path
+    duration_s: float = 0.0
+
+
+def look(what: str, subject: Subject) -> tuple[str, str]:
+    """(text, method); method "none" when it could not be got, and the text says why."""
+    try:
+        return _LOOKS[what](subject)
+    except (door.DoorError, ProtocolError) as error:
+        return f"{what.replace('_', ' ')} could not be got: {error}{_why(subject)}", NOT_GOT
+
+
+def look_for(order: TakeStacks, log_path: Path, state_dir: Path) -> StacksTaken:
+    """Carry the effect out; its event."""
+    subject = Subject(
+        rank=order.ref.rank,
+        identity=order.identity,
+        log_path=log_path,
+        doors=state_dir / door.FOLDER,
+        duration_s=order.duration_s,
+    )
+    text, method = look(order.look, subject)
+    return StacksTaken(
+        now_s=time.monotonic(), ref=order.ref, command_id=order.command_id, text=text, method=method, look=order.look
+    )
+
+
+def _stacks(subject: Subject) -> tuple[str, str]:
+    return take_stacks(subject.identity, subject.log_path)
+
+
+def _ping(subject: Subject) -> tuple[str, str]:
+    began_s = time.monotonic()
+    answer = _ask(subject, "ping").decode("utf-8", "replace")
+    return f"{printable(answer)[:80]} after {(time.monotonic() - began_s) * 1000.0:.1f} ms", "door"
+
+
+def _flight_recorder(subject: Subject) -> tuple[str, str]:
+    dump = _ask(subject, "fr_trace_json")
+    repaired = repair(dump, subject.rank, door.groups(subject.doors, subject.identity.pid))
+    return encode_dump(repaired, MAX_STACK_CHARS), "door"
+
+
+def _wait_counters(subject: Subject) -> tuple[str, str]:
+    """One counter a line, the longest total first."""
+    try:
+        counters = json.loads(_ask(subject, "wait_counter_values"))
+        rows = sorted(((int(c["total_time_us"]), str(n), c) for n, c in counters.items()), key=lambda r: (-r[0], r[1]))
+        lines = [
+            f"{name}: {c['total_calls']} calls, {total_us / 1e6:.6f} s in all, "
+            f"{int(c['max_time_us']) / 1e6:.6f} s at most, {c['active_count']} waiting now"
+            for total_us, name, c in rows
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise door.DoorError(f"its counters make no sense: {error!r}") from error
+    return printable("\n".join(lines) or "nothing was counted yet"), "door"
+
+
+def _profile(subject: Subject) -> tuple[str, str]:
+    duration_s = min(max(subject.duration_s, 0.1), MAX_PROFILE_S)
+    handler = f"holdfast_profile?duration={duration_s:g}"
+    return printable(_ask(subject, handler, duration_s + ANSWER_TIMEOUT_S).decode("utf-8", "replace")), "sampling"
+
+
+def _ask(subject: Subject, handler: str, timeout_s: float = ANSWER_TIMEOUT_S) -> bytes:
+    if not is_alive(subject.identity):
+        raise door.DoorError("the process is gone")
+    if _is_stopped(subject):
+        raise door.DoorError("the process is stopped (SIGSTOP)")
+    return door.ask(subject.doors, subject.identity.pid, handler, timeout_s=timeout_s)
+
+
+def _is_stopped(subject: Subject) -> bool:
+    stat = read_stat(subject.identity.pid)
+    return stat is not None and stat.state in "Tt"
+
+
+def _why(subject: Subject) -> str:
+    """Does a thread that needs no interpreter still answer? Then the interpreter is locked."""
+    try:
+        _ask(subject, "ping", 0.5)
+    except door.DoorError:
+        return ""
+    return "; its C++ threads do answer, so its interpreter is locked or busy"
+
+
+_LOOKS: dict[str, Callable[[Subject], tuple[str, str]]] = {
+    "stacks": _stacks,
+    "ping": _ping,
+    "flight_recorder": _flight_recorder,
+    "wait_counters": _wait_counters,
+    "profile": _profile,
+}

@@ -1,0 +1,100 @@
+"""One rank of a job: a fault on purpose, a look at it, and what looks have found."""
+
+from typing import Annotated
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Query, Router
+from pydantic import Field
+
+from controlplane.access.models import Scope
+from controlplane.api import bodies, pages
+from controlplane.api.auth import needs, principal_of
+from controlplane.api.bodies import send
+from controlplane.api.edge import describe
+from controlplane.api.idempotency import Effect, once
+from controlplane.api.rank_orders import inject_fault, look_at
+from controlplane.jobs import selectors
+from controlplane.protocol import rest
+from controlplane.recovery import selectors as recovery
+from controlplane.recovery.present import look_view
+from controlplane.runtime.events import newest_seq
+
+router = Router(tags=["jobs"])
+
+
+class LookQuery(pages.Paging):
+    """Of one order only."""
+
+    command_id: Annotated[str | None, Field(max_length=32)] = None
+
+
+@router.post(
+    "/jobs/{rid:job_id}:fault",
+    summary="Break a rank on purpose",
+    auth=needs(Scope.OPERATE),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.FaultRank, errors=(404, 409, 415, 422)),
+)
+def fault(request: HttpRequest, job_id: str) -> HttpResponse:
+    """Only where the job's spec sets `resiliency.allow_faults`; elsewhere 409."""
+    body, principal = bodies.read(request, bodies.FaultRank), principal_of(request)
+
+    def effect() -> Effect:
+        command = inject_fault(
+            selectors.job(job_id),
+            body.replica,
+            body.rank,
+            fault=body.fault,
+            value=body.value,
+            actor=principal.name,
+            reason=body.reason,
+            request_id=_request_id(request),
+        )
+        detail = f"{body.fault} is on its way to rank {body.rank} of replica {body.replica}."
+        return Effect(data={"detail": detail, "command_ids": [command.id]})
+
+    return once(request, effect)
+
+
+@router.post(
+    "/jobs/{rid:job_id}:debug",
+    summary="Look at a rank",
+    auth=needs(Scope.OPERATE),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.DebugRank, errors=(404, 409, 415, 422)),
+)
+def debug(request: HttpRequest, job_id: str) -> HttpResponse:
+    """The answer comes to `/jobs/{job}/looks?command_id=`, also from a rank that hangs."""
+    body, principal = bodies.read(request, bodies.DebugRank), principal_of(request)
+
+    def effect() -> Effect:
+        command = look_at(
+            selectors.job(job_id),
+            body.replica,
+            body.rank,
+            look=body.look,
+            duration_s=body.duration_s,
+            actor=principal.name,
+            reason=body.reason,
+            request_id=_request_id(request),
+        )
+        detail = f"Its agent looks at rank {body.rank} of replica {body.replica}: {body.look}."
+        return Effect(data={"detail": detail, "command_ids": [command.id]})
+
+    return once(request, effect)
+
+
+@router.get(
+    "/jobs/{rid:job_id}/looks",
+    summary="What looks at ranks found",
+    auth=needs(Scope.READ),
+    openapi_extra=describe(list[rest.RankLook], errors=(404, 422)),
+)
+def looks(request: HttpRequest, job_id: str, query: Query[LookQuery]) -> HttpResponse:
+    """Newest first. Untrusted text of the job."""
+    seq = newest_seq()
+    rows = recovery.looks(selectors.job(job_id).id, command_id=query.command_id)
+    found, after = pages.page(rows, query, name="looks")
+    return send(pages.listing([look_view(row) for row in found], after, seq))
+
+
+def _request_id(request: HttpRequest) -> str:
+    return str(getattr(request, "request_id", ""))

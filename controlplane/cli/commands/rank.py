@@ -1,0 +1,72 @@
+"""holdfast rank ...: look at one rank, or break it on purpose."""
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from controlplane.cli import context
+from controlplane.cli.commands.job import Job, harmless
+from controlplane.cli.context import BY_HAND, Reason
+from controlplane.cli.exits import CliError, Exit
+
+app = typer.Typer(no_args_is_help=True, help="Look at one rank of a job, or break it on purpose.")
+
+POLL_S = 0.2
+ENDED = ("succeeded", "failed", "expired", "superseded")
+
+Replica = Annotated[int, typer.Argument(metavar="REPLICA", help="Replica slot.", min=0)]
+Rank = Annotated[int, typer.Argument(metavar="RANK", help="Rank inside the replica.", min=0)]
+
+
+@app.command()
+def debug(
+    job: Job,
+    replica: Replica,
+    rank: Rank,
+    look: Annotated[
+        str, typer.Argument(metavar="KIND", help="ping, stacks, flight_recorder, wait_counters or profile.")
+    ] = "stacks",
+    duration: Annotated[float | None, typer.Option(help="Seconds of a profile, at most 10.", min=0.1, max=10.0)] = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)] = 30.0,
+    reason: Reason = BY_HAND,
+) -> None:
+    """What a rank says about itself, also while it hangs."""
+    with context.client() as client:
+        order = client.jobs.debug(job, replica, rank, look.replace("-", "_"), reason, duration_s=duration)
+        found = _answer(client, job, order.command_ids[0], wait)
+    context.hint(f"{found.rank}: {found.method}")
+    print(harmless(found.text))
+
+
+@app.command()
+def fault(
+    job: Job,
+    replica: Replica,
+    rank: Rank,
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="As docs/faults.md lists them.")],
+    value: Annotated[float, typer.Option(help="Seconds, where the kind takes some.", min=0.0)] = 0.0,
+    reason: Reason = BY_HAND,
+) -> None:
+    """Break a rank on purpose; only where the job's spec allows faults."""
+    with context.client() as client:
+        print(client.jobs.fault(job, replica, rank, kind.replace("-", "_"), reason, value=value).detail)
+    context.next_commands("holdfast incident ls", f"holdfast job watch {job}")
+
+
+def _answer(client: Any, job: str, command_id: str, wait_s: float) -> Any:
+    """The look, once it is there. Raises CliError when the agent refuses or time runs out."""
+    until_s = time.monotonic() + wait_s
+    while time.monotonic() < until_s:
+        found = next(iter(client.jobs.looks(job, command_id=command_id)), None)
+        if found is not None:
+            return found
+        command = next((c for c in client.jobs.commands(job) if c.id == command_id), None)
+        if command is not None and command.state in ENDED[1:]:
+            raise CliError(f"the agent did not look: {command.detail or command.state}", code=Exit.CONFLICT)
+        time.sleep(POLL_S)
+    raise CliError(
+        f"no answer within {wait_s:g} s",
+        fix=f"is its node connected? The answer may still come: holdfast job events {job}",
+        code=Exit.TIMEOUT,
+    )

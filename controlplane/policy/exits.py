@@ -1,0 +1,64 @@
+"""What the end of a rank means: its exit code or signal, in words and as a cause.
+
+The codes are the trainer's (`trainer.exits`) and the field's: 16, 17 (S1.10) and 93 keep
+the meaning they have elsewhere. A negative code is the signal that ended the process.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from controlplane.policy.snapshot import SignalFact
+
+EXIT_DISAMBIGUATE = 16
+EXIT_FAILED_VALIDATION = 17
+EXIT_PEER_LOST = 71
+EXIT_DO_NOT_REQUEUE = 93
+
+
+class Ending(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`cause` is stable and for machines, `words` complete "rank 1 ended with code 70: ..."."""
+
+    cause: str
+    words: str
+
+
+ENDINGS: dict[int, Ending] = {
+    0: Ending("left", "it left before the training was over"),
+    9: Ending("evicted", "it was told that it is no member any more"),
+    14: Ending("left", "it left on order without saving"),
+    15: Ending("left", "it left on order"),
+    EXIT_DISAMBIGUATE: Ending("numerics", "a gradient computed there is not finite; the step is run elsewhere"),
+    EXIT_FAILED_VALIDATION: Ending("failed_validation", "its results failed validation on a second run"),
+    70: Ending("exception", "an exception ended it; the traceback is in its log"),
+    EXIT_PEER_LOST: Ending("peer_lost", "it lost another rank of its replica and is not the culprit"),
+    74: Ending("resume_failed", "the checkpoint to resume from could not be loaded"),
+    75: Ending("temporary", "it could not set up or catch up; a fresh start may"),
+    EXIT_DO_NOT_REQUEUE: Ending("do_not_requeue", "the job's configuration is wrong and a restart cannot help"),
+    -4: Ending("illegal_instruction", "SIGILL: an illegal instruction in native code"),
+    -6: Ending("abort", "SIGABRT: its ranks disagree on a collective's size or type, or native code gave up"),
+    -7: Ending("bus_error", "SIGBUS: a bus error, often shared memory that ran full"),
+    -8: Ending("arithmetic", "SIGFPE: an arithmetic fault in native code"),
+    -9: Ending("killed", "SIGKILL: killed from outside, by a person or for want of memory"),
+    -11: Ending("segfault", "SIGSEGV: a segmentation fault in native code"),
+    -15: Ending("terminated", "SIGTERM: ended from outside"),
+}
+_UNKNOWN = Ending("unknown", "the code has no meaning known here")
+_UNKNOWN_SIGNAL = Ending("signal", "a signal ended it")
+
+
+def ending(code: int) -> Ending:
+    """Of an exit code, or of a signal as its negative."""
+    return ENDINGS.get(code, _UNKNOWN_SIGNAL if code < 0 else _UNKNOWN)
+
+
+def explain(code: int) -> str:
+    """`ended with code 70: ...` or `ended by signal 11: ...`."""
+    how = f"by signal {-code}" if code < 0 else f"with code {code}"
+    return f"ended {how}: {ending(code).words}"
+
+
+def culprit(exits: Iterable[SignalFact]) -> SignalFact | None:
+    """The exit that explains the others: the first one that was not itself a consequence
+    of a lost peer, or else the first one."""
+    return min(exits, key=lambda s: (int(s.value) == EXIT_PEER_LOST, s.seen_s, s.id), default=None)

@@ -1,0 +1,120 @@
+"""Flight Recorder dumps, small and repaired: what a rank last asked of its groups.
+
+PyTorch records every collective of a rank, on gloo too, but gloo's dump has lost the
+groups (`pg_config` holds one nameless entry) and never moves an entry's state on. The
+trainer writes down its groups itself; `repair` puts them back, takes "retired" for
+completed, and drops groups nobody named (the outer ones, each built for one epoch).
+"""
+
+from typing import Any
+
+import msgspec
+
+from controlplane.protocol.errors import MalformedFrame
+
+COMPLETED, STARTED, SCHEDULED = "completed", "started", "scheduled"
+
+
+class FlightGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A process group: its name, what it is for, and its ranks inside the replica."""
+
+    name: str
+    desc: str
+    ranks: tuple[int, ...]
+
+
+class FlightEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """One operation of one rank. `number` counts a group's collectives from 1 (its
+    point-to-point operations apart, `p2p`); sizes are shapes in elements; `state`:
+    scheduled, started or completed."""
+
+    group: str
+    number: int
+    operation: str
+    input_sizes: tuple[tuple[int, ...], ...]
+    output_sizes: tuple[tuple[int, ...], ...]
+    input_dtypes: tuple[str, ...]
+    output_dtypes: tuple[str, ...]
+    state: str
+    p2p: bool = False
+
+
+class FlightDump(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The newest operations of one rank (index inside its replica), oldest first."""
+
+    rank: int
+    groups: tuple[FlightGroup, ...]
+    entries: tuple[FlightEntry, ...]
+
+
+class _Raw(msgspec.Struct, frozen=True):
+    """An entry as torch writes it (version 2.10); fields not named here are ignored."""
+
+    process_group: tuple[str, str]
+    collective_seq_id: int
+    p2p_seq_id: int
+    profiling_name: str
+    state: str
+    retired: bool
+    is_p2p: bool
+    input_sizes: tuple[tuple[int, ...], ...] = ()
+    output_sizes: tuple[tuple[int, ...], ...] = ()
+    input_dtypes: tuple[str, ...] = ()
+    output_dtypes: tuple[str, ...] = ()
+
+
+class _RawDump(msgspec.Struct, frozen=True):
+    entries: tuple[_Raw, ...]
+    pg_config: dict[str, Any] = {}
+
+
+_raw = msgspec.json.Decoder(_RawDump)
+_groups = msgspec.json.Decoder(tuple[FlightGroup, ...])
+_dump = msgspec.json.Decoder(FlightDump)
+_json = msgspec.json.Encoder().encode
+
+
+def repair(dump: bytes, rank: int, groups: bytes) -> FlightDump:
+    """Torch's JSON and the trainer's groups (a JSON list of FlightGroup; empty when it has
+    not written any) as one. Raises MalformedFrame."""
+    try:
+        raw = _raw.decode(dump)
+        known = _groups.decode(groups) if groups else ()
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedFrame(f"Flight Recorder of rank {rank}: {error}") from error
+    names = {group.name for group in known}
+    entries = tuple(_entry(entry) for entry in raw.entries if entry.process_group[0] in names)
+    return FlightDump(rank, known, entries)
+
+
+def encode_dump(dump: FlightDump, max_chars: int) -> str:
+    """JSON of at most `max_chars`: the oldest entries make room."""
+    entries = dump.entries
+    while True:
+        text = _json(FlightDump(dump.rank, dump.groups, entries)).decode()
+        if len(text) <= max_chars or not entries:
+            return text if len(text) <= max_chars else ""
+        entries = entries[(len(entries) + 1) // 2 :] if len(text) > 2 * max_chars else entries[len(entries) // 8 + 1 :]
+
+
+def decode_dump(text: str) -> FlightDump:
+    """The reverse, on a text from a node. Raises MalformedFrame."""
+    try:
+        return _dump.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedFrame(f"Flight Recorder: {error}") from error
+
+
+def _entry(raw: _Raw) -> FlightEntry:
+    """A retired operation is over; gloo leaves its state at "scheduled" all the same."""
+    return FlightEntry(
+        group=raw.process_group[0],
+        number=raw.p2p_seq_id if raw.is_p2p else raw.collective_seq_id,
+        operation=raw.profiling_name.partition(":")[2] or raw.profiling_name,
+        input_sizes=raw.input_sizes,
+        output_sizes=raw.output_sizes,
+        input_dtypes=raw.input_dtypes,
+        output_dtypes=raw.output_dtypes,
+        state=COMPLETED if raw.retired else raw.state,
+        p2p=raw.is_p2p,
+    )

@@ -1,0 +1,117 @@
+"""What looks at ranks found, kept as rows, and what the Flight Recorders among them say.
+
+Looks arrive one by one from agents (`facts`). Those ordered by a decision belong to its
+incident; there the dumps of one replica are read together again with each that arrives,
+so that the finding is never older than what is known.
+"""
+
+from datetime import datetime
+
+import msgspec
+
+from controlplane.dispatch.models import Command
+from controlplane.jobs.models import Rank, Replica
+from controlplane.policy.flight import FlightFinding, analyse
+from controlplane.protocol.errors import MalformedFrame
+from controlplane.protocol.flight import FlightDump, decode_dump
+from controlplane.protocol.frames import StacksCollected
+from controlplane.protocol.looks import FLIGHT_RECORDER, NOT_GOT
+from controlplane.protocol.states import IncidentState
+from controlplane.recovery.models import Decision, Incident, RankLook
+from controlplane.runtime import events
+from controlplane.runtime.clock import iso
+from controlplane.runtime.ids import new_id
+
+TEXT_MAX = 60_000
+MAX_LOOKS_PER_JOB = 256
+
+
+def keep(rank: Rank, body: StacksCollected, *, at: datetime) -> None:
+    """Store one look; a Flight Recorder of an incident may complete a finding."""
+    replica, job_id = rank.replica, body.ref.job_id
+    incident = _incident_of(job_id, body.command_id)
+    look, method = body.look[:24], body.method[:80]
+    RankLook.objects.create(
+        id=new_id("look"),
+        job_id=job_id,
+        incident=incident,
+        command_id=body.command_id[:32],
+        replica=replica.index,
+        incarnation=replica.incarnation,
+        rank=rank.rank,
+        look=look,
+        method=method,
+        text=body.text[:TEXT_MAX],
+        at=at,
+    )
+    _forget_old(job_id)
+    how = f"could not be got: {body.text[:200]}" if method == NOT_GOT else f"got by {method}"
+    events.publish(
+        "rank.looked",
+        f"{look.replace('_', ' ').capitalize()} of rank {rank.rank} of replica {replica.index}: {how}.",
+        job_id=job_id,
+        node_id=rank.node_id,
+        data={"incident_id": incident.id if incident else None, "command_id": body.command_id[:32]},
+    )
+    if incident is not None and look == FLIGHT_RECORDER:
+        _find(incident, replica, at)
+
+
+def _incident_of(job_id: str, command_id: str) -> Incident | None:
+    """The incident whose decision ordered the look; a person's look joins what is open."""
+    decision_id = Command.objects.filter(pk=command_id).values_list("decision_id", flat=True).first()
+    if decision_id:
+        decided = Decision.objects.filter(pk=decision_id).select_related("incident").first()
+        return decided.incident if decided else None
+    return Incident.objects.filter(job_id=job_id).exclude(state=IncidentState.RESOLVED).first()
+
+
+def _forget_old(job_id: str) -> None:
+    """The newest MAX_LOOKS_PER_JOB stay."""
+    old = RankLook.objects.filter(job_id=job_id).order_by("-at", "-id").values_list("id", flat=True)
+    RankLook.objects.filter(id__in=list(old[MAX_LOOKS_PER_JOB : MAX_LOOKS_PER_JOB * 2])).delete()
+
+
+def _find(incident: Incident, replica: Replica, at: datetime) -> None:
+    rows = RankLook.objects.filter(
+        incident=incident, replica=replica.index, incarnation=replica.incarnation, look=FLIGHT_RECORDER
+    )
+    newest = {row.rank: row for row in rows.order_by("at", "id")}
+    ranks = tuple(sorted(replica.ranks.values_list("rank", flat=True)))
+    finding = analyse(tuple(filter(None, map(_dump, newest.values()))), ranks)
+    entry = {
+        "replica": replica.index,
+        "incarnation": replica.incarnation,
+        "at": iso(at),
+        **msgspec.to_builtins(finding),
+    }
+    others = [f for f in incident.findings if (f["replica"], f["incarnation"]) != _tag(replica)]
+    Incident.objects.filter(pk=incident.pk).update(findings=[*others, entry])
+    if set(newest) == set(ranks):
+        _tell(incident, replica, finding)
+
+
+def _tell(incident: Incident, replica: Replica, finding: FlightFinding) -> None:
+    """Once, when every rank has answered or said why it cannot."""
+    events.publish(
+        "incident.finding",
+        f"Flight Recorders of replica {replica.index}: {finding.sentence}",
+        job_id=incident.job_id or "",
+        data={"incident_id": incident.id, "state": str(finding.state), "culprits": list(finding.culprits)},
+    )
+
+
+def _dump(row: RankLook) -> FlightDump | None:
+    """None: it could not be got, or makes no sense; either way it is missing."""
+    if row.method == NOT_GOT:
+        return None
+    try:
+        dump = decode_dump(row.text)
+    except MalformedFrame:
+        return None
+    # The row says whose it is; the text is untrusted.
+    return msgspec.structs.replace(dump, rank=row.rank)
+
+
+def _tag(replica: Replica) -> tuple[int, int]:
+    return (replica.index, replica.incarnation)

@@ -1,0 +1,106 @@
+"""Orders about one rank: who may give them, what is refused, what they leave behind."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.access.models import AuditEntry
+from controlplane.dispatch.models import Command
+from controlplane.jobs.models import Job
+from controlplane.recovery.models import RankLook
+from controlplane.runtime.clock import now
+from tests.integration.api.conftest import SPEC, make_node
+from tests.integration.api.world import running_job
+
+pytestmark = pytest.mark.django_db
+FAULT = {"replica": 1, "rank": 0, "fault": "segfault", "reason": "rehearsal"}
+DEBUG = {"replica": 1, "rank": 0, "look": "flight_recorder", "reason": "it hangs"}
+
+
+def world(*, allow_faults: bool = True) -> Job:
+    """Two replicas of two ranks that train."""
+    spec = SPEC | {"spec": SPEC["spec"] | {"resiliency": {"allow_faults": allow_faults}}}
+    return running_job([make_node("node-1"), make_node("node-2")], spec)
+
+
+def test_a_fault_is_ordered_and_audited(caller: Any) -> None:
+    job = world()
+    answer = caller("operate").post(f"/jobs/{job.id}:fault", FAULT)
+    assert answer.status_code == 202, answer.content
+    command = Command.objects.get(kind="inject_rank_fault")
+    assert answer.json()["command_ids"] == [command.id]
+    assert {k: command.body[k] for k in ("replica", "incarnation", "rank", "fault")} == {
+        "replica": 1, "incarnation": 1, "rank": 0, "fault": "segfault",
+    }  # fmt: skip
+    assert command.node.name == "node-2"
+    entry = AuditEntry.objects.get(action="job.fault")
+    assert (entry.subject, entry.reason, entry.data["fault"]) == (job.id, "rehearsal", "segfault")
+
+
+def test_a_job_that_allows_no_faults_is_not_broken(caller: Any) -> None:
+    job = world(allow_faults=False)
+    answer = caller("operate").post(f"/jobs/{job.id}:fault", FAULT)
+    assert answer.status_code == 409
+    assert "allow_faults set to true" in answer.json()["detail"]
+    assert not Command.objects.filter(kind="inject_rank_fault").exists()
+    assert not AuditEntry.objects.filter(action="job.fault").exists()
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "change", "status", "words"),
+    [
+        ("fault", FAULT, {"fault": "meteor"}, 422, "use abort, communication"),
+        ("fault", FAULT, {"rank": 9}, 404, "has no rank 9"),
+        ("fault", FAULT, {"replica": 9}, 404, "has no replica 9"),
+        ("fault", FAULT, {"value": -1}, 422, "value"),
+        ("debug", DEBUG, {"look": "soul"}, 422, "use ping, stacks"),
+        ("debug", DEBUG, {"duration_s": 60}, 422, "duration_s"),
+        ("debug", DEBUG, {"reason": ""}, 422, "reason"),
+    ],
+)
+def test_a_wrong_order_is_refused_with_words(
+    caller: Any, verb: str, body: dict[str, Any], change: dict[str, Any], status: int, words: str
+) -> None:
+    job = world()
+    answer = caller("operate").post(f"/jobs/{job.id}:{verb}", body | change)
+    assert answer.status_code == status
+    assert words in answer.content.decode()
+
+
+def test_a_rank_is_looked_at_once_at_a_time(caller: Any) -> None:
+    job, operator = world(), caller("operate")
+    first = operator.post(f"/jobs/{job.id}:debug", DEBUG | {"look": "profile"})
+    assert first.status_code == 202
+    command = Command.objects.get(kind="collect_stacks")
+    assert (command.body["look"], command.body["rank"], command.body["duration_s"]) == ("profile", 0, 2.0)
+    assert AuditEntry.objects.get(action="job.debug").data == {"replica": 1, "rank": 0, "look": "profile"}
+    again = operator.post(f"/jobs/{job.id}:debug", DEBUG)
+    assert again.status_code == 409
+    assert "being looked at already" in again.json()["detail"]
+    assert operator.post(f"/jobs/{job.id}:debug", DEBUG | {"rank": 1}).status_code == 202
+    Command.objects.update(state="succeeded")
+    assert operator.post(f"/jobs/{job.id}:debug", DEBUG).status_code == 202
+
+
+def test_a_rank_that_is_gone_is_neither_broken_nor_looked_at(caller: Any) -> None:
+    job = world()
+    job.attempts.get().replica_rows.get(index=1).ranks.update(released_at=now())
+    for verb, body in (("fault", FAULT), ("debug", DEBUG)):
+        answer = caller("operate").post(f"/jobs/{job.id}:{verb}", body)
+        assert (answer.status_code, "does not run" in answer.json()["detail"]) == (409, True)
+
+
+def test_what_was_found_is_listed_newest_first_and_by_order(caller: Any) -> None:
+    job = world()
+    for number, text in enumerate(('{"rank":0,"groups":[["0"]]}', "pong after 0.2 ms")):
+        RankLook.objects.create(
+            id=f"look_{number}", job=job, command_id=f"cmd_{number}", replica=1, incarnation=1, rank=0,
+            look=("flight_recorder", "ping")[number], method="door", text=text, at=now(),
+        )  # fmt: skip
+    items = caller("read").get(f"/jobs/{job.id}/looks").json()["items"]
+    assert [(item["look"], item["rank"], item["method"]) for item in items] == [
+        ("ping", "1.1/0", "ping, door"),
+        ("flight_recorder", "1.1/0", "flight recorder, door"),
+    ]
+    one = caller("read").get(f"/jobs/{job.id}/looks?command_id=cmd_1").json()["items"]
+    assert [item["text"] for item in one] == ["pong after 0.2 ms"]

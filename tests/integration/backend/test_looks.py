@@ -1,0 +1,162 @@
+"""Looks at ranks become rows and findings; a job's own faults are ordered once each."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from controlplane.access.models import AuditEntry
+from controlplane.dispatch.models import Command
+from controlplane.jobs.models import Job, Rank
+from controlplane.protocol import frames
+from controlplane.protocol.rank import CaughtUp
+from controlplane.protocol.rest import IncidentDetail
+from controlplane.protocol.spec import FaultSchedule, Resiliency
+from controlplane.protocol.states import Phase, Section
+from controlplane.recovery import selectors
+from controlplane.recovery.models import Decision, Incident, RankLook
+from controlplane.recovery.reconcile import reconcile_job
+from tests.integration.backend.builders import (
+    Fleet,
+    commit_step,
+    flush_all,
+    install_all,
+    join_all,
+    live_ranks,
+    make_fleet,
+    ref_of,
+    run_job,
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+TRACES = Path(__file__).parents[2] / "unit" / "policy" / "traces"
+
+
+@pytest.fixture(autouse=True)
+def _our_own_side_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no sentinel here to say so, and a blind control plane believes no hang."""
+    monkeypatch.setattr("controlplane.recovery.sight.is_blind", lambda: False)
+
+
+def hang(fleet: Fleet, job: Job, replica: int) -> tuple[Command, list[Rank]]:
+    """One rank of the replica is overdue; the order to look at it, and the replica's ranks."""
+    ranks = [row for row in live_ranks(job) if row.replica.index == replica]
+    overdue = frames.RankOverdue(ref_of(ranks[1]), Section.STEP, Phase.COMPUTE, 2, 30.0, 5.0, 0.3)
+    fleet.tell(ranks[1].node.name, overdue)
+    reconcile_job(job.id)
+    return Command.objects.get(job=job, kind="collect_stacks"), ranks
+
+
+def dump(case: str, rank: int) -> str:
+    """A recorded trace of this rank."""
+    return json.dumps(json.loads((TRACES / f"{case}.json").read_text())[rank])
+
+
+def look(rank: Rank, command: Command, what: str, text: str, method: str = "door") -> frames.StacksCollected:
+    return frames.StacksCollected(ref_of(rank), text, method, command.id, what)
+
+
+def test_a_hang_is_looked_at_before_the_view_leaves_it_out() -> None:
+    fleet = make_fleet()
+    command, _ = hang(fleet, run_job(fleet), 1)
+    assert command.body["look"] == "hang"
+    here = Command.objects.filter(node=command.node, decision_id=command.decision_id).order_by("id")
+    assert list(here.values_list("kind", flat=True)) == ["collect_stacks", "deliver_view", "stop_ranks"]
+
+
+def test_the_recorders_of_a_hung_replica_name_the_culprit_on_its_incident() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    command, ranks = hang(fleet, job, 1)
+    name = ranks[0].node.name
+    fleet.tell(name, look(ranks[0], command, "flight_recorder", dump("pair", 0)))
+    assert Incident.objects.get(job=job).findings[0]["state"] == "UNDECIDED"
+    fleet.tell(name, look(ranks[1], command, "flight_recorder", dump("pair", 1)))
+    fleet.tell(name, look(ranks[1], command, "stacks", "engine.py line 1", "faulthandler"))
+    finding = Incident.objects.get(job=job).findings
+    assert [(f["replica"], f["state"], f["culprits"]) for f in finding] == [(1, "COLLECTIVE_STATE_MISMATCH", [1])]
+    detail = selectors.incident_detail(Incident.objects.get(job=job).id)
+    assert "rank 1 never joined all_reduce" in detail["stacks"][0]["text"]
+    assert any("never joined" in event["sentence"] for event in detail["events"])
+    assert {entry["look"] for entry in detail["stacks"]} == {"finding", "flight_recorder", "stacks"}
+    assert set(IncidentDetail.__struct_fields__) >= set(detail), "everything shown has a type"
+
+
+def test_a_missing_dump_leaves_the_finding_undecided_and_says_whose() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    command, ranks = hang(fleet, job, 1)
+    fleet.tell(
+        ranks[0].node.name,
+        look(ranks[0], command, "flight_recorder", dump("pair", 0)),
+        look(ranks[1], command, "flight_recorder", "the process is stopped (SIGSTOP)", "none"),
+    )
+    (finding,) = Incident.objects.get(job=job).findings
+    assert (finding["state"], finding["missing_dumps"], finding["culprits"]) == ("UNDECIDED", [1], [])
+
+
+def test_garbage_for_a_dump_is_a_missing_dump() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    command, ranks = hang(fleet, job, 1)
+    for rank, text in zip(ranks, ('{"rank": 0}', dump("pair", 1)), strict=True):
+        fleet.tell(rank.node.name, look(rank, command, "flight_recorder", text))
+    assert Incident.objects.get(job=job).findings[0]["missing_dumps"] == [0]
+
+
+def test_a_persons_look_is_kept_without_an_incident() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    rank = live_ranks(job)[0]
+    fleet.tell(rank.node.name, frames.StacksCollected(ref_of(rank), "pong", "door", "cmd_1", "ping"))
+    (row,) = selectors.looks(job.id, command_id="cmd_1")
+    assert (row.look, row.text, row.incident) == ("ping", "pong", None)
+
+
+def test_old_looks_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controlplane.recovery.looks.MAX_LOOKS_PER_JOB", 3)
+    fleet = make_fleet()
+    job = run_job(fleet)
+    rank = live_ranks(job)[0]
+    for number in range(5):
+        fleet.tell(rank.node.name, frames.StacksCollected(ref_of(rank), str(number), "door", "", "ping"))
+    assert sorted(RankLook.objects.values_list("text", flat=True)) == ["2", "3", "4"]
+
+
+def test_a_scheduled_fault_is_ordered_once_with_its_audit_and_the_next_when_it_is_due() -> None:
+    faults = FaultSchedule(kind="rank_killed", delay_s=0.1, rank=3, times=2)
+    fleet = make_fleet()
+    job = run_job(fleet, steps=4, resiliency=Resiliency(allow_faults=True, faults=faults))
+    for _ in range(3):
+        reconcile_job(job.id)
+    command = Command.objects.get(job=job, kind="inject_rank_fault")
+    assert {k: command.body[k] for k in ("fault", "replica", "rank")} == {"fault": "sigkill", "replica": 1, "rank": 1}
+    assert AuditEntry.objects.get(action="job.fault").actor == "schedule"
+    decision = Decision.objects.get(job=job, rule="rehearsal")
+    assert decision.sentence.startswith("Rehearsal 1 of 2: rank_killed for rank 1 of replica 1")
+    _die_and_come_back(fleet, job)
+    for step in range(4, 8):
+        commit_step(fleet, job, step)
+    for _ in range(3):
+        reconcile_job(job.id)
+    assert Command.objects.filter(job=job, kind="inject_rank_fault").count() == 2
+    assert Decision.objects.filter(job=job, rule="rehearsal").count() == 2
+
+
+def _die_and_come_back(fleet: Fleet, job: Job) -> None:
+    """The killed rank ends; its replica is replaced and contributes again."""
+    for row in [row for row in live_ranks(job) if row.replica.index == 1]:
+        fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, row.rank == 0))
+    reconcile_job(job.id)
+    flush_all(fleet, job, committed=4)
+    reconcile_job(job.id)
+    install_all(fleet, job)
+    join_all(fleet, job)
+    reconcile_job(job.id)
+    flush_all(fleet, job, committed=4)
+    reconcile_job(job.id)
+    install_all(fleet, job)
+    epoch = Job.objects.get(pk=job.pk).epoch
+    for row in [row for row in live_ranks(job) if row.replica.index == 1]:
+        fleet.tell(row.node.name, frames.RankSaid(ref_of(row), CaughtUp(epoch, 4, 0, 0.1, 10, 0)))
+    reconcile_job(job.id)

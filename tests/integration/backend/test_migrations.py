@@ -1,0 +1,29 @@
+"""Data that migrations move arrives whole."""
+
+import pytest
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+
+from controlplane.runtime.clock import iso, now
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_stacks_of_old_incidents_become_looks() -> None:
+    newest = MigrationExecutor(connection).loader.graph.leaf_nodes()
+    executor = MigrationExecutor(connection)
+    executor.migrate([("recovery", "0001_initial")])
+    try:
+        old = executor.loader.project_state([("recovery", "0001_initial"), ("jobs", "0002_step_ledger")]).apps
+        job = old.get_model("jobs", "Job").objects.create(id="job_1", name="old", spec={})
+        entry = {"rank": "2.3/1", "method": "kernel", "text": "stuck", "at": iso(now())}
+        old.get_model("recovery", "Incident").objects.create(
+            id="inc_1", job_id=job.id, title="old", opened_at=now(), stacks=[entry]
+        )
+    finally:
+        MigrationExecutor(connection).migrate(newest)
+    from controlplane.recovery.models import RankLook
+
+    row = RankLook.objects.get()
+    assert (row.replica, row.incarnation, row.rank, row.look, row.text) == (2, 3, 1, "stacks", "stuck")
+    assert row.incident_id == "inc_1"

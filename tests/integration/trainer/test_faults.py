@@ -1,0 +1,119 @@
+"""Each fault of S1.5 on real ranks: what is seen of it, and that the others train on."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from controlplane.protocol.rank import InjectFault, OuterError, RankProgress, StepReport, ViewInstalled
+from controlplane.protocol.spec import Parallelism, Training
+from tests.integration.trainer.cluster import Cluster
+
+pytestmark = pytest.mark.trainer
+Make = Callable[..., Cluster]
+SHORT = Training(steps=10, global_batch=4, step_delay_s=0.02)
+SILENT_S = 1.8  # the reporter speaks once a second
+
+
+def two_replicas(cluster: Make) -> Cluster:
+    """Of one rank each, and two steps on their way."""
+    run = cluster(parallelism=Parallelism(), training=SHORT)
+    run.start(0, 1)
+    run.wait_committed(2, 0, 1)
+    return run
+
+
+def assert_whole(run: Cluster) -> None:
+    """Every step committed, each sample in it once, replicas bit-equal."""
+    assert sorted(run.losses()) == list(range(run.config.training.steps))
+    assert all(sorted(ids) == list(range(4)) for ids in run.ledger().values())
+    assert all(len(hashes) == 1 for hashes in run.hashes().values())
+
+
+def last_word_s(run: Cluster, replica: int) -> float:
+    with run.changed:
+        return max(at_s for at_s, key, message in run.said if key[0] == replica and isinstance(message, RankProgress))
+
+
+@pytest.mark.parametrize(
+    ("fault", "number"), [("abort", signal.SIGABRT), ("segfault", signal.SIGSEGV), ("sigkill", signal.SIGKILL)]
+)
+def test_a_process_that_dies_names_its_signal_and_the_other_replica_finishes(
+    cluster: Make, fault: str, number: int
+) -> None:
+    run = two_replicas(cluster)
+    if fault == "sigkill":
+        run.signal(1, number)
+    else:
+        run.tell(1, InjectFault(fault))
+    run.wait_all_done()
+    assert (run.gone[(1, 1, 0)].signal, run.gone[(1, 1, 0)].exit_code) == (number, None)
+    assert run.gone[(0, 1, 0)].exit_code == 0
+    assert_whole(run)
+
+
+@pytest.mark.parametrize(("fault", "code"), [("exception", 70), ("nan", 16)])
+def test_a_computation_that_fails_names_its_exit_code(cluster: Make, fault: str, code: int) -> None:
+    run = two_replicas(cluster)
+    run.tell(1, InjectFault(fault))
+    run.wait_all_done()
+    assert run.gone[(1, 1, 0)].exit_code == code
+    assert_whole(run)
+
+
+@pytest.mark.parametrize("fault", ["sigstop", "gil_lock"])
+def test_a_frozen_rank_lives_says_nothing_and_is_left_out(cluster: Make, fault: str) -> None:
+    run = two_replicas(cluster)
+    if fault == "sigstop":
+        run.signal(1, signal.SIGSTOP)
+    else:
+        run.tell(1, InjectFault(fault))
+    run.wait(lambda: time.monotonic() - last_word_s(run, 1) > SILENT_S, "replica 1 is silent")
+    os.kill(run.pids[(1, 1, 0)], 0)
+    assert (1, 1, 0) not in run.gone
+    assert time.monotonic() - last_word_s(run, 0) < SILENT_S, "the one that waits for it still speaks"
+    run.drop(1, "overdue")
+    run.wait_gone((0, 1, 0))
+    run.signal(1, signal.SIGKILL)
+    run.wait_all_done()
+    assert_whole(run)
+
+
+def test_a_hung_computation_still_speaks(cluster: Make) -> None:
+    run = two_replicas(cluster)
+    run.tell(1, InjectFault("hang"))
+    run.wait(lambda: _age_of_phase_s(run, 1) > SILENT_S, "its phase grows old")
+    assert time.monotonic() - last_word_s(run, 1) < SILENT_S
+    run.drop(1, "overdue")
+    run.wait_gone((0, 1, 0))
+    assert_whole(run)
+
+
+def test_broken_connections_fail_the_exchange_with_nobody_dead(cluster: Make) -> None:
+    run = two_replicas(cluster)
+    run.tell(1, InjectFault("communication"))
+    run.wait(lambda: run.of(OuterError, 1), "the exchange fails at the cut rank")
+    run.wait(lambda: run.of(OuterError, 0), "and at its peer")
+    assert not run.gone
+    run.announce("the exchange failed")
+    run.wait_all_done()
+    assert {gone.exit_code for gone in run.gone.values()} == {0}
+    assert {message.epoch for message in run.of(ViewInstalled)} == {1, 2}
+    assert_whole(run)
+
+
+def test_a_slow_rank_costs_time_and_nothing_else(cluster: Make) -> None:
+    run = two_replicas(cluster)
+    at = run.committed(0)
+    run.tell(1, InjectFault("slow", 0.15))
+    run.wait_all_done()
+    slow = [report.step_time_s for report in run.of(StepReport, 0) if report.step > at + 1]
+    assert min(slow) >= 0.15
+    assert {gone.exit_code for gone in run.gone.values()} == {0}
+    assert_whole(run)
+
+
+def _age_of_phase_s(run: Cluster, replica: int) -> float:
+    return max(message.phase_age_s for message in run.of(RankProgress, replica)[-1:])

@@ -1,0 +1,72 @@
+"""Flight Recorder dumps: repaired, bounded, and refused when they make no sense."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.protocol.errors import MalformedFrame
+from controlplane.protocol.flight import FlightDump, FlightEntry, FlightGroup, decode_dump, encode_dump, repair
+
+GROUPS = json.dumps([{"name": "0", "desc": "tp", "ranks": [0, 1]}]).encode()
+RAW = {
+    "collective_seq_id": 1, "p2p_seq_id": 4, "is_p2p": False, "process_group": ["0", "tp"], "retired": True,
+    "profiling_name": "nccl:all_reduce", "state": "scheduled", "input_sizes": [[2, 3]], "output_sizes": [[2, 3]],
+    "input_dtypes": ["Float"], "output_dtypes": ["Float"], "frames": [{"name": "f"}], "time_created_ns": 1,
+}  # fmt: skip
+
+
+def dump_of(*entries: dict) -> bytes:
+    return json.dumps({"version": "2.10", "entries": list(entries), "pg_config": {"": {}}}).encode()
+
+
+def test_the_groups_come_back_and_a_retired_operation_is_completed() -> None:
+    dump = repair(dump_of(RAW, RAW | {"retired": False, "state": "started"}), 1, GROUPS)
+    assert dump.groups == (FlightGroup("0", "tp", (0, 1)),)
+    assert [entry.state for entry in dump.entries] == ["completed", "started"]
+    assert dump.entries[0].operation == "all_reduce"
+
+
+def test_point_to_point_operations_are_numbered_apart() -> None:
+    (entry,) = repair(dump_of(RAW | {"is_p2p": True}), 0, GROUPS).entries
+    assert (entry.number, entry.p2p) == (4, True)
+
+
+def test_groups_nobody_named_are_left_out() -> None:
+    assert repair(dump_of(RAW | {"process_group": ["", ""]}), 0, GROUPS).entries == ()
+    assert repair(dump_of(RAW), 0, b"") == FlightDump(0, (), ())
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b'{"entries": [{}]}', b"\xff", b'{"entries": 3}'])
+def test_nonsense_is_refused_with_the_rank_it_came_from(text: bytes) -> None:
+    with pytest.raises(MalformedFrame, match="Flight Recorder of rank 7"):
+        repair(text, 7, GROUPS)
+
+
+ENTRIES = st.builds(
+    FlightEntry,
+    group=st.just("0"),
+    number=st.integers(1, 10**6),
+    operation=st.text(max_size=30),
+    input_sizes=st.just(((8,),)),
+    output_sizes=st.just(()),
+    input_dtypes=st.just(("Float",)),
+    output_dtypes=st.just(()),
+    state=st.sampled_from(["scheduled", "started", "completed"]),
+    p2p=st.booleans(),
+)
+
+
+@given(st.lists(ENTRIES, max_size=60), st.integers(100, 4000))
+def test_a_dump_fits_and_keeps_the_newest(entries: list[FlightEntry], max_chars: int) -> None:
+    dump = FlightDump(1, (FlightGroup("0", "tp", (0, 1)),), tuple(entries))
+    text = encode_dump(dump, max_chars)
+    assert len(text) <= max_chars
+    kept = decode_dump(text).entries
+    assert kept == tuple(entries[len(entries) - len(kept) :])
+    assert len(kept) == len(entries) or len(text) > max_chars // 4 or len(entries) < 8
+
+
+def test_groups_that_do_not_fit_leave_nothing_to_send() -> None:
+    assert encode_dump(FlightDump(0, (FlightGroup("0", "x" * 300, (0,)),), ()), 100) == ""
