@@ -7,16 +7,14 @@ these; code that a rank calls may read them all the same, and one that is left f
 older world would send it to a dead address. Every entry into a world writes them anew.
 """
 
-import os
 import signal
-import socket
 import threading
 from collections.abc import Mapping, MutableMapping
-from pathlib import Path
 
 import torch
 
 from trainer import device
+from trainer.replica.sockets import connections, shut_down
 from trainer.workloads.pool import WAKE
 
 STALE = (
@@ -64,17 +62,7 @@ def hang_up() -> int:
     """Shut every TCP connection of this process, returns how many. For a world that has lost
     a rank: some gloo groups outlive their last reference (torch 2.13) with their sockets
     open, and a peer further round the ring would wait for them until its timeout."""
-    shut = 0
-    for entry in list(Path("/proc/self/fd").iterdir()):
-        try:
-            with socket.socket(fileno=os.dup(int(entry.name))) as connection:
-                is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6)
-                if is_tcp and not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    connection.shutdown(socket.SHUT_RDWR)
-                    shut += 1
-        except OSError:
-            continue  # No socket, or one that is closed already.
-    return shut
+    return sum(shut_down(descriptor, name) for descriptor, name in connections().items())
 
 
 def hang_up_when_woken() -> None:
