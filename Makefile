@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 SEED ?= 7
 
-.PHONY: demo test test-fast test-scenes test-postgres test-e2e check format simulate bundle generated bench clean
+.PHONY: demo demo-ppo test test-fast test-scenes test-postgres test-e2e check format simulate bundle generated bench clean
 
 $(READY): requirements/lock.txt requirements/trainer.txt
 	$(PYTHON) -m venv $(VENV)
@@ -17,6 +17,10 @@ $(READY): requirements/lock.txt requirements/trainer.txt
 
 demo: $(READY)
 	$(PY) -m controlplane.demo
+
+# An actor and a critic lose a replica and go on with the same numbers; no control plane.
+demo-ppo: $(READY)
+	$(PY) -m trainer.workloads.ppo --demo
 
 # Everything a release needs.
 test: $(READY)

@@ -68,11 +68,11 @@ def guarded(body: Callable[[], ExitCode]) -> None:
         code, reason = error.exit_code, str(error)
     except BaseException as error:  # The process ends here; the agent reports the code and the log's tail.
         traceback.print_exc()
-        code, reason = ExitCode.INNER_PEER_LOST if _is_peer_loss(error) else ExitCode.INTERNAL, repr(error)
+        code, reason = ExitCode.INNER_PEER_LOST if is_peer_loss(error) else ExitCode.INTERNAL, repr(error)
     leave(code, reason)
 
 
-def _is_peer_loss(error: BaseException) -> bool:
+def is_peer_loss(error: BaseException) -> bool:
     """Inside Megatron's schedule a lost peer is a bare RuntimeError that names its transport."""
     return isinstance(error, RuntimeError) and any(name in str(error) for name in TRANSPORTS)
 

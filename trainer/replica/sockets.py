@@ -1,7 +1,8 @@
 """The TCP connections of this process, by file descriptor.
 
-Only fault injection asks: a transport keeps its sockets to itself, so those that appear
-while a group is built are taken for the group's own. Linux only (/proc).
+Fault injection asks, and a rank whose world is lost: a transport keeps its sockets to
+itself, so those that appear while a group is built are taken for the group's own. Linux
+only (/proc).
 """
 
 import os
