@@ -13,7 +13,14 @@ parallelism are kept as they are.
 import msgspec
 
 from controlplane.policy.errors import NoLayout
-from controlplane.protocol.spec import Parallelism, TrainSpec, micro_batch_count, ranks_per_replica, replica_count
+from controlplane.protocol.spec import (
+    Parallelism,
+    TrainSpec,
+    max_contributors,
+    micro_batch_count,
+    ranks_per_replica,
+    replica_count,
+)
 
 
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -29,7 +36,7 @@ def plan_layout(spec: TrainSpec, devices: int, *, allow_relayout: bool = True) -
     """The layout for `devices` healthy devices. Raises NoLayout with what was missing."""
     asked = spec.parallelism
     wanted, per_replica = replica_count(spec), ranks_per_replica(asked)
-    replicas = min(wanted, devices // per_replica, micro_batch_count(spec))
+    replicas = min(wanted, devices // per_replica, _busy_limit(spec))
     if replicas >= max(1, spec.resources.min_replicas):
         return _layout(asked, asked.tp, asked.pp, replicas, devices, _same_reason(replicas, wanted))
     if not allow_relayout:
@@ -57,10 +64,15 @@ def fits(spec: TrainSpec, tp: int, pp: int) -> bool:
     return model.heads % tp == 0 and kv_heads % tp == 0 and model.vocab_size % tp == 0 and model.layers % pp == 0
 
 
+def _busy_limit(spec: TrainSpec) -> int:
+    """Replicas that a global batch has work for; those that stand by need none."""
+    return micro_batch_count(spec) if max_contributors(spec) is None else replica_count(spec)
+
+
 def _candidates(spec: TrainSpec, devices: int) -> list[tuple[int, int, int, int]]:
     """(devices used, tp, pp, replicas) of every legal smaller layout."""
     asked, model = spec.parallelism, spec.model
-    limit = micro_batch_count(spec)
+    limit = _busy_limit(spec)
     found = []
     for tp in range(1, min(model.heads, devices) + 1):
         for pp in range(1, min(model.layers, devices // tp) + 1):

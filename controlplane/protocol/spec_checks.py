@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from controlplane.protocol.spec import TrainSpec, micro_batch_count, ranks_per_replica, replica_count
+from controlplane.protocol.spec import (
+    TrainSpec,
+    max_contributors,
+    micro_batch_count,
+    ranks_per_replica,
+    replica_count,
+)
 from controlplane.protocol.spec_limits import RESERVED_ENV_PREFIX
 
 # S2.1's weights without `errors`: a fleet that reads no error counters can score no
@@ -89,11 +95,23 @@ def check_replicas(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
         )
     if spec.training.global_batch % spec.training.micro_batch:
         return
-    if 0 < micro_batch_count(spec) < replicas:
+    computing = min(replicas, max_contributors(spec) or replicas)
+    if 0 < micro_batch_count(spec) < computing:
         yield Fault(
             "/spec/training/global_batch",
-            f"{micro_batch_count(spec)} micro-batches cannot keep {replicas} replicas busy",
-            f"raise global_batch to at least {replicas * spec.training.micro_batch}, or lower micro_batch",
+            f"{micro_batch_count(spec)} micro-batches cannot keep {computing} replicas busy",
+            f"raise global_batch to at least {computing * spec.training.micro_batch}, or lower micro_batch",
+        )
+
+
+def check_batch_mode(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """Standing by takes replicas beyond those that compute."""
+    replicas, computing = replica_count(spec), max_contributors(spec)
+    if computing is not None and computing == replicas:
+        yield Fault(
+            "/spec/training/batch_mode",
+            f'"spares" lets replicas beyond min_replicas = {computing} stand by, and the job has {replicas}',
+            'lower min_replicas, ask for more nodes, or choose "redistribute"',
         )
 
 
@@ -269,7 +287,6 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     _unreleased("/spec/model/family", "gpt"),
     _unreleased("/spec/model/preset", None),
     _unreleased("/spec/model/ffn_hidden", None),
-    _unreleased("/spec/training/batch_mode", "redistribute"),
     _unreleased("/spec/training/numerics/rerun", "disabled"),
     _unreleased("/spec/training/numerics/check_spike", False),
     _unreleased("/spec/checkpoint/local/dir", None),
@@ -286,6 +303,10 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     _divisible("/spec/training/global_batch", "/spec/training/micro_batch"),
     (check_pipeline, (*_BATCH, _PP)),
     (check_replicas, (*_LAYOUT, *_DEVICES, *_BATCH, "/spec/parallelism/dp", "/spec/resources/min_replicas")),
+    (
+        check_batch_mode,
+        (*_LAYOUT, *_DEVICES, "/spec/parallelism/dp", "/spec/resources/min_replicas", "/spec/training/batch_mode"),
+    ),
     (check_spares, ("/spec/resources/spares/gpus", *_LAYOUT)),
     (check_learning_rates, ("/spec/training/min_learning_rate", "/spec/training/learning_rate")),
     (check_warmup, ("/spec/training/warmup_steps", "/spec/training/steps")),
