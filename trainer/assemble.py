@@ -70,8 +70,8 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
     engine = Engine(config, my_device, controls.faults)
     standing = Standing(ref, _resume(engine, Path(config.resume.path), votes, ref.rank) if config.resume else 0)
     fence = Fence(Path(config.checkpoint_dir))
-    donor = Donor(store, local_host=local_host_towards(*store_address(config)))
-    catch_up = CatchUp(ref, store)
+    donor = Donor(ref, store, local_host=local_host_towards(*store_address(config)))
+    catch_up = CatchUp(ref, store, engine)
     outer = OuterComm(store, timeout_s=config.outer_timeout_s, interrupted=lambda: mailbox.epoch() > standing.epoch)
     exchange = Exchange(
         standing,
