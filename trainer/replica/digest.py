@@ -1,13 +1,13 @@
 """A fast digest of a block of memory: one pass at memory speed, then blake2b of what is left.
 
 blake2b reads 0.9 GB/s and crc32 2.3 GB/s on a core that copies 14 GB/s, so that checking
-would cost more than moving. Here each row of 1,024 words (8 KiB) is first folded into one
-word: the sum of its 64-bit words, each times an odd random weight, modulo 2^64. Odd weights
-can be inverted, so a row that differs in one word folds differently for certain; one that
-differs in several, but for one chance in 2^31. Where only the top bits of several words
-differ their products could cancel, so the rows are folded again from byte 4 on, where those
-bits are in the middle of a word. blake2b then takes the folded rows, the bytes that fill no
-row, and the length. It finds harm by accident; it is no proof against a forger.
+would cost more than moving. Here each row of 128 words (1 KiB) is first folded into one
+word: the sum of its 64-bit words, each times an odd random weight, modulo 2^64; blake2b
+takes the folded rows, the bytes that fill no row, and the length. Odd weights can be
+inverted, so a row in which one word is harmed folds differently for certain, and one in
+which several are, but for one chance in 2^63. The one pattern it is weak on: an even number
+of words of one row that differ in their top bits and in nothing else. It finds harm by
+accident; it is no proof against a forger.
 """
 
 import hashlib
@@ -15,10 +15,9 @@ import hashlib
 import torch
 
 DIGEST_BYTES = 16
-ROW_WORDS = 1024
+ROW_WORDS = 128
 WORD_BYTES = 8
 ROW_BYTES = ROW_WORDS * WORD_BYTES
-SHIFT_BYTES = 4
 _SEED = 0x686F6C64
 
 
@@ -32,18 +31,11 @@ _WEIGHTS = _weights()
 
 
 def digest(block: torch.Tensor) -> bytes:
-    """`DIGEST_BYTES` of a contiguous uint8 tensor [bytes] in host memory."""
+    """`DIGEST_BYTES` of a contiguous uint8 tensor [bytes] in host memory, aligned to a word."""
+    rows = block.numel() // ROW_BYTES
     found = hashlib.blake2b(block.numel().to_bytes(WORD_BYTES, "little"), digest_size=DIGEST_BYTES)
-    for start in (0, SHIFT_BYTES):
-        rows = max(0, block.numel() - start) // ROW_BYTES
-        end = start + rows * ROW_BYTES
-        if rows:
-            found.update(_fold(block[start:end], rows))
-        found.update(block[:start].numpy().data)
-        found.update(block[end:].numpy().data)
+    if rows:
+        words = block[: rows * ROW_BYTES].view(torch.int64).view(rows, ROW_WORDS)
+        found.update(torch.mv(words, _WEIGHTS).numpy().data)
+    found.update(block[rows * ROW_BYTES :].numpy().data)
     return found.digest()
-
-
-def _fold(block: torch.Tensor, rows: int) -> memoryview:
-    words = torch.frombuffer(block.numpy().data, dtype=torch.int64)
-    return memoryview(torch.mv(words.view(rows, ROW_WORDS), _WEIGHTS).numpy()).cast("B")

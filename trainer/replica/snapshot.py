@@ -15,7 +15,8 @@ import torch
 from trainer.errors import CatchUpFailed
 from trainer.replica.digest import DIGEST_BYTES, digest
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 2 << 20
+"""Small enough to be checked in a core's own cache, where it has just been received."""
 
 
 class TensorHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
