@@ -16,6 +16,10 @@ BENCHMARKS = {
         "benchmarks.g7_stall",
         "survivors' stall, steps lost, time to full strength; peers beside us",
     ),
+    "g8": (
+        "benchmarks.g8_catch_up",
+        "a replica comes back: survivors' extra stall, rate of its transfer; torchft beside us",
+    ),
     "g11": ("benchmarks.agent_cost", "what the agent costs its node"),
     "clone": ("benchmarks.clone_to_page", "from git clone to a running job on the page"),
 }
