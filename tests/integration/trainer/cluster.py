@@ -64,7 +64,7 @@ class Cluster:
     def __init__(self, node: Node, folder: Path, config: TrainerConfig, *, auto: bool = True) -> None:
         """`auto` False: exits change no membership by themselves."""
         self.node, self.folder, self.auto = node, folder, auto
-        self.job_id = f"job_{folder.name}"
+        self.job_id = f"job_{folder.parent.name}_{folder.name}"
         self.config = msgspec.structs.replace(config, store=node.store_address)
         self.world = config.parallelism.tp * config.parallelism.pp
         self.changed = threading.Condition(threading.RLock())

@@ -38,7 +38,7 @@ def cluster(node: Node, tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
     made: list[Cluster] = []
 
     def make(config: TrainerConfig | None = None, **changes: object) -> Cluster:
-        folder = tmp_path / f"c{len(made)}-{tmp_path.name}"
+        folder = tmp_path / f"c{len(made)}"  # Short: it holds a socket.
         folder.mkdir()
         made.append(Cluster(node, folder, config or tiny_config(folder, **changes)))
         return made[-1]
