@@ -42,7 +42,8 @@ GB = 1e9
 @dataclass(slots=True)
 class Rejoins:
     """Seconds of each step of a survivor: without the lost replica, while its next life starts
-    its processes, and from the view that admits it to its first contribution. What each joiner said."""
+    its processes, and from the view that admits it to the step before its first contribution.
+    What each joiner said."""
 
     alone: list[float] = field(default_factory=list)
     starting: list[float] = field(default_factory=list)
@@ -92,7 +93,7 @@ def _rejoin(cluster: Cluster, life: int, calm_steps: int, found: Rejoins) -> Non
     joined = next(step for step, (at_s, _) in sorted(steps.items()) if at_s >= joined_s)
     found.alone += [steps[step][1] for step in range(calm_from, calm_until)]
     found.starting += [steps[step][1] for step in range(calm_until, joined)]
-    found.joining += [steps[step][1] for step in range(joined, said.step + 1)]
+    found.joining += [steps[step][1] for step in range(joined, said.step)]
     found.level.append(said)
 
 

@@ -56,11 +56,8 @@ class Ours:
         donors = tuple((replica, 1) for replica in range(len(self._donors)))
         began_s = time.monotonic()
         fetch = Fetch(RankRef(JOB, 1, *JOINER, 0), self._store, self._target, step=STEP, donors=donors)
-        while not fetch.whole:
-            fetch.check()
-            if time.monotonic() - began_s > TIMEOUT_S:
-                raise PeerFailed("our own transfer did not end")
-            time.sleep(0.0005)
+        if not fetch.wait(TIMEOUT_S):
+            raise PeerFailed("our own transfer did not end")
         took_s = time.monotonic() - began_s
         fetch.cancel()
         return took_s

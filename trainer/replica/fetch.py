@@ -25,7 +25,7 @@ from trainer.replica.donor import INDEX, LENGTH, Member, Request, bound_blocking
 from trainer.replica.snapshot import CHUNK_BYTES, Index, Target
 
 CONNECTIONS = 2
-AHEAD = 2
+AHEAD = 4
 MAX_HARMED = 3
 MAX_INDEX_BYTES = 64 << 20
 RETRY_S = 0.2
@@ -71,7 +71,8 @@ class Fetch:
         self._index: Index | None = None
         self._index_bytes = b""
         self._missing: deque[int] = deque()
-        self._left = -1
+        self._left = 0
+        self._whole = threading.Event()
         self._donors: tuple[Member, ...] = ()
         self._aside: set[Member] = set()
         self._threads: list[threading.Thread] = []
@@ -83,7 +84,11 @@ class Fetch:
     @property
     def whole(self) -> bool:
         """Every chunk is in place."""
-        return self._left == 0
+        return self._whole.is_set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Until the state is whole, at most `timeout_s`."""
+        return self._whole.wait(timeout_s)
 
     @property
     def donors(self) -> tuple[Member, ...]:
@@ -183,6 +188,8 @@ class Fetch:
                 self._index, self._index_bytes = index, bytes(data)
                 self._missing = deque(range(index.chunks))
                 self._left = index.chunks
+                if not self._left:
+                    self._whole.set()
             elif self._index_bytes != bytes(data):
                 raise _Aside("its state differs from the first donor's")
 
@@ -215,13 +222,15 @@ class Fetch:
         count = min(index.chunk_bytes, self._target.nbytes - offset)
         if _length(connection) != count:
             raise OSError(f"chunk {chunk} is not {count} bytes there")
-        block = scratch[:count]
+        window = self._target.window(offset, count)
+        block = scratch[:count] if window is None else window
         _fill(connection, block.numpy().data)
         if digest(block) != index.digest(chunk):
             with self._lock:
                 self.received.harmed += 1
             return False
-        self._target.put(offset, block)
+        if window is None:
+            self._target.put(offset, block)
         self._arrived(donor, count)
         return True
 
@@ -238,9 +247,10 @@ class Fetch:
             self._moved_s = time.monotonic()
             self.received.nbytes += count
             self.received.donors.add(donor[0])
-            if self._left == 1:
-                self.received.took_s = self._moved_s - self._began_s
             self._left -= 1
+            if not self._left:
+                self.received.took_s = self._moved_s - self._began_s
+                self._whole.set()
 
     def _ask(self, connection: socket.socket, token: str, chunk: int) -> None:
         connection.sendall(msgspec.json.encode(Request(token, self.step, chunk)) + b"\n")

@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from trainer.errors import CatchUpFailed
-from trainer.replica.digest import DIGEST_BYTES, digest
+from trainer.replica.digest import DIGEST_BYTES, WORD_BYTES, digest
 
 CHUNK_BYTES = 2 << 20
 """Small enough to be checked in a core's own cache, where it has just been received."""
@@ -85,7 +85,7 @@ class Snapshot:
 
 
 class Target:
-    """Where a joiner puts the chunks: straight into `state`, each once it is proved whole."""
+    """Where a joiner puts the chunks: straight into the tensors of `state`."""
 
     def __init__(self, state: Sequence[torch.Tensor]) -> None:
         self.heads = heads(state)
@@ -114,6 +114,15 @@ class Target:
         if len(index.digests) != DIGEST_BYTES * chunk_count(self.nbytes, index.chunk_bytes):
             raise CatchUpFailed(f"index of {index.chunks} chunks for {self.nbytes} bytes")
         return index
+
+    def window(self, offset: int, count: int) -> torch.Tensor | None:
+        """`count` bytes at `offset` of the state as one aligned block of host memory, to receive
+        into without another copy; None where there is none (receive elsewhere, then `put`)."""
+        first, part = next(self._overlaps(offset, count))
+        if part.is_cuda or first > offset or offset + count > first + part.numel():
+            return None
+        block = part[offset - first : offset - first + count]
+        return None if block.data_ptr() % WORD_BYTES else block
 
     def put(self, offset: int, block: torch.Tensor) -> None:
         """Write `block` (uint8, host) at byte `offset` of the state."""

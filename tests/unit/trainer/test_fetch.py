@@ -16,7 +16,7 @@ from trainer.replica.donor import INDEX, Donor, Member, store_key
 from trainer.replica.fetch import Fetch
 from trainer.replica.snapshot import CHUNK_BYTES
 
-STEP, CHUNKS = 9, 6
+STEP, CHUNKS = 9, 10
 JOINER: Member = (2, 2)
 TIMEOUT_S = 30.0
 
@@ -141,20 +141,22 @@ def test_a_harmed_chunk_is_refused_and_taken_from_the_other_donor(store: dist.TC
     one, other = donors(store, 0, 1)
     until(lambda: one._offers[0].snapshot.index is not None, "the index")
     one._offers[0].snapshot.memory[CHUNK_BYTES + 5] ^= 4
-    other.before = lambda chunk: until(lambda: 1 in one.asked, "the harmed chunk is asked for") if chunk != 1 else None
-    transfer, mine = begin(store, 0, 1)
+    transfer, mine = begin(store, 0)
+    until(lambda: transfer.received.harmed > 0, "the harmed chunk is refused")
+    transfer.turn_to(((0, 1), (1, 1)))
     assert_arrived(transfer, mine)
     assert transfer.received.harmed == one.asked.count(1)
+    assert 1 in other.asked
 
 
 def test_a_donor_of_nothing_but_harm_is_left_aside_and_the_joiner_says_so(store: dist.TCPStore) -> None:
     (one,) = donors(store, 0)
     until(lambda: one._offers[0].snapshot.index is not None, "the index")
     one._offers[0].snapshot.memory.zero_()
-    transfer, mine = begin(store, 0)
+    transfer, _ = begin(store, 0)
     with pytest.raises(CatchUpFailed, match=r"no donor of 0\.1"):
         until(lambda: bool(transfer.check()), "left aside")
-    assert not any(tensor.any() for tensor in mine)
+    assert not transfer.whole
     assert transfer.received.harmed >= fetching.MAX_HARMED
 
 
