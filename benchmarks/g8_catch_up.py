@@ -4,9 +4,10 @@
 
 Stall: a ring of real ranks (three replicas of two pipeline stages, the membership protocol
 without backend and agents) loses a replica and takes it back, `--rejoins` times. The times
-of the survivors' steps from the joiner's view to its first contribution are
-held against those before the view, when the same survivors trained alone. Rate: one state from one
-process to another, ours, torchft's HTTPTransport and plain TCP in turn, in the same run.
+of the survivors' steps from the joiner's view to its first contribution are held against
+those before the view, when the same survivors trained alone. Rate: one state from one
+process to another, ours, torchft's HTTPTransport and plain TCP in turn, in the same run;
+plain TCP once through warm buffers, once from and into as much memory as the state.
 """
 
 import argparse
@@ -147,11 +148,14 @@ def report_rates(report: Report, args: argparse.Namespace) -> None:
     for megabytes in args.sizes:
         one, two = transfer.Ours(megabytes, donors=1), transfer.Ours(megabytes, donors=2)
         theirs = transfer.Torchft(megabytes)
+        into = torch.ones(megabytes * transfer.MEGABYTE, dtype=torch.uint8)
         found: dict[str, list[float]] = {}
         with transfer.closing(one, two, theirs):
             contestants: dict[str, Callable[[], float]] = {
                 "loopback, 1 connection": partial(transfer.loopback, megabytes, 1),
                 "loopback, 2 connections": partial(transfer.loopback, megabytes, 2),
+                "memory to memory, 1 connection": partial(transfer.loopback, megabytes, 1, into=into),
+                "memory to memory, 2 connections": partial(transfer.loopback, megabytes, 2, into=into),
                 "holdfast, 1 donor": one.measure,
                 "holdfast, 2 donors": two.measure,
                 "torchft, whole": partial(theirs.measure, 0),
@@ -168,9 +172,11 @@ def report_rates(report: Report, args: argparse.Namespace) -> None:
 
 def _compare(report: Report, megabytes: int, rate: dict[str, float]) -> None:
     """The best of each against the best of the others."""
-    best = {kind: max(v for name, v in rate.items() if name.startswith(kind)) for kind in ("hold", "torchft", "loop")}
+    kinds = ("hold", "torchft", "loop", "memory")
+    best = {kind: max(value for name, value in rate.items() if name.startswith(kind)) for kind in kinds}
     report.add(f"{megabytes} MB: holdfast / torchft", "x", [best["hold"] / best["torchft"]], goal=">= 1.5")
     report.add(f"{megabytes} MB: holdfast / loopback", "x", [best["hold"] / best["loop"]], goal=">= 0.8")
+    report.add(f"{megabytes} MB: holdfast / plain TCP, memory to memory", "x", [best["hold"] / best["memory"]])
 
 
 def main(argv: list[str]) -> int:

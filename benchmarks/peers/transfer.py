@@ -30,6 +30,7 @@ from trainer.replica.fetch import Fetch
 from trainer.replica.snapshot import CHUNK_BYTES
 
 TIMEOUT_S = 60.0
+WARM_BYTES = 64 << 20
 JOB = "benchmark"
 DONOR, JOINER = (0, 1), (1, 1)
 
@@ -113,17 +114,25 @@ class Torchft:
         self._process.wait(TIMEOUT_S)
 
 
-def loopback(megabytes: int, connections: int) -> float:
-    """Seconds to move the bytes over plain TCP, in blocks of our chunks into one warm buffer a
-    connection: nothing is kept, nothing is checked."""
+def loopback(megabytes: int, connections: int, *, into: torch.Tensor | None = None) -> float:
+    """Seconds to move the bytes over plain TCP, in blocks of our chunks: from and into a warm
+    buffer a connection, or, `into` (uint8), from as much memory into as much. Nothing is checked."""
     share = megabytes * MEGABYTE // connections
+    source_bytes = share if into is not None else WARM_BYTES
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        argv = [sys.executable, str(Path(__file__).with_name("tcp_source.py")), str(listener.getsockname()[1])]
-        source = subprocess.Popen([*argv, str(share), str(connections)], stdin=subprocess.PIPE)
+        program = str(Path(__file__).with_name("tcp_source.py"))
+        numbers = (listener.getsockname()[1], share, connections, source_bytes)
+        source = subprocess.Popen([sys.executable, program, *map(str, numbers)], stdin=subprocess.PIPE)
         try:
             accepted = [listener.accept()[0] for _ in range(connections)]
+            parts = [memoryview(bytearray(CHUNK_BYTES)) for _ in accepted]
+            if into is not None:
+                parts = [into[n * share : (n + 1) * share].numpy().data for n in range(connections)]
             began_s = time.monotonic()
-            readers = [threading.Thread(target=_drain, args=(connection, share)) for connection in accepted]
+            readers = [
+                threading.Thread(target=_drain, args=(connection, part, share))
+                for connection, part in zip(accepted, parts, strict=True)
+            ]
             for reader in readers:
                 reader.start()
             for reader in readers:
@@ -134,16 +143,18 @@ def loopback(megabytes: int, connections: int) -> float:
             source.wait()
 
 
-def _drain(connection: socket.socket, count: int) -> None:
-    buffer = memoryview(bytearray(CHUNK_BYTES))
+def _drain(connection: socket.socket, buffer: memoryview, count: int) -> None:
     with connection:
         bound_blocking(connection, int(TIMEOUT_S))
         connection.sendall(b"g")
+        position = 0
         while count > 0:
-            got = connection.recv_into(buffer, min(count, CHUNK_BYTES), socket.MSG_WAITALL)
+            size = min(count, CHUNK_BYTES)
+            got = connection.recv_into(buffer[position : position + size], size, socket.MSG_WAITALL)
             if not got:
                 raise PeerFailed("the loopback source ended early")
             count -= got
+            position = (position + got) % len(buffer)
 
 
 def memory_rates() -> dict[str, float]:

@@ -84,7 +84,7 @@ def test_donor_and_joiner_die_at_the_same_time(cluster: Make, reference: list[fl
 def test_two_deaths_before_the_first_is_installed_keep_the_finished_gradients(
     cluster: Make, reference: list[float]
 ) -> None:
-    run = cluster(training=SLOW)
+    run = cluster()
 
     def kill_another_at_the_last_flush(key: Key, message: FromRank) -> None:
         if isinstance(message, Flush) and message.epoch == 2 and key == (2, 1, 1) and (2, 1, 0) not in run.gone:
