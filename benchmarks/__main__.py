@@ -16,6 +16,10 @@ BENCHMARKS = {
         "benchmarks.g7_stall",
         "survivors' stall, steps lost, time to full strength; peers beside us",
     ),
+    "g8": (
+        "benchmarks.g8_catch_up",
+        "a replica comes back: survivors' extra stall, rate of its transfer; torchft beside us",
+    ),
     "g9": ("benchmarks.g9_saves", "blocking time of a save, emergency save to durable; Megatron's savers beside us"),
     "crashpoints": ("benchmarks.crashpoints", "kills during saves: the newest complete checkpoint loads"),
     "g11": ("benchmarks.agent_cost", "what the agent costs its node"),

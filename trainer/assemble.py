@@ -72,8 +72,8 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
     local = _local_tier(settings, store, host, send)
     standing = Standing(ref, resume(engine, settings, votes, local))
     fence = Fence(config.checkpoint_dir)
-    donor = Donor(store, local_host=host)
-    catch_up = CatchUp(ref, store)
+    donor = Donor(ref, store, local_host=host)
+    catch_up = CatchUp(ref, store, engine)
     outer = OuterComm(store, timeout_s=config.outer_timeout_s, interrupted=lambda: mailbox.epoch() > standing.epoch)
     controls.faults.cut = outer.cut
     exchange = Exchange(

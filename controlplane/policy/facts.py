@@ -7,7 +7,9 @@ from controlplane.policy.xid import XidBucket, look_up
 from controlplane.protocol.membership import Member, MemberRole, View
 from controlplane.protocol.states import AttemptState, JobState, ReplicaState
 
-LIVE_REPLICA = frozenset({ReplicaState.FORMING, ReplicaState.ACTIVE, ReplicaState.SUSPECT, ReplicaState.CATCHING_UP})
+LIVE_REPLICA = frozenset(
+    {ReplicaState.FORMING, ReplicaState.ACTIVE, ReplicaState.SPARE, ReplicaState.SUSPECT, ReplicaState.CATCHING_UP}
+)
 TERMINAL_JOB = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 LIVE_ATTEMPT = frozenset({AttemptState.STARTING, AttemptState.RUNNING})
 
@@ -52,17 +54,45 @@ def is_member(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
 def contributes(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
     """Its gradients count: told so by an install or a catch-up, or, before the first
     install of an attempt, named a contributor by the view (all loaded one checkpoint)."""
+    role = _role(snapshot, replica)
+    if role is None or stands_by(snapshot, replica):
+        return False
+    return replica.contributing or role is MemberRole.CONTRIBUTOR
+
+
+def stands_by(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
+    """It holds the state at weight zero: told so by the install of the current view or, before
+    that has come, by the view or by a catch-up."""
+    role = _role(snapshot, replica)
+    if role is None:
+        return False
+    if installed(snapshot) and snapshot.install is not None:
+        if replica.index in snapshot.install.standbys:
+            return True
+        if replica.index in snapshot.install.contributors:
+            return False
+    return role is MemberRole.STANDBY or replica.standby
+
+
+def holds_state(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
+    """Training can go on with it alone."""
+    return contributes(snapshot, replica) or stands_by(snapshot, replica)
+
+
+def _role(snapshot: JobSnapshot, replica: ReplicaFact) -> MemberRole | None:
+    """What the current view calls this incarnation; None: it is no member."""
     view = current_view(snapshot)
     if view is None or not is_member(snapshot, replica):
-        return False
-    role = next(member.role for member in view.members if member.replica == replica.index)
-    return replica.contributing or role is MemberRole.CONTRIBUTOR
+        return None
+    return next(member.role for member in view.members if member.replica == replica.index)
 
 
 def member_of(snapshot: JobSnapshot, replica: ReplicaFact) -> Member:
     """The replica as a member of the next view."""
     first = current_view(snapshot) is None
     role = MemberRole.CONTRIBUTOR if first or contributes(snapshot, replica) else MemberRole.JOINER
+    if stands_by(snapshot, replica):
+        role = MemberRole.STANDBY
     return Member(replica=replica.index, incarnation=replica.incarnation, role=role)
 
 

@@ -312,7 +312,8 @@ def _setup_timeout(snapshot: JobSnapshot, config: PolicyConfig, replica: Replica
 
 def _catch_up_timeout(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
     age_s = snapshot.now_s - replica.state_since_s
-    if replica.state is not ReplicaState.CATCHING_UP or replica.contributing or age_s < config.catch_up_limit_s:
+    over = replica.contributing or replica.standby
+    if replica.state is not ReplicaState.CATCHING_UP or over or age_s < config.catch_up_limit_s:
         return None
     return Failure(
         replica=replica,

@@ -10,8 +10,8 @@ from controlplane.policy.errors import Unsatisfiable
 from controlplane.policy.exits import EXIT_DO_NOT_REQUEUE
 from controlplane.policy.facts import (
     attempt_live,
-    contributes,
     current_view,
+    holds_state,
     installed,
     is_member,
     live_replicas,
@@ -49,19 +49,15 @@ def restart_reason(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[
     left = [replica for replica in live_replicas(snapshot) if replica.index not in lost]
     if current_view(snapshot) is None:
         return None if left or not failures else RestartReason(code="all_lost", sentence="no replica came up")
-    return _too_few(snapshot, failures, [replica for replica in left if contributes(snapshot, replica)])
+    return _too_few(snapshot, failures, [replica for replica in left if holds_state(snapshot, replica)])
 
 
-def _too_few(
-    snapshot: JobSnapshot, failures: tuple[Failure, ...], contributors: list[ReplicaFact]
-) -> RestartReason | None:
+def _too_few(snapshot: JobSnapshot, failures: tuple[Failure, ...], holders: list[ReplicaFact]) -> RestartReason | None:
     needed = max(1, snapshot.job.spec.resources.min_replicas)
-    if not contributors:
+    if not holders:
         return RestartReason(code="no_contributor", sentence="no replica with the newest state is left")
-    if len(contributors) < needed:
-        return RestartReason(
-            code="below_min_replicas", sentence=f"{len(contributors)} replicas are left, {needed} must be"
-        )
+    if len(holders) < needed:
+        return RestartReason(code="below_min_replicas", sentence=f"{len(holders)} replicas are left, {needed} must be")
     view = current_view(snapshot)
     if view is None or installed(snapshot) or failures:
         return None

@@ -17,7 +17,14 @@ import msgspec
 
 from controlplane.policy.errors import NoLayout
 from controlplane.protocol.layout_checks import layout_faults
-from controlplane.protocol.spec import Parallelism, TrainSpec, micro_batch_count, ranks_per_replica, replica_count
+from controlplane.protocol.spec import (
+    Parallelism,
+    TrainSpec,
+    max_contributors,
+    micro_batch_count,
+    ranks_per_replica,
+    replica_count,
+)
 
 
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -93,8 +100,10 @@ def _legal(spec: TrainSpec, layout: Parallelism) -> bool:
 
 
 def _replicas(spec: TrainSpec, layout: Parallelism, devices: int) -> int:
-    """How many replicas of `layout` there can be, no more than asked for."""
-    return min(replica_count(spec), devices // ranks_per_replica(layout), micro_batch_count(spec) // layout.replica_dp)
+    """How many replicas of `layout` there can be, no more than asked for. Those that compute
+    need work of the global batch, those that stand by need none."""
+    busy = micro_batch_count(spec) // layout.replica_dp if max_contributors(spec) is None else replica_count(spec)
+    return min(replica_count(spec), devices // ranks_per_replica(layout), busy)
 
 
 def _layout(layout: Parallelism, replicas: int, devices: int, reason: str) -> Layout:

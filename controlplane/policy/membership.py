@@ -12,6 +12,9 @@ import msgspec
 
 from controlplane.protocol.membership import Donor, Flush, Install, Member, MemberRole, ReplicaDone, View
 
+MAX_DONORS = 2
+"""A joiner fetches from so many at once: one more than it needs, so that losing one costs nothing."""
+
 
 class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """No install is possible until this replica has left the view."""
@@ -24,9 +27,11 @@ class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 def next_view(
     *, job_id: str, attempt: int, epoch: int, members: tuple[Member, ...], before: View | None, reason: str
 ) -> View:
-    """The view of `epoch` over `members` (any order, one a replica), with a donor for
-    every joiner. A joiner keeps the donor it already fetches from while that one still
-    contributes; the others are spread over the least busy contributors."""
+    """The view of `epoch` over `members` (any order, one a replica), with donors for every
+    joiner. A joiner keeps those it already fetches from while one of them still holds the
+    state; the others get `MAX_DONORS`: standbys first, which compute nothing, then the
+    least busy contributors. Kept and new ones are never mixed: a new donor would offer the
+    state of a later step, of which nothing has been fetched."""
     ordered = tuple(sorted(members, key=lambda member: member.replica))
     assert len({member.replica for member in ordered}) == len(ordered), "one member a replica"
     return View(
@@ -41,34 +46,32 @@ def next_view(
 
 def _donors(members: tuple[Member, ...], before: View | None) -> tuple[Donor, ...]:
     joiners = [member for member in members if member.role is MemberRole.JOINER]
-    load = {member.replica: 0 for member in members if member.role is MemberRole.CONTRIBUTOR}
-    if not load:
-        return ()
-    kept = _kept_donors(members, before)
-    for donor in kept.values():
-        load[donor] += 1
-    chosen = dict(kept)
+    busy = {member.replica: member.role is MemberRole.CONTRIBUTOR for member in members if member not in joiners}
+    chosen = _kept_donors(members, before)
+    load = {replica: sum(replica in donors for donors in chosen.values()) for replica in busy}
     for joiner in joiners:
         if joiner.replica in chosen:
             continue
-        donor = min(load, key=lambda replica: (load[replica], replica))
-        load[donor] += 1
-        chosen[joiner.replica] = donor
-    return tuple(Donor(joiner=joiner, donor=donor) for joiner, donor in sorted(chosen.items()))
+        order = sorted(busy, key=lambda replica: (busy[replica], load[replica], replica))
+        chosen[joiner.replica] = order[:MAX_DONORS]
+        for donor in chosen[joiner.replica]:
+            load[donor] += 1
+    return tuple(Donor(joiner=joiner, donor=donor) for joiner, donors in sorted(chosen.items()) for donor in donors)
 
 
-def _kept_donors(members: tuple[Member, ...], before: View | None) -> dict[int, int]:
-    """Joiner to donor pairs of the view before that still hold, both incarnations unchanged."""
+def _kept_donors(members: tuple[Member, ...], before: View | None) -> dict[int, list[int]]:
+    """Joiner to its donors of the view before that still hold the state, all incarnations unchanged."""
+    kept: dict[int, list[int]] = {}
     if before is None:
-        return {}
+        return kept
     alive = {(member.replica, member.incarnation): member.role for member in members}
     old = {member.replica: member.incarnation for member in before.members}
-    return {
-        pair.joiner: pair.donor
-        for pair in before.donors
-        if alive.get((pair.joiner, old.get(pair.joiner, -1))) is MemberRole.JOINER
-        and alive.get((pair.donor, old.get(pair.donor, -1))) is MemberRole.CONTRIBUTOR
-    }
+    holding = (MemberRole.CONTRIBUTOR, MemberRole.STANDBY)
+    for pair in before.donors:
+        joins = alive.get((pair.joiner, old.get(pair.joiner, -1))) is MemberRole.JOINER
+        if joins and alive.get((pair.donor, old.get(pair.donor, -1))) in holding:
+            kept.setdefault(pair.joiner, []).append(pair.donor)
+    return kept
 
 
 def missing_flushes(view: View, flushes: tuple[Flush, ...], world_sizes: dict[int, int]) -> tuple[tuple[int, int], ...]:
@@ -83,35 +86,46 @@ def missing_flushes(view: View, flushes: tuple[Flush, ...], world_sizes: dict[in
     return tuple(sorted(wanted - have))
 
 
-def install(view: View, flushes: tuple[Flush, ...], world_sizes: dict[int, int]) -> Install | Refusal | None:
+def install(
+    view: View, flushes: tuple[Flush, ...], world_sizes: dict[int, int], max_contributors: int | None = None
+) -> Install | Refusal | None:
     """What lets the members of `view` go on.
 
     None: somebody has not flushed yet, or nobody contributes (then no install can ever
     come and the attempt must restart). A Refusal names the first replica that cannot be
     brought to the step. A member's role is what its ranks say: a joiner that had raised
-    its ready flag in a committed step is a contributor even if the view did not know.
+    its ready flag in a committed step holds the state even if the view did not know. Of
+    those who hold it `max_contributors` contribute (None: all), those who did so far first;
+    the others stand by. So a contributor that is gone is replaced by the very next view.
     """
     if missing_flushes(view, flushes, world_sizes):
         return None
     by_replica = _by_replica(view, flushes)
-    contributing = {
-        replica: own
-        for replica, own in by_replica.items()
-        if any(flush.role is MemberRole.CONTRIBUTOR for flush in own)
+    holding = {
+        replica: own for replica, own in by_replica.items() if any(flush.role is not MemberRole.JOINER for flush in own)
     }
-    if not contributing:
+    if not holding:
         return None
-    step, refusal = _step(by_replica, contributing)
+    step, refusal = _step(by_replica, holding)
     if refusal:
         return refusal
+    contributors = _contributors(holding, max_contributors)
     return Install(
         job_id=view.job_id,
         attempt=view.attempt,
         epoch=view.epoch,
         step=step,
-        contributors=tuple(sorted(contributing)),
-        done=_done(contributing, step),
+        contributors=contributors,
+        done=_done({replica: holding[replica] for replica in contributors}, step),
+        standbys=tuple(sorted(set(holding) - set(contributors))),
     )
+
+
+def _contributors(holding: dict[int, list[Flush]], limit: int | None) -> tuple[int, ...]:
+    """Who computed before goes on; the lowest-numbered standbys fill up to `limit`."""
+    waited = {r: all(flush.role is MemberRole.STANDBY for flush in own) for r, own in holding.items()}
+    order = sorted(holding, key=lambda replica: (waited[replica], replica))
+    return tuple(sorted(order[:limit]))
 
 
 def _step(by_replica: dict[int, list[Flush]], contributing: dict[int, list[Flush]]) -> tuple[int, Refusal | None]:

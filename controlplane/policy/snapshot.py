@@ -36,6 +36,7 @@ class ReplicaFact(_Fact):
     `joined_ranks` said hello and are parked or training; `exited_ranks` are proved
     gone; `in_view` member of the current view; `contributing` as of the last install
     or catch-up; `committed_step` newest reported; `state_since_s` of `state`.
+    `standby`: its last catch-up ended in standing by, and no install has promoted it since.
     `waiting` True: all its ranks sit in a phase that waits for others (exchange, view
     change), so it is no culprit. `stopped` True: every process is proved gone or
     its stop command succeeded. `failed_starts` counts incarnations in a row that ended
@@ -52,6 +53,7 @@ class ReplicaFact(_Fact):
     exited_ranks: int = 0
     in_view: bool = False
     contributing: bool = False
+    standby: bool = False
     committed_step: int = 0
     waiting: bool = False
     stopped: bool = False

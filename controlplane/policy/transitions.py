@@ -86,16 +86,17 @@ REPLICA: Table = {
     _R.FORMING: {
         _R.ACTIVE: "in the first view of its attempt",
         _R.CATCHING_UP: "admitted to a view as a joiner",
-        _R.SPARE: "parked until it is needed",
+        _R.SPARE: "in the first view of its attempt, to stand by",
         _R.EVICTED: "failed before it joined",
     },
     _R.SPARE: {
-        _R.CATCHING_UP: "promoted",
-        _R.FORMING: "started for another slot",
-        _R.EVICTED: "failed while parked",
+        _R.ACTIVE: "promoted: its gradients count",
+        _R.SUSPECT: "silent, not yet confirmed",
+        _R.EVICTED: "failed while it stood by",
     },
     _R.CATCHING_UP: {
         _R.ACTIVE: "caught up: its gradients count",
+        _R.SPARE: "caught up: it stands by",
         _R.SUSPECT: "silent",
         _R.EVICTED: "failed while it caught up",
     },
@@ -105,6 +106,7 @@ REPLICA: Table = {
     },
     _R.SUSPECT: {
         _R.ACTIVE: "heard again",
+        _R.SPARE: "heard again, stands by",
         _R.CATCHING_UP: "heard again, still catching up",
         _R.EVICTED: "confirmed failed",
     },

@@ -35,7 +35,8 @@ class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     `replicas` is the number of slots of the layout (D); `store` is host:port of the
     rendezvous store; `checkpoint_dir` holds one directory per checkpoint.
-    `resume` None starts from step 0.
+    `resume` None starts from step 0. `max_contributors` replicas compute, the others that
+    hold the state stand by (None: all compute).
     """
 
     model: Model
@@ -46,6 +47,7 @@ class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     replicas: int
     store: str
     resume: Resume | None = None
+    max_contributors: int | None = None
     outer_timeout_s: float = 60.0
     inner_timeout_s: float = 600.0
     allow_faults: bool = False

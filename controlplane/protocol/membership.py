@@ -17,10 +17,13 @@ import msgspec
 
 
 class MemberRole(StrEnum):
-    """A contributor's gradients count; a joiner takes part with zeros and weight 0."""
+    """A contributor's gradients count. A standby holds the state as a contributor does (it takes
+    every optimizer step), and takes part with zeros and weight 0 until a view promotes it. A
+    joiner takes part with zeros and weight 0 because it does not hold the state yet."""
 
     CONTRIBUTOR = "contributor"
     JOINER = "joiner"
+    STANDBY = "standby"
 
 
 class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,7 +35,8 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Donor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`joiner` (replica index) fetches its state from `donor` (replica index)."""
+    """`joiner` (replica index) fetches its state from `donor` (replica index). A joiner may have
+    several pairs, in order of preference: it fetches from all of them at once."""
 
     joiner: int
     donor: int
@@ -78,7 +82,8 @@ class ReplicaDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Install(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The group stands at `step`; train it with `contributors` (replica indices, sorted)."""
+    """The group stands at `step`; train it with `contributors` (replica indices, sorted).
+    `standbys` (sorted) hold the state too and compute nothing."""
 
     job_id: str
     attempt: int
@@ -86,3 +91,4 @@ class Install(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step: int
     contributors: tuple[int, ...]
     done: tuple[ReplicaDone, ...] = ()
+    standbys: tuple[int, ...] = ()

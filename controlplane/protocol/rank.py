@@ -8,7 +8,7 @@ listens on the socket given by `--socket` for its agent, and outlives it.
 import msgspec
 
 from controlplane.protocol.launch import RankRef, TrainerConfig
-from controlplane.protocol.membership import Flush, Install, View
+from controlplane.protocol.membership import Flush, Install, MemberRole, View
 from controlplane.protocol.states import Phase, Section
 
 MAX_LINE_BYTES = 1 << 20
@@ -72,7 +72,9 @@ class OuterError(_Message, tag="outer_error"):
 
 
 class CaughtUp(_Message, tag="caught_up"):
-    """A joiner has replayed everything; it contributes from `step` on."""
+    """A joiner has replayed everything; from `step` on it contributes, or stands by. Its state
+    came from `donor_count` replicas, `donor` the lowest-numbered of them (-1: it is empty);
+    `harmed_chunks` were refused and fetched again."""
 
     epoch: int
     step: int
@@ -80,6 +82,9 @@ class CaughtUp(_Message, tag="caught_up"):
     fetch_s: float
     fetch_bytes: int
     donor: int
+    donor_count: int = 1
+    harmed_chunks: int = 0
+    role: MemberRole = MemberRole.CONTRIBUTOR
 
 
 class ViewInstalled(_Message, tag="view_installed"):

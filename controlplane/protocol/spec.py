@@ -93,9 +93,12 @@ class Numerics(_Spec):
 class Training(_Spec):
     """`global_batch` and `micro_batch` in samples; `steps` optimizer steps.
     `data` is a file of text (bytes are tokens) or the prefix of an indexed dataset; None
-    means the shipped text. `batch_mode` when a replica is away: "redistribute" shares its
-    micro-batches out and keeps the global batch, "spares" keeps each replica's share and
-    lets replicas in excess of `min_replicas` stand by with weight zero.
+    means the shipped text. `batch_mode` says who computes; the global batch is the same in
+    both. "redistribute": every replica contributes, and while one is away the others share
+    its micro-batches out, so a step takes longer. "spares": `min_replicas` contribute; the
+    others stand by with weight zero, taking every optimizer step and computing nothing, and
+    the view that leaves a contributor out promotes one of them, so a step takes as long as
+    before for as long as one stands by.
     `step_delay_s` slows each micro-batch down, for demos of tiny models."""
 
     steps: int = 200
@@ -291,6 +294,11 @@ def replica_count(spec: TrainSpec) -> int:
         return spec.parallelism.dp
     devices = spec.resources.nodes * spec.resources.gpus_per_node
     return devices // ranks_per_replica(spec.parallelism)
+
+
+def max_contributors(spec: TrainSpec) -> int | None:
+    """How many replicas compute at most; None: all that hold the state."""
+    return spec.resources.min_replicas if spec.training.batch_mode == "spares" else None
 
 
 def micro_batch_count(spec: TrainSpec) -> int:

@@ -14,7 +14,13 @@ import msgspec
 from controlplane.protocol.layout_checks import BUILT_IN_RULES, SHAPE_RULES, Rule, Rules
 from controlplane.protocol.presets import PRESETS
 from controlplane.protocol.rank_faults import RANDOM, is_scheduled, kinds_for
-from controlplane.protocol.spec import TrainSpec, micro_batch_count, ranks_per_replica, replica_count
+from controlplane.protocol.spec import (
+    TrainSpec,
+    max_contributors,
+    micro_batch_count,
+    ranks_per_replica,
+    replica_count,
+)
 from controlplane.protocol.spec_fault import Fault
 from controlplane.protocol.spec_limits import RESERVED_ENV_PREFIX
 
@@ -90,12 +96,24 @@ def check_replicas(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
     if spec.training.global_batch % spec.training.micro_batch:
         return
     inner = spec.parallelism.replica_dp
-    if replicas > 1 and 0 < micro_batch_count(spec) < replicas * inner:
+    computing = min(replicas, max_contributors(spec) or replicas)
+    if computing > 1 and 0 < micro_batch_count(spec) < computing * inner:
         each = f" of {inner} data-parallel ranks" if inner > 1 else ""
         yield Fault(
             "/spec/training/global_batch",
-            f"{micro_batch_count(spec)} micro-batches cannot keep {replicas} replicas{each} busy",
-            f"raise global_batch to at least {replicas * inner * spec.training.micro_batch}, or lower micro_batch",
+            f"{micro_batch_count(spec)} micro-batches cannot keep {computing} replicas{each} busy",
+            f"raise global_batch to at least {computing * inner * spec.training.micro_batch}, or lower micro_batch",
+        )
+
+
+def check_batch_mode(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """Standing by takes replicas beyond those that compute."""
+    replicas, computing = replica_count(spec), max_contributors(spec)
+    if computing is not None and computing == replicas:
+        yield Fault(
+            "/spec/training/batch_mode",
+            f'"spares" lets replicas beyond min_replicas = {computing} stand by, and the job has {replicas}',
+            'lower min_replicas, ask for more nodes, or choose "redistribute"',
         )
 
 
@@ -354,7 +372,6 @@ _TIMEOUTS = "/spec/resiliency/timeouts"
 _FAULTS = ("/spec/resiliency/faults/kind", "/spec/resiliency/faults/rank", "/spec/resiliency/allow_faults")
 
 CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
-    _unreleased("/spec/training/batch_mode", "redistribute"),
     _unreleased("/spec/training/numerics/rerun", "disabled"),
     _unreleased("/spec/training/numerics/check_spike", False),
     (check_devices, (*_LAYOUT, *_DEVICES, "/spec/parallelism/dp")),
@@ -363,6 +380,10 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     (check_preset, ("/spec/model/preset",)),
     (check_pipeline, (*_BATCH, _PP)),
     (check_replicas, (*_LAYOUT, *_DEVICES, *_BATCH, "/spec/parallelism/dp", "/spec/resources/min_replicas")),
+    (
+        check_batch_mode,
+        (*_LAYOUT, *_DEVICES, "/spec/parallelism/dp", "/spec/resources/min_replicas", "/spec/training/batch_mode"),
+    ),
     (check_spares, ("/spec/resources/spares/gpus", *_LAYOUT)),
     (check_learning_rates, ("/spec/training/min_learning_rate", "/spec/training/learning_rate")),
     (check_warmup, ("/spec/training/warmup_steps", "/spec/training/steps")),

@@ -215,8 +215,9 @@ def _send_install(context: Context, action: plan.SendInstall) -> None:
     ViewRow.objects.filter(pk=row.pk).update(install=msgspec.to_builtins(install))
     members = {(m["replica"], m["incarnation"]) for m in row.view["members"]}
     for replica in attempt.replica_rows.all():
-        counts = (replica.index, replica.incarnation) in members and replica.index in install.contributors
-        _set_contributing(replica, counts)
+        member = (replica.index, replica.incarnation) in members
+        holds = member and replica.index in (*install.contributors, *install.standbys)
+        _set_contributing(replica, member and replica.index in install.contributors, holds=holds)
     if attempt.state == AttemptState.STARTING:
         transition_attempt(attempt, AttemptState.RUNNING, "its first view is installed")
     publish_job(job, "view.installed", f"View {install.epoch} goes on at step {install.step}.")
@@ -225,8 +226,9 @@ def _send_install(context: Context, action: plan.SendInstall) -> None:
         _send(context, DeliverInstall(install=install), node_id, attempt, VIEW_TTL_S)
 
 
-def _set_contributing(replica: Replica, counts: bool) -> None:
-    changes: dict[str, Any] = {"contributing": counts} | ({"contributed": True} if counts else {})
+def _set_contributing(replica: Replica, counts: bool, *, holds: bool) -> None:
+    """`holds` the state: a start that came so far has not failed."""
+    changes: dict[str, Any] = {"contributing": counts} | ({"contributed": True} if holds else {})
     if Replica.objects.filter(pk=replica.pk).exclude(**changes).update(**changes):
         refresh_job(replica.attempt.job_id)
 
@@ -265,7 +267,7 @@ def _set_replica_state(context: Context, action: plan.SetReplicaState) -> None:
     if replica.state != action.to:
         transition_replica(replica, action.to, context.sentence)
     if action.to == ReplicaState.ACTIVE:
-        _set_contributing(replica, True)
+        _set_contributing(replica, True, holds=True)
 
 
 def _request_checkpoint(context: Context, action: plan.RequestCheckpoint) -> None:

@@ -16,7 +16,7 @@ from controlplane.fleet.models import Device, Node
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.numbers import LOCAL_KIND, spec_of
 from controlplane.policy import snapshot as facts
-from controlplane.protocol.membership import Flush, Install, View
+from controlplane.protocol.membership import Flush, Install, MemberRole, View
 from controlplane.protocol.rank_faults import is_scheduled
 from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import (
@@ -173,6 +173,7 @@ def _replica_fact(
         exited_ranks=sum(rank.state == RankState.EXITED for rank in ranks),
         in_view=(row.index, row.incarnation) in members,
         contributing=row.contributing,
+        standby=not row.contributing and (row.caught_up or {}).get("role") == MemberRole.STANDBY,
         committed_step=row.committed_step,
         waiting=_waits(row, ranks, hot_ranks),
         stopped=all(rank.released_at is not None for rank in ranks),

@@ -16,7 +16,7 @@ from controlplane.jobs.services import publish_replica
 from controlplane.policy.snapshot import Placement
 from controlplane.protocol.commands import StartRanks
 from controlplane.protocol.launch import RankPlacement, ReplicaLaunch, Resume, TrainerConfig
-from controlplane.protocol.spec import Parallelism, TrainSpec
+from controlplane.protocol.spec import Parallelism, TrainSpec, max_contributors
 from controlplane.recovery.models import ViewRow
 from controlplane.runtime.clock import now
 from controlplane.runtime.errors import Conflict
@@ -50,6 +50,7 @@ def trainer_config(job: Job, attempt: Attempt) -> TrainerConfig:
         resume=resume,
         outer_timeout_s=settings.OUTER_TIMEOUT_S,
         inner_timeout_s=spec.resiliency.timeouts.setup_s,
+        max_contributors=max_contributors(spec),
         allow_faults=spec.resiliency.allow_faults,
     )
 

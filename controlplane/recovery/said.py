@@ -14,7 +14,7 @@ from controlplane.checkpoints import services as checkpoints
 from controlplane.jobs.models import Job, Rank, Replica
 from controlplane.jobs.services import publish_job, publish_replica, refresh_job, transition_rank
 from controlplane.protocol.errors import IdentityMismatch
-from controlplane.protocol.membership import Flush
+from controlplane.protocol.membership import Flush, MemberRole
 from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, StepReport, TrainingDone, ViewInstalled
 from controlplane.protocol.spec import Parallelism, ranks_per_replica
 from controlplane.protocol.states import AttemptState, RankState, ReplicaState
@@ -122,9 +122,11 @@ def _caught_up(facts: "Facts", rank: Rank, said: CaughtUp) -> None:
     if is_fenced(rank) or replica.caught_up is not None:
         return
     told = {**msgspec.to_builtins(said), "at": iso(facts.at)}
-    Replica.objects.filter(pk=replica.pk).update(caught_up=told, contributing=True, contributed=True)
-    replica.caught_up, replica.contributing = told, True
-    sentence = f"Replica {replica.index} replayed {said.replayed_steps} steps and counts from step {said.step} on."
+    counts = said.role is MemberRole.CONTRIBUTOR
+    Replica.objects.filter(pk=replica.pk).update(caught_up=told, contributing=counts, contributed=True)
+    replica.caught_up, replica.contributing = told, counts
+    outcome = "counts" if counts else "stands by"
+    sentence = f"Replica {replica.index} replayed {said.replayed_steps} steps and {outcome} from step {said.step} on."
     publish_replica(replica, "replica.caught_up", sentence)
 
 

@@ -32,7 +32,7 @@ from controlplane.protocol.commands import (
 )
 from controlplane.protocol.launch import RankPlacement, ReplicaLaunch, Resume, TrainerConfig
 from controlplane.protocol.membership import View
-from controlplane.protocol.spec import Parallelism
+from controlplane.protocol.spec import Parallelism, max_contributors
 from controlplane.protocol.states import AttemptState, JobState, ReplicaState
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
@@ -204,6 +204,7 @@ class Apply:
             replicas=replicas,
             store="store:1",
             resume=self._resume,
+            max_contributors=max_contributors(spec),
         )
 
     def _stop(self, action: StopReplica) -> None:
@@ -222,9 +223,11 @@ class Apply:
         row.state, row.state_since_s = action.to, self._kernel.now_s
         if action.to is ReplicaState.ACTIVE:
             row.contributing = row.ever_contributed = True
+        if action.to is ReplicaState.SPARE:
+            row.ever_contributed = True
         if action.to is not ReplicaState.EVICTED or attempt is None:
             return
-        row.contributing = False
+        row.contributing = row.standby = False
         row.failed_starts = 0 if row.ever_contributed else row.failed_starts + 1
         self._rows.evictions += 1
         if decision.evidence.get("proved") is False:
@@ -252,7 +255,9 @@ class Apply:
         rows.committed_step = max(rows.committed_step, order.step)
         members = {member.replica for member in rows.view.members} if rows.view else set()
         for index in sorted(members):
-            rows.replicas[index].contributing = index in order.contributors
+            row = rows.replicas[index]
+            row.contributing = index in order.contributors
+            row.standby = index in order.standbys
         if rows.attempt is not None:
             rows.attempt.state = AttemptState.RUNNING
         nodes = {p.node_id for index in members for p in rows.replicas[index].placements}

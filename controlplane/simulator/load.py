@@ -91,6 +91,7 @@ def _replica(rows: Rows, row: ReplicaRow) -> ReplicaFact:
         exited_ranks=len(row.exited),
         in_view=in_view,
         contributing=row.contributing,
+        standby=row.standby and not row.contributing,
         committed_step=row.committed_step,
         waiting=waiting,
         stopped=row.stopped,

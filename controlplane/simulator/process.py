@@ -41,6 +41,7 @@ class Process:
     prepared_ready: frozenset[int] = frozenset()
     lineage: list[int] = field(default_factory=list)
     contributors: tuple[int, ...] = ()
+    standbys: tuple[int, ...] = ()
     done: list[int] = field(default_factory=list)
     todo: list[int] = field(default_factory=list)
     waiting: bool = False

@@ -24,6 +24,7 @@ class ReplicaRow:
     exited: set[int] = field(default_factory=set)
     phases: dict[int, Phase] = field(default_factory=dict)
     contributing: bool = False
+    standby: bool = False
     ever_contributed: bool = False
     committed_step: int = 0
     stopped: bool = False

@@ -26,7 +26,7 @@ from controlplane.protocol.frames import (
     XidSeen,
 )
 from controlplane.protocol.launch import RankRef
-from controlplane.protocol.membership import Flush
+from controlplane.protocol.membership import Flush, MemberRole
 from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, TrainingDone
 from controlplane.protocol.spec import TrainSpec
 from controlplane.protocol.states import CheckpointState, NodeState, Phase, ReplicaState
@@ -210,8 +210,9 @@ class Server:
                 self.rows.flushes[(ref.replica, ref.incarnation, ref.rank)] = report
             case OuterError(epoch=epoch) if epoch == self.rows.epoch:
                 self._open("outer_error", ref)
-            case CaughtUp():
-                replica.contributing = replica.ever_contributed = True
+            case CaughtUp(role=role):
+                replica.ever_contributed = True
+                replica.contributing, replica.standby = role is MemberRole.CONTRIBUTOR, role is MemberRole.STANDBY
             case CheckpointReport():
                 self._checkpoint(report)
             case TrainingDone():

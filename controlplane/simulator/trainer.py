@@ -168,14 +168,14 @@ class Trainer:
 
     def _install(self, process: Process, view: View, order: Install) -> None:
         fresh = process.epoch == 0
-        contributes = process.index in order.contributors
-        if contributes or not fresh:
+        holds = process.index in (*order.contributors, *order.standbys)
+        if holds or not fresh:
             self._roll_forward(process, order.step)
-        process.role = MemberRole.CONTRIBUTOR if contributes else MemberRole.JOINER
-        if not contributes:
+        process.contributors, process.standbys = order.contributors, order.standbys
+        process.role = self._role_in(process)
+        if not holds:
             self._follow(process, view, order, fresh)
         process.epoch, process.prepared, process.waiting = order.epoch, False, False
-        process.contributors = order.contributors
         kept = {done.replica: list(done.micro_batches) for done in order.done}
         process.done = kept.get(process.index, [])
         taken = {batch for batches in kept.values() for batch in batches}
@@ -186,6 +186,13 @@ class Trainer:
         self._kernel.log("install", f"r{process.index}.{process.incarnation} epoch {order.epoch} step {order.step}")
         process.token += 1
         self._work(process)
+
+    @staticmethod
+    def _role_in(process: Process) -> MemberRole:
+        """What its contributors and standbys make of it."""
+        if process.index in process.contributors:
+            return MemberRole.CONTRIBUTOR
+        return MemberRole.STANDBY if process.index in process.standbys else MemberRole.JOINER
 
     def _roll_forward(self, process: Process, step: int) -> None:
         """A member that had prepared the step behind commits it now."""
@@ -224,7 +231,7 @@ class Trainer:
 
     def _share(self, process: Process, taken: set[int]) -> list[int]:
         """This replica's part of the micro-batches nobody holds, dealt out in turn."""
-        if process.role is MemberRole.JOINER:
+        if process.role is not MemberRole.CONTRIBUTOR:
             return []
         training = process.launch.config.training
         batches = [b for b in range(training.global_batch // training.micro_batch) if b not in taken]
@@ -291,15 +298,25 @@ class Trainer:
         process.committed, process.prepared, process.waiting, process.done = step + 1, False, False, []
         process.token += 1
         ready = group.ready.get(step, set())
-        process.contributors = tuple(sorted({*process.contributors, *ready}))
+        self._admit(process, ready)
         if process.index in ready:
-            process.role = MemberRole.CONTRIBUTOR
+            process.role = self._role_in(process)
             self._report_caught_up(process)
         if self._finished(process):
             return
         self._maybe_save(process)
         process.todo = self._share(process, set())
         self._work(process)
+
+    @staticmethod
+    def _admit(process: Process, ready: set[int]) -> None:
+        """Who is ready contributes, or stands by where enough others compute."""
+        limit = process.launch.config.max_contributors
+        for index in sorted(ready - {*process.contributors, *process.standbys}):
+            if limit is None or len(process.contributors) < limit:
+                process.contributors = tuple(sorted((*process.contributors, index)))
+            else:
+                process.standbys = tuple(sorted((*process.standbys, index)))
 
     def _report_caught_up(self, process: Process) -> None:
         donor = process.donor[0] if process.donor else -1
@@ -310,6 +327,7 @@ class Trainer:
             fetch_s=0.0,
             fetch_bytes=0,
             donor=donor,
+            role=process.role,
         )
         self._said(process.ranks[0], report)
 

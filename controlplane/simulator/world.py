@@ -1,7 +1,7 @@
 """One seed, one world: fleet, job, faults, and what became of it."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from controlplane.policy.config import PolicyConfig
 from controlplane.protocol.frames import Acked, AgentFrame, Order
@@ -26,6 +26,7 @@ from controlplane.simulator.process import Process, Rank
 from controlplane.simulator.server import TERMINAL, Server
 from controlplane.simulator.trainer import Report, Trainer
 
+REPLICAS = 3
 FAULTS_UNTIL_S = 90.0
 CALM_S = 150.0
 STEADY_S = 30.0
@@ -51,15 +52,20 @@ class Outcome:
 
 
 class World:
-    """Four nodes of two devices and a spare, three replicas of two ranks; variations by seed."""
+    """Four nodes of two devices and a spare, three replicas of two ranks, of which `standing_by`
+    compute nothing; variations by seed."""
 
-    def __init__(self, seed: int, *, config: PolicyConfig | None = None, steps: int | None = None) -> None:
+    def __init__(
+        self, seed: int, *, config: PolicyConfig | None = None, steps: int | None = None, standing_by: int = 0
+    ) -> None:
         self.seed = seed
         self.kernel = Kernel(seed)
         chance = self.kernel.random
         # Every sixth world is small enough to finish, so that the end is exercised too.
         steps = steps or (60 if seed % 6 == 0 else 100_000)
-        self.spec = job_spec(tp=chance.choice((1, 2)), spare_gpus=chance.choice((0, 2)), steps=steps)
+        self.spec = job_spec(
+            tp=chance.choice((1, 2)), spare_gpus=chance.choice((0, 2)), steps=steps, standing_by=standing_by
+        )
         nodes = {f"node-{index}": 2 for index in range(5)}
         self.network = Network(self.kernel)
         self.checkers = Checkers(self.kernel, micro_batch_count(self.spec))
@@ -159,12 +165,17 @@ class World:
         )
 
 
-def job_spec(*, tp: int = 1, spare_gpus: int = 2, steps: int = 100_000, min_replicas: int = 1) -> TrainSpec:
-    """Three replicas of two ranks (TP2, or TP1 x PP2), six micro-batches a step."""
+def job_spec(
+    *, tp: int = 1, spare_gpus: int = 2, steps: int = 100_000, min_replicas: int = 1, standing_by: int = 0
+) -> TrainSpec:
+    """Three replicas of two ranks (TP2, or TP1 x PP2), six micro-batches a step; of them
+    `standing_by` compute nothing."""
+    mode: Literal["spares", "redistribute"] = "spares" if standing_by else "redistribute"
+    min_replicas = REPLICAS - standing_by if standing_by else min_replicas
     return TrainSpec(
-        resources=Resources(nodes=3, gpus_per_node=2, min_replicas=min_replicas, spares=Spares(gpus=spare_gpus)),
+        resources=Resources(nodes=REPLICAS, gpus_per_node=2, min_replicas=min_replicas, spares=Spares(gpus=spare_gpus)),
         parallelism=Parallelism(tp=tp, pp=2 // tp),
-        training=Training(steps=steps, global_batch=6, micro_batch=1),
+        training=Training(steps=steps, global_batch=6, micro_batch=1, batch_mode=mode),
         checkpoint=Checkpoint(interval_steps=20),
         resiliency=Resiliency(timeouts=Timeouts(setup_s=30.0)),
     )

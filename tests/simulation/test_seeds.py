@@ -27,6 +27,31 @@ def test_no_seed_breaks_an_invariant(first):
     assert {s: v for s in range(first, first + 10) if (v := World(s).run().violations)} == {}
 
 
+def test_no_seed_breaks_an_invariant_while_a_replica_stands_by():
+    assert {seed: found for seed in range(12) if (found := World(seed, standing_by=1).run().violations)} == {}
+
+
+def test_a_killed_contributor_is_replaced_without_a_restart_by_the_one_that_stands_by():
+    world = World(3, standing_by=1)
+    world.start()
+    world.faults.schedule(60.0, 0)
+    world.kernel.run(20.0)
+    assert world.server.rows.install.standbys == (2,)
+    world.trainer.kill(
+        next(
+            rank
+            for process in world.trainer.processes.values()
+            if process.index == 0
+            for rank in process.ranks.values()
+        )
+    )
+    world.kernel.run(60.0)
+    rows = world.server.rows
+    assert (rows.install.contributors, rows.replicas[0].state) == ((1, 2), "spare")
+    assert rows.restarts == 0
+    assert world.checkers.violations == []
+
+
 def test_the_same_seed_gives_the_same_tape():
     assert World(7).run().digest == World(7).run().digest
 

@@ -1,68 +1,69 @@
-"""The joiner's side: fetch a donor's snapshot in the background, keep a backlog, replay.
+"""The joiner's side: fetch the state in the background, keep a backlog, replay it bit by bit.
 
 From its first view on a joiner takes part in every exchange with zeros and keeps each
-committed reduced gradient. Once every rank of the replica has its snapshot the replica
-raises its ready flag in band; at that commit the snapshot is restored, the backlog goes
-through the optimizer, and the replica contributes from the next step. The others wait
-for the replay of the tail only, never for the transfer.
+committed reduced gradient. Its own state is written by nobody else, so the chunks go
+straight into it. Once every rank of the replica has all of them, the backlog goes through
+the optimizer while the others compute; when none is left, the replica raises its ready
+flag in band, replays the one step of that commit as everybody does, and contributes from
+the next. The others wait neither for the transfer nor for the replay.
 """
 
-import socket
-import threading
-import time
-from dataclasses import dataclass
+from collections import deque
 
 import torch
 import torch.distributed as dist
 
 from controlplane.protocol.launch import RankRef
+from trainer.engine import Engine
 from trainer.errors import CatchUpFailed
-from trainer.replica import snapshot
-from trainer.replica.donor import store_key
+from trainer.replica.donor import Member
+from trainer.replica.fetch import Fetch, Received
 
 MAX_BACKLOG_STEPS = 4096
 MAX_BACKLOG_BYTES = 8 << 30
-FETCH_ATTEMPTS = 60
-RETRY_S = 0.5
-ADDRESS_POLL_S = 0.01
-CONNECT_TIMEOUT_S = 5.0
-READ_TIMEOUT_S = 60.0
-
-
-@dataclass(slots=True)
-class Fetch:
-    """One try to get the snapshot of (`donor`, `epoch`); `result` is set last."""
-
-    donor: int
-    epoch: int
-    cancelled: bool = False
-    result: snapshot.Snapshot | None = None
-    took_s: float = 0.0
 
 
 class CatchUp:
-    """Backlog and fetch of one rank."""
+    """Fetch and backlog of one rank."""
 
-    def __init__(self, ref: RankRef, store: dist.TCPStore) -> None:
-        self._ref = ref
-        self._store = store
+    def __init__(self, ref: RankRef, store: dist.TCPStore, engine: Engine) -> None:
+        self._ref, self._store, self._engine = ref, store, engine
         self._fetch: Fetch | None = None
-        self._backlog: list[torch.Tensor] = []
-        self._start_step = 0
+        self._backlog: deque[torch.Tensor] = deque()
+        self._started = False
+        self.replayed_steps = 0
 
     @property
-    def has_snapshot(self) -> bool:
-        """The fetch of this rank is over."""
-        return self._fetch is not None and self._fetch.result is not None
-
-    def restart(self, *, donor: int, epoch: int, step: int) -> None:
-        """Fetch the state of `step` from `donor`, forgetting what was kept so far."""
+    def has_state(self) -> bool:
+        """The fetch of this rank is over. Raises CatchUpFailed when it never will be."""
         if self._fetch is not None:
-            self._fetch.cancelled = True
+            self._fetch.check()
+        return self._fetch is not None and self._fetch.whole
+
+    @property
+    def is_level(self) -> bool:
+        """The state is here and nothing is left to replay."""
+        return self.has_state and not self._backlog
+
+    def goes_on(self, donors: tuple[Member, ...]) -> bool:
+        """What I have, or am fetching, is of use in a view that names `donors`: all of the state
+        is here, or one of them has been asked for it already and so still holds it."""
+        fetch = self._fetch
+        return fetch is not None and (fetch.whole or any(donor in fetch.donors for donor in donors))
+
+    def turn_to(self, donors: tuple[Member, ...]) -> None:
+        """Go on with those of `donors` that hold what I fetch."""
+        assert self._fetch is not None, "there is something to go on with"
+        self._fetch.turn_to(tuple(donor for donor in donors if donor in self._fetch.donors))
+
+    def restart(self, donors: tuple[Member, ...], *, step: int) -> None:
+        """Fetch the state of `step`, forgetting what was kept so far; waits for threads that
+        still write to the state."""
+        if self._fetch is not None:
+            self._fetch.cancel()
         self._backlog.clear()
-        self._start_step = step
-        self._fetch = fetch = Fetch(donor, epoch)
-        threading.Thread(target=self._run, args=(fetch, self._store.clone()), name="fetch", daemon=True).start()  # type: ignore[attr-defined]
+        self._started, self.replayed_steps = False, 0
+        self._fetch = Fetch(self._ref, self._store, self._engine.state(), step=step, donors=donors)
 
     def keep(self, reduced: torch.Tensor) -> None:
         """A step was committed without me. Raises CatchUpFailed when the backlog is full."""
@@ -71,41 +72,20 @@ class CatchUp:
         if len(self._backlog) > MAX_BACKLOG_STEPS or nbytes > MAX_BACKLOG_BYTES:
             raise CatchUpFailed(f"backlog of {len(self._backlog)} steps ({nbytes} bytes) and still no snapshot")
 
-    def take(self) -> tuple[Fetch, snapshot.Snapshot, list[torch.Tensor]]:
-        """The snapshot and the backlog to replay on it. Raises CatchUpFailed when they do not meet."""
-        fetch, backlog = self._fetch, self._backlog
-        assert fetch is not None, "ready is only raised after a fetch"
-        assert fetch.result is not None, "ready is only raised with a snapshot at hand"
-        if fetch.result.step != self._start_step:
-            raise CatchUpFailed(f"snapshot of step {fetch.result.step}, backlog from {self._start_step}")
-        self._fetch, self._backlog = None, []
-        return fetch, fetch.result, backlog
+    def replay_one(self) -> bool:
+        """Take the oldest step of the backlog, with all ranks of my replica. False: none is left."""
+        assert self._fetch is not None, "replay begins when the state is here"
+        if not self._started:
+            self._engine.stand_at(self._fetch.step)
+            self._started = True
+        if not self._backlog:
+            return False
+        self._engine.apply(self._backlog.popleft())
+        self.replayed_steps += 1
+        return True
 
-    def _run(self, fetch: Fetch, store: dist.TCPStore) -> None:
-        began_s = time.monotonic()
-        key = store_key(self._ref.job_id, self._ref.attempt, fetch.epoch, fetch.donor, self._ref.rank)
-        for _attempt in range(FETCH_ATTEMPTS):
-            try:
-                while not fetch.cancelled and not store.check([key]):
-                    time.sleep(ADDRESS_POLL_S)
-                if fetch.cancelled:
-                    return
-                result = _download(store.get(key).decode("ascii"), fetch.epoch)
-            except (OSError, CatchUpFailed, RuntimeError) as error:
-                # The donor may be gone; the next view names another and cancels this.
-                print(f"fetch from replica {fetch.donor}: {error!r}", flush=True)
-                time.sleep(RETRY_S)
-                continue
-            fetch.took_s = time.monotonic() - began_s
-            fetch.result = result
-            return
-
-
-def _download(address: str, epoch: int) -> snapshot.Snapshot:
-    host, port, token = address.split(" ")
-    with socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S) as connection:
-        connection.settimeout(READ_TIMEOUT_S)
-        with connection.makefile("rwb") as stream:
-            stream.write(f"{token} {epoch}\n".encode("ascii"))
-            stream.flush()
-            return snapshot.read(stream)
+    def finish(self) -> Received:
+        """I am level with the others; what it cost."""
+        assert self._fetch is not None, "ready is only raised after a fetch"
+        received, self._fetch = self._fetch.received, None
+        return received

@@ -1,65 +1,123 @@
-"""The donor's side of catching up: copy the state in the background, serve it over TCP.
+"""The donor's side of catching up: copy the state in the background, serve its chunks over TCP.
 
 The copy starts when the view is installed and must be over before the next optimizer
-step (`wait_copied`); forward and backward do not touch it. The address goes through the
-rendezvous store together with a token that the joiner has to send first.
+step (`wait_copied`); forward and backward do not touch it. The digests are made after it.
+The address goes through the rendezvous store together with a token that the joiner has to
+send first. A snapshot is kept, through any number of views, for as long as one of the
+joiners it was taken for is still fetching, so that a transfer survives a view change.
 """
 
 import hmac
 import secrets
 import socket
+import struct
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+import msgspec
 import torch
 import torch.distributed as dist
 
-from trainer.replica import snapshot
+from controlplane.protocol.launch import RankRef
+from trainer.replica.snapshot import Snapshot
 
 BACKLOG = 16
-IO_TIMEOUT_S = 60.0
+IO_TIMEOUT_S = 60
 TOKEN_BYTES = 16
+MAX_REQUEST_BYTES = 512
+MAX_OFFERS = 2
+INDEX = -1
+LENGTH = struct.Struct("<Q")
+Member = tuple[int, int]  # replica, incarnation
 
 
-def store_key(job_id: str, attempt: int, epoch: int, replica: int, rank: int) -> str:
-    """Where the address of one donor rank's snapshot of one epoch stands."""
-    return f"snapshot/{job_id}/{attempt}/{epoch}/{replica}/{rank}"
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of a joiner: a chunk of the state of `step`, or its index (`chunk` INDEX).
+    The answer is its length and its bytes; the connection is closed where there is none."""
+
+    token: str
+    step: int
+    chunk: int
+
+
+def store_key(ref: RankRef, donor: Member, step: int) -> str:
+    """Where the address of the snapshot of `step` of the rank beside `ref` stands."""
+    return f"snapshot/{ref.job_id}/{ref.attempt}/{step}/{donor[0]}.{donor[1]}/{ref.rank}"
+
+
+def bound_blocking(connection: socket.socket, timeout_s: int) -> None:
+    """Blocking calls that end after `timeout_s` by themselves: the kernel then fills a whole
+    buffer in one call, which a socket with Python's timeout does not do."""
+    connection.settimeout(None)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", timeout_s, 0))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+@dataclass(slots=True)
+class _Offer:
+    """One snapshot and the joiners that may still fetch from it."""
+
+    snapshot: Snapshot
+    joiners: set[Member]
+    copied: threading.Event = field(default_factory=threading.Event)
 
 
 class Donor:
-    """One listening socket per rank, one snapshot at a time."""
+    """One listening socket per rank, `MAX_OFFERS` snapshots at most."""
 
-    def __init__(self, store: dist.TCPStore, *, local_host: str) -> None:
+    def __init__(self, ref: RankRef, store: dist.TCPStore, *, local_host: str) -> None:
+        self._ref = ref
         self._store = store.clone()  # type: ignore[attr-defined]
-        self._snapshot: snapshot.Snapshot | None = None
-        self._copied = threading.Event()
-        self._copied.set()
+        self._offers: list[_Offer] = []
         self._token = secrets.token_hex(TOKEN_BYTES)
         self._listener = socket.create_server((local_host, 0), backlog=BACKLOG)
         self._address = f"{local_host} {self._listener.getsockname()[1]} {self._token}"
         threading.Thread(target=self._accept, name="donor", daemon=True).start()
 
-    def offer(self, state: Sequence[torch.Tensor], *, epoch: int, step: int, key: str) -> None:
-        """Copy `state` (by reference until `wait_copied` returns) and publish the address under `key`."""
-        self._copied = copied = threading.Event()
-
-        def copy() -> None:
-            try:
-                self._snapshot = snapshot.take(state, epoch=epoch, step=step)
-            finally:
-                copied.set()
-            self._store.set(key, self._address)
-
-        threading.Thread(target=copy, name="donor-copy", daemon=True).start()
+    def serve(self, joiners: set[Member], state: Sequence[torch.Tensor], *, step: int) -> None:
+        """Serve `joiners` from now on, nobody else. Who has an offer keeps it, the others
+        get one of `state` (by reference until `wait_copied` returns), which is that of `step`."""
+        self._keep(joiners)
+        new = joiners - {joiner for offer in self._offers for joiner in offer.joiners}
+        if not new:
+            return
+        same = next((offer for offer in self._offers if offer.snapshot.step == step), None)
+        if same is not None:
+            same.joiners |= new
+            return
+        offer = _Offer(Snapshot(state, step=step), new)
+        self._offers = [*self._offers, offer][-MAX_OFFERS:]
+        after = torch.cuda.current_stream().record_event() if any(tensor.is_cuda for tensor in state) else None
+        arguments = (offer, list(state), after)
+        threading.Thread(target=self._copy, args=arguments, name="donor-copy", daemon=True).start()
 
     def wait_copied(self) -> None:
         """Call before anything writes to the state."""
-        self._copied.wait()
+        for offer in self._offers:
+            offer.copied.wait()
 
-    def withdraw(self) -> None:
-        """Nobody needs the snapshot any more; frees its memory."""
-        self._copied.wait()
-        self._snapshot = None
+    def release(self, replicas: set[int]) -> None:
+        """These joiners have caught up."""
+        self._keep({joiner for offer in self._offers for joiner in offer.joiners if joiner[0] not in replicas})
+
+    def _keep(self, joiners: set[Member]) -> None:
+        """Offers that nobody fetches from free their memory, once their copy has ended."""
+        for offer in self._offers:
+            offer.joiners &= joiners
+            if not offer.joiners:
+                offer.copied.wait()
+        self._offers = [offer for offer in self._offers if offer.joiners]
+
+    def _copy(self, offer: _Offer, state: list[torch.Tensor], after: "torch.cuda.Event | None") -> None:
+        try:
+            offer.snapshot.take(state, after=after)
+        finally:
+            offer.copied.set()
+        offer.snapshot.seal()
+        member = (self._ref.replica, self._ref.incarnation)
+        self._store.set(store_key(self._ref, member, offer.snapshot.step), self._address)
 
     def _accept(self) -> None:
         while True:
@@ -68,16 +126,27 @@ class Donor:
 
     def _serve(self, connection: socket.socket) -> None:
         with connection:
-            connection.settimeout(IO_TIMEOUT_S)
+            bound_blocking(connection, IO_TIMEOUT_S)
             try:
-                with connection.makefile("rwb") as stream:
-                    token, _, epoch = stream.readline(256).decode("ascii", "replace").strip().partition(" ")
-                    held = self._snapshot
-                    if not hmac.compare_digest(token, self._token) or held is None or str(held.epoch) != epoch:
-                        return
-                    snapshot.write(held, stream)
+                with connection.makefile("rb") as lines:
+                    while data := self._answer(lines.readline(MAX_REQUEST_BYTES)):
+                        connection.sendall(LENGTH.pack(len(data)))
+                        connection.sendall(data)
             except OSError:
                 return  # The joiner went away; it comes again or a new view names another donor.
+
+    def _answer(self, line: bytes) -> memoryview | bytes:
+        """Empty: nothing of the kind here."""
+        try:
+            request = msgspec.json.decode(line, type=Request)
+        except msgspec.DecodeError:
+            return b""
+        held = [offer.snapshot for offer in self._offers if offer.snapshot.step == request.step]
+        if not hmac.compare_digest(request.token, self._token) or not held or held[0].index is None:
+            return b""
+        if request.chunk == INDEX:
+            return held[0].index
+        return held[0].chunk(request.chunk).numpy().data if request.chunk >= 0 else b""
 
 
 def local_host_towards(host: str, port: int) -> str:

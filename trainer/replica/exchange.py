@@ -11,22 +11,26 @@ A finished exchange alone never commits: a zombie can complete one that the othe
 abandoned. Whatever fails ends in `None`, and the caller goes to the next view.
 """
 
+import time
 from collections.abc import Callable, Sequence
 
 import torch
 
-from controlplane.protocol.membership import MemberRole
 from controlplane.protocol.rank import CaughtUp, FromRank, OuterError
 from trainer.engine import Applied, Engine
 from trainer.errors import ExchangeAbandoned
 from trainer.parallel import Votes
-from trainer.replica import snapshot
 from trainer.replica.catch_up import CatchUp
 from trainer.replica.donor import Donor
 from trainer.replica.outer import OuterComm, OuterFailed
+from trainer.replica.shares import admitted
 from trainer.replica.standing import Commit, Intent, Standing
 
 MAX_ERROR_CHARS = 500
+REPLAY_RATIO = 0.5
+"""Share of a step's time that a joiner may spend on its backlog before it has to be in the exchange."""
+MIN_REPLAYED = 2
+"""Steps replayed in each step at least, so that a backlog shrinks however short a step is."""
 
 
 class Exchange:
@@ -49,10 +53,14 @@ class Exchange:
         self._outer, self._votes = outer, votes
         self._donor, self._catch_up = donor, catch_up
         self._send, self._wishes = send, wishes
+        self._committed_s = time.monotonic()
+        self._step_s = 0.0
 
     def attempt(self) -> Commit | None:
         """None: the view must change first. Raises InnerPeerLost."""
         standing = self._standing
+        if standing.is_joiner:
+            self._replay_some()
         standing.intent = self._agree()
         reduced = self._reduce(self._stage())
         if not self._votes.all(reduced is not None):
@@ -85,6 +93,8 @@ class Exchange:
             everyone_leaves=not rolled_forward and self._everyone(tail.leaving),
         )
         standing.committed += 1
+        now_s = time.monotonic()
+        self._step_s, self._committed_s = now_s - self._committed_s, now_s
         standing.prepared = None
         standing.todo = None
         if not rolled_forward:
@@ -92,7 +102,7 @@ class Exchange:
         return commit
 
     def _agree(self) -> Intent:
-        joiner_ready = self._standing.is_joiner and self._catch_up.has_snapshot
+        joiner_ready = self._standing.is_joiner and self._catch_up.is_level
         ready, *wishes = self._votes.counts([joiner_ready, *self._wishes()])
         return Intent(ready == self._votes.size, *(count > 0 for count in wishes))
 
@@ -101,9 +111,9 @@ class Exchange:
         mine = [member.replica == standing.ref.replica for member in standing.members]
         ready = [flag and standing.intent.ready for flag in mine]
         leaving = [flag and standing.intent.leaving for flag in mine]
-        if standing.is_joiner:
-            return self._engine.stage_zeros(ready=ready, leaving=leaving)
-        return self._engine.stage(standing.done, ready=ready, leaving=leaving)
+        if standing.is_contributor:
+            return self._engine.stage(standing.done, ready=ready, leaving=leaving)
+        return self._engine.stage_zeros(ready=ready, leaving=leaving)
 
     def _reduce(self, stage: torch.Tensor) -> torch.Tensor | None:
         try:
@@ -132,37 +142,50 @@ class Exchange:
         return all(
             flag
             for member, flag in zip(self._standing.members, leaving, strict=True)
-            if member.replica in self._standing.contributors
+            if member.replica in self._standing.holders
         )
 
     def _welcome(self, ready: Sequence[bool]) -> None:
-        """Joiners whose ready flag was committed contribute from the next step."""
+        """Joiners whose ready flag was committed hold the state from now on: they contribute
+        from the next step, or stand by where enough others do."""
         standing = self._standing
         joined = {member.replica for member, flag in zip(standing.members, ready, strict=True) if flag}
         if not joined:
             return
-        standing.contributors = tuple(sorted(joined.union(standing.contributors)))
+        standing.contributors, standing.standbys = admitted(
+            joined, standing.contributors, standing.standbys, self._engine.config.max_contributors
+        )
         if standing.is_joiner and standing.ref.replica in joined:
-            self._replay()
-        if all(member.replica in standing.contributors for member in standing.members):
-            self._donor.withdraw()
+            self._catch_up.replay_one()
+            standing.take_role()
+            self._tell_caught_up()
+        self._donor.release(joined)
 
-    def _replay(self) -> None:
-        """Restore the snapshot and take every step since, in lock-step with my replica."""
-        standing, engine = self._standing, self._engine
-        fetch, taken, backlog = self._catch_up.take()
-        snapshot.restore(taken, engine.state())
-        engine.stand_at(taken.step)
-        for reduced in backlog:
-            engine.apply(reduced)
-        standing.role = MemberRole.CONTRIBUTOR
+    def _replay_some(self) -> None:
+        """Work off the backlog in lock-step with my replica, while the contributors compute."""
+        if not self._votes.all(self._catch_up.has_state):
+            return
+        until_s = time.monotonic() + REPLAY_RATIO * self._step_s
+        replayed = 0
+        while self._votes.all(replayed < MIN_REPLAYED or time.monotonic() < until_s):
+            if not self._catch_up.replay_one():
+                return
+            replayed += 1
+
+    def _tell_caught_up(self) -> None:
+        standing = self._standing
+        assert standing.role is not None, "just taken"
+        received = self._catch_up.finish()
         self._send(
             CaughtUp(
                 epoch=standing.epoch,
                 step=standing.committed,
-                replayed_steps=len(backlog),
-                fetch_s=fetch.took_s,
-                fetch_bytes=taken.nbytes,
-                donor=fetch.donor,
+                replayed_steps=self._catch_up.replayed_steps,
+                fetch_s=received.took_s,
+                fetch_bytes=received.nbytes,
+                donor=min(received.donors, default=-1),
+                donor_count=len(received.donors),
+                harmed_chunks=received.harmed,
+                role=standing.role,
             )
         )

@@ -6,8 +6,9 @@
    while waiting for that, newer views are still flushed, or two ranks of one replica that
    saw different views would wait for each other for ever;
 4. prepared and the install stands one step ahead: roll forward;
-5. a joiner whose replica has no snapshot yet starts its fetch at the installed step;
-6. a donor offers its state of the installed step;
+5. a joiner goes on with what it has fetched, if one of those it fetches from still serves it;
+   else it starts to fetch the installed step;
+6. a donor serves its joiners: those that are new to it get its state of the installed step;
 7. raise the checkpoint fence, build the outer group; interrupted by a newer view on any
    rank of my replica: start over.
 
@@ -28,7 +29,8 @@ from trainer.engine import Engine
 from trainer.errors import EvictedError, ExchangeAbandoned, LeaveUnsaved, MembershipViolated
 from trainer.parallel import Votes
 from trainer.replica.catch_up import CatchUp
-from trainer.replica.donor import Donor, store_key
+from trainer.replica.donor import Donor
+from trainer.replica.donor import Member as DonorMember
 from trainer.replica.exchange import MAX_ERROR_CHARS, Exchange
 from trainer.replica.outer import OuterComm, OuterFailed
 from trainer.replica.shares import held_by, share_of_install
@@ -167,6 +169,8 @@ class Membership:
         standing.prepared = None
         standing.epoch, standing.view = view.epoch, view
         standing.contributors = tuple(sorted(install.contributors))
+        standing.standbys = tuple(sorted(install.standbys))
+        standing.take_role()
         if standing.is_joiner:
             self._catch_up_from(view, install)
         if standing.committed != install.step:
@@ -177,15 +181,21 @@ class Membership:
         return commit
 
     def _catch_up_from(self, view: View, install: Install) -> None:
-        """Go on with the snapshot my whole replica has, or fetch a newer one."""
-        standing = self._standing
-        holds = self._catch_up.has_snapshot and standing.committed == install.step
-        if self._votes.all(holds):
+        """Go on with the state my whole replica has or is fetching, or fetch a newer one.
+
+        Each donor decides for itself, by the same views, whether it still holds what I fetch
+        (`Donor.serve`). One that missed the view in which I began offers the state of a later
+        view, which is of the same step: without that donor no step was committed in between.
+        """
+        standing, catch_up = self._standing, self._catch_up
+        mine = standing.ref.replica
+        incarnations = {member.replica: member.incarnation for member in view.members}
+        donors = tuple((pair.donor, incarnations[pair.donor]) for pair in view.donors if pair.joiner == mine)
+        if self._votes.all(catch_up.goes_on(donors) and standing.committed == install.step):
+            catch_up.turn_to(donors)
             return
         standing.committed = install.step
-        for pair in view.donors:
-            if pair.joiner == standing.ref.replica:
-                self._catch_up.restart(donor=pair.donor, epoch=view.epoch, step=install.step)
+        catch_up.restart(donors, step=install.step)
 
     def _keep_done(self, install: Install) -> None:
         """My raw gradient sums must hold exactly what the install counts as mine."""
@@ -198,16 +208,10 @@ class Membership:
             raise MembershipViolated(f"install counts {held} as mine, I hold {standing.done}")
 
     def _offer(self, view: View) -> None:
-        standing, ref = self._standing, self._standing.ref
-        if standing.is_joiner or all(pair.donor != ref.replica for pair in view.donors):
-            self._donor.withdraw()
-            return
-        self._donor.offer(
-            self._engine.state(),
-            epoch=view.epoch,
-            step=standing.committed,
-            key=store_key(ref.job_id, ref.attempt, view.epoch, ref.replica, ref.rank),
-        )
+        mine = self._standing.ref.replica
+        joiners = {pair.joiner for pair in view.donors if pair.donor == mine and not self._standing.is_joiner}
+        members: set[DonorMember] = {(m.replica, m.incarnation) for m in view.members if m.replica in joiners}
+        self._donor.serve(members, self._engine.state(), step=self._standing.committed)
 
     def _build(self, view: View) -> bool:
         """True when this rank is in the outer group of the newest view. A group that could not

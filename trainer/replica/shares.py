@@ -27,6 +27,17 @@ def share_of_install(install: Install, micro_batch_count: int, replica: int) -> 
     return share(missing(micro_batch_count, done), contributors, replica)
 
 
+def admitted(
+    joined: Iterable[int], contributors: Iterable[int], standbys: Iterable[int], limit: int | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Contributors and standbys once `joined` hold the state: the lowest-numbered of those who
+    came contribute while there are fewer than `limit` (None: no limit), the others stand by."""
+    counted, waiting = set(contributors), set(standbys)
+    for replica in sorted(set(joined) - counted - waiting):
+        (counted if limit is None or len(counted) < limit else waiting).add(replica)
+    return tuple(sorted(counted)), tuple(sorted(waiting))
+
+
 def held_by(install: Install, replica: int) -> tuple[int, ...]:
     """Micro-batches of the installed step that count as held by `replica`."""
     held = [entry.micro_batches for entry in install.done if entry.replica == replica]

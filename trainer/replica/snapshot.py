@@ -1,31 +1,22 @@
-"""A rank's state on the wire: one JSON header line, then the tensors' bytes, then a digest.
+"""A rank's state as one run of bytes, cut into chunks, each with its digest.
 
-No pickles: dtype names are looked up in a table, shapes must match the receiver's own
-tensors. Pure bytes and tensors, no sockets' life time here.
+The tensors stand one after the other in the order of `Engine.state`, without gaps. No
+pickles: dtype names and shapes must be the receiver's own. Equal states have equal
+indexes, so a joiner may take chunks of one state from several donors at once.
+Pure bytes and tensors, no sockets here.
 """
 
-import hashlib
-from collections.abc import Sequence
-from typing import Any, Protocol
+import mmap
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import torch
 
 from trainer.errors import CatchUpFailed
+from trainer.replica.digest import DIGEST_BYTES, WORD_BYTES, digest
 
-DIGEST_BYTES = 16
-MAX_HEADER_BYTES = 16 << 20
-CHUNK_BYTES = 4 << 20
-
-
-class Stream(Protocol):
-    """What a buffered socket file and a BytesIO have in common."""
-
-    def readline(self, limit: int, /) -> bytes: ...
-    def read(self, size: int, /) -> bytes: ...
-    def readinto(self, buffer: memoryview, /) -> int: ...
-    def write(self, data: Any, /) -> int: ...
-    def flush(self) -> None: ...
+CHUNK_BYTES = 2 << 20
+"""Small enough to be checked in a core's own cache, where it has just been received."""
 
 
 class TensorHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,87 +26,143 @@ class TensorHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shape: tuple[int, ...]
 
 
-class SnapshotHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """State after `step` committed steps, taken when `epoch` was installed."""
+class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """State after `step` committed steps. `digests` of the chunks, `DIGEST_BYTES` each, in order."""
 
-    epoch: int
     step: int
+    chunk_bytes: int
     tensors: tuple[TensorHead, ...]
-
-
-class Snapshot(msgspec.Struct, frozen=True):
-    """A copy in host memory; `nbytes` of the tensors alone."""
-
-    epoch: int
-    step: int
-    tensors: list[torch.Tensor]
+    digests: bytes
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of all tensors."""
-        return sum(tensor.nbytes for tensor in self.tensors)
+    def chunks(self) -> int:
+        """How many there are."""
+        return len(self.digests) // DIGEST_BYTES
+
+    def digest(self, chunk: int) -> bytes:
+        """The digest that `chunk` must have."""
+        return self.digests[chunk * DIGEST_BYTES : (chunk + 1) * DIGEST_BYTES]
 
 
-def take(state: Sequence[torch.Tensor], *, epoch: int, step: int) -> Snapshot:
-    """Copy `state` to host memory."""
-    return Snapshot(epoch, step, [tensor.detach().to("cpu", copy=True).contiguous() for tensor in state])
+class Snapshot:
+    """A copy of `state` in host memory: `take` fills it, `index` is there after `seal`."""
+
+    def __init__(self, state: Sequence[torch.Tensor], *, step: int) -> None:
+        self.step = step
+        self.heads = heads(state)
+        self.memory = _host_memory(size(state), pinned=any(tensor.is_cuda for tensor in state))
+        self.index: bytes | None = None
+
+    def take(self, state: Sequence[torch.Tensor], *, after: "torch.cuda.Event | None" = None) -> None:
+        """Copy; on a GPU on a stream of its own, once `after` has passed there."""
+        if after is None:
+            self._copy(state)
+            return
+        side = torch.cuda.Stream()
+        side.wait_event(after)
+        with torch.cuda.stream(side):
+            self._copy(state)
+        side.synchronize()
+
+    def _copy(self, state: Sequence[torch.Tensor]) -> None:
+        offset = 0
+        for tensor in state:
+            if tensor.nbytes:
+                target = self.memory[offset : offset + tensor.nbytes]
+                target.copy_(as_bytes(tensor.detach().contiguous()), non_blocking=True)
+                offset += tensor.nbytes
+
+    def seal(self) -> None:
+        """Digest the chunks."""
+        digests = b"".join(
+            digest(self.chunk(number)) for number in range(chunk_count(self.memory.numel(), CHUNK_BYTES))
+        )
+        self.index = msgspec.json.encode(Index(self.step, CHUNK_BYTES, self.heads, digests))
+
+    def chunk(self, number: int) -> torch.Tensor:
+        """Its bytes; empty when there is no such chunk."""
+        return self.memory[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
 
 
-def restore(snapshot: Snapshot, state: Sequence[torch.Tensor]) -> None:
-    """Copy a snapshot into `state`. Raises CatchUpFailed when the shapes differ."""
-    mine = [(tensor.dtype, tuple(tensor.shape)) for tensor in state]
-    theirs = [(tensor.dtype, tuple(tensor.shape)) for tensor in snapshot.tensors]
-    if mine != theirs:
-        raise CatchUpFailed("the donor's tensors are not mine: another layout or model")
-    for target, source in zip(state, snapshot.tensors, strict=True):
-        target.copy_(source)
+class Target:
+    """Where a joiner puts the chunks: straight into the tensors of `state`."""
+
+    def __init__(self, state: Sequence[torch.Tensor]) -> None:
+        self.heads = heads(state)
+        self.nbytes = size(state)
+        self._parts: list[tuple[int, torch.Tensor]] = []
+        offset = 0
+        for tensor in state:
+            if not tensor.is_contiguous():
+                raise CatchUpFailed(f"a tensor of shape {tuple(tensor.shape)} of my state is not contiguous")
+            if tensor.nbytes:
+                self._parts.append((offset, as_bytes(tensor.detach())))
+                offset += tensor.nbytes
+
+    def read_index(self, data: bytes, step: int) -> Index:
+        """Raises CatchUpFailed unless it describes `step` of a state like mine."""
+        try:
+            index = msgspec.json.decode(data, type=Index)
+        except msgspec.DecodeError as error:
+            raise CatchUpFailed(f"index of a snapshot: {error}") from error
+        if index.tensors != self.heads:
+            raise CatchUpFailed("the donor's tensors are not mine: another layout or model")
+        if index.step != step or not 0 < index.chunk_bytes <= CHUNK_BYTES:
+            raise CatchUpFailed(
+                f"index of step {index.step} in chunks of {index.chunk_bytes} bytes, not of step {step}"
+            )
+        if len(index.digests) != DIGEST_BYTES * chunk_count(self.nbytes, index.chunk_bytes):
+            raise CatchUpFailed(f"index of {index.chunks} chunks for {self.nbytes} bytes")
+        return index
+
+    def window(self, offset: int, count: int) -> torch.Tensor | None:
+        """`count` bytes at `offset` of the state as one aligned block of host memory, to receive
+        into without another copy; None where there is none (receive elsewhere, then `put`)."""
+        first, part = next(self._overlaps(offset, count))
+        if part.is_cuda or first > offset or offset + count > first + part.numel():
+            return None
+        block = part[offset - first : offset - first + count]
+        return None if block.data_ptr() % WORD_BYTES else block
+
+    def put(self, offset: int, block: torch.Tensor) -> None:
+        """Write `block` (uint8, host) at byte `offset` of the state."""
+        for first, part in self._overlaps(offset, block.numel()):
+            low = max(offset, first)
+            high = min(offset + block.numel(), first + part.numel())
+            part[low - first : high - first].copy_(block[low - offset : high - offset])
+
+    def _overlaps(self, offset: int, count: int) -> Iterator[tuple[int, torch.Tensor]]:
+        for first, part in self._parts:
+            if first + part.numel() > offset and first < offset + count:
+                yield first, part
 
 
-def write(snapshot: Snapshot, stream: Stream) -> None:
-    """Raises OSError when the receiver goes away."""
-    head = SnapshotHead(
-        snapshot.epoch,
-        snapshot.step,
-        tuple(TensorHead(str(t.dtype).removeprefix("torch."), tuple(t.shape)) for t in snapshot.tensors),
-    )
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    line = msgspec.json.encode(head) + b"\n"
-    digest.update(line)
-    stream.write(line)
-    for tensor in snapshot.tensors:
-        data = tensor.reshape(-1).view(torch.uint8).numpy().data
-        digest.update(data)
-        stream.write(data)
-    stream.write(digest.digest())
-    stream.flush()
+def heads(state: Sequence[torch.Tensor]) -> tuple[TensorHead, ...]:
+    """What the tensors look like."""
+    return tuple(TensorHead(str(t.dtype).removeprefix("torch."), tuple(t.shape)) for t in state)
 
 
-def read(stream: Stream) -> Snapshot:
-    """Raises CatchUpFailed on anything but a whole, unharmed snapshot; OSError from the stream."""
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    line = stream.readline(MAX_HEADER_BYTES)
-    digest.update(line)
-    try:
-        head = msgspec.json.decode(line, type=SnapshotHead)
-    except msgspec.DecodeError as error:
-        raise CatchUpFailed(f"snapshot header: {error}") from error
-    tensors = [_read_tensor(stream, entry, digest) for entry in head.tensors]
-    if stream.read(DIGEST_BYTES) != digest.digest():
-        raise CatchUpFailed("snapshot digest does not match")
-    return Snapshot(head.epoch, head.step, tensors)
+def size(state: Sequence[torch.Tensor]) -> int:
+    """Bytes of all tensors."""
+    return sum(tensor.nbytes for tensor in state)
 
 
-def _read_tensor(stream: Stream, head: TensorHead, digest: "hashlib.blake2b") -> torch.Tensor:
-    dtype = getattr(torch, head.dtype, None)
-    if not isinstance(dtype, torch.dtype):
-        raise CatchUpFailed(f"snapshot holds a tensor of type {head.dtype!r}")
-    tensor = torch.empty(head.shape, dtype=dtype)
-    data = tensor.reshape(-1).view(torch.uint8).numpy().data
-    position = 0
-    while position < len(data):
-        count = stream.readinto(data[position : position + CHUNK_BYTES])
-        if not count:
-            raise CatchUpFailed(f"snapshot ended {len(data) - position} bytes early")
-        position += count
-    digest.update(data)
-    return tensor
+def chunk_count(nbytes: int, chunk_bytes: int) -> int:
+    """How many chunks `nbytes` make."""
+    return -(-nbytes // chunk_bytes)
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as uint8 [bytes]; `tensor` is contiguous."""
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def _host_memory(nbytes: int, *, pinned: bool) -> torch.Tensor:
+    """uint8 [nbytes]. Huge pages where the system has them: a fresh gigabyte in small ones
+    costs more in page faults than in copying."""
+    if pinned or not nbytes:
+        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=pinned)
+    memory = mmap.mmap(-1, nbytes)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)

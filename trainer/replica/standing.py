@@ -46,6 +46,7 @@ class Standing:
     `done` are micro-batches of step `done_step` in the raw gradient sums; `prepared` is the
     reduced vector of step `committed` once every rank of my replica has it; `todo` is what
     an install left me to compute of the step in progress (None: the ordinary share).
+    `standbys` hold the state as contributors do, and compute nothing.
     """
 
     ref: RankRef
@@ -54,6 +55,7 @@ class Standing:
     epoch: int = 0
     view: View | None = None
     contributors: tuple[int, ...] = ()
+    standbys: tuple[int, ...] = ()
     prepared: torch.Tensor | None = None
     done: tuple[int, ...] = ()
     done_step: int = 0
@@ -76,9 +78,26 @@ class Standing:
         return self.role is MemberRole.JOINER
 
     @property
+    def is_contributor(self) -> bool:
+        """My gradients count."""
+        return self.role is MemberRole.CONTRIBUTOR
+
+    @property
+    def holders(self) -> tuple[int, ...]:
+        """Replicas that hold the state of the step in progress."""
+        return tuple(sorted({*self.contributors, *self.standbys}))
+
+    def take_role(self) -> None:
+        """What `contributors` and `standbys` make of me; a joiner that is in neither stays one."""
+        if self.ref.replica in self.contributors:
+            self.role = MemberRole.CONTRIBUTOR
+        elif self.ref.replica in self.standbys:
+            self.role = MemberRole.STANDBY
+
+    @property
     def is_saver(self) -> bool:
         """The lowest-numbered contributor writes the checkpoints."""
-        return bool(self.contributors) and self.contributors[0] == self.ref.replica and not self.is_joiner
+        return bool(self.contributors) and self.contributors[0] == self.ref.replica
 
     def share_of_step(self, micro_batch_count: int) -> tuple[int, ...]:
         """What I compute at the start of the step in progress."""

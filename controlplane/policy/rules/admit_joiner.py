@@ -31,7 +31,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     caught_up = tuple(
         _caught_up(replica)
         for replica in live_replicas(snapshot)
-        if replica.state is ReplicaState.CATCHING_UP and replica.contributing
+        if replica.state is ReplicaState.CATCHING_UP and (replica.contributing or replica.standby)
     )
     ready = tuple(
         replica
@@ -77,13 +77,15 @@ def _admit(snapshot: JobSnapshot, ready: tuple[ReplicaFact, ...]) -> Decision:
 
 
 def _caught_up(replica: ReplicaFact) -> Decision:
+    to = ReplicaState.ACTIVE if replica.contributing else ReplicaState.SPARE
+    outcome = "its gradients count" if replica.contributing else "it stands by until one that trains is lost"
     return Decision(
         rule=RULE,
-        choice="count_in",
+        choice="count_in" if replica.contributing else "stand_by",
         reason_code="caught_up",
-        sentence=f"Replica {replica.index} has caught up: its gradients count.",
+        sentence=f"Replica {replica.index} has caught up: {outcome}.",
         key=f"caught_up:{tag(replica)}",
-        actions=(SetReplicaState(replica=replica.index, incarnation=replica.incarnation, to=ReplicaState.ACTIVE),),
+        actions=(SetReplicaState(replica=replica.index, incarnation=replica.incarnation, to=to),),
         evidence={"committed_step": replica.committed_step},
         routine=True,
     )

@@ -6,10 +6,12 @@ from controlplane.policy.membership import install
 from controlplane.policy.plan import Action, Decision, SendInstall, SetJobState, SetReplicaState
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.membership import Install
+from controlplane.protocol.spec import max_contributors
 from controlplane.protocol.states import JobState, ReplicaState
 
 RULE = "membership_install"
-BECOMES_ACTIVE = frozenset({ReplicaState.FORMING, ReplicaState.CATCHING_UP, ReplicaState.SUSPECT})
+BECOMES_ACTIVE = frozenset({ReplicaState.FORMING, ReplicaState.CATCHING_UP, ReplicaState.SUSPECT, ReplicaState.SPARE})
+BECOMES_SPARE = BECOMES_ACTIVE - {ReplicaState.SPARE}
 
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
@@ -17,17 +19,18 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     view = current_view(snapshot)
     if view is None or installed(snapshot) or not attempt_live(snapshot):
         return ()
-    answer = install(view, snapshot.flushes, world_sizes(snapshot))
+    answer = install(view, snapshot.flushes, world_sizes(snapshot), max_contributors(snapshot.job.spec))
     if not isinstance(answer, Install):
         return ()
     kept = sum(len(done.micro_batches) for done in answer.done)
     names = ", ".join(map(str, answer.contributors))
+    standbys = f" {', '.join(map(str, answer.standbys))} stand by;" if answer.standbys else ""
     return (
         Decision(
             rule=RULE,
             choice="install",
             reason_code="all_flushed",
-            sentence=f"View {view.epoch} goes on at step {answer.step} with replicas {names};"
+            sentence=f"View {view.epoch} goes on at step {answer.step} with replicas {names};{standbys}"
             f" {kept} finished micro-batches are kept.",
             key=f"install:{view.attempt}:{view.epoch}",
             actions=(SendInstall(install=answer), *_states(snapshot, answer)),
@@ -42,6 +45,11 @@ def _states(snapshot: JobSnapshot, answer: Install) -> tuple[Action, ...]:
         SetReplicaState(replica=replica.index, incarnation=replica.incarnation, to=ReplicaState.ACTIVE)
         for replica in snapshot.replicas
         if replica.index in answer.contributors and replica.state in BECOMES_ACTIVE
+    ]
+    moves += [
+        SetReplicaState(replica=replica.index, incarnation=replica.incarnation, to=ReplicaState.SPARE)
+        for replica in snapshot.replicas
+        if replica.index in answer.standbys and replica.state in BECOMES_SPARE
     ]
     if snapshot.job.state is JobState.STARTING:
         moves.append(SetJobState(to=JobState.RUNNING))

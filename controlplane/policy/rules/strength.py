@@ -1,11 +1,19 @@
 """Recovery is over: full strength again, or stable with fewer replicas."""
 
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.facts import attempt_live, contributes, current_view, installed, live_replicas, signals_of
+from controlplane.policy.facts import (
+    attempt_live,
+    contributes,
+    current_view,
+    installed,
+    live_replicas,
+    signals_of,
+    stands_by,
+)
 from controlplane.policy.failures import find_failures
 from controlplane.policy.ladder import due_s, may_start, start_slots
 from controlplane.policy.plan import Action, Decision, ResolveIncident, SetJobState, SettleSignals
-from controlplane.policy.snapshot import JobSnapshot
+from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.protocol.states import JobState, ReplicaState
 
 RULE = "strength"
@@ -17,7 +25,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     if attempt is None or view is None or not attempt_live(snapshot) or not installed(snapshot):
         return ()
     live = live_replicas(snapshot)
-    settled = all(r.state is ReplicaState.ACTIVE and contributes(snapshot, r) for r in live)
+    settled = all(_settled(snapshot, replica) for replica in live)
     if not live or not settled or find_failures(snapshot, config):
         return ()
     stale = stale_signals(snapshot)
@@ -28,6 +36,13 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     if not full and not shrunk_for_good(snapshot, config):
         return ()
     return (_back(snapshot, view.epoch, len(live), attempt.replicas, stale),)
+
+
+def _settled(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
+    """It trains, or stands by."""
+    if replica.state is ReplicaState.SPARE:
+        return stands_by(snapshot, replica)
+    return replica.state is ReplicaState.ACTIVE and contributes(snapshot, replica)
 
 
 def incident_over(snapshot: JobSnapshot, config: PolicyConfig) -> bool:

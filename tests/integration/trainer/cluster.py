@@ -1,5 +1,5 @@
 """A node and a control plane in one process, for real trainers: the store, a rank host,
-real forks, real sockets, and the smallest membership authority that keeps the contract."""
+real forks, real sockets, and a membership authority around the policy's own arithmetic."""
 
 import contextlib
 import os
@@ -14,9 +14,10 @@ from pathlib import Path
 
 import msgspec
 
+from controlplane.policy.membership import install, next_view
 from controlplane.protocol.codec import decode_line, encode_line
 from controlplane.protocol.launch import RankRef, TrainerConfig
-from controlplane.protocol.membership import Donor, Flush, Install, Member, MemberRole, ReplicaDone, View
+from controlplane.protocol.membership import Flush, Install, Member, MemberRole, View
 from controlplane.protocol.rank import (
     CaughtUp,
     Evicted,
@@ -64,7 +65,7 @@ class Cluster:
     def __init__(self, node: Node, folder: Path, config: TrainerConfig, *, auto: bool = True) -> None:
         """`auto` False: exits change no membership by themselves."""
         self.node, self.folder, self.auto = node, folder, auto
-        self.job_id = f"job_{folder.name}"
+        self.job_id = f"job_{folder.parent.name}_{folder.name}"
         self.config = msgspec.structs.replace(config, store=node.store_address)
         self.world = ranks_per_replica(config.parallelism)
         self.changed = threading.Condition(threading.RLock())
@@ -79,6 +80,7 @@ class Cluster:
         self.gone: dict[Key, RankGone] = {}
         self.said: list[tuple[float, Key, FromRank]] = []
         self.views: list[tuple[float, View]] = []
+        self.installs: list[Install] = []
         self.on_said: Callable[[Key, FromRank], None] | None = None
         self.on_host: Callable[[FromHost], None] | None = None
         self._flushes: dict[Key, Flush] = {}
@@ -160,13 +162,16 @@ class Cluster:
         with self.changed:
             self.epoch += 1
             self._flushes.clear()
-            healthy = [m.replica for m in self.members.values() if m.role is MemberRole.CONTRIBUTOR]
-            joiners = [m.replica for m in self.members.values() if m.role is MemberRole.JOINER]
-            donors = tuple(Donor(j, healthy[n % len(healthy)]) for n, j in enumerate(sorted(joiners)) if healthy)
-            members = tuple(self.members[replica] for replica in sorted(self.members))
-            view = View(self.job_id, ATTEMPT, self.epoch, members, donors, reason)
+            view = next_view(
+                job_id=self.job_id,
+                attempt=ATTEMPT,
+                epoch=self.epoch,
+                members=tuple(self.members.values()),
+                before=self.views[-1][1] if self.views else None,
+                reason=reason,
+            )
             self.views.append((time.monotonic(), view))
-            for member in members:
+            for member in view.members:
                 self.tell(member.replica, SetView(view), incarnation=member.incarnation)
             self.changed.notify_all()
 
@@ -212,24 +217,17 @@ class Cluster:
         ranks = [(m.replica, m.incarnation, r) for m in self.members.values() for r in range(self.world)]
         if any(rank not in self._flushes for rank in ranks):
             return
-        per_replica: dict[int, list[Flush]] = defaultdict(list)
-        for rank in ranks:
-            per_replica[rank[0]].append(self._flushes[rank])
-        contributors = tuple(sorted(r for r, f in per_replica.items() if f[0].role is MemberRole.CONTRIBUTOR))
-        standing = [f for r in contributors for f in per_replica[r]]
-        step = max(f.committed_step for f in standing)
-        if all(f.prepared for f in standing if f.committed_step == step) and all(
-            f.prepared or f.committed_step > step for f in standing
-        ):
-            step += 1
-        done = tuple(
-            ReplicaDone(r, per_replica[r][0].done_micro_batches)
-            for r in contributors
-            if all(f.done_step == step for f in per_replica[r]) and per_replica[r][0].done_micro_batches
-        )
-        install = Install(self.job_id, ATTEMPT, self.epoch, step, contributors, done)
-        for member in self.members.values():
-            self.tell(member.replica, InstallView(install), incarnation=member.incarnation)
+        sizes = {member.replica: self.world for member in self.members.values()}
+        order = install(self.views[-1][1], tuple(self._flushes.values()), sizes, self.config.max_contributors)
+        assert isinstance(order, Install), order
+        self.installs.append(order)
+        for member in list(self.members.values()):
+            role = MemberRole.JOINER
+            if member.replica in (*order.contributors, *order.standbys):
+                standby = member.replica in order.standbys
+                role = MemberRole.STANDBY if standby else MemberRole.CONTRIBUTOR
+            self.members[member.replica] = Member(member.replica, member.incarnation, role)
+            self.tell(member.replica, InstallView(order), incarnation=member.incarnation)
 
     def _on_gone(self, key: Key) -> None:
         """The agent's part: the rest of the replica dies with its rank; then the control plane's."""
@@ -345,7 +343,7 @@ class Cluster:
             case Flush() if current:
                 self._on_flush(key, message)
             case CaughtUp() if current and key[2] == 0:
-                self.members[key[0]] = Member(key[0], key[1], MemberRole.CONTRIBUTOR)
+                self.members[key[0]] = Member(key[0], key[1], message.role)
 
     def _read_host(self, connection: socket.socket) -> None:
         try:

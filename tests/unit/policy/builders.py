@@ -24,7 +24,7 @@ from controlplane.protocol.states import AttemptState, CheckpointState, JobState
 
 NOW_S = 1000.0
 CONFIG = PolicyConfig()
-CONTRIBUTOR, JOINER = MemberRole.CONTRIBUTOR, MemberRole.JOINER
+CONTRIBUTOR, JOINER, STANDBY = MemberRole.CONTRIBUTOR, MemberRole.JOINER, MemberRole.STANDBY
 
 
 def change(thing: Any, **fields: Any) -> Any:

@@ -5,7 +5,7 @@ import pytest
 from controlplane.policy.membership import Refusal, install, missing_flushes, next_view
 from controlplane.protocol.membership import Donor, Install, Member, ReplicaDone
 
-from .builders import CONTRIBUTOR, JOINER, flush, view_of
+from .builders import CONTRIBUTOR, JOINER, STANDBY, flush, view_of
 
 SIZES = {0: 2, 1: 2, 2: 2, 3: 2}
 
@@ -27,14 +27,42 @@ def test_members_are_sorted():
     assert [m.replica for m in make((2, 1, CONTRIBUTOR), (0, 1, CONTRIBUTOR)).members] == [0, 2]
 
 
-def test_every_joiner_has_one_donor_that_contributes():
-    view = make((0, 1, CONTRIBUTOR), (1, 2, JOINER), (2, 1, CONTRIBUTOR))
-    assert view.donors == (Donor(1, 0),)
+def test_every_joiner_has_two_donors_that_hold_the_state():
+    view = make((0, 1, CONTRIBUTOR), (1, 2, JOINER), (2, 1, CONTRIBUTOR), (3, 1, CONTRIBUTOR))
+    assert view.donors == (Donor(1, 0), Donor(1, 2))
+
+
+def test_one_contributor_is_the_only_donor():
+    assert make((0, 1, CONTRIBUTOR), (1, 2, JOINER)).donors == (Donor(1, 0),)
 
 
 def test_donors_are_spread():
-    view = make((0, 1, CONTRIBUTOR), (1, 1, CONTRIBUTOR), (2, 2, JOINER), (3, 2, JOINER))
-    assert {pair.donor for pair in view.donors} == {0, 1}
+    members = ((0, 1, CONTRIBUTOR), (1, 1, CONTRIBUTOR), (2, 1, CONTRIBUTOR), (3, 1, CONTRIBUTOR))
+    view = make(*members, (4, 2, JOINER), (5, 2, JOINER))
+    assert view.donors == (Donor(4, 0), Donor(4, 1), Donor(5, 2), Donor(5, 3))
+
+
+def test_a_standby_is_the_first_donor_as_it_computes_nothing():
+    view = make((0, 1, CONTRIBUTOR), (1, 2, JOINER), (2, 1, STANDBY))
+    assert view.donors == (Donor(1, 2), Donor(1, 0))
+
+
+def test_a_joiner_keeps_what_is_left_of_its_donors_and_gets_no_new_one_beside_it():
+    before = view_of(
+        (0, 1, CONTRIBUTOR), (1, 1, CONTRIBUTOR), (2, 2, JOINER), (3, 1, CONTRIBUTOR), donors=(Donor(2, 0), Donor(2, 1))
+    )
+    assert make((1, 1, CONTRIBUTOR), (2, 2, JOINER), (3, 1, CONTRIBUTOR), before=before).donors == (Donor(2, 1),)
+
+
+def test_a_joiner_that_lost_all_its_donors_gets_new_ones():
+    before = view_of((0, 1, CONTRIBUTOR), (2, 2, JOINER), (3, 1, CONTRIBUTOR), donors=(Donor(2, 0),))
+    assert make((2, 2, JOINER), (3, 1, CONTRIBUTOR), before=before).donors == (Donor(2, 3),)
+
+
+def test_another_joiner_takes_no_donor_away():
+    before = view_of((0, 1, CONTRIBUTOR), (1, 1, CONTRIBUTOR), (2, 2, JOINER), donors=(Donor(2, 0), Donor(2, 1)))
+    view = make((0, 1, CONTRIBUTOR), (1, 1, CONTRIBUTOR), (2, 2, JOINER), (3, 2, JOINER), before=before)
+    assert view.donors == (Donor(2, 0), Donor(2, 1), Donor(3, 0), Donor(3, 1))
 
 
 def test_a_joiner_keeps_its_donor():
@@ -131,6 +159,40 @@ def test_a_joiner_that_has_become_a_contributor_is_one():
 
 def test_nobody_contributing_cannot_be_installed():
     assert install(TWO, pair(0, role=JOINER) + pair(1, role=JOINER), SIZES) is None
+
+
+THREE = view_of((0, 1, CONTRIBUTOR), (1, 1, CONTRIBUTOR), (2, 1, CONTRIBUTOR))
+
+
+def test_no_more_contribute_than_allowed_and_the_others_stand_by():
+    answer = install(THREE, pair(0) + pair(1) + pair(2), SIZES, 2)
+    assert (answer.contributors, answer.standbys) == ((0, 1), (2,))
+
+
+def test_a_standby_is_promoted_by_the_view_that_leaves_a_contributor_out():
+    view = view_of((1, 1, CONTRIBUTOR), (2, 1, STANDBY))
+    answer = install(view, pair(1) + pair(2, role=STANDBY), SIZES, 2)
+    assert (answer.contributors, answer.standbys) == ((1, 2), ())
+
+
+def test_who_computed_goes_on_and_keeps_its_micro_batches_whatever_its_number():
+    flushes = pair(0, role=STANDBY) + done(1, 0, 2) + done(2, 1)
+    answer = install(view_of((0, 1, STANDBY), (1, 1, CONTRIBUTOR), (2, 1, CONTRIBUTOR)), flushes, SIZES, 2)
+    assert (answer.contributors, answer.standbys) == ((1, 2), (0,))
+    assert answer.done == (ReplicaDone(1, (0, 2)), ReplicaDone(2, (1,)))
+
+
+def test_a_standby_that_cannot_reach_the_step_is_refused_like_a_contributor():
+    flushes = pair(0, committed_step=51) + pair(1, committed_step=50, role=STANDBY)
+    answer = install(view_of((0, 1, CONTRIBUTOR), (1, 1, STANDBY)), flushes, SIZES, 1)
+    assert isinstance(answer, Refusal)
+
+
+def test_standbys_alone_are_enough_to_go_on():
+    answer = install(
+        view_of((0, 1, STANDBY), (1, 2, JOINER)), pair(0, role=STANDBY) + pair(1, incarnation=2, role=JOINER), SIZES, 2
+    )
+    assert (answer.contributors, answer.standbys) == ((0,), ())
 
 
 def done(index, *batches, step=50, **fields):

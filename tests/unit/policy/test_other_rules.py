@@ -117,7 +117,7 @@ def test_a_replica_that_is_up_joins_with_a_donor():
     view = action(decision, AnnounceView).view
     roles = {member.replica: member.role for member in view.members}
     assert roles == {0: MemberRole.CONTRIBUTOR, 1: MemberRole.JOINER, 2: MemberRole.CONTRIBUTOR}
-    assert view.donors == (Donor(1, 0),)
+    assert view.donors == (Donor(1, 0), Donor(1, 2))
     assert action(decision, SetReplicaState).to is ReplicaState.CATCHING_UP
 
 

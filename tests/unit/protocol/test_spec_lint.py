@@ -175,6 +175,18 @@ def test_layout_that_leaves_devices_idle_is_refused() -> None:
     assert "/spec/parallelism" in pointers(document)
 
 
+def test_spares_mode_needs_replicas_beyond_those_that_compute() -> None:
+    spares = ("/spec/training/batch_mode", "spares")
+    assert not pointers(broken(spares))
+    assert pointers(broken(spares, ("/spec/resources/min_replicas", 4))) == ["/spec/training/batch_mode"]
+
+
+def test_replicas_that_stand_by_need_no_micro_batches() -> None:
+    few = (("/spec/training/global_batch", 3), ("/spec/resources/min_replicas", 3))
+    assert pointers(broken(*few)) == ["/spec/training/global_batch"]
+    assert not pointers(broken(*few, ("/spec/training/batch_mode", "spares")))
+
+
 def test_one_mistake_in_the_layout_is_told_once() -> None:
     assert pointers(broken(("/spec/parallelism/pp", "two"))) == ["/spec/parallelism/pp"]
 

@@ -1,54 +1,101 @@
-"""A snapshot arrives whole and unharmed, or not at all."""
+"""A snapshot is a copy, and every harm to it shows in a digest."""
 
-import io
-
+import msgspec
 import pytest
 import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from trainer.errors import CatchUpFailed
-from trainer.replica.snapshot import read, restore, take, write
+from trainer.replica.digest import ROW_BYTES, digest
+from trainer.replica.snapshot import Index, Snapshot, Target, chunk_count
 
 
 def state() -> list[torch.Tensor]:
     torch.manual_seed(1)
-    return [torch.randn(3, 4), torch.tensor(7.0), torch.randn(5).to(torch.bfloat16), torch.zeros(0)]
+    return [torch.randn(3, 4), torch.tensor(7.0), torch.randn(5).to(torch.bfloat16), torch.zeros(0), torch.randn(3000)]
 
 
-def wire() -> bytes:
-    stream = io.BytesIO()
-    write(take(state(), epoch=3, step=9), stream)
-    return stream.getvalue()
+def sealed(tensors: list[torch.Tensor], step: int = 9) -> Snapshot:
+    taken = Snapshot(tensors, step=step)
+    taken.take(tensors)
+    taken.seal()
+    return taken
 
 
-def test_a_snapshot_survives_the_wire() -> None:
-    got = read(io.BytesIO(wire()))
-    assert (got.epoch, got.step) == (3, 9)
-    target = [torch.zeros_like(tensor) for tensor in state()]
-    restore(got, target)
-    assert all(torch.equal(one, other) for one, other in zip(target, state(), strict=True))
+def test_chunks_put_together_are_the_state() -> None:
+    taken, mine = sealed(state()), [torch.zeros_like(tensor) for tensor in state()]
+    target = Target(mine)
+    for offset in range(0, target.nbytes, 1000):
+        target.put(offset, taken.memory[offset : offset + 1000])
+    assert all(torch.equal(one, other) for one, other in zip(mine, state(), strict=True))
 
 
 def test_a_snapshot_is_a_copy() -> None:
     tensors = state()
-    taken = take(tensors, epoch=1, step=1)
+    taken = sealed(tensors)
     tensors[0].zero_()
-    assert taken.tensors[0].abs().sum() > 0
+    assert taken.chunk(0)[:48].clone().view(torch.float32).abs().sum() > 0
 
 
-@pytest.mark.parametrize("position", [5, 200, -1])
-def test_a_flipped_bit_is_noticed(position: int) -> None:
-    data = bytearray(wire())
-    data[position] ^= 1
-    with pytest.raises(CatchUpFailed):
-        read(io.BytesIO(bytes(data)))
+def test_equal_states_have_equal_indexes_and_others_do_not() -> None:
+    other = state()
+    other[4][7] += 1
+    assert sealed(state()).index == sealed(state()).index != sealed(other).index
 
 
-@pytest.mark.parametrize("kept", [0, 10, -20, -1])
-def test_a_torn_stream_is_noticed(kept: int) -> None:
-    with pytest.raises(CatchUpFailed):
-        read(io.BytesIO(wire()[:kept]))
+def test_an_empty_state_has_no_chunk() -> None:
+    index = msgspec.json.decode(sealed([]).index or b"", type=Index)
+    assert index.chunks == chunk_count(0, index.chunk_bytes) == 0
 
 
-def test_another_model_is_refused() -> None:
-    with pytest.raises(CatchUpFailed, match="not mine"):
-        restore(take(state(), epoch=1, step=1), state()[:2])
+def changed(**fields: object) -> bytes:
+    return msgspec.json.encode(
+        msgspec.structs.replace(msgspec.json.decode(sealed(state()).index, type=Index), **fields)
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        (b"{", "index of a snapshot"),
+        (changed(tensors=()), "not mine"),
+        (changed(step=8), "step 8"),
+        (changed(chunk_bytes=0), "chunks of 0"),
+        (changed(chunk_bytes=1 << 40), "chunks of"),
+        (changed(digests=b""), "0 chunks"),
+    ],
+)
+def test_an_index_that_does_not_describe_my_state_is_refused(data: bytes, match: str) -> None:
+    with pytest.raises(CatchUpFailed, match=match):
+        Target(state()).read_index(data, 9)
+
+
+def escapes(flips: list[tuple[int, int]]) -> bool:
+    """The one pattern that the digest is weak on: top bits alone, an even number in each row."""
+    rows = [position // ROW_BYTES for position, _ in flips]
+    tops = all(position % 8 == 7 and bit == 7 and position < WHOLE_BYTES for position, bit in flips)
+    return tops and all(rows.count(row) % 2 == 0 for row in rows)
+
+
+WHOLE_BYTES = 3 * ROW_BYTES
+BLOCK = torch.arange(WHOLE_BYTES + 13, dtype=torch.int64).to(torch.uint8)
+
+
+@given(st.lists(st.tuples(st.integers(0, BLOCK.numel() - 1), st.integers(0, 7)), min_size=1, max_size=4, unique=True))
+def test_flipped_bits_change_the_digest(flips: list[tuple[int, int]]) -> None:
+    assume(not escapes(flips))
+    harmed = BLOCK.clone()
+    for position, bit in flips:
+        harmed[position] ^= 1 << bit
+    assert digest(harmed) != digest(BLOCK)
+
+
+@given(st.integers(0, 2 * ROW_BYTES + 9))
+def test_a_block_cut_short_has_another_digest(kept: int) -> None:
+    assert digest(torch.zeros(kept, dtype=torch.uint8)) != digest(torch.zeros(kept + 1, dtype=torch.uint8))
+
+
+def test_swapped_pages_change_the_digest() -> None:
+    pages = torch.randint(0, 256, (4, 4096), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    assert digest(pages[[0, 2, 1, 3]].reshape(-1)) != digest(pages.reshape(-1))

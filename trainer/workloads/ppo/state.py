@@ -5,12 +5,16 @@ Random states (torch, numpy, Python, and CUDA where there is one) are the same o
 rank, because all draw alike; so one entry of a checkpoint serves any mesh.
 """
 
+import ctypes
 import functools
 import hashlib
 import json
+import multiprocessing
 import random
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.managers import SyncManager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ import torch
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron.core.dist_checkpointing.serialization import get_default_save_sharded_strategy
+from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
 from torch.distributed import checkpoint as torch_checkpoint
 
@@ -30,7 +35,20 @@ from trainer.replica import snapshot
 from trainer.workloads.ppo.engine import PpoEngine
 
 DIGEST_BYTES = 16
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 RandomState = dict[str, torch.Tensor]
+
+
+def prepare_writers() -> None:
+    """Give Megatron its results queue from a forked manager (its own is spawned at the first
+    save and takes seconds), which ends with this process. Before any thread or group exists."""
+    manager = SyncManager(ctx=multiprocessing.get_context("fork"))
+    manager.start(_die_with_parent)
+    filesystem_async._results_queue = manager.Queue()
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class HostCopy:

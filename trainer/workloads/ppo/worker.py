@@ -16,7 +16,6 @@ from megatron.core import parallel_state
 from torch.distributed import distributed_c10d
 
 from trainer import device
-from trainer.checkpoint.saver import prepare_writers
 from trainer.config import RankSettings
 from trainer.errors import CatchUpFailed, CheckpointFault, InnerPeerLost, NumericsSuspect, SetupFailed
 from trainer.exits import ExitCode
@@ -39,7 +38,7 @@ ANSWERED = (CatchUpFailed, CheckpointFault, NumericsSuspect, SetupFailed)
 def live(wire: Wire, number: int, environment: MutableMapping[str, str] = os.environ) -> ExitCode:
     """Answer every call on `wire`. `number` chooses the device."""
     isolate_device(environment, number)
-    prepare_writers()
+    state.prepare_writers()
     hang_up_when_woken()
     rank = _Rank(environment)
     while True:
