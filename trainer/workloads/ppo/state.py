@@ -29,9 +29,8 @@ from torch.distributed import checkpoint as torch_checkpoint
 
 from trainer import device
 from trainer.checkpoint.state import CONTENT
-from trainer.errors import CheckpointFault
+from trainer.errors import CatchUpFailed, CheckpointFault
 from trainer.optimizer import set_schedule
-from trainer.replica import snapshot
 from trainer.workloads.ppo.engine import PpoEngine
 
 DIGEST_BYTES = 16
@@ -52,22 +51,26 @@ def _die_with_parent() -> None:
 
 
 class HostCopy:
-    """State after some step in this process's own memory. Outlives worlds and models."""
+    """State after `step` steps in this process's own memory. Outlives worlds and models."""
 
-    def __init__(self, engine: PpoEngine, *, step: int, generation: int) -> None:
-        self._tensors = snapshot.take(engine.tensors(), epoch=generation, step=step)
+    def __init__(self, engine: PpoEngine, *, step: int) -> None:
+        self.step = step
+        self._tensors = [tensor.detach().to("cpu", copy=True) for tensor in engine.tensors()]
         self._random = random_state()
-
-    @property
-    def step(self) -> int:
-        """Steps behind it."""
-        return self._tensors.step
 
     def restore(self, engine: PpoEngine) -> None:
         """Into models of the same coordinates. Raises CatchUpFailed when the shapes differ."""
-        snapshot.restore(self._tensors, engine.tensors())
+        targets = list(engine.tensors())
+        if [_kind(tensor) for tensor in targets] != [_kind(tensor) for tensor in self._tensors]:
+            raise CatchUpFailed("the copy in memory is of another layout or model")
+        for target, source in zip(targets, self._tensors, strict=True):
+            target.copy_(source)
         stand_at(engine, self.step)
         set_random_state(self._random)
+
+
+def _kind(tensor: torch.Tensor) -> tuple[torch.dtype, torch.Size]:
+    return tensor.dtype, tensor.shape
 
 
 def stand_at(engine: PpoEngine, step: int) -> None:

@@ -100,7 +100,7 @@ class _Rank:
             case m.Restore():
                 return self._restore(call)
             case m.KeepCopy():
-                self._copy = state.HostCopy(self._ready, step=call.step, generation=call.generation)
+                self._copy = state.HostCopy(self._ready, step=call.step)
                 return m.Done()
             case m.Save():
                 state.save(self._ready, Path(call.path), step=call.step)
