@@ -69,6 +69,7 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
     votes = Votes()
     engine = Engine(config, my_device, controls.faults)
     standing = Standing(ref, _resume(engine, Path(config.resume.path), votes, ref.rank) if config.resume else 0)
+    engine.rerun.connect(send, epoch=lambda: standing.epoch)
     fence = Fence(Path(config.checkpoint_dir))
     donor = Donor(store, local_host=local_host_towards(*store_address(config)))
     catch_up = CatchUp(ref, store)

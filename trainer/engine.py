@@ -25,10 +25,13 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from controlplane.protocol.launch import TrainerConfig
 from trainer.control.faults import Faults
+from trainer.control.rerun import Rerun
+from trainer.control.timings import Timings
 from trainer.data import Corpus, load_corpus, micro_batch_samples
-from trainer.errors import MembershipViolated, NumericsSuspect
+from trainer.errors import MembershipViolated
 from trainer.model import Batch, build_model, forward_step
 from trainer.optimizer import build_optimizer, build_schedule, set_schedule, state_tensors
+from trainer.stopwatch import stopwatch_for
 
 HASH_BYTES = 8
 
@@ -68,6 +71,9 @@ class Engine:
         self.is_last_stage = parallel_state.is_pipeline_last_stage()
         self.gradient_elements = sum(buffer.grad_data.numel() for buffer in self._buffers())
         self._loss_sum = torch.zeros(1, device=device)
+        watch = stopwatch_for(device, pipeline_stages=config.parallelism.pp)
+        self.timings = Timings(interval_s=config.timing_interval_s, watch=watch)
+        self.rerun = Rerun(config.training.numerics, self, last_step=config.training.steps - 1)
 
     @property
     def micro_batch_count(self) -> int:
@@ -86,25 +92,35 @@ class Engine:
         self._loss_sum.zero_()
 
     def compute(self, step: int, micro_batches: Sequence[int]) -> None:
-        """Forward and backward; adds to the raw sums. Raises NumericsSuspect."""
+        """Forward and backward; adds to the raw sums. Raises NumericsSuspect, ValidationFailed
+        and InnerPeerLost where a result is refused (`trainer.control.rerun`)."""
         if not micro_batches:
             return
         self.faults.at_compute()
-        losses = get_forward_backward_func()(
-            forward_step_func=forward_step,
-            data_iterator=self._batches(step, micro_batches),
-            model=self.model,
-            num_microbatches=len(micro_batches),
-            seq_length=self.config.model.sequence_length,
-            micro_batch_size=self.config.training.micro_batch,
-            forward_only=False,
-        )
+        batches = self._batches(step, micro_batches)
+        self.rerun.run(step, micro_batches, batches, lambda feed: self._forward_backward(feed, len(micro_batches)))
+
+    def _forward_backward(self, batches: Iterator[Batch], count: int) -> list[torch.Tensor]:
+        """One run of Megatron's schedule; the loss sum of each micro-batch on the last stage."""
+        with self.timings.compute(count):
+            losses: list[torch.Tensor] = get_forward_backward_func()(
+                forward_step_func=self.timings.forward(forward_step),
+                data_iterator=self.timings.data(batches),
+                model=self.model,
+                num_microbatches=count,
+                seq_length=self.config.model.sequence_length,
+                micro_batch_size=self.config.training.micro_batch,
+                forward_only=False,
+            )
         for loss in losses:
             self._loss_sum += loss / self.tokens_per_micro_batch
         if self.faults.take_nan():
             next(self._buffers()).grad_data.fill_(float("nan"))
-        if not all(bool(torch.isfinite(buffer.grad_data.sum())) for buffer in self._buffers()):
-            raise NumericsSuspect(f"step {step}: gradient of micro-batches {list(micro_batches)} is not finite here")
+        return losses
+
+    def raw_sums(self) -> list[torch.Tensor]:
+        """What a run of the schedule adds to, by reference."""
+        return [*(buffer.grad_data for buffer in self._buffers()), self._loss_sum]
 
     def stage(self, micro_batches: Sequence[int], *, ready: Sequence[bool], leaving: Sequence[bool]) -> torch.Tensor:
         """A contributor's vector for the exchange; the raw sums are left as they were."""
@@ -160,7 +176,8 @@ class Engine:
             buffer.grad_data.copy_(reduced[offset : offset + size])
             buffer.grad_data.div_(tokens)
             offset += size
-        _ok, grad_norm, _zeros = self.optimizer.step()
+        with self.timings.optimizer():
+            _ok, grad_norm, _zeros = self.optimizer.step()
         self.schedule.step(increment=1)
         loss = tail.loss_sum / self.micro_batch_count if self.is_last_stage else None
         return Applied(loss=loss, grad_norm=None if grad_norm is None else float(grad_norm))

@@ -33,10 +33,12 @@ from controlplane.policy.rules import (
     device_risk,
     lifecycle,
     membership_install,
+    numerics,
     outer_error,
     replace,
     replica_failure,
     restart,
+    straggler,
     strength,
 )
 from controlplane.policy.snapshot import JobSnapshot
@@ -57,6 +59,8 @@ RULES: tuple[tuple[str, Rule, bool], ...] = (
     (admit_joiner.RULE, admit_joiner.rule, False),
     (strength.RULE, strength.rule, False),
     (device_risk.RULE, device_risk.rule, True),
+    (numerics.RULE, numerics.rule, True),
+    (straggler.RULE, straggler.rule, True),
 )
 
 _CAUTION = {Mode.OBSERVE: 0, Mode.RECOMMEND: 1, Mode.ENFORCE: 2}

@@ -37,12 +37,14 @@ from controlplane.protocol.states import ReplicaState
 EXIT_DISAMBIGUATE = 16
 EXIT_FAILED_VALIDATION = 17
 EXIT_DO_NOT_REQUEUE = 93
+# The trainer's own: another rank of the replica went away first (trainer/exits.py).
+EXIT_INNER_PEER_LOST = 71
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One failed replica incarnation. `gone`: its processes need no stopping to be safe.
     `bad_slots`, `bad_nodes`: where nothing may be started because of it; `cordon` nodes
-    to take out of service."""
+    to take out of service, `quarantine` those whose fault is proved."""
 
     replica: ReplicaFact
     kind: str
@@ -53,6 +55,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     bad_slots: tuple[Slot, ...] = ()
     bad_nodes: tuple[str, ...] = ()
     cordon: tuple[str, ...] = ()
+    quarantine: tuple[str, ...] = ()
     signal_ids: tuple[str, ...] = ()
     evidence: dict[str, Scalar] = {}
 
@@ -95,7 +98,7 @@ def _exited(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -
         return None
     if snapshot.job.committed_step >= snapshot.job.spec.training.steps and _all_clean(signals):
         return None
-    signal = max(signals, key=lambda s: (s.value, s.id), default=None)
+    signal = max(signals, key=lambda s: (_telling(int(s.value)), s.value, s.id), default=None)
     code = int(signal.value) if signal else None
     blamed = _slot_of_rank(replica, signal.rank if signal else None)
     where = node_name(snapshot, blamed[0]) if blamed else "its node"
@@ -108,10 +111,17 @@ def _exited(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -
         gone=replica.exited_ranks >= replica.world_size,
         sentence=f"{ended} on {where}",
         bad_slots=bad,
-        cordon=(bad[0][0],) if bad and code == EXIT_FAILED_VALIDATION else (),
+        quarantine=(bad[0][0],) if bad and code == EXIT_FAILED_VALIDATION else (),
         signal_ids=_ids(signals),
         evidence={"exit_code": code, "exited_ranks": replica.exited_ranks, "node": where},
     )
+
+
+def _telling(code: int) -> int:
+    """The rank that says why speaks for its replica, before those it took with it."""
+    if code in (EXIT_DISAMBIGUATE, EXIT_FAILED_VALIDATION, EXIT_DO_NOT_REQUEUE):
+        return 2
+    return 0 if code == EXIT_INNER_PEER_LOST else 1
 
 
 def _device_gone(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:

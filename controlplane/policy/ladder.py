@@ -5,6 +5,7 @@ Used by the rules `replica_failure`, `restart` and `replace`, which carry them o
 
 import msgspec
 
+from controlplane.policy import numerics
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import Unsatisfiable
 from controlplane.policy.facts import (
@@ -21,8 +22,11 @@ from controlplane.policy.facts import (
 from controlplane.policy.failures import EXIT_DO_NOT_REQUEUE, Failure
 from controlplane.policy.membership import install, missing_flushes
 from controlplane.policy.placement import place_replica, slots_of
-from controlplane.policy.plan import StartReplica
+from controlplane.policy.plan import SetNodeState, StartReplica
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
+from controlplane.protocol.states import NodeState
+
+_OPEN_NODES = (NodeState.READY, NodeState.DEGRADED)
 
 
 class RestartReason(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -31,6 +35,7 @@ class RestartReason(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     code: str
     sentence: str
     final: bool = False
+    signal_ids: tuple[str, ...] = ()
 
 
 def restart_reason(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> RestartReason | None:
@@ -41,6 +46,14 @@ def restart_reason(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[
     if asked is not None:
         return RestartReason(
             code="do_not_requeue", sentence=f"{asked.sentence}: it asks not to be restarted", final=True
+        )
+    alike = numerics.reproduced(snapshot)
+    if alike:
+        what = f"step {numerics.step_of(alike[0])} gives the same refused result on {len(alike)} devices"
+        return RestartReason(
+            code="numerics_reproduced",
+            sentence=f"{what}: the software or the data is to blame, no device",
+            signal_ids=tuple(signal.id for signal in alike),
         )
     if signals_of(snapshot, "nan_loss"):
         return RestartReason(code="nan_loss", sentence="the loss is not a number, in every replica alike")
@@ -112,6 +125,18 @@ def may_start(snapshot: JobSnapshot, config: PolicyConfig, slot: ReplicaFact) ->
 def due_s(slot: ReplicaFact, config: PolicyConfig) -> float:
     """Server time from which the slot may be started again."""
     return slot.state_since_s + backoff_s(slot, config)
+
+
+def out_of_service(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> tuple[SetNodeState, ...]:
+    """Nodes that the failures blame: quarantined on proof of a fault, else cordoned."""
+    moves = []
+    for node in snapshot.nodes:
+        if any(node.id in failure.quarantine for failure in failures):
+            if node.state in (*_OPEN_NODES, NodeState.CORDONED):
+                moves.append(SetNodeState(node_id=node.id, to=NodeState.QUARANTINED))
+        elif any(node.id in failure.cordon for failure in failures) and node.state in _OPEN_NODES:
+            moves.append(SetNodeState(node_id=node.id, to=NodeState.CORDONED))
+    return tuple(moves)
 
 
 def in_view(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> bool:

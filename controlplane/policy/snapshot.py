@@ -60,7 +60,7 @@ class ReplicaFact(_Fact):
 
 class SignalFact(_Fact):
     """An open finding of a detector. kinds: rank_exit, rank_overdue, node_silent,
-    outer_error, device_risk, xid, device_lost, setup_timeout, nan_loss.
+    outer_error, device_risk, xid, device_lost, setup_timeout, nan_loss, straggler, numerics.
     `value` and `threshold` in the kind's own unit (seconds, score, exit code)."""
 
     id: str

@@ -35,7 +35,8 @@ class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     `replicas` is the number of slots of the layout (D); `store` is host:port of the
     rendezvous store; `checkpoint_dir` holds one directory per checkpoint.
-    `resume` None starts from step 0.
+    `resume` None starts from step 0. `timing_interval_s` between two timing reports of a
+    rank; 0: none.
     """
 
     model: Model
@@ -49,6 +50,7 @@ class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     outer_timeout_s: float = 60.0
     inner_timeout_s: float = 600.0
     allow_faults: bool = False
+    timing_interval_s: float = 0.0
 
 
 class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

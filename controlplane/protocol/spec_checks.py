@@ -206,6 +206,47 @@ def check_entrypoint(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
         )
 
 
+def check_numerics(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """A check needs a second run to be judged by, and a second run needs our trainer."""
+    wish = spec.training.numerics
+    if wish.check_spike and wish.rerun != "validate_results":
+        yield Fault(
+            "/spec/training/numerics/check_spike",
+            f"a spike is judged by computing it again, but rerun = {wish.rerun!r}",
+            'set rerun to "validate_results", or check_spike to false',
+        )
+    if wish.rerun == "validate_results" and not (wish.check_nan or wish.check_spike):
+        yield Fault(
+            "/spec/training/numerics/rerun",
+            "nothing is checked, so nothing would ever be computed again",
+            "set check_nan or check_spike, or leave rerun out",
+        )
+    if wish.rerun != "disabled" and spec.entrypoint is not None:
+        yield Fault(
+            "/spec/training/numerics/rerun",
+            "steps are computed again by the built-in trainer only, and this job runs a program of its own",
+            "leave it out",
+        )
+
+
+def check_stragglers(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """A detector without a score finds nothing; a threshold of 0 is never passed."""
+    wish = spec.resiliency.stragglers
+    if not (wish.relative or wish.individual):
+        yield Fault(
+            "/spec/resiliency/stragglers",
+            "relative and individual are both off: no straggler could ever be found",
+            "leave at least one on",
+        )
+    for name in ("relative", "individual"):
+        if getattr(wish, name) and getattr(wish, f"{name}_threshold") <= 0.0:
+            yield Fault(
+                f"/spec/resiliency/stragglers/{name}_threshold",
+                "no score is below 0: no straggler could ever be found",
+                f"set it above 0 (0.7 is the default), or {name} to false",
+            )
+
+
 def check_env(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
     """The environment does not speak for the platform."""
     for name in sorted(spec.env):
@@ -270,8 +311,6 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     _unreleased("/spec/model/preset", None),
     _unreleased("/spec/model/ffn_hidden", None),
     _unreleased("/spec/training/batch_mode", "redistribute"),
-    _unreleased("/spec/training/numerics/rerun", "disabled"),
-    _unreleased("/spec/training/numerics/check_spike", False),
     _unreleased("/spec/checkpoint/local/dir", None),
     _unreleased("/spec/checkpoint/restore_test", False),
     _unreleased("/spec/resiliency/faults/kind", "none"),
@@ -296,5 +335,7 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     (check_checkpoint_dir, ("/spec/checkpoint/dir",)),
     (check_data, ("/spec/training/data",)),
     (check_entrypoint, ("/spec/entrypoint",)),
+    (check_numerics, ("/spec/training/numerics", "/spec/entrypoint")),
+    (check_stragglers, ("/spec/resiliency/stragglers",)),
     (check_env, ("/spec/env",)),
 )

@@ -40,7 +40,8 @@ MAX_CHECKPOINTS = 20
 MAX_REISSUES_READ = 20
 GONE_STATES = (RankState.EXITED, RankState.LOST)
 WAITING = frozenset(str(phase) for phase in WAITING_PHASES)
-DESTRUCTIVE_RULES = ("replica_failure", "restart")
+DESTRUCTIVE_RULES = ("replica_failure", "restart", "straggler")
+TOLD_ONLY = "tell"
 
 
 def load_snapshot(job: Job) -> facts.JobSnapshot:
@@ -257,7 +258,8 @@ def _checkpoint_facts(job: Job) -> tuple[facts.CheckpointFact, ...]:
 
 def _recent_acts() -> int:
     since = ago(GOVERNOR_WINDOW_S)
-    return Decision.objects.filter(rule__in=DESTRUCTIVE_RULES, applied=True, at__gte=since).count()
+    made = Decision.objects.filter(rule__in=DESTRUCTIVE_RULES, applied=True, at__gte=since)
+    return made.exclude(choice=TOLD_ONLY).count()
 
 
 def _reissued(job: Job, attempt: Attempt | None) -> int:

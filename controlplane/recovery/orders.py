@@ -50,6 +50,7 @@ def trainer_config(job: Job, attempt: Attempt) -> TrainerConfig:
         outer_timeout_s=settings.OUTER_TIMEOUT_S,
         inner_timeout_s=spec.resiliency.timeouts.setup_s,
         allow_faults=spec.resiliency.allow_faults,
+        timing_interval_s=spec.resiliency.stragglers.interval_s,
     )
 
 

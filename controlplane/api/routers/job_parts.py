@@ -20,6 +20,7 @@ from controlplane.jobs import selectors
 from controlplane.protocol import rest
 from controlplane.recovery import selectors as recovery
 from controlplane.recovery.present import decision_summary, incident_summary
+from controlplane.recovery.speed import job_speed
 from controlplane.runtime.events import newest_seq
 
 router = Router(tags=["jobs"], auth=needs(Scope.READ))
@@ -78,6 +79,16 @@ def steps(request: HttpRequest, job_id: str, query: Query[StepQuery]) -> HttpRes
         selectors.job(job_id), since_step=query.since_step, attempt=query.attempt, limit=query.limit
     )
     return send(pages.listing(items, None, seq))
+
+
+@router.get(
+    "/jobs/{rid:job_id}/speed",
+    summary="How fast the ranks of a job work",
+    openapi_extra=describe(rest.JobSpeed, errors=NOT_THERE),
+)
+def speed(request: HttpRequest, job_id: str) -> HttpResponse:
+    """Straggler scores: the best and the worst ranks, and how even the pipeline's stages are."""
+    return send(job_speed(selectors.job(job_id)))
 
 
 @router.get(

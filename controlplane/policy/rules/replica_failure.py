@@ -16,13 +16,12 @@ from controlplane.policy.facts import (
     live_replicas,
     member_of,
     node_name,
-    node_of,
     signals_of,
     tag,
 )
 from controlplane.policy.failures import Failure, actionable, held
 from controlplane.policy.goodput import Costs, failure_costs
-from controlplane.policy.ladder import in_view, restart_reason, start_slots
+from controlplane.policy.ladder import in_view, out_of_service, restart_reason, start_slots
 from controlplane.policy.membership import next_view
 from controlplane.policy.plan import (
     Action,
@@ -32,14 +31,13 @@ from controlplane.policy.plan import (
     GatherStacks,
     Scalar,
     SetJobState,
-    SetNodeState,
     SetReplicaState,
     SettleSignals,
     StartReplica,
     StopReplica,
 )
 from controlplane.policy.snapshot import JobSnapshot
-from controlplane.protocol.states import JobState, NodeState, ReplicaState
+from controlplane.protocol.states import JobState, ReplicaState
 
 RULE = "replica_failure"
 
@@ -52,10 +50,11 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     decisions = _hold(snapshot, config)
     if not failures or restart_reason(snapshot, config, failures) is not None:
         return decisions
-    return (_evict(snapshot, config, failures), *decisions)
+    return (eviction(snapshot, config, failures), *decisions)
 
 
-def _evict(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> Decision:
+def eviction(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> Decision:
+    """Go on without these replicas; their slots start again where there are devices."""
     gone = {failure.replica.index for failure in failures}
     survivors = [replica for replica in live_replicas(snapshot) if replica.index not in gone]
     ready = tuple(failure.replica for failure in failures if failure.replica.failed_starts == 0)
@@ -79,7 +78,7 @@ def _evict(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure,
         actions=(
             *_view(snapshot, config, failures),
             *_end_processes(failures),
-            *_cordon(snapshot, failures),
+            *out_of_service(snapshot, failures),
             *starts,
             *_job(snapshot),
             *((SettleSignals(signal_ids=settled),) if settled else ()),
@@ -143,17 +142,6 @@ def _end_processes(failures: tuple[Failure, ...]) -> tuple[Action, ...]:
         actions.append(StopReplica(replica=replica.index, incarnation=replica.incarnation, grace_s=0.0))
         actions.append(SetReplicaState(replica=replica.index, incarnation=replica.incarnation, to=ReplicaState.EVICTED))
     return tuple(actions)
-
-
-def _cordon(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> tuple[Action, ...]:
-    nodes = sorted({node for failure in failures for node in failure.cordon})
-    open_states = (NodeState.READY, NodeState.DEGRADED)
-    return tuple(
-        SetNodeState(node_id=node_id, to=NodeState.CORDONED)
-        for node_id in nodes
-        for node in (node_of(snapshot, node_id),)
-        if node is not None and node.state in open_states
-    )
 
 
 def _job(snapshot: JobSnapshot) -> tuple[Action, ...]:

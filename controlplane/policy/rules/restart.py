@@ -10,7 +10,7 @@ from controlplane.policy.errors import PolicyError
 from controlplane.policy.facts import pool_for
 from controlplane.policy.failures import Failure, actionable
 from controlplane.policy.goodput import failure_costs
-from controlplane.policy.ladder import RestartReason, restart_reason
+from controlplane.policy.ladder import RestartReason, out_of_service, restart_reason
 from controlplane.policy.layout import plan_layout
 from controlplane.policy.placement import place_gang
 from controlplane.policy.plan import (
@@ -19,14 +19,13 @@ from controlplane.policy.plan import (
     EndAttempt,
     ResolveIncident,
     SetJobState,
-    SetNodeState,
     SettleSignals,
 )
 from controlplane.policy.rules.lifecycle import best_effort_spares, place_attempt, resume_words
 from controlplane.policy.rules.replica_failure import alternatives
 from controlplane.policy.snapshot import AttemptFact, JobSnapshot
 from controlplane.protocol.spec import ranks_per_replica
-from controlplane.protocol.states import JobState, NodeState
+from controlplane.protocol.states import JobState
 
 RULE = "restart"
 
@@ -93,14 +92,14 @@ def _again(
         reason_code=why.code,
         sentence=f"Attempt {attempt.number} ends, {why.sentence}{_causes(failures)}; {outcome}.",
         key=f"restart:{attempt.number}",
-        actions=(*moves, *_cordon(snapshot, failures), *_settle(snapshot, failures)),
+        actions=(*moves, *out_of_service(snapshot, failures), *_settle(snapshot, failures, why)),
         evidence={
             "free_devices": pool.size,
             "restarts_total": snapshot.budget.restarts_total,
             "no_progress_cycles": snapshot.budget.no_progress_cycles,
         },
         alternatives=alternatives(costs, "restart"),
-        signal_ids=_signal_ids(snapshot, failures),
+        signal_ids=_signal_ids(snapshot, failures, why),
         cost_gpu_s=costs.restart_s,
     )
 
@@ -123,8 +122,8 @@ def _fail(
         actions=(
             EndAttempt(number=attempt.number, grace_s=0.0),
             SetJobState(to=JobState.FAILED),
-            *_cordon(snapshot, failures),
-            *_settle(snapshot, failures),
+            *out_of_service(snapshot, failures),
+            *_settle(snapshot, failures, why),
             ResolveIncident(note=sentence),
         ),
         evidence={
@@ -132,7 +131,7 @@ def _fail(
             "restarts_in_window": snapshot.budget.restarts_in_window,
             "no_progress_cycles": snapshot.budget.no_progress_cycles,
         },
-        signal_ids=_signal_ids(snapshot, failures),
+        signal_ids=_signal_ids(snapshot, failures, why),
     )
 
 
@@ -142,20 +141,11 @@ def _causes(failures: tuple[Failure, ...]) -> str:
     return " (" + "; ".join(f"replica {f.replica.index}: {f.sentence}" for f in failures) + ")"
 
 
-def _cordon(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> tuple[Action, ...]:
-    blamed = {node for failure in failures for node in failure.cordon}
-    return tuple(
-        SetNodeState(node_id=node.id, to=NodeState.CORDONED)
-        for node in snapshot.nodes
-        if node.id in blamed and node.state in (NodeState.READY, NodeState.DEGRADED)
-    )
-
-
-def _signal_ids(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> tuple[str, ...]:
+def _signal_ids(snapshot: JobSnapshot, failures: tuple[Failure, ...], why: RestartReason) -> tuple[str, ...]:
     """Everything said about this attempt's ranks, and what the failures rest on. A
     silent node stays open until it speaks."""
     about_ranks = ("rank_exit", "rank_overdue", "outer_error", "setup_timeout", "nan_loss")
-    causes = {signal for failure in failures for signal in failure.signal_ids}
+    causes = {signal for failure in failures for signal in failure.signal_ids} | set(why.signal_ids)
     return tuple(
         signal.id
         for signal in snapshot.signals
@@ -163,6 +153,6 @@ def _signal_ids(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> tuple[s
     )
 
 
-def _settle(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> tuple[Action, ...]:
-    ids = _signal_ids(snapshot, failures)
+def _settle(snapshot: JobSnapshot, failures: tuple[Failure, ...], why: RestartReason) -> tuple[Action, ...]:
+    ids = _signal_ids(snapshot, failures, why)
     return (SettleSignals(signal_ids=ids),) if ids else ()

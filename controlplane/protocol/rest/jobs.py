@@ -98,6 +98,59 @@ class RankLive(Answer, frozen=True, kw_only=True):
     at: str | float
 
 
+class RankSpeed(Answer, frozen=True, kw_only=True):
+    """How fast a rank works. Scores 0..1, 1 as fast as the fastest of its stage (`relative`)
+    or as its own best (`individual`), null where there is nothing to compare with.
+    `straggler`: which score is below its threshold, else empty; `cause`: compute or data.
+    Medians: compute and data of one micro-batch, exchange and optimizer of one step."""
+
+    relative: float | None
+    individual: float | None
+    straggler: str
+    cause: str
+    compute_s: float
+    data_s: float
+    exchange_s: float
+    optimizer_s: float
+    steps: int
+    at: str
+
+
+class RankScore(RankSpeed, frozen=True, kw_only=True):
+    """A rank in the list of best and worst. `late_s`: by how much it holds a step up."""
+
+    replica: int
+    incarnation: int
+    rank: int
+    pp: int
+    node_name: str
+    device_index: int
+    late_s: float | None
+
+
+class StageLoad(Answer, frozen=True, kw_only=True):
+    """Median work on one micro-batch of a pipeline stage; `ratio` to the other stages."""
+
+    stage: int
+    work_s: float
+    ratio: float
+
+
+class JobSpeed(Answer, frozen=True, kw_only=True):
+    """Straggler scores of the ranks that train now, scored every `interval_s`. `advice`:
+    what would help where no rank is to blame, else empty."""
+
+    interval_s: float
+    relative_threshold: float
+    individual_threshold: float
+    scored_at: str | None
+    ranks: int
+    best: list[RankScore]
+    worst: list[RankScore]
+    stages: list[StageLoad]
+    advice: str
+
+
 class Rank(Answer, frozen=True, kw_only=True):
     """One process of one incarnation of a replica."""
 
@@ -120,6 +173,7 @@ class Rank(Answer, frozen=True, kw_only=True):
     exit_code: int | None
     exit_signal: int | None
     live: RankLive | None = None
+    speed: RankSpeed | None = None
     job_id: str | None = None
 
 
