@@ -1,7 +1,7 @@
 """Timing reports to rows, rows to straggler scores, scores to findings.
 
 A report only writes its own row. The ranks of a job are scored when each of them has told
-a new window (a rank that fell silent is left out after two intervals), so a job of any size
+a new window (a rank that fell silent is left out after a while), so a job of any size
 is scored twice an interval and not once a report.
 """
 
@@ -19,11 +19,13 @@ from controlplane.protocol.rank import TimingReport
 from controlplane.protocol.spec import Parallelism, Stragglers, micro_batch_count
 from controlplane.protocol.states import ReplicaState
 from controlplane.recovery import signals
+from controlplane.recovery.learned import learned_step_s
 from controlplane.runtime import bus
 from controlplane.runtime.clock import ago, iso, now
 
 Json = dict[str, Any]
 STALE_INTERVALS = 2.0
+STALE_STEPS = 10.0
 DEVICE_FINDINGS = ("device_risk", "xid", "device_lost")
 _PERCENT = 100.0
 
@@ -88,12 +90,14 @@ def job_speed(job: Job) -> Json:
 def _current(job: Job, wish: Stragglers) -> QuerySet[RankSpeed]:
     """Speeds of the ranks that contribute now and were heard of lately."""
     attempt = job.attempts.order_by("-number").first()
+    # A window holds a few steps at least, however long they are.
+    stale_s = max(STALE_INTERVALS * wish.interval_s, STALE_STEPS * (learned_step_s(job) or 0.0))
     return RankSpeed.objects.filter(
         rank__replica__attempt=attempt,
         rank__replica__contributing=True,
         rank__replica__state=ReplicaState.ACTIVE,
         rank__released_at=None,
-        reported_at__gte=ago(STALE_INTERVALS * wish.interval_s),
+        reported_at__gte=ago(stale_s),
     ).select_related("rank__replica__attempt", "rank__node", "rank__device")
 
 

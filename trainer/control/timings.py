@@ -18,6 +18,8 @@ T = TypeVar("T")
 REPORTS_PER_INTERVAL = 2
 """A rank that turns slow in the middle of a window fills the whole next one, so with two
 windows an interval it is found within one interval."""
+MIN_STEPS = 3
+"""A window lasts at least so many: with fewer a median says nothing."""
 MAX_SAMPLES = 10_000
 
 
@@ -99,7 +101,8 @@ class Timings:
         """The report of the window that is over, once; None before, and for a rank that did
         no work of its own in it."""
         now_s = self._clock()
-        if self._watch is None or now_s - self._began_s < self._window_s or not self._samples["compute"]:
+        over = now_s - self._began_s >= self._window_s and len(self._samples["compute"]) >= MIN_STEPS
+        if self._watch is None or not over:
             return None
         first = self._first_step if self._first_step is not None else step
         report = TimingReport(first, step, epoch, **{name: summary(self._samples[name]) for name in _SECTIONS})
