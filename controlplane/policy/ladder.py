@@ -6,6 +6,7 @@ Used by the rules `replica_failure`, `restart` and `replace`, which carry them o
 import msgspec
 
 from controlplane.policy import numerics
+from controlplane.policy.budget import spent
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import Unsatisfiable
 from controlplane.policy.facts import (
@@ -19,7 +20,7 @@ from controlplane.policy.facts import (
     signals_of,
     world_sizes,
 )
-from controlplane.policy.failures import EXIT_DO_NOT_REQUEUE, Failure
+from controlplane.policy.failures import EXIT_DO_NOT_REQUEUE, Failure, fresh_outer_errors
 from controlplane.policy.membership import install, missing_flushes
 from controlplane.policy.placement import place_replica, slots_of
 from controlplane.policy.plan import SetNodeState, StartReplica
@@ -42,6 +43,15 @@ def restart_reason(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[
     """None: enough replicas that hold the newest state are left to go on without a stop."""
     if not attempt_live(snapshot):
         return None
+    why = _cannot_go_on(snapshot, failures)
+    if why is None and spent(snapshot) and (failures or fresh_outer_errors(snapshot, config)):
+        # The others could go on, but every way on is a restart of some rung.
+        return RestartReason(code="budget_spent", sentence="another restart would be needed")
+    return why
+
+
+def _cannot_go_on(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> RestartReason | None:
+    """Why no smaller rung than a new attempt is left."""
     asked = next((f for f in failures if f.evidence.get("exit_code") == EXIT_DO_NOT_REQUEUE), None)
     if asked is not None:
         return RestartReason(
@@ -118,8 +128,9 @@ def start_slots(
 
 
 def may_start(snapshot: JobSnapshot, config: PolicyConfig, slot: ReplicaFact) -> bool:
-    """The slot has not used up its starts; `due_s` says when the next one is due."""
-    return slot.failed_starts <= config.max_failed_starts
+    """Neither the slot's starts nor the job's budget are used up; `due_s` says when the next
+    one is due."""
+    return slot.failed_starts <= config.max_failed_starts and not spent(snapshot)
 
 
 def due_s(slot: ReplicaFact, config: PolicyConfig) -> float:

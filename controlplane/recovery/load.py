@@ -29,7 +29,8 @@ from controlplane.protocol.states import (
     ReplicaState,
 )
 from controlplane.recovery import sight, signals
-from controlplane.recovery.learned import budget_of, learned_of, saves_of
+from controlplane.recovery.learned import learned_of, saves_of
+from controlplane.recovery.ledger import budget_of
 from controlplane.recovery.models import Decision, Signal, ViewRow
 from controlplane.runtime import bus
 from controlplane.runtime.clock import ago, now

@@ -5,6 +5,7 @@
 3. Else end the attempt and go back to pending; `lifecycle` places it when it can.
 """
 
+from controlplane.policy.budget import spent as spent_budget
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import PolicyError
 from controlplane.policy.facts import pool_for
@@ -39,23 +40,11 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     why = restart_reason(snapshot, config, failures)
     if why is None:
         return ()
-    spent = why.sentence if why.final else budget_spent(snapshot)
+    spent = why.sentence if why.final else spent_budget(snapshot)
     if spent:
         code = why.code if why.final else "budget_spent"
         return (_fail(snapshot, attempt, failures, code, why, spent),)
     return (_again(snapshot, config, attempt, failures, why),)
-
-
-def budget_spent(snapshot: JobSnapshot) -> str:
-    """Which budget is spent, or an empty string."""
-    budget, ledger = snapshot.job.spec.resiliency.budget, snapshot.budget
-    if ledger.no_progress_cycles >= budget.max_no_progress:
-        return f"{ledger.no_progress_cycles} attempts in a row made no progress: the software or the data is at fault"
-    if ledger.restarts_total >= budget.max_restarts:
-        return f"{ledger.restarts_total} restarts are all its budget allows"
-    if ledger.restarts_in_window >= budget.restarts_per_window:
-        return f"{ledger.restarts_in_window} restarts within {budget.window_s:.0f} s are all its budget allows"
-    return ""
 
 
 def _again(

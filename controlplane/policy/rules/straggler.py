@@ -11,6 +11,7 @@ repair takes, whichever is shorter.
 
 import msgspec
 
+from controlplane.policy.budget import spent
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     about,
@@ -102,7 +103,9 @@ def _against(
         return f"moving its replica costs {move_s:.0f} GPU-seconds, staying {stay_s:.0f}"
     if find_failures(snapshot, config) or snapshot.job.state is not JobState.RUNNING:
         return "the job is recovering from something else"
-    return "too much looks bad in the fleet at once" if is_storm(snapshot, config) else ""
+    if is_storm(snapshot, config):
+        return "too much looks bad in the fleet at once"
+    return spent(snapshot)
 
 
 def _move(snapshot: JobSnapshot, config: PolicyConfig, case: _Case) -> Decision:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from controlplane.protocol.rest.base import Answer, Json
+from controlplane.protocol.rest.recovery import Signal
 
 
 class Job(Answer, frozen=True, kw_only=True):
@@ -149,6 +150,73 @@ class JobSpeed(Answer, frozen=True, kw_only=True):
     worst: list[RankScore]
     stages: list[StageLoad]
     advice: str
+
+
+class SectionTimeout(Answer, frozen=True, kw_only=True):
+    """How long a section may last. `source`: given, learned or default (too little seen yet);
+    `samples` it was learned from, `longest_s` of them."""
+
+    section: str
+    value_s: float
+    source: str
+    samples: int
+    longest_s: float | None
+    why: str
+
+
+class RestartEntry(Answer, frozen=True, kw_only=True):
+    """One entry of the restart ledger. `rung`: view_change, rank, replica or attempt; not
+    `charged`: part of a higher rung of the same decision."""
+
+    at: str
+    attempt: int
+    rung: str
+    charged: bool
+    replica: int | None
+    incarnation: int | None
+    decision_id: str
+    reason_code: str
+    sentence: str
+
+
+class Budget(Answer, frozen=True, kw_only=True):
+    """The restart budget over all rungs: allowed, spent, and the newest entries. `rungs`:
+    entries of each rung; `no_progress_cycles`: ended attempts in a row that brought no newer
+    checkpoint."""
+
+    max_restarts: int
+    restarts_total: int
+    restarts_per_window: int
+    restarts_in_window: int
+    window_s: float
+    max_no_progress: int
+    no_progress_cycles: int
+    rungs: dict[str, int]
+    entries: list[RestartEntry]
+
+
+class RankDeterminism(Answer, frozen=True, kw_only=True):
+    """Steps that a rank computed twice, and how many agreed bit for bit."""
+
+    attempt: int
+    replica: int
+    incarnation: int
+    rank: int
+    steps: int
+    identical_steps: int
+    largest_difference: float
+    at: str
+
+
+class JobNumerics(Answer, frozen=True, kw_only=True):
+    """Refused results of a job, newest first, and its determinism report. `mode`: disabled,
+    validate_results or report_determinism_stats."""
+
+    mode: str
+    findings: list[Signal]
+    steps: int
+    identical_steps: int
+    ranks: list[RankDeterminism]
 
 
 class Rank(Answer, frozen=True, kw_only=True):
