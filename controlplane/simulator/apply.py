@@ -122,6 +122,8 @@ class Apply:
 
     def _place(self, action: PlaceAttempt) -> None:
         rows, now_s = self._rows, self._kernel.now_s
+        if rows.attempt is not None:
+            rows.restarts += 1
         rows.epoch = action.epoch
         rows.attempt = AttemptRow(
             action.number, AttemptState.STARTING, action.layout, len(action.placements), now_s, action.resume_step

@@ -322,7 +322,7 @@ class Server:
         for decision in plan.decisions:
             if self._apply.decision(decision):
                 changed = changed or bool(decision.actions)
-                self.rows.restarts += sum(entry.charged for entry in entries(decision, snapshot))
+                self.rows.charged += sum(entry.charged for entry in entries(decision, snapshot))
                 self.on_decision(decision.choice)
         return changed
 

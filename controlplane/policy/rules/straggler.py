@@ -58,7 +58,8 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     ]
     mover = next((case for case in cases if not case.against), None)
     moves = (_move(snapshot, config, mover),) if mover is not None else ()
-    return (*moves, *(_tell(snapshot, case) for case in cases if case is not mover))
+    # Those that pay as well are asked again when the first move is over.
+    return (*moves, *(_tell(snapshot, case) for case in cases if case.against))
 
 
 def _case(snapshot: JobSnapshot, config: PolicyConfig, signal: SignalFact, replica: ReplicaFact) -> _Case:
