@@ -43,7 +43,7 @@ def score_if_due(job: Job) -> bool:
     findings. True if there is a new finding, or one is over."""
     wish = spec_of(job).spec.resiliency.stragglers
     rows = _current(job, wish)
-    if not rows.filter(fresh=True).exists() or rows.filter(fresh=False).exists():
+    if not rows.filter(fresh=True).exists() or rows.filter(fresh=False).exists() or _is_awaited(job, wish):
         return False
     found = scores([_work(row) for row in rows], wish)
     by_name = {_name(row.rank): row for row in rows}
@@ -87,17 +87,32 @@ def job_speed(job: Job) -> Json:
     }
 
 
+def _is_awaited(job: Job, wish: Stragglers) -> bool:
+    """A rank that has come lately has its first window yet to tell."""
+    new = Rank.objects.filter(
+        replica__attempt=job.attempts.order_by("-number").first(),
+        replica__contributing=True,
+        released_at=None,
+        speed=None,
+        joined_at__gte=ago(_stale_s(job, wish)),
+    )
+    return new.exists()
+
+
+def _stale_s(job: Job, wish: Stragglers) -> float:
+    """A window holds a few steps at least, however long they are."""
+    return max(STALE_INTERVALS * wish.interval_s, STALE_STEPS * (learned_step_s(job) or 0.0))
+
+
 def _current(job: Job, wish: Stragglers) -> QuerySet[RankSpeed]:
     """Speeds of the ranks that contribute now and were heard of lately."""
     attempt = job.attempts.order_by("-number").first()
-    # A window holds a few steps at least, however long they are.
-    stale_s = max(STALE_INTERVALS * wish.interval_s, STALE_STEPS * (learned_step_s(job) or 0.0))
     return RankSpeed.objects.filter(
         rank__replica__attempt=attempt,
         rank__replica__contributing=True,
         rank__replica__state=ReplicaState.ACTIVE,
         rank__released_at=None,
-        reported_at__gte=ago(stale_s),
+        reported_at__gte=ago(_stale_s(job, wish)),
     ).select_related("rank__replica__attempt", "rank__node", "rank__device")
 
 

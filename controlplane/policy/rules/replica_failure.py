@@ -150,10 +150,12 @@ def _job(snapshot: JobSnapshot) -> tuple[Action, ...]:
 
 def _settled(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> tuple[str, ...]:
     """What the failures rest on, and the exchange errors they explain. A silent node
-    stays open: it is silent until it speaks, and nothing is started on it till then."""
-    silent = {signal.id for signal in signals_of(snapshot, "node_silent")}
-    ids = {signal for failure in failures for signal in failure.signal_ids} - silent
+    stays open: it is silent until it speaks, and nothing is started on it till then. So does
+    a refused result: `numerics` judges it by what the others compute."""
+    open_still = {signal.id for kind in ("node_silent", "numerics") for signal in signals_of(snapshot, kind)}
+    ids = {signal for failure in failures for signal in failure.signal_ids}
     ids |= {signal.id for signal in snapshot.signals for failure in failures if about(signal, failure.replica)}
+    ids -= open_still
     if in_view(snapshot, failures):
         ids |= {signal.id for signal in signals_of(snapshot, "outer_error")}
     return tuple(sorted(ids))
