@@ -49,6 +49,7 @@ def test_each_stage_with_peers_has_a_fastest_rank_that_is_no_relative_straggler(
             best = min(peers, key=lambda score: score.work.work_s)
             assert best.relative == 1.0
             assert best.straggler != "relative"
+            assert all(score.relative == best.work.work_s / score.work.work_s for score in peers)
 
 
 @given(windows(), st.randoms())
