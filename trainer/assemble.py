@@ -71,6 +71,7 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
     host = local_host_towards(*store_address(config))
     local = _local_tier(settings, store, host, send)
     standing = Standing(ref, resume(engine, settings, votes, local))
+    engine.rerun.connect(send, epoch=lambda: standing.epoch)
     fence = Fence(config.checkpoint_dir)
     donor = Donor(ref, store, local_host=host)
     catch_up = CatchUp(ref, store, engine)

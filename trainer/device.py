@@ -88,4 +88,7 @@ def _to_cpu(device: Any) -> Any:
 def _install_cpu_shim() -> None:
     torch.cuda.current_device = lambda: CPU  # type: ignore[assignment, return-value]
     torch.cuda.synchronize = lambda *_a, **_k: None  # type: ignore[assignment]
+    # Megatron's re-run state machine keeps the device's generator beside the host's.
+    torch.cuda.get_rng_state = lambda *_a, **_k: torch.empty(0, dtype=torch.uint8)
+    torch.cuda.set_rng_state = lambda *_a, **_k: None
     _CpuDeviceMode().__enter__()

@@ -30,10 +30,13 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from controlplane.protocol.launch import TrainerConfig
 from trainer.batches import Batch, counted_tokens, filler_count, inner_share, make_batch
 from trainer.control.faults import Faults
+from trainer.control.rerun import Rerun
+from trainer.control.timings import Timings
 from trainer.data import Corpus, load_corpus, micro_batch_samples
-from trainer.errors import MembershipViolated, NumericsSuspect
+from trainer.errors import MembershipViolated
 from trainer.model import build_model, forward_step
 from trainer.optimizer import build_optimizer, build_schedule, set_schedule, state_tensors
+from trainer.stopwatch import stopwatch_for
 
 HASH_BYTES = 8
 
@@ -78,6 +81,9 @@ class Engine:
         self._data_group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         self._computed: list[int] = []
         self._loss_sum = torch.zeros(1, device=device)
+        watch = stopwatch_for(device, pipeline_stages=config.parallelism.pp)
+        self.timings = Timings(interval_s=config.timing_interval_s, watch=watch)
+        self.rerun = Rerun(config.training.numerics, self, last_step=config.training.steps - 1)
 
     @property
     def micro_batch_count(self) -> int:
@@ -99,7 +105,8 @@ class Engine:
 
     def compute(self, step: int, micro_batches: Sequence[int]) -> None:
         """Forward and backward of my part of the replica's `micro_batches`; adds to the raw
-        sums. Raises NumericsSuspect."""
+        sums. Raises NumericsSuspect, ValidationFailed and InnerPeerLost where a result is
+        refused (`trainer.control.rerun`)."""
         if not micro_batches:
             return
         self.faults.at_compute()
@@ -108,23 +115,34 @@ class Engine:
         fillers = (min(micro_batches),) * filler_count(micro_batches, len(mine), layout)
         if not mine and not fillers:
             return
-        batches = [self._batches(step, mine, fillers, first=chunk == 0) for chunk in range(layout.vp)]
-        losses = get_forward_backward_func()(
-            forward_step_func=forward_step,
-            data_iterator=batches if layout.vp > 1 else batches[0],
-            model=self.chunks if layout.vp > 1 else self.chunks[0],
-            num_microbatches=len(mine) + len(fillers),
-            seq_length=self.config.model.sequence_length,
-            micro_batch_size=self.config.training.micro_batch,
-            forward_only=False,
-        )
+        count = len(mine) + len(fillers)
+        first, *others = (self._batches(step, mine, fillers, first=chunk == 0) for chunk in range(layout.vp))
+        self.rerun.run(step, micro_batches, first, lambda feed: self._forward_backward([feed, *others], count))
+        self._computed.extend(mine)
+
+    def _forward_backward(self, feeds: list[Iterator[Batch]], count: int) -> list[torch.Tensor]:
+        """One run of Megatron's schedule, with a feed for each model chunk; the loss sum of each
+        micro-batch on the last stage."""
+        timed = [self.timings.data(feed) for feed in feeds]
+        with self.timings.compute(count):
+            losses: list[torch.Tensor] = get_forward_backward_func()(
+                forward_step_func=self.timings.forward(forward_step),
+                data_iterator=timed if len(timed) > 1 else timed[0],
+                model=self.chunks if len(timed) > 1 else self.chunks[0],
+                num_microbatches=count,
+                seq_length=self.config.model.sequence_length,
+                micro_batch_size=self.config.training.micro_batch,
+                forward_only=False,
+            )
         for loss in losses:
             self._loss_sum += loss / counted_tokens(self.config)
-        self._computed.extend(mine)
         if self.faults.take_nan():
             next(self._buffers()).grad_data.fill_(float("nan"))
-        if not all(bool(torch.isfinite(buffer.grad_data.sum())) for buffer in self._buffers()):
-            raise NumericsSuspect(f"step {step}: gradient of micro-batches {list(micro_batches)} is not finite here")
+        return losses
+
+    def raw_sums(self) -> list[torch.Tensor]:
+        """What a run of the schedule adds to, by reference."""
+        return [*(buffer.grad_data for buffer in self._buffers()), self._loss_sum]
 
     def stage(self, micro_batches: Sequence[int], *, ready: Sequence[bool], leaving: Sequence[bool]) -> torch.Tensor:
         """A contributor's vector for the exchange; the raw sums are left as they were. All
@@ -188,7 +206,8 @@ class Engine:
             buffer.grad_data.copy_(reduced[offset : offset + size])
             buffer.grad_data.div_(tokens)
             offset += size
-        _ok, grad_norm, _zeros = self.optimizer.step()
+        with self.timings.optimizer():
+            _ok, grad_norm, _zeros = self.optimizer.step()
         self.schedule.step(increment=1)
         loss = tail.loss_sum / self.micro_batch_count if self.is_last_stage else None
         return Applied(loss=loss, grad_norm=None if grad_norm is None else float(grad_norm))

@@ -11,7 +11,8 @@ TrainerError                anything that ends this rank
 |- MembershipViolated       70  a view or install contradicts what this rank holds
 |- CatchUpFailed            75  backlog full or snapshot refused; a fresh incarnation helps
 |- GraveyardFull            75  too many abandoned exchanges; a fresh incarnation helps
-`- NumericsSuspect          16  my own gradient is not finite; ask other hardware
+|- NumericsSuspect          16  my own result is refused, twice alike; ask other hardware
+`- ValidationFailed         17  refused twice and not alike: this device cannot compute
 ExchangeAbandoned               internal: the view moved on under an operation
 CheckpointFault                 a save or load went wrong; never ends training by itself
 """
@@ -87,6 +88,12 @@ class NumericsSuspect(TrainerError):
     """Not finite, computed here, before any exchange."""
 
     exit_code = ExitCode.NUMERICS_SUSPECT
+
+
+class ValidationFailed(TrainerError):
+    """The same step gave two different refused results here."""
+
+    exit_code = ExitCode.VALIDATION_FAILED
 
 
 class ExchangeAbandoned(Exception):

@@ -1,4 +1,4 @@
-"""Exit codes of a rank. 16 and 93 keep the meaning they have elsewhere in the field."""
+"""Exit codes of a rank. 16, 17 and 93 keep the meaning they have elsewhere in the field."""
 
 from enum import IntEnum
 
@@ -15,7 +15,9 @@ class ExitCode(IntEnum):
     SAVED_AND_LEFT = 15
     """Left on SIGTERM or on order at a step boundary; the state is saved, or alive in the replicas that stay."""
     NUMERICS_SUSPECT = 16
-    """A gradient computed here is not finite: run the same step on other hardware."""
+    """A result computed here is refused: run the same step on other hardware."""
+    VALIDATION_FAILED = 17
+    """The same step gave two different refused results here: this device cannot compute."""
     INTERNAL = 70
     """A bug or an injected exception; the traceback is in the log."""
     INNER_PEER_LOST = 71

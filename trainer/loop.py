@@ -92,11 +92,12 @@ class Loop:
     def _report(self, commit: Commit, clock: _Clock) -> None:
         standing, engine, every = self.standing, self.engine, self.config.training.hash_every_steps
         hashed = every > 0 and standing.committed % every == 0 and not standing.is_joiner
+        step_time_s = time.monotonic() - clock.began_s
         self.send(
             StepReport(
                 step=commit.step,
                 epoch=commit.epoch,
-                step_time_s=time.monotonic() - clock.began_s,
+                step_time_s=step_time_s,
                 tokens=self._micro_batch_count * engine.tokens_per_micro_batch,
                 micro_batches=commit.micro_batches,
                 trained=commit.trained if self.standing.ref.rank == 0 else (),
@@ -107,6 +108,11 @@ class Loop:
                 exchange_s=clock.exchange_s,
             )
         )
+        timings, stalled = engine.timings, clock.stall_s > 0
+        timings.step_over(commit.step, step_time_s=step_time_s, exchange_s=clock.exchange_s, stalled=stalled)
+        report = timings.due(commit.step, epoch=commit.epoch)
+        if report is not None:
+            self.send(report)
 
     def _boundary(self, commit: Commit) -> ExitCode | None:
         """Saves and leaving. Every branch depends on what the replica agreed on in the step."""

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 
@@ -51,6 +52,9 @@ def leave(code: ExitCode, reason: str) -> None:
     No interpreter shutdown: destructors of stuck process groups would block it.
     """
     print(f"leaving with {int(code)} ({code.name.lower()}): {reason}", file=sys.stderr, flush=True)
+    if threading.current_thread() is threading.main_thread():
+        # torch's data loader raises from its SIGCHLD handler when a worker is killed.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for child in multiprocessing.active_children():
         if child.pid is not None:
             _kill(child.pid)

@@ -28,6 +28,7 @@ from controlplane.protocol.rank import (
     SetView,
     StacksReport,
     StepReport,
+    TimingReport,
     ToRank,
     TrainingDone,
     ViewInstalled,
@@ -36,7 +37,7 @@ from controlplane.protocol.states import Phase, Section
 
 # A phase that started later than remembered by more than the jitter of its report is a new one.
 _SAME_PHASE_S = 0.75
-_COALESCED = (StepReport, CheckpointReport)
+_COALESCED = (StepReport, CheckpointReport, TimingReport)
 
 
 def take_view(turn: Turn, view: View) -> int:

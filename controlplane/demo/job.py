@@ -50,6 +50,8 @@ def demo_job(
                 "mode": "enforce",
                 "risk": {"threshold": 0.24, "hysteresis_s": 3.0, "window_samples": 60},
                 "timeouts": {"step_floor_s": 5.0, "silence_s": 2.0},
+                # Whoever plays with the demo breaks more in an hour than a fleet in a month.
+                "budget": {"max_restarts": 10000, "restarts_per_window": 1000},
                 "allow_faults": True,
             },
             "scheduling": {"priority": priority},

@@ -110,6 +110,34 @@ class Rank(models.Model):
         ]
 
 
+class RankSpeed(models.Model):
+    """How fast a rank works: its newest window (protocol.rank.TimingReport as JSON), the best
+    work of any window so far, and the scores of the last scoring. `fresh`: reported since."""
+
+    rank = models.OneToOneField(Rank, on_delete=models.CASCADE, related_name="speed", primary_key=True)
+    told = models.JSONField()
+    micro_batches = models.FloatField(default=1.0)
+    best_s = models.FloatField(null=True)
+    relative = models.FloatField(null=True)
+    individual = models.FloatField(null=True)
+    straggler = models.CharField(max_length=12, blank=True)
+    cause = models.CharField(max_length=12, blank=True)
+    late_s = models.FloatField(null=True)
+    fresh = models.BooleanField(default=True)
+    reported_at = models.DateTimeField()
+    scored_at = models.DateTimeField(null=True)
+
+
+class RankDeterminism(models.Model):
+    """Steps that a rank computed twice, and how many agreed bit for bit."""
+
+    rank = models.OneToOneField(Rank, on_delete=models.CASCADE, related_name="determinism", primary_key=True)
+    steps = models.BigIntegerField()
+    identical_steps = models.BigIntegerField()
+    largest_difference = models.FloatField()
+    reported_at = models.DateTimeField()
+
+
 class StepRecord(models.Model):
     """One committed step of a job, merged from its ranks' reports.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from controlplane.jobs.models import Attempt, Job, Rank, Replica, StepRecord
+from controlplane.jobs.models import Attempt, Job, Rank, RankSpeed, Replica, StepRecord
 from controlplane.jobs.numbers import JobNumbers, numbers_of
 from controlplane.protocol.spec import Parallelism, rank_coordinates, ranks_per_replica
 from controlplane.runtime.clock import iso
@@ -86,7 +86,7 @@ def rank_id(rank: Rank) -> str:
 def replica_summary(replica: Replica, *, live: Json | None = None) -> Json:
     """`current`: the newest incarnation of its slot in the newest attempt. `live`: the hot
     picture of the job, field "<replica>.<incarnation>.<rank>"."""
-    ranks = replica.ranks.select_related("node", "device", "replica__attempt").order_by("rank")
+    ranks = replica.ranks.select_related("node", "device", "replica__attempt", "speed").order_by("rank")
     newest = Replica.objects.filter(attempt__job_id=replica.attempt.job_id, index=replica.index)
     newest_pk = newest.order_by("-attempt__number", "-incarnation").values_list("pk", flat=True).first()
     return {
@@ -131,6 +131,26 @@ def rank_summary(rank: Rank, *, live: Json | None = None) -> Json:
         "exit_code": rank.exit_code,
         "exit_signal": rank.exit_signal,
         "live": (live or {}).get(f"{replica.index}.{replica.incarnation}.{rank.rank}"),
+        "speed": speed_view(getattr(rank, "speed", None)),
+    }
+
+
+def speed_view(speed: RankSpeed | None) -> Json | None:
+    """A rank's scores and the medians they come from; None before its first window."""
+    if speed is None:
+        return None
+    told = speed.told
+    return {
+        "relative": speed.relative,
+        "individual": speed.individual,
+        "straggler": speed.straggler,
+        "cause": speed.cause,
+        "compute_s": told["compute"]["median_s"],
+        "data_s": told["data"]["median_s"],
+        "exchange_s": told["exchange"]["median_s"],
+        "optimizer_s": told["optimizer"]["median_s"],
+        "steps": told["compute"]["count"],
+        "at": iso(speed.reported_at),
     }
 
 

@@ -26,8 +26,10 @@ def next_look_s(snapshot: JobSnapshot, config: PolicyConfig, changed: bool) -> f
 def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
     now_s = snapshot.now_s
     retry_s = now_s + config.capacity_retry_s
-    if snapshot.job.state is JobState.PENDING or snapshot.signals or snapshot.blind:
-        yield retry_s if not snapshot.signals else now_s + config.outer_error_grace_s
+    # A slow rank stays slow for hours: its scoring rings, nothing has to be waited for.
+    pressing = any(signal.kind != "straggler" for signal in snapshot.signals)
+    if snapshot.job.state is JobState.PENDING or pressing or snapshot.blind:
+        yield now_s + config.outer_error_grace_s if pressing else retry_s
     attempt = snapshot.attempt
     if attempt is None or not attempt_live(snapshot):
         return

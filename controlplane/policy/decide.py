@@ -34,11 +34,13 @@ from controlplane.policy.rules import (
     device_risk,
     lifecycle,
     membership_install,
+    numerics,
     outer_error,
     rehearsal,
     replace,
     replica_failure,
     restart,
+    straggler,
     strength,
 )
 from controlplane.policy.snapshot import JobSnapshot
@@ -60,6 +62,8 @@ RULES: tuple[tuple[str, Rule, bool], ...] = (
     (strength.RULE, strength.rule, False),
     (device_risk.RULE, device_risk.rule, True),
     (rehearsal.RULE, rehearsal.rule, False),
+    (numerics.RULE, numerics.rule, True),
+    (straggler.RULE, straggler.rule, True),
 )
 
 _CAUTION = {Mode.OBSERVE: 0, Mode.RECOMMEND: 1, Mode.ENFORCE: 2}

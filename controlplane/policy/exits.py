@@ -59,6 +59,12 @@ def explain(code: int) -> str:
 
 
 def culprit(exits: Iterable[SignalFact]) -> SignalFact | None:
-    """The exit that explains the others: the first one that was not itself a consequence
-    of a lost peer, or else the first one."""
-    return min(exits, key=lambda s: (int(s.value) == EXIT_PEER_LOST, s.seen_s, s.id), default=None)
+    """The exit that explains the others: one that says why before any other, and one that
+    merely lost a peer last; among equals the first."""
+    return min(exits, key=lambda s: (_depth(int(s.value)), s.seen_s, s.id), default=None)
+
+
+def _depth(code: int) -> int:
+    if code in (EXIT_DISAMBIGUATE, EXIT_FAILED_VALIDATION, EXIT_DO_NOT_REQUEUE):
+        return 0
+    return 2 if code == EXIT_PEER_LOST else 1

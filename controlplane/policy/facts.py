@@ -1,5 +1,6 @@
 """Questions that several rules ask of a snapshot. Pure look-ups, no judgement."""
 
+from controlplane.policy import numerics
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.placement import Pool, Slot, build_pool, slots_of
 from controlplane.policy.snapshot import JobSnapshot, NodeFact, ReplicaFact, SignalFact
@@ -152,7 +153,7 @@ def occupied(snapshot: JobSnapshot, *, but: tuple[int, ...] = ()) -> tuple[Slot,
 
 
 def _accuses(signal: SignalFact, config: PolicyConfig) -> bool:
-    if signal.kind == "device_lost":
+    if signal.kind == "device_lost" or numerics.accuses(signal):
         return True
     if signal.kind != "xid":
         return False

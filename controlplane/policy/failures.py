@@ -37,7 +37,7 @@ from controlplane.protocol.states import ReplicaState
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One failed replica incarnation. `gone`: its processes need no stopping to be safe.
     `bad_slots`, `bad_nodes`: where nothing may be started because of it; `cordon` nodes
-    to take out of service."""
+    to take out of service, `quarantine` those whose fault is proved."""
 
     replica: ReplicaFact
     kind: str
@@ -48,6 +48,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     bad_slots: tuple[Slot, ...] = ()
     bad_nodes: tuple[str, ...] = ()
     cordon: tuple[str, ...] = ()
+    quarantine: tuple[str, ...] = ()
     signal_ids: tuple[str, ...] = ()
     evidence: dict[str, Scalar] = {}
 
@@ -105,7 +106,7 @@ def _exited(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -
         gone=replica.exited_ranks >= replica.world_size,
         sentence=ended,
         bad_slots=bad,
-        cordon=(bad[0][0],) if bad and code == EXIT_FAILED_VALIDATION else (),
+        quarantine=(bad[0][0],) if bad and code == EXIT_FAILED_VALIDATION else (),
         signal_ids=_ids(signals),
         evidence={
             "exit_code": code,

@@ -9,7 +9,7 @@ import msgspec
 
 from controlplane.policy.checkpoints import newest_trusted
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.snapshot import JobSnapshot
+from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 
 
 class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -19,6 +19,13 @@ class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     evict_spare_s: float | None
     restart_s: float
     wait_s: float | None
+
+
+class StragglerCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Expected GPU-seconds of living with a slow rank and of moving its replica. None: impossible."""
+
+    stay_s: float
+    move_s: float | None
 
 
 def young_interval_s(save_s: float, mtbf_s: float) -> float:
@@ -60,6 +67,20 @@ def failure_costs(
     wait = None if gone else config.hang_timeout_s * job_gpus
     restart = (rebuild_s + work_at_risk_s(snapshot, config)) * job_gpus
     return Costs(evict_s=evict, evict_spare_s=swap, restart_s=restart, wait_s=wait)
+
+
+def straggler_costs(
+    snapshot: JobSnapshot, config: PolicyConfig, *, late_s: float, replica: ReplicaFact, spare_ready: bool
+) -> StragglerCosts:
+    """`late_s` by which one rank of `replica` holds up each step of the whole job, over what
+    is left to train or the time a repair takes, whichever is shorter."""
+    step_s = snapshot.learned.step_s or config.default_step_s
+    left = max(0, snapshot.job.spec.training.steps - snapshot.job.committed_step)
+    steps = min(float(left), config.repair_horizon_s / step_s)
+    gpus = sum(each.world_size for each in snapshot.replicas)
+    survivors = max(0, len(snapshot.replicas) - 1)
+    moved = failure_costs(snapshot, config, lost=1, survivors=survivors, spare_ready=spare_ready, gone=False)
+    return StragglerCosts(stay_s=steps * late_s * max(gpus, replica.world_size), move_s=moved.evict_spare_s)
 
 
 def work_at_risk_s(snapshot: JobSnapshot, config: PolicyConfig) -> float:

@@ -5,6 +5,8 @@ Used by the rules `replica_failure`, `restart` and `replace`, which carry them o
 
 import msgspec
 
+from controlplane.policy import numerics
+from controlplane.policy.budget import spent
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import Unsatisfiable
 from controlplane.policy.exits import EXIT_DO_NOT_REQUEUE
@@ -19,11 +21,14 @@ from controlplane.policy.facts import (
     signals_of,
     world_sizes,
 )
-from controlplane.policy.failures import Failure
+from controlplane.policy.failures import Failure, fresh_outer_errors
 from controlplane.policy.membership import install, missing_flushes
 from controlplane.policy.placement import place_replica, slots_of
-from controlplane.policy.plan import StartReplica
+from controlplane.policy.plan import SetNodeState, StartReplica
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
+from controlplane.protocol.states import NodeState
+
+_OPEN_NODES = (NodeState.READY, NodeState.DEGRADED)
 
 
 class RestartReason(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -32,16 +37,34 @@ class RestartReason(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     code: str
     sentence: str
     final: bool = False
+    signal_ids: tuple[str, ...] = ()
 
 
 def restart_reason(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> RestartReason | None:
     """None: enough replicas that hold the newest state are left to go on without a stop."""
     if not attempt_live(snapshot):
         return None
+    why = _cannot_go_on(snapshot, failures)
+    if why is None and spent(snapshot) and (failures or fresh_outer_errors(snapshot, config)):
+        # The others could go on, but every way on is a restart of some rung.
+        return RestartReason(code="budget_spent", sentence="another restart would be needed")
+    return why
+
+
+def _cannot_go_on(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> RestartReason | None:
+    """Why no smaller rung than a new attempt is left."""
     asked = next((f for f in failures if f.evidence.get("exit_code") == EXIT_DO_NOT_REQUEUE), None)
     if asked is not None:
         return RestartReason(
             code="do_not_requeue", sentence=f"{asked.sentence}: it asks not to be restarted", final=True
+        )
+    alike = numerics.reproduced(snapshot)
+    if alike:
+        what = f"step {numerics.step_of(alike[0])} gives the same refused result on {len(alike)} devices"
+        return RestartReason(
+            code="numerics_reproduced",
+            sentence=f"{what}: the software or the data is to blame, no device",
+            signal_ids=tuple(signal.id for signal in alike),
         )
     if signals_of(snapshot, "nan_loss"):
         return RestartReason(code="nan_loss", sentence="the loss is not a number, in every replica alike")
@@ -102,13 +125,26 @@ def start_slots(
 
 
 def may_start(snapshot: JobSnapshot, config: PolicyConfig, slot: ReplicaFact) -> bool:
-    """The slot has not used up its starts; `due_s` says when the next one is due."""
-    return slot.failed_starts <= config.max_failed_starts
+    """Neither the slot's starts nor the job's budget are used up; `due_s` says when the next
+    one is due."""
+    return slot.failed_starts <= config.max_failed_starts and not spent(snapshot)
 
 
 def due_s(slot: ReplicaFact, config: PolicyConfig) -> float:
     """Server time from which the slot may be started again."""
     return slot.state_since_s + backoff_s(slot, config)
+
+
+def out_of_service(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> tuple[SetNodeState, ...]:
+    """Nodes that the failures blame: quarantined on proof of a fault, else cordoned."""
+    moves = []
+    for node in snapshot.nodes:
+        if any(node.id in failure.quarantine for failure in failures):
+            if node.state in (*_OPEN_NODES, NodeState.CORDONED):
+                moves.append(SetNodeState(node_id=node.id, to=NodeState.QUARANTINED))
+        elif any(node.id in failure.cordon for failure in failures) and node.state in _OPEN_NODES:
+            moves.append(SetNodeState(node_id=node.id, to=NodeState.CORDONED))
+    return tuple(moves)
 
 
 def in_view(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> bool:

@@ -62,7 +62,7 @@ class ReplicaFact(_Fact):
 
 class SignalFact(_Fact):
     """An open finding of a detector. kinds: rank_exit, rank_overdue, node_silent,
-    outer_error, device_risk, xid, device_lost, setup_timeout, nan_loss.
+    outer_error, device_risk, xid, device_lost, setup_timeout, nan_loss, straggler, numerics.
     `value` and `threshold` in the kind's own unit (seconds, score, exit code)."""
 
     id: str
@@ -146,8 +146,8 @@ class SaveFact(_Fact):
 
 
 class BudgetFact(_Fact):
-    """Restart ledger. `no_progress_cycles`: attempts in a row that committed no
-    checkpoint or step beyond their start."""
+    """What the restart ledger (policy.budget) has charged, over all rungs.
+    `no_progress_cycles`: ended attempts in a row that brought no newer checkpoint."""
 
     restarts_total: int = 0
     restarts_in_window: int = 0
@@ -161,6 +161,7 @@ class LearnedTimes(_Fact):
     step_s: float | None = None
     step_max_s: float | None = None
     save_s: float | None = None
+    save_p95_s: float | None = None
     start_replica_s: float | None = None
     catch_up_s: float | None = None
 

@@ -14,8 +14,11 @@ from controlplane.protocol.membership import Flush
 from controlplane.protocol.rank import (
     CaughtUp,
     CheckpointReport,
+    DeterminismReport,
+    NumericsReport,
     OuterError,
     StepReport,
+    TimingReport,
     TrainingDone,
     ViewInstalled,
 )
@@ -78,7 +81,18 @@ class RankSaid(_Event, tag="rank_said"):
     """A rank's own report, passed on unchanged."""
 
     ref: RankRef
-    report: StepReport | Flush | OuterError | CaughtUp | ViewInstalled | CheckpointReport | TrainingDone
+    report: (
+        StepReport
+        | Flush
+        | OuterError
+        | CaughtUp
+        | ViewInstalled
+        | CheckpointReport
+        | TimingReport
+        | NumericsReport
+        | DeterminismReport
+        | TrainingDone
+    )
 
 
 class XidSeen(_Event, tag="xid_seen"):

@@ -36,7 +36,8 @@ class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     `replicas` is the number of slots of the layout (D); `store` is host:port of the
     rendezvous store; `checkpoint_dir` holds one directory per checkpoint.
     `resume` None starts from step 0. `max_contributors` replicas compute, the others that
-    hold the state stand by (None: all compute).
+    hold the state stand by (None: all compute). `timing_interval_s` between two timing
+    reports of a rank; 0: none.
     """
 
     model: Model
@@ -51,6 +52,7 @@ class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     outer_timeout_s: float = 60.0
     inner_timeout_s: float = 600.0
     allow_faults: bool = False
+    timing_interval_s: float = 0.0
 
 
 class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

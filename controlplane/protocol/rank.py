@@ -116,6 +116,56 @@ class CheckpointReport(_Message, tag="checkpoint"):
     holders: tuple[tuple[str, ...], ...] = ()
 
 
+class SectionTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Times of one section in a window: how many, their sum, median and longest, in seconds."""
+
+    count: int
+    total_s: float
+    median_s: float
+    max_s: float
+
+
+class TimingReport(_Message, tag="timings"):
+    """How long this rank's own work took in the steps `first_step`..`last_step`. `compute`
+    (forward and backward, without waiting for others) and `data` are of one micro-batch,
+    `exchange`, `optimizer` and `step` of one step. Sent at most every `timing_interval_s`."""
+
+    first_step: int
+    last_step: int
+    epoch: int
+    compute: SectionTime
+    data: SectionTime
+    exchange: SectionTime
+    optimizer: SectionTime
+    step: SectionTime
+
+
+class NumericsReport(_Message, tag="numerics"):
+    """A result was refused and its step computed again in place. `check`: gradient_not_finite,
+    loss_not_finite or loss_spike; `diagnosis`: transient (the second result differs and is
+    good: training goes on with it), persistent (the same again: ask other hardware),
+    failed_validation (different and wrong again), reproduced (a spike that is what the model
+    computes). Results are text, because they need not be finite."""
+
+    step: int
+    epoch: int
+    check: str
+    diagnosis: str
+    first_result: str
+    second_result: str
+    micro_batches: tuple[int, ...] = ()
+
+
+class DeterminismReport(_Message, tag="determinism"):
+    """Steps computed twice since the rank began, and how many of them agreed bit for bit;
+    `largest_difference` is relative, over all results compared."""
+
+    step: int
+    steps: int
+    identical_steps: int
+    largest_difference: float
+
+
 class TrainingDone(_Message, tag="done"):
     """All steps are committed; the process exits 0 next."""
 
@@ -138,6 +188,9 @@ FromRank = (
     | CaughtUp
     | ViewInstalled
     | CheckpointReport
+    | TimingReport
+    | NumericsReport
+    | DeterminismReport
     | TrainingDone
     | StacksReport
 )

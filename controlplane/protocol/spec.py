@@ -173,10 +173,12 @@ class Timeouts(_Spec):
 
 
 class Budget(_Spec):
-    """Restarts of any kind over the job, per window, and without progress."""
+    """Restarts of every rung of the ladder (a view change without its lost member, a replica
+    started again, an attempt) over the job and per window, and attempts in a row that may
+    bring no newer checkpoint."""
 
-    max_restarts: int = 50
-    restarts_per_window: int = 10
+    max_restarts: int = 1000
+    restarts_per_window: int = 30
     window_s: float = 3600.0
     max_no_progress: int = 3
 

@@ -5,15 +5,11 @@ those is faulty itself, so one mistake is told once.
 """
 
 import difflib
-import os.path
-import re
-from collections.abc import Callable, Iterator
-
-import msgspec
+from collections.abc import Iterator
 
 from controlplane.protocol.layout_checks import BUILT_IN_RULES, SHAPE_RULES, Rule, Rules
 from controlplane.protocol.presets import PRESETS
-from controlplane.protocol.rank_faults import RANDOM, is_scheduled, kinds_for
+from controlplane.protocol.resiliency_checks import check_fault_target, check_faults, check_numerics, check_stragglers
 from controlplane.protocol.spec import (
     TrainSpec,
     max_contributors,
@@ -21,13 +17,17 @@ from controlplane.protocol.spec import (
     ranks_per_replica,
     replica_count,
 )
-from controlplane.protocol.spec_fault import Fault
+from controlplane.protocol.spec_fault import Check, Fault, Ground
 from controlplane.protocol.spec_limits import RESERVED_ENV_PREFIX
-
-# S2.1's weights without `errors`: a fleet that reads no error counters can score no
-# more, which is why the published threshold of 0.95 never fired. The control plane
-# passes what its own fleet can reach.
-REACHABLE_RISK_WITHOUT_ERRORS = 0.75
+from controlplane.protocol.storage_checks import (
+    absolute,
+    check_checkpoint_dir,
+    check_local_copies,
+    check_local_dir,
+    check_local_interval,
+    check_local_program,
+    check_restore_test,
+)
 
 _LAYOUT = (
     "/spec/parallelism/tp",
@@ -37,18 +37,6 @@ _LAYOUT = (
 )
 _DEVICES = ("/spec/resources/nodes", "/spec/resources/gpus_per_node")
 _BATCH = ("/spec/training/global_batch", "/spec/training/micro_batch")
-_LOCAL = "/spec/checkpoint/local"
-_ADDRESS = re.compile(r"(s3|gs|gcs)://[A-Za-z0-9][A-Za-z0-9._-]{1,221}(/[^/\s]+)*/?")
-
-
-class Ground(msgspec.Struct, frozen=True):
-    """What a check may know besides the spec. `reachable_risk`: the highest score
-    (0..1) a device of this fleet can get."""
-
-    reachable_risk: float = REACHABLE_RISK_WITHOUT_ERRORS
-
-
-Check = Callable[[TrainSpec, Ground], Iterator[Fault]]
 
 
 def check_devices(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
@@ -220,69 +208,9 @@ def check_budget(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
         )
 
 
-def check_checkpoint_dir(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """A path or an object store's address that means the same on every node."""
-    place = spec.checkpoint.dir
-    if place is None or "://" not in place:
-        yield from _absolute("/spec/checkpoint/dir", place)
-    elif not _ADDRESS.fullmatch(place) or ".." in place.split("/"):
-        yield Fault(
-            "/spec/checkpoint/dir",
-            f"{place!r} is no address that checkpoints can be kept at",
-            "give an absolute path, or s3://bucket/prefix, or gs://bucket/prefix",
-        )
-
-
-def check_local_dir(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """A disk of each node."""
-    yield from _absolute("/spec/checkpoint/local/dir", spec.checkpoint.local.dir)
-
-
-def check_local_copies(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """A copy is on another node, or it survives nothing."""
-    local, nodes = spec.checkpoint.local, spec.resources.nodes
-    if local.dir is not None and local.copies >= nodes:
-        yield Fault(
-            "/spec/checkpoint/local/copies",
-            f"{local.copies} copies on other nodes, but the job has {nodes} nodes",
-            f"set it to {nodes - 1} or less, or ask for more nodes",
-        )
-
-
-def check_local_interval(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """The nearer tier saves more often, or it is of no use."""
-    local, far = spec.checkpoint.local, spec.checkpoint.interval_steps
-    if local.dir is not None and local.interval_steps > far:
-        yield Fault(
-            "/spec/checkpoint/local/interval_steps",
-            f"a local save every {local.interval_steps} steps is rarer than one of the persistent tier (every {far})",
-            f"set it to {far} or less, or leave local.dir out",
-        )
-
-
-def check_local_program(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """Only the built-in trainer has the tier."""
-    if spec.checkpoint.local.dir is not None and spec.entrypoint is not None:
-        yield Fault(
-            "/spec/checkpoint/local/dir",
-            "the local tier is the built-in trainer's; this job runs its own program",
-            "leave it out",
-        )
-
-
-def check_restore_test(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """Only what the built-in trainer writes is known well enough to be loaded."""
-    if spec.checkpoint.restore_test and spec.entrypoint is not None:
-        yield Fault(
-            "/spec/checkpoint/restore_test",
-            "a job with its own program writes checkpoints that nothing here can load",
-            "leave it out",
-        )
-
-
 def check_data(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
     """Means the same on every node."""
-    yield from _absolute("/spec/training/data", spec.training.data)
+    yield from absolute("/spec/training/data", spec.training.data)
 
 
 def check_entrypoint(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
@@ -300,48 +228,6 @@ def check_env(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
             yield Fault(f"/spec/env/{name}", f"{RESERVED_ENV_PREFIX}* is set by the agent", "choose another name")
 
 
-def check_faults(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """A rehearsal is allowed explicitly, and can be carried out."""
-    schedule = spec.resiliency.faults
-    if not is_scheduled(schedule):
-        return
-    if not spec.resiliency.allow_faults:
-        yield Fault(
-            "/spec/resiliency/faults/kind",
-            f"kind = {schedule.kind!r} breaks ranks on purpose, but allow_faults is false",
-            "set resiliency.allow_faults to true, or leave faults out",
-        )
-    if schedule.kind not in (RANDOM, *kinds_for(spec)):
-        yield Fault(
-            "/spec/resiliency/faults/kind",
-            f"kind = {schedule.kind!r} is done by the built-in trainer, not by an entrypoint of the job's own",
-            f"use {', '.join(kinds_for(spec))} or {RANDOM}",
-        )
-
-
-def check_fault_target(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """It hits a rank that exists, and one that can be hit so."""
-    schedule, replicas = spec.resiliency.faults, replica_count(spec)
-    ranks = replicas * ranks_per_replica(spec.parallelism)
-    if is_scheduled(schedule) and schedule.rank >= ranks:
-        yield Fault(
-            "/spec/resiliency/faults/rank",
-            f"rank = {schedule.rank}, but the job has ranks 0 to {ranks - 1}",
-            "choose one of them, or -1 for any",
-        )
-    if schedule.kind == "communication" and replicas < 2:
-        yield Fault(
-            "/spec/resiliency/faults/kind",
-            "kind = 'communication' cuts a rank off from other replicas, and there is only one",
-            "ask for two replicas, or choose another kind",
-        )
-
-
-def _absolute(pointer: str, path: str | None) -> Iterator[Fault]:
-    if path is not None and (not os.path.isabs(path) or ".." in path.split("/")):
-        yield Fault(pointer, "not an absolute path without '..'", "give the full path, the same on every node")
-
-
 def _as_checks(rules: Rules, *, built_in: bool) -> Iterator[tuple[Check, tuple[str, ...]]]:
     """Rules of layout as checks of a spec; those of the built-in trainer spare other programs."""
     for rule, reads in rules:
@@ -353,27 +239,12 @@ def _as_checks(rules: Rules, *, built_in: bool) -> Iterator[tuple[Check, tuple[s
         yield check, reads
 
 
-def _unreleased(pointer: str, default: object) -> tuple[Check, tuple[str, ...]]:
-    """The check that a field the format knows, but this release does not act on, is left alone."""
-
-    def check(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-        value: object = spec
-        for name in pointer.split("/")[2:]:
-            value = getattr(value, name)
-        if value != default:
-            name = pointer.rpartition("/")[2]
-            yield Fault(pointer, f"{name} = {value!r} is not in this release", f"leave it out ({default!r})")
-
-    return check, (pointer,)
-
-
 _PP = "/spec/parallelism/pp"
 _TIMEOUTS = "/spec/resiliency/timeouts"
+_LOCAL = "/spec/checkpoint/local"
 _FAULTS = ("/spec/resiliency/faults/kind", "/spec/resiliency/faults/rank", "/spec/resiliency/allow_faults")
 
 CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
-    _unreleased("/spec/training/numerics/rerun", "disabled"),
-    _unreleased("/spec/training/numerics/check_spike", False),
     (check_devices, (*_LAYOUT, *_DEVICES, "/spec/parallelism/dp")),
     *_as_checks(SHAPE_RULES, built_in=False),
     *_as_checks(BUILT_IN_RULES, built_in=True),
@@ -399,6 +270,11 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     (check_restore_test, ("/spec/checkpoint/restore_test", "/spec/entrypoint")),
     (check_data, ("/spec/training/data",)),
     (check_entrypoint, ("/spec/entrypoint",)),
+    (
+        check_numerics,
+        ("/spec/training/numerics", "/spec/entrypoint", "/spec/parallelism/vp", "/spec/parallelism/replica_dp"),
+    ),
+    (check_stragglers, ("/spec/resiliency/stragglers",)),
     (check_env, ("/spec/env",)),
     (check_faults, (*_FAULTS, "/spec/entrypoint")),
     (check_fault_target, (*_FAULTS, *_LAYOUT, *_DEVICES, "/spec/parallelism/dp")),

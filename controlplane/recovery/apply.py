@@ -37,7 +37,7 @@ from controlplane.protocol.commands import (
     WarmHost,
 )
 from controlplane.protocol.states import AttemptState, Mode, RankState, ReplicaState
-from controlplane.recovery import incidents, orders, signals
+from controlplane.recovery import incidents, ledger, orders, signals
 from controlplane.recovery.models import Decision, Signal, ViewRow
 from controlplane.recovery.present import decision_summary
 from controlplane.runtime import events, metrics
@@ -102,6 +102,7 @@ def apply_decision(
             context = Context(job=job, decision_id=row.id, sentence=decision.sentence)
             for action in decision.actions:
                 HANDLERS[type(action)](context, action)
+            ledger.write(job, row, decision, snapshot)
             if job.epoch != before:
                 Decision.objects.filter(pk=row.pk).update(epoch_after=job.epoch)
         _publish(row)

@@ -15,7 +15,7 @@ from controlplane.protocol import frames
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.states import CommandState, RankState, Section
-from controlplane.recovery import identity, looks, signals
+from controlplane.recovery import identity, looks, signals, speed
 from controlplane.recovery.answers import after_answer
 from controlplane.recovery.said import HANDLERS as SAID
 from controlplane.recovery.steps import StepMerge
@@ -33,13 +33,15 @@ UNTOLD = ("deliver_view", "deliver_install")
 @dataclass(slots=True, kw_only=True)
 class Facts:
     """What one batch shares. `jobs` are locked; `touched` are rung after it, those in `sure`
-    with a decision certain; `at` is the present event's time by the server's clock."""
+    with a decision certain; `at` is the present event's time by the server's clock; `timed`
+    have new timing reports."""
 
     node: Node
     jobs: dict[str, Job]
     at: datetime = field(default_factory=now)
     touched: set[str] = field(default_factory=set)
     sure: set[str] = field(default_factory=set)
+    timed: set[str] = field(default_factory=set)
     freed: bool = False
     merge: StepMerge = field(default_factory=StepMerge)
     points: list[dict[str, object]] = field(default_factory=list)
@@ -57,8 +59,9 @@ class Facts:
         self.touched.add(ref.job_id)
 
     def finish(self) -> None:
-        """Write the merged steps."""
+        """Write the merged steps; score the jobs whose ranks have all told a new window."""
         self.points = self.merge.write()
+        self.touched |= {job_id for job_id in sorted(self.timed) if speed.score_if_due(self.jobs[job_id])}
 
 
 def apply_event(facts: Facts, body: frames.EventBody) -> None:

@@ -16,7 +16,7 @@ from controlplane.runtime.clock import after, now
 from controlplane.runtime.ids import new_id
 
 # Rules whose decisions are about a fault; everything else only joins what is open.
-FAULT_RULES = ("replica_failure", "restart", "device_fault", "outer_error", "device_risk")
+FAULT_RULES = ("replica_failure", "restart", "device_fault", "outer_error", "device_risk", "numerics", "straggler")
 CERTIFICATE_DELAY_S = 1.0
 TITLE_MAX = 200
 

@@ -1,18 +1,19 @@
-"""What this job's own rows have measured: times, saves, budgets."""
+"""What this job's own rows have measured: times and saves."""
 
 from statistics import mean
 
-from django.db.models import Avg, Max
+from django.db.models import Count, Exists, Max, OuterRef
 
-from controlplane.jobs.models import Job, Replica
+from controlplane.jobs.models import Job, Replica, StepRecord
 from controlplane.jobs.numbers import GOOD_CHECKPOINTS, LOCAL_KIND, spec_of
-from controlplane.policy.snapshot import BudgetFact, LearnedTimes, SaveFact
-from controlplane.protocol.states import CheckpointState, ReplicaState
-from controlplane.recovery.models import Decision
+from controlplane.policy.snapshot import LearnedTimes, SaveFact
+from controlplane.policy.timeouts import WARM_UP_STEPS, Observed, SectionTimeout, section_timeouts
+from controlplane.protocol.states import CheckpointState
 from controlplane.runtime.clock import ago
 
 MIN_STEPS = 3
 RECENT = 50
+P95 = 0.95
 SAVE_LIMIT_S = 600.0
 
 
@@ -25,13 +26,13 @@ def learned_of(job: Job) -> LearnedTimes:
         for row in joined.values("created_at").annotate(last=Max("ranks__joined_at"))[:RECENT]
     ]
     caught = [row["fetch_s"] for row in joined.exclude(caught_up=None).values_list("caught_up", flat=True) if row]
-    save_s = (
-        job.checkpoints.filter(state__in=GOOD_CHECKPOINTS).exclude(kind=LOCAL_KIND).aggregate(t=Avg("total_s"))["t"]
-    )
+    saves = job.checkpoints.filter(state__in=GOOD_CHECKPOINTS, total_s__gt=0).exclude(kind=LOCAL_KIND)
+    saved = sorted(saves.order_by("-step", "-epoch").values_list("total_s", flat=True)[:RECENT])
     return LearnedTimes(
         step_s=mean(times) if len(times) >= MIN_STEPS else None,
         step_max_s=max(times) if len(times) >= MIN_STEPS else None,
-        save_s=save_s,
+        save_s=mean(saved) if saved else None,
+        save_p95_s=saved[min(len(saved) - 1, int(P95 * len(saved)))] if saved else None,
         start_replica_s=mean(starts) if starts else None,
         catch_up_s=mean(caught) if caught else None,
     )
@@ -68,19 +69,17 @@ def _undisturbed(job: Job) -> list[float]:
     return [time_s for time_s in rows[:RECENT] if time_s]
 
 
-def budget_of(job: Job) -> BudgetFact:
-    """Restarts are attempts beyond the first; `no_progress_cycles` ended attempts in a row
-    that committed nothing beyond their start."""
-    window_s = spec_of(job).spec.resiliency.budget.window_s
-    restarts = Decision.objects.filter(job=job, rule="restart", applied=True)
-    idle = 0
-    for attempt in job.attempts.exclude(ended_at=None).order_by("-number"):
-        if job.steps.filter(attempt=attempt.number).exists():
-            break
-        idle += 1
-    return BudgetFact(
-        restarts_total=max(0, job.attempts.count() - 1),
-        restarts_in_window=restarts.filter(at__gte=ago(window_s)).count(),
-        evictions_total=Replica.objects.filter(attempt__job=job, state=ReplicaState.EVICTED).count(),
-        no_progress_cycles=idle,
+def timeouts_of(job: Job) -> tuple[SectionTimeout, ...]:
+    """The section timeouts of the next launch."""
+    return section_timeouts(spec_of(job).spec.resiliency.timeouts, observed(job))
+
+
+def observed(job: Job) -> Observed:
+    """Steps that tell how long a step takes: not those with a view change in them, nor the
+    first ones of an epoch of membership, which pay for what was built."""
+    rows = job.steps.filter(step_time_s__gt=0, stall_s=0.0)
+    before = StepRecord.objects.filter(
+        job=job, attempt=OuterRef("attempt"), epoch=OuterRef("epoch"), step=OuterRef("step") - WARM_UP_STEPS
     )
+    found = rows.filter(Exists(before)).aggregate(n=Count("pk"), longest=Max("step_time_s"))
+    return Observed(step_max_s=found["longest"], steps=found["n"])

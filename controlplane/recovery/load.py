@@ -30,7 +30,8 @@ from controlplane.protocol.states import (
     ReplicaState,
 )
 from controlplane.recovery import sight, signals
-from controlplane.recovery.learned import budget_of, learned_of, saves_of
+from controlplane.recovery.learned import learned_of, saves_of
+from controlplane.recovery.ledger import budget_of
 from controlplane.recovery.models import Decision, Signal, ViewRow
 from controlplane.runtime import bus
 from controlplane.runtime.clock import ago, now
@@ -41,7 +42,8 @@ MAX_CHECKPOINTS = 20
 MAX_REISSUES_READ = 20
 GONE_STATES = (RankState.EXITED, RankState.LOST)
 WAITING = frozenset(str(phase) for phase in WAITING_PHASES)
-DESTRUCTIVE_RULES = ("replica_failure", "restart")
+DESTRUCTIVE_RULES = ("replica_failure", "restart", "straggler")
+TOLD_ONLY = "tell"
 
 
 def load_snapshot(job: Job) -> facts.JobSnapshot:
@@ -270,7 +272,8 @@ def _checkpoint_facts(job: Job) -> tuple[facts.CheckpointFact, ...]:
 
 def _recent_acts() -> int:
     since = ago(GOVERNOR_WINDOW_S)
-    return Decision.objects.filter(rule__in=DESTRUCTIVE_RULES, applied=True, at__gte=since).count()
+    made = Decision.objects.filter(rule__in=DESTRUCTIVE_RULES, applied=True, at__gte=since)
+    return made.exclude(choice=TOLD_ONLY).count()
 
 
 def _reissued(job: Job, attempt: Attempt | None) -> int:

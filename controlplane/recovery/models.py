@@ -106,6 +106,20 @@ class Decision(models.Model):
         constraints = [models.UniqueConstraint(fields=["job", "key"], name="decision_once")]
 
 
+class Restart(models.Model):
+    """One entry of the restart ledger (policy.budget): which rung a decision took, and whether
+    it is charged to the job's budget."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="restart_rows")
+    decision = models.ForeignKey(Decision, on_delete=models.CASCADE, related_name="restart_rows")
+    at = models.DateTimeField(db_index=True)
+    attempt = models.IntegerField()
+    rung = models.CharField(max_length=16)
+    charged = models.BooleanField()
+    replica = models.IntegerField(null=True)
+    incarnation = models.IntegerField(null=True)
+
+
 class ViewRow(models.Model):
     """A persisted view and, once everybody flushed, its install (protocol JSON)."""
 

@@ -14,18 +14,18 @@ from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.numbers import spec_of
 from controlplane.jobs.services import publish_replica
 from controlplane.policy.snapshot import Placement
+from controlplane.policy.timeouts import timeout_of
 from controlplane.protocol.commands import StartRanks
 from controlplane.protocol.launch import RankPlacement, ReplicaLaunch, Resume, TrainerConfig
 from controlplane.protocol.spec import Parallelism, TrainSpec, max_contributors
+from controlplane.protocol.states import Section
+from controlplane.recovery.learned import timeouts_of
 from controlplane.recovery.models import ViewRow
 from controlplane.runtime.clock import now
 from controlplane.runtime.errors import Conflict
 from controlplane.scheduling import services as scheduling
 
 START_TTL_S = 60.0
-# Section timeouts learned from steps: observed maximum x 5 (design.md section 6), with the spec's floor.
-STEP_FACTOR = 5.0
-UNLEARNED_STEP_S = 60.0
 
 
 def checkpoint_dir(job: Job, spec: TrainSpec) -> str:
@@ -52,6 +52,7 @@ def trainer_config(job: Job, attempt: Attempt) -> TrainerConfig:
         inner_timeout_s=spec.resiliency.timeouts.setup_s,
         max_contributors=max_contributors(spec),
         allow_faults=spec.resiliency.allow_faults,
+        timing_interval_s=spec.resiliency.stragglers.interval_s,
     )
 
 
@@ -104,7 +105,7 @@ def start_replica(
 
 def _launch(job: Job, attempt: Attempt, replica: Replica, world_size: int, mine: list[Placement]) -> ReplicaLaunch:
     spec = spec_of(job).spec
-    timeouts = spec.resiliency.timeouts
+    limits = timeouts_of(job)
     return ReplicaLaunch(
         job_id=job.id,
         job_name=job.name,
@@ -117,21 +118,12 @@ def _launch(job: Job, attempt: Attempt, replica: Replica, world_size: int, mine:
         config=_config_of_start(job, attempt),
         entrypoint=tuple(spec.entrypoint) if spec.entrypoint else None,
         env=spec.env,
-        step_timeout_s=_step_timeout_s(job, spec),
-        step_floor_s=timeouts.step_floor_s if timeouts.step_s == "auto" else None,
-        setup_timeout_s=timeouts.setup_s,
-        checkpoint_timeout_s=timeouts.checkpoint_s,
-        out_of_section_timeout_s=timeouts.out_of_section_s,
+        step_timeout_s=timeout_of(limits, Section.STEP),
+        step_floor_s=spec.resiliency.timeouts.step_floor_s if spec.resiliency.timeouts.step_s == "auto" else None,
+        setup_timeout_s=timeout_of(limits, Section.SETUP),
+        checkpoint_timeout_s=timeout_of(limits, Section.CHECKPOINTING),
+        out_of_section_timeout_s=timeout_of(limits, Section.OUT_OF_SECTION),
     )
-
-
-def _step_timeout_s(job: Job, spec: TrainSpec) -> float:
-    """The spec's figure, or the longest undisturbed step so far x 5, never below the floor."""
-    timeouts = spec.resiliency.timeouts
-    if timeouts.step_s != "auto":
-        return float(timeouts.step_s)
-    longest = job.steps.filter(stall_s=0.0).aggregate(t=Max("step_time_s"))["t"]
-    return max(timeouts.step_floor_s, longest * STEP_FACTOR) if longest else UNLEARNED_STEP_S
 
 
 def _hold_device(job: Job, replica: Replica, placement: Placement) -> None:

@@ -15,10 +15,20 @@ from controlplane.jobs.models import Job, Rank, Replica
 from controlplane.jobs.services import publish_job, publish_replica, refresh_job, transition_rank
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.membership import Flush, MemberRole
-from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, StepReport, TrainingDone, ViewInstalled
+from controlplane.protocol.rank import (
+    CaughtUp,
+    CheckpointReport,
+    DeterminismReport,
+    NumericsReport,
+    OuterError,
+    StepReport,
+    TimingReport,
+    TrainingDone,
+    ViewInstalled,
+)
 from controlplane.protocol.spec import Parallelism, ranks_per_replica
 from controlplane.protocol.states import AttemptState, RankState, ReplicaState
-from controlplane.recovery import signals
+from controlplane.recovery import numerics, signals, speed
 from controlplane.recovery.models import FlushRow, ViewRow
 from controlplane.runtime import counters
 from controlplane.runtime.clock import iso
@@ -147,6 +157,24 @@ def _checkpoint(facts: "Facts", rank: Rank, said: CheckpointReport) -> None:
         transition_rank(rank, RankState.TRAINING, f"saved step {said.step}")
 
 
+def _timings(facts: "Facts", rank: Rank, said: TimingReport) -> None:
+    if is_fenced(rank):
+        return
+    job = facts.jobs[rank.replica.attempt.job_id]
+    speed.take(job, rank, said, facts.at)
+    facts.timed.add(job.id)
+
+
+def _numerics(facts: "Facts", rank: Rank, said: NumericsReport) -> None:
+    """Told by an incarnation that is out as well: what it computed is evidence all the same."""
+    facts.touched.add(rank.replica.attempt.job_id)
+    numerics.take(facts.jobs[rank.replica.attempt.job_id], rank, said, facts.at)
+
+
+def _determinism(facts: "Facts", rank: Rank, said: DeterminismReport) -> None:
+    numerics.count_steps(rank, said, facts.at)
+
+
 def _done(facts: "Facts", rank: Rank, said: TrainingDone) -> None:
     facts.touched.add(rank.replica.attempt.job_id)
     job = facts.jobs[rank.replica.attempt.job_id]
@@ -165,5 +193,8 @@ HANDLERS: dict[type, Callable[["Facts", Rank, Any], None]] = {
     CaughtUp: _caught_up,
     ViewInstalled: _view_installed,
     CheckpointReport: _checkpoint,
+    TimingReport: _timings,
+    NumericsReport: _numerics,
+    DeterminismReport: _determinism,
     TrainingDone: _done,
 }

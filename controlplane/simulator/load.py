@@ -47,8 +47,8 @@ def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
         nodes=nodes,
         checkpoints=tuple(rows.checkpoints),
         budget=BudgetFact(
-            restarts_total=rows.restarts,
-            restarts_in_window=rows.restarts,
+            restarts_total=rows.charged,
+            restarts_in_window=rows.charged,
             evictions_total=rows.evictions,
             no_progress_cycles=rows.no_progress,
         ),

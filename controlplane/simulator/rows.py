@@ -92,6 +92,7 @@ class Rows:
     suspect_since_s: dict[str, float] = field(default_factory=dict)
     reissued_views: int = 0
     restarts: int = 0
+    charged: int = 0
     evictions: int = 0
     no_progress: int = 0
     acts_s: list[float] = field(default_factory=list)

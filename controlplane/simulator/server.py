@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from controlplane.policy.budget import entries
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
 from controlplane.policy.snapshot import CheckpointFact, SignalFact
@@ -315,12 +316,14 @@ class Server:
     def _reconcile(self) -> bool:
         """One pass; True if it changed something."""
         now_s = self._kernel.now_s
-        plan = decide(load(self.rows, now_s, now_s < self.blind_until_s), self._config)
+        snapshot = load(self.rows, now_s, now_s < self.blind_until_s)
+        plan = decide(snapshot, self._config)
         self._next_look_s = plan.next_look_s
         changed = False
         for decision in plan.decisions:
             if self._apply.decision(decision):
                 changed = changed or bool(decision.actions)
+                self.rows.charged += sum(entry.charged for entry in entries(decision, snapshot))
                 self.on_decision(decision.choice)
         return changed
 

@@ -1,11 +1,15 @@
 """SIGTERM: somebody wants this process gone soon.
 
 The handler only remembers; the loop leaves at the next step boundary (saving first where
-that is needed), see `trainer.loop`. SIGUSR2 dumps all stacks into the rank's log, also
+that is needed), see `trainer.loop`. The signal goes to the whole process group, so the rank's
+children (checkpoint writers, data-loader workers) get it too, and the save needs them: from
+`listen` on every forked child blocks SIGTERM, whatever handler its library installs. They
+end with the rank, or by the SIGKILL after the grace. SIGUSR2 dumps all stacks into the rank's log, also
 while the training thread is blocked in C++: the agent collects them from there.
 """
 
 import faulthandler
+import os
 import signal
 import time
 from types import FrameType
@@ -34,4 +38,11 @@ class Preemption:
                 self.asked_at_s = time.monotonic()
 
         signal.signal(signal.SIGTERM, remember)
+        os.register_at_fork(after_in_child=_keep_working)
         faulthandler.register(signal.SIGUSR2, all_threads=True, chain=False)
+
+
+def _keep_working() -> None:
+    """In a forked child. torch's data-loader workers set their own SIGTERM handler and would
+    die of it, which ends the rank in its next batch, before it has saved."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+import msgspec
 from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema
 from pydantic import Field
@@ -19,7 +20,11 @@ from controlplane.dispatch.present import command_summary
 from controlplane.jobs import selectors
 from controlplane.protocol import rest
 from controlplane.recovery import selectors as recovery
+from controlplane.recovery.learned import timeouts_of
+from controlplane.recovery.ledger import job_budget
+from controlplane.recovery.numerics import job_numerics
 from controlplane.recovery.present import decision_summary, incident_summary
+from controlplane.recovery.speed import job_speed
 from controlplane.runtime.events import newest_seq
 
 router = Router(tags=["jobs"], auth=needs(Scope.READ))
@@ -78,6 +83,47 @@ def steps(request: HttpRequest, job_id: str, query: Query[StepQuery]) -> HttpRes
         selectors.job(job_id), since_step=query.since_step, attempt=query.attempt, limit=query.limit
     )
     return send(pages.listing(items, None, seq))
+
+
+@router.get(
+    "/jobs/{rid:job_id}/speed",
+    summary="How fast the ranks of a job work",
+    openapi_extra=describe(rest.JobSpeed, errors=NOT_THERE),
+)
+def speed(request: HttpRequest, job_id: str) -> HttpResponse:
+    """Straggler scores: the best and the worst ranks, and how even the pipeline's stages are."""
+    return send(job_speed(selectors.job(job_id)))
+
+
+@router.get(
+    "/jobs/{rid:job_id}/numerics",
+    summary="Refused results and determinism of a job",
+    openapi_extra=describe(rest.JobNumerics, errors=NOT_THERE),
+)
+def numerics(request: HttpRequest, job_id: str) -> HttpResponse:
+    """What ranks refused and computed again, and how many steps were the same twice."""
+    return send(job_numerics(selectors.job(job_id)))
+
+
+@router.get(
+    "/jobs/{rid:job_id}/budget",
+    summary="Restart budget of a job",
+    openapi_extra=describe(rest.Budget, errors=NOT_THERE),
+)
+def budget(request: HttpRequest, job_id: str) -> HttpResponse:
+    """What the job's restarts of every rung have spent of its budget, newest entries first."""
+    return send(job_budget(selectors.job(job_id)))
+
+
+@router.get(
+    "/jobs/{rid:job_id}/timeouts",
+    summary="Section timeouts of a job",
+    openapi_extra=describe(list[rest.SectionTimeout], errors=NOT_THERE),
+)
+def timeouts(request: HttpRequest, job_id: str) -> HttpResponse:
+    """The limits that the next launch gets: given by the spec, or learned from the job's steps."""
+    items = [msgspec.to_builtins(timeout) for timeout in timeouts_of(selectors.job(job_id))]
+    return send(pages.listing(items, None, newest_seq()))
 
 
 @router.get(

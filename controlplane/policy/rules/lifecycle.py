@@ -1,5 +1,8 @@
 """From pending to the first view, and the orderly ends: cancelled and succeeded."""
 
+import msgspec
+
+from controlplane.policy.budget import spent
 from controlplane.policy.checkpoints import newest_loadable, skipped_corrupt
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import PolicyError
@@ -14,6 +17,7 @@ from controlplane.policy.facts import (
     tag,
 )
 from controlplane.policy.failures import actionable
+from controlplane.policy.ladder import may_start
 from controlplane.policy.layout import Layout, plan_layout
 from controlplane.policy.membership import next_view
 from controlplane.policy.placement import Pool, choose_spares, place_gang
@@ -24,6 +28,7 @@ from controlplane.policy.plan import (
     EndAttempt,
     PlaceAttempt,
     ResolveIncident,
+    Scalar,
     SetJobState,
 )
 from controlplane.policy.snapshot import JobSnapshot, Placement
@@ -31,6 +36,10 @@ from controlplane.protocol.spec import TrainSpec, ranks_per_replica, replica_cou
 from controlplane.protocol.states import AttemptState, JobState, ReplicaState
 
 RULE = "lifecycle"
+GRACE_FACTOR = 1.5
+"""Over the 95th percentile of the saves seen: everybody saves at once when many must go."""
+LEAVE_TOGETHER_S = 2.0
+"""How long a trainer waits for its peers to leave with it (trainer.loop.LEAVE_PATIENCE_S)."""
 
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
@@ -39,14 +48,13 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     if job.state in TERMINAL_JOB:
         return ()
     if job.cancel_requested:
-        return (
-            _end(
-                snapshot, JobState.CANCELLED, "cancelled", "Its user cancelled it.", job.spec.scheduling.preempt_grace_s
-            ),
-        )
+        return (_cancel(snapshot),)
     if job.finished:
         sentence = f"All {job.spec.training.steps} steps are committed."
         return (_end(snapshot, JobState.SUCCEEDED, "all_steps_committed", sentence, config.stop_grace_s),)
+    budget = spent(snapshot)
+    if not attempt_live(snapshot) and snapshot.attempt is not None and budget and job.state is JobState.PENDING:
+        return (_end(snapshot, JobState.FAILED, "budget_spent", f"It is not placed again: {budget}.", 0.0),)
     if not attempt_live(snapshot):
         return (_place(snapshot, config),) if job.state is JobState.PENDING else ()
     if current_view(snapshot) is None:
@@ -188,9 +196,31 @@ def _may_still_start(snapshot: JobSnapshot, config: PolicyConfig) -> bool:
     evicted = [replica for replica in snapshot.replicas if replica.state is ReplicaState.EVICTED]
     return any(
         pool_for(snapshot, config, leaving=(replica,)).size >= replica.world_size
-        and replica.failed_starts <= config.max_failed_starts
+        and may_start(snapshot, config, replica)
         for replica in evicted
     )
+
+
+def _cancel(snapshot: JobSnapshot) -> Decision:
+    """SIGTERM, save, leave; the grace is what the spec gives, or what a save is known to need."""
+    given_s, p95_s = snapshot.job.spec.scheduling.preempt_grace_s, snapshot.learned.save_p95_s
+    needed_s = grace_needed_s(p95_s)
+    short = given_s > 0 and needed_s > given_s
+    sentence = "Its user cancelled it."
+    if short:
+        sentence += (
+            f" Its grace of {given_s:.0f} s is less than its saves take (95 of 100 within {p95_s:.1f} s):"
+            f" it gets {needed_s:.0f} s."
+        )
+    decision = _end(snapshot, JobState.CANCELLED, "cancelled", sentence, needed_s if short else given_s)
+    evidence: dict[str, Scalar] = {"grace_given_s": given_s, "save_p95_s": p95_s, "grace_extended": short}
+    return msgspec.structs.replace(decision, evidence=evidence)
+
+
+def grace_needed_s(save_p95_s: float | None) -> float:
+    """Seconds from SIGTERM to SIGKILL that let a save end: the step in progress is finished
+    and left together first. 0 when no save has been measured."""
+    return 0.0 if save_p95_s is None else save_p95_s * GRACE_FACTOR + LEAVE_TOGETHER_S
 
 
 def _end(snapshot: JobSnapshot, to: JobState, code: str, sentence: str, grace_s: float) -> Decision:

@@ -5,6 +5,7 @@ been told within `outer_error_grace_s`. After `max_reissues` in a row the member
 others cannot reach is a failure (`unreachable`), handled by `replica_failure`.
 """
 
+from controlplane.policy.budget import spent
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import attempt_live, current_view, is_member, live_replicas, member_of
 from controlplane.policy.failures import actionable, fresh_outer_errors
@@ -21,7 +22,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     view, attempt = current_view(snapshot), snapshot.attempt
     if not errors or view is None or attempt is None or not attempt_live(snapshot):
         return ()
-    if actionable(snapshot, config) or snapshot.reissued_views >= config.max_reissues:
+    if actionable(snapshot, config) or snapshot.reissued_views >= config.max_reissues or spent(snapshot):
         return ()
     members = tuple(member_of(snapshot, r) for r in live_replicas(snapshot) if is_member(snapshot, r))
     count = snapshot.reissued_views + 1

@@ -4,6 +4,7 @@ The same rule grows a shrunk job back. A slot whose starts come to nothing waits
 long each time and is given up in the end; the job then goes on without it.
 """
 
+from controlplane.policy.budget import spent as spent_budget
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import attempt_live, node_name, tag
 from controlplane.policy.failures import actionable
@@ -28,7 +29,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     return (
         *(_start(snapshot, slot, starts[slot.index]) for slot in due if slot.index in starts),
         *(_no_spare(snapshot, slot) for slot in due if slot.index not in starts),
-        *(_given_up(slot) for slot in spent),
+        *(_given_up(snapshot, slot) for slot in spent),
     )
 
 
@@ -58,7 +59,18 @@ def _no_spare(snapshot: JobSnapshot, slot: ReplicaFact) -> Decision:
     )
 
 
-def _given_up(slot: ReplicaFact) -> Decision:
+def _given_up(snapshot: JobSnapshot, slot: ReplicaFact) -> Decision:
+    budget = spent_budget(snapshot)
+    if budget:
+        return Decision(
+            rule=RULE,
+            choice="give_up",
+            reason_code="budget_spent",
+            sentence=f"Replica {slot.index} is not started again: {budget}. The job goes on without it.",
+            key=f"give_up:{tag(slot)}:budget",
+            actions=(),
+            evidence={"restarts_total": snapshot.budget.restarts_total},
+        )
     return Decision(
         rule=RULE,
         choice="give_up",

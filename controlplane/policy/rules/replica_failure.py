@@ -17,13 +17,12 @@ from controlplane.policy.facts import (
     live_replicas,
     member_of,
     node_name,
-    node_of,
     signals_of,
     tag,
 )
 from controlplane.policy.failures import Failure, actionable, held
 from controlplane.policy.goodput import Costs, failure_costs
-from controlplane.policy.ladder import in_view, restart_reason, start_slots
+from controlplane.policy.ladder import in_view, out_of_service, restart_reason, start_slots
 from controlplane.policy.membership import next_view
 from controlplane.policy.plan import (
     Action,
@@ -33,14 +32,13 @@ from controlplane.policy.plan import (
     GatherStacks,
     Scalar,
     SetJobState,
-    SetNodeState,
     SetReplicaState,
     SettleSignals,
     StartReplica,
     StopReplica,
 )
 from controlplane.policy.snapshot import JobSnapshot
-from controlplane.protocol.states import JobState, NodeState, ReplicaState
+from controlplane.protocol.states import JobState, ReplicaState
 
 RULE = "replica_failure"
 
@@ -53,10 +51,11 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     decisions = _hold(snapshot, config)
     if not failures or restart_reason(snapshot, config, failures) is not None:
         return decisions
-    return (_evict(snapshot, config, failures), *decisions)
+    return (eviction(snapshot, config, failures), *decisions)
 
 
-def _evict(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> Decision:
+def eviction(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> Decision:
+    """Go on without these replicas; their slots start again where there are devices."""
     gone = {failure.replica.index for failure in failures}
     survivors = [replica for replica in live_replicas(snapshot) if replica.index not in gone]
     ready = tuple(failure.replica for failure in failures if failure.replica.failed_starts == 0)
@@ -81,7 +80,7 @@ def _evict(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure,
             *look_first(failures),
             *_view(snapshot, config, failures),
             *_end_processes(failures),
-            *_cordon(snapshot, failures),
+            *out_of_service(snapshot, failures),
             *starts,
             *_job(snapshot),
             *((SettleSignals(signal_ids=settled),) if settled else ()),
@@ -152,27 +151,18 @@ def _end_processes(failures: tuple[Failure, ...]) -> tuple[Action, ...]:
     return tuple(actions)
 
 
-def _cordon(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> tuple[Action, ...]:
-    nodes = sorted({node for failure in failures for node in failure.cordon})
-    open_states = (NodeState.READY, NodeState.DEGRADED)
-    return tuple(
-        SetNodeState(node_id=node_id, to=NodeState.CORDONED)
-        for node_id in nodes
-        for node in (node_of(snapshot, node_id),)
-        if node is not None and node.state in open_states
-    )
-
-
 def _job(snapshot: JobSnapshot) -> tuple[Action, ...]:
     return (SetJobState(to=JobState.RECOVERING),) if snapshot.job.state is JobState.RUNNING else ()
 
 
 def _settled(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> tuple[str, ...]:
     """What the failures rest on, and the exchange errors they explain. A silent node
-    stays open: it is silent until it speaks, and nothing is started on it till then."""
-    silent = {signal.id for signal in signals_of(snapshot, "node_silent")}
-    ids = {signal for failure in failures for signal in failure.signal_ids} - silent
+    stays open: it is silent until it speaks, and nothing is started on it till then. So does
+    a refused result: `numerics` judges it by what the others compute."""
+    open_still = {signal.id for kind in ("node_silent", "numerics") for signal in signals_of(snapshot, kind)}
+    ids = {signal for failure in failures for signal in failure.signal_ids}
     ids |= {signal.id for signal in snapshot.signals for failure in failures if about(signal, failure.replica)}
+    ids -= open_still
     if in_view(snapshot, failures):
         ids |= {signal.id for signal in signals_of(snapshot, "outer_error")}
     return tuple(sorted(ids))

@@ -5,12 +5,13 @@
 3. Else end the attempt and go back to pending; `lifecycle` places it when it can.
 """
 
+from controlplane.policy.budget import spent as spent_budget
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import PolicyError
 from controlplane.policy.facts import pool_for
 from controlplane.policy.failures import Failure, actionable
 from controlplane.policy.goodput import failure_costs
-from controlplane.policy.ladder import RestartReason, restart_reason
+from controlplane.policy.ladder import RestartReason, out_of_service, restart_reason
 from controlplane.policy.layout import plan_layout
 from controlplane.policy.placement import place_gang
 from controlplane.policy.plan import (
@@ -19,14 +20,13 @@ from controlplane.policy.plan import (
     EndAttempt,
     ResolveIncident,
     SetJobState,
-    SetNodeState,
     SettleSignals,
 )
 from controlplane.policy.rules.lifecycle import best_effort_spares, place_attempt, resume_words
 from controlplane.policy.rules.replica_failure import alternatives, look_first
 from controlplane.policy.snapshot import AttemptFact, JobSnapshot
 from controlplane.protocol.spec import ranks_per_replica
-from controlplane.protocol.states import JobState, NodeState
+from controlplane.protocol.states import JobState
 
 RULE = "restart"
 
@@ -40,23 +40,11 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     why = restart_reason(snapshot, config, failures)
     if why is None:
         return ()
-    spent = why.sentence if why.final else budget_spent(snapshot)
+    spent = why.sentence if why.final else spent_budget(snapshot)
     if spent:
         code = why.code if why.final else "budget_spent"
         return (_fail(snapshot, attempt, failures, code, why, spent),)
     return (_again(snapshot, config, attempt, failures, why),)
-
-
-def budget_spent(snapshot: JobSnapshot) -> str:
-    """Which budget is spent, or an empty string."""
-    budget, ledger = snapshot.job.spec.resiliency.budget, snapshot.budget
-    if ledger.no_progress_cycles >= budget.max_no_progress:
-        return f"{ledger.no_progress_cycles} attempts in a row made no progress: the software or the data is at fault"
-    if ledger.restarts_total >= budget.max_restarts:
-        return f"{ledger.restarts_total} restarts are all its budget allows"
-    if ledger.restarts_in_window >= budget.restarts_per_window:
-        return f"{ledger.restarts_in_window} restarts within {budget.window_s:.0f} s are all its budget allows"
-    return ""
 
 
 def _again(
@@ -93,14 +81,19 @@ def _again(
         reason_code=why.code,
         sentence=f"Attempt {attempt.number} ends, {why.sentence}{_causes(failures)}; {outcome}.",
         key=f"restart:{attempt.number}",
-        actions=(*look_first(failures), *moves, *_cordon(snapshot, failures), *_settle(snapshot, failures)),
+        actions=(
+            *look_first(failures),
+            *moves,
+            *out_of_service(snapshot, failures),
+            *_settle(snapshot, failures, why),
+        ),
         evidence={
             "free_devices": pool.size,
             "restarts_total": snapshot.budget.restarts_total,
             "no_progress_cycles": snapshot.budget.no_progress_cycles,
         },
         alternatives=alternatives(costs, "restart"),
-        signal_ids=_signal_ids(snapshot, failures),
+        signal_ids=_signal_ids(snapshot, failures, why),
         cost_gpu_s=costs.restart_s,
     )
 
@@ -124,8 +117,8 @@ def _fail(
             *look_first(failures),
             EndAttempt(number=attempt.number, grace_s=0.0),
             SetJobState(to=JobState.FAILED),
-            *_cordon(snapshot, failures),
-            *_settle(snapshot, failures),
+            *out_of_service(snapshot, failures),
+            *_settle(snapshot, failures, why),
             ResolveIncident(note=sentence),
         ),
         evidence={
@@ -133,7 +126,7 @@ def _fail(
             "restarts_in_window": snapshot.budget.restarts_in_window,
             "no_progress_cycles": snapshot.budget.no_progress_cycles,
         },
-        signal_ids=_signal_ids(snapshot, failures),
+        signal_ids=_signal_ids(snapshot, failures, why),
     )
 
 
@@ -143,20 +136,11 @@ def _causes(failures: tuple[Failure, ...]) -> str:
     return " (" + "; ".join(f"replica {f.replica.index}: {f.sentence}" for f in failures) + ")"
 
 
-def _cordon(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> tuple[Action, ...]:
-    blamed = {node for failure in failures for node in failure.cordon}
-    return tuple(
-        SetNodeState(node_id=node.id, to=NodeState.CORDONED)
-        for node in snapshot.nodes
-        if node.id in blamed and node.state in (NodeState.READY, NodeState.DEGRADED)
-    )
-
-
-def _signal_ids(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> tuple[str, ...]:
+def _signal_ids(snapshot: JobSnapshot, failures: tuple[Failure, ...], why: RestartReason) -> tuple[str, ...]:
     """Everything said about this attempt's ranks, and what the failures rest on. A
     silent node stays open until it speaks."""
     about_ranks = ("rank_exit", "rank_overdue", "outer_error", "setup_timeout", "nan_loss")
-    causes = {signal for failure in failures for signal in failure.signal_ids}
+    causes = {signal for failure in failures for signal in failure.signal_ids} | set(why.signal_ids)
     return tuple(
         signal.id
         for signal in snapshot.signals
@@ -164,6 +148,6 @@ def _signal_ids(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> tuple[s
     )
 
 
-def _settle(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> tuple[Action, ...]:
-    ids = _signal_ids(snapshot, failures)
+def _settle(snapshot: JobSnapshot, failures: tuple[Failure, ...], why: RestartReason) -> tuple[Action, ...]:
+    ids = _signal_ids(snapshot, failures, why)
     return (SettleSignals(signal_ids=ids),) if ids else ()

@@ -3,6 +3,7 @@
 from typing import Any
 
 from controlplane.protocol.rest.base import Answer, Json
+from controlplane.protocol.rest.recovery import Signal
 
 
 class Job(Answer, frozen=True, kw_only=True):
@@ -101,6 +102,126 @@ class RankLive(Answer, frozen=True, kw_only=True):
     at: str | float
 
 
+class RankSpeed(Answer, frozen=True, kw_only=True):
+    """How fast a rank works. Scores 0..1, 1 as fast as the fastest of its stage (`relative`)
+    or as its own best (`individual`), null where there is nothing to compare with.
+    `straggler`: which score is below its threshold, else empty; `cause`: compute or data.
+    Medians: compute and data of one micro-batch, exchange and optimizer of one step."""
+
+    relative: float | None
+    individual: float | None
+    straggler: str
+    cause: str
+    compute_s: float
+    data_s: float
+    exchange_s: float
+    optimizer_s: float
+    steps: int
+    at: str
+
+
+class RankScore(RankSpeed, frozen=True, kw_only=True):
+    """A rank in the list of best and worst. `late_s`: by how much it holds a step up."""
+
+    replica: int
+    incarnation: int
+    rank: int
+    pp: int
+    node_name: str
+    device_index: int
+    late_s: float | None
+
+
+class StageLoad(Answer, frozen=True, kw_only=True):
+    """Median work on one micro-batch of a pipeline stage; `ratio` to the other stages."""
+
+    stage: int
+    work_s: float
+    ratio: float
+
+
+class JobSpeed(Answer, frozen=True, kw_only=True):
+    """Straggler scores of the ranks that train now, scored every `interval_s`. `advice`:
+    what would help where no rank is to blame, else empty."""
+
+    interval_s: float
+    relative_threshold: float
+    individual_threshold: float
+    scored_at: str | None
+    ranks: int
+    best: list[RankScore]
+    worst: list[RankScore]
+    stages: list[StageLoad]
+    advice: str
+
+
+class SectionTimeout(Answer, frozen=True, kw_only=True):
+    """How long a section may last. `source`: given, learned or default (too little seen yet);
+    `samples` it was learned from, `longest_s` of them."""
+
+    section: str
+    value_s: float
+    source: str
+    samples: int
+    longest_s: float | None
+    why: str
+
+
+class RestartEntry(Answer, frozen=True, kw_only=True):
+    """One entry of the restart ledger. `rung`: view_change, rank, replica or attempt; not
+    `charged`: part of a higher rung of the same decision."""
+
+    at: str
+    attempt: int
+    rung: str
+    charged: bool
+    replica: int | None
+    incarnation: int | None
+    decision_id: str
+    reason_code: str
+    sentence: str
+
+
+class Budget(Answer, frozen=True, kw_only=True):
+    """The restart budget over all rungs: allowed, spent, and the newest entries. `rungs`:
+    entries of each rung; `no_progress_cycles`: ended attempts in a row that brought no newer
+    checkpoint."""
+
+    max_restarts: int
+    restarts_total: int
+    restarts_per_window: int
+    restarts_in_window: int
+    window_s: float
+    max_no_progress: int
+    no_progress_cycles: int
+    rungs: dict[str, int]
+    entries: list[RestartEntry]
+
+
+class RankDeterminism(Answer, frozen=True, kw_only=True):
+    """Steps that a rank computed twice, and how many agreed bit for bit."""
+
+    attempt: int
+    replica: int
+    incarnation: int
+    rank: int
+    steps: int
+    identical_steps: int
+    largest_difference: float
+    at: str
+
+
+class JobNumerics(Answer, frozen=True, kw_only=True):
+    """Refused results of a job, newest first, and its determinism report. `mode`: disabled,
+    validate_results or report_determinism_stats."""
+
+    mode: str
+    findings: list[Signal]
+    steps: int
+    identical_steps: int
+    ranks: list[RankDeterminism]
+
+
 class Rank(Answer, frozen=True, kw_only=True):
     """One process of one incarnation of a replica."""
 
@@ -125,6 +246,7 @@ class Rank(Answer, frozen=True, kw_only=True):
     exit_code: int | None
     exit_signal: int | None
     live: RankLive | None = None
+    speed: RankSpeed | None = None
     job_id: str | None = None
 
 

@@ -62,6 +62,9 @@ export const steps = (id: string) =>
 export const jobEvents = (id: string) => jobPart<t.EventItem>(id, "events", { limit: 200 });
 export const jobDecisions = (id: string) => jobPart<Decision>(id, "decisions", { limit: 200 });
 export const jobIncidents = (id: string) => jobPart<Incident>(id, "incidents");
+export const timeouts = (id: string) => jobPart<t.SectionTimeout>(id, "timeouts");
+export const budget = (id: string) =>
+  queryOptions({ queryKey: [...keys.job(id), "budget"], queryFn: ({ signal }) => get<t.Budget>(`/jobs/${id}/budget`, {}, signal), refetchInterval: POLL_MS });
 export const checkpoints = (id: string) => jobPart<t.Checkpoint>(id, "checkpoints");
 
 export const logs = (id: string, replica: number, rank: number) =>

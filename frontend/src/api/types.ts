@@ -105,6 +105,41 @@ export interface RankLive {
   at?: string;
 }
 
+/** Scores 0..1: 1 is as fast as the fastest rank of the stage, or as the rank's own best. */
+export interface RankSpeed {
+  relative: number | null;
+  individual: number | null;
+  straggler: string;
+  cause: string;
+  compute_s: number;
+  data_s: number;
+  exchange_s: number;
+  optimizer_s: number;
+  steps: number;
+  at: string;
+}
+
+/** What is spent of the restart budget, over every rung of the ladder. */
+export interface Budget {
+  max_restarts: number;
+  restarts_total: number;
+  restarts_per_window: number;
+  restarts_in_window: number;
+  window_s: number;
+  max_no_progress: number;
+  no_progress_cycles: number;
+  rungs: Record<string, number>;
+}
+
+export interface SectionTimeout {
+  section: string;
+  value_s: number;
+  source: string;
+  samples: number;
+  longest_s: number | null;
+  why: string;
+}
+
 export interface Rank {
   id: string;
   replica: number;
@@ -125,6 +160,7 @@ export interface Rank {
   exit_code: number | null;
   exit_signal: number | null;
   live: RankLive | null;
+  speed?: RankSpeed | null;
   job_id?: string;
 }
 

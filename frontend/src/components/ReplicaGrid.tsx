@@ -2,9 +2,9 @@
    newest incarnation of each slot is shown; earlier ones are in the lifeline. */
 import { memo, type ReactElement } from "react";
 import { Link } from "react-router";
-import type { Rank, RankLive, Replica } from "../api/types";
+import type { Rank, RankLive, RankSpeed, Replica } from "../api/types";
 import { useNow } from "../lib/clock";
-import { count, duration, MISSING, quantity, words } from "../lib/format";
+import { count, duration, MISSING, percent, quantity, words } from "../lib/format";
 import { paths } from "../lib/paths";
 import { useLive, usePatched } from "../live/hooks";
 import { rankKey } from "../live/reducer";
@@ -53,7 +53,7 @@ const ReplicaCard = memo(function ReplicaCard(props: Omit<GridProps, "replicas">
       {replica.caught_up ? <p className="replica-note muted">Caught up: {CAUGHT_UP_SHOWN.filter((key) => key in replica.caught_up!).map((key) => quantity(key, replica.caught_up![key])).map(({ name, text }) => `${name} ${text}`).join(", ")}</p> : null}
       <Scroll label="Ranks">
         <table className="ranks">
-          <thead><tr><th>Rank</th><th>State</th><th>Section / phase</th><th className="num">Step</th><th className="num">Heartbeat</th><th>Device</th><th className="num">Pid</th><th><span className="visually-hidden">Log</span></th></tr></thead>
+          <thead><tr><th>Rank</th><th>State</th><th>Section / phase</th><th className="num">Step</th><th className="num">Heartbeat</th><th className="num" title="Own work on one micro-batch, against the fastest rank of its stage and its own best">Speed</th><th>Device</th><th className="num">Pid</th><th><span className="visually-hidden">Log</span></th></tr></thead>
           <tbody>{ranks.map((rank) => <RankRow key={rank.id} jobId={props.jobId} rank={rank} asOfSeq={props.asOfSeq} onLogs={props.onLogs} />)}</tbody>
         </table>
       </Scroll>
@@ -76,6 +76,7 @@ function useRankLive(jobId: string, rank: Rank): { now: RankLive | null; silentS
 function RankRow({ jobId, rank: snapshot, asOfSeq, onLogs }: { jobId: string; rank: Rank; asOfSeq: number; onLogs: (rank: Rank) => void }): ReactElement {
   const rank = usePatched("rank", snapshot, asOfSeq) ?? snapshot;
   const { now, silentS } = useRankLive(jobId, rank);
+  const speed = snapshot.speed ?? null;
   const alive = rank.exit_code === null && rank.exit_signal === null && rank.state !== "exited" && rank.state !== "lost";
   const beat = !alive || silentS === null ? "" : silentS > SILENT_S ? "text-bad" : silentS > LATE_S ? "text-warn" : "";
   return (
@@ -85,11 +86,21 @@ function RankRow({ jobId, rank: snapshot, asOfSeq, onLogs }: { jobId: string; ra
       <td>{alive && now ? <><span className="nowrap">{words(now.section)}</span> <span className="muted nowrap">{words(now.phase)} {duration(now.phase_age_s)}</span></> : <span className="muted">-</span>}</td>
       <td className="num">{now ? count(now.step) : <span className="missing">{MISSING}</span>}</td>
       <td className={`num ${beat}`}>{!alive ? <span className="muted">ended</span> : silentS === null ? <span className="missing">{MISSING}</span> : `${duration(silentS)} ago`}</td>
+      <td className="num">{alive && speed ? <span className={speed.straggler ? "text-warn" : ""} title={speedTitle(speed)}>{percent(slowest(speed))}{speed.straggler ? ` slow ${speed.cause}` : ""}</span> : <span className="missing">{MISSING}</span>}</td>
       <td className="nowrap"><Link to={paths.node(rank.node_id)}>{rank.node_name}</Link> <span className="muted">gpu {rank.device_index}</span></td>
       <td className="num">{rank.pid ?? <span className="muted">-</span>}</td>
       <td className="num"><button type="button" className="link" onClick={() => onLogs(rank)} aria-label={`Log of rank ${rank.rank} of replica ${rank.replica}`}>log</button></td>
     </tr>
   );
+}
+
+function slowest(speed: RankSpeed): number {
+  return Math.min(speed.relative ?? 1, speed.individual ?? 1);
+}
+
+function speedTitle(speed: RankSpeed): string {
+  const against = [speed.relative === null ? null : `${percent(speed.relative)} of the fastest of its stage`, speed.individual === null ? null : `${percent(speed.individual)} of its own best`];
+  return `${against.filter(Boolean).join(", ") || "no score yet"}; one micro-batch: compute ${duration(speed.compute_s)}, data ${duration(speed.data_s)}`;
 }
 
 export function exitText(rank: Pick<Rank, "exit_code" | "exit_signal">): string {

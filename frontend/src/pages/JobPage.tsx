@@ -10,7 +10,7 @@ import { Lifeline } from "../components/Lifeline";
 import { LogDialog } from "../components/LogDialog";
 import { ReplicaGrid } from "../components/ReplicaGrid";
 import { StepCharts } from "../components/StepCharts";
-import { count, duration, fixed, percent, shortId } from "../lib/format";
+import { count, duration, fixed, percent, shortId, words } from "../lib/format";
 import { paths } from "../lib/paths";
 import { usePatched, useTopic } from "../live/hooks";
 import { Bar, Empty, Figure, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
@@ -100,7 +100,22 @@ function Figures({ job }: { job: JobDetail }): ReactElement {
         <Figure label="Last checkpoint" value={job.last_checkpoint_step === null ? "none yet" : `step ${count(job.last_checkpoint_step)}`} note={job.last_checkpoint_age_s === null ? undefined : `${duration(job.last_checkpoint_age_s)} ago`} />
         <Figure label="Restarts / evictions" value={`${job.restarts} / ${job.evictions}`} />
       </dl>
+      <Limits jobId={job.id} />
     </div>
+  );
+}
+
+/** What automation may still do, and how long a step may last before it does. */
+function Limits({ jobId }: { jobId: string }): ReactElement | null {
+  const budget = useQuery(queries.budget(jobId)).data;
+  const step = useQuery(queries.timeouts(jobId)).data?.items.find((timeout) => timeout.section === "step");
+  if (!budget || !step) return null;
+  const rungs = Object.entries(budget.rungs).filter(([, number]) => number > 0).map(([rung, number]) => `${number} ${words(rung)}`).join(", ");
+  return (
+    <p className="muted">
+      Restart budget: <span title={rungs || "no restart of any rung so far"}>{budget.restarts_total} of {budget.max_restarts} spent, {budget.restarts_in_window} of {budget.restarts_per_window} within {duration(budget.window_s)}</span>, {budget.no_progress_cycles} of {budget.max_no_progress} attempts without a newer checkpoint.
+      {" "}A step may last {duration(step.value_s)} ({step.source === "learned" ? `learned from ${count(step.samples)} steps` : step.why || step.source}).
+    </p>
   );
 }
 

@@ -132,6 +132,30 @@ def test_overdue_is_said_once_for_each_stay_in_a_phase():
     assert stay(Phase.COMPUTE, 70.0, step_number=2) == 2
 
 
+def test_a_busy_rank_is_not_dead_and_a_stuck_one_is_not_alive():
+    world = running()
+    told(world, hello(world))
+
+    def overdue_after(seconds, *, talks, moves):
+        """A minute is the limit of a step; `talks`: a word each second, `moves`: a step each 50 s."""
+        since_s = world.now_s
+        for _ in range(seconds):
+            world.now_s += 1.0
+            if moves and world.now_s - since_s >= 50.0:
+                since_s = world.now_s
+            if talks or since_s == world.now_s:
+                age_s = world.now_s - since_s
+                word = RankProgress(Section.STEP, Phase.COMPUTE, age_s, age_s, int(since_s))
+                world.feed(ev.RankMessage(now_s=world.now_s, conn_id=1, message=word))
+            world.feed(ev.Tick(now_s=world.now_s))
+        bodies = [kept.body for kept in world.state.events]
+        return sum(isinstance(body, RankOverdue) and body.ref.rank == 0 for body in bodies)
+
+    assert overdue_after(300, talks=True, moves=True) == 0
+    assert overdue_after(300, talks=False, moves=True) == 0, "silent between its steps, and moving"
+    assert overdue_after(300, talks=True, moves=False) == 1, "it answers each second and does not move"
+
+
 def test_a_rank_that_falls_silent_while_it_waits_for_others_is_overdue_too():
     world = running()
     told(world, hello(world))

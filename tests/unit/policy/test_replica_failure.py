@@ -149,9 +149,9 @@ def test_a_suspected_device_is_not_used_again(code):
     assert actions(decision, StartReplica) == ()
 
 
-def test_failed_validation_cordons_the_node():
+def test_failed_validation_quarantines_the_node():
     decision = only(running(signals=(change(exited(), value=17.0),)), RULE)
-    assert action(decision, SetNodeState) == SetNodeState(node_id="n1", to=NodeState.CORDONED)
+    assert action(decision, SetNodeState) == SetNodeState(node_id="n1", to=NodeState.QUARANTINED)
 
 
 def test_a_clean_exit_after_the_last_step_is_no_failure():

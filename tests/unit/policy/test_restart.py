@@ -122,8 +122,8 @@ def test_no_device_at_all_goes_back_to_the_queue():
     ("ledger", "words"),
     [
         (BudgetFact(no_progress_cycles=3), "made no progress"),
-        (BudgetFact(restarts_total=50), "50 restarts"),
-        (BudgetFact(restarts_in_window=10), "within 3600 s"),
+        (BudgetFact(restarts_total=1000), "1000 restarts"),
+        (BudgetFact(restarts_in_window=30), "within 3600 s"),
     ],
 )
 def test_a_spent_budget_fails_the_job_with_the_reason(ledger, words):
@@ -134,7 +134,7 @@ def test_a_spent_budget_fails_the_job_with_the_reason(ledger, words):
     assert actions(decision, ResolveIncident)
 
 
-@pytest.mark.parametrize("ledger", [BudgetFact(no_progress_cycles=2), BudgetFact(restarts_total=49)])
+@pytest.mark.parametrize("ledger", [BudgetFact(no_progress_cycles=2), BudgetFact(restarts_total=999)])
 def test_an_unspent_budget_restarts(ledger):
     assert only(all_dead(budget=ledger), RULE).choice == "restart"
 

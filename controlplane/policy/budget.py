@@ -1,0 +1,97 @@
+"""One ledger over the whole restart ladder, and what is left of it.
+
+| rung | what starts again | what goes on |
+|---|---|---|
+| view_change | nothing: the survivors build new groups in place | every process |
+| rank | the processes of one replica, on the devices they had | the other replicas |
+| replica | the processes of one replica, on other devices | the other replicas |
+| attempt | every process, from a checkpoint | the job |
+
+Each decision that climbs a rung is in the ledger, whatever the reason; it is charged for
+the highest rung it takes (a replica's restart includes the view change of the others). A
+spent budget stops every rung alike: no automation may go round and round for ever. Orderly
+membership (a job's first view, the admission of a joiner) is no restart.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from controlplane.policy.facts import current_view
+from controlplane.policy.plan import Action, AnnounceView, Decision, PlaceAttempt, StartReplica
+from controlplane.policy.snapshot import JobSnapshot, Placement
+from controlplane.protocol.membership import View
+
+
+class Rung(StrEnum):
+    """From the cheapest to the dearest."""
+
+    VIEW_CHANGE = "view_change"
+    RANK = "rank"
+    REPLICA = "replica"
+    ATTEMPT = "attempt"
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One restart. `replica` and its new `incarnation` where one starts again. `charged`
+    False: part of a higher rung of the same decision."""
+
+    rung: Rung
+    charged: bool
+    replica: int | None = None
+    incarnation: int | None = None
+
+
+def entries(decision: Decision, snapshot: JobSnapshot) -> tuple[Entry, ...]:
+    """What carrying the decision out adds to the ledger, the highest rung first."""
+    found = [entry for action in decision.actions for entry in _entry(action, snapshot)]
+    if not found:
+        return ()
+    whole = any(entry.rung is Rung.ATTEMPT for entry in found)
+    starts = any(entry.rung in (Rung.RANK, Rung.REPLICA) for entry in found)
+    charged = {Rung.ATTEMPT} if whole else {Rung.RANK, Rung.REPLICA} if starts else {Rung.VIEW_CHANGE}
+    order = list(Rung)[::-1]
+    judged = [msgspec.structs.replace(entry, charged=entry.rung in charged) for entry in found]
+    return tuple(sorted(judged, key=lambda e: (order.index(e.rung), e.replica if e.replica is not None else -1)))
+
+
+def spent(snapshot: JobSnapshot) -> str:
+    """Which budget is spent, as a sentence's part; empty: none."""
+    budget, ledger = snapshot.job.spec.resiliency.budget, snapshot.budget
+    if ledger.no_progress_cycles >= budget.max_no_progress:
+        return (
+            f"{ledger.no_progress_cycles} attempts in a row made no progress (no newer checkpoint):"
+            " the software or the data is at fault"
+        )
+    if ledger.restarts_total >= budget.max_restarts:
+        return f"{ledger.restarts_total} restarts are all its budget allows"
+    if ledger.restarts_in_window >= budget.restarts_per_window:
+        return f"{ledger.restarts_in_window} restarts within {budget.window_s:.0f} s are all its budget allows"
+    return ""
+
+
+def _entry(action: Action, snapshot: JobSnapshot) -> tuple[Entry, ...]:
+    match action:
+        case PlaceAttempt() if snapshot.attempt is not None:
+            return (Entry(rung=Rung.ATTEMPT, charged=True),)
+        case StartReplica():
+            rung = Rung.RANK if _same_devices(snapshot, action.replica, action.placements) else Rung.REPLICA
+            return (Entry(rung=rung, charged=True, replica=action.replica, incarnation=action.incarnation),)
+        case AnnounceView() if _is_restart(current_view(snapshot), action.view):
+            return (Entry(rung=Rung.VIEW_CHANGE, charged=True),)
+        case _:
+            return ()
+
+
+def _same_devices(snapshot: JobSnapshot, index: int, placements: tuple[Placement, ...]) -> bool:
+    before = next((replica.placements for replica in snapshot.replicas if replica.index == index), ())
+    return set(before) == set(placements)
+
+
+def _is_restart(before: View | None, after: View) -> bool:
+    """Somebody was left out, or the same members have to start over."""
+    if before is None:
+        return False
+    old = {(member.replica, member.incarnation) for member in before.members}
+    new = {(member.replica, member.incarnation) for member in after.members}
+    return not old < new

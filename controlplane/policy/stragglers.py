@@ -1,0 +1,146 @@
+"""Which ranks are slow, against whom, and by how much. Pure arithmetic over one window.
+
+A score is 1 for a rank as fast as its reference and tends to 0 as it gets slower (the
+semantics of nvidia-resiliency-ext): `relative` compares with the fastest of the ranks that
+do the same work (the same pipeline stage), `individual` with the rank's own best window.
+Compared is the rank's own work on one micro-batch (compute + data), never the exchange,
+in which the fast ones wait for the slow one.
+
+A score below its threshold makes a straggler only if it costs the job something: all of
+them wait for the slowest, so it has to hold a step up by `MIN_LATE_RATIO` of its length.
+"""
+
+from collections.abc import Iterable
+from statistics import median
+
+import msgspec
+
+from controlplane.protocol.spec import Stragglers
+
+MIN_SAMPLES = 3
+"""Steps a window must hold before its median says anything."""
+MIN_LATE_RATIO = 0.05
+"""Of the step: less than a twentieth is noise, and nothing could be won by acting on it."""
+SHOWN = 5
+"""Best and worst ranks that are told."""
+
+
+class RankWork(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One rank's newest window. `compute_s`, `data_s`: median of one micro-batch;
+    `step_s`: median step; `best_s`: the least `work_s` of any of its windows so far;
+    `micro_batches` it computes in a step."""
+
+    replica: int
+    incarnation: int
+    rank: int
+    stage: int
+    samples: int
+    compute_s: float
+    data_s: float
+    step_s: float
+    best_s: float | None = None
+    micro_batches: float = 1.0
+
+    @property
+    def work_s(self) -> float:
+        """Its own work on one micro-batch."""
+        return self.compute_s + self.data_s
+
+
+class Score(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How one rank does. None: nothing to compare with. `late_s`: by how much it holds a
+    step up, at most; `cause`: the part of its work ("compute" or "data") that accounts for
+    most of it; `straggler`: which score is below its threshold, else empty."""
+
+    work: RankWork
+    relative: float | None
+    individual: float | None
+    late_s: float
+    cause: str
+    straggler: str = ""
+
+    @property
+    def lowest(self) -> float:
+        """The worse of the two; 1 where there is none."""
+        return min((score for score in (self.relative, self.individual) if score is not None), default=1.0)
+
+
+class StageLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Median work of one pipeline stage; `ratio` to the median of the others (1 if alone)."""
+
+    stage: int
+    work_s: float
+    ratio: float
+
+
+def scores(window: Iterable[RankWork], wish: Stragglers) -> tuple[Score, ...]:
+    """Every rank with enough samples, by (replica, incarnation, rank)."""
+    ranks = sorted(
+        (work for work in window if work.samples >= MIN_SAMPLES and work.work_s > 0),
+        key=lambda work: (work.replica, work.incarnation, work.rank),
+    )
+    stages: dict[int, list[RankWork]] = {}
+    for work in ranks:
+        stages.setdefault(work.stage, []).append(work)
+    return tuple(_score(work, stages[work.stage], wish) for work in ranks)
+
+
+def ordered(found: Iterable[Score]) -> tuple[Score, ...]:
+    """Worst first; equal scores by name."""
+    return tuple(sorted(found, key=lambda s: (s.lowest, s.work.replica, s.work.incarnation, s.work.rank)))
+
+
+def stage_loads(found: Iterable[Score]) -> tuple[StageLoad, ...]:
+    """How evenly the pipeline is cut: a stage whose every rank is slow is a matter of the
+    layout, not of any device."""
+    work: dict[int, list[float]] = {}
+    for score in found:
+        work.setdefault(score.work.stage, []).append(score.work.work_s)
+    medians = {stage: median(values) for stage, values in work.items()}
+    loads = []
+    for stage, own_s in sorted(medians.items()):
+        others = [value for other, value in medians.items() if other != stage]
+        loads.append(StageLoad(stage=stage, work_s=own_s, ratio=own_s / median(others) if others else 1.0))
+    return tuple(loads)
+
+
+def advice(loads: Iterable[StageLoad], wish: Stragglers) -> str:
+    """What would help where no rank is to blame; empty if the stages are even."""
+    worst = max(loads, key=lambda load: load.ratio, default=None)
+    if worst is None or worst.ratio * wish.relative_threshold <= 1.0:
+        return ""
+    return (
+        f"Every rank of pipeline stage {worst.stage} works {worst.ratio:.1f} times as long as the other stages:"
+        " no device is to blame, give that stage fewer layers."
+    )
+
+
+def _score(work: RankWork, peers: list[RankWork], wish: Stragglers) -> Score:
+    fastest = min(peers, key=lambda peer: peer.work_s)
+    relative = _ratio(fastest.work_s, work.work_s) if len(peers) > 1 else None
+    individual = _ratio(work.best_s, work.work_s) if work.best_s else None
+    low = {
+        "relative": wish.relative and relative is not None and relative < wish.relative_threshold,
+        "individual": wish.individual and individual is not None and individual < wish.individual_threshold,
+    }
+    if low["relative"]:
+        reference_s, data_s = fastest.work_s, fastest.data_s
+    else:
+        # Against itself only the sum is known; whatever its peers need for data is no news.
+        reference_s, data_s = work.best_s or work.work_s, fastest.data_s
+    late_s = max(0.0, work.work_s - reference_s) * work.micro_batches
+    costs = late_s >= MIN_LATE_RATIO * work.step_s
+    slow_data_s = max(0.0, work.data_s - data_s)
+    return Score(
+        work=work,
+        relative=relative,
+        individual=individual,
+        late_s=late_s,
+        cause="data" if 2.0 * slow_data_s > work.work_s - reference_s > 0 else "compute",
+        straggler=next((name for name, is_low in low.items() if is_low), "") if costs else "",
+    )
+
+
+def _ratio(reference_s: float, own_s: float) -> float:
+    """0..1: never above 1, a rank cannot be better than the best."""
+    return min(1.0, reference_s / own_s)

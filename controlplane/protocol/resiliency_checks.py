@@ -1,0 +1,92 @@
+"""Checks of a job spec about numerics, stragglers and rehearsed faults."""
+
+from collections.abc import Iterator
+
+from controlplane.protocol.rank_faults import RANDOM, is_scheduled, kinds_for
+from controlplane.protocol.spec import TrainSpec, ranks_per_replica, replica_count
+from controlplane.protocol.spec_fault import Fault, Ground
+
+
+def check_numerics(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """A check needs a second run to be judged by, and a second run needs our trainer."""
+    wish = spec.training.numerics
+    if wish.check_spike and wish.rerun != "validate_results":
+        yield Fault(
+            "/spec/training/numerics/check_spike",
+            f"a spike is judged by computing it again, but rerun = {wish.rerun!r}",
+            'set rerun to "validate_results", or check_spike to false',
+        )
+    if wish.rerun == "validate_results" and not (wish.check_nan or wish.check_spike):
+        yield Fault(
+            "/spec/training/numerics/rerun",
+            "nothing is checked, so nothing would ever be computed again",
+            "set check_nan or check_spike, or leave rerun out",
+        )
+    if wish.rerun != "disabled" and spec.entrypoint is not None:
+        yield Fault(
+            "/spec/training/numerics/rerun",
+            "steps are computed again by the built-in trainer only, and this job runs a program of its own",
+            "leave it out",
+        )
+    layout = spec.parallelism
+    if wish.rerun != "disabled" and (layout.vp > 1 or layout.replica_dp > 1):
+        yield Fault(
+            "/spec/training/numerics/rerun",
+            "all ranks of a replica must compute again together, which they do with vp = 1 and replica_dp = 1",
+            "leave it out, or set both to 1",
+        )
+
+
+def check_stragglers(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """A detector without a score finds nothing; a threshold of 0 is never passed."""
+    wish = spec.resiliency.stragglers
+    if not (wish.relative or wish.individual):
+        yield Fault(
+            "/spec/resiliency/stragglers",
+            "relative and individual are both off: no straggler could ever be found",
+            "leave at least one on",
+        )
+    for name in ("relative", "individual"):
+        if getattr(wish, name) and getattr(wish, f"{name}_threshold") <= 0.0:
+            yield Fault(
+                f"/spec/resiliency/stragglers/{name}_threshold",
+                "no score is below 0: no straggler could ever be found",
+                f"set it above 0 (0.7 is the default), or {name} to false",
+            )
+
+
+def check_faults(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """A rehearsal is allowed explicitly, and can be carried out."""
+    schedule = spec.resiliency.faults
+    if not is_scheduled(schedule):
+        return
+    if not spec.resiliency.allow_faults:
+        yield Fault(
+            "/spec/resiliency/faults/kind",
+            f"kind = {schedule.kind!r} breaks ranks on purpose, but allow_faults is false",
+            "set resiliency.allow_faults to true, or leave faults out",
+        )
+    if schedule.kind not in (RANDOM, *kinds_for(spec)):
+        yield Fault(
+            "/spec/resiliency/faults/kind",
+            f"kind = {schedule.kind!r} is done by the built-in trainer, not by an entrypoint of the job's own",
+            f"use {', '.join(kinds_for(spec))} or {RANDOM}",
+        )
+
+
+def check_fault_target(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """It hits a rank that exists, and one that can be hit so."""
+    schedule, replicas = spec.resiliency.faults, replica_count(spec)
+    ranks = replicas * ranks_per_replica(spec.parallelism)
+    if is_scheduled(schedule) and schedule.rank >= ranks:
+        yield Fault(
+            "/spec/resiliency/faults/rank",
+            f"rank = {schedule.rank}, but the job has ranks 0 to {ranks - 1}",
+            "choose one of them, or -1 for any",
+        )
+    if schedule.kind == "communication" and replicas < 2:
+        yield Fault(
+            "/spec/resiliency/faults/kind",
+            "kind = 'communication' cuts a rank off from other replicas, and there is only one",
+            "ask for two replicas, or choose another kind",
+        )

@@ -1,0 +1,76 @@
+"""Checks of a job spec about where its state and data lie."""
+
+import os.path
+import re
+from collections.abc import Iterator
+
+from controlplane.protocol.spec import TrainSpec
+from controlplane.protocol.spec_fault import Fault, Ground
+
+_LOCAL = "/spec/checkpoint/local"
+_ADDRESS = re.compile(r"(s3|gs|gcs)://[A-Za-z0-9][A-Za-z0-9._-]{1,221}(/[^/\s]+)*/?")
+
+
+def absolute(pointer: str, path: str | None) -> Iterator[Fault]:
+    if path is not None and (not os.path.isabs(path) or ".." in path.split("/")):
+        yield Fault(pointer, "not an absolute path without '..'", "give the full path, the same on every node")
+
+
+def check_checkpoint_dir(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """A path or an object store's address that means the same on every node."""
+    place = spec.checkpoint.dir
+    if place is None or "://" not in place:
+        yield from absolute("/spec/checkpoint/dir", place)
+    elif not _ADDRESS.fullmatch(place) or ".." in place.split("/"):
+        yield Fault(
+            "/spec/checkpoint/dir",
+            f"{place!r} is no address that checkpoints can be kept at",
+            "give an absolute path, or s3://bucket/prefix, or gs://bucket/prefix",
+        )
+
+
+def check_local_dir(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """A disk of each node."""
+    yield from absolute("/spec/checkpoint/local/dir", spec.checkpoint.local.dir)
+
+
+def check_local_copies(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """A copy is on another node, or it survives nothing."""
+    local, nodes = spec.checkpoint.local, spec.resources.nodes
+    if local.dir is not None and local.copies >= nodes:
+        yield Fault(
+            "/spec/checkpoint/local/copies",
+            f"{local.copies} copies on other nodes, but the job has {nodes} nodes",
+            f"set it to {nodes - 1} or less, or ask for more nodes",
+        )
+
+
+def check_local_interval(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """The nearer tier saves more often, or it is of no use."""
+    local, far = spec.checkpoint.local, spec.checkpoint.interval_steps
+    if local.dir is not None and local.interval_steps > far:
+        yield Fault(
+            "/spec/checkpoint/local/interval_steps",
+            f"a local save every {local.interval_steps} steps is rarer than one of the persistent tier (every {far})",
+            f"set it to {far} or less, or leave local.dir out",
+        )
+
+
+def check_local_program(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """Only the built-in trainer has the tier."""
+    if spec.checkpoint.local.dir is not None and spec.entrypoint is not None:
+        yield Fault(
+            "/spec/checkpoint/local/dir",
+            "the local tier is the built-in trainer's; this job runs its own program",
+            "leave it out",
+        )
+
+
+def check_restore_test(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """Only what the built-in trainer writes is known well enough to be loaded."""
+    if spec.checkpoint.restore_test and spec.entrypoint is not None:
+        yield Fault(
+            "/spec/checkpoint/restore_test",
+            "a job with its own program writes checkpoints that nothing here can load",
+            "leave it out",
+        )

@@ -1,0 +1,210 @@
+"""Timing reports to rows, rows to straggler scores, scores to findings.
+
+A report only writes its own row. The ranks of a job are scored when each of them has told
+a new window (a rank that fell silent is left out after a while), so a job of any size
+is scored twice an interval and not once a report.
+"""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from django.db.models import QuerySet
+
+from controlplane.jobs.models import Job, Rank, RankSpeed
+from controlplane.jobs.numbers import spec_of
+from controlplane.jobs.present import speed_view
+from controlplane.policy.stragglers import SHOWN, RankWork, Score, advice, ordered, scores, stage_loads
+from controlplane.protocol.rank import TimingReport
+from controlplane.protocol.spec import Parallelism, Stragglers, micro_batch_count
+from controlplane.protocol.states import ReplicaState
+from controlplane.recovery import signals
+from controlplane.recovery.learned import learned_step_s
+from controlplane.runtime import bus
+from controlplane.runtime.clock import ago, iso, now
+
+Json = dict[str, Any]
+STALE_INTERVALS = 2.0
+STALE_STEPS = 10.0
+DEVICE_FINDINGS = ("device_risk", "xid", "device_lost")
+_PERCENT = 100.0
+
+
+def take(job: Job, rank: Rank, said: TimingReport, at: datetime) -> None:
+    """The newest window replaces the one before."""
+    contributors = max(1, rank.replica.attempt.replica_rows.filter(contributing=True).count())
+    share = micro_batch_count(spec_of(job).spec) / contributors
+    told = {"told": msgspec.to_builtins(said), "fresh": True, "reported_at": at, "micro_batches": share}
+    RankSpeed.objects.update_or_create(rank=rank, defaults=told)
+
+
+def score_if_due(job: Job) -> bool:
+    """Score the ranks that train once all of them have told a new window; raises and settles
+    findings. True if there is a new finding, or one is over."""
+    wish = spec_of(job).spec.resiliency.stragglers
+    rows = _current(job, wish)
+    if not rows.filter(fresh=True).exists() or rows.filter(fresh=False).exists() or _is_awaited(job, wish):
+        return False
+    found = scores([_work(row) for row in rows], wish)
+    by_name = {_name(row.rank): row for row in rows}
+    changed = False
+    moment = now()
+    for score in found:
+        row = by_name[(score.work.replica, score.work.incarnation, score.work.rank)]
+        best_s = min(score.work.work_s, row.best_s or score.work.work_s)
+        RankSpeed.objects.filter(pk=row.pk).update(
+            best_s=best_s,
+            relative=score.relative,
+            individual=score.individual,
+            straggler=score.straggler,
+            cause=score.cause if score.straggler else "",
+            late_s=score.late_s,
+            scored_at=moment,
+        )
+        changed |= _tell(job, row, score, wish)
+    rows.update(fresh=False)
+    return changed
+
+
+def job_speed(job: Job) -> Json:
+    """Best and worst ranks of the last scoring, and how even the pipeline's stages are."""
+    wish = spec_of(job).spec.resiliency.stragglers
+    rows = list(_current(job, wish).exclude(scored_at=None))
+    by_name = {_name(row.rank): row for row in rows}
+    found = ordered(scores([_work(row) for row in rows], wish))
+    loads = stage_loads(found)
+    shown = [_line(by_name[(s.work.replica, s.work.incarnation, s.work.rank)], s) for s in found]
+    return {
+        "interval_s": wish.interval_s,
+        "relative_threshold": wish.relative_threshold,
+        "individual_threshold": wish.individual_threshold,
+        "scored_at": iso(max((row.scored_at for row in rows if row.scored_at), default=None)),
+        "ranks": len(rows),
+        "best": shown[::-1][:SHOWN],
+        "worst": shown[:SHOWN],
+        "stages": [msgspec.to_builtins(load) for load in loads],
+        "advice": advice(loads, wish),
+    }
+
+
+def _is_awaited(job: Job, wish: Stragglers) -> bool:
+    """A rank that has come lately has its first window yet to tell."""
+    new = Rank.objects.filter(
+        replica__attempt=job.attempts.order_by("-number").first(),
+        replica__contributing=True,
+        released_at=None,
+        speed=None,
+        joined_at__gte=ago(_stale_s(job, wish)),
+    )
+    return new.exists()
+
+
+def _stale_s(job: Job, wish: Stragglers) -> float:
+    """A window holds a few steps at least, however long they are."""
+    return max(STALE_INTERVALS * wish.interval_s, STALE_STEPS * (learned_step_s(job) or 0.0))
+
+
+def _current(job: Job, wish: Stragglers) -> QuerySet[RankSpeed]:
+    """Speeds of the ranks that contribute now and were heard of lately."""
+    attempt = job.attempts.order_by("-number").first()
+    return RankSpeed.objects.filter(
+        rank__replica__attempt=attempt,
+        rank__replica__contributing=True,
+        rank__replica__state=ReplicaState.ACTIVE,
+        rank__released_at=None,
+        reported_at__gte=ago(_stale_s(job, wish)),
+    ).select_related("rank__replica__attempt", "rank__node", "rank__device")
+
+
+def _name(rank: Rank) -> tuple[int, int, int]:
+    return rank.replica.index, rank.replica.incarnation, rank.rank
+
+
+def stage_of(rank: Rank) -> int:
+    """Pipeline stage: the slowest of Megatron's coordinates."""
+    layout = msgspec.convert(rank.replica.attempt.layout, Parallelism)
+    return rank.rank // (layout.tp * layout.cp * layout.replica_dp)
+
+
+def _work(row: RankSpeed) -> RankWork:
+    told, rank = msgspec.convert(row.told, TimingReport), row.rank
+    return RankWork(
+        replica=rank.replica.index,
+        incarnation=rank.replica.incarnation,
+        rank=rank.rank,
+        stage=stage_of(rank),
+        samples=told.compute.count,
+        compute_s=told.compute.median_s,
+        data_s=told.data.median_s,
+        step_s=told.step.median_s,
+        best_s=row.best_s,
+        micro_batches=row.micro_batches,
+    )
+
+
+def _tell(job: Job, row: RankSpeed, score: Score, wish: Stragglers) -> bool:
+    """Raise the finding, or settle it where it is over."""
+    rank, work = row.rank, score.work
+    key = f"straggler:{job.id}:{rank.replica.attempt.number}:{work.replica}:{work.incarnation}:{work.rank}"
+    if not score.straggler:
+        return bool(signals.settle_keys(key, "it is as fast as its reference again"))
+    relative = score.straggler == "relative"
+    value = (score.relative if relative else score.individual) or 0.0
+    against = "the fastest rank of its stage" if relative else "its own best"
+    raised = signals.raise_signal(
+        "straggler",
+        key,
+        sentence=f"Rank {work.rank} of replica {work.replica} on {rank.node.name} works at"
+        f" {value * _PERCENT:.0f} % of the speed of {against}.",
+        job_id=job.id,
+        node_id=rank.node_id,
+        replica=work.replica,
+        incarnation=work.incarnation,
+        rank=work.rank,
+        device_index=rank.device.index,
+        value=value,
+        threshold=wish.relative_threshold if relative else wish.individual_threshold,
+        evidence={
+            "score": score.straggler,
+            "relative": score.relative,
+            "individual": score.individual,
+            "cause": score.cause,
+            "late_s": score.late_s,
+            "compute_s": work.compute_s,
+            "data_s": work.data_s,
+            "step_s": work.step_s,
+            "stage": work.stage,
+            **_device_facts(rank),
+        },
+    )
+    return raised is not None
+
+
+def _device_facts(rank: Rank) -> Json:
+    """What the device under it says of itself, where it says anything."""
+    facts: Json = {}
+    picture = bus.read_hot(f"node:{rank.node_id}") or {}
+    sample = next((d for d in picture.get("devices", []) if d["index"] == rank.device.index), None)
+    if sample is not None and sample.get("throttle_reasons"):
+        facts["throttle"] = ", ".join(sample["throttle_reasons"])
+    if sample is not None and sample.get("temperature_c") is not None:
+        facts["temperature_c"] = sample["temperature_c"]
+    findings = signals.Signal.objects.filter(
+        node_id=rank.node_id, device_index=rank.device.index, kind__in=DEVICE_FINDINGS, settled_at=None
+    )
+    open_kinds = sorted(set(findings.values_list("kind", flat=True)))
+    return facts | ({"device_findings": ", ".join(open_kinds)} if open_kinds else {})
+
+
+def _line(row: RankSpeed, score: Score) -> Json:
+    rank = row.rank
+    return {
+        **(speed_view(row) or {}),
+        "replica": rank.replica.index,
+        "incarnation": rank.replica.incarnation,
+        "rank": rank.rank,
+        "pp": score.work.stage,
+        "node_name": rank.node.name,
+        "device_index": rank.device.index,
+        "late_s": row.late_s,
+    }

@@ -1,0 +1,177 @@
+"""What ranks tell of their speed and their numbers, from the wire to the decision and the page."""
+
+import msgspec
+import pytest
+
+from controlplane.checkpoints.models import Checkpoint
+from controlplane.jobs import selectors
+from controlplane.jobs.models import Attempt, Job, Rank
+from controlplane.protocol import frames, rest
+from controlplane.protocol import spec as specs
+from controlplane.protocol.commands import StartRanks
+from controlplane.protocol.rank import DeterminismReport, NumericsReport, SectionTime, StepReport, TimingReport
+from controlplane.recovery import ledger
+from controlplane.recovery.learned import timeouts_of
+from controlplane.recovery.models import Decision, Incident, Restart, Signal
+from controlplane.recovery.numerics import job_numerics
+from controlplane.recovery.reconcile import reconcile_job
+from controlplane.recovery.speed import job_speed
+from controlplane.runtime.clock import now
+from tests.integration.backend.builders import Fleet, bodies, live_ranks, make_fleet, ref_of, run_job
+
+pytestmark = pytest.mark.django_db(transaction=True)
+SLOW = (1, 0)
+
+
+def timing(compute_s: float, *, data_s: float = 0.01) -> TimingReport:
+    """Ten steps of a second."""
+
+    def each(seconds: float) -> SectionTime:
+        return SectionTime(10, 10 * seconds, seconds, seconds)
+
+    return TimingReport(0, 9, 2, each(compute_s), each(data_s), each(0.1), each(0.01), each(1.0))
+
+
+def tell_all(fleet: Fleet, job: Job, *, slow_s: float) -> None:
+    """One window of every rank; rank 0 of replica 1 computes in `slow_s`, the others in 0.1 s."""
+    for row in live_ranks(job):
+        mine = slow_s if (row.replica.index, row.rank) == SLOW else 0.1
+        fleet.tell(row.node.name, frames.RankSaid(ref_of(row), timing(mine)))
+
+
+def straggler_rows() -> list[Signal]:
+    return list(Signal.objects.filter(kind="straggler").order_by("id"))
+
+
+def test_a_slow_rank_is_a_finding_once_all_have_told_and_a_decision_with_its_sums() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    rows = live_ranks(job)
+    for row in rows[:-1]:
+        fleet.tell(row.node.name, frames.RankSaid(ref_of(row), timing(0.4 if row == rows[2] else 0.1)))
+    assert straggler_rows() == []
+    fleet.tell(rows[-1].node.name, frames.RankSaid(ref_of(rows[-1]), timing(0.1)))
+    found = straggler_rows()
+    assert [(row.replica, row.rank) for row in found] == [SLOW]
+    assert found[0].value == pytest.approx(0.11 / 0.41)
+    assert (found[0].threshold, found[0].evidence["cause"]) == (0.7, "compute")
+    reconcile_job(job.id)
+    decision = Decision.objects.get(rule="straggler")
+    assert decision.choice == "move"
+    assert decision.cost_gpu_s is not None
+    assert decision.cost_gpu_s < decision.evidence["stay_gpu_s"]
+    assert [entry.rung for entry in Restart.objects.filter(decision=decision, charged=True)] == ["replica"]
+    moved = [body for _, body in bodies(job, "start_ranks") if isinstance(body, StartRanks)][-1]
+    old = {(row.node_id, row.device.index) for row in rows if row.replica.index == 1}
+    new = Rank.objects.filter(replica__index=1, replica__incarnation=moved.launch.incarnation)
+    assert not old & {(row.node_id, row.device.index) for row in new.select_related("device")}
+    assert Incident.objects.filter(job=job).count() == 1
+
+
+def test_a_rank_that_recovers_is_no_finding_any_more_and_even_windows_are_none() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    for _ in range(3):
+        tell_all(fleet, job, slow_s=0.1)
+    assert straggler_rows() == []
+    tell_all(fleet, job, slow_s=0.4)
+    tell_all(fleet, job, slow_s=0.4)
+    tell_all(fleet, job, slow_s=0.1)
+    assert [row.settled_at is not None for row in straggler_rows()] == [True]
+
+
+def test_the_page_shows_best_and_worst_and_each_ranks_scores() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    tell_all(fleet, job, slow_s=0.4)
+    told = msgspec.convert(job_speed(job), rest.JobSpeed)
+    assert (told.ranks, len(told.best), len(told.worst)) == (6, 5, 5)
+    assert (told.worst[0].replica, told.worst[0].rank, told.worst[0].straggler) == (*SLOW, "relative")
+    assert told.best[0].relative == 1.0
+    assert [stage.stage for stage in told.stages] == [0, 1]
+    ranks = [rank for replica in selectors.replicas(job) for rank in replica["ranks"]]
+    slow = next(rank for rank in ranks if (rank["replica"], rank["rank"]) == SLOW)
+    assert slow["speed"]["relative"] == pytest.approx(0.11 / 0.41)
+    assert slow["speed"]["compute_s"] == 0.4
+
+
+def test_refused_results_and_the_determinism_report_reach_the_job() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    row = live_ranks(job)[0]
+    said = NumericsReport(2, 2, "gradient_not_finite", "transient", "nan", "1.5")
+    for _ in range(2):
+        fleet.tell(row.node.name, frames.RankSaid(ref_of(row), said))
+    fleet.tell(row.node.name, frames.RankSaid(ref_of(row), DeterminismReport(9, 10, 9, 0.25)))
+    reconcile_job(job.id)
+    fleet.tell(row.node.name, frames.RankSaid(ref_of(row), said))
+    told = msgspec.convert(job_numerics(job), rest.JobNumerics)
+    assert [(finding.evidence["diagnosis"], finding.settled_at is not None) for finding in told.findings] == [
+        ("transient", True)
+    ]
+    assert (told.steps, told.identical_steps, told.ranks[0].largest_difference) == (10, 9, 0.25)
+    assert [d.choice for d in Decision.objects.filter(rule="numerics")] == ["note"]
+
+
+def test_a_persistent_error_quarantines_the_node_when_the_others_commit_the_step() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    row = live_ranks(job)[0]
+    refused = NumericsReport(2, 2, "loss_not_finite", "persistent", "nan", "nan")
+    fleet.tell(row.node.name, frames.RankSaid(ref_of(row), refused))
+    fleet.tell(row.node.name, frames.RankExited(ref_of(row), 16, None, False))
+    reconcile_job(job.id)
+    assert [d.choice for d in Decision.objects.filter(rule="numerics")] == ["disambiguate"]
+    started = [body for _, body in bodies(job, "start_ranks") if isinstance(body, StartRanks)][-1].launch
+    home = Rank.objects.filter(replica__index=started.replica, replica__incarnation=started.incarnation)
+    assert row.node_id not in set(home.values_list("node_id", flat=True))
+    other = next(r for r in live_ranks(job) if r.replica.index == 2)
+    fleet.tell(other.node.name, frames.RankSaid(ref_of(other), StepReport(2, 3, 0.1, 64, (0,))))
+    reconcile_job(job.id)
+    row.node.refresh_from_db()
+    assert row.node.state == "quarantined"
+
+
+def test_every_restart_is_an_entry_of_the_ledger_and_the_page_shows_what_is_left() -> None:
+    fleet = make_fleet()
+    budget = specs.Budget(max_restarts=2, restarts_per_window=2)
+    job = run_job(fleet, resiliency=specs.Resiliency(budget=budget))
+    for _ in range(3):
+        row = next(row for row in live_ranks(job) if row.replica.contributing)
+        fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+        reconcile_job(job.id)
+    told = msgspec.convert(ledger.job_budget(job), rest.Budget)
+    assert (told.restarts_total, told.max_restarts, told.restarts_in_window) == (2, 2, 2)
+    assert sum(entry.charged for entry in told.entries) == 2
+    assert told.entries[0].sentence
+    job.refresh_from_db()
+    assert job.state == "failed"
+    assert "2 restarts are all its budget allows" in job.state_reason
+
+
+def test_an_attempt_without_a_newer_checkpoint_made_no_progress_however_many_steps_it_trained() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet, steps=3)
+    Attempt.objects.filter(job=job).update(state="ended", ended_at=now())
+    assert ledger.budget_of(job).no_progress_cycles == 1
+    Checkpoint.objects.create(
+        id="ck_1", job=job, attempt=1, step=3, epoch=2, path="/ck/3", kind="interval", state="complete",
+        started_at=now(), committed_at=now(),
+    )  # fmt: skip
+    assert ledger.budget_of(job).no_progress_cycles == 0
+
+
+def test_the_next_launch_starts_from_what_the_job_has_learned_and_warm_up_steps_teach_nothing() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet, steps=1)
+    row = live_ranks(job)[0]
+    reports = [StepReport(0, 2, 9.0, 64, ())]  # the first of its epoch
+    reports += [StepReport(step, 2, 2.0, 64, ()) for step in range(1, 18)]
+    reports += [StepReport(18, 2, 8.0, 64, (), stall_s=6.0)]  # a view change in it
+    fleet.tell(row.node.name, *(frames.RankSaid(ref_of(row), report) for report in reports))
+    step = next(timeout for timeout in timeouts_of(job) if timeout.section == "step")
+    assert (step.value_s, step.source, step.samples, step.longest_s) == (10.0, "learned", 17, 2.0)
+    fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+    reconcile_job(job.id)
+    launch = [body for _, body in bodies(job, "start_ranks") if isinstance(body, StartRanks)][-1].launch
+    assert launch.step_timeout_s == 10.0

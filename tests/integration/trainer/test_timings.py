@@ -1,0 +1,70 @@
+"""Real ranks tell how long their own work takes; who is slow shows in it, and nobody else does."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from controlplane.policy.stragglers import RankWork, Score, scores
+from controlplane.protocol.rank import InjectFault, StopTraining, TimingReport
+from controlplane.protocol.spec import Checkpoint, Stragglers, Training
+from tests.integration.trainer.cluster import Cluster, Key, tiny_config
+
+pytestmark = pytest.mark.trainer
+Make = Callable[..., Cluster]
+INTERVAL_S = 2.0
+UNDISTURBED_INTERVALS = 3
+WISH = Stragglers(interval_s=INTERVAL_S)
+
+
+def work(key: Key, told: TimingReport, best_s: float | None) -> RankWork:
+    """As `controlplane.recovery.speed` makes it of a row."""
+    replica, incarnation, rank = key
+    return RankWork(
+        replica=replica,
+        incarnation=incarnation,
+        rank=rank,
+        stage=rank,
+        samples=told.compute.count,
+        compute_s=told.compute.median_s,
+        data_s=told.data.median_s,
+        step_s=told.step.median_s,
+        best_s=best_s,
+        micro_batches=4.0,
+    )
+
+
+def scored(run: Cluster, *, after_s: float = 0.0) -> list[tuple[Score, ...]]:
+    """The k-th windows of all ranks, scored together, for each k; those that began after `after_s`."""
+    windows: dict[Key, list[RankWork]] = {key: [] for key in run.started}
+    best: dict[Key, float] = {}
+    for at_s, key, message in run.said:
+        if isinstance(message, TimingReport):
+            told = work(key, message, best.get(key))
+            best[key] = min(told.work_s, best.get(key, told.work_s))
+            if at_s - INTERVAL_S / 2 >= after_s:
+                windows[key].append(told)
+    return [scores(window, WISH) for window in zip(*windows.values(), strict=False)]
+
+
+def test_a_slow_rank_is_found_within_an_interval_and_an_undisturbed_job_has_none(cluster: Make, tmp_path: Path) -> None:
+    training = Training(steps=100_000, global_batch=12, step_delay_s=0.02)
+    config = tiny_config(tmp_path, training=training, checkpoint=Checkpoint(interval_steps=0))
+    run = cluster(msgspec.structs.replace(config, timing_interval_s=INTERVAL_S))
+    run.start(0, 1, 2)
+    windows = 2 * UNDISTURBED_INTERVALS
+    run.wait(lambda: len(scored(run)) >= windows, "undisturbed windows")
+    assert [score.work for window in scored(run) for score in window if score.straggler] == []
+    run.tell(1, InjectFault("slow", 0.06))
+    began_s = time.monotonic()
+    run.wait(lambda: bool(scored(run, after_s=began_s)), "a window with the fault in it")
+    slow = [score for score in scored(run, after_s=began_s)[0] if score.straggler]
+    assert {score.work.replica for score in slow} == {1}
+    assert {(score.straggler, score.cause) for score in slow} == {("relative", "data")}
+    assert max(score.lowest for score in slow) < WISH.relative_threshold
+    run.auto = False
+    for replica in (0, 1, 2):
+        run.tell(replica, StopTraining(save=False, reason="seen enough"))
+    run.wait_all_done()

@@ -1,0 +1,106 @@
+"""Every rung is in the ledger, and a spent budget stops every rung."""
+
+import pytest
+
+from controlplane.policy.budget import Entry, Rung, entries
+from controlplane.policy.decide import decide
+from controlplane.policy.plan import AnnounceView, EndAttempt, PlaceAttempt, SetJobState
+from controlplane.policy.snapshot import BudgetFact, JobSnapshot
+from controlplane.protocol.states import AttemptState, JobState, ReplicaState
+from tests.unit.policy.builders import (
+    CONFIG,
+    NOW_S,
+    action,
+    actions,
+    attempt,
+    change,
+    job,
+    node,
+    only,
+    pending,
+    running,
+    signal,
+    with_replica,
+)
+
+SPENT = BudgetFact(restarts_total=1000)
+
+
+def ledger(snapshot: JobSnapshot) -> tuple[Entry, ...]:
+    return tuple(entry for decision in decide(snapshot, CONFIG).decisions for entry in entries(decision, snapshot))
+
+
+def killed(**fields: object) -> JobSnapshot:
+    """Rank 0 of replica 1 was killed."""
+    return running(signals=(signal("rank_exit", replica=1, incarnation=1, rank=0, value=-9.0),), **fields)
+
+
+def blip() -> JobSnapshot:
+    """The exchange failed and nobody is dead."""
+    return running(signals=(signal("outer_error", replica=0, incarnation=1, rank=0),))
+
+
+def empty_slot(**fields: object) -> JobSnapshot:
+    """Replica 1 was evicted a while ago and its devices are free."""
+    world = with_replica(running(**fields), 1, state=ReplicaState.EVICTED, stopped=True, state_since_s=NOW_S - 500.0)
+    return change(world, nodes=tuple(node(int(n.id[1:]), free=True) if n.id == "n1" else n for n in world.nodes))
+
+
+def all_dead(**fields: object) -> JobSnapshot:
+    dead = tuple(signal("rank_exit", number, replica=number, incarnation=1, rank=0, value=-9.0) for number in range(3))
+    return running(signals=dead, **fields)
+
+
+def test_a_replica_that_starts_elsewhere_is_charged_once_with_the_view_change_of_the_others():
+    found = ledger(running(signals=(signal("device_lost", node_id="n1", device_index=0),)))
+    assert [(entry.rung, entry.charged) for entry in found] == [(Rung.REPLICA, True), (Rung.VIEW_CHANGE, False)]
+    assert (found[0].replica, found[0].incarnation) == (1, 2)
+
+
+def test_a_replica_that_starts_again_where_it_was_is_the_rung_of_its_ranks():
+    found = ledger(killed())
+    assert [(entry.rung, entry.charged) for entry in found] == [(Rung.RANK, True), (Rung.VIEW_CHANGE, False)]
+
+
+def test_survivors_that_build_new_groups_and_nothing_else_are_a_view_change():
+    assert ledger(blip()) == (Entry(rung=Rung.VIEW_CHANGE, charged=True),)
+
+
+def test_a_new_attempt_is_one_entry_however_many_replicas_it_has():
+    assert [(entry.rung, entry.charged) for entry in ledger(all_dead())] == [(Rung.ATTEMPT, True)]
+
+
+def test_the_first_attempt_and_its_first_view_are_no_restarts():
+    assert ledger(pending()) == ()
+
+
+@pytest.mark.parametrize("world", [killed(budget=SPENT), change(blip(), budget=SPENT), all_dead(budget=SPENT)])
+def test_whatever_needs_a_restart_fails_the_job_once_the_budget_is_spent(world):
+    decision = only(world, "restart")
+    assert (decision.choice, decision.reason_code) == ("fail", "budget_spent")
+    assert "1000 restarts are all its budget allows" in decision.sentence
+    assert action(decision, SetJobState).to is JobState.FAILED
+    assert actions(decision, EndAttempt)
+    assert ledger(world) == ()
+
+
+def test_an_undisturbed_job_trains_on_with_a_spent_budget():
+    assert decide(running(budget=SPENT), CONFIG).decisions == ()
+
+
+def test_an_empty_slot_is_not_filled_from_a_spent_budget_and_the_page_says_why():
+    decision = only(empty_slot(budget=SPENT), "replace")
+    assert (decision.choice, decision.reason_code, decision.actions) == ("give_up", "budget_spent", ())
+
+
+def test_a_job_that_waits_for_devices_is_not_placed_again_from_a_spent_budget():
+    world = pending(
+        attempt=attempt(state=AttemptState.ENDED),
+        job=job(state=JobState.PENDING),
+        budget=BudgetFact(no_progress_cycles=3),
+    )
+    decision = only(world, "lifecycle")
+    assert (decision.choice, decision.reason_code) == ("failed", "budget_spent")
+    assert "no newer checkpoint" in decision.sentence
+    assert not actions(decision, PlaceAttempt)
+    assert not actions(decision, AnnounceView)

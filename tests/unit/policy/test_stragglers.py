@@ -1,0 +1,140 @@
+"""A straggler is told with its cause and moved only where that pays."""
+
+import pytest
+
+from controlplane.policy.deadlines import next_look_s
+from controlplane.policy.plan import AnnounceView, StartReplica
+from controlplane.policy.snapshot import BudgetFact, JobSnapshot
+from controlplane.policy.stragglers import RankWork, advice, ordered, scores, stage_loads
+from controlplane.protocol.spec import Stragglers, Training
+from controlplane.protocol.states import JobState, Mode
+from tests.unit.policy.builders import CONFIG, action, actions, change, decisions, job, only, running, signal, spec
+
+WISH = Stragglers()
+# From the published per-worker traces of slow jobs (S1.7, U4): one worker of sixteen, (0, 0),
+# takes 2.27 times as long; a whole last stage; every worker now and then.
+SLOWER = 2.27
+
+
+def work(replica: int, stage: int = 0, compute_s: float = 1.0, **fields: object) -> RankWork:
+    base: dict[str, object] = {"incarnation": 1, "rank": stage, "samples": 10, "data_s": 0.0, "step_s": 2.0}
+    return RankWork(replica=replica, stage=stage, compute_s=compute_s, **(base | fields))  # type: ignore[arg-type]
+
+
+def names(found: tuple, **_: object) -> list[tuple[int, int]]:
+    return [(score.work.replica, score.work.rank) for score in found if score.straggler]
+
+
+def test_one_slow_worker_is_found_beside_its_peers_of_the_stage():
+    window = [work(r, s, SLOWER if (r, s) == (0, 0) else 1.0) for r in range(4) for s in range(4)]
+    found = scores(window, WISH)
+    assert names(found) == [(0, 0)]
+    worst = ordered(found)[0]
+    assert worst.relative == pytest.approx(1 / SLOWER)
+    assert (worst.straggler, worst.cause, worst.late_s) == ("relative", "compute", pytest.approx(SLOWER - 1))
+
+
+def test_a_slow_stage_blames_no_worker_and_advises_another_cut():
+    window = [work(r, s, SLOWER if s == 3 else 1.0) for r in range(4) for s in range(4)]
+    found = scores(window, WISH)
+    assert names(found) == []
+    assert "stage 3" in advice(stage_loads(found), WISH)
+    assert advice(stage_loads(scores([work(r, s) for r in range(4) for s in range(4)], WISH)), WISH) == ""
+
+
+def test_slow_input_is_told_from_slow_compute():
+    found = scores([work(0, data_s=2.0), work(1, data_s=0.1)], WISH)
+    assert [(score.work.replica, score.cause) for score in found if score.straggler] == [(0, "data")]
+
+
+def test_a_rank_slower_than_ever_is_found_without_peers():
+    assert scores([work(0, compute_s=2.0, best_s=1.0)], WISH)[0].straggler == "individual"
+    assert scores([work(0, compute_s=2.0)], WISH)[0].lowest == 1.0
+
+
+def test_a_slow_rank_that_holds_nobody_up_is_no_straggler():
+    found = scores([work(0, compute_s=0.002, step_s=2.0), work(1, compute_s=0.001, step_s=2.0)], WISH)
+    assert found[0].relative == 0.5
+    assert names(found) == []
+
+
+def test_a_score_that_is_switched_off_finds_nothing():
+    window = [work(0, compute_s=3.0, best_s=1.0), work(1)]
+    assert names(scores(window, Stragglers(relative=False, individual=False))) == []
+    assert scores(window, Stragglers(relative=False))[0].straggler == "individual"
+
+
+# --- the decision ---------------------------------------------------------------------
+
+
+def slow(*, spares: int = 1, mode: Mode = Mode.ENFORCE, steps: int = 10_000, **evidence: object) -> JobSnapshot:
+    """Rank 0 of replica 1 holds each step up by half a second."""
+    told = {"score": "relative", "cause": "compute", "late_s": 0.5, "relative": 0.4} | evidence
+    found = signal(
+        "straggler", replica=1, incarnation=1, rank=0, node_id="n1", device_index=0, value=0.4, threshold=0.7,
+        evidence=told,
+    )  # fmt: skip
+    wanted = spec(training=Training(steps=steps, global_batch=6))
+    return running(spares=spares, signals=(found,), job=job(spec=wanted))
+
+
+def test_a_replica_on_a_slow_device_is_moved_off_it_when_that_is_cheaper():
+    decision = only(slow(), "straggler")
+    assert (decision.choice, decision.reason_code) == ("move", "cheaper_to_move")
+    assert {(p.node_id, p.device_index) for p in action(decision, StartReplica).placements} == {("n3", 0), ("n3", 1)}
+    assert [m.replica for m in action(decision, AnnounceView).view.members] == [0, 2]
+    stay = decision.evidence["stay_gpu_s"]
+    assert decision.cost_gpu_s is not None
+    assert decision.cost_gpu_s < stay == decision.alternatives[0].cost_gpu_s
+    assert decision.signal_ids == ("sig_1",)
+
+
+@pytest.mark.parametrize(
+    ("world", "why"),
+    [
+        (slow(steps=60), "moving its replica costs"),
+        (slow(cause="data"), "take the input along"),
+        (slow(score="individual"), "no device is to blame"),
+        (slow(spares=0), "no other device is free"),
+        (change(slow(), job=change(slow().job, spec=spec(min_replicas=3))), "too few replicas"),
+        (change(slow(), job=change(slow().job, state=JobState.RECOVERING)), "recovering"),
+        (change(slow(), suspect_devices=50), "at once"),
+        (change(slow(), budget=BudgetFact(restarts_total=1000)), "all its budget allows"),
+    ],
+)
+def test_otherwise_it_is_told_with_the_reason_and_nothing_moves(world: JobSnapshot, why: str):
+    decision = only(world, "straggler")
+    assert (decision.choice, decision.actions) == ("tell", ())
+    assert why in decision.sentence
+    assert why in decision.alternatives[0].why_not
+
+
+def test_a_throttling_device_is_named_as_the_cause():
+    decision = only(slow(throttle="thermal"), "straggler")
+    assert "the device throttles (thermal)" in decision.sentence
+
+
+def test_two_stragglers_are_moved_one_after_the_other():
+    second = change(slow().signals[0], id="sig_2", replica=2, node_id="n2", value=0.5)
+    world = change(slow(spares=2), signals=(*slow().signals, second))
+    found = decisions(world, rule="straggler")
+    assert [(d.choice, d.signal_ids) for d in found] == [("move", ("sig_1",))]
+
+
+def test_a_finding_about_an_older_life_says_nothing_about_this_one():
+    stale = change(slow().signals[0], incarnation=0)
+    assert decisions(change(slow(), signals=(stale,)), rule="straggler") == ()
+
+
+def test_a_recommending_job_moves_nothing_by_itself():
+    base = slow()
+    careful = change(base.job.spec, resiliency=change(base.job.spec.resiliency, mode=Mode.RECOMMEND))
+    decision = only(change(base, job=change(base.job, spec=careful)), "straggler")
+    assert (decision.choice, decision.mode) == ("move", Mode.RECOMMEND)
+    assert actions(decision, StartReplica)
+
+
+def test_a_straggler_alone_wakes_nobody_up():
+    world = slow()
+    quiet = change(world, signals=())
+    assert next_look_s(world, CONFIG, changed=False) == next_look_s(quiet, CONFIG, changed=False)

@@ -1,0 +1,46 @@
+"""SIGTERM to a rank's whole process group: the rank hears it, its children go on for the save."""
+
+import os
+import signal
+import subprocess
+import sys
+
+RANK = """
+import sys, time
+from torch.utils.data import DataLoader, Dataset
+from trainer.control.preemption import Preemption
+from trainer.exits import ExitCode
+from trainer.train import leave
+
+class Numbers(Dataset):
+    def __len__(self): return 10_000
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return index
+
+preemption = Preemption()
+preemption.listen()
+batches = iter(DataLoader(Numbers(), batch_size=2, num_workers=2))
+next(batches)
+print("training", flush=True)
+while not preemption.asked:
+    next(batches)
+for _ in range(20):
+    next(batches)
+print("saved", flush=True)
+leave(ExitCode.SAVED_AND_LEFT, "told to end")
+"""
+
+
+def test_a_rank_with_data_loader_workers_lives_to_save_when_its_group_is_told_to_end() -> None:
+    rank = subprocess.Popen(
+        [sys.executable, "-c", RANK], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == "training\n"
+        os.killpg(rank.pid, signal.SIGTERM)
+        said, errors = rank.communicate(timeout=60)
+        assert (rank.returncode, said) == (15, "saved\n"), errors
+    finally:
+        rank.kill()
