@@ -8,7 +8,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('jobs', '0003_rank_speed'),
-        ('recovery', '0001_initial'),
+        ('recovery', '0003_drop_incident_stacks'),
     ]
 
     operations = [
