@@ -18,8 +18,8 @@ from msgspec import inspect
 
 from controlplane.protocol.presets import expand
 from controlplane.protocol.spec import JobSpec
-from controlplane.protocol.spec_checks import CHECKS, Ground
-from controlplane.protocol.spec_fault import Fault
+from controlplane.protocol.spec_checks import CHECKS
+from controlplane.protocol.spec_fault import Fault, Ground
 from controlplane.protocol.spec_limits import (
     FLOAT_LIMIT,
     INT_LIMIT,

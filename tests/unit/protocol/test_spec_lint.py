@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.protocol.spec_checks import Ground
+from controlplane.protocol.spec_fault import Ground
 from controlplane.protocol.spec_lint import effective, lint
 from controlplane.protocol.spec_text import parse_yaml
 
