@@ -5,7 +5,6 @@ import contextlib
 import os
 import signal
 import socket
-import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -85,8 +84,7 @@ class Cluster:
         self.on_host: Callable[[FromHost], None] | None = None
         self._flushes: dict[Key, Flush] = {}
         self._connections: dict[Key, socket.socket] = {}
-        # Not under `folder`: the path of a unix socket may have 107 bytes.
-        self._agent_path = Path(tempfile.mkdtemp(prefix="hf-")) / "agent.sock"
+        self._agent_path = folder / "agent.sock"
         self.open_agent()
         self.open_host()
 
@@ -286,13 +284,12 @@ class Cluster:
         return found
 
     def ledger(self) -> dict[int, list[int]]:
-        """step -> micro-batches, as rank 0 of each replica reported them."""
-        found: dict[int, list[int]] = defaultdict(list)
-        seen: set[tuple[int, int]] = set()
+        """step -> micro-batches in the committed gradient, as the exchange counted them: a
+        dying rank's last word may be lost, but a survivor's report tells the whole step."""
+        found: dict[int, list[int]] = {}
         for _, key, message in self.said:
-            if isinstance(message, StepReport) and key[2] == 0 and (key[0], message.step) not in seen:
-                seen.add((key[0], message.step))
-                found[message.step].extend(message.micro_batches)
+            if isinstance(message, StepReport) and key[2] == 0:
+                found.setdefault(message.step, list(message.trained))
         return found
 
     def logs(self) -> str:
