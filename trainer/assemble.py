@@ -8,6 +8,7 @@ from torch.distributed import TCPStore
 
 from controlplane.protocol.rank import Evicted, FromRank
 from trainer import device
+from trainer.boundary import Boundary, Wishes
 from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.local.tier import LocalTier
 from trainer.checkpoint.resume import resume
@@ -19,7 +20,7 @@ from trainer.control.mailbox import Mailbox
 from trainer.control.preemption import Preemption
 from trainer.control.progress import Progress
 from trainer.engine import Engine
-from trainer.loop import Loop, Wishes
+from trainer.loop import Loop
 from trainer.parallel import Votes, connect_store, enter_inner_world
 from trainer.replica.catch_up import CatchUp
 from trainer.replica.donor import Donor, local_host_towards
@@ -101,16 +102,23 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
         send=send,
         micro_batch_count=settings.micro_batch_count,
     )
-    return Loop(
+    boundary = Boundary(
         config=config,
         engine=engine,
         standing=standing,
-        exchange=exchange,
-        membership=membership,
         saver=Saver(ref, config, engine, votes=votes, fence=fence, store=store, send=send),
         local=local,
         mailbox=mailbox,
         preemption=preemption,
+        progress=controls.progress,
+    )
+    return Loop(
+        steps=config.training.steps,
+        engine=engine,
+        standing=standing,
+        exchange=exchange,
+        membership=membership,
+        boundary=boundary,
         progress=controls.progress,
         send=send,
     )
