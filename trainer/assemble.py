@@ -64,8 +64,7 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
     from, and wire the loop. Raises SetupFailed, ConfigInvalid, ResumeFailed."""
     ref, config = settings.ref, settings.config
     mailbox, preemption, send = controls.mailbox, controls.preemption, controls.link.send
-    my_device = device.activate(settings.device_index)
-    store = connect_store(settings)
+    my_device, store = device.activate(settings.device_index), connect_store(settings)
     enter_inner_world(settings, store)
     votes = Votes()
     engine = Engine(config, my_device, controls.faults)
