@@ -82,6 +82,8 @@ function jobRoute(id, part, params) {
     case "decisions": return list(main ? f.decisions() : []);
     case "incidents": return list(main ? f.incidents().filter((incident) => incident.job_id === row.id) : []);
     case "checkpoints": return list(main ? w.checkpoints() : []);
+    case "timeouts": return list(w.timeouts());
+    case "budget": return detail(w.budget(main));
     case "logs": return { text: `[rank ${params.get("rank")}] step 213 loss 3.21\n[rank ${params.get("rank")}] step 214 loss 3.20\n`, truncated: true };
     default: throw new Refusal(404, "Not found", "No such part.");
   }

@@ -81,6 +81,24 @@ export function steps(since = 0) {
   return Array.from({ length: stepNow() - since }, (_, i) => step(since + i + 1)).slice(-2_000);
 }
 
+export function timeouts() {
+  const given = (section, value_s) => ({ section, value_s, source: "given", samples: 0, longest_s: null, why: "" });
+  return [
+    given("setup", 600),
+    { section: "step", value_s: 5, source: "learned", samples: 212, longest_s: 0.41, why: "" },
+    given("checkpointing", 420),
+    given("out_of_section", 300),
+  ];
+}
+
+export function budget(main) {
+  const spent = main ? 2 : 0;
+  return {
+    max_restarts: 1000, restarts_total: spent, restarts_per_window: 30, restarts_in_window: spent, window_s: 3600,
+    max_no_progress: 3, no_progress_cycles: 0, rungs: main ? { in_process: 1, replica: 1 } : {}, entries: [],
+  };
+}
+
 export function checkpoints() {
   return [250, 200, 150, 100, 50].filter((s) => s <= stepNow()).map((s, i) => ({
     id: id("ckp", s), job_id: JOB, attempt: 1, step: s, epoch: 9, path: `/var/holdfast/checkpoints/gpt-tiny-holdfast/step-${s}`, kind: s === 150 ? "emergency" : "interval",
