@@ -137,9 +137,11 @@ class Cluster:
                 )
 
     def signal(self, replica: int, number: int, *, rank: int | None = None, incarnation: int = 1) -> None:
-        """To the process group of one rank or of all ranks of a replica."""
-        for index in range(self.world) if rank is None else [rank]:
-            os.killpg(self.pids[(replica, incarnation, index)], number)
+        """To the process group of one rank or of all ranks of a replica, before anything that
+        follows from it is noticed here (an end would have the siblings killed)."""
+        with self.changed:
+            for index in range(self.world) if rank is None else [rank]:
+                os.killpg(self.pids[(replica, incarnation, index)], number)
 
     def close(self) -> None:
         """Kill what is left, and wait for it: the next test wants the processors."""

@@ -30,7 +30,10 @@ def test_stopped_saver_wakes_up_evicted_and_commits_no_checkpoint(cluster: Make,
     said = len(run.of(StepReport, 0))
     run.signal(0, signal.SIGCONT)
     run.wait_gone((0, 1, 0), (0, 1, 1))
-    assert {run.gone[(0, 1, rank)].exit_code for rank in (0, 1)} == {9}
+    # The first to leave by itself has its sibling killed, as by an agent, unless that was as quick.
+    codes = {run.gone[(0, 1, rank)].exit_code for rank in (0, 1)}
+    assert 9 in codes
+    assert codes <= {9, None}
     assert {path for path, found in list_complete(root) if found.epoch == 1} == old
     assert len(run.of(StepReport, 0)) <= said + 1 * run.world
     run.wait_all_done()
