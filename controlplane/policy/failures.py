@@ -226,8 +226,6 @@ def _witness(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact, 
         return "the exchange failed"
     if still_s >= config.witness_s and _all_others_wait(snapshot, replica):
         return "all others wait for it in the exchange"
-    if still_s >= config.witness_s and _all_others_flushed(snapshot, replica):
-        return "all others have flushed the view and wait for it"
     node = node_of(snapshot, signal.node_id)
     silent_s = node.silent_s if node and node.silent_s is not None else 0.0
     out = node is not None and not node.connected and silent_s >= config.lease_s
@@ -250,17 +248,6 @@ def _all_others_wait(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
     silent = {signal.node_id for signal in signals_of(snapshot, "node_silent")} & homes
     others = [other for other in members if not silent & set(nodes_of(other))]
     return len(silent) == 1 and bool(others) and all(other.waiting for other in others)
-
-
-def _all_others_flushed(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
-    """The view in the making (a closed socket made it) lacks the one silent node's word alone."""
-    view = current_view(snapshot)
-    if view is None or installed(snapshot) or not is_member(snapshot, replica):
-        return False
-    silent = {signal.node_id for signal in signals_of(snapshot, "node_silent")}
-    missing = {index for index, _ in missing_flushes(view, snapshot.flushes, world_sizes(snapshot))}
-    theirs = {other.index for other in live_replicas(snapshot) if silent & set(nodes_of(other))}
-    return len(silent) == 1 and replica.index in missing and missing <= theirs
 
 
 def _unflushed(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:

@@ -22,7 +22,6 @@ from .builders import (
     actions,
     change,
     decisions,
-    flush,
     job,
     node,
     only,
@@ -213,13 +212,6 @@ def test_silence_with_all_others_waiting_evicts():
 def test_silence_with_a_failed_exchange_evicts():
     error = signal("outer_error", 2, replica=0, incarnation=1, seen_s=NOW_S - 0.5)
     assert only(running(signals=(silent(), error)), RULE).reason_code == "node_silent"
-
-
-def test_silence_while_all_others_have_flushed_evicts():
-    reissued = running(signals=(silent(),), install=None, view_since_s=NOW_S - 1.9)
-    flushes = tuple(flush(index, rank) for index in (0, 2) for rank in (0, 1))
-    assert only(change(reissued, flushes=flushes), RULE).reason_code == "node_silent"
-    assert decisions(change(reissued, flushes=flushes[:-1]), rule=RULE) == ()
 
 
 def test_silence_beyond_the_lease_evicts():
