@@ -185,8 +185,9 @@ class Cluster:
             if self.members:
                 self.announce(reason)
 
-    def tell(self, replica: int, message: ToRank, *, incarnation: int = 1) -> None:
-        for rank in range(self.world):
+    def tell(self, replica: int, message: ToRank, *, rank: int | None = None, incarnation: int = 1) -> None:
+        """To one rank or to all ranks of a replica, who read it at moments of their own."""
+        for rank in range(self.world) if rank is None else [rank]:
             connection = self._connections.get((replica, incarnation, rank))
             if connection is not None:
                 with contextlib.suppress(OSError):
