@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
+TESTABLE := $(VENV)/.testable
 SEED ?= 7
 
 .PHONY: demo demo-ppo test test-fast test-scenes test-postgres test-e2e check format simulate bundle generated bench clean
@@ -15,6 +16,11 @@ $(READY): requirements/lock.txt requirements/trainer.txt
 	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements/trainer.txt
 	touch $(READY)
 
+# What the tests use and nothing else does.
+$(TESTABLE): $(READY) requirements/test.txt
+	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements/test.txt
+	touch $(TESTABLE)
+
 demo: $(READY)
 	$(PY) -m controlplane.demo
 
@@ -23,7 +29,7 @@ demo-ppo: $(READY)
 	$(PY) -m trainer.workloads.ppo --demo
 
 # Everything a release needs.
-test: $(READY)
+test: $(TESTABLE)
 	$(PY) scripts/run_tests.py all
 
 test-fast: $(READY)

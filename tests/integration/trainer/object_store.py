@@ -1,5 +1,5 @@
-"""A real S3-protocol server (moto) as a process of its own, and a door before it that can
-refuse a key as expired."""
+"""Real servers of the S3 protocol (moto) and of Google's (gcp-storage-emulator) as processes
+of their own, and a door before the former that can refuse a key as expired."""
 
 import socket
 import subprocess
@@ -19,9 +19,7 @@ class ObjectStore:
     """`url` answers with one empty bucket, BUCKET."""
 
     def __init__(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
+        port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
         argv = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
         self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -51,6 +49,31 @@ class ObjectStore:
             except OSError:
                 assert time.monotonic() < deadline and self._process.poll() is None, "moto does not come up"
                 time.sleep(0.1)
+
+
+class GoogleStore:
+    """`url` answers with one empty bucket, BUCKET, and asks for no credentials."""
+
+    def __init__(self) -> None:
+        port = _free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        server = f"create_server('127.0.0.1', {port}, True, '{BUCKET}')"
+        run = f"from gcp_storage_emulator.server import create_server; {server}.run()"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", run], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                urllib.request.urlopen(f"{self.url}/storage/v1/b/{BUCKET}", timeout=5).close()
+                return
+            except OSError:
+                assert time.monotonic() < deadline and self._process.poll() is None, "the store does not come up"
+                time.sleep(0.1)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
 
 class Door:
@@ -111,6 +134,12 @@ class Door:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _ask(url: str, method: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""A directory and an object store are one API; credentials that end are renewed; a job saves
+"""A directory and object stores are one API; credentials that end are renewed; a job saves
 to s3:// and resumes from there."""
 
 import datetime
@@ -15,7 +15,7 @@ from controlplane.protocol.launch import Resume
 from controlplane.protocol.rank import CheckpointReport, StepReport
 from controlplane.protocol.spec import Checkpoint, Training
 from tests.integration.trainer.cluster import Cluster, tiny_config
-from tests.integration.trainer.object_store import BUCKET, NEW, OLD, Door, ObjectStore
+from tests.integration.trainer.object_store import BUCKET, NEW, OLD, Door, GoogleStore, ObjectStore
 from trainer.checkpoint import manifest
 from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.resume import fetch
@@ -48,9 +48,25 @@ def credentials(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch, tmp_
     return path
 
 
-@pytest.fixture(params=["directory", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, credentials: Path) -> Storage:
-    return storage_at(tmp_path / "root" if request.param == "directory" else f"s3://{BUCKET}/{tmp_path.name}")
+@pytest.fixture(scope="module")
+def google_store() -> Iterator[GoogleStore]:
+    pytest.importorskip("gcsfs", reason="gs:// wants gcsfs: pip install -r requirements/test.txt")
+    store = GoogleStore()
+    yield store
+    store.close()
+
+
+@pytest.fixture(params=["directory", "s3", "gs"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Storage:
+    if request.param == "directory":
+        return storage_at(tmp_path / "root")
+    if request.param == "s3":
+        request.getfixturevalue("credentials")
+        return storage_at(f"s3://{BUCKET}/{tmp_path.name}")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("google_store").url)
+    # Else gcsfs asks Google itself what kind of bucket it is.
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    return storage_at(f"gs://{BUCKET}/{tmp_path.name}")
 
 
 def give(path: Path, key: str) -> None:
@@ -75,7 +91,7 @@ def commit(root: Storage, step: int, epoch: int = 1) -> Storage:
     return checkpoint
 
 
-def test_both_kinds_of_storage_behave_alike(place: Storage, tmp_path: Path) -> None:
+def test_all_kinds_of_storage_behave_alike(place: Storage, tmp_path: Path) -> None:
     assert (place.files(), place.folders()) == ({}, [])
     with pytest.raises(FileNotFoundError):
         place.read("absent", 10)
