@@ -23,6 +23,12 @@ from megatron.core.utils import get_batch_on_this_cp_rank
 from trainer.batches import Batch
 
 CUT = ("tokens", "labels", "position_ids", "loss_mask")
+"""Fields of a batch that are cut along the sequence."""
+
+
+def held_pieces(rank: int, size: int) -> tuple[int, int]:
+    """Which of a sequence's 2 x `size` pieces context rank `rank` of `size` holds, in its order."""
+    return rank, 2 * size - 1 - rank
 
 
 def local_part(batch: Batch) -> Batch:
@@ -48,9 +54,9 @@ class ContextAttention(DotProductAttention):
         key, value = whole_sequence(key, value, self._context)
         if attention_mask is not None:
             return super().forward(query, key, value, attention_mask, **named)
-        size, rank = self._context.size(), self._context.rank()
         answers = []
-        for piece, queries in zip((rank, 2 * size - 1 - rank), query.chunk(2), strict=True):
+        mine = held_pieces(self._context.rank(), self._context.size())
+        for piece, queries in zip(mine, query.chunk(2), strict=True):
             length = queries.size(0)
             start, end = piece * length, (piece + 1) * length
             # Later keys are left out instead of masked: that is what makes the ranks equal.

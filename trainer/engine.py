@@ -29,7 +29,7 @@ from megatron.core.distributed import finalize_model_grads
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from controlplane.protocol.launch import TrainerConfig
-from trainer.batches import Batch, counted_tokens, filler_count, inner_share, make_batch
+from trainer.batches import Batch, check_counts, counted_tokens, filler_count, inner_share, make_batch
 from trainer.context import local_part
 from trainer.control.faults import Faults
 from trainer.control.rerun import Rerun
@@ -163,8 +163,7 @@ class Engine:
         return torch.cat([zeros, self._tail_head((), loss_sum=0.0), self._flags(ready, leaving)])
 
     def _replica_head(self, micro_batches: Sequence[int]) -> torch.Tensor:
-        """The head of the whole replica's tail: its `micro_batches`, and its loss sum. Each context
-        rank sees a part of every sequence, so what they have computed is counted for each alone."""
+        """The head of the whole replica's tail: its `micro_batches`, and its loss sum."""
         layout = self.config.parallelism
         parts = torch.zeros(layout.cp, self.micro_batch_count + 1, device=self.device)
         parts[parallel_state.get_context_parallel_rank()] = self._tail_head(
@@ -172,12 +171,8 @@ class Engine:
         )
         if layout.replica_dp * layout.cp > 1:
             dist.all_reduce(parts, group=self._data_group)
-        head = self._tail_head(micro_batches, loss_sum=float(parts[:, -1].sum()))
-        for counts in parts[:, :-1]:
-            if not torch.equal(counts, head[:-1]):
-                held = [number for number, count in enumerate(counts.tolist()) for _ in range(round(count))]
-                raise MembershipViolated(f"the ranks of the replica computed {held}, not {list(micro_batches)}")
-        return head
+        check_counts(parts[:, :-1], micro_batches)
+        return self._tail_head(micro_batches, loss_sum=float(parts[:, -1].sum()))
 
     def _tail_head(self, micro_batches: Sequence[int], *, loss_sum: float) -> torch.Tensor:
         counts = [0.0] * self.micro_batch_count
