@@ -21,7 +21,8 @@ from trainer.masking import mask_sample, predicted_count
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One micro-batch: b samples of s tokens, [b, s] each.
+    """One micro-batch: b samples of s tokens, [b, s] each. Of a context-parallel rank (see
+    `trainer.context.local_part`) all but `attention_mask` hold its s / cp tokens.
 
     `loss_mask` is 1 where the loss counts. `attention_mask` (1 where a token is, 0 where
     padding is) makes the model look both ways; None: causal. A `filler` weighs nothing.

@@ -32,7 +32,7 @@ def held_pieces(rank: int, size: int) -> tuple[int, int]:
 
 
 def local_part(batch: Batch) -> Batch:
-    """This rank's pieces of each sequence, [b, s / cp]; the attention mask stays whole."""
+    """This rank's pieces of each sequence of `batch`; the attention mask stays whole."""
     parts = get_batch_on_this_cp_rank({name: getattr(batch, name) for name in CUT})
     return dataclasses.replace(batch, **parts)
 

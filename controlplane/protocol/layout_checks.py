@@ -37,7 +37,8 @@ def check_virtual_stages(layout: Parallelism, model: Model, training: Training) 
 
 
 def check_experts(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
-    """Experts belong to a mixture of experts, and are spread evenly over data-parallel ranks."""
+    """Experts belong to a mixture of experts, and are spread evenly over context and
+    data-parallel ranks."""
     if model.family != "moe":
         default = Model()
         for name, value, usual in (
@@ -68,7 +69,7 @@ def check_experts(layout: Parallelism, model: Model, training: Training) -> Iter
         yield Fault(
             _EP,
             f"ep = {layout.ep} does not divide replica_dp x cp = {inner}: experts are spread over a replica's"
-            " data-parallel ranks",
+            " context and data-parallel ranks",
             f"set replica_dp to a multiple of {layout.ep}, or ep to a divisor of {inner}",
         )
 

@@ -63,15 +63,19 @@ def test_context_ranks_hold_each_piece_of_a_sequence_once_and_see_equally_many_k
 
 
 @pytest.mark.parametrize(
-    "layout", [Parallelism(tp=2, cp=3, replica_dp=4, pp=2), Parallelism(tp=2, replica_dp=4, ep=2, pp=3)]
+    "layout",
+    [
+        Parallelism(tp=2, cp=3, replica_dp=4, pp=2),
+        Parallelism(tp=2, replica_dp=4, ep=2, pp=3),
+        Parallelism(tp=2, cp=2, replica_dp=2, ep=4, pp=3),
+    ],
 )
 def test_coordinates_are_megatrons(layout: Parallelism) -> None:
     order, world = "tp-cp-ep-dp-pp", ranks_per_replica(layout)
     dense = RankGenerator(tp=layout.tp, ep=1, dp=layout.replica_dp, pp=layout.pp, cp=layout.cp, order=order)
     spread = world // (layout.tp * layout.ep * layout.pp)
     mixture = RankGenerator(tp=layout.tp, ep=layout.ep, dp=spread, pp=layout.pp, cp=1, order=order)
-    groups = {"tp": dense, "cp": dense, "pp": dense, "dp": dense}
-    for token, generator in [*groups.items(), *([("ep", mixture)] if layout.cp == 1 else [])]:
+    for token, generator in {"tp": dense, "cp": dense, "pp": dense, "dp": dense, "ep": mixture}.items():
         field = "replica_dp" if token == "dp" else token
         for group in generator.get_ranks(token):
             assert [getattr(rank_coordinates(layout, rank), field) for rank in group] == list(range(len(group)))
