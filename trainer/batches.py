@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 
 from controlplane.protocol.launch import TrainerConfig
 from controlplane.protocol.spec import Parallelism
+from trainer.errors import MembershipViolated
 from trainer.masking import mask_sample, predicted_count
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One micro-batch: b samples of s tokens, [b, s] each.
+    """One micro-batch: b samples of s tokens, [b, s] each. Of a context-parallel rank (see
+    `trainer.context.local_part`) all but `attention_mask` hold its s / cp tokens.
 
     `loss_mask` is 1 where the loss counts. `attention_mask` (1 where a token is, 0 where
     padding is) makes the model look both ways; None: causal. A `filler` weighs nothing.
@@ -37,6 +39,18 @@ class Batch:
 def inner_share(micro_batches: Sequence[int], index: int, size: int) -> tuple[int, ...]:
     """The part of a replica's `micro_batches` of its data-parallel rank `index` of `size`."""
     return tuple(sorted(micro_batches)[index::size])
+
+
+def check_counts(counts: torch.Tensor, micro_batches: Sequence[int]) -> None:
+    """`counts`: [cp, n], how often each of n micro-batches was computed, for each part of the
+    sequences alone. Raises MembershipViolated unless each part has the replica's `micro_batches`
+    once, and no other."""
+    wanted = torch.bincount(torch.tensor(micro_batches, dtype=torch.long), minlength=counts.size(1)).to(counts)
+    for part, found in enumerate(counts):
+        if not torch.equal(found, wanted):
+            held = [number for number, count in enumerate(found.tolist()) for _ in range(round(count))]
+            of = f" of part {part} of the sequences" if len(counts) > 1 else ""
+            raise MembershipViolated(f"the ranks of the replica computed {held}{of}, not {list(micro_batches)}")
 
 
 def filler_count(micro_batches: Sequence[int], mine: int, layout: Parallelism) -> int:

@@ -68,6 +68,8 @@ class _CpuDeviceMode(TorchFunctionMode):
         kwargs = kwargs or {}
         if "device" in kwargs:
             kwargs = dict(kwargs, device=_to_cpu(kwargs["device"]))
+        if kwargs.get("pin_memory"):
+            kwargs = dict(kwargs, pin_memory=False)
         if func is torch.Tensor.cuda:
             return args[0]
         if func is torch.Tensor.type and len(args) == 1 and not kwargs:

@@ -8,7 +8,8 @@ keep the raw sums, and `stage` finishes a copy: save the raw sums, finalize in p
 clone the result for the exchange, put the raw sums back.
 
 Inside a replica each data-parallel rank keeps the sums of its own part of the replica's
-micro-batches; finalizing adds them up, so that each of them stages the replica's vector.
+micro-batches, and each context-parallel rank those of its part of every sequence; finalizing
+adds them up, so that each of them stages the replica's vector.
 
 The staged vector is [gradients | count of each micro-batch | loss sum | ready per member |
 leaving per member]. The counts travel with the gradients they count, so the reduced vector
@@ -28,7 +29,8 @@ from megatron.core.distributed import finalize_model_grads
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from controlplane.protocol.launch import TrainerConfig
-from trainer.batches import Batch, counted_tokens, filler_count, inner_share, make_batch
+from trainer.batches import Batch, check_counts, counted_tokens, filler_count, inner_share, make_batch
+from trainer.context import local_part
 from trainer.control.faults import Faults
 from trainer.control.rerun import Rerun
 from trainer.control.timings import Timings
@@ -111,7 +113,7 @@ class Engine:
             return
         self.faults.at_compute()
         layout = self.config.parallelism
-        mine = inner_share(micro_batches, dist.get_rank(self._data_group), layout.replica_dp)
+        mine = inner_share(micro_batches, parallel_state.get_data_parallel_rank(), layout.replica_dp)
         fillers = (min(micro_batches),) * filler_count(micro_batches, len(mine), layout)
         if not mine and not fillers:
             return
@@ -153,18 +155,24 @@ class Engine:
         finished = [buffer.grad_data.clone() for buffer in self._buffers()]
         for buffer, kept in zip(self._buffers(), raw, strict=True):
             buffer.grad_data.copy_(kept)
-        head = self._tail_head(self._computed, loss_sum=float(self._loss_sum))
-        if self.config.parallelism.replica_dp > 1:
-            dist.all_reduce(head, group=self._data_group)
-        if not torch.equal(head[:-1], self._tail_head(micro_batches, loss_sum=0.0)[:-1]):
-            held = [number for number, count in enumerate(head[:-1].tolist()) for _ in range(round(count))]
-            raise MembershipViolated(f"the ranks of the replica computed {held}, not {list(micro_batches)}")
-        return torch.cat([*finished, head, self._flags(ready, leaving)])
+        return torch.cat([*finished, self._replica_head(micro_batches), self._flags(ready, leaving)])
 
     def stage_zeros(self, *, ready: Sequence[bool], leaving: Sequence[bool]) -> torch.Tensor:
         """A joiner's vector: no gradient, weight 0."""
         zeros = torch.zeros(self.gradient_elements, device=self.device)
         return torch.cat([zeros, self._tail_head((), loss_sum=0.0), self._flags(ready, leaving)])
+
+    def _replica_head(self, micro_batches: Sequence[int]) -> torch.Tensor:
+        """The head of the whole replica's tail: its `micro_batches`, and its loss sum."""
+        layout = self.config.parallelism
+        parts = torch.zeros(layout.cp, self.micro_batch_count + 1, device=self.device)
+        parts[parallel_state.get_context_parallel_rank()] = self._tail_head(
+            self._computed, loss_sum=float(self._loss_sum)
+        )
+        if layout.replica_dp * layout.cp > 1:
+            dist.all_reduce(parts, group=self._data_group)
+        check_counts(parts[:, :-1], micro_batches)
+        return self._tail_head(micro_batches, loss_sum=float(parts[:, -1].sum()))
 
     def _tail_head(self, micro_batches: Sequence[int], *, loss_sum: float) -> torch.Tensor:
         counts = [0.0] * self.micro_batch_count
@@ -249,4 +257,5 @@ class Engine:
                 step, micro_batch, global_batch=training.global_batch, size=training.micro_batch
             )
             samples = [self.corpus.sample(number) for number in numbers]
-            yield make_batch(self.config, samples, numbers, self.device, filler=place >= len(micro_batches))
+            batch = make_batch(self.config, samples, numbers, self.device, filler=place >= len(micro_batches))
+            yield local_part(batch) if self.config.parallelism.cp > 1 else batch

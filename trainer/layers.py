@@ -7,10 +7,12 @@ marks them.
 """
 
 import contextlib
+import copy
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+from megatron.core.models.bert.bert_layer_specs import bert_layer_local_spec
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.moe import moe_utils
@@ -19,6 +21,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.utils import get_model_config
 
 from controlplane.protocol.launch import TrainerConfig
+from trainer.context import ContextAttention
 
 AUX_LOSS_COEFF = 0.01
 """Weight of the experts' balance in the loss, as in Megatron's own Mixtral script."""
@@ -41,6 +44,7 @@ def transformer_config(config: TrainerConfig) -> TransformerConfig:
         tensor_model_parallel_size=layout.tp,
         pipeline_model_parallel_size=layout.pp,
         virtual_pipeline_model_parallel_size=layout.vp if layout.vp > 1 else None,
+        context_parallel_size=layout.cp,
         expert_model_parallel_size=layout.ep,
         sequence_parallel=layout.sequence_parallel,
         # With Megatron's defaults the interleaved schedule gives wrong gradients on gloo.
@@ -71,8 +75,8 @@ def _mixture(config: TrainerConfig) -> dict[str, Any]:
         "moe_router_topk": model.experts_per_token,
         "moe_ffn_hidden_size": model.ffn_hidden or 4 * model.hidden,
         "moe_router_load_balancing_type": "aux_loss",
-        # Megatron weighs the balance by a rank's own tokens, which sequence parallelism divides.
-        "moe_aux_loss_coeff": AUX_LOSS_COEFF * (layout.tp if layout.sequence_parallel else 1),
+        # Megatron weighs the balance by a rank's own tokens, which these two divide.
+        "moe_aux_loss_coeff": AUX_LOSS_COEFF * layout.cp * (layout.tp if layout.sequence_parallel else 1),
         # Its alltoall dispatcher needs CUDA streams.
         "moe_token_dispatcher_type": "allgather",
         "expert_tensor_parallel_size": layout.tp,
@@ -82,12 +86,22 @@ def _mixture(config: TrainerConfig) -> dict[str, Any]:
 def decoder_block(transformer: TransformerConfig, vp_stage: int | None) -> ModuleSpec | TransformerBlockSubmodules:
     """The layers of one chunk of a GPT or of a mixture of experts."""
     layer = get_gpt_layer_local_spec(num_experts=transformer.num_moe_experts, normalization=transformer.normalization)
+    if transformer.context_parallel_size > 1:
+        layer.submodules.self_attention.submodules.core_attention = ContextAttention
     if not transformer.sequence_parallel:
         return layer
     layer.submodules.input_layernorm = SequenceParallelNorm
     layer.submodules.pre_mlp_layernorm = SequenceParallelNorm
     count = get_num_layers_to_build(transformer, vp_stage=vp_stage)
     return TransformerBlockSubmodules(layer_specs=[layer] * count, layer_norm=SequenceParallelNorm)
+
+
+def encoder_block(transformer: TransformerConfig) -> ModuleSpec:
+    """One layer of BERT."""
+    layer = copy.deepcopy(bert_layer_local_spec)
+    if transformer.context_parallel_size > 1:
+        layer.submodules.self_attention.submodules.core_attention = ContextAttention
+    return layer
 
 
 class SequenceParallelNorm:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-from megatron.core.models.bert import bert_layer_specs
 from megatron.core.models.bert.bert_model import BertModel
 from megatron.core.models.gpt import GPTModel
 from megatron.core.transformer import TransformerConfig
@@ -20,6 +19,7 @@ from megatron.core.transformer import TransformerConfig
 from controlplane.protocol.launch import TrainerConfig
 from trainer import layers
 from trainer.batches import Batch
+from trainer.context import ContextBert
 
 Chunk = DistributedDataParallel
 
@@ -53,10 +53,11 @@ def _build_module(config: TrainerConfig, transformer: TransformerConfig, vp_stag
         "vp_stage": vp_stage,
     }
     if model.family == "bert":
-        return BertModel(
+        bert = ContextBert if config.parallelism.cp > 1 else BertModel
+        return bert(
             transformer,
             num_tokentypes=0,
-            transformer_layer_spec=bert_layer_specs.bert_layer_local_spec,
+            transformer_layer_spec=layers.encoder_block(transformer),
             add_binary_head=False,
             **common,
         )

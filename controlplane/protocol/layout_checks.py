@@ -37,7 +37,8 @@ def check_virtual_stages(layout: Parallelism, model: Model, training: Training) 
 
 
 def check_experts(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
-    """Experts belong to a mixture of experts, and are spread evenly over data-parallel ranks."""
+    """Experts belong to a mixture of experts, and are spread evenly over context and
+    data-parallel ranks."""
     if model.family != "moe":
         default = Model()
         for name, value, usual in (
@@ -68,19 +69,19 @@ def check_experts(layout: Parallelism, model: Model, training: Training) -> Iter
         yield Fault(
             _EP,
             f"ep = {layout.ep} does not divide replica_dp x cp = {inner}: experts are spread over a replica's"
-            " data-parallel ranks",
+            " context and data-parallel ranks",
             f"set replica_dp to a multiple of {layout.ep}, or ep to a divisor of {inner}",
         )
 
 
 def check_context_parallel(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
-    """Megatron-core's local attention knows no other rank's tokens."""
-    if layout.cp > 1:
+    """Each rank holds two pieces of a sequence, one from either end, all of them equal."""
+    pieces = 2 * layout.cp
+    if layout.cp > 1 and model.sequence_length % pieces:
         yield Fault(
             _CP,
-            f"cp = {layout.cp} needs Transformer Engine's attention, and the built-in trainer runs Megatron-core's"
-            " local layers",
-            "set cp to 1, or bring your own entrypoint",
+            f"sequence_length = {model.sequence_length} cannot be cut into 2 x cp = {pieces} equal pieces",
+            f"make sequence_length a multiple of {pieces}, or change cp",
         )
 
 
@@ -107,11 +108,12 @@ def check_sequence_parallel(layout: Parallelism, model: Model, training: Trainin
         return
     if layout.tp == 1:
         yield Fault(_SEQUENCE, "tp = 1 leaves nothing to split along the sequence", "leave it out (false), or raise tp")
-    if model.sequence_length % layout.tp:
+    if model.sequence_length % (layout.tp * layout.cp):
+        by = "tp x cp" if layout.cp > 1 else "tp"
         yield Fault(
             _SEQUENCE,
-            f"sequence_length = {model.sequence_length} is not divisible by tp = {layout.tp}",
-            f"make sequence_length a multiple of {layout.tp}",
+            f"sequence_length = {model.sequence_length} is not divisible by {by} = {layout.tp * layout.cp}",
+            f"make sequence_length a multiple of {layout.tp * layout.cp}",
         )
     if model.family == "bert":
         yield Fault(
@@ -188,9 +190,9 @@ SHAPE_RULES: Rules = (
     (check_inner_batch, (_INNER, "/spec/training/global_batch", "/spec/training/micro_batch")),
 )
 BUILT_IN_RULES: Rules = (
-    (check_context_parallel, (_CP,)),
+    (check_context_parallel, (_CP, _LENGTH)),
     (check_distributed_optimizer, (_DISTRIBUTED,)),
-    (check_sequence_parallel, (_SEQUENCE, _TP, _FAMILY, _LENGTH)),
+    (check_sequence_parallel, (_SEQUENCE, _TP, _CP, _FAMILY, _LENGTH)),
 )
 
 

@@ -47,7 +47,7 @@ SEEDED: list[tuple[str, object, str]] = [
     ("/spec/resources/spares/gpus", -1, "/spec/resources/spares/gpus"),
     ("/spec/parallelism/dp", 3, "/spec/parallelism/dp"),
     ("/spec/parallelism/dp", "many", "/spec/parallelism/dp"),
-    ("/spec/parallelism/cp", 2, "/spec/parallelism/cp"),
+    ("/spec/parallelism/cp", 3, "/spec/parallelism/cp"),
     ("/spec/parallelism/ep", 4, "/spec/parallelism/ep"),
     ("/spec/model/layers", 5, "/spec/model/layers"),
     ("/spec/model/hidden", 66, "/spec/model/hidden"),

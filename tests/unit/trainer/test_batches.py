@@ -4,12 +4,15 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from megatron.core.parallel_state import RankGenerator
 
 from controlplane.protocol.spec import Parallelism, rank_coordinates, ranks_per_replica
-from trainer.batches import filler_count, inner_share
+from trainer.batches import check_counts, filler_count, inner_share
+from trainer.context import held_pieces
+from trainer.errors import MembershipViolated
 from trainer.masking import mask_sample, predicted_count
 
 shares = st.sets(st.integers(0, 63), max_size=24).map(sorted)
@@ -39,16 +42,40 @@ def test_fillers_give_each_schedule_what_it_needs(share: list[int], layout: Para
     assert all(count - size < layout.pp + 1 for count, size in zip(calls, sizes, strict=True))
 
 
+@given(shares, st.integers(1, 4), st.integers(0, 3), st.integers(0, 63), st.sampled_from([-1.0, 1.0]))
+def test_each_part_of_the_sequences_must_be_computed_once(
+    share: list[int], parts: int, other: int, number: int, more: float
+) -> None:
+    counts = torch.zeros(parts, 64)
+    counts[:, share] = 1.0
+    check_counts(counts, share)
+    counts[0, number] += more
+    counts[other % parts, number] -= more if other % parts else 0.0  # The sum over all parts may be right.
+    with pytest.raises(MembershipViolated, match="computed"):
+        check_counts(counts, share)
+
+
+@given(st.integers(1, 64))
+def test_context_ranks_hold_each_piece_of_a_sequence_once_and_see_equally_many_keys(size: int) -> None:
+    held = [held_pieces(rank, size) for rank in range(size)]
+    assert sorted(piece for pair in held for piece in pair) == list(range(2 * size))
+    assert len({sum(piece + 1 for piece in pair) for pair in held}) == 1
+
+
 @pytest.mark.parametrize(
-    "layout", [Parallelism(tp=2, cp=3, replica_dp=4, pp=2), Parallelism(tp=2, replica_dp=4, ep=2, pp=3)]
+    "layout",
+    [
+        Parallelism(tp=2, cp=3, replica_dp=4, pp=2),
+        Parallelism(tp=2, replica_dp=4, ep=2, pp=3),
+        Parallelism(tp=2, cp=2, replica_dp=2, ep=4, pp=3),
+    ],
 )
 def test_coordinates_are_megatrons(layout: Parallelism) -> None:
     order, world = "tp-cp-ep-dp-pp", ranks_per_replica(layout)
     dense = RankGenerator(tp=layout.tp, ep=1, dp=layout.replica_dp, pp=layout.pp, cp=layout.cp, order=order)
     spread = world // (layout.tp * layout.ep * layout.pp)
     mixture = RankGenerator(tp=layout.tp, ep=layout.ep, dp=spread, pp=layout.pp, cp=1, order=order)
-    groups = {"tp": dense, "cp": dense, "pp": dense, "dp": dense}
-    for token, generator in [*groups.items(), *([("ep", mixture)] if layout.cp == 1 else [])]:
+    for token, generator in {"tp": dense, "cp": dense, "pp": dense, "dp": dense, "ep": mixture}.items():
         field = "replica_dp" if token == "dp" else token
         for group in generator.get_ranks(token):
             assert [getattr(rank_coordinates(layout, rank), field) for rank in group] == list(range(len(group)))

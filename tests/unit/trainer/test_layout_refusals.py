@@ -14,12 +14,19 @@ from trainer.errors import ConfigInvalid
 MOE = {"family": "moe", "experts": 4, "experts_per_token": 2}
 # layout, model, pointer of the fault, a word of its reason
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
-    ({"cp": 2}, {}, "/spec/parallelism/cp", "Transformer Engine's attention"),
+    ({"cp": 2}, {"sequence_length": 62}, "/spec/parallelism/cp", "2 x cp = 4"),
+    ({"cp": 3}, {"family": "bert"}, "/spec/parallelism/cp", "sequence_length = 64"),
     ({"distributed_optimizer": True}, {}, "/spec/parallelism/distributed_optimizer", "cannot load"),
     ({"vp": 2}, {}, "/spec/parallelism/vp", "without a pipeline"),
     ({"pp": 2, "vp": 3}, {"layers": 4}, "/spec/parallelism/vp", "pp x vp = 6"),
     ({"sequence_parallel": True}, {}, "/spec/parallelism/sequence_parallel", "tp = 1"),
     ({"tp": 2, "sequence_parallel": True}, {"sequence_length": 63}, "/spec/parallelism/sequence_parallel", "63"),
+    (
+        {"tp": 8, "cp": 2, "sequence_parallel": True},
+        {"sequence_length": 40, "heads": 8},
+        "/spec/parallelism/sequence_parallel",
+        "tp x cp = 16",
+    ),
     ({"tp": 2, "sequence_parallel": True}, {"family": "bert"}, "/spec/parallelism/sequence_parallel", "BERT"),
     ({"tp": 2}, MOE, "/spec/parallelism/sequence_parallel", "mixture of experts"),
     ({"replica_dp": 2, "ep": 2}, {}, "/spec/parallelism/ep", "no experts"),
@@ -42,6 +49,10 @@ SOUND: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"tp": 2, "pp": 2, "replica_dp": 2}, {"family": "bert"}),
     ({"pp": 2, "vp": 2, "replica_dp": 4, "ep": 2}, MOE),
     ({"tp": 2, "replica_dp": 2, "ep": 2, "sequence_parallel": True}, MOE),
+    ({"cp": 4}, {}),
+    ({"pp": 2, "vp": 2, "cp": 2, "replica_dp": 2}, {"layers": 8}),
+    ({"tp": 2, "pp": 2, "cp": 2}, {"family": "bert"}),
+    ({"tp": 2, "cp": 2, "ep": 2, "sequence_parallel": True}, MOE),
 ]
 
 
@@ -91,18 +102,18 @@ def test_what_trains_is_refused_by_neither(layout: dict[str, Any], model: dict[s
 
 
 def test_another_program_may_use_what_the_built_in_trainer_cannot() -> None:
-    layout = {"cp": 2, "distributed_optimizer": True}
-    assert lint(document(layout, {}, entrypoint=["python", "train.py"])).faults == ()
-    assert len(lint(document(layout, {})).faults) == 2
+    layout, model = {"cp": 3, "distributed_optimizer": True}, {"sequence_length": 64}
+    assert lint(document(layout, model, entrypoint=["python", "train.py"])).faults == ()
+    assert len(lint(document(layout, model)).faults) == 2
 
 
 def test_a_fault_of_the_layout_is_told_once_whatever_else_is_wrong() -> None:
-    broken = document({"cp": 2, "vp": 2}, {"family": "bert", "experts": 3})
+    broken = document({"cp": 3, "vp": 2}, {"family": "bert", "experts": 3})
     pointers = [fault.pointer for fault in lint(broken).faults]
     assert sorted(pointers) == ["/spec/model/experts", "/spec/parallelism/cp", "/spec/parallelism/vp"]
 
 
 def test_the_trainer_names_every_fault_at_once() -> None:
-    wrong = msgspec.structs.replace(config({"cp": 2, "vp": 2}, {}), replicas=0)
+    wrong = msgspec.structs.replace(config({"cp": 3, "vp": 2}, {}), replicas=0)
     with pytest.raises(ConfigInvalid, match=r"replicas.*parallelism\.vp.*parallelism\.cp"):
         check(wrong, 2)
