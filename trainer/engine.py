@@ -8,7 +8,8 @@ keep the raw sums, and `stage` finishes a copy: save the raw sums, finalize in p
 clone the result for the exchange, put the raw sums back.
 
 Inside a replica each data-parallel rank keeps the sums of its own part of the replica's
-micro-batches; finalizing adds them up, so that each of them stages the replica's vector.
+micro-batches; finalizing adds them up, so that each of them stages the replica's vector,
+also where the distributed optimizer then steps a part of it on each and gathers the parameters.
 
 The staged vector is [gradients | count of each micro-batch | loss sum | ready per member |
 leaving per member]. The counts travel with the gradients they count, so the reduced vector
@@ -149,7 +150,8 @@ class Engine:
         ranks of the replica call it together. Raises MembershipViolated when they have not
         computed the replica's `micro_batches`, each once."""
         raw = [buffer.grad_data.clone() for buffer in self._buffers()]
-        finalize_model_grads(self.chunks, None)
+        # Never a reduce-scatter: what travels to the other replicas is the whole vector.
+        finalize_model_grads(self.chunks, None, force_all_reduce=True)
         finished = [buffer.grad_data.clone() for buffer in self._buffers()]
         for buffer, kept in zip(self._buffers(), raw, strict=True):
             buffer.grad_data.copy_(kept)
