@@ -21,35 +21,13 @@ import torch.distributed as dist
 from megatron.core.optimizer import MegatronOptimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
+from trainer.pieces import Piece, cut, owner_of
+
 MOMENTS = ("exp_avg", "exp_avg_sq")
 MASTER = "fp32_param"
 """The fp32 original of a parameter that is kept in bf16."""
 
 State = dict[str, torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Elements [first, stop) of a flattened parameter, kept by data-parallel rank `rank`."""
-
-    rank: int
-    first: int
-    stop: int
-
-
-def cut(first: int, stop: int, *, shard: int) -> tuple[Piece, ...]:
-    """The pieces of a parameter that takes elements [first, stop) of its bucket, of which
-    each rank in turn keeps `shard` elements."""
-    found = []
-    for rank in range(first // shard, -(-stop // shard)):
-        begin, end = max(first, rank * shard), min(stop, (rank + 1) * shard)
-        found.append(Piece(rank, begin - first, end - first))
-    return tuple(found)
-
-
-def owner_of(pieces: tuple[Piece, ...]) -> int:
-    """The rank that keeps most of a parameter, the first of equals."""
-    return max(pieces, key=lambda piece: (piece.stop - piece.first, -piece.rank)).rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from controlplane.protocol.spec import Checkpoint, LocalTier
 from trainer import device
 
 TOO_SMALL_BYTES = 16_384
+CLIPPED = 0.1
 
 
 def saver_of(config: TrainerConfig, said: list[Any], life: int, rank: int = 0, world: int = 1) -> Any:
@@ -82,6 +83,70 @@ def fully_parallel(config: TrainerConfig, facts: dict[str, Any]) -> None:
     in_turn(2, lambda rank: _load(config, 12, rank, 2, out))
     in_turn(1, lambda rank: _load(config, 13, rank, 1, out))
     facts["hashes"] = {path.name: path.read_text() for path in out.iterdir()}
+
+
+def shared_optimizer(config: TrainerConfig, facts: dict[str, Any]) -> None:
+    """bf16, clipped: two data-parallel ranks that share the optimizer's state out, and two that
+    do not, train the same; each loads what the other has saved, and so does one rank alone."""
+    layout = msgspec.structs.replace(config.parallelism, distributed_optimizer=True)
+    training = msgspec.structs.replace(config.training, dtype="bf16", clip_grad=CLIPPED)
+    alone = msgspec.structs.replace(config, training=training)
+    kinds = {"shared": msgspec.structs.replace(alone, parallelism=layout), "plain": alone}
+    root, found = Path(config.checkpoint_dir), Path(config.checkpoint_dir) / "found"
+    found.mkdir(parents=True)
+    for life, (kind, of) in enumerate(kinds.items(), 41):
+        mine = msgspec.structs.replace(of, checkpoint_dir=str(root / kind))
+        in_turn(2, lambda rank, c=mine, n=life, k=kind: _train_shared(c, n, rank, found / f"trained-{k}-{rank}"))  # type: ignore[misc]
+    for life, (source, kind) in enumerate((("shared", "shared"), ("shared", "plain"), ("plain", "shared"))):
+        saved = root / source / "step_00000003-e1"
+        out = found / f"loaded-{source}-{kind}"
+        in_turn(2, lambda rank, k=kind, n=life, s=saved, o=out: _load_shared(kinds[k], 51 + n, s, rank, 2, o))  # type: ignore[misc]
+    in_turn(1, lambda rank: _load_shared(alone, 61, root / "shared/step_00000003-e1", rank, 1, found / "loaded-shared-alone"))
+    facts["optimizers"] = {path.name: json.loads(path.read_text()) for path in found.iterdir()}
+
+
+def _train_shared(config: TrainerConfig, life: int, rank: int, out: Path) -> None:
+    said: list[Any] = []
+    engine, saver, _ = saver_of(config, said, life, rank, 2)
+    everything, norms = range(engine.micro_batch_count), []
+    for step in (1, 2, 3):  # The third save reuses the plan of the first two.
+        engine.clear()
+        engine.compute(step, everything)
+        norms.append(engine.apply(engine.stage(everything, ready=[False], leaving=[False])).grad_norm)
+        save(saver, step)
+    assert rank or [message.state for message in said] == ["writing", "complete"] * 3, said
+    out.write_text(json.dumps({**_held(engine), "norms": norms}))
+
+
+def _load_shared(config: TrainerConfig, life: int, saved: Path, rank: int, world: int, out: Path) -> None:
+    from trainer.checkpoint.state import load
+
+    engine, _, _ = crash_real.rank_of(config, life, rank=rank, world=world)
+    load(engine, saved)
+    out.with_name(f"{out.name}-{rank}").write_text(json.dumps(_held(engine)))
+
+
+def _held(engine: Any) -> dict[str, Any]:
+    """`elements` of the optimizer's first moments; `state`: digests of the whole state of each
+    parameter that this rank has whole, and the step counts; the parameters' hash."""
+    import hashlib
+
+    from trainer.optimizer import adam_state, torch_optimizers
+
+    parameters = [parameter for chunk in engine.chunks for parameter in chunk.parameters()]
+    states = [state for inner in torch_optimizers(engine.optimizer) for state in inner.state.values()]
+    whole = enumerate(adam_state(engine.optimizer, parameters))
+    return {
+        "elements": sum(state["exp_avg"].numel() for state in states),
+        "steps": sorted({float(state["step"]) for state in states}),
+        "tensors": sum(tensor.numel() for tensor in engine.state()),
+        "hash": engine.parameter_hash(),
+        "state": {
+            f"{number}.{name}": hashlib.sha256(tensor.detach().numpy().tobytes()).hexdigest()[:16]
+            for number, named in whole
+            for name, tensor in named.items()
+        },
+    }
 
 
 def writer_held_up(config: TrainerConfig, facts: dict[str, Any]) -> None:
@@ -201,6 +266,7 @@ def main() -> None:
         config = crash_real.config_of(folder / "parallel", address)
         fully_parallel(config, facts)
         facts |= told(folder, restore_test, config)
+        shared_optimizer(crash_real.config_of(folder / "shared", address, hidden=32), facts)
         facts["kills"] = crash_real.run(folder / "kills", 2, seed=5)
     store.kill()
     store.wait()
