@@ -29,7 +29,6 @@ SLOW = Training(steps=24, global_batch=7, step_delay_s=0.05)
 MOE = Model(family="moe", layers=2, hidden=32, heads=2, ffn_hidden=64, experts=4, sequence_length=32)
 EVICTED = {
     "vp2": {"parallelism": Parallelism(pp=2, vp=2)},
-    "replica_dp2": {"parallelism": Parallelism(replica_dp=2)},
     "replica_dp2 do": {"parallelism": Parallelism(replica_dp=2, distributed_optimizer=True)},
     "moe ep2": {"parallelism": Parallelism(replica_dp=2, ep=2), "model": MOE},
 }

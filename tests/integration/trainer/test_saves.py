@@ -59,11 +59,13 @@ def test_data_parallel_ranks_that_share_the_optimizer_out_keep_half_of_it_each(f
     assert max(rank["elements"] for rank in shared) < 0.52 * parameters
 
 
-def test_they_train_as_those_that_do_not_and_hold_the_same_parameters_after_each_step(facts: dict[str, Any]) -> None:
-    shared, other, plain, _ = _trained(facts)
-    assert shared["norms"] == other["norms"] == pytest.approx(plain["norms"], rel=1e-4)
-    assert min(shared["norms"]) > 2 * save_probe.CLIPPED
-    assert shared["hash"] == other["hash"]
+def test_they_train_as_those_that_do_not_and_all_hold_the_parameters_of_each_step(facts: dict[str, Any]) -> None:
+    first, second, plain, other = (
+        facts["optimizers"][f"trained-{kind}-{rank}"] for kind in ("shared", "plain") for rank in (0, 1)
+    )
+    assert first["norms"] == second["norms"] == pytest.approx(plain["norms"], rel=1e-4)
+    assert min(first["norms"]) > 2 * save_probe.CLIPPED
+    assert (first["hash"], plain["hash"]) == (second["hash"], other["hash"])
 
 
 @pytest.mark.parametrize("reader", ["shared-shared", "shared-plain", "plain-shared", "shared-alone"])
@@ -79,10 +81,6 @@ def test_the_whole_state_is_loaded_bit_for_bit_whoever_shares_it_out(facts: dict
 
 def _whole_state(ranks: list[dict[str, Any]]) -> dict[str, str]:
     return {key: digest for rank in ranks for key, digest in rank["state"].items()}
-
-
-def _trained(facts: dict[str, Any]) -> list[dict[str, Any]]:
-    return [facts["optimizers"][f"trained-{kind}-{rank}"] for kind in ("shared", "plain") for rank in (0, 1)]
 
 
 def test_a_restore_test_loads_any_layout_into_one_rank(facts: dict[str, Any]) -> None:
