@@ -21,6 +21,7 @@ BENCHMARKS = {
         "a replica comes back: survivors' extra stall, rate of its transfer; torchft beside us",
     ),
     "g9": ("benchmarks.g9_saves", "blocking time of a save, emergency save to durable; Megatron's savers beside us"),
+    "rejoin": ("benchmarks.rejoin", "a replica's restart, phase by phase"),
     "crashpoints": ("benchmarks.crashpoints", "kills during saves: the newest complete checkpoint loads"),
     "g11": ("benchmarks.agent_cost", "what the agent costs its node"),
     "clone": ("benchmarks.clone_to_page", "from git clone to a running job on the page"),

@@ -11,12 +11,17 @@ only when not even that fits, the layout with the most devices in use, then the 
 then the highest PP. What hangs on these follows: virtual stages are given up where they do
 not divide the layers, experts are spread over as many ranks as still divide them,
 sequence parallelism goes with TP, and the distributed optimizer with the last data-parallel
-rank to share with. Context parallelism is kept as it is.
+rank to share with. Context parallelism is kept as it is. A layout whose estimate
+(`policy.memory`) is above the smallest device's memory is left out, where that is known;
+what the user asked for is not.
 """
+
+import math
 
 import msgspec
 
 from controlplane.policy.errors import NoLayout
+from controlplane.policy.memory import device_bytes
 from controlplane.protocol.layout_checks import layout_faults
 from controlplane.protocol.spec import (
     Parallelism,
@@ -37,8 +42,11 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     reason: str
 
 
-def plan_layout(spec: TrainSpec, devices: int, *, allow_relayout: bool = True) -> Layout:
-    """The layout for `devices` healthy devices. Raises NoLayout with what was missing."""
+def plan_layout(
+    spec: TrainSpec, devices: int, *, allow_relayout: bool = True, memory_bytes: int | None = None
+) -> Layout:
+    """The layout for `devices` healthy devices of `memory_bytes` each (None: not known).
+    Raises NoLayout with what was missing."""
     asked = spec.parallelism
     wanted, per_replica = replica_count(spec), ranks_per_replica(asked)
     replicas = _replicas(spec, asked, devices)
@@ -55,7 +63,14 @@ def plan_layout(spec: TrainSpec, devices: int, *, allow_relayout: bool = True) -
             f"no TP x PP fits {devices} devices and {spec.resources.min_replicas} replicas"
             f" ({spec.model.heads} heads, {spec.model.layers} layers)"
         )
-    best, replicas = max(found, key=lambda candidate: _merit(asked, *candidate))
+    fitting = [(layout, count) for layout, count in found if _needs(spec, layout) <= (memory_bytes or math.inf)]
+    if not fitting:
+        least = min(_needs(spec, layout) for layout, _ in found)
+        raise NoLayout(
+            f"no TP x PP for {devices} devices fits their memory: the smallest has {(memory_bytes or 0) / 1e9:.1f} GB,"
+            f" an estimated {least / 1e9:.1f} GB are needed on each"
+        )
+    best, replicas = max(fitting, key=lambda candidate: _merit(asked, *candidate))
     reason = f"re-planned from {_name(asked)} to {_name(best)}, {replicas} replicas, for {devices} devices"
     return _layout(best, replicas, devices, reason)
 
@@ -63,6 +78,10 @@ def plan_layout(spec: TrainSpec, devices: int, *, allow_relayout: bool = True) -
 def _merit(asked: Parallelism, layout: Parallelism, replicas: int) -> tuple[bool, int, int, int, int]:
     kept = (layout.tp, layout.pp) == (asked.tp, asked.pp)
     return kept, ranks_per_replica(layout) * replicas, layout.tp, layout.pp, layout.replica_dp
+
+
+def _needs(spec: TrainSpec, layout: Parallelism) -> int:
+    return device_bytes(spec.model, layout, spec.training)
 
 
 def _candidates(spec: TrainSpec, devices: int) -> list[tuple[Parallelism, int]]:

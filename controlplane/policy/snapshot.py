@@ -83,7 +83,7 @@ class DeviceFact(_Fact):
     """`free`: not held and not reserved. `held`: a process that is not proved gone is on
     it (an older incarnation whose end nobody has confirmed holds its device too); it
     tells a reserved device that can be used from one that cannot. `risk` 0..1; None: no
-    samples yet."""
+    samples yet. `memory_bytes` in all; None: its driver does not say."""
 
     index: int
     uuid: str
@@ -91,6 +91,7 @@ class DeviceFact(_Fact):
     healthy: bool = True
     held: bool = False
     risk: float | None = None
+    memory_bytes: int | None = None
 
 
 class NodeFact(_Fact):

@@ -227,6 +227,7 @@ def node_facts(job: Job) -> tuple[facts.NodeFact, ...]:
                 held=device.id in held,
                 healthy=device.healthy and device.present,
                 risk=device.risk,
+                memory_bytes=device.memory_bytes,
             )
             for device in sorted(node.devices.all(), key=lambda device: device.index)
         )

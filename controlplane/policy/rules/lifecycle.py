@@ -131,9 +131,23 @@ def _arrange(snapshot: JobSnapshot, pool: Pool) -> tuple[Layout, tuple[tuple[Pla
         asked = replica_count(spec) * ranks_per_replica(spec.parallelism)
         placements = place_gang(pool, replica_count(spec), ranks_per_replica(spec.parallelism))
         return plan_layout(spec, max(asked, pool.size)), placements, spare_nodes(spec, pool, placements)
-    layout = plan_layout(spec, pool.size, allow_relayout=spec.resiliency.allow_relayout)
+    layout = layout_for(snapshot, pool)
     placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism))
     return layout, placements, best_effort_spares(spec, pool, placements)
+
+
+def layout_for(snapshot: JobSnapshot, pool: Pool) -> Layout:
+    """The layout of the next attempt on `pool`. Raises NoLayout."""
+    spec, inside = snapshot.job.spec, dict(pool.nodes)
+    sizes = [
+        device.memory_bytes
+        for node in snapshot.nodes
+        for device in node.devices
+        if device.index in inside.get(node.id, ()) and device.memory_bytes is not None
+    ]
+    return plan_layout(
+        spec, pool.size, allow_relayout=spec.resiliency.allow_relayout, memory_bytes=min(sizes, default=None)
+    )
 
 
 def best_effort_spares(spec: TrainSpec, pool: Pool, placements: tuple[tuple[Placement, ...], ...]) -> tuple[str, ...]:

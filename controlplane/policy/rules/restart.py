@@ -12,7 +12,6 @@ from controlplane.policy.facts import pool_for
 from controlplane.policy.failures import Failure, actionable
 from controlplane.policy.goodput import failure_costs
 from controlplane.policy.ladder import RestartReason, out_of_service, restart_reason
-from controlplane.policy.layout import plan_layout
 from controlplane.policy.placement import place_gang
 from controlplane.policy.plan import (
     Action,
@@ -22,7 +21,7 @@ from controlplane.policy.plan import (
     SetJobState,
     SettleSignals,
 )
-from controlplane.policy.rules.lifecycle import best_effort_spares, place_attempt, resume_words
+from controlplane.policy.rules.lifecycle import best_effort_spares, layout_for, place_attempt, resume_words
 from controlplane.policy.rules.replica_failure import alternatives, look_first
 from controlplane.policy.snapshot import AttemptFact, JobSnapshot
 from controlplane.protocol.spec import ranks_per_replica
@@ -65,7 +64,7 @@ def _again(
     end = EndAttempt(number=attempt.number, grace_s=0.0)
     costs = failure_costs(snapshot, config, lost=max(1, len(failures)), survivors=0, spare_ready=False, gone=True)
     try:
-        layout = plan_layout(spec, pool.size, allow_relayout=spec.resiliency.allow_relayout)
+        layout = layout_for(snapshot, pool)
         placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism))
         order = place_attempt(snapshot, pool, layout, best_effort_spares(spec, pool, placements))
     except PolicyError as error:

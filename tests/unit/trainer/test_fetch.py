@@ -117,7 +117,9 @@ def test_when_a_donor_dies_the_rest_comes_from_the_other_and_nothing_twice(store
     one.before, other.before = die, lambda chunk: died.wait(TIMEOUT_S)
     transfer, mine = begin(store, 0, 1)
     assert_arrived(transfer, mine)
-    assert sorted(one.asked + other.asked) == list(range(CHUNKS))
+    # What a dying donor has sent may be lost on the way and asked for again; nothing arrives twice.
+    assert set(one.asked + other.asked) == set(range(CHUNKS))
+    assert transfer.received.nbytes == sum(tensor.nbytes for tensor in mine)
     assert one.asked
     assert other.asked
 
