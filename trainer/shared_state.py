@@ -57,6 +57,15 @@ def is_shared(optimizer: MegatronOptimizer) -> bool:
     return any(True for _ in _parts(optimizer))
 
 
+def own_parts(buffer: Any) -> list[torch.Tensor]:
+    """What this rank steps of a gradient buffer of Megatron's, by reference: all of it, or its
+    part of each bucket."""
+    if not buffer.ddp_config.use_distributed_optimizer:
+        return [buffer.grad_data]
+    rank, size = dist.get_rank(buffer.data_parallel_group), buffer.data_parallel_world_size
+    return [bucket.grad_data.view(size, -1)[rank] for bucket in buffer.buckets]
+
+
 @torch.no_grad()
 def gather(optimizer: MegatronOptimizer, *, empty: bool) -> dict[torch.nn.Parameter, State]:
     """The state of each parameter that this rank owns, in the parameter's shape, by reference

@@ -6,8 +6,8 @@ ranks mean more parameters on each. What the user asked for is never refused by 
 State is what the trainer keeps for a parameter: the parameter, its gradient in fp32, two
 moments of Adam and, in bf16, an fp32 original; while a step is exchanged also the raw
 gradient, the finished one and the vector that travels. With the distributed optimizer the
-moments and the original are shared out among the data-parallel ranks that hold the same
-parameters, which for experts are fewer. Activations follow Korthikanti et
+moments, the original and these two vectors are shared out among the data-parallel ranks that
+hold the same parameters, which for experts are fewer. Activations follow Korthikanti et
 al., "Reducing Activation Recomputation in Large Transformer Models" (arXiv 2205.05198,
 equations 2 and 4), without recomputation, with the scores of unfused attention, for the
 first stage of the 1F1B schedule, which holds a micro-batch for each stage. Biases, norms,
@@ -17,9 +17,8 @@ workspace and fragmentation are not counted: `HEADROOM` stands for them.
 from controlplane.protocol.spec import Model, Parallelism, Training
 
 HEADROOM = 1.1
-_EXCHANGE_BYTES = 12
-_PARAMETER_BYTES = {"fp32": 4 + 4, "bf16": 2 + 4}
-_OPTIMIZER_BYTES = {"fp32": 8, "bf16": 4 + 8}
+_HELD_BYTES = {"fp32": 4 + 4 + 4, "bf16": 2 + 4 + 4}
+_SHARED_BYTES = {"fp32": 8 + 8, "bf16": 4 + 8 + 8}
 _VALUE_BYTES = {"fp32": 4, "bf16": 2}
 
 
@@ -31,12 +30,11 @@ def parameters_per_device(model: Model, layout: Parallelism) -> int:
 def state_bytes(model: Model, layout: Parallelism, training: Training) -> int:
     """Parameters, gradients, optimizer and the exchange's copies on the fullest rank."""
     dense, experts = _dense(model, layout), _experts(model, layout)
-    kept = dense + experts
+    shared = dense + experts
     if layout.distributed_optimizer:
         ranks = layout.replica_dp * layout.cp
-        kept = dense // ranks + experts * layout.ep // ranks
-    held = _PARAMETER_BYTES[training.dtype] + _EXCHANGE_BYTES
-    return (dense + experts) * held + kept * _OPTIMIZER_BYTES[training.dtype]
+        shared = dense // ranks + experts * layout.ep // ranks
+    return (dense + experts) * _HELD_BYTES[training.dtype] + shared * _SHARED_BYTES[training.dtype]
 
 
 def activation_bytes(model: Model, layout: Parallelism, training: Training) -> int:

@@ -127,8 +127,9 @@ def _load_shared(config: TrainerConfig, life: int, saved: Path, rank: int, world
 
 
 def _held(engine: Any) -> dict[str, Any]:
-    """`elements` of the optimizer's first moments; `state`: digests of the whole state of each
-    parameter that this rank has whole, and the step counts; the parameters' hash."""
+    """`elements` of the optimizer's first moments, `staged` for the other replicas, `donated` to a
+    joiner; `steps`: the optimizer's counts; the parameters' `hash`; `state`: digests of the whole
+    state of each parameter that this rank owns."""
     import hashlib
 
     from trainer.optimizer import adam_state, torch_optimizers
@@ -138,8 +139,9 @@ def _held(engine: Any) -> dict[str, Any]:
     whole = enumerate(adam_state(engine.optimizer, parameters))
     return {
         "elements": sum(state["exp_avg"].numel() for state in states),
+        "staged": engine.gradient_elements,
         "steps": sorted({float(state["step"]) for state in states}),
-        "tensors": sum(tensor.numel() for tensor in engine.state()),
+        "donated": sum(tensor.numel() for tensor in engine.state()),
         "hash": engine.parameter_hash(),
         "state": {
             f"{number}.{name}": hashlib.sha256(tensor.detach().numpy().tobytes()).hexdigest()[:16]

@@ -57,6 +57,14 @@ def test_data_parallel_ranks_that_share_the_optimizer_out_keep_half_of_it_each(f
     assert [rank["elements"] for rank in plain] == [parameters, parameters]
     assert sum(rank["elements"] for rank in shared) == parameters
     assert max(rank["elements"] for rank in shared) < 0.52 * parameters
+    # bf16 parameters are whole on both; masters, moments and step counts are one rank's or the other's.
+    assert all(rank["donated"] < parameters + 0.52 * (plain[0]["donated"] - parameters) for rank in shared)
+
+
+def test_they_stage_half_of_the_gradient_each(facts: dict[str, Any]) -> None:
+    found = facts["optimizers"]
+    staged = [found[f"trained-shared-{rank}"]["staged"] for rank in (0, 1)]
+    assert staged[0] == staged[1] < 0.52 * found["trained-plain-0"]["staged"]
 
 
 def test_they_train_as_those_that_do_not_and_all_hold_the_parameters_of_each_step(facts: dict[str, Any]) -> None:
