@@ -117,7 +117,7 @@ def _hand_out(kept: _Kept, name: str, flat: torch.Tensor) -> None:
         if piece.rank == kept.owner:
             kept.mine[name].copy_(part)
         else:
-            dist.send(part, group=kept.group, group_dst=piece.rank)
+            dist.send(part.to(kept.mine[name]), group=kept.group, group_dst=piece.rank)
 
 
 def _parts(optimizer: MegatronOptimizer) -> Iterator[DistributedOptimizer]:

@@ -101,7 +101,10 @@ def shared_optimizer(config: TrainerConfig, facts: dict[str, Any]) -> None:
         saved = root / source / "step_00000003-e1"
         out = found / f"loaded-{source}-{kind}"
         in_turn(2, lambda rank, k=kind, n=life, s=saved, o=out: _load_shared(kinds[k], 51 + n, s, rank, 2, o))  # type: ignore[misc]
-    in_turn(1, lambda rank: _load_shared(alone, 61, root / "shared/step_00000003-e1", rank, 1, found / "loaded-shared-alone"))
+    in_turn(
+        1,
+        lambda rank: _load_shared(alone, 61, root / "shared/step_00000003-e1", rank, 1, found / "loaded-shared-alone"),
+    )
     facts["optimizers"] = {path.name: json.loads(path.read_text()) for path in found.iterdir()}
 
 
