@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,19 +97,16 @@ def shared_optimizer(config: TrainerConfig, facts: dict[str, Any]) -> None:
     found.mkdir(parents=True)
     for life, (kind, of) in enumerate(kinds.items(), 41):
         mine = msgspec.structs.replace(of, checkpoint_dir=str(root / kind))
-        in_turn(2, lambda rank, c=mine, n=life, k=kind: _train_shared(c, n, rank, found / f"trained-{k}-{rank}"))  # type: ignore[misc]
-    for life, (source, kind) in enumerate((("shared", "shared"), ("shared", "plain"), ("plain", "shared"))):
+        in_turn(2, partial(_train_shared, mine, life, found / f"trained-{kind}"))
+    readers = (("shared", "shared", 2), ("shared", "plain", 2), ("plain", "shared", 2), ("shared", "plain", 1))
+    for life, (source, kind, world) in enumerate(readers, 51):
         saved = root / source / "step_00000003-e1"
-        out = found / f"loaded-{source}-{kind}"
-        in_turn(2, lambda rank, k=kind, n=life, s=saved, o=out: _load_shared(kinds[k], 51 + n, s, rank, 2, o))  # type: ignore[misc]
-    in_turn(
-        1,
-        lambda rank: _load_shared(alone, 61, root / "shared/step_00000003-e1", rank, 1, found / "loaded-shared-alone"),
-    )
+        out = found / f"loaded-{source}-{kind if world > 1 else 'alone'}"
+        in_turn(world, partial(_load_shared, kinds[kind], life, saved, out, world))
     facts["optimizers"] = {path.name: json.loads(path.read_text()) for path in found.iterdir()}
 
 
-def _train_shared(config: TrainerConfig, life: int, rank: int, out: Path) -> None:
+def _train_shared(config: TrainerConfig, life: int, out: Path, rank: int) -> None:
     said: list[Any] = []
     engine, saver, _ = saver_of(config, said, life, rank, 2)
     everything, norms = range(engine.micro_batch_count), []
@@ -118,10 +116,10 @@ def _train_shared(config: TrainerConfig, life: int, rank: int, out: Path) -> Non
         norms.append(engine.apply(engine.stage(everything, ready=[False], leaving=[False])).grad_norm)
         save(saver, step)
     assert rank or [message.state for message in said] == ["writing", "complete"] * 3, said
-    out.write_text(json.dumps({**_held(engine), "norms": norms}))
+    out.with_name(f"{out.name}-{rank}").write_text(json.dumps({**_held(engine), "norms": norms}))
 
 
-def _load_shared(config: TrainerConfig, life: int, saved: Path, rank: int, world: int, out: Path) -> None:
+def _load_shared(config: TrainerConfig, life: int, saved: Path, out: Path, world: int, rank: int) -> None:
     from trainer.checkpoint.state import load
 
     engine, _, _ = crash_real.rank_of(config, life, rank=rank, world=world)
