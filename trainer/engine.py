@@ -9,7 +9,9 @@ clone the result for the exchange, put the raw sums back.
 
 Inside a replica each data-parallel rank keeps the sums of its own part of the replica's
 micro-batches, and each context-parallel rank those of its part of every sequence; finalizing
-adds them up, so that each of them stages the replica's vector.
+adds them up, so that each of them stages the replica's vector. With the distributed optimizer
+a rank has the sum of its part only, stages that, steps it, and gathers the parameters; the
+parts are the same in every replica.
 
 The staged vector is [gradients | count of each micro-batch | loss sum | ready per member |
 leaving per member]. The counts travel with the gradients they count, so the reduced vector
@@ -38,6 +40,7 @@ from trainer.data import Corpus, load_corpus, micro_batch_samples
 from trainer.errors import MembershipViolated
 from trainer.model import build_model, forward_step
 from trainer.optimizer import build_optimizer, build_schedule, set_schedule, state_tensors
+from trainer.shared_state import own_parts
 from trainer.stopwatch import stopwatch_for
 
 HASH_BYTES = 8
@@ -79,7 +82,8 @@ class Engine:
             vocab_size=config.model.vocab_size,
         )
         self.is_last_stage = parallel_state.is_pipeline_last_stage()
-        self.gradient_elements = sum(buffer.grad_data.numel() for buffer in self._buffers())
+        self._stepped = [part for buffer in self._buffers() for part in own_parts(buffer)]
+        self.gradient_elements = sum(part.numel() for part in self._stepped)
         self._data_group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         self._computed: list[int] = []
         self._loss_sum = torch.zeros(1, device=device)
@@ -152,7 +156,7 @@ class Engine:
         computed the replica's `micro_batches`, each once."""
         raw = [buffer.grad_data.clone() for buffer in self._buffers()]
         finalize_model_grads(self.chunks, None)
-        finished = [buffer.grad_data.clone() for buffer in self._buffers()]
+        finished = [part.clone() for part in self._stepped]
         for buffer, kept in zip(self._buffers(), raw, strict=True):
             buffer.grad_data.copy_(kept)
         return torch.cat([*finished, self._replica_head(micro_batches), self._flags(ready, leaving)])
@@ -209,11 +213,10 @@ class Engine:
             )
         tokens = self.micro_batch_count * counted_tokens(self.config)
         offset = 0
-        for buffer in self._buffers():
-            size = buffer.grad_data.numel()
-            buffer.grad_data.copy_(reduced[offset : offset + size])
-            buffer.grad_data.div_(tokens)
-            offset += size
+        for part in self._stepped:
+            part.copy_(reduced[offset : offset + part.numel()])
+            part.div_(tokens)
+            offset += part.numel()
         with self.timings.optimizer():
             _ok, grad_norm, _zeros = self.optimizer.step()
         self.schedule.step(increment=1)

@@ -62,6 +62,11 @@ LAYOUTS = (
     ("gpt", Parallelism(pp=2, cp=2)),
     ("gpt", Parallelism(pp=2, vp=2, cp=2, replica_dp=2)),
     ("gpt", Parallelism(tp=2, cp=2, sequence_parallel=True)),
+    ("gpt", Parallelism(replica_dp=2, distributed_optimizer=True)),
+    ("gpt", Parallelism(tp=2, replica_dp=2, distributed_optimizer=True)),
+    ("gpt", Parallelism(pp=2, replica_dp=2, distributed_optimizer=True)),
+    ("gpt", Parallelism(cp=2, replica_dp=2, distributed_optimizer=True)),
+    ("gpt", Parallelism(tp=2, pp=2, vp=2, replica_dp=2, sequence_parallel=True, distributed_optimizer=True)),
     ("bert", Parallelism(tp=2)),
     ("bert", Parallelism(pp=2)),
     ("bert", Parallelism(pp=2, vp=2)),
@@ -75,6 +80,8 @@ LAYOUTS = (
     ("moe", Parallelism(replica_dp=4, ep=2)),
     ("moe", Parallelism(pp=2, replica_dp=2, ep=2)),
     ("moe", Parallelism(pp=2, vp=2, replica_dp=2, ep=2)),
+    ("moe", Parallelism(replica_dp=4, ep=2, distributed_optimizer=True)),
+    ("moe", Parallelism(pp=2, replica_dp=2, ep=2, distributed_optimizer=True)),
     ("moe", Parallelism(tp=2, sequence_parallel=True)),
     ("moe", Parallelism(tp=2, replica_dp=2, ep=2, sequence_parallel=True)),
     ("moe", Parallelism(tp=2, cp=2, ep=2, sequence_parallel=True)),
@@ -96,7 +103,8 @@ def name_of(family: str, layout: Parallelism) -> str:
     """`gpt tp2 pp2 vp2`."""
     sizes = {field: getattr(layout, field) for field in ("tp", "pp", "vp", "cp", "ep", "replica_dp")}
     words = [f"{field}{size}" for field, size in sizes.items() if size > 1]
-    return " ".join([family, *words, *(["sp"] if layout.sequence_parallel else [])])
+    flags = {"sp": layout.sequence_parallel, "do": layout.distributed_optimizer}
+    return " ".join([family, *words, *(word for word, raised in flags.items() if raised)])
 
 
 def run(names: list[str], back: list[str]) -> list[Row]:

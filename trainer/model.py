@@ -33,7 +33,7 @@ def build_model(config: TrainerConfig, device: torch.device) -> list[Chunk]:
     buffers = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
         overlap_grad_reduce=False,
-        use_distributed_optimizer=False,
+        use_distributed_optimizer=config.parallelism.distributed_optimizer,
         check_for_nan_in_grad=False,
     )
     for module in modules:

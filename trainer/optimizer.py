@@ -1,7 +1,9 @@
 """Adam and its schedule, on the *reduced* gradient.
 
-The non-distributed optimizer: every replica holds the whole state, which is what makes
-a peer a donor. The schedule is a pure function of the number of committed steps.
+Every replica holds the whole state, which is what makes a peer a donor: each of its ranks
+all that belongs to its coordinate, or, with Megatron's distributed optimizer, the
+data-parallel ranks a part each, which is the same part in every replica (`shared_state`).
+The schedule is a pure function of the number of committed steps.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,10 +14,12 @@ from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_mega
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
 from controlplane.protocol.spec import Training
+from trainer import shared_state
 
 
 def build_optimizer(training: Training, chunks: list[DistributedDataParallel]) -> MegatronOptimizer:
-    """Adam with its state already there, so that a joiner can be filled before its first step."""
+    """Adam with its state already there, so that a joiner can be filled before its first step.
+    Whether data-parallel ranks share it out is what the chunks were built for."""
     dtype = torch.bfloat16 if training.dtype == "bf16" else torch.float32
     optimizer = get_megatron_optimizer(
         OptimizerConfig(
@@ -26,7 +30,7 @@ def build_optimizer(training: Training, chunks: list[DistributedDataParallel]) -
             clip_grad=training.clip_grad,
             bf16=dtype is torch.bfloat16,
             params_dtype=dtype,
-            use_distributed_optimizer=False,
+            use_distributed_optimizer=chunks[0].ddp_config.use_distributed_optimizer,
         ),
         chunks,
         use_gloo_process_groups=False,
@@ -71,25 +75,54 @@ def torch_optimizers(optimizer: MegatronOptimizer) -> list[torch.optim.Optimizer
     return [part.optimizer for part in chained if part.optimizer is not None]
 
 
-def adam_state(optimizer: MegatronOptimizer, parameters: Sequence[torch.nn.Parameter]) -> list[dict[str, torch.Tensor]]:
-    """For each of the model's `parameters`, by reference: `exp_avg`, `exp_avg_sq`, and
-    `fp32_param` where the optimizer works on an fp32 copy."""
+def adam_state(
+    optimizer: MegatronOptimizer, parameters: Sequence[torch.nn.Parameter], *, empty: bool = False
+) -> list[dict[str, torch.Tensor]]:
+    """For each of the model's `parameters`, in its shape: `exp_avg`, `exp_avg_sq`, and
+    `fp32_param` where the optimizer works on an fp32 copy. By reference, or where data-parallel
+    ranks share the state out as `shared_state.gather` has it: nothing at all but at the owner,
+    with `empty` no values, else a collective."""
+    if shared_state.is_shared(optimizer):
+        owned = shared_state.gather(optimizer, empty=empty)
+        return [owned.get(parameter, {}) for parameter in parameters]
     states = {key: state for inner in torch_optimizers(optimizer) for key, state in inner.state.items()}
     found = []
     for parameter in parameters:
         main = getattr(parameter, "main_param", parameter)
-        named = {name: states[main][name] for name in ("exp_avg", "exp_avg_sq")}
+        named = {name: states[main][name] for name in shared_state.MOMENTS}
         if main is not parameter:
-            named["fp32_param"] = main
+            named[shared_state.MASTER] = main
         found.append(named)
     return found
 
 
+@torch.no_grad()
+def fill_adam_state(
+    optimizer: MegatronOptimizer,
+    parameters: Sequence[torch.nn.Parameter],
+    loaded: Sequence[dict[str, torch.Tensor]],
+    step: int,
+) -> None:
+    """Take over what `adam_state` has given for the same `parameters`, after `step` steps. All
+    data-parallel ranks call it together."""
+    if shared_state.is_shared(optimizer):
+        shared_state.scatter(optimizer, dict(zip(parameters, loaded, strict=True)))
+    else:
+        for mine, theirs in zip(adam_state(optimizer, parameters), loaded, strict=True):
+            for name, tensor in theirs.items():
+                mine[name].copy_(tensor)
+    for inner in torch_optimizers(optimizer):
+        for state in inner.state.values():
+            state["step"].fill_(float(step))
+
+
 def state_tensors(optimizer: MegatronOptimizer) -> Iterator[torch.Tensor]:
-    """Main parameters and moments, in an order that is the same in every replica."""
+    """Main parameters and moments, in an order that is the same in every replica. What the
+    distributed optimizer only sees through a window of the model's parameter is left out."""
     for inner in torch_optimizers(optimizer):
         for group in inner.param_groups:
             for parameter in group["params"]:
-                yield parameter.data
+                if parameter._base is None:
+                    yield parameter.data
                 state = inner.state[parameter]
                 yield from (state[name] for name in sorted(state) if isinstance(state[name], torch.Tensor))

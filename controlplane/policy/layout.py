@@ -9,10 +9,11 @@ Preference: keep TP and PP and shrink DP, first the number of replicas, then the
 parallelism inside one (checkpoints load without resharding and a stage is what it was);
 only when not even that fits, the layout with the most devices in use, then the highest TP,
 then the highest PP. What hangs on these follows: virtual stages are given up where they do
-not divide the layers, experts are spread over as many ranks as still divide them, and
-sequence parallelism goes with TP. Context parallelism is kept as it is. A layout whose
-estimate (`policy.memory`) is above the smallest device's memory is left out, where that
-is known; what the user asked for is not.
+not divide the layers, experts are spread over as many ranks as still divide them,
+sequence parallelism goes with TP, and the distributed optimizer with the last data-parallel
+rank to share with. Context parallelism is kept as it is. A layout whose estimate
+(`policy.memory`) is above the smallest device's memory is left out, where that is known;
+what the user asked for is not.
 """
 
 import math
@@ -111,6 +112,7 @@ def _adapted(spec: TrainSpec, tp: int, pp: int, inner: int) -> Parallelism:
         ep=max(spread),
         replica_dp=inner,
         sequence_parallel=tp > 1 and (asked.sequence_parallel or model.family == "moe"),
+        distributed_optimizer=asked.distributed_optimizer and (spec.entrypoint is not None or inner * asked.cp > 1),
     )
 
 

@@ -86,13 +86,13 @@ def check_context_parallel(layout: Parallelism, model: Model, training: Training
 
 
 def check_distributed_optimizer(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
-    """Its state could be saved, and never loaded again."""
-    if layout.distributed_optimizer:
+    """It shares the optimizer's state out among the data-parallel ranks of a replica."""
+    if layout.distributed_optimizer and layout.replica_dp * layout.cp == 1:
         yield Fault(
             _DISTRIBUTED,
-            "without Transformer Engine or Apex, Megatron-core saves the distributed optimizer's state but cannot load"
-            " it: the job could not be resumed",
-            "leave it out (false), or bring your own entrypoint",
+            "a replica has one data-parallel rank: nobody to share the optimizer's state with (replicas each hold all"
+            " of it, so that a lost one is rebuilt from the others)",
+            "set replica_dp to 2 or more, or leave it out (false)",
         )
 
 
@@ -191,7 +191,7 @@ SHAPE_RULES: Rules = (
 )
 BUILT_IN_RULES: Rules = (
     (check_context_parallel, (_CP, _LENGTH)),
-    (check_distributed_optimizer, (_DISTRIBUTED,)),
+    (check_distributed_optimizer, (_DISTRIBUTED, _INNER, _CP)),
     (check_sequence_parallel, (_SEQUENCE, _TP, _CP, _FAMILY, _LENGTH)),
 )
 

@@ -47,7 +47,8 @@ class Parallelism(_Spec):
     Megatron's own data parallelism inside the replica (docs/parallelism.md says what runs
     and what is refused). `vp` model chunks a pipeline
     stage (interleaved schedule); `ep` spreads a MoE's experts over the data-parallel
-    ranks. `dp` is the number of replicas; "auto" derives it from the devices."""
+    ranks; `distributed_optimizer` shares the optimizer's state out among them. `dp` is the
+    number of replicas; "auto" derives it from the devices."""
 
     tp: int = 1
     pp: int = 1

@@ -8,6 +8,7 @@ Only the modules inside the DDP wrappers are saved (the wrapper's prefix does no
 random state lies beside it, one file a rank (`rng`).
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from trainer.checkpoint import rng
 from trainer.checkpoint.strategy import CONTENT, Planner, load_strategy
 from trainer.engine import Engine
 from trainer.errors import CheckpointFault
-from trainer.optimizer import adam_state, torch_optimizers
+from trainer.optimizer import adam_state, fill_adam_state
+from trainer.shared_state import is_shared
 
 OPTIMIZER_PREFIX = "optimizer.state"
 
@@ -32,25 +34,34 @@ def sharded_state(engine: Engine, step: int, *, loading: bool) -> dict[str, Any]
         f"chunk{number}": chunk.module.sharded_state_dict(metadata=dict(CONTENT))
         for number, chunk in enumerate(engine.chunks)
     }
-    state["optimizer"] = _optimizer_state(engine, state)
+    state["optimizer"] = _optimizer_state(engine, state, loading=loading)
     state["trainer"] = {"step": step, "consumed_samples": step * engine.config.training.global_batch}
     return state
 
 
-def _optimizer_state(engine: Engine, model: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """For each parameter its moments, and the fp32 original of one that is kept in bf16."""
-    parameters = [parameter for chunk in engine.chunks for parameter in chunk.module.parameters()]
+def _optimizer_state(engine: Engine, model: dict[str, Any], *, loading: bool) -> dict[str, dict[str, Any]]:
+    """For each parameter its moments, and the fp32 original of one that is kept in bf16. Where
+    data-parallel ranks share the state out, the owner of a parameter alone has an entry for it."""
+    parameters = _parameters(engine)
     places = get_param_id_to_sharded_param_map(model, parameters)
     if len(places) != len(parameters):
         raise CheckpointFault(f"{len(parameters)} parameters, but {len(places)} have a place in the model")
-    tensors = adam_state(engine.optimizer, parameters)
+    tensors = adam_state(engine.optimizer, parameters, empty=loading)
+    if is_shared(engine.optimizer):
+        # Megatron's (pipeline, tensor, data): there is no second of it among the data-parallel ranks.
+        places = {number: replace(place, replica_id=(*place.replica_id[:2], 0)) for number, place in places.items()}
     return {
         str(number): {
             name: make_sharded_optimizer_tensor(place, tensors[number][name], f"{OPTIMIZER_PREFIX}.{name}")
             for name in sorted(tensors[number])
         }
         for number, place in sorted(places.items())
+        if tensors[number]
     }
+
+
+def _parameters(engine: Engine) -> list[torch.nn.Parameter]:
+    return [parameter for chunk in engine.chunks for parameter in chunk.module.parameters()]
 
 
 def save(engine: Engine, step: int, path: Path) -> None:
@@ -75,23 +86,14 @@ def load(engine: Engine, path: Path) -> int:
         for number, chunk in enumerate(engine.chunks):
             chunk.module.load_state_dict(loaded[f"chunk{number}"])
         step = int(loaded["trainer"]["step"])
-        _fill_optimizer(engine, loaded["optimizer"], step)
+        parameters = _parameters(engine)
+        state = [loaded["optimizer"].get(str(number), {}) for number in range(len(parameters))]
+        fill_adam_state(engine.optimizer, parameters, state, step)
         _load_rng(engine, path)
     except Exception as error:  # Megatron raises a dozen unrelated types for a damaged directory.
         raise CheckpointFault(f"{path}: {type(error).__name__}: {error}") from error
     engine.stand_at(step)
     return step
-
-
-@torch.no_grad()
-def _fill_optimizer(engine: Engine, loaded: dict[str, dict[str, torch.Tensor]], step: int) -> None:
-    parameters = [parameter for chunk in engine.chunks for parameter in chunk.module.parameters()]
-    for number, mine in enumerate(adam_state(engine.optimizer, parameters)):
-        for name, tensor in loaded.get(str(number), {}).items():
-            mine[name].copy_(tensor)
-    for inner in torch_optimizers(engine.optimizer):
-        for state in inner.state.values():
-            state["step"].fill_(float(step))
 
 
 def _load_rng(engine: Engine, path: Path) -> None:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from controlplane.protocol.spec import Checkpoint, LocalTier
 from trainer import device
 
 TOO_SMALL_BYTES = 16_384
+CLIPPED = 0.1
 
 
 def saver_of(config: TrainerConfig, said: list[Any], life: int, rank: int = 0, world: int = 1) -> Any:
@@ -82,6 +84,72 @@ def fully_parallel(config: TrainerConfig, facts: dict[str, Any]) -> None:
     in_turn(2, lambda rank: _load(config, 12, rank, 2, out))
     in_turn(1, lambda rank: _load(config, 13, rank, 1, out))
     facts["hashes"] = {path.name: path.read_text() for path in out.iterdir()}
+
+
+def shared_optimizer(config: TrainerConfig, facts: dict[str, Any]) -> None:
+    """bf16, clipped: two data-parallel ranks that share the optimizer's state out, and two that
+    do not, train the same; each loads what the other has saved, and so does one rank alone."""
+    layout = msgspec.structs.replace(config.parallelism, distributed_optimizer=True)
+    training = msgspec.structs.replace(config.training, dtype="bf16", clip_grad=CLIPPED)
+    alone = msgspec.structs.replace(config, training=training)
+    kinds = {"shared": msgspec.structs.replace(alone, parallelism=layout), "plain": alone}
+    root, found = Path(config.checkpoint_dir), Path(config.checkpoint_dir) / "found"
+    found.mkdir(parents=True)
+    for life, (kind, of) in enumerate(kinds.items(), 41):
+        mine = msgspec.structs.replace(of, checkpoint_dir=str(root / kind))
+        in_turn(2, partial(_train_shared, mine, life, found / f"trained-{kind}"))
+    readers = (("shared", "shared", 2), ("shared", "plain", 2), ("plain", "shared", 2), ("shared", "plain", 1))
+    for life, (source, kind, world) in enumerate(readers, 51):
+        saved = root / source / "step_00000003-e1"
+        out = found / f"loaded-{source}-{kind if world > 1 else 'alone'}"
+        in_turn(world, partial(_load_shared, kinds[kind], life, saved, out, world))
+    facts["optimizers"] = {path.name: json.loads(path.read_text()) for path in found.iterdir()}
+
+
+def _train_shared(config: TrainerConfig, life: int, out: Path, rank: int) -> None:
+    said: list[Any] = []
+    engine, saver, _ = saver_of(config, said, life, rank, 2)
+    everything, norms = range(engine.micro_batch_count), []
+    for step in (1, 2, 3):  # The third save reuses the plan of the first two.
+        engine.clear()
+        engine.compute(step, everything)
+        norms.append(engine.apply(engine.stage(everything, ready=[False], leaving=[False])).grad_norm)
+        save(saver, step)
+    assert rank or [message.state for message in said] == ["writing", "complete"] * 3, said
+    out.with_name(f"{out.name}-{rank}").write_text(json.dumps({**_held(engine), "norms": norms}))
+
+
+def _load_shared(config: TrainerConfig, life: int, saved: Path, out: Path, world: int, rank: int) -> None:
+    from trainer.checkpoint.state import load
+
+    engine, _, _ = crash_real.rank_of(config, life, rank=rank, world=world)
+    load(engine, saved)
+    out.with_name(f"{out.name}-{rank}").write_text(json.dumps(_held(engine)))
+
+
+def _held(engine: Any) -> dict[str, Any]:
+    """`elements` of the optimizer's first moments, `staged` for the other replicas, `donated` to a
+    joiner; `steps`: the optimizer's counts; the parameters' `hash`; `state`: digests of the whole
+    state of each parameter that this rank owns."""
+    import hashlib
+
+    from trainer.optimizer import adam_state, torch_optimizers
+
+    parameters = [parameter for chunk in engine.chunks for parameter in chunk.parameters()]
+    states = [state for inner in torch_optimizers(engine.optimizer) for state in inner.state.values()]
+    whole = enumerate(adam_state(engine.optimizer, parameters))
+    return {
+        "elements": sum(state["exp_avg"].numel() for state in states),
+        "staged": engine.gradient_elements,
+        "steps": sorted({float(state["step"]) for state in states}),
+        "donated": sum(tensor.numel() for tensor in engine.state()),
+        "hash": engine.parameter_hash(),
+        "state": {
+            f"{number}.{name}": hashlib.sha256(tensor.detach().numpy().tobytes()).hexdigest()[:16]
+            for number, named in whole
+            for name, tensor in named.items()
+        },
+    }
 
 
 def writer_held_up(config: TrainerConfig, facts: dict[str, Any]) -> None:
@@ -201,6 +269,7 @@ def main() -> None:
         config = crash_real.config_of(folder / "parallel", address)
         fully_parallel(config, facts)
         facts |= told(folder, restore_test, config)
+        shared_optimizer(crash_real.config_of(folder / "shared", address, hidden=32), facts)
         facts["kills"] = crash_real.run(folder / "kills", 2, seed=5)
     store.kill()
     store.wait()

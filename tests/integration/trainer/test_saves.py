@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import crash_harness
 from benchmarks.crash_harness import Kill
+from tests.integration.trainer import save_probe
 
 pytestmark = pytest.mark.trainer
 
@@ -47,6 +48,47 @@ def test_data_parallel_ranks_share_a_save_out_and_each_loads_all_of_it(facts: di
     assert min(mine, other) > 0.3 * (mine + other)
     assert len(set(facts["hashes"].values())) == 1
     assert set(facts["hashes"]) == {"0-of-2", "1-of-2", "0-of-1"}
+
+
+def test_data_parallel_ranks_that_share_the_optimizer_out_keep_half_of_it_each(facts: dict[str, Any]) -> None:
+    found = facts["optimizers"]
+    shared, plain = ([found[f"trained-{kind}-{rank}"] for rank in (0, 1)] for kind in ("shared", "plain"))
+    parameters = plain[0]["elements"]
+    assert [rank["elements"] for rank in plain] == [parameters, parameters]
+    assert sum(rank["elements"] for rank in shared) == parameters
+    assert max(rank["elements"] for rank in shared) < 0.52 * parameters
+    # bf16 parameters are whole on both; masters, moments and step counts are one rank's or the other's.
+    assert all(rank["donated"] < parameters + 0.52 * (plain[0]["donated"] - parameters) for rank in shared)
+
+
+def test_they_stage_half_of_the_gradient_each(facts: dict[str, Any]) -> None:
+    found = facts["optimizers"]
+    staged = [found[f"trained-shared-{rank}"]["staged"] for rank in (0, 1)]
+    assert staged[0] == staged[1] < 0.52 * found["trained-plain-0"]["staged"]
+
+
+def test_they_train_as_those_that_do_not_and_all_hold_the_parameters_of_each_step(facts: dict[str, Any]) -> None:
+    first, second, plain, other = (
+        facts["optimizers"][f"trained-{kind}-{rank}"] for kind in ("shared", "plain") for rank in (0, 1)
+    )
+    assert first["norms"] == second["norms"] == pytest.approx(plain["norms"], rel=1e-4)
+    assert min(first["norms"]) > 2 * save_probe.CLIPPED
+    assert (first["hash"], plain["hash"]) == (second["hash"], other["hash"])
+
+
+@pytest.mark.parametrize("reader", ["shared-shared", "shared-plain", "plain-shared", "shared-alone"])
+def test_the_whole_state_is_loaded_bit_for_bit_whoever_shares_it_out(facts: dict[str, Any], reader: str) -> None:
+    found, source = facts["optimizers"], reader.split("-")[0]
+    trained = [found[f"trained-{source}-{rank}"] for rank in (0, 1)]
+    loaded = [facts for name, facts in found.items() if name.startswith(f"loaded-{reader}-")]
+    assert len(loaded) == (1 if reader == "shared-alone" else 2)
+    assert _whole_state(loaded) == _whole_state(trained)
+    assert {rank["hash"] for rank in loaded} == {trained[0]["hash"]}
+    assert all(rank["steps"] == [3.0] for rank in loaded)
+
+
+def _whole_state(ranks: list[dict[str, Any]]) -> dict[str, str]:
+    return {key: digest for rank in ranks for key, digest in rank["state"].items()}
 
 
 def test_a_restore_test_loads_any_layout_into_one_rank(facts: dict[str, Any]) -> None:

@@ -32,6 +32,7 @@ def sound_specs(draw: st.DrawFn) -> TrainSpec:
         ep=ep,
         replica_dp=inner,
         sequence_parallel=tp > 1 and (family == "moe" or (family == "gpt" and draw(st.booleans()))),
+        distributed_optimizer=inner > 1 and draw(st.booleans()),
         dp=draw(st.integers(1, 4)),
     )
     model = Model(family=family, layers=draw(st.sampled_from([4, 8, 12, 24])), heads=draw(st.sampled_from([4, 8])))
@@ -68,3 +69,13 @@ def test_tp_and_pp_are_kept_while_one_data_parallel_rank_of_them_fits(spec: Trai
         return
     found = plan_layout(spec, devices).parallelism
     assert (found.tp, found.pp, found.vp) == (asked.tp, asked.pp, asked.vp)
+
+
+@settings(max_examples=100, deadline=None)
+@given(sound_specs(), st.integers(1, 80))
+def test_the_optimizer_stays_distributed_while_there_is_somebody_to_share_with(spec: TrainSpec, devices: int) -> None:
+    try:
+        found = plan_layout(spec, devices).parallelism
+    except NoLayout:
+        return
+    assert found.distributed_optimizer == (spec.parallelism.distributed_optimizer and found.replica_dp > 1)

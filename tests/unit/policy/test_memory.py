@@ -39,6 +39,17 @@ def test_splitting_a_model_takes_memory_off_each_device() -> None:
     assert activation_bytes(BIG, sequence, Training()) < activation_bytes(BIG, halved, Training())
 
 
+def test_the_distributed_optimizer_takes_its_state_and_what_travels_off_each_device() -> None:
+    """Sixteen bytes a parameter in fp32; experts are shared with those who hold the same ones."""
+    moe = Model(family="moe", hidden=64, experts=4)
+    plain, spread = Parallelism(replica_dp=4), Parallelism(replica_dp=4, ep=2)
+    for model, layout, least, most in ((BIG, plain, 0.75, 0.75), (moe, plain, 0.75, 0.75), (moe, spread, 0.5, 0.7)):
+        shared = msgspec.structs.replace(layout, distributed_optimizer=True)
+        alike = 16 * parameters_per_device(model, layout)
+        less = state_bytes(model, layout, Training()) - state_bytes(model, shared, Training())
+        assert least * alike <= less <= most * alike + 16, layout
+
+
 def test_a_layout_that_does_not_fit_is_left_out() -> None:
     wide = spec(parallelism=Parallelism(tp=8, pp=1, dp=1), model=BIG, nodes=8)
     alone = device_bytes(BIG, Parallelism(), wide.training)
