@@ -16,7 +16,8 @@ from tests.integration.trainer.test_recovery import assert_as_undisturbed
 from trainer.matrix import LAYOUTS, Row, name_of
 from trainer.reference import TOLERANCE, Losses
 
-pytestmark = pytest.mark.trainer
+# The whole matrix is one setup: a minute on two idle cores.
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(400)]
 Make = Callable[..., Cluster]
 
 NAMES = [name_of(family, layout) for family, layout in LAYOUTS]
