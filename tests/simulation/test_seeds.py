@@ -16,10 +16,19 @@ FOUND = {
     1817: "a step that only a joiner had committed was forgotten",
 }
 
+FOUND_STANDING_BY = {
+    181: "an attempt with too few replicas and room for no more waited for ever",
+}
+
 
 @pytest.mark.parametrize("seed", sorted(FOUND))
 def test_a_seed_that_failed_once_passes(seed):
     assert World(seed).run().violations == ()
+
+
+@pytest.mark.parametrize("seed", sorted(FOUND_STANDING_BY))
+def test_a_seed_that_failed_once_while_a_replica_stands_by_passes(seed):
+    assert World(seed, standing_by=1).run().violations == ()
 
 
 @pytest.mark.parametrize("first", range(0, 40, 10))
