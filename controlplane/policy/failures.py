@@ -14,6 +14,7 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.exits import EXIT_DISAMBIGUATE, EXIT_FAILED_VALIDATION, culprit, ending, explain
 from controlplane.policy.facts import (
     about,
+    contributes,
     current_view,
     installed,
     is_member,
@@ -235,11 +236,13 @@ def _witness(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact, 
 
 
 def _all_others_wait(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
-    """Every other member waits in the exchange, and one node alone is silent.
+    """Every other member waits in the exchange, one that computes among them, and one node
+    alone is silent.
 
     A member that does not wait may be the one that holds everybody up, so it clears the
-    accused. Several silent nodes at once say more about the network, or about us, than
-    about them: then only the lease decides.
+    accused. One that computes nothing waits through every step, so it accuses nobody.
+    Several silent nodes at once say more about the network, or about us, than about them:
+    then only the lease decides.
     """
     if not installed(snapshot) or not is_member(snapshot, replica):
         return False
@@ -247,7 +250,8 @@ def _all_others_wait(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
     homes = {node for member in members for node in nodes_of(member)}
     silent = {signal.node_id for signal in signals_of(snapshot, "node_silent")} & homes
     others = [other for other in members if not silent & set(nodes_of(other))]
-    return len(silent) == 1 and bool(others) and all(other.waiting for other in others)
+    computing = any(contributes(snapshot, other) for other in others)
+    return len(silent) == 1 and computing and all(other.waiting for other in others)
 
 
 def _unflushed(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
