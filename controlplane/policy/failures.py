@@ -29,7 +29,7 @@ from controlplane.policy.facts import (
 )
 from controlplane.policy.membership import Refusal, install, missing_flushes
 from controlplane.policy.placement import Slot, slots_of
-from controlplane.policy.plan import Scalar
+from controlplane.policy.plan import ORDERED, Scalar
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
 from controlplane.policy.xid import XidBucket, look_up
 from controlplane.protocol.states import ReplicaState
@@ -84,6 +84,21 @@ def held(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Failure, ...]:
 
 
 # --- proved ---------------------------------------------------------------------
+
+
+def _ordered(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
+    """Ended as ordered. What ends otherwise (a crash before the order came) is a failure."""
+    ended_otherwise = any(about(signal, replica) for signal in signals_of(snapshot, "rank_exit"))
+    if not replica.ordered_out or replica.exited_ranks == 0 or ended_otherwise:
+        return None
+    return Failure(
+        replica=replica,
+        kind=ORDERED,
+        proved=True,
+        gone=replica.exited_ranks >= replica.world_size,
+        sentence=f"its eviction was ordered ({replica.ordered_out})",
+        evidence={"ordered_by": replica.ordered_out, "exited_ranks": replica.exited_ranks},
+    )
 
 
 def _exited(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
@@ -373,7 +388,7 @@ def _ids(signals: tuple[SignalFact, ...]) -> tuple[str, ...]:
 
 
 # A lost device also ends the process on it: the device is the cause, so it speaks first.
-PROVED: tuple[Detector, ...] = (_device_gone, _exited, _behind)
+PROVED: tuple[Detector, ...] = (_device_gone, _ordered, _exited, _behind)
 INFERRED: tuple[Detector, ...] = (
     _overdue,
     _node_silent,

@@ -25,7 +25,7 @@ from controlplane.policy.facts import (
 from controlplane.policy.failures import Failure, fresh_outer_errors
 from controlplane.policy.membership import install, missing_flushes
 from controlplane.policy.placement import place_replica, slots_of
-from controlplane.policy.plan import SetNodeState, StartReplica
+from controlplane.policy.plan import ORDERED, SetNodeState, StartReplica
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.protocol.states import NodeState, ReplicaState
 
@@ -46,7 +46,10 @@ def restart_reason(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[
     if not attempt_live(snapshot):
         return None
     why = _cannot_go_on(snapshot, config, failures)
-    if why is None and spent(snapshot) and (failures or fresh_outer_errors(snapshot, config)):
+    suffered = [failure for failure in failures if failure.kind != ORDERED]
+    if why is not None and failures and not suffered and not why.final:
+        return msgspec.structs.replace(why, code=ORDERED)
+    if why is None and spent(snapshot) and (suffered or fresh_outer_errors(snapshot, config)):
         # The others could go on, but every way on is a restart of some rung.
         return RestartReason(code="budget_spent", sentence="another restart would be needed")
     return why
@@ -164,9 +167,10 @@ def start_slots(
 
 
 def may_start(snapshot: JobSnapshot, config: PolicyConfig, slot: ReplicaFact) -> bool:
-    """Neither the slot's starts nor the job's budget are used up; `due_s` says when the next
+    """Neither the slot's starts nor the job's budget are used up (which pays for no start that
+    follows a person's order); `due_s` says when the next
     one is due."""
-    return slot.failed_starts <= config.max_failed_starts and not spent(snapshot)
+    return slot.failed_starts <= config.max_failed_starts and (bool(slot.ordered_out) or not spent(snapshot))
 
 
 def due_s(slot: ReplicaFact, config: PolicyConfig) -> float:

@@ -40,7 +40,8 @@ class ReplicaFact(_Fact):
     `waiting` True: all its ranks sit in a phase that waits for others (exchange, view
     change), so it is no culprit. `stopped` True: every process is proved gone or
     its stop command succeeded. `failed_starts` counts incarnations in a row that ended
-    before they contributed (0 when the loader does not count them).
+    before they contributed (0 when the loader does not count them). `ordered_out`: who
+    ordered its eviction, and why (empty: nobody).
     """
 
     index: int
@@ -58,6 +59,7 @@ class ReplicaFact(_Fact):
     waiting: bool = False
     stopped: bool = False
     failed_starts: int = 0
+    ordered_out: str = ""
 
 
 class SignalFact(_Fact):

@@ -148,12 +148,13 @@ def _replica_facts(
 
 
 def _failed_starts(lives: list[Replica]) -> int:
-    """Incarnations in a row, newest first, that ended before they ever contributed."""
+    """Incarnations in a row, newest first, that ended before they ever contributed; what a
+    person ordered out says nothing about its start."""
     count = 0
     for life in lives:
         if life.contributed:
             return count
-        if life.state == ReplicaState.EVICTED:
+        if life.state == ReplicaState.EVICTED and not life.ordered_out:
             count += 1
     return count
 
@@ -180,6 +181,7 @@ def _replica_fact(
         waiting=_waits(row, ranks, hot_ranks),
         stopped=all(rank.released_at is not None for rank in ranks),
         failed_starts=failed_starts,
+        ordered_out=row.ordered_out,
     )
 
 
