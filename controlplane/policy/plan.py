@@ -80,6 +80,14 @@ class GatherStacks(_Action, tag="gather_stacks"):
     incarnation: int
 
 
+class LookAtRanks(_Action, tag="look_at_ranks"):
+    """Collect stacks and Flight Recorder of some ranks of a replica, and end nothing."""
+
+    replica: int
+    incarnation: int
+    ranks: tuple[int, ...]
+
+
 class InjectFault(_Action, tag="inject_fault"):
     """Give one rank a fault of its job's own schedule; as `commands.InjectRankFault`."""
 
@@ -131,6 +139,7 @@ Action = (
     | SetReplicaState
     | RequestCheckpoint
     | GatherStacks
+    | LookAtRanks
     | InjectFault
     | EndAttempt
     | SetJobState

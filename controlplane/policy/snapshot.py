@@ -175,7 +175,8 @@ class JobFact(_Fact):
     progress proves that all of them live, whatever the control plane sees of them.
     `incident_opened_s` of the job's open incident; None: there is none. `training_s`:
     seconds of all its committed steps, and `faults_fired` of its own schedule so far;
-    None where the job has no schedule of faults."""
+    None where the job has no schedule of faults. `looks_taken` on schedule so far, the newest
+    at `looked_s` (None: none yet)."""
 
     id: str
     name: str
@@ -190,6 +191,8 @@ class JobFact(_Fact):
     incident_opened_s: float | None = None
     training_s: float | None = None
     faults_fired: int = 0
+    looked_s: float | None = None
+    looks_taken: int = 0
 
 
 class JobSnapshot(_Fact):
