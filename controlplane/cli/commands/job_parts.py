@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from controlplane.cli import columns, context
-from controlplane.cli.commands.job import Job, app
+from controlplane.cli.commands.job import Job
+from controlplane.cli.commands.job import app as app
 from controlplane.cli.context import Output
 from controlplane.cli.output import Column, Format, emit_object, emit_rows
 
