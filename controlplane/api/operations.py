@@ -31,20 +31,22 @@ def save_now(job: Job, *, reason: str, actor: str, request_id: str = "") -> list
 
 def evict_replica(job: Job, index: int, *, reason: str, actor: str, request_id: str = "") -> list[str]:
     """Order the end of the replica's processes; the policy then sees them gone, leaves the
-    replica out and replaces it. Raises NotFound, or Conflict when nothing of it runs."""
+    replica out and replaces it, which no budget is charged for. Raises NotFound, or Conflict
+    when nothing of it runs."""
     replica = newest_replica(job, index)
     nodes = sorted(set(replica.ranks.filter(released_at=None).values_list("node_id", flat=True)))
     if job.state not in TRAINS or not nodes:
         raise Conflict(f"replica {index} of {job.name!r} does not run: the job is {job.state}")
     access.audit(actor, "job.evict_replica", job.id, reason=reason, request_id=request_id, data={"replica": index})
-    number = replica.attempt.number
+    number, said = replica.attempt.number, f"{actor}: {reason}"
+    Replica.objects.filter(pk=replica.pk).update(ordered_out=said)
     body = StopRanks(
         job_id=job.id,
         attempt=number,
         replica=index,
         incarnation=replica.incarnation,
         grace_s=0.0,
-        reason=f"{actor}: {reason}",
+        reason=said,
     )
     return [enqueue(body, node_id=node, job_id=job.id, attempt=number, epoch=job.epoch).id for node in nodes]
 

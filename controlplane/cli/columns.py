@@ -1,5 +1,7 @@
 """Which columns each kind of thing shows: one table a kind."""
 
+from collections.abc import Callable
+
 from controlplane.cli.output import ABSENT, Column, Row, age, number, percent, seconds, text
 
 
@@ -46,6 +48,22 @@ def _cost(row: Row) -> str:
 
 def _ranks(row: Row) -> str:
     return ", ".join(f"{rank['node_name']}:{rank['device_index']}={rank['state']}" for rank in row["ranks"])
+
+
+def _rank_name(row: Row) -> str:
+    return f"{row['replica']}.{row['incarnation']}/{row['rank']}"
+
+
+def _thresholds(row: Row) -> str:
+    return f"{row['relative_threshold']:g} relative, {row['individual_threshold']:g} individual"
+
+
+def _evidence(field: str) -> Callable[[Row], str]:
+    return lambda row: str(row["evidence"].get(field) or ABSENT)
+
+
+def _of(spent: str, allowed: str) -> Callable[[Row], str]:
+    return lambda row: f"{row[spent]} of {row[allowed]}"
 
 
 JOBS = (
@@ -136,6 +154,81 @@ CHECKPOINTS = (
     Column(title="KIND", show=text("kind")),
     Column(title="BYTES", show=text("bytes")),
     Column(title="COMMITTED", show=text("committed_at")),
+)
+SPEED = (
+    Column(title="RANKS", show=text("ranks")),
+    Column(title="SCORED", show=age("scored_at")),
+    Column(title="STRAGGLER-BELOW", show=_thresholds),
+    Column(title="ADVICE", show=text("advice")),
+)
+SCORES = (
+    Column(title="RANK", show=_rank_name),
+    Column(title="STAGE", show=text("pp")),
+    Column(title="NODE", show=text("node_name")),
+    Column(title="GPU", show=text("device_index")),
+    Column(title="RELATIVE", show=number("relative", 2)),
+    Column(title="INDIVIDUAL", show=number("individual", 2)),
+    Column(title="LATE", show=number("late_s", 3, "s")),
+    Column(title="STRAGGLER", show=text("straggler")),
+    Column(title="CAUSE", show=text("cause")),
+    Column(title="COMPUTE", show=number("compute_s", 4, "s"), wide=True),
+    Column(title="DATA", show=number("data_s", 4, "s"), wide=True),
+    Column(title="EXCHANGE", show=number("exchange_s", 4, "s"), wide=True),
+    Column(title="OPTIMIZER", show=number("optimizer_s", 4, "s"), wide=True),
+)
+STAGES = (
+    Column(title="STAGE", show=text("stage")),
+    Column(title="WORK", show=number("work_s", 4, "s")),
+    Column(title="RATIO", show=number("ratio", 2)),
+)
+BUDGET = (
+    Column(title="RESTARTS", show=_of("restarts_total", "max_restarts")),
+    Column(title="IN-WINDOW", show=_of("restarts_in_window", "restarts_per_window")),
+    Column(title="WINDOW", show=seconds("window_s")),
+    Column(title="WITHOUT-PROGRESS", show=_of("no_progress_cycles", "max_no_progress")),
+    Column(title="RUNGS", show=lambda row: ", ".join(f"{rung} {count}" for rung, count in row["rungs"].items())),
+)
+RESTARTS = (
+    Column(title="AGE", show=age("at")),
+    Column(title="RUNG", show=text("rung")),
+    Column(title="CHARGED", show=lambda row: "yes" if row["charged"] else "no"),
+    Column(title="REPLICA", show=text("replica")),
+    Column(title="CAUSE", show=text("reason_code")),
+    Column(title="WHAT", show=text("sentence")),
+    Column(title="ATTEMPT", show=text("attempt"), wide=True),
+    Column(title="DECISION", show=text("decision_id"), wide=True),
+)
+TIMEOUTS = (
+    Column(title="SECTION", show=text("section")),
+    Column(title="LIMIT", show=seconds("value_s")),
+    Column(title="SOURCE", show=text("source")),
+    Column(title="SAMPLES", show=text("samples")),
+    Column(title="LONGEST", show=seconds("longest_s")),
+    Column(title="WHY", show=text("why")),
+)
+NUMERICS = (
+    Column(title="MODE", show=text("mode")),
+    Column(title="COMPUTED-TWICE", show=text("steps")),
+    Column(title="IDENTICAL", show=text("identical_steps")),
+)
+REFUSED = (
+    Column(title="AGE", show=age("seen_at")),
+    Column(title="RANK", show=_rank_name),
+    Column(title="NODE", show=text("node_name")),
+    Column(title="GPU", show=text("device_index")),
+    Column(title="STEP", show=_evidence("step")),
+    Column(title="CHECK", show=_evidence("check")),
+    Column(title="DIAGNOSIS", show=_evidence("diagnosis")),
+    Column(title="FIRST", show=_evidence("first_result"), wide=True),
+    Column(title="SECOND", show=_evidence("second_result"), wide=True),
+    Column(title="ID", show=text("id"), wide=True),
+)
+DETERMINISM = (
+    Column(title="RANK", show=_rank_name),
+    Column(title="STEPS", show=text("steps")),
+    Column(title="IDENTICAL", show=text("identical_steps")),
+    Column(title="LARGEST-DIFFERENCE", show=lambda row: f"{row['largest_difference']:.3g}"),
+    Column(title="ATTEMPT", show=text("attempt"), wide=True),
 )
 TOKENS = (
     Column(title="ID", show=text("id")),

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli.commands import account, chaos, fleet, job, rank, recovery
+from controlplane.cli.commands import account, chaos, fleet, job_parts, rank, recovery
 from controlplane.cli.context import STATE, hint
 from controlplane.cli.exits import MEANINGS, CliError, Exit
 from controlplane.cli.output import note
@@ -23,8 +23,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for name, group in (
-    ("job", job.app), ("rank", rank.app), ("node", fleet.node), ("gpu", fleet.gpu), ("incident", recovery.incident),
-    ("decision", recovery.decision), ("token", account.token),
+    ("job", job_parts.app), ("rank", rank.app), ("node", fleet.node), ("gpu", fleet.gpu),
+    ("incident", recovery.incident), ("decision", recovery.decision), ("token", account.token),
 ):  # fmt: skip
     app.add_typer(group, name=name)
 app.command("chaos")(chaos.chaos)

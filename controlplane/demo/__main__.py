@@ -1,17 +1,16 @@
 """`make demo`: starts everything on this machine and prints where to look.
 
-Loopback only. Ctrl-C stops every process that it started.
+Loopback only. Ctrl-C stops every process that it started, a second one ends them at once.
 """
 
 import argparse
 import logging
 import shutil
-import signal
 import sys
-import threading
 from pathlib import Path
 
 from controlplane.demo.config import DemoConfig
+from controlplane.demo.ending import Ending
 from controlplane.demo.installation import Installation, InstallationError
 from controlplane.demo.job import demo_job
 from controlplane.demo.ports import MissingProgram
@@ -52,13 +51,10 @@ def main(argv: list[str]) -> int:
     if args.dir.exists() and not args.keep:
         shutil.rmtree(args.dir)
     config = DemoConfig(directory=args.dir, port=args.port, nodes=args.nodes, spare_nodes=args.spare_nodes)
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda _number, _frame: stop.set())
+    installation = Installation(config, stopped=lambda: ending.asked())
+    ending = Ending(installation.supervisor.kill_all)
     print("Starting Holdfast: database, Redis, web, sentinel, worker, beat and agents ...", flush=True)
-    installation: Installation | None = None
     try:
-        installation = Installation(config)
         installation.start()
         password = installation.one_time_password()
         url = installation.addresses.web
@@ -66,15 +62,14 @@ def main(argv: list[str]) -> int:
         if not args.no_job:
             submit_demo_job(installation)
         if args.seconds:
-            threading.Timer(args.seconds, stop.set).start()
-        installation.supervisor.run(until=stop.is_set)
+            ending.after(args.seconds)
+        installation.supervisor.run(until=ending.asked)
     except (InstallationError, MissingProgram) as error:
         print(f"The demo could not start: {error}", file=sys.stderr)
         return 1
     finally:
-        if installation is not None:
-            print("Stopping ...", flush=True)
-            installation.supervisor.stop_all()
+        print("Stopping ... (again: at once)", flush=True)
+        installation.supervisor.stop_all()
     return 0
 
 

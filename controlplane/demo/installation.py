@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -42,7 +43,8 @@ class InstallationError(RuntimeError):
 class Installation:
     """Starts everything in order and stops it again. Also a context manager."""
 
-    def __init__(self, config: DemoConfig) -> None:
+    def __init__(self, config: DemoConfig, *, stopped: Callable[[], bool] = lambda: False) -> None:
+        """`stopped` ends a start that waits."""
         self.config = config
         directory = config.directory.absolute()
         directory.mkdir(parents=True, exist_ok=True)
@@ -51,6 +53,7 @@ class Installation:
         self.addresses = Addresses(host=config.host, web_port=web_port, redis_port=redis_port, store_port=store_port)
         self._redis_password = secrets.token_urlsafe(16)
         self.env = self._environment(directory)
+        self._stopped = stopped
         self.supervisor = Supervisor(
             env=self.env, logs=config.logs.absolute(), requests=config.requests.absolute(), node_state=self._node_state
         )
@@ -91,6 +94,8 @@ class Installation:
         """Until /healthz answers. Raises InstallationError with the end of the web log."""
         deadline_s = time.monotonic() + READY_TIMEOUT_S
         while time.monotonic() < deadline_s:
+            if self._stopped():
+                raise InstallationError("it was told to stop")
             self.supervisor.tick()
             try:
                 with urllib.request.urlopen(f"{self.addresses.web}/healthz", timeout=2):  # noqa: S310 - loopback

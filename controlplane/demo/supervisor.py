@@ -5,6 +5,7 @@ chaos panel or a scene left as JSON files. Every process has its own session, so
 signal for one never reaches another; ends only processes that it started, by pid.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -22,6 +23,8 @@ log = logging.getLogger("holdfast.demo")
 
 LOOP_S = 0.05
 STOP_GRACE_S = 8.0
+SERVERS_FROM = 60
+"""The stop order from which on a process serves others: it ends after them."""
 MAX_RESTART_DELAY_S = 10.0
 STABLE_AFTER_S = 10.0
 BACKEND = ("web-1", "sentinel", "worker", "beat", "redis")
@@ -99,22 +102,40 @@ class Supervisor:
         self.kill(f"agent:{node}", down_s=down_s)
         kill_node_processes(self._node_state(node))
 
-    def stop_all(self) -> None:
-        """Ordered stop: SIGTERM, a grace, SIGKILL; then what the agents left running."""
+    def stop_all(self, *, grace_s: float = STOP_GRACE_S) -> None:
+        """Ordered stop: SIGTERM, a grace, SIGKILL; then what the agents left running; then the
+        servers that the others need (Redis, the store), with whatever is left of the grace."""
         self._stopping = True
+        deadline_s = time.monotonic() + grace_s
         children = sorted(self._children.values(), key=lambda child: child.spec.stop_order)
+        self._stop([child for child in children if child.spec.stop_order < SERVERS_FROM], deadline_s)
+        self._kill_nodes()
+        self._stop([child for child in children if child.spec.stop_order >= SERVERS_FROM], deadline_s)
+
+    def kill_all(self) -> None:
+        """SIGKILL for everything, in no order, waiting for nothing. Safe in a signal handler."""
+        self._stopping = True
+        for child in self._children.values():
+            if child.process is not None and child.process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.process.pid, signal.SIGKILL)
+        self._kill_nodes()
+
+    def _stop(self, children: list[_Child], deadline_s: float) -> None:
         for child in children:
             if child.process and child.process.poll() is None:
                 child.process.terminate()
-        deadline_s = time.monotonic() + STOP_GRACE_S
         for child in children:
             if child.process is None:
                 continue
             try:
                 child.process.wait(timeout=max(0.1, deadline_s - time.monotonic()))
             except subprocess.TimeoutExpired:
+                log.warning("%s does not end on SIGTERM: it is killed", child.spec.name)
                 os.killpg(child.process.pid, signal.SIGKILL)
                 child.process.wait()
+
+    def _kill_nodes(self) -> None:
         for name in list(self._children):
             if name.startswith("agent:"):
                 kill_node_processes(self._node_state(name.removeprefix("agent:")))

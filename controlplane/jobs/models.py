@@ -67,7 +67,8 @@ class Attempt(models.Model):
 
 
 class Replica(models.Model):
-    """One incarnation of one replica slot. `contributing` now, `contributed` ever."""
+    """One incarnation of one replica slot. `contributing` now, `contributed` ever.
+    `ordered_out`: the person who had it evicted, and why."""
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="replica_rows")
     index = models.IntegerField()
@@ -80,6 +81,7 @@ class Replica(models.Model):
     stop_requested = models.BooleanField(default=False)
     created_at = models.DateTimeField(auto_now_add=True)
     caught_up = models.JSONField(null=True)
+    ordered_out = models.TextField(blank=True, default="")
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["attempt", "index", "incarnation"], name="incarnation_once")]

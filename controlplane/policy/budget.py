@@ -10,7 +10,8 @@
 Each decision that climbs a rung is in the ledger, whatever the reason; it is charged for
 the highest rung it takes (a replica's restart includes the view change of the others). A
 spent budget stops every rung alike: no automation may go round and round for ever. Orderly
-membership (a job's first view, the admission of a joiner) is no restart.
+membership (a job's first view, the admission of a joiner) is no restart. What a person's
+order brings about (an eviction, the start that follows it) is written down and not charged.
 """
 
 from enum import StrEnum
@@ -18,7 +19,7 @@ from enum import StrEnum
 import msgspec
 
 from controlplane.policy.facts import current_view
-from controlplane.policy.plan import Action, AnnounceView, Decision, PlaceAttempt, StartReplica
+from controlplane.policy.plan import ORDERED, Action, AnnounceView, Decision, PlaceAttempt, StartReplica
 from controlplane.policy.snapshot import JobSnapshot, Placement
 from controlplane.protocol.membership import View
 
@@ -34,7 +35,7 @@ class Rung(StrEnum):
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One restart. `replica` and its new `incarnation` where one starts again. `charged`
-    False: part of a higher rung of the same decision."""
+    False: part of a higher rung of the same decision, or ordered by a person."""
 
     rung: Rung
     charged: bool
@@ -44,14 +45,11 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 def entries(decision: Decision, snapshot: JobSnapshot) -> tuple[Entry, ...]:
     """What carrying the decision out adds to the ledger, the highest rung first."""
-    found = [entry for action in decision.actions for entry in _entry(action, snapshot)]
-    if not found:
-        return ()
-    whole = any(entry.rung is Rung.ATTEMPT for entry in found)
-    starts = any(entry.rung in (Rung.RANK, Rung.REPLICA) for entry in found)
-    charged = {Rung.ATTEMPT} if whole else {Rung.RANK, Rung.REPLICA} if starts else {Rung.VIEW_CHANGE}
+    found = [entry for action in decision.actions for entry in _entry(action, snapshot, decision.reason_code)]
+    due = {entry.rung for entry in found if entry.charged}
+    charged = {Rung.ATTEMPT} & due or {Rung.RANK, Rung.REPLICA} & due or due
     order = list(Rung)[::-1]
-    judged = [msgspec.structs.replace(entry, charged=entry.rung in charged) for entry in found]
+    judged = [msgspec.structs.replace(entry, charged=entry.charged and entry.rung in charged) for entry in found]
     return tuple(sorted(judged, key=lambda e: (order.index(e.rung), e.replica if e.replica is not None else -1)))
 
 
@@ -70,17 +68,29 @@ def spent(snapshot: JobSnapshot) -> str:
     return ""
 
 
-def _entry(action: Action, snapshot: JobSnapshot) -> tuple[Entry, ...]:
+def _entry(action: Action, snapshot: JobSnapshot, reason_code: str) -> tuple[Entry, ...]:
+    """`charged` False where a person's order alone is the cause."""
     match action:
         case PlaceAttempt() if snapshot.attempt is not None:
-            return (Entry(rung=Rung.ATTEMPT, charged=True),)
+            return (Entry(rung=Rung.ATTEMPT, charged=reason_code != ORDERED),)
         case StartReplica():
             rung = Rung.RANK if _same_devices(snapshot, action.replica, action.placements) else Rung.REPLICA
-            return (Entry(rung=rung, charged=True, replica=action.replica, incarnation=action.incarnation),)
+            charged = action.replica not in _ordered_out(snapshot)
+            return (Entry(rung=rung, charged=charged, replica=action.replica, incarnation=action.incarnation),)
         case AnnounceView() if _is_restart(current_view(snapshot), action.view):
-            return (Entry(rung=Rung.VIEW_CHANGE, charged=True),)
+            lost = _left_out(current_view(snapshot), action.view)
+            return (Entry(rung=Rung.VIEW_CHANGE, charged=not lost or not lost <= _ordered_out(snapshot)),)
         case _:
             return ()
+
+
+def _ordered_out(snapshot: JobSnapshot) -> set[int]:
+    return {replica.index for replica in snapshot.replicas if replica.ordered_out}
+
+
+def _left_out(before: View | None, after: View) -> set[int]:
+    stay = {(member.replica, member.incarnation) for member in after.members}
+    return {m.replica for m in (before.members if before else ()) if (m.replica, m.incarnation) not in stay}
 
 
 def _same_devices(snapshot: JobSnapshot, index: int, placements: tuple[Placement, ...]) -> bool:

@@ -11,6 +11,7 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import attempt_live, current_view, installed, live_replicas, signals_of
 from controlplane.policy.ladder import due_s
 from controlplane.policy.rehearsal import wait_s
+from controlplane.policy.rules import look
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.states import JobState, ReplicaState
 
@@ -48,6 +49,10 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
         # Training time passes no faster than the clock; due and not given: its target is out.
         if left_s is not None:
             yield now_s + max(left_s, config.follow_up_s)
+    look_s = look.due_s(snapshot)
+    if look_s is not None:
+        # Due and not taken: something is wrong, or has been just now.
+        yield max(look_s, now_s + config.quiet_incident_s)
     for node_silent in signals_of(snapshot, "node_silent"):
         yield node_silent.seen_s + config.witness_s
         yield node_silent.seen_s + config.lease_s

@@ -33,6 +33,7 @@ from controlplane.policy.rules import (
     device_fault,
     device_risk,
     lifecycle,
+    look,
     membership_install,
     numerics,
     outer_error,
@@ -62,6 +63,7 @@ RULES: tuple[tuple[str, Rule, bool], ...] = (
     (strength.RULE, strength.rule, False),
     (device_risk.RULE, device_risk.rule, True),
     (rehearsal.RULE, rehearsal.rule, False),
+    (look.RULE, look.rule, False),
     (numerics.RULE, numerics.rule, True),
     (straggler.RULE, straggler.rule, True),
 )

@@ -14,6 +14,7 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.exits import EXIT_DISAMBIGUATE, EXIT_FAILED_VALIDATION, culprit, ending, explain
 from controlplane.policy.facts import (
     about,
+    contributes,
     current_view,
     installed,
     is_member,
@@ -28,7 +29,7 @@ from controlplane.policy.facts import (
 )
 from controlplane.policy.membership import Refusal, install, missing_flushes
 from controlplane.policy.placement import Slot, slots_of
-from controlplane.policy.plan import Scalar
+from controlplane.policy.plan import ORDERED, Scalar
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
 from controlplane.policy.xid import XidBucket, look_up
 from controlplane.protocol.states import ReplicaState
@@ -83,6 +84,21 @@ def held(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Failure, ...]:
 
 
 # --- proved ---------------------------------------------------------------------
+
+
+def _ordered(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
+    """Ended as ordered. What ends otherwise (a crash before the order came) is a failure."""
+    ended_otherwise = any(about(signal, replica) for signal in signals_of(snapshot, "rank_exit"))
+    if not replica.ordered_out or replica.exited_ranks == 0 or ended_otherwise:
+        return None
+    return Failure(
+        replica=replica,
+        kind=ORDERED,
+        proved=True,
+        gone=replica.exited_ranks >= replica.world_size,
+        sentence=f"its eviction was ordered ({replica.ordered_out})",
+        evidence={"ordered_by": replica.ordered_out, "exited_ranks": replica.exited_ranks},
+    )
 
 
 def _exited(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
@@ -235,11 +251,13 @@ def _witness(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact, 
 
 
 def _all_others_wait(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
-    """Every other member waits in the exchange, and one node alone is silent.
+    """Every other member waits in the exchange, one that computes among them, and one node
+    alone is silent.
 
     A member that does not wait may be the one that holds everybody up, so it clears the
-    accused. Several silent nodes at once say more about the network, or about us, than
-    about them: then only the lease decides.
+    accused. One that computes nothing waits through every step, so it accuses nobody.
+    Several silent nodes at once say more about the network, or about us, than about them:
+    then only the lease decides.
     """
     if not installed(snapshot) or not is_member(snapshot, replica):
         return False
@@ -247,7 +265,8 @@ def _all_others_wait(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
     homes = {node for member in members for node in nodes_of(member)}
     silent = {signal.node_id for signal in signals_of(snapshot, "node_silent")} & homes
     others = [other for other in members if not silent & set(nodes_of(other))]
-    return len(silent) == 1 and bool(others) and all(other.waiting for other in others)
+    computing = any(contributes(snapshot, other) for other in others)
+    return len(silent) == 1 and computing and all(other.waiting for other in others)
 
 
 def _unflushed(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
@@ -369,7 +388,7 @@ def _ids(signals: tuple[SignalFact, ...]) -> tuple[str, ...]:
 
 
 # A lost device also ends the process on it: the device is the cause, so it speaks first.
-PROVED: tuple[Detector, ...] = (_device_gone, _exited, _behind)
+PROVED: tuple[Detector, ...] = (_device_gone, _ordered, _exited, _behind)
 INFERRED: tuple[Detector, ...] = (
     _overdue,
     _node_silent,

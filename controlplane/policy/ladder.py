@@ -11,6 +11,7 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import Unsatisfiable
 from controlplane.policy.exits import EXIT_DO_NOT_REQUEUE
 from controlplane.policy.facts import (
+    all_joined,
     attempt_live,
     current_view,
     holds_state,
@@ -24,9 +25,9 @@ from controlplane.policy.facts import (
 from controlplane.policy.failures import Failure, fresh_outer_errors
 from controlplane.policy.membership import install, missing_flushes
 from controlplane.policy.placement import place_replica, slots_of
-from controlplane.policy.plan import SetNodeState, StartReplica
+from controlplane.policy.plan import ORDERED, SetNodeState, StartReplica
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
-from controlplane.protocol.states import NodeState
+from controlplane.protocol.states import NodeState, ReplicaState
 
 _OPEN_NODES = (NodeState.READY, NodeState.DEGRADED)
 
@@ -44,14 +45,17 @@ def restart_reason(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[
     """None: enough replicas that hold the newest state are left to go on without a stop."""
     if not attempt_live(snapshot):
         return None
-    why = _cannot_go_on(snapshot, failures)
-    if why is None and spent(snapshot) and (failures or fresh_outer_errors(snapshot, config)):
+    why = _cannot_go_on(snapshot, config, failures)
+    suffered = [failure for failure in failures if failure.kind != ORDERED]
+    if why is not None and failures and not suffered and not why.final:
+        return msgspec.structs.replace(why, code=ORDERED)
+    if why is None and spent(snapshot) and (suffered or fresh_outer_errors(snapshot, config)):
         # The others could go on, but every way on is a restart of some rung.
         return RestartReason(code="budget_spent", sentence="another restart would be needed")
     return why
 
 
-def _cannot_go_on(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> RestartReason | None:
+def _cannot_go_on(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> RestartReason | None:
     """Why no smaller rung than a new attempt is left."""
     asked = next((f for f in failures if f.evidence.get("exit_code") == EXIT_DO_NOT_REQUEUE), None)
     if asked is not None:
@@ -71,8 +75,46 @@ def _cannot_go_on(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> Resta
     lost = {failure.replica.index for failure in failures}
     left = [replica for replica in live_replicas(snapshot) if replica.index not in lost]
     if current_view(snapshot) is None:
-        return None if left or not failures else RestartReason(code="all_lost", sentence="no replica came up")
+        return _never_starts(snapshot, config, failures, left)
     return _too_few(snapshot, failures, [replica for replica in left if holds_state(snapshot, replica)])
+
+
+def _never_starts(
+    snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...], left: list[ReplicaFact]
+) -> RestartReason | None:
+    """Before the first view: all that came up failed, or its set-up time is over and nothing
+    that may still come makes up the number that must be."""
+    attempt = snapshot.attempt
+    assert attempt is not None, "called for a live attempt"
+    if failures:
+        return None if left else RestartReason(code="all_lost", sentence="no replica came up")
+    needed = max(1, snapshot.job.spec.resources.min_replicas)
+    if len(left) >= needed or not setup_over(snapshot) or may_still_start(snapshot, config):
+        return None
+    if not all(all_joined(replica) for replica in left):
+        return None
+    return RestartReason(
+        code="below_min_replicas",
+        sentence=f"{len(left)} of {attempt.replicas} replicas came up, {needed} must be, and no free device fits"
+        " another",
+    )
+
+
+def setup_over(snapshot: JobSnapshot) -> bool:
+    """The attempt has had its whole set-up time."""
+    attempt = snapshot.attempt
+    limit_s = snapshot.job.spec.resiliency.timeouts.setup_s
+    return attempt is not None and snapshot.now_s - attempt.started_s >= limit_s
+
+
+def may_still_start(snapshot: JobSnapshot, config: PolicyConfig) -> bool:
+    """An evicted slot has somewhere to start, so it is worth waiting for."""
+    evicted = [replica for replica in snapshot.replicas if replica.state is ReplicaState.EVICTED]
+    return any(
+        pool_for(snapshot, config, leaving=(replica,)).size >= replica.world_size
+        and may_start(snapshot, config, replica)
+        for replica in evicted
+    )
 
 
 def _too_few(snapshot: JobSnapshot, failures: tuple[Failure, ...], holders: list[ReplicaFact]) -> RestartReason | None:
@@ -125,9 +167,10 @@ def start_slots(
 
 
 def may_start(snapshot: JobSnapshot, config: PolicyConfig, slot: ReplicaFact) -> bool:
-    """Neither the slot's starts nor the job's budget are used up; `due_s` says when the next
+    """Neither the slot's starts nor the job's budget are used up (which pays for no start that
+    follows a person's order); `due_s` says when the next
     one is due."""
-    return slot.failed_starts <= config.max_failed_starts and not spent(snapshot)
+    return slot.failed_starts <= config.max_failed_starts and (bool(slot.ordered_out) or not spent(snapshot))
 
 
 def due_s(slot: ReplicaFact, config: PolicyConfig) -> float:

@@ -9,6 +9,8 @@ from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import JobState, Mode, NodeState, ReplicaState
 
 Scalar = str | int | float | bool | None
+ORDERED = "ordered"
+"""The reason code of what follows a person's order to evict: no failure, and not charged."""
 
 
 class _Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="action"):
@@ -78,6 +80,14 @@ class GatherStacks(_Action, tag="gather_stacks"):
     incarnation: int
 
 
+class LookAtRanks(_Action, tag="look_at_ranks"):
+    """Collect stacks and Flight Recorder of some ranks of a replica, and end nothing."""
+
+    replica: int
+    incarnation: int
+    ranks: tuple[int, ...]
+
+
 class InjectFault(_Action, tag="inject_fault"):
     """Give one rank a fault of its job's own schedule; as `commands.InjectRankFault`."""
 
@@ -129,6 +139,7 @@ Action = (
     | SetReplicaState
     | RequestCheckpoint
     | GatherStacks
+    | LookAtRanks
     | InjectFault
     | EndAttempt
     | SetJobState

@@ -40,7 +40,8 @@ class ReplicaFact(_Fact):
     `waiting` True: all its ranks sit in a phase that waits for others (exchange, view
     change), so it is no culprit. `stopped` True: every process is proved gone or
     its stop command succeeded. `failed_starts` counts incarnations in a row that ended
-    before they contributed (0 when the loader does not count them).
+    before they contributed (0 when the loader does not count them). `ordered_out`: who
+    ordered its eviction, and why (empty: nobody).
     """
 
     index: int
@@ -58,6 +59,7 @@ class ReplicaFact(_Fact):
     waiting: bool = False
     stopped: bool = False
     failed_starts: int = 0
+    ordered_out: str = ""
 
 
 class SignalFact(_Fact):
@@ -174,7 +176,8 @@ class JobFact(_Fact):
     progress proves that all of them live, whatever the control plane sees of them.
     `incident_opened_s` of the job's open incident; None: there is none. `training_s`:
     seconds of all its committed steps, and `faults_fired` of its own schedule so far;
-    None where the job has no schedule of faults."""
+    None where the job has no schedule of faults. `looks_taken` on schedule so far, the newest
+    at `looked_s` (None: none yet)."""
 
     id: str
     name: str
@@ -189,6 +192,8 @@ class JobFact(_Fact):
     incident_opened_s: float | None = None
     training_s: float | None = None
     faults_fired: int = 0
+    looked_s: float | None = None
+    looks_taken: int = 0
 
 
 class JobSnapshot(_Fact):

@@ -5,6 +5,9 @@ Both sockets are SOCK_STREAM and carry JSON lines (UTF-8, one message a line, at
 listens on the socket given by `--socket` for its agent, and outlives it.
 """
 
+import math
+from typing import Literal
+
 import msgspec
 
 from controlplane.protocol.launch import RankRef, TrainerConfig
@@ -45,7 +48,9 @@ class StepReport(_Message, tag="step"):
     """One committed step. `step` is the number of the step just committed (from 0).
     `micro_batches` are the ids this replica computed, empty for a joiner; every rank
     reports them, rank 0's count. `loss` (mean per token over the global batch) comes
-    from the last pipeline stage only. `parameter_hash` is of this rank's shard.
+    from the last pipeline stage only; JSON has no word for one that is no finite number, so
+    such a loss becomes None here and `loss_not_finite` its text ("nan", "inf", "-inf"), on
+    whatever door the report travels. `parameter_hash` is of this rank's shard.
     `stall_s` is time spent in view changes within the step. `trained`, from each rank 0:
     ids of all micro-batches in the committed gradient, each as often as it is in it; it
     came through the same all-reduce, so any survivor can tell the whole step's ledger."""
@@ -61,6 +66,13 @@ class StepReport(_Message, tag="step"):
     stall_s: float = 0.0
     exchange_s: float = 0.0
     trained: tuple[int, ...] = ()
+    loss_not_finite: Literal["nan", "inf", "-inf"] | None = None
+
+    def __post_init__(self) -> None:
+        """Put a loss that is no finite number into words."""
+        if self.loss is not None and not math.isfinite(self.loss):
+            msgspec.structs.force_setattr(self, "loss_not_finite", str(self.loss))
+            msgspec.structs.force_setattr(self, "loss", None)
 
 
 class OuterError(_Message, tag="outer_error"):

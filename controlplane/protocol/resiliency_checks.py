@@ -6,6 +6,9 @@ from controlplane.protocol.rank_faults import RANDOM, is_scheduled, kinds_for
 from controlplane.protocol.spec import TrainSpec, ranks_per_replica, replica_count
 from controlplane.protocol.spec_fault import Fault, Ground
 
+LOOK_FLOOR_S = 60.0
+LOOK_RANKS_MAX = 64
+
 
 def check_numerics(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
     """A check needs a second run to be judged by, and a second run needs our trainer."""
@@ -53,6 +56,23 @@ def check_stragglers(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
                 "no score is below 0: no straggler could ever be found",
                 f"set it above 0 (0.7 is the default), or {name} to false",
             )
+
+
+def check_looks(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """Looks on schedule cost the ranks something, so there is a floor and a cap."""
+    wish = spec.resiliency
+    if wish.look_every_s != 0.0 and wish.look_every_s < LOOK_FLOOR_S:
+        yield Fault(
+            "/spec/resiliency/look_every_s",
+            f"{wish.look_every_s:g} s is below the floor: a look stops a rank's interpreter for some milliseconds",
+            f"set it to {LOOK_FLOOR_S:g} or more, or to 0 for looks at a hang alone",
+        )
+    if not 1 <= wish.look_ranks <= LOOK_RANKS_MAX:
+        yield Fault(
+            "/spec/resiliency/look_ranks",
+            f"{wish.look_ranks} ranks a look is not between 1 and {LOOK_RANKS_MAX}",
+            f"set it to {LOOK_RANKS_MAX} at most; the ranks of a larger replica have their turns one after the other",
+        )
 
 
 def check_faults(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:

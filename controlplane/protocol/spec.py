@@ -219,7 +219,9 @@ class FaultSchedule(_Spec):
 
 
 class Resiliency(_Spec):
-    """How far automation may go for this job, and when it acts."""
+    """How far automation may go for this job, and when it acts. `look_every_s`: stacks and
+    Flight Recorder of one replica after the other that often, at most `look_ranks` ranks a
+    time (0: only when something hangs)."""
 
     mode: Mode = Mode.ENFORCE
     risk: RiskTrigger = RiskTrigger()
@@ -229,6 +231,8 @@ class Resiliency(_Spec):
     allow_faults: bool = False
     stragglers: Stragglers = Stragglers()
     faults: FaultSchedule = FaultSchedule()
+    look_every_s: float = 0.0
+    look_ranks: int = 8
 
 
 class Scheduling(_Spec):

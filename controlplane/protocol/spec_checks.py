@@ -9,7 +9,13 @@ from collections.abc import Iterator
 
 from controlplane.protocol.layout_checks import BUILT_IN_RULES, SHAPE_RULES, Rule, Rules
 from controlplane.protocol.presets import PRESETS
-from controlplane.protocol.resiliency_checks import check_fault_target, check_faults, check_numerics, check_stragglers
+from controlplane.protocol.resiliency_checks import (
+    check_fault_target,
+    check_faults,
+    check_looks,
+    check_numerics,
+    check_stragglers,
+)
 from controlplane.protocol.spec import (
     TrainSpec,
     max_contributors,
@@ -274,6 +280,7 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
         check_numerics,
         ("/spec/training/numerics", "/spec/entrypoint", "/spec/parallelism/vp", "/spec/parallelism/replica_dp"),
     ),
+    (check_looks, ("/spec/resiliency/look_every_s", "/spec/resiliency/look_ranks")),
     (check_stragglers, ("/spec/resiliency/stragglers",)),
     (check_env, ("/spec/env",)),
     (check_faults, (*_FAULTS, "/spec/entrypoint")),

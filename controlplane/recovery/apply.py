@@ -36,6 +36,7 @@ from controlplane.protocol.commands import (
     StopRanks,
     WarmHost,
 )
+from controlplane.protocol.looks import HANG
 from controlplane.protocol.states import AttemptState, Mode, RankState, ReplicaState
 from controlplane.recovery import incidents, ledger, orders, signals
 from controlplane.recovery.models import Decision, Signal, ViewRow
@@ -280,9 +281,18 @@ def _request_checkpoint(context: Context, action: plan.RequestCheckpoint) -> Non
 
 def _gather_stacks(context: Context, action: plan.GatherStacks) -> None:
     replica = _replica(context, action.replica, action.incarnation)
-    body = CollectStacks(job_id=context.job.id, replica=action.replica, incarnation=action.incarnation, look="hang")
+    body = CollectStacks(job_id=context.job.id, replica=action.replica, incarnation=action.incarnation, look=HANG)
     for node_id in _nodes_of(replica.ranks.filter(released_at=None)):
         _send(context, body, node_id, replica.attempt, ASK_TTL_S)
+
+
+def _look_at_ranks(context: Context, action: plan.LookAtRanks) -> None:
+    replica = _replica(context, action.replica, action.incarnation)
+    for rank in replica.ranks.filter(released_at=None, rank__in=action.ranks).order_by("rank"):
+        body = CollectStacks(
+            job_id=context.job.id, replica=action.replica, incarnation=action.incarnation, rank=rank.rank, look=HANG
+        )
+        _send(context, body, rank.node_id, replica.attempt, ASK_TTL_S)
 
 
 def _inject_fault(context: Context, action: plan.InjectFault) -> None:
@@ -349,6 +359,7 @@ HANDLERS: dict[type, Callable[[Context, Any], None]] = {
     plan.SetReplicaState: _set_replica_state,
     plan.RequestCheckpoint: _request_checkpoint,
     plan.GatherStacks: _gather_stacks,
+    plan.LookAtRanks: _look_at_ranks,
     plan.InjectFault: _inject_fault,
     plan.EndAttempt: _end_attempt,
     plan.SetJobState: _set_job_state,

@@ -11,7 +11,7 @@ import msgspec
 
 from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Rank, Replica
-from controlplane.policy.flight import FlightFinding, analyse
+from controlplane.policy.flight import FlightFinding, MatchState, analyse
 from controlplane.protocol.errors import MalformedFrame
 from controlplane.protocol.flight import FlightDump, decode_dump
 from controlplane.protocol.frames import StacksCollected
@@ -24,12 +24,21 @@ from controlplane.runtime.ids import new_id
 
 TEXT_MAX = 60_000
 MAX_LOOKS_PER_JOB = 256
+SCHEDULED = "look"
+"""The rule whose decisions order looks on schedule (policy.rules.look)."""
+MISMATCHES = (
+    MatchState.COLLECTIVE_TYPE_MISMATCH,
+    MatchState.SIZE_OR_SYNTAX_MISMATCH,
+    MatchState.COLLECTIVE_DTYPE_MISMATCH,
+)
 
 
 def keep(rank: Rank, body: StacksCollected, *, at: datetime) -> None:
     """Store one look; a Flight Recorder of an incident may complete a finding."""
     replica, job_id = rank.replica, body.ref.job_id
-    incident = _incident_of(job_id, body.command_id)
+    decision = _decision_of(body.command_id)
+    scheduled = decision if decision is not None and decision.rule == SCHEDULED else None
+    incident = _incident_of(job_id, decision)
     look, method = body.look[:24], body.method[:80]
     RankLook.objects.create(
         id=new_id("look"),
@@ -45,6 +54,10 @@ def keep(rank: Rank, body: StacksCollected, *, at: datetime) -> None:
         at=at,
     )
     _forget_old(job_id)
+    if scheduled is not None:
+        if look == FLIGHT_RECORDER:
+            _compare(scheduled, replica)
+        return
     how = f"could not be got: {body.text[:200]}" if method == NOT_GOT else f"got by {method}"
     events.publish(
         "rank.looked",
@@ -57,12 +70,16 @@ def keep(rank: Rank, body: StacksCollected, *, at: datetime) -> None:
         _find(incident, replica, at)
 
 
-def _incident_of(job_id: str, command_id: str) -> Incident | None:
-    """The incident whose decision ordered the look; a person's look joins what is open."""
+def _decision_of(command_id: str) -> Decision | None:
+    """What ordered the look; None: a person did."""
     decision_id = Command.objects.filter(pk=command_id).values_list("decision_id", flat=True).first()
-    if decision_id:
-        decided = Decision.objects.filter(pk=decision_id).select_related("incident").first()
-        return decided.incident if decided else None
+    return Decision.objects.filter(pk=decision_id).select_related("incident").first() if decision_id else None
+
+
+def _incident_of(job_id: str, decision: Decision | None) -> Incident | None:
+    """The incident whose decision ordered the look; a person's look joins what is open."""
+    if decision is not None:
+        return decision.incident
     return Incident.objects.filter(job_id=job_id).exclude(state=IncidentState.RESOLVED).first()
 
 
@@ -70,6 +87,28 @@ def _forget_old(job_id: str) -> None:
     """The newest MAX_LOOKS_PER_JOB stay."""
     old = RankLook.objects.filter(job_id=job_id).order_by("-at", "-id").values_list("id", flat=True)
     RankLook.objects.filter(id__in=list(old[MAX_LOOKS_PER_JOB : MAX_LOOKS_PER_JOB * 2])).delete()
+
+
+def _compare(scheduled: Decision, replica: Replica) -> None:
+    """The recorders of a look on schedule, read together once all that were asked have
+    answered. A rank that has not come yet to what others wait in is everyday life in a job
+    that moves; sizes, types and operations that differ are not."""
+    orders = Command.objects.filter(decision_id=scheduled.id, kind="collect_stacks").values_list("id", flat=True)
+    rows = RankLook.objects.filter(command_id__in=list(orders), look=FLIGHT_RECORDER)
+    newest = {row.rank: row for row in rows.order_by("at", "id")}
+    ranks = tuple(sorted(replica.ranks.values_list("rank", flat=True)))
+    if len(newest) < len(orders):
+        return
+    finding = analyse(tuple(filter(None, map(_dump, newest.values()))), ranks) if set(newest) == set(ranks) else None
+    got = sum(row.method != NOT_GOT for row in newest.values())
+    odd = finding is not None and finding.state in MISMATCHES
+    said = finding.sentence if finding is not None and odd else "nothing that does not fit"
+    events.publish(
+        "job.looked",
+        f"Look on schedule into replica {replica.index}: {got} of {len(newest)} recorders read; {said.rstrip('.')}.",
+        job_id=scheduled.job_id,
+        data={"decision_id": scheduled.id, "state": str(finding.state) if finding else None, "odd": odd},
+    )
 
 
 def _find(incident: Incident, replica: Replica, at: datetime) -> None:

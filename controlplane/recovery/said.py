@@ -4,7 +4,6 @@ Reports of an incarnation that is out (evicted, or of an ended attempt) change n
 a counter and the certificate's evidence: the epoch fences them.
 """
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +51,7 @@ def _step(facts: "Facts", rank: Rank, said: StepReport) -> None:
         transition_rank(rank, RankState.TRAINING, f"trains in epoch {said.epoch}")
     elif rank.state in (RankState.HUNG, RankState.LOST):
         transition_rank(rank, RankState.TRAINING, "it moves again")
-    if said.loss is not None and not math.isfinite(said.loss):
+    if said.loss_not_finite is not None:
         _nan(facts, rank, said)
     facts.merge.add(job, rank, said, facts.at)
 
@@ -70,14 +69,14 @@ def _nan(facts: "Facts", rank: Rank, said: StepReport) -> None:
     signals.raise_signal(
         "nan_loss",
         f"nan_loss:{job_id}:{rank.replica.attempt.number}",
-        sentence=f"The loss of step {said.step} is not a number.",
+        sentence=f"The loss of step {said.step} is no finite number ({said.loss_not_finite}).",
         job_id=job_id,
         node_id=facts.node.id,
         replica=rank.replica.index,
         incarnation=rank.replica.incarnation,
         rank=rank.rank,
         value=float(said.step),
-        evidence={"step": said.step, "epoch": said.epoch},
+        evidence={"step": said.step, "epoch": said.epoch, "loss": said.loss_not_finite},
         seen_at=facts.at,
     )
 

@@ -105,6 +105,22 @@ class Jobs(_Group):
         """Iterates over checkpoints, newest first."""
         return self._pages(calls.get(calls.one("jobs", job_id, "/checkpoints"), Page[rest.Checkpoint]))
 
+    def speed(self, job_id: str) -> Any:
+        """Straggler scores of its ranks and stages, as a JobSpeed."""
+        return self._run(calls.get(calls.one("jobs", job_id, "/speed"), rest.JobSpeed))
+
+    def numerics(self, job_id: str) -> Any:
+        """Refused results and the determinism report, as JobNumerics."""
+        return self._run(calls.get(calls.one("jobs", job_id, "/numerics"), rest.JobNumerics))
+
+    def budget(self, job_id: str) -> Any:
+        """What its restarts have spent, as a Budget."""
+        return self._run(calls.get(calls.one("jobs", job_id, "/budget"), rest.Budget))
+
+    def timeouts(self, job_id: str) -> Any:
+        """Iterates over the limit of each section."""
+        return self._pages(calls.get(calls.one("jobs", job_id, "/timeouts"), Page[rest.SectionTimeout]))
+
     def logs(self, job_id: str, *, replica: int | None = None, rank: int | None = None, tail: int | None = None) -> Any:
         """The end of a rank's output, as a Log."""
         path = calls.one("jobs", job_id, "/logs")

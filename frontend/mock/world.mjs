@@ -5,6 +5,7 @@ export const STEP_S = 0.62;
 export const TOTAL = 2_000;
 export const stepNow = () => Math.min(TOTAL, 214 + Math.floor((Date.now() - T0) / 1000 / STEP_S));
 
+const LAYOUT = { tp: 1, pp: 2, vp: 1, cp: 1, ep: 1, replica_dp: 1, dp: 3 };
 const STATES = ["running", "running", "succeeded", "succeeded", "succeeded", "failed", "cancelled", "pending", "recovering", "preempted", "starting"];
 const NAMES = ["gpt-857m", "llama-ablate", "moe-router", "long-context", "code-sft", "speech-pre", "vision-dp", "bench-fp8"];
 const OWNERS = ["ana", "bo", "chen", "divya", "emil"];
@@ -37,8 +38,8 @@ export const SPEC = {
 export function jobDetail(n = 1) {
   const row = jobRow(n);
   return {
-    ...row, spec: SPEC, layout: { tp: 1, pp: 2, cp: 1, dp: 3 },
-    attempts: row.attempt ? [{ number: 1, state: row.finished_at ? "ended" : "running", layout: { tp: 1, pp: 2, cp: 1, dp: 3 }, replicas: 3, resume_step: 0, started_at: iso(548), ended_at: row.finished_at, end_reason: "" }] : [],
+    ...row, spec: SPEC, layout: { ...LAYOUT },
+    attempts: row.attempt ? [{ number: 1, state: row.finished_at ? "ended" : "running", layout: { ...LAYOUT }, replicas: 3, resume_step: 0, started_at: iso(548), ended_at: row.finished_at, end_reason: "" }] : [],
     spares: n === 1 ? [{ node_id: nodeId(3), node_name: "node-d", device_index: 0 }, { node_id: nodeId(3), node_name: "node-d", device_index: 1 }] : [],
     why: n === 1 ? "All three replicas contribute; the next checkpoint is due at the next multiple of 50 steps." : row.state === "pending" ? "It needs 6 devices; 2 are free. It starts when a running job ends." : `It is ${row.state}.`,
   };

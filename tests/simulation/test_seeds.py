@@ -16,10 +16,22 @@ FOUND = {
     1817: "a step that only a joiner had committed was forgotten",
 }
 
+# (seed, how many replicas stand by)
+FOUND_STANDING_BY = {
+    (181, 1): "an attempt with too few replicas and room for no more waited for ever",
+    (3018, 2): "replicas that stand by accused the only one that computes by waiting for it",
+    (3148, 2): "a finding about a replica that the new attempt does not have stayed open",
+}
+
 
 @pytest.mark.parametrize("seed", sorted(FOUND))
 def test_a_seed_that_failed_once_passes(seed):
     assert World(seed).run().violations == ()
+
+
+@pytest.mark.parametrize(("seed", "standing_by"), sorted(FOUND_STANDING_BY))
+def test_a_seed_that_failed_once_while_a_replica_stands_by_passes(seed, standing_by):
+    assert World(seed, standing_by=standing_by).run().violations == ()
 
 
 @pytest.mark.parametrize("first", range(0, 40, 10))

@@ -17,7 +17,7 @@ from controlplane.policy.facts import (
     tag,
 )
 from controlplane.policy.failures import actionable
-from controlplane.policy.ladder import may_start
+from controlplane.policy.ladder import may_still_start, setup_over
 from controlplane.policy.layout import Layout, plan_layout
 from controlplane.policy.membership import next_view
 from controlplane.policy.placement import Pool, choose_spares, place_gang
@@ -33,7 +33,7 @@ from controlplane.policy.plan import (
 )
 from controlplane.policy.snapshot import JobSnapshot, Placement
 from controlplane.protocol.spec import TrainSpec, ranks_per_replica, replica_count
-from controlplane.protocol.states import AttemptState, JobState, ReplicaState
+from controlplane.protocol.states import AttemptState, JobState
 
 RULE = "lifecycle"
 GRACE_FACTOR = 1.5
@@ -178,10 +178,9 @@ def _first_view(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, 
     failed = {failure.replica.index for failure in actionable(snapshot, config)}
     live = [replica for replica in live_replicas(snapshot) if replica.index not in failed]
     joined = [replica for replica in live if all_joined(replica)]
-    overdue = snapshot.now_s - attempt.started_s >= snapshot.job.spec.resiliency.timeouts.setup_s
     waiting = [replica for replica in live if not all_joined(replica)]
     enough = len(joined) >= max(1, snapshot.job.spec.resources.min_replicas)
-    if failed or not enough or (not overdue and (waiting or _may_still_start(snapshot, config))):
+    if failed or not enough or (not setup_over(snapshot) and (waiting or may_still_start(snapshot, config))):
         return ()
     view = next_view(
         job_id=snapshot.job.id,
@@ -202,16 +201,6 @@ def _first_view(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, 
             evidence={"joined": len(joined), "replicas": attempt.replicas},
             routine=True,
         ),
-    )
-
-
-def _may_still_start(snapshot: JobSnapshot, config: PolicyConfig) -> bool:
-    """An evicted slot has somewhere to start, so it is worth waiting for."""
-    evicted = [replica for replica in snapshot.replicas if replica.state is ReplicaState.EVICTED]
-    return any(
-        pool_for(snapshot, config, leaving=(replica,)).size >= replica.world_size
-        and may_start(snapshot, config, replica)
-        for replica in evicted
     )
 
 

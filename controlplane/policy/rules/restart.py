@@ -14,6 +14,7 @@ from controlplane.policy.goodput import failure_costs
 from controlplane.policy.ladder import RestartReason, out_of_service, restart_reason
 from controlplane.policy.placement import place_gang
 from controlplane.policy.plan import (
+    ORDERED,
     Action,
     Decision,
     EndAttempt,
@@ -39,7 +40,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     why = restart_reason(snapshot, config, failures)
     if why is None:
         return ()
-    spent = why.sentence if why.final else spent_budget(snapshot)
+    spent = why.sentence if why.final else "" if why.code == ORDERED else spent_budget(snapshot)
     if spent:
         code = why.code if why.final else "budget_spent"
         return (_fail(snapshot, attempt, failures, code, why, spent),)

@@ -64,13 +64,16 @@ def shrunk_for_good(snapshot: JobSnapshot, config: PolicyConfig) -> bool:
 
 
 def stale_signals(snapshot: JobSnapshot) -> tuple[str, ...]:
-    """Findings about incarnations and exchanges that are history."""
+    """Findings about incarnations and exchanges that are history, and about replicas that the
+    attempt does not have: told late by a node that was out of reach."""
     newest = {replica.index: replica.incarnation for replica in snapshot.replicas}
     old_ranks = {
         signal.id
         for kind in ("rank_exit", "rank_overdue", "setup_timeout")
         for signal in signals_of(snapshot, kind)
-        if signal.incarnation is not None and signal.incarnation < newest.get(signal.replica or 0, 0)
+        if signal.replica is not None
+        and signal.incarnation is not None
+        and (signal.replica not in newest or signal.incarnation < newest[signal.replica])
     }
     old_errors = {s.id for s in signals_of(snapshot, "outer_error") if s.seen_s < snapshot.view_since_s}
     return tuple(sorted(old_ranks | old_errors))

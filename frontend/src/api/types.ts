@@ -74,7 +74,7 @@ export interface Job {
   finished_at: string | null;
 }
 
-export type Layout = Record<"tp" | "pp" | "cp", number> & { dp: number | string };
+export type Layout = Record<"tp" | "pp" | "vp" | "cp" | "ep" | "replica_dp", number> & { dp: number | string };
 
 export interface Attempt {
   number: number;

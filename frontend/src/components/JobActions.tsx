@@ -3,12 +3,13 @@ import type { ReactElement } from "react";
 import { post } from "../api/client";
 import type { Accepted, JobDetail, Replica } from "../api/types";
 import { count, duration } from "../lib/format";
+import { ranksPerReplica } from "../lib/layout";
 import { ConfirmDialog } from "../ui/dialog";
 
 export type JobAct = { kind: "cancel" } | { kind: "checkpoint" } | { kind: "evict"; replica: Replica };
 
 const ranksOf = (job: JobDetail): number =>
-  job.layout ? job.layout.tp * job.layout.pp * job.layout.cp * job.replicas_active : 0;
+  job.layout ? ranksPerReplica(job.layout) * job.replicas_active : 0;
 
 async function order(path: string, body: Record<string, unknown>): Promise<string> {
   const accepted = await post<Accepted>(path, body);
@@ -40,7 +41,7 @@ export function JobActions({ job, act, onClose }: { job: JobDetail; act: JobAct;
         <ConfirmDialog
           title={`Evict replica ${replica.index}`} confirmLabel={`Evict replica ${replica.index}`} danger onClose={onClose}
           onConfirm={(reason) => order(`/jobs/${job.id}:evict-replica`, { replica: replica.index, reason })}
-          blastRadius={<>Kills <b>{replica.ranks.length} ranks</b> of replica {replica.index} on {[...new Set(replica.ranks.map((rank) => rank.node_name))].join(", ")}. The other {left} {left === 1 ? "replica goes" : "replicas go"} on with the same global batch; no committed step is lost. A replacement is started where devices are free.</>}
+          blastRadius={<>Kills <b>{replica.ranks.length} ranks</b> of replica {replica.index} on {[...new Set(replica.ranks.map((rank) => rank.node_name))].join(", ")}. The other {left} {left === 1 ? "replica goes" : "replicas go"} on with the same global batch; no committed step is lost. A replacement is started where devices are free; the restart budget pays for none of it.</>}
         />
       );
     }

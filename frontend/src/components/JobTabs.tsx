@@ -5,6 +5,7 @@ import * as queries from "../api/queries";
 import type { Decision } from "../api/incidents";
 import type { JobDetail } from "../api/types";
 import { bytes, count, duration, words } from "../lib/format";
+import { layoutParts } from "../lib/layout";
 import { CopyButton, Empty, Loaded, Time } from "../ui/basics";
 import { StateBadge } from "../ui/states";
 import { Tabs } from "../ui/tabs";
@@ -98,7 +99,7 @@ function Attempts({ job }: { job: JobDetail }): ReactElement {
             <tr key={item.number}>
               <td className="num">{item.number}</td>
               <td><StateBadge kind="attempt" state={item.state} /></td>
-              <td className="nowrap">TP {item.layout.tp}, PP {item.layout.pp}, CP {item.layout.cp}</td>
+              <td className="nowrap">{layoutParts(item.layout).map(([name, size]) => `${name} ${size}`).join(", ")}</td>
               <td className="num">{item.replicas}</td>
               <td className="num">{count(item.resume_step)}</td>
               <td><Time at={item.started_at} /></td>

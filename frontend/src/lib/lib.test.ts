@@ -4,6 +4,7 @@ import type { Device, Replica, Step } from "../api/types";
 import { alignSeries } from "./align";
 import { bytes, count, duration, fixed, gpuSeconds, MISSING, percent, quantity, scalar } from "./format";
 import { cellOf, hashStep } from "./heat";
+import { layoutParts, ranksPerReplica } from "./layout";
 import { place, spansOf, ticks } from "./lifeline";
 import { heldOrder } from "./order";
 import { incidentText, phaseBars } from "./phases";
@@ -21,6 +22,19 @@ describe("missing values", () => {
 
   it("and a real zero is", () => {
     expect([count(0), duration(0), percent(0), scalar(0)]).toEqual(["0", "0 s", "0 %", "0"]);
+  });
+});
+
+describe("a layout", () => {
+  const layout = { tp: 2, pp: 2, vp: 1, cp: 1, ep: 1, replica_dp: 2, dp: 3 };
+
+  it("counts the data parallelism inside a replica as ranks", () => {
+    expect(ranksPerReplica(layout)).toBe(8);
+  });
+
+  it("names what it has, and the three that every layout has", () => {
+    expect(layoutParts(layout)).toEqual([["TP", 2], ["PP", 2], ["CP", 1], ["DP in a replica", 2]]);
+    expect(layoutParts({ ...layout, replica_dp: 1, vp: 2, ep: 4 })).toEqual([["TP", 2], ["PP", 2], ["CP", 1], ["VP", 2], ["EP", 4]]);
   });
 });
 

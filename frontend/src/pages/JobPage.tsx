@@ -1,6 +1,6 @@
 /* One job (E53): what it does, why it is in this state, every rank live, its history, and the three acts a person may order. */
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { type ReactElement, useState } from "react";
+import { Fragment, type ReactElement, useState } from "react";
 import { Link, useParams } from "react-router";
 import * as queries from "../api/queries";
 import type { JobDetail, Rank, Replica } from "../api/types";
@@ -11,6 +11,7 @@ import { LogDialog } from "../components/LogDialog";
 import { ReplicaGrid } from "../components/ReplicaGrid";
 import { StepCharts } from "../components/StepCharts";
 import { count, duration, fixed, percent, shortId, words } from "../lib/format";
+import { layoutParts, ranksPerReplica } from "../lib/layout";
 import { paths } from "../lib/paths";
 import { usePatched, useTopic } from "../live/hooks";
 import { Bar, Empty, Figure, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
@@ -72,7 +73,7 @@ function Head({ job, final, onAct }: { job: JobDetail; final: boolean; onAct: (a
       <div className="meta">
         <span className="chip" title="Membership generation: raised by each change of the view; orders of older epochs are refused">epoch <b>{job.epoch}</b></span>
         <span className="chip">attempt <b>{job.attempt ?? "none"}</b></span>
-        {job.layout ? <span className="chip" title="Tensor x pipeline x context parallel, data-parallel replicas">TP <b>{job.layout.tp}</b> PP <b>{job.layout.pp}</b> CP <b>{job.layout.cp}</b> DP <b>{job.layout.dp}</b></span> : null}
+        {job.layout ? <span className="chip" title={`${ranksPerReplica(job.layout)} ranks in each of ${job.layout.dp} replicas`}>{layoutParts(job.layout).map(([name, size]) => <Fragment key={name}>{name} <b>{size}</b> </Fragment>)}replicas <b>{job.layout.dp}</b></span> : null}
         <span className="chip">{job.project} / {job.owner}</span>
         <span className="chip">priority <b>{job.priority}</b></span>
         <span className="chip" title="Devices kept free for this job">spares <b>{job.spares.length === 0 ? "none" : job.spares.map((spare) => `${spare.node_name}:${spare.device_index}`).join(" ")}</b></span>

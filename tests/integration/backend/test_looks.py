@@ -7,7 +7,7 @@ import pytest
 
 from controlplane.access.models import AuditEntry
 from controlplane.dispatch.models import Command
-from controlplane.jobs.models import Job, Rank
+from controlplane.jobs.models import Attempt, Job, Rank
 from controlplane.protocol import frames
 from controlplane.protocol.rank import CaughtUp
 from controlplane.protocol.rest import IncidentDetail
@@ -16,6 +16,8 @@ from controlplane.protocol.states import Phase, Section
 from controlplane.recovery import selectors
 from controlplane.recovery.models import Decision, Incident, RankLook
 from controlplane.recovery.reconcile import reconcile_job
+from controlplane.runtime.clock import ago
+from controlplane.runtime.models import Event
 from tests.integration.backend.builders import (
     Fleet,
     commit_step,
@@ -121,6 +123,24 @@ def test_old_looks_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         fleet.tell(rank.node.name, frames.StacksCollected(ref_of(rank), str(number), "door", "", "ping"))
     assert sorted(RankLook.objects.values_list("text", flat=True)) == ["2", "3", "4"]
+
+
+@pytest.mark.parametrize(("traces", "odd"), [("pair", False), ("size", True)])
+def test_a_look_on_schedule_is_ordered_once_kept_and_told_when_something_does_not_fit(traces: str, odd: bool) -> None:
+    fleet = make_fleet()
+    job = run_job(fleet, resiliency=Resiliency(look_every_s=60.0))
+    Attempt.objects.filter(job=job).update(started_at=ago(61.0))
+    for _ in range(2):
+        reconcile_job(job.id)
+    orders = Command.objects.filter(job=job, kind="collect_stacks").order_by("id")
+    assert [(o.body["replica"], o.body["rank"], o.body["look"]) for o in orders] == [(0, 0, "hang"), (0, 1, "hang")]
+    for rank, order in zip([row for row in live_ranks(job) if row.replica.index == 0], orders, strict=True):
+        fleet.tell(rank.node.name, look(rank, order, "flight_recorder", dump(traces, rank.rank)))
+    told = Event.objects.get(job_id=job.id, kind="job.looked")
+    assert told.data["odd"] is odd
+    assert told.sentence.startswith("Look on schedule into replica 0: 2 of 2 recorders read")
+    assert not Incident.objects.exists()
+    assert RankLook.objects.filter(job_id=job.id).count() == 2
 
 
 def test_a_scheduled_fault_is_ordered_once_with_its_audit_and_the_next_when_it_is_due() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, connections, transaction
 
+from controlplane.api.operations import evict_replica
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet import services as fleet_services
@@ -18,6 +19,7 @@ from controlplane.policy.errors import IllegalTransition
 from controlplane.protocol import frames
 from controlplane.protocol.commands import WarmHost
 from controlplane.recovery import selectors
+from controlplane.recovery.ledger import job_budget
 from controlplane.recovery.models import Decision, Incident, Signal, ViewRow
 from controlplane.recovery.present import incident_summary, signal_summary
 from controlplane.recovery.reconcile import reconcile_job
@@ -114,6 +116,20 @@ def test_a_dead_rank_costs_one_eviction_at_the_next_epoch_with_alternatives_and_
     assert selectors.snapshot_of(decision).job.epoch == before
     assert Replica.objects.get(attempt__job=job, index=row.replica.index, incarnation=1).state == "evicted"
     assert not Signal.objects.filter(job=job, settled_at=None).exists()
+
+
+def test_an_eviction_a_person_orders_is_carried_out_and_no_budget_pays_for_it() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    evict_replica(job, 1, reason="slow", actor="ada")
+    for row in [row for row in live_ranks(job) if row.replica.index == 1]:
+        fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, True))
+    reconcile_job(job.id)
+    decision = Decision.objects.get(job=job, rule="replica_failure")
+    assert (decision.reason_code, decision.choice) == ("ordered", "evict_and_replace")
+    assert "ada: slow" in decision.sentence
+    spent = job_budget(job)
+    assert (spent["restarts_total"], spent["rungs"]["replica"], spent["rungs"]["view_change"]) == (0, 1, 1)
 
 
 def test_an_undone_decision_leaves_neither_rows_nor_events_nor_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,10 @@ from controlplane.cli import follow
 from controlplane.cli.exits import Exit
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
-from controlplane.jobs.models import Job
-from controlplane.recovery.models import Decision, Incident, RankLook
+from controlplane.jobs.models import Job, Rank
+from controlplane.protocol.rank import DeterminismReport, NumericsReport, SectionTime, TimingReport
+from controlplane.recovery import numerics, speed
+from controlplane.recovery.models import Decision, Incident, RankLook, Restart
 from controlplane.runtime.clock import now
 from tests.integration.cli.conftest import World
 
@@ -273,13 +275,43 @@ def test_a_rank_is_broken_by_name_of_the_fault(world: World, holdfast: Run) -> N
     [
         ["job", "describe", "tiny"], ["job", "events", "tiny"], ["job", "explain", "tiny"], ["gpu", "ls"],
         ["incident", "ls"], ["decision", "ls"], ["decision", "ls", "--job", "tiny"], ["token", "ls"], ["config"],
-        ["version"], ["job", "logs", "tiny"], ["node", "get", "node-1"],
+        ["version"], ["job", "logs", "tiny"], ["node", "get", "node-1"], ["job", "speed", "tiny"],
+        ["job", "numerics", "tiny"], ["job", "budget", "tiny"], ["job", "timeouts", "tiny"],
     ],
     ids=" ".join,
 )  # fmt: skip
 def test_every_reading_command_succeeds(world: World, holdfast: Run, argv: list[str]) -> None:
     result = holdfast(*argv)
     assert result.code == Exit.OK, result.err
+
+
+def test_what_is_measured_and_counted_about_a_job_is_told_to_people_and_programs(world: World, holdfast: Run) -> None:
+    job = Job.objects.get(pk=world.job_id)
+    decision = Decision.objects.order_by("id")[0]
+    Restart.objects.create(
+        job=job, decision=decision, at=now(), attempt=1, rung="replica", charged=True, replica=0, incarnation=1
+    )
+    for rank in Rank.objects.select_related("replica").filter(replica__attempt__job=job):
+        slow = 2.0 if (rank.replica.index, rank.rank) == (1, 0) else 1.0
+        window = TimingReport(0, 9, 1, *(SectionTime(10, 10 * slow, slow, slow) for _ in range(5)))
+        speed.take(job, rank, window, now())
+    speed.score_if_due(job)
+    spoilt = NumericsReport(2, 1, "gradient_not_finite", "transient", "nan", "0.5", (0,))
+    numerics.take(job, rank, spoilt, now())
+    numerics.count_steps(rank, DeterminismReport(9, 10, 9, 0.25), now())
+
+    told = {what: holdfast("job", what, "tiny", "-o", "wide").out for what in ("speed", "budget", "numerics")}
+    worst = told["speed"].split("Worst:\n")[1].splitlines()[1].split()
+    assert (worst[0], worst[2], worst[4]) == ("1.1/0", "node-2", "0.50")
+    assert "restarts:         1 of 1000" in told["budget"]
+    assert re.search(r"replica +yes +0 +rank_exit +Replica 0 is evicted", told["budget"])
+    assert re.search(r"gradient_not_finite +transient +nan +0.5", told["numerics"])
+    assert re.search(r"1.1/1 +10 +9 +0.25", told["numerics"])
+    assert holdfast("job", "budget", "tiny", "-o", "json").json["rungs"]["replica"] == 1
+    assert holdfast("job", "speed", "tiny", "-o", "json").json["worst"][0]["relative"] == 0.5
+    limits = {row["section"]: row for row in holdfast("job", "timeouts", "tiny", "-o", "json").json["items"]}
+    assert limits["setup"]["source"] == "given"
+    assert holdfast("job", "timeouts", "nobody").code == Exit.NOT_FOUND
 
 
 def test_incident_and_decision_tell_their_story(world: World, holdfast: Run) -> None:

@@ -187,8 +187,8 @@ class Cluster:
 
     def tell(self, replica: int, message: ToRank, *, rank: int | None = None, incarnation: int = 1) -> None:
         """To one rank or to all ranks of a replica, who read it at moments of their own."""
-        for one in range(self.world) if rank is None else [rank]:
-            connection = self._connections.get((replica, incarnation, one))
+        for index in range(self.world) if rank is None else [rank]:
+            connection = self._connections.get((replica, incarnation, index))
             if connection is not None:
                 with contextlib.suppress(OSError):
                     connection.sendall(encode_line(message))

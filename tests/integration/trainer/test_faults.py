@@ -5,10 +5,16 @@ import signal
 import time
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
+from controlplane.jobs.models import Attempt
+from controlplane.protocol import frames
 from controlplane.protocol.rank import InjectFault, OuterError, RankProgress, StepReport, ViewInstalled
-from controlplane.protocol.spec import Parallelism, Training
+from controlplane.protocol.spec import Numerics, Parallelism, Training
+from controlplane.recovery.models import Decision
+from controlplane.recovery.reconcile import reconcile_job
+from tests.integration.backend.builders import live_ranks, make_fleet, ref_of, run_job
 from tests.integration.trainer.cluster import Cluster
 
 pytestmark = pytest.mark.trainer
@@ -61,6 +67,25 @@ def test_a_computation_that_fails_names_its_exit_code(cluster: Make, fault: str,
     run.wait_all_done()
     assert run.gone[(1, 1, 0)].exit_code == code
     assert_whole(run)
+
+
+@pytest.mark.django_db
+def test_a_loss_nobody_checks_on_the_ranks_is_found_by_the_control_plane(cluster: Make) -> None:
+    unchecked = msgspec.structs.replace(SHORT, steps=1000, numerics=Numerics(check_nan=False))
+    run = cluster(parallelism=Parallelism(), training=unchecked)
+    run.start(0, 1)
+    run.wait_committed(2, 0, 1)
+    run.tell(1, InjectFault("nan"))
+    run.wait(lambda: any(report.loss_not_finite for report in run.of(StepReport, 0)), "replica 0's loss is no number")
+    assert not run.gone, "both train on: their numbers are wrong alike"
+    spoilt = next(report for report in run.of(StepReport, 0) if report.loss_not_finite)
+    fleet = make_fleet()
+    job = run_job(fleet)
+    speaker = live_ranks(job)[0]
+    fleet.tell(speaker.node.name, frames.RankSaid(ref_of(speaker), msgspec.structs.replace(spoilt, epoch=job.epoch)))
+    reconcile_job(job.id)
+    made = Decision.objects.get(job=job, reason_code="nan_loss")
+    assert (made.choice, Attempt.objects.filter(job=job).count()) == ("restart", 2)
 
 
 @pytest.mark.parametrize("fault", ["sigstop", "gil_lock"])

@@ -20,6 +20,7 @@ from tests.unit.policy.builders import (
     pending,
     running,
     signal,
+    spec,
     with_replica,
 )
 
@@ -72,6 +73,44 @@ def test_a_new_attempt_is_one_entry_however_many_replicas_it_has():
 
 def test_the_first_attempt_and_its_first_view_are_no_restarts():
     assert ledger(pending()) == ()
+
+
+def ordered(index: int = 1, world: JobSnapshot | None = None, **fields: object) -> JobSnapshot:
+    """A person had a replica evicted; its processes are gone."""
+    return with_replica(world or running(**fields), index, ordered_out="ada: slow", exited_ranks=2)
+
+
+def test_an_eviction_a_person_ordered_is_written_down_and_not_charged():
+    assert [(entry.rung, entry.charged) for entry in ledger(ordered())] == [
+        (Rung.RANK, False),
+        (Rung.VIEW_CHANGE, False),
+    ]
+    assert "its eviction was ordered (ada: slow)" in only(ordered(), "replica_failure").sentence
+
+
+def test_the_start_that_an_ordered_eviction_had_to_wait_for_is_not_charged_either():
+    world = with_replica(empty_slot(), 1, ordered_out="ada: slow")
+    assert [(entry.rung, entry.charged) for entry in ledger(world)] == [(Rung.RANK, False)]
+
+
+def test_a_failure_beside_an_ordered_eviction_is_charged():
+    dead = signal("rank_exit", replica=2, incarnation=1, rank=0, value=-9.0)
+    found = {(entry.replica, entry.charged) for entry in ledger(ordered(signals=(dead,)))}
+    assert found == {(1, False), (2, True), (None, False)}
+
+
+def test_a_replica_that_crashed_before_the_order_came_is_a_failure():
+    assert only(ordered(world=killed()), "replica_failure").reason_code == "rank_exit"
+
+
+def test_an_order_is_carried_out_from_a_spent_budget():
+    assert only(ordered(budget=SPENT), "replica_failure").choice == "evict_and_replace"
+    assert only(with_replica(empty_slot(budget=SPENT), 1, ordered_out="ada: slow"), "replace").choice == "start"
+
+
+def test_an_ordered_eviction_that_takes_a_new_attempt_is_not_charged():
+    few = job(spec=spec(min_replicas=3))
+    assert [(entry.rung, entry.charged) for entry in ledger(ordered(job=few, budget=SPENT))] == [(Rung.ATTEMPT, False)]
 
 
 @pytest.mark.parametrize("world", [killed(budget=SPENT), change(blip(), budget=SPENT), all_dead(budget=SPENT)])

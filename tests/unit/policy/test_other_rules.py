@@ -195,6 +195,11 @@ def test_history_is_settled_at_full_strength():
     assert action(decision, SettleSignals).signal_ids == ("sig_1",)
 
 
+def test_a_finding_about_a_replica_that_the_attempt_does_not_have_is_history():
+    late = signal("rank_overdue", replica=7, incarnation=4, rank=0, value=30.0)
+    assert action(only(running(signals=(late,)), "strength"), SettleSignals).signal_ids == (late.id,)
+
+
 # --- exchange errors ---------------------------------------------------------------------
 
 

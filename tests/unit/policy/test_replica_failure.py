@@ -18,13 +18,16 @@ from controlplane.protocol.states import JobState, NodeState, ReplicaState
 from .builders import (
     CONTRIBUTOR,
     NOW_S,
+    STANDBY,
     action,
     actions,
     change,
     decisions,
+    install_of,
     job,
     node,
     only,
+    replica,
     running,
     signal,
     view_of,
@@ -236,6 +239,14 @@ def test_progress_clears_a_silent_node(connected):
 def test_a_member_that_computes_clears_the_silent_one():
     snapshot = with_replica(others_wait(running(signals=(silent(),))), 2, waiting=False)
     assert decisions(snapshot, rule=RULE) == ()
+
+
+@pytest.mark.parametrize("accused, evicts", [(1, False), (0, True)], ids=["who computes", "who stands by"])
+def test_one_that_stands_by_waits_through_every_step_and_accuses_nobody(accused, evicts):
+    view = view_of((0, 1, STANDBY), (1, 1, CONTRIBUTOR), (2, 1, STANDBY))
+    rows = tuple(replica(i, contributing=i == 1, standby=i != 1, waiting=i != accused) for i in range(3))
+    snapshot = running(view=view, install=install_of(view), replicas=rows, signals=(silent(accused, 1),))
+    assert bool(decisions(snapshot, rule=RULE)) is evicts
 
 
 def test_two_silent_nodes_are_evidence_about_the_network():

@@ -4,8 +4,8 @@ import pytest
 
 from controlplane.policy.plan import EndAttempt, PlaceAttempt, ResolveIncident, SetJobState, SetNodeState, SettleSignals
 from controlplane.policy.snapshot import BudgetFact
-from controlplane.protocol.spec import Budget, Model, Parallelism, Resiliency
-from controlplane.protocol.states import CheckpointState, JobState, NodeState, ReplicaState
+from controlplane.protocol.spec import Budget, Model, Parallelism, Resiliency, Timeouts
+from controlplane.protocol.states import AttemptState, CheckpointState, JobState, NodeState, ReplicaState
 
 from .builders import (
     CONTRIBUTOR,
@@ -13,6 +13,7 @@ from .builders import (
     NOW_S,
     action,
     actions,
+    attempt,
     change,
     checkpoint,
     decisions,
@@ -157,6 +158,48 @@ def test_a_loss_that_is_no_number_restarts():
 def test_all_starts_lost_restart_the_attempt():
     dead = tuple(signal("rank_exit", i + 1, replica=i, incarnation=1, rank=0, value=1.0) for i in range(3))
     assert only(starting(signals=dead), RULE).reason_code == "all_lost"
+
+
+def too_few(*, since_s: float = 120.0, min_replicas: int = 2, resiliency: Resiliency | None = None, **fields):
+    """Started `since_s` ago: replica 0 is up, 1 and 2 are gone with their nodes."""
+    spread = spec(min_replicas=min_replicas, resiliency=resiliency or Resiliency(timeouts=Timeouts(setup_s=60.0)))
+    rows = tuple(
+        replica(i, state=state, contributing=False, in_view=False, stopped=i > 0)
+        for i, state in enumerate((ReplicaState.FORMING, ReplicaState.EVICTED, ReplicaState.EVICTED))
+    )
+    base = {
+        "job": job(spec=spread, state=JobState.STARTING, epoch=1, committed_step=0),
+        "attempt": attempt(state=AttemptState.STARTING, started_s=NOW_S - since_s),
+        "replicas": rows,
+        "nodes": lost_nodes(1, 2),
+    }
+    return starting(**(base | fields))
+
+
+def test_too_few_that_came_up_start_over_in_a_layout_that_fits_their_devices():
+    decision = only(too_few(), RULE)
+    order = action(decision, PlaceAttempt)
+    assert (decision.reason_code, order.layout.pp, order.layout.dp) == ("below_min_replicas", 1, 2)
+
+
+def test_too_few_that_came_up_go_back_to_the_queue_where_the_layout_is_fixed():
+    fixed = Resiliency(allow_relayout=False, timeouts=Timeouts(setup_s=60.0))
+    decision = only(too_few(resiliency=fixed), RULE)
+    assert (decision.choice, action(decision, SetJobState).to) == ("queue", JobState.PENDING)
+    assert "1 of 3 replicas came up, 2 must be" in decision.sentence
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"since_s": 59.0},
+        {"min_replicas": 1},
+        {"nodes": (*lost_nodes(1, 2), node(3))},
+    ],
+    ids=["its set-up time is not over", "enough came up", "another can still start"],
+)
+def test_a_start_goes_on_while(fields):
+    assert decisions(too_few(**fields), rule=RULE) == ()
 
 
 def test_a_dead_device_is_cordoned_and_not_used_again():

@@ -76,6 +76,8 @@ SEEDED: list[tuple[str, object, str]] = [
     ("/spec/resiliency", {"timeouts": {"step_s": -1.0}}, "/spec/resiliency/timeouts/step_s"),
     ("/spec/resiliency", {"timeouts": {"step_s": 1.0}}, "/spec/resiliency/timeouts/step_s"),
     ("/spec/resiliency", {"budget": {"max_restarts": 1}}, "/spec/resiliency/budget/restarts_per_window"),
+    ("/spec/resiliency", {"look_every_s": 5.0}, "/spec/resiliency/look_every_s"),
+    ("/spec/resiliency", {"look_ranks": 0}, "/spec/resiliency/look_ranks"),
     ("/spec/resiliency", {"mode": "yolo"}, "/spec/resiliency/mode"),
     ("/spec/resiliency", {"faults": {"kind": "rank_killed"}}, "/spec/resiliency/faults/kind"),
     ("/spec/resiliency", {"faults": {"kind": "meteor"}, "allow_faults": True}, "/spec/resiliency/faults/kind"),

@@ -1,0 +1,12 @@
+/* A layout in words and ranks. Only what a layout has is shown: VP, EP and the data parallelism
+   inside a replica are named where they are above 1. */
+import type { Layout } from "../api/types";
+
+export const ranksPerReplica = (layout: Layout): number => layout.tp * layout.pp * layout.cp * layout.replica_dp;
+
+/** [name, size] in the order of Megatron's rank grid, without the replicas. */
+export function layoutParts(layout: Layout): [string, number][] {
+  const parts: [string, number][] = [["TP", layout.tp], ["PP", layout.pp], ["CP", layout.cp]];
+  const others: [string, number][] = [["VP", layout.vp], ["EP", layout.ep], ["DP in a replica", layout.replica_dp]];
+  return [...parts, ...others.filter(([, size]) => size > 1)];
+}
