@@ -101,6 +101,7 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
         send=send,
         micro_batch_count=settings.micro_batch_count,
     )
+    mailbox.on_view = membership.foresee
     boundary = Boundary(
         config=config,
         engine=engine,

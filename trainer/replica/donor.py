@@ -12,6 +12,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -96,10 +97,12 @@ class Donor:
         arguments = (offer, list(state), after)
         threading.Thread(target=self._copy, args=arguments, name="donor-copy", daemon=True).start()
 
-    def wait_copied(self) -> None:
-        """Call before anything writes to the state."""
+    def wait_copied(self) -> float:
+        """Call before anything writes to the state; returns the seconds that it took."""
+        began_s = time.monotonic()
         for offer in self._offers:
             offer.copied.wait()
+        return time.monotonic() - began_s
 
     def release(self, replicas: set[int]) -> None:
         """These joiners have caught up."""
