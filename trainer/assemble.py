@@ -84,6 +84,7 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
         votes=votes,
         donor=donor,
         catch_up=catch_up,
+        fence=fence,
         send=send,
         wishes=Wishes(standing, mailbox, preemption),
     )

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from controlplane.protocol.rank import CaughtUp, FromRank, OuterError
+from trainer.checkpoint.fence import Fence
 from trainer.engine import Applied, Engine
 from trainer.errors import ExchangeAbandoned
 from trainer.parallel import Votes
@@ -46,13 +47,14 @@ class Exchange:
         votes: Votes,
         donor: Donor,
         catch_up: CatchUp,
+        fence: Fence,
         send: Callable[[FromRank], None],
         wishes: Callable[[], Sequence[bool]],
     ) -> None:
         """`wishes` gives this rank's (leaving, leave_now, leave_save, save_emergency, save_manual)."""
         self._standing, self._engine = standing, engine
         self._outer, self._votes = outer, votes
-        self._donor, self._catch_up = donor, catch_up
+        self._donor, self._catch_up, self._fence = donor, catch_up, fence
         self._send, self._wishes = send, wishes
         self._committed_s = time.monotonic()
         self._step_s = 0.0
@@ -81,6 +83,7 @@ class Exchange:
         standing, reduced = self._standing, self._standing.prepared
         assert reduced is not None, "only a prepared step can be committed"
         tail = self._engine.tail(reduced)
+        self._fence.wait_raised()
         copy_wait_s = self._donor.wait_copied()
         applied: Applied | None = None
         if standing.is_joiner:
