@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trainer.errors import CatchUpFailed
 from trainer.replica import snapshot
-from trainer.replica.snapshot import CHUNK_BYTES, Index, Snapshot, Target, chunk_count
+from trainer.replica.snapshot import CHUNK_BYTES, Index, Snapshot, Target, as_bytes, chunk_count
 
 
 def state() -> list[torch.Tensor]:
@@ -31,17 +31,27 @@ def test_chunks_put_together_are_the_state() -> None:
     assert all(torch.equal(one, other) for one, other in zip(mine, state(), strict=True))
 
 
-def test_bytes_received_into_the_windows_are_the_state() -> None:
-    taken, mine = sealed(state()), [torch.zeros_like(tensor) for tensor in state()]
-    target, source = Target(mine), bytes(sealed(state()).memory.numpy())
-    for offset in range(0, target.nbytes, 1000):
-        count = min(1000, target.nbytes - offset)
-        for window in target.windows(offset, count):
-            window[:] = source[offset : offset + len(window)]
-            offset += len(window)
-    assert all(torch.equal(one, other) for one, other in zip(mine, state(), strict=True))
-    assert [len(window) for window in target.windows(40, 20)] == [8, 4, 8]
-    assert target.nbytes == taken.memory.numel()
+ENDS = (48, 52, 62, 12062)
+"""Where the tensors of `state` end in its run of bytes."""
+
+
+@given(st.sampled_from([0, *ENDS]), st.integers(-2, 2), st.integers(0, 13_000))
+def test_what_is_written_into_windows_stands_in_the_tensors(end: int, beside: int, count: int) -> None:
+    mine, source = [torch.zeros_like(tensor) for tensor in state()], sealed(state()).memory
+    first = min(max(end + beside, 0), ENDS[-1])
+    last = min(first + count, ENDS[-1])
+    wanted = torch.zeros_like(source)
+    wanted[first:last] = source[first:last]
+    at = first
+    for window in Target(mine).windows(first, last - first):
+        window[:] = source[at : at + len(window)].numpy().data
+        at += len(window)
+    assert at == last
+    assert torch.equal(torch.cat([as_bytes(tensor) for tensor in mine]), wanted)
+
+
+def test_a_range_across_tensors_has_a_window_in_each() -> None:
+    assert [len(window) for window in Target(state()).windows(40, 20)] == [8, 4, 8]
 
 
 def test_a_snapshot_is_a_copy() -> None:
