@@ -84,6 +84,7 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
         votes=votes,
         donor=donor,
         catch_up=catch_up,
+        fence=fence,
         send=send,
         wishes=Wishes(standing, mailbox, preemption),
     )
@@ -101,6 +102,7 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
         send=send,
         micro_batch_count=settings.micro_batch_count,
     )
+    mailbox.on_view = membership.foresee
     boundary = Boundary(
         config=config,
         engine=engine,

@@ -34,6 +34,7 @@ def step_report(commit: Commit, clock: StepClock, engine: Engine, standing: Stan
         parameter_hash=engine.parameter_hash() if hashed else None,
         stall_s=clock.stall_s,
         exchange_s=clock.exchange_s,
+        copy_wait_s=commit.copy_wait_s,
     )
     engine.timings.step_over(
         commit.step, step_time_s=step_time_s, exchange_s=clock.exchange_s, stalled=clock.stall_s > 0

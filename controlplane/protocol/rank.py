@@ -51,7 +51,8 @@ class StepReport(_Message, tag="step"):
     from the last pipeline stage only; JSON has no word for one that is no finite number, so
     such a loss becomes None here and `loss_not_finite` its text ("nan", "inf", "-inf"), on
     whatever door the report travels. `parameter_hash` is of this rank's shard.
-    `stall_s` is time spent in view changes within the step. `trained`, from each rank 0:
+    `stall_s` is time spent in view changes within the step, `copy_wait_s` (part of
+    `exchange_s`) what a donor's commit waited for the copy of its state. `trained`, from each rank 0:
     ids of all micro-batches in the committed gradient, each as often as it is in it; it
     came through the same all-reduce, so any survivor can tell the whole step's ledger."""
 
@@ -66,6 +67,7 @@ class StepReport(_Message, tag="step"):
     stall_s: float = 0.0
     exchange_s: float = 0.0
     trained: tuple[int, ...] = ()
+    copy_wait_s: float = 0.0
     loss_not_finite: Literal["nan", "inf", "-inf"] | None = None
 
     def __post_init__(self) -> None:
@@ -100,13 +102,16 @@ class CaughtUp(_Message, tag="caught_up"):
 
 
 class ViewInstalled(_Message, tag="view_installed"):
-    """The rank is in `epoch` at `step`; `waited_s` since it saw the view."""
+    """The rank is in `epoch` at `step`; `waited_s` since it saw the view, of which `install_s`
+    until the install was there on every rank of the replica and `build_s` for the outer group."""
 
     epoch: int
     step: int
     rolled_forward: bool
     waited_s: float
     recomputed_micro_batches: tuple[int, ...] = ()
+    install_s: float = 0.0
+    build_s: float = 0.0
 
 
 class CheckpointReport(_Message, tag="checkpoint"):

@@ -2,13 +2,14 @@
 
 `<dir>/FENCE/` holds one small file per (attempt, epoch) that was installed; the fence is
 the greatest of them. Creating a file is atomic and two writers cannot lower it, which a
-file holding one number could be. A rank raises it when it enters an epoch; the committer
-compares just before it writes the marker. The same on an object store.
+file holding one number could be. A rank raises it while it enters an epoch, and waits for that
+before it commits a step there; the committer compares just before it writes the marker. The same on an object store.
 """
 
 import re
 import sys
 import threading
+import time
 
 from trainer.checkpoint.storage import Place, storage_at
 
@@ -22,12 +23,21 @@ class Fence:
 
     def __init__(self, root: Place) -> None:
         self._folder = storage_at(root).child(FENCE)
+        self._raiser: threading.Thread | None = None
+        self._until_s = 0.0
 
     def raise_to(self, attempt: int, epoch: int) -> None:
-        """At least (attempt, epoch). In a thread: a hung file system must not hold up a view change."""
-        raiser = threading.Thread(target=self._raise, args=(attempt, epoch), name="fence", daemon=True)
-        raiser.start()
-        raiser.join(RAISE_TIMEOUT_S)
+        """Begin to raise it to at least (attempt, epoch); a view change does not wait for a disk."""
+        self._until_s = time.monotonic() + RAISE_TIMEOUT_S
+        self._raiser = threading.Thread(target=self._raise, args=(attempt, epoch), name="fence", daemon=True)
+        self._raiser.start()
+
+    def wait_raised(self) -> None:
+        """Until what was begun last is done; a hung file system holds up nobody for more than
+        `RAISE_TIMEOUT_S`."""
+        if self._raiser is not None:
+            self._raiser.join(max(0.0, self._until_s - time.monotonic()))
+            self._raiser = None
 
     def current(self) -> tuple[int, int]:
         """(attempt, epoch); (0, 0) when never raised. Raises OSError."""

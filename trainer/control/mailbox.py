@@ -3,10 +3,12 @@
 The newest view wins, an install is kept for the newest view only, a save order is
 consumed once (repeats of its `command_id` are dropped), a stop stays. The link's thread
 puts, the training loop takes; `wait` is the only place where the loop sleeps for orders.
+`on_view` is called by the link's thread with each view that is newer than those before.
 """
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 
 from controlplane.protocol.membership import Install, View
 from controlplane.protocol.rank import InstallView, SaveNow, SetView, StopTraining
@@ -26,6 +28,7 @@ class Mailbox:
         self._stop: StopTraining | None = None
         self._seen_commands: OrderedDict[str, None] = OrderedDict()
         self._reconnects = 0
+        self.on_view: Callable[[View], None] = _ignore
 
     def put(self, message: SetView | InstallView | SaveNow | StopTraining) -> None:
         """Keep one order."""
@@ -89,6 +92,7 @@ class Mailbox:
             return
         if self._view is None or view.epoch > self._view.epoch:
             self._view = view
+            self.on_view(view)
 
     def _put_install(self, install: Install) -> None:
         if (install.job_id, install.attempt) != self._identity:
@@ -103,3 +107,7 @@ class Mailbox:
         while len(self._seen_commands) > MAX_REMEMBERED_COMMANDS:
             self._seen_commands.popitem(last=False)
         self._save = order
+
+
+def _ignore(view: View) -> None:
+    """Before the rank is assembled nobody looks ahead."""

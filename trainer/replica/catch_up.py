@@ -27,7 +27,8 @@ class CatchUp:
     """Fetch and backlog of one rank."""
 
     def __init__(self, ref: RankRef, store: dist.TCPStore, engine: Engine) -> None:
-        self._ref, self._store, self._engine = ref, store, engine
+        self._ref, self._engine = ref, engine
+        self._store = store.clone()  # type: ignore[attr-defined]
         self._fetch: Fetch | None = None
         self._backlog: deque[torch.Tensor] = deque()
         self._started = False

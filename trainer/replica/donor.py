@@ -1,7 +1,7 @@
 """The donor's side of catching up: copy the state in the background, serve its chunks over TCP.
 
 The copy starts when the view is installed and must be over before the next optimizer
-step (`wait_copied`); forward and backward do not touch it. The digests are made after it.
+step (`wait_copied`); forward and backward do not touch it.
 The address goes through the rendezvous store together with a token that the joiner has to
 send first. A snapshot is kept, through any number of views, for as long as one of the
 joiners it was taken for is still fetching, so that a transfer survives a view change.
@@ -12,6 +12,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +22,7 @@ import torch.distributed as dist
 
 from controlplane.protocol.launch import RankRef
 from trainer.replica.snapshot import Snapshot
+from trainer.yielding import yield_core
 
 BACKLOG = 16
 IO_TIMEOUT_S = 60
@@ -33,12 +35,14 @@ Member = tuple[int, int]  # replica, incarnation
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One line of a joiner: a chunk of the state of `step`, or its index (`chunk` INDEX).
-    The answer is its length and its bytes; the connection is closed where there is none."""
+    """One line of a joiner: `count` chunks of the state of `step` from `first` on, or its index
+    (`first` INDEX). The answer is the chunks' bytes, or the index's length and its bytes; the
+    connection is closed where there is none."""
 
     token: str
     step: int
-    chunk: int
+    first: int
+    count: int = 1
 
 
 def store_key(ref: RankRef, donor: Member, step: int) -> str:
@@ -87,16 +91,18 @@ class Donor:
         if same is not None:
             same.joiners |= new
             return
-        offer = _Offer(Snapshot(state, step=step), new)
+        offer = _Offer(Snapshot(step), new)
         self._offers = [*self._offers, offer][-MAX_OFFERS:]
         after = torch.cuda.current_stream().record_event() if any(tensor.is_cuda for tensor in state) else None
         arguments = (offer, list(state), after)
         threading.Thread(target=self._copy, args=arguments, name="donor-copy", daemon=True).start()
 
-    def wait_copied(self) -> None:
-        """Call before anything writes to the state."""
+    def wait_copied(self) -> float:
+        """Call before anything writes to the state; returns the seconds that it took."""
+        began_s = time.monotonic()
         for offer in self._offers:
             offer.copied.wait()
+        return time.monotonic() - began_s
 
     def release(self, replicas: set[int]) -> None:
         """These joiners have caught up."""
@@ -125,12 +131,12 @@ class Donor:
             threading.Thread(target=self._serve, args=(connection,), name="donor-serve", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
+        yield_core()
         with connection:
             bound_blocking(connection, IO_TIMEOUT_S)
             try:
                 with connection.makefile("rb") as lines:
                     while data := self._answer(lines.readline(MAX_REQUEST_BYTES)):
-                        connection.sendall(LENGTH.pack(len(data)))
                         connection.sendall(data)
             except OSError:
                 return  # The joiner went away; it comes again or a new view names another donor.
@@ -144,9 +150,9 @@ class Donor:
         held = [offer.snapshot for offer in self._offers if offer.snapshot.step == request.step]
         if not hmac.compare_digest(request.token, self._token) or not held or held[0].index is None:
             return b""
-        if request.chunk == INDEX:
-            return held[0].index
-        return held[0].chunk(request.chunk).numpy().data if request.chunk >= 0 else b""
+        if request.first == INDEX:
+            return LENGTH.pack(len(held[0].index)) + held[0].index
+        return held[0].chunks(request.first, request.count).numpy().data
 
 
 def local_host_towards(host: str, port: int) -> str:

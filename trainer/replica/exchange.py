@@ -1,6 +1,7 @@
 """One attempt to commit the step in progress: two phases and the replica's votes.
 
-1. agree on the replica's flags (ready, leaving, save orders);
+1. agree on the replica's flags (ready, leaving, save orders), and on whether a newer view is
+   at hand: then nothing is staged for an exchange that will not be;
 2. phase 1: all-reduce a clone of the finished gradients over the outer group; vote: the
    step is *prepared* only if every rank of my replica holds the sum;
 3. phase 2: a one-element barrier over the outer group; vote: if it passed anywhere, every
@@ -17,6 +18,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from controlplane.protocol.rank import CaughtUp, FromRank, OuterError
+from trainer.checkpoint.fence import Fence
 from trainer.engine import Applied, Engine
 from trainer.errors import ExchangeAbandoned
 from trainer.parallel import Votes
@@ -45,13 +47,14 @@ class Exchange:
         votes: Votes,
         donor: Donor,
         catch_up: CatchUp,
+        fence: Fence,
         send: Callable[[FromRank], None],
         wishes: Callable[[], Sequence[bool]],
     ) -> None:
         """`wishes` gives this rank's (leaving, leave_now, leave_save, save_emergency, save_manual)."""
         self._standing, self._engine = standing, engine
         self._outer, self._votes = outer, votes
-        self._donor, self._catch_up = donor, catch_up
+        self._donor, self._catch_up, self._fence = donor, catch_up, fence
         self._send, self._wishes = send, wishes
         self._committed_s = time.monotonic()
         self._step_s = 0.0
@@ -61,7 +64,10 @@ class Exchange:
         standing = self._standing
         if standing.is_joiner:
             self._replay_some()
-        standing.intent = self._agree()
+        intent = self._agree()
+        if intent is None:
+            return None
+        standing.intent = intent
         reduced = self._reduce(self._stage())
         if not self._votes.all(reduced is not None):
             return None
@@ -77,7 +83,8 @@ class Exchange:
         standing, reduced = self._standing, self._standing.prepared
         assert reduced is not None, "only a prepared step can be committed"
         tail = self._engine.tail(reduced)
-        self._donor.wait_copied()
+        self._fence.wait_raised()
+        copy_wait_s = self._donor.wait_copied()
         applied: Applied | None = None
         if standing.is_joiner:
             self._catch_up.keep(reduced)
@@ -91,6 +98,7 @@ class Exchange:
             applied=applied,
             leaving=not rolled_forward and tail.leaving[standing.my_index],
             everyone_leaves=not rolled_forward and self._everyone(tail.leaving),
+            copy_wait_s=copy_wait_s,
         )
         standing.committed += 1
         now_s = time.monotonic()
@@ -101,9 +109,11 @@ class Exchange:
             self._welcome(tail.ready)
         return commit
 
-    def _agree(self) -> Intent:
+    def _agree(self) -> Intent | None:
         joiner_ready = self._standing.is_joiner and self._catch_up.is_level
-        ready, *wishes = self._votes.counts([joiner_ready, *self._wishes()])
+        over, ready, *wishes = self._votes.counts([self._outer.is_over, joiner_ready, *self._wishes()])
+        if over:
+            return None
         return Intent(ready == self._votes.size, *(count > 0 for count in wishes))
 
     def _stage(self) -> torch.Tensor:

@@ -9,7 +9,8 @@
 5. a joiner goes on with what it has fetched, if one of those it fetches from still serves it;
    else it starts to fetch the installed step;
 6. a donor serves its joiners: those that are new to it get its state of the installed step;
-7. raise the checkpoint fence, build the outer group; interrupted by a newer view on any
+7. raise the checkpoint fence, enter the outer group, which has been under construction since
+   the view arrived (`foresee`); interrupted by a newer view on any
    rank of my replica: start over.
 
 An operation that failed with nobody dead ends here too: the control plane re-issues the
@@ -32,7 +33,7 @@ from trainer.replica.catch_up import CatchUp
 from trainer.replica.donor import Donor
 from trainer.replica.donor import Member as DonorMember
 from trainer.replica.exchange import MAX_ERROR_CHARS, Exchange
-from trainer.replica.outer import OuterComm, OuterFailed
+from trainer.replica.outer import OuterComm, OuterFailed, Seat
 from trainer.replica.shares import held_by, share_of_install
 from trainer.replica.standing import Commit, Standing
 
@@ -48,6 +49,14 @@ class ViewChange:
 
     commit: Commit | None
     waited_s: float
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Seconds of one view change: until installs were at hand, and for outer groups."""
+
+    install_s: float = 0.0
+    build_s: float = 0.0
 
 
 class Membership:
@@ -83,17 +92,29 @@ class Membership:
         """The installed epoch is over."""
         return self._mailbox.epoch() > self._standing.epoch
 
+    def foresee(self, view: View) -> None:
+        """A view has arrived: connect its group while the step goes on. Callable from any thread."""
+        seat = self._seat(view)
+        if seat is not None:
+            self._outer.prepare(seat)
+
     def change_view(self) -> ViewChange:
         """Returns inside the newest epoch, with `Standing` as the install says.
 
         Raises EvictedError, LeaveUnsaved, MembershipViolated, InnerPeerLost.
         """
         commit: Commit | None = None
+        clock = _Clock()
         began_s = self._await_view()
         while True:
+            asked_s = time.monotonic()
             view, install = self._agree_on_install()
+            clock.install_s += time.monotonic() - asked_s
             commit = self._enter(view, install) or commit
-            if self._votes.all(self._build(view)):
+            building_s = time.monotonic()
+            built = self._votes.all(self._build(view))
+            clock.build_s += time.monotonic() - building_s
+            if built:
                 break
         waited_s = time.monotonic() - began_s
         standing = self._standing
@@ -104,6 +125,8 @@ class Membership:
                 rolled_forward=commit is not None,
                 waited_s=waited_s,
                 recomputed_micro_batches=(standing.todo or ()) if standing.done else (),
+                install_s=clock.install_s,
+                build_s=clock.build_s,
             )
         )
         return ViewChange(commit=commit, waited_s=waited_s)
@@ -213,15 +236,26 @@ class Membership:
         members: set[DonorMember] = {(m.replica, m.incarnation) for m in view.members if m.replica in joiners}
         self._donor.serve(members, self._engine.state(), step=self._standing.committed)
 
+    def _seat(self, view: View) -> Seat | None:
+        """Mine in the outer group of `view`; None where it leaves me out."""
+        ref = self._standing.ref
+        me = (ref.replica, ref.incarnation)
+        places = [number for number, member in enumerate(view.members) if (member.replica, member.incarnation) == me]
+        if not places:
+            return None
+        prefix = f"outer/{ref.job_id}/{ref.attempt}/{view.epoch}/{ref.rank}"
+        return Seat(view.epoch, prefix, places[0], len(view.members))
+
     def _build(self, view: View) -> bool:
         """True when this rank is in the outer group of the newest view. A group that could not
         be built with nobody dead is reported; the re-issued view brings the next try."""
         standing, ref = self._standing, self._standing.ref
         if ref.rank == 0:
             self._fence.raise_to(ref.attempt, view.epoch)
-        prefix = f"outer/{ref.job_id}/{ref.attempt}/{view.epoch}/{ref.rank}"
+        seat = self._seat(view)
+        assert seat is not None, "an installed view names me"
         try:
-            self._outer.build(prefix, index=standing.my_index, members=len(view.members))
+            self._outer.build(seat)
         except ExchangeAbandoned:
             return False
         except OuterFailed as error:

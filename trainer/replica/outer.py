@@ -5,6 +5,9 @@ operation is issued, then polled, while `interrupted` is asked whether the view 
 on. Aborting gloo wakes nobody, and dropping a stuck group blocks in its destructor until
 its timeout, so what is abandoned goes to the graveyard together with the tensor the
 operation may still write to, and is let go of once its timeout has passed.
+
+Connecting the members takes longer than all else of a view change, so a group is prepared
+in the background as soon as its view is seen, while the group before it still works.
 """
 
 import threading
@@ -39,59 +42,98 @@ class OuterFailed(Exception):
     """The operation failed here: a peer's socket closed, or the timeout passed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """My place in the group of an epoch: number `index` of `members`, who meet under `prefix`."""
+
+    epoch: int
+    prefix: str
+    index: int
+    members: int
+
+
+class _Building:
+    """A group under construction. The constructor blocks until all members are there, so it
+    runs in a thread, with a store client of its own: a stuck one holds its client for good."""
+
+    def __init__(self, seat: Seat, spare: dist.TCPStore, timeout_s: float) -> None:
+        self.seat = seat
+        self.group: Any = None
+        self.sockets: dict[int, str] = {}
+        self.failed: Exception | None = None
+        self._spare, self._timeout_s = spare, timeout_s
+        self.thread = threading.Thread(target=self._run, name="outer-build", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            store = self._spare.clone()  # type: ignore[attr-defined]
+            before = connections()
+            self.group = _make_group(store, self.seat, self._timeout_s)
+        except RuntimeError as error:
+            self.failed = error
+            return
+        after = connections(but_to_port=store.port)
+        self.sockets = {fd: name for fd, name in after.items() if before.get(fd) != name}
+
+
 class OuterComm:
     """build, exchange, barrier; each gives up with ExchangeAbandoned when interrupted."""
 
     def __init__(self, store: dist.TCPStore, *, timeout_s: float, interrupted: Callable[[], bool]) -> None:
-        self._spare_store = store.clone()  # type: ignore[attr-defined]
+        self._store = store.clone()  # type: ignore[attr-defined]
         self._timeout_s = timeout_s
         self._interrupted = interrupted
         self._group: Any = None
         self._members = 1
         self._graves: list[_Grave] = []
         self._sockets: dict[int, str] = {}
+        self._prepared: _Building | None = None
+        self._prepared_epoch = 0
+        self._outdated: list[_Building] = []
+        self._prepared_lock = threading.Lock()
 
-    def build(self, prefix: str, *, index: int, members: int) -> None:
-        """Join the group of `members` under `prefix` as number `index`.
+    def prepare(self, seat: Seat) -> None:
+        """Begin to connect the group of a view that was seen and may be installed. Callable from
+        any thread; each epoch once, and none that is older than one before."""
+        with self._prepared_lock:
+            if seat.epoch <= self._prepared_epoch:
+                return
+            self._prepared_epoch = seat.epoch
+            if self._prepared is not None:
+                self._outdated.append(self._prepared)
+            self._prepared = _Building(seat, self._store, self._timeout_s) if seat.members > 1 else None
 
-        The constructor blocks until all members are there, so it runs in a thread with a
-        store client of its own; on ExchangeAbandoned or OuterFailed both are buried.
-        """
+    def build(self, seat: Seat) -> None:
+        """Enter the group of `seat`. Raises ExchangeAbandoned or OuterFailed; what was begun is
+        buried then."""
         self.leave()
-        self._members = members
-        if members == 1:
+        self._members = seat.members
+        self.prepare(seat)
+        building = self._take(seat)
+        if building is None:
             return
-        store = self._take_store(prefix)
-        built: list[Any] = []
-        failed: list[Exception] = []
-
-        def construct() -> None:
-            try:
-                built.append(_make_group(dist.PrefixStore(prefix, store), index, members, self._timeout_s))
-            except RuntimeError as error:
-                failed.append(error)
-
-        before = connections()
-        builder = threading.Thread(target=construct, name="outer-build", daemon=True)
-        builder.start()
-        while builder.is_alive():
+        while building.thread.is_alive():
             if self._interrupted():
-                self._bury(builder, store, built)
-                raise ExchangeAbandoned(f"a newer view arrived while {prefix} was built")
-            builder.join(BUILD_POLL_S)
-        if failed:
-            raise OuterFailed(f"{prefix}: {failed[0]}") from failed[0]
-        after = connections()
-        self._sockets = {fd: name for fd, name in after.items() if before.get(fd) != name}
-        self._group = built[0]
+                self._bury(building)
+                raise ExchangeAbandoned(f"a newer view arrived while {seat.prefix} was built")
+            building.thread.join(BUILD_POLL_S)
+        if building.failed is not None:
+            raise OuterFailed(f"{seat.prefix}: {building.failed}") from building.failed
+        self._group, self._sockets = building.group, building.sockets
 
-    def _take_store(self, prefix: str) -> dist.TCPStore:
-        """A connected client for one builder; a stuck one holds its client for good."""
-        try:
-            store, self._spare_store = self._spare_store, self._spare_store.clone()
-        except RuntimeError as error:
-            raise OuterFailed(f"{prefix}: rendezvous store: {error}") from error
-        return store
+    def _take(self, seat: Seat) -> _Building | None:
+        """What was prepared for `seat`; None where it is the only member's."""
+        with self._prepared_lock:
+            outdated, self._outdated = self._outdated, []
+            building = None
+            if self._prepared_epoch == seat.epoch:
+                building, self._prepared = self._prepared, None
+        if outdated:
+            self._bury(*outdated)
+        if building is None and seat.members > 1:
+            raise ExchangeAbandoned(f"a newer view arrived before {seat.prefix} was built")
+        return building
 
     def cut(self) -> int:
         """Break this rank's connections of the present group, as a failing network would;
@@ -104,6 +146,11 @@ class OuterComm:
             group.abort()
             return 1
         return sum(shut_down(descriptor, name) for descriptor, name in sockets.items())
+
+    @property
+    def is_over(self) -> bool:
+        """The view has moved on: an exchange in this group would be abandoned."""
+        return self._interrupted()
 
     def leave(self) -> None:
         """Give the group up (its peers may still be stuck in it)."""
@@ -151,10 +198,11 @@ class OuterComm:
         self._graves.append(_Grave(now_s + self._timeout_s + GRAVE_MARGIN_S, contents))
 
 
-def _make_group(store: dist.Store, index: int, members: int, timeout_s: float) -> Any:
+def _make_group(store: dist.TCPStore, seat: Seat, timeout_s: float) -> Any:
     timeout = timedelta(seconds=timeout_s)
+    meeting = dist.PrefixStore(seat.prefix, store)
     if not device.has_cuda():
-        return dist.ProcessGroupGloo(store, index, members, timeout)
+        return dist.ProcessGroupGloo(meeting, seat.index, seat.members, timeout)
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout
-    return dist.ProcessGroupNCCL(store, index, members, options)
+    return dist.ProcessGroupNCCL(meeting, seat.index, seat.members, options)

@@ -1,22 +1,26 @@
-"""A rank's state as one run of bytes, cut into chunks, each with its digest.
+"""A rank's state as one run of bytes, cut into chunks, each with its digest (xxh3, 128 bits).
 
 The tensors stand one after the other in the order of `Engine.state`, without gaps. No
 pickles: dtype names and shapes must be the receiver's own. Equal states have equal
-indexes, so a joiner may take chunks of one state from several donors at once.
+indexes, so a joiner may take chunks of one state from several donors at once. The digest
+finds harm by accident; it is no proof against a forger.
 Pure bytes and tensors, no sockets here.
 """
 
 import mmap
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import msgspec
 import torch
+import xxhash
 
 from trainer.errors import CatchUpFailed
-from trainer.replica.digest import DIGEST_BYTES, WORD_BYTES, digest
 
 CHUNK_BYTES = 2 << 20
-"""Small enough to be checked in a core's own cache, where it has just been received."""
+"""Small enough to be checked in a core's own cache, where it has just been copied or received."""
+DIGEST_BYTES = 16
 
 
 class TensorHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,60 +48,89 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.digests[chunk * DIGEST_BYTES : (chunk + 1) * DIGEST_BYTES]
 
 
-class Snapshot:
-    """A copy of `state` in host memory: `take` fills it, `index` is there after `seal`."""
+class Run:
+    """The tensors of `state` as one run of `nbytes` bytes, by reference."""
 
-    def __init__(self, state: Sequence[torch.Tensor], *, step: int) -> None:
-        self.step = step
+    def __init__(self, state: Sequence[torch.Tensor]) -> None:
         self.heads = heads(state)
-        self.memory = _host_memory(size(state), pinned=any(tensor.is_cuda for tensor in state))
+        self._parts = [as_bytes(tensor.detach().contiguous()) for tensor in state if tensor.nbytes]
+        self._ends = list(accumulate(part.numel() for part in self._parts))
+        self.nbytes = self._ends[-1] if self._ends else 0
+
+    def pieces(self, offset: int, count: int) -> Iterator[torch.Tensor]:
+        """Bytes [offset, offset + count) as uint8 views of the tensors' memory, in order."""
+        number = bisect_right(self._ends, offset)
+        while count > 0 and number < len(self._parts):
+            part = self._parts[number]
+            low = offset - self._ends[number] + part.numel()
+            piece = part[low : low + count]
+            yield piece
+            offset, count, number = offset + piece.numel(), count - piece.numel(), number + 1
+
+
+class Snapshot:
+    """A copy of `state` in host memory: `take` fills `memory`, `index` is there after `seal`."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.heads: tuple[TensorHead, ...] = ()
+        self.memory = torch.empty(0, dtype=torch.uint8)
         self.index: bytes | None = None
+        self._digests: list[bytes] = []
 
     def take(self, state: Sequence[torch.Tensor], *, after: "torch.cuda.Event | None" = None) -> None:
-        """Copy; on a GPU on a stream of its own, once `after` has passed there."""
+        """Copy, and on a CPU digest each chunk while it is in the cache; on a GPU copy on a
+        stream of its own, once `after` has passed there."""
+        run = Run(state)
+        self.heads = run.heads
+        numbers = range(chunk_count(run.nbytes, CHUNK_BYTES))
         if after is None:
-            self._copy(state)
+            self.memory = _host_memory(run.nbytes)
+            for number in numbers:
+                self._copy(run, number)
+                self._digest(number)
             return
-        side = torch.cuda.Stream()
+        # A new thread's device is the first one, whatever this rank's is.
+        side = torch.cuda.Stream(next(tensor.device for tensor in state if tensor.is_cuda))
         side.wait_event(after)
         with torch.cuda.stream(side):
-            self._copy(state)
+            self.memory = torch.empty(run.nbytes, dtype=torch.uint8, pin_memory=True)
+            for number in numbers:
+                self._copy(run, number)
         side.synchronize()
 
-    def _copy(self, state: Sequence[torch.Tensor]) -> None:
-        offset = 0
-        for tensor in state:
-            if tensor.nbytes:
-                target = self.memory[offset : offset + tensor.nbytes]
-                target.copy_(as_bytes(tensor.detach().contiguous()), non_blocking=True)
-                offset += tensor.nbytes
-
     def seal(self) -> None:
-        """Digest the chunks."""
-        digests = b"".join(
-            digest(self.chunk(number)) for number in range(chunk_count(self.memory.numel(), CHUNK_BYTES))
-        )
-        self.index = msgspec.json.encode(Index(self.step, CHUNK_BYTES, self.heads, digests))
+        """Digest what `take` has not, and make the index."""
+        for number in range(len(self._digests), chunk_count(self.memory.numel(), CHUNK_BYTES)):
+            self._digest(number)
+        self.index = msgspec.json.encode(Index(self.step, CHUNK_BYTES, self.heads, b"".join(self._digests)))
 
-    def chunk(self, number: int) -> torch.Tensor:
-        """Its bytes; empty when there is no such chunk."""
-        return self.memory[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
+    def chunks(self, first: int, count: int) -> torch.Tensor:
+        """Bytes of `count` chunks from `first` on; empty unless there are so many."""
+        if first < 0 or count < 1 or first + count > chunk_count(self.memory.numel(), CHUNK_BYTES):
+            return self.memory[:0]
+        return self.memory[first * CHUNK_BYTES : (first + count) * CHUNK_BYTES]
+
+    def _copy(self, run: Run, number: int) -> None:
+        block, offset = self.chunks(number, 1), 0
+        for piece in run.pieces(number * CHUNK_BYTES, block.numel()):
+            block[offset : offset + piece.numel()].copy_(piece, non_blocking=True)
+            offset += piece.numel()
+
+    def _digest(self, number: int) -> None:
+        self._digests.append(xxhash.xxh3_128_digest(self.chunks(number, 1).numpy().data))
 
 
 class Target:
     """Where a joiner puts the chunks: straight into the tensors of `state`."""
 
     def __init__(self, state: Sequence[torch.Tensor]) -> None:
-        self.heads = heads(state)
-        self.nbytes = size(state)
-        self._parts: list[tuple[int, torch.Tensor]] = []
-        offset = 0
         for tensor in state:
             if not tensor.is_contiguous():
                 raise CatchUpFailed(f"a tensor of shape {tuple(tensor.shape)} of my state is not contiguous")
-            if tensor.nbytes:
-                self._parts.append((offset, as_bytes(tensor.detach())))
-                offset += tensor.nbytes
+        self._run = Run(state)
+        self.heads, self.nbytes = self._run.heads, self._run.nbytes
+        self.in_host_memory = not any(tensor.is_cuda for tensor in state)
 
     def read_index(self, data: bytes, step: int) -> Index:
         """Raises CatchUpFailed unless it describes `step` of a state like mine."""
@@ -115,36 +148,22 @@ class Target:
             raise CatchUpFailed(f"index of {index.chunks} chunks for {self.nbytes} bytes")
         return index
 
-    def window(self, offset: int, count: int) -> torch.Tensor | None:
-        """`count` bytes at `offset` of the state as one aligned block of host memory, to receive
-        into without another copy; None where there is none (receive elsewhere, then `put`)."""
-        first, part = next(self._overlaps(offset, count))
-        if part.is_cuda or first > offset or offset + count > first + part.numel():
-            return None
-        block = part[offset - first : offset - first + count]
-        return None if block.data_ptr() % WORD_BYTES else block
+    def windows(self, offset: int, count: int) -> Iterator[memoryview]:
+        """`count` bytes at `offset` of the state, to receive into; only where `in_host_memory`."""
+        for piece in self._run.pieces(offset, count):
+            yield piece.numpy().data
 
     def put(self, offset: int, block: torch.Tensor) -> None:
         """Write `block` (uint8, host) at byte `offset` of the state."""
-        for first, part in self._overlaps(offset, block.numel()):
-            low = max(offset, first)
-            high = min(offset + block.numel(), first + part.numel())
-            part[low - first : high - first].copy_(block[low - offset : high - offset])
-
-    def _overlaps(self, offset: int, count: int) -> Iterator[tuple[int, torch.Tensor]]:
-        for first, part in self._parts:
-            if first + part.numel() > offset and first < offset + count:
-                yield first, part
+        done = 0
+        for piece in self._run.pieces(offset, block.numel()):
+            piece.copy_(block[done : done + piece.numel()])
+            done += piece.numel()
 
 
 def heads(state: Sequence[torch.Tensor]) -> tuple[TensorHead, ...]:
     """What the tensors look like."""
     return tuple(TensorHead(str(t.dtype).removeprefix("torch."), tuple(t.shape)) for t in state)
-
-
-def size(state: Sequence[torch.Tensor]) -> int:
-    """Bytes of all tensors."""
-    return sum(tensor.nbytes for tensor in state)
 
 
 def chunk_count(nbytes: int, chunk_bytes: int) -> int:
@@ -157,11 +176,11 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8)
 
 
-def _host_memory(nbytes: int, *, pinned: bool) -> torch.Tensor:
+def _host_memory(nbytes: int) -> torch.Tensor:
     """uint8 [nbytes]. Huge pages where the system has them: a fresh gigabyte in small ones
     costs more in page faults than in copying."""
-    if pinned or not nbytes:
-        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=pinned)
+    if not nbytes:
+        return torch.empty(0, dtype=torch.uint8)
     memory = mmap.mmap(-1, nbytes)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)

@@ -12,16 +12,17 @@ from pathlib import Path
 _FD = Path("/proc/self/fd")
 
 
-def connections() -> dict[int, str]:
-    """Descriptor -> the kernel's name of it, for every connected TCP socket. A listener has
-    no peer and is left out: shutting one down would abort the transport."""
+def connections(*, but_to_port: int | None = None) -> dict[int, str]:
+    """Descriptor -> the kernel's name of it, for every connected TCP socket, but for those to
+    that port of a peer. A listener has no peer and is left out: shutting one down would abort
+    the transport."""
     found = {}
     for entry in _FD.iterdir():
         try:
             name = os.readlink(entry)
         except OSError:
             continue  # Closed since it was listed.
-        if name.startswith("socket:") and _is_connected(int(entry.name)):
+        if name.startswith("socket:") and _peer_port(int(entry.name)) not in (None, but_to_port):
             found[int(entry.name)] = name
     return found
 
@@ -38,12 +39,12 @@ def shut_down(descriptor: int, name: str) -> bool:
     return True
 
 
-def _is_connected(descriptor: int) -> bool:
+def _peer_port(descriptor: int) -> int | None:
+    """None: no connected TCP socket."""
     try:
         with socket.socket(fileno=os.dup(descriptor)) as candidate:
             if candidate.family not in (socket.AF_INET, socket.AF_INET6):
-                return False
-            candidate.getpeername()
+                return None
+            return int(candidate.getpeername()[1])
     except OSError:
-        return False
-    return True
+        return None

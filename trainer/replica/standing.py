@@ -28,7 +28,8 @@ class Intent:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """One committed step. `micro_batches` are mine, `trained` those in the reduced gradient;
-    `everyone_leaves`: each contributor has asked to leave."""
+    `everyone_leaves`: each contributor has asked to leave. `copy_wait_s`: the copy of the state
+    for a joiner was still under way for so long."""
 
     step: int
     epoch: int
@@ -37,6 +38,7 @@ class Commit:
     applied: Applied | None
     leaving: bool
     everyone_leaves: bool
+    copy_wait_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -34,6 +34,9 @@ def test_a_joiner_fetches_from_two_donors_and_holds_up_nobody(cluster: Make, ref
     assert level.fetch_bytes > 0
     assert level.harmed_chunks == 0
     assert level.replayed_steps == level.step - joined.step
+    survivor = run.of(ViewInstalled, 0, 0)[-1]
+    assert min(survivor.install_s, survivor.build_s) > 0
+    assert survivor.install_s + survivor.build_s <= survivor.waited_s
     assert_as_undisturbed(run, reference)
 
 

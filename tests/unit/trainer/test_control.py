@@ -47,6 +47,14 @@ def test_the_newest_view_wins_in_any_order() -> None:
     assert box.epoch() == 5
 
 
+def test_each_view_newer_than_those_before_is_told_of_once() -> None:
+    box, told = Mailbox("job", 1), []
+    box.on_view = lambda seen: told.append(seen.epoch)
+    for order in (view(2), view(2), view(5), view(3), view(9, attempt=2)):
+        box.put(order)
+    assert told == [2, 5]
+
+
 def test_orders_of_another_job_or_attempt_are_dropped() -> None:
     box = Mailbox("job", 1)
     box.put(view(9, job_id="other"))

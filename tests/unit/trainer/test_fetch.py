@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
+import msgspec
 import pytest
 import torch
 import torch.distributed as dist
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from controlplane.protocol.launch import RankRef
 from trainer.errors import CatchUpFailed
 from trainer.replica import fetch as fetching
-from trainer.replica.donor import INDEX, Donor, Member, store_key
+from trainer.replica.donor import INDEX, Donor, Member, Request, store_key
 from trainer.replica.fetch import Fetch
 from trainer.replica.snapshot import CHUNK_BYTES
 
@@ -22,19 +23,20 @@ TIMEOUT_S = 30.0
 
 
 class Told(Donor):
-    """A real donor that notes what it was asked for and does `before` to each request for a chunk."""
+    """A real donor that notes what it was asked for and does `before` to each request for chunks."""
 
     def __init__(self, replica: int, store: dist.TCPStore) -> None:
         super().__init__(RankRef("job", 1, replica, 1, 0), store, local_host="127.0.0.1")
         self.asked: list[int] = []
+        self.runs: list[int] = []
         self.before: Callable[[int], None] = lambda chunk: None
 
     def _answer(self, line: bytes) -> memoryview | bytes:
         answer = super()._answer(line)
-        if answer and b'"chunk":-1' not in line:
-            chunk = int(line.rpartition(b":")[2].rstrip(b"}\n"))
-            self.before(chunk)
-            self.asked.append(chunk)
+        if answer and (request := msgspec.json.decode(line, type=Request)).first != INDEX:
+            self.before(request.first)
+            self.runs.append(request.count)
+            self.asked.extend(range(request.first, request.first + request.count))
         return answer
 
 
@@ -102,6 +104,14 @@ def test_two_donors_share_the_work_and_no_chunk_is_asked_for_twice(store: dist.T
     assert sorted(one.asked + other.asked) == list(range(CHUNKS))
     assert transfer.received.donors == {0, 1}
     assert transfer.received.nbytes == sum(tensor.nbytes for tensor in mine)
+
+
+def test_runs_of_chunks_grow_short_towards_the_end(store: dist.TCPStore) -> None:
+    (one,) = donors(store, 0)
+    transfer, mine = begin(store, 0)
+    assert_arrived(transfer, mine)
+    assert max(one.runs) == CHUNKS // (fetching.TURNS * fetching.CONNECTIONS) > 1
+    assert min(one.runs) == 1
 
 
 def test_when_a_donor_dies_the_rest_comes_from_the_other_and_nothing_twice(store: dist.TCPStore) -> None:
@@ -199,12 +209,13 @@ def test_a_cancelled_transfer_writes_nothing_more(store: dist.TCPStore) -> None:
 def test_the_token_and_the_step_open_the_door(store: dist.TCPStore) -> None:
     (one,) = donors(store, 0)
     until(lambda: one._offers[0].snapshot.index is not None, "the index")
-    line = b'{"token":"%s","step":%d,"chunk":%d}\n'
+    line = b'{"token":"%s","step":%d,"first":%d}\n'
     token = one._token.encode()
     assert one._answer(line % (token, STEP, INDEX))
     assert not one._answer(line % (b"0" * 32, STEP, INDEX))
     assert not one._answer(line % (token, STEP + 1, INDEX))
     assert not one._answer(line % (token, STEP, CHUNKS))
+    assert not one._answer(line.replace(b"}", b',"count":2}') % (token, STEP, CHUNKS - 1))
     assert not one._answer(b"GET / HTTP/1.1\r\n")
 
 

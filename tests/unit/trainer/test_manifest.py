@@ -1,9 +1,11 @@
 """A checkpoint is what its marker says, byte for byte, or it is none."""
 
+import threading
 from pathlib import Path
 
 import pytest
 
+from trainer.checkpoint import fence as fencing
 from trainer.checkpoint import manifest
 from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.retention import Found, plan, prune
@@ -135,12 +137,25 @@ def test_the_fence_refuses_older_epochs_and_attempts(tmp_path: Path) -> None:
     fence = Fence(tmp_path)
     assert fence.allows(1, 1)
     fence.raise_to(1, 5)
+    fence.wait_raised()
     assert [fence.allows(1, 4), fence.allows(1, 5), fence.allows(2, 1)] == [False, True, True]
 
 
 def test_a_late_writer_cannot_lower_the_fence(tmp_path: Path) -> None:
     fence = Fence(tmp_path)
-    fence.raise_to(2, 9)
-    fence.raise_to(2, 3)
-    fence.raise_to(1, 99)
+    for attempt, epoch in ((2, 9), (2, 3), (1, 99)):
+        fence.raise_to(attempt, epoch)
+        fence.wait_raised()
     assert fence.current() == (2, 9)
+
+
+def test_a_hung_disk_holds_up_the_wait_for_the_fence_and_only_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fence, hung = Fence(tmp_path), threading.Event()
+    monkeypatch.setattr(fencing, "RAISE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(fence, "raise_now", lambda attempt, epoch: hung.wait())
+    fence.raise_to(1, 5)
+    fence.wait_raised()
+    assert fence.current() == (0, 0)
+    hung.set()
