@@ -9,7 +9,6 @@ busy machine is busy for all.
 """
 
 import argparse
-import hashlib
 import multiprocessing
 import os
 import shutil
@@ -28,6 +27,7 @@ import msgspec
 
 from benchmarks import crash_real
 from benchmarks.report import Report
+from controlplane.protocol import digests
 from controlplane.protocol.spec import Checkpoint, LocalTier, Model, Training
 from trainer import device
 
@@ -118,7 +118,7 @@ def _floor(engine: Any, folder: Path) -> Contestants:
         pieces = [copy.reshape(-1).view(torch.uint8).numpy().data for copy in copies]
         began_s = time.monotonic()
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda piece: hashlib.blake2b(piece).digest(), pieces))
+            list(pool.map(lambda piece: digests.digest_of([piece]), pieces))
         return {"": time.monotonic() - began_s}
 
     return {"one memcpy": memcpy, "plain write, fsync": write, "digests alone": digest}

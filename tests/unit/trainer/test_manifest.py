@@ -1,5 +1,7 @@
 """A checkpoint is what its marker says, byte for byte, or it is none."""
 
+import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,18 @@ def test_harm_is_found_and_named(tmp_path: Path, harm: object, said: str) -> Non
     verdict = manifest.verify(path)
     assert not verdict.ok
     assert said in verdict.faults[0]
+
+
+def test_a_marker_of_format_1_is_compared_by_its_blake2b(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path, 10)
+    content = json.loads((path / manifest.MARKER).read_text()) | {"format": 1}
+    for entry in content["files"]:
+        del entry["digest"]
+        entry["blake2b"] = hashlib.blake2b((path / entry["name"]).read_bytes(), digest_size=16).hexdigest()
+    (path / manifest.MARKER).write_text(json.dumps(content))
+    assert manifest.verify(path).ok
+    (path / "__0_0.distcp").write_bytes(b"sharD" * 100)
+    assert manifest.verify(path).faults == ("__0_0.distcp: content differs",)
 
 
 def test_a_torn_marker_is_no_marker(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ Loading: the shard of this node's disk, or a peer's; a shard that differs from i
 is as good as none. Nothing here ends training.
 """
 
-import hashlib
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from controlplane.protocol import digests
 from controlplane.protocol.launch import RankRef, TrainerConfig
 from controlplane.protocol.rank import CheckpointReport, FromRank
 from trainer import device
@@ -33,7 +33,7 @@ from trainer.checkpoint.local import shard
 from trainer.checkpoint.local.book import Book, Held
 from trainer.checkpoint.local.disk import LocalDisk
 from trainer.checkpoint.local.peers import Peer, Server, fetch, push
-from trainer.checkpoint.manifest import DIGEST_BYTES, LOCAL_SCHEME, directory_name, parse_name
+from trainer.checkpoint.manifest import LOCAL_SCHEME, directory_name, parse_name
 from trainer.engine import Engine
 from trainer.errors import CheckpointFault
 
@@ -161,6 +161,7 @@ class LocalTier:
             tp=layout.tp,
             pp=layout.pp,
             tensors=shard.heads(tensors),
+            algorithm=digests.PREFERRED,
         )
 
     def _rng(self) -> bytes:
@@ -230,7 +231,7 @@ class LocalTier:
         error = "; ".join(f"shard {rank}: {held.error}" for rank, held in enumerate(shards) if held.error)
         if not error:
             self._book.mark_complete(order.step, order.epoch)
-        digest = hashlib.blake2b("".join(held.digest for held in shards).encode(), digest_size=DIGEST_BYTES)
+        digest = digests.digest_of(held.digest.encode() for held in shards)
         self._send(
             CheckpointReport(
                 step=order.step,
@@ -241,7 +242,7 @@ class LocalTier:
                 bytes=sum(held.bytes for held in shards),
                 blocking_s=blocking_s,
                 total_s=time.monotonic() - began_s,
-                digest="" if error else digest.hexdigest(),
+                digest="" if error else digest,
                 error=error[:MAX_ERROR_CHARS],
                 holders=() if error else tuple(held.nodes for held in shards),
             )
