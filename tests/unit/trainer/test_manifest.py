@@ -8,7 +8,7 @@ import pytest
 
 from trainer.checkpoint import manifest
 from trainer.checkpoint.fence import Fence
-from trainer.checkpoint.retention import Found, plan, prune
+from trainer.checkpoint.retention import Found, Plan, plan, prune
 from trainer.checkpoint.storage import LocalStorage
 
 
@@ -113,8 +113,14 @@ def test_names_are_parsed_strictly() -> None:
 
 def test_retention_keeps_the_newest_and_never_the_last_to_go() -> None:
     found = [Found(str(step), step, 1, complete=True) for step in (10, 20, 30)]
-    assert plan(found, keep=2, epoch=1) == ["10"]
-    assert plan(found[:1], keep=0, epoch=1) == []
+    assert plan(found, keep=2, epoch=1) == Plan(("10",), (1, 20))
+    assert plan(found[:1], keep=0, epoch=1) == Plan((), (1, 10))
+
+
+def test_what_a_restart_has_passed_over_does_not_push_out_what_it_saves() -> None:
+    found = [Found("saved", 40, 1, True), Found("passed over", 60, 1, True), Found("since", 50, 2, True)]
+    assert plan(found, keep=1, epoch=2) == Plan(("passed over", "saved"), (2, 50))
+    assert plan(found, keep=2, epoch=2) == Plan(("saved",), (1, 60))
 
 
 def test_retention_takes_torsos_of_earlier_epochs_only() -> None:
@@ -123,8 +129,8 @@ def test_retention_takes_torsos_of_earlier_epochs_only() -> None:
         Found("running", 15, 2, complete=False),
         Found("newest", 20, 2, complete=True),
     ]
-    assert plan(found, keep=3, epoch=2) == ["torso"]
-    assert plan(found[:2], keep=3, epoch=2) == []
+    assert plan(found, keep=3, epoch=2).going == ("torso",)
+    assert plan(found[:2], keep=3, epoch=2) == Plan((), (0, 0))
 
 
 def test_pruning_leaves_what_it_keeps_whole(tmp_path: Path) -> None:
