@@ -19,8 +19,7 @@ from trainer.errors import CheckpointFault
 DEFAULT_ROOT = Path("/dev/shm")  # noqa: S108  Not predictable: below it the folder must be our own.
 RESERVE_BYTES = 1 << 30
 """Stays free for training, beside what is written."""
-MOUNTS, MEMINFO = Path("/proc/self/mountinfo"), Path("/proc/meminfo")
-CGROUPS, MY_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def root_of(tier: LocalTier) -> Path:
@@ -37,10 +36,13 @@ def share_of(config: TrainerConfig, job_id: str, node: str) -> Path | None:
 
 
 class Memory:
-    """Admits shards to one tmpfs. `reserve_bytes` stay free in the machine and its cgroups."""
+    """Admits shards to one tmpfs. `reserve_bytes` stay free in the machine and in every cgroup
+    of this process, as `proc` and `cgroups` show them."""
 
-    def __init__(self, root: Path, *, reserve_bytes: int = RESERVE_BYTES) -> None:
-        self._root, self._reserve_bytes = root, reserve_bytes
+    def __init__(
+        self, root: Path, *, reserve_bytes: int = RESERVE_BYTES, proc: Path = PROC, cgroups: Path = CGROUPS
+    ) -> None:
+        self._root, self._reserve_bytes, self._proc, self._cgroups = root, reserve_bytes, proc, cgroups
 
     def admit(self, nbytes: int) -> None:
         """Make the folder, ours alone, and see that `nbytes` fit. Raises CheckpointFault, OSError."""
@@ -50,7 +52,7 @@ class Memory:
             raise CheckpointFault(
                 f"{self._root} belongs to another user: give checkpoint.local.dir a folder of its own"
             )
-        if there.st_dev not in _tmpfs_devices():
+        if there.st_dev not in _tmpfs_devices(self._proc):
             raise CheckpointFault(
                 f"{self._root} is on no tmpfs: leave checkpoint.local.dir out (/dev/shm), mount one there, "
                 "or set checkpoint.local.medium to disk"
@@ -58,8 +60,11 @@ class Memory:
         free = os.statvfs(self._root)
         for what, room in (
             (f"free on {self._root}", free.f_bavail * free.f_frsize),
-            ("of memory available beyond the reserve", _available_bytes() - self._reserve_bytes),
-            *((f"left in {group} beyond the reserve", room - self._reserve_bytes) for group, room in _cgroup_room()),
+            ("of memory available beyond the reserve", _available_bytes(self._proc) - self._reserve_bytes),
+            *(
+                (f"left in cgroup {group} beyond the reserve", room - self._reserve_bytes)
+                for group, room in _cgroup_room(self._proc, self._cgroups)
+            ),
         ):
             if room < nbytes:
                 raise OSError(
@@ -67,10 +72,10 @@ class Memory:
                 )
 
 
-def _tmpfs_devices() -> set[int]:
+def _tmpfs_devices(proc: Path) -> set[int]:
     """Device numbers of the tmpfs that are mounted."""
     found = set()
-    for line in MOUNTS.read_text().splitlines():
+    for line in (proc / "self/mountinfo").read_text().splitlines():
         place, _, kind = line.partition(" - ")
         if kind.startswith("tmpfs "):
             major, minor = place.split()[2].split(":")
@@ -78,28 +83,28 @@ def _tmpfs_devices() -> set[int]:
     return found
 
 
-def _available_bytes() -> int:
+def _available_bytes(proc: Path) -> int:
     """What the kernel can give without swapping."""
-    for line in MEMINFO.read_text().splitlines():
+    for line in (proc / "meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
-    raise CheckpointFault(f"{MEMINFO} says nothing of MemAvailable")
+    raise CheckpointFault(f"{proc}/meminfo says nothing of MemAvailable")
 
 
-def _cgroup_room() -> Iterator[tuple[str, int]]:
+def _cgroup_room(proc: Path, cgroups: Path) -> Iterator[tuple[Path, int]]:
     """(group, bytes) of each of this process's cgroups (v2) that has a limit."""
     try:
-        mine = next(line[3:] for line in MY_CGROUP.read_text().splitlines() if line.startswith("0::"))
+        mine = next(line[3:] for line in (proc / "self/cgroup").read_text().splitlines() if line.startswith("0::"))
     except (OSError, StopIteration):
         return
-    folder = CGROUPS / mine.lstrip("/")
+    folder = cgroups / mine.lstrip("/")
     for group in (folder, *folder.parents):
-        if not group.is_relative_to(CGROUPS):
+        if not group.is_relative_to(cgroups):
             return
         try:
             limit = (group / "memory.max").read_text().strip()
             if limit != "max":
-                yield f"cgroup {group}", int(limit) - _held_bytes(group)
+                yield group, int(limit) - _held_bytes(group)
         except OSError:
             continue  # The root group has no limit, and not every group shows one.
 
