@@ -120,7 +120,10 @@ def _look(row: Checkpoint) -> None:
     if verdict is None:
         _due(row, LOOK_AGAIN_S)
         return
-    apply_verdict(row, verdict)
+    try:
+        apply_verdict(row, verdict)
+    except LostRace:
+        return  # Removed by retention meanwhile, or refused by its ranks: there is nothing to climb.
     # The rung above: what has read back here is loaded next, if the job wants that.
     climbs = bool(verdict.ok) and row.state == CheckpointState.VERIFIED and not verdict.loaded
     _due(row, VERIFY_DELAY_S if climbs and not is_remote(row.path) and wants_load(row) else None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.checkpoints import examine
+from controlplane.checkpoints import examine, services
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.checkpoints.services import verify_due
 from controlplane.jobs.models import Job
@@ -124,7 +124,9 @@ def test_what_retention_has_removed_is_off_the_ladder_and_never_resumed_from(tmp
     assert job.checkpoints.get(kind="local").state == "replicated"
     assert job.checkpoints.get(step=1, kind="scheduled").verify_due_at is None
     verify(job, step=3)
+    being_read = job.checkpoints.get(step=4)
     commit(fleet, job, tmp_path, 5, oldest_kept=(2, 5))
+    services._look(being_read)
     assert states(job) == {1: "pruned", 2: "pruned", 3: "pruned", 4: "pruned", 5: "complete"}
     assert "it was corrupt" in job.checkpoints.get(step=3).state_reason
     shutil.rmtree(tmp_path / "step_5")
