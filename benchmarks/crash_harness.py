@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from controlplane.protocol import digests
 from controlplane.protocol.launch import RankRef, TrainerConfig
 from controlplane.protocol.spec import Checkpoint, Model, Parallelism, Training
 from trainer.checkpoint import manifest
@@ -185,7 +186,7 @@ def _save_locally(disks: list[LocalDisk], step: int, epoch: int, chance: random.
     for rank in range(RANKS):
         head = shard.ShardHead(
             job_id=JOB, attempt=1, epoch=epoch, step=step, rank=rank, world=RANKS, tp=1, pp=RANKS,
-            tensors=shard.heads(tensors),
+            tensors=shard.heads(tensors), algorithm=digests.PREFERRED,
         )  # fmt: skip
         path = disks[rank].prepare(1, epoch, step, rank)
         shard.write(path, head, tensors, b"{}")

@@ -3,13 +3,12 @@
     python -m benchmarks g9 [--megabytes 600] [--rounds 5]
 
 One rank with a state of that size saves through the trainer's own saver (asynchronous), its
-local tier, and Megatron's savers (synchronous, asynchronous) in turn, beside one memcpy and
-one plain write of the same bytes to the same disk. Each round does all of them, so that a
-busy machine is busy for all.
+local tier (on disk, in memory), and Megatron's savers (synchronous, asynchronous) in turn,
+beside one memcpy and one plain write of the same bytes to the same disk. Each round does
+all of them, so that a busy machine is busy for all.
 """
 
 import argparse
-import hashlib
 import multiprocessing
 import os
 import shutil
@@ -28,8 +27,10 @@ import msgspec
 
 from benchmarks import crash_real
 from benchmarks.report import Report
+from controlplane.protocol import digests
 from controlplane.protocol.spec import Checkpoint, LocalTier, Model, Training
 from trainer import device
+from trainer.checkpoint.local.memory import DEFAULT_ROOT
 
 HIDDEN = 1024
 BYTES_PER_LAYER = 12 * HIDDEN * HIDDEN * 12  # fp32: parameter and two moments
@@ -56,7 +57,7 @@ class _Durable:
             raise RuntimeError(f"the save failed: {self.error}")
 
 
-def _measure(folder: Path, store: str, layers: int, rounds: int, out: Path) -> None:
+def _measure(folder: Path, memory: Path, store: str, layers: int, rounds: int, out: Path) -> None:
     """In the rank: every contestant in every round; the samples go to `out` as JSON."""
     config = crash_real.config_of(folder / "ours", store, hidden=HIDDEN, layers=layers)
     config = msgspec.structs.replace(
@@ -67,7 +68,12 @@ def _measure(folder: Path, store: str, layers: int, rounds: int, out: Path) -> N
     )
     engine, votes, tcp_store = crash_real.rank_of(config, 1)
     durable = _Durable()
-    contestants = _ours(engine, votes, tcp_store, config, durable) | _megatron(engine, folder)
+    contestants = (
+        _ours(engine, votes, tcp_store, config, durable)
+        | _tier("ours, local tier", engine, tcp_store, config, durable)
+        | _tier("ours, local tier in memory", engine, tcp_store, _in_memory(config, memory), durable)
+        | _megatron(engine, folder)
+    )
     contestants = _floor(engine, folder) | contestants
     samples: dict[str, list[float]] = {}
     for number in range(1, rounds + 2):
@@ -118,7 +124,7 @@ def _floor(engine: Any, folder: Path) -> Contestants:
         pieces = [copy.reshape(-1).view(torch.uint8).numpy().data for copy in copies]
         began_s = time.monotonic()
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda piece: hashlib.blake2b(piece).digest(), pieces))
+            list(pool.map(lambda piece: digests.digest_of([piece]), pieces))
         return {"": time.monotonic() - began_s}
 
     return {"one memcpy": memcpy, "plain write, fsync": write, "digests alone": digest}
@@ -127,12 +133,10 @@ def _floor(engine: Any, folder: Path) -> Contestants:
 def _ours(engine: Any, votes: Any, store: Any, config: Any, durable: _Durable) -> Contestants:
     from controlplane.protocol.launch import RankRef
     from trainer.checkpoint.fence import Fence
-    from trainer.checkpoint.local.tier import LocalOrder, LocalTier
     from trainer.checkpoint.saver import SaveOrder, Saver
 
     ref = RankRef("job_bench", 1, 0, 1, 0)
     saver = Saver(ref, config, engine, votes=votes, fence=Fence(config.checkpoint_dir), store=store, send=durable.heard)
-    tier = LocalTier(ref, config, world=1, node="node0", host="127.0.0.1", store=store, send=durable.heard)
 
     def emergency(number: int) -> dict[str, float]:
         began_s = time.monotonic()
@@ -141,6 +145,22 @@ def _ours(engine: Any, votes: Any, store: Any, config: Any, durable: _Durable) -
         durable.wait()
         return {", blocking": blocking_s, ", durable": time.monotonic() - began_s}
 
+    return {"ours, asynchronous": emergency}
+
+
+def _in_memory(config: Any, folder: Path) -> Any:
+    tier = LocalTier(medium="memory", dir=str(folder), copies=0, keep=1)
+    return msgspec.structs.replace(config, checkpoint=msgspec.structs.replace(config.checkpoint, local=tier))
+
+
+def _tier(name: str, engine: Any, store: Any, config: Any, durable: _Durable) -> Contestants:
+    from controlplane.protocol.launch import RankRef
+    from trainer.checkpoint.local.tier import LocalOrder
+    from trainer.checkpoint.local.tier import LocalTier as Tier
+
+    ref = RankRef(f"job_{config.checkpoint.local.medium}", 1, 0, 1, 0)
+    tier = Tier(ref, config, world=1, node="node0", host="127.0.0.1", store=store, send=durable.heard)
+
     def local(number: int) -> dict[str, float]:
         began_s = time.monotonic()
         tier.save(engine, LocalOrder(step=number, epoch=1, contributors=(0,)))
@@ -148,7 +168,7 @@ def _ours(engine: Any, votes: Any, store: Any, config: Any, durable: _Durable) -
         durable.wait()
         return {", blocking": blocking_s, ", durable": time.monotonic() - began_s}
 
-    return {"ours, asynchronous": emergency, "ours, local tier": local}
+    return {name: local}
 
 
 def _megatron(engine: Any, folder: Path) -> Contestants:
@@ -199,9 +219,14 @@ def main(argv: list[str]) -> int:
     assert store.stdout is not None
     address = store.stdout.readline().split()[-1]
     try:
-        with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        with (
+            tempfile.TemporaryDirectory(dir=options.folder) as name,
+            tempfile.TemporaryDirectory(dir=DEFAULT_ROOT) as memory,
+        ):
             folder, out = Path(name), Path(name) / "samples.json"
-            pid = crash_real.fork(lambda: _measure(folder, address, layers, options.rounds, out), group=True)
+            pid = crash_real.fork(
+                lambda: _measure(folder, Path(memory), address, layers, options.rounds, out), group=True
+            )
             _, status = os.waitpid(pid, 0)
             if status:
                 print("the rank failed; its traceback is above", file=sys.stderr)

@@ -128,7 +128,7 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
 def _local_tier(
     settings: RankSettings, store: TCPStore, host: str, send: Callable[[FromRank], None]
 ) -> LocalTier | None:
-    if settings.config.checkpoint.local.dir is None:
+    if not settings.config.checkpoint.local.wanted:
         return None
     return LocalTier(
         settings.ref,

@@ -5,7 +5,8 @@ agent, and outlives it: ranks never depend on the agent's life, exits are rememb
 repeated to the next agent that connects. Single-threaded, so that a fork is safe; touches
 no CUDA, and where the imports did so all the same, ranks are spawned instead of forked.
 It never kills a rank. It ends on order, or when no agent has come for ten minutes, in
-both cases only once no rank is left.
+both cases only once no rank is left. What the job keeps in this node's memory goes with it,
+or with the last rank once the job is done.
 """
 
 import os
@@ -17,6 +18,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "error")
 
 import argparse
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -41,7 +43,8 @@ from controlplane.protocol.rank import (
     RankGone,
     ShutdownHost,
 )
-from trainer.config import FORK_RANK_VARIABLE, niceness
+from trainer.checkpoint.local.memory import share_of
+from trainer.config import FORK_RANK_VARIABLE, niceness, node_name
 from trainer.exits import ExitCode
 
 LONELY_S = 600.0
@@ -61,6 +64,7 @@ class RankHost:
         self._pending = bytearray()
         self._alive: dict[int, RankForked] = {}
         self._gone: dict[int, RankGone] = {}
+        self._shares: dict[str, set[Path]] = {}
         self._shutdown = False
         self._lonely_since_s = time.monotonic()
         self._bell_out, self._bell_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -79,6 +83,8 @@ class RankHost:
                 self._read()
             if self._listener in readable:
                 self._accept()
+        for job_id in list(self._shares):
+            self._give_back(job_id)
 
     def _may_end(self) -> bool:
         if self._alive:
@@ -132,6 +138,9 @@ class RankHost:
             if forked.ref == order.ref:
                 self._send(forked)
                 return
+        share = share_of(order.config, order.ref.job_id, node_name({**os.environ, **order.env}))
+        if share is not None:
+            self._shares.setdefault(order.ref.job_id, set()).add(share)
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -181,6 +190,14 @@ class RankHost:
             while len(self._gone) > MAX_REMEMBERED_EXITS:
                 self._gone.pop(next(iter(self._gone)))
             self._send(gone)
+            if exit_code == ExitCode.DONE:
+                self._give_back(forked.ref.job_id)
+
+    def _give_back(self, job_id: str) -> None:
+        """The local tier's memory, once no rank of the job is left here that may need it."""
+        if not any(forked.ref.job_id == job_id for forked in self._alive.values()):
+            for share in self._shares.pop(job_id, set()):
+                shutil.rmtree(share, ignore_errors=True)
 
     def _send(self, message: FromHost) -> None:
         if self._agent is None:

@@ -3,6 +3,8 @@
 import contextlib
 from datetime import datetime
 
+from django.db.models import Q
+
 from controlplane.checkpoints.examine import examine, is_remote, wants_load
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.checkpoints.present import checkpoint_summary
@@ -65,6 +67,7 @@ def report(job: Job, attempt: Attempt, said: CheckpointReport, *, at: datetime, 
         publish_checkpoint(row, "checkpoint.complete", f"Step {said.step} is saved ({said.bytes} bytes).")
         if local:
             _climb_local(row, wanted=spec_of(job).spec.checkpoint.local.copies)
+        _mark_pruned(job, local=local, oldest_kept=said.oldest_kept)
     return row
 
 
@@ -78,6 +81,22 @@ def _climb_local(row: Checkpoint, *, wanted: int) -> None:
     _move(row, CheckpointState.VERIFIED, "each node compared what it holds with the digest")
     if fewest > max(1, wanted):
         _move(row, CheckpointState.REPLICATED, f"each shard is on {fewest} nodes")
+
+
+def _mark_pruned(job: Job, *, local: bool, oldest_kept: tuple[int, int]) -> None:
+    """What retention has taken from this tier is off the ladder: no page and no restart offers
+    it. `oldest_kept` is (epoch, step), (0, 0) where nothing was said; what a report that was
+    lost did not say, the next one does."""
+    epoch, step = oldest_kept
+    older = Checkpoint.objects.filter(Q(epoch__lt=epoch) | Q(epoch=epoch, step__lt=step), job=job)
+    tier = older.filter(kind=LOCAL_KIND) if local else older.exclude(kind=LOCAL_KIND)
+    for row in tier.filter(state__in=(*GOOD_CHECKPOINTS, CheckpointState.CORRUPT), committed_at__isnull=False):
+        was = "" if row.state != CheckpointState.CORRUPT else f"; it was corrupt: {row.state_reason}"
+        Checkpoint.objects.filter(pk=row.pk).update(verify_due_at=None)
+        # A worker may be reading it back: whoever comes second finds it moved.
+        with contextlib.suppress(LostRace):
+            guard.move(row, "checkpoint", CheckpointState.PRUNED, state_reason=f"retention removed it{was}")
+            publish_checkpoint(row, "checkpoint.pruned", "")
 
 
 def verify_due(limit: int = 4) -> int:
@@ -101,7 +120,10 @@ def _look(row: Checkpoint) -> None:
     if verdict is None:
         _due(row, LOOK_AGAIN_S)
         return
-    apply_verdict(row, verdict)
+    try:
+        apply_verdict(row, verdict)
+    except LostRace:
+        return  # Removed by retention meanwhile, or refused by its ranks: there is nothing to climb.
     # The rung above: what has read back here is loaded next, if the job wants that.
     climbs = bool(verdict.ok) and row.state == CheckpointState.VERIFIED and not verdict.loaded
     _due(row, VERIFY_DELAY_S if climbs and not is_remote(row.path) and wants_load(row) else None)

@@ -1,14 +1,16 @@
 """Is what lies on disk what was committed? Reads COMMITTED.json and every file it names.
 
 The manifest is JSON: {"job_id", "attempt", "step", "epoch", "files": [{"name", "bytes",
-"blake2b"}], ...}; it is the trainer's commit marker, so a directory without it was broken off.
+"digest"}], ...}; it is the trainer's commit marker, so a directory without it was broken off.
 """
 
-import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from controlplane.protocol import digests
 
 MARKER = "COMMITTED.json"
 MAX_MARKER_BYTES = 8 << 20
@@ -17,7 +19,8 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`ok` None: the directory is not visible from here, nothing can be said. `loaded`: it was
+    """`ok` None: the directory is not visible from here, or the digests' algorithm is not known
+    here, nothing can be said. `loaded`: it was
     loaded into a model as well."""
 
     ok: bool | None
@@ -33,6 +36,8 @@ def verify_directory(path: str, *, job_id: str, step: int, epoch: int) -> Verdic
             return Verdict(ok=None, detail=f"{path} is not visible from the control plane")
         manifest = _read(directory / MARKER)
         fault = _identity(manifest, job_id, step, epoch) or _files(directory, manifest.get("files"))
+    except digests.UnknownDigest as error:
+        return Verdict(ok=None, detail=str(error))
     except (OSError, ValueError) as error:
         return Verdict(ok=False, detail=f"the marker cannot be read: {error}")
     if fault:
@@ -73,18 +78,13 @@ def _files(directory: Path, files: Any) -> str:
         size = file.stat().st_size
         if size != expected.get("bytes"):
             return f"{name} has {size} bytes, {expected.get('bytes')} were committed"
-        wanted = str(expected.get("blake2b"))
-        if _blake2b(file, len(wanted) // 2) != wanted:
+        wanted = digests.committed(str(expected.get("digest", "")), str(expected.get("blake2b")))
+        if not digests.matches(wanted, _chunks(file)):
             return f"{name} has another digest than was committed"
     return ""
 
 
-def _blake2b(file: Path, digest_bytes: int) -> str:
-    """Of the committed digest's own length (1 to 64 bytes)."""
-    if not 1 <= digest_bytes <= 64:
-        return ""
-    digest = hashlib.blake2b(digest_size=digest_bytes)
+def _chunks(file: Path) -> Iterator[bytes]:
     with file.open("rb") as stream:
         while chunk := stream.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+            yield chunk

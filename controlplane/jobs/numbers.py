@@ -20,6 +20,9 @@ GOOD_CHECKPOINTS = (
     CheckpointState.RESTORE_TESTED,
     CheckpointState.REPLICATED,
 )
+"""May be resumed from."""
+COMMITTED_CHECKPOINTS = (*GOOD_CHECKPOINTS, CheckpointState.PRUNED)
+"""Were complete once: what saves took and how far they came stays true."""
 ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 

@@ -237,18 +237,22 @@ CHECKPOINT: Table = {
     _P.COMPLETE: {
         _P.VERIFIED: "digests read back equal",
         _P.CORRUPT: "a digest differs, or a load failed",
+        _P.PRUNED: "retention removed it",
     },
     _P.VERIFIED: {
         _P.RESTORE_TESTED: "loaded into a model",
         _P.REPLICATED: "a second copy exists",
         _P.CORRUPT: "a digest differs, or a load failed",
+        _P.PRUNED: "retention removed it",
     },
     _P.RESTORE_TESTED: {
         _P.REPLICATED: "a second copy exists",
         _P.CORRUPT: "a digest differs, or a load failed",
+        _P.PRUNED: "retention removed it",
     },
-    _P.REPLICATED: {_P.CORRUPT: "every copy is damaged"},
-    _P.CORRUPT: {},
+    _P.REPLICATED: {_P.CORRUPT: "every copy is damaged", _P.PRUNED: "retention removed it"},
+    _P.CORRUPT: {_P.PRUNED: "retention removed it"},
+    _P.PRUNED: {},
 }
 
 INCIDENT: Table = {

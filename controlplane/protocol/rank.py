@@ -117,7 +117,9 @@ class ViewInstalled(_Message, tag="view_installed"):
 class CheckpointReport(_Message, tag="checkpoint"):
     """`state`: writing, complete or failed. Only the rank that commits the marker says
     complete. `blocking_s` held training up; `total_s` from start to durable. Of kind "local"
-    (the nodes' own disks): `holders[r]` are the ids of the nodes that hold shard r."""
+    (the nodes' own disks or memory): `holders[r]` are the ids of the nodes that hold shard r.
+    `oldest_kept`: (epoch, step) of the oldest complete one that retention leaves in this
+    tier, those before it are gone; (0, 0) says nothing."""
 
     step: int
     path: str
@@ -131,6 +133,7 @@ class CheckpointReport(_Message, tag="checkpoint"):
     error: str = ""
     command_id: str = ""
     holders: tuple[tuple[str, ...], ...] = ()
+    oldest_kept: tuple[int, int] = (0, 0)
 
 
 class SectionTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -129,14 +129,21 @@ class EmergencyCheckpoint(_Spec):
 
 
 class LocalTier(_Spec):
-    """Frequent saves on the nodes' own disks. `dir` None: no such tier. Every
+    """Frequent saves on the nodes' own disks, or in their memory (`medium`). Every
     `interval_steps` each node keeps its ranks' state and `copies` other nodes keep a copy
-    (a node that is lost takes nothing with it)."""
+    (a node that is lost takes nothing with it). On disks a `dir` is needed, None: no such
+    tier. In memory `dir` must be on a tmpfs; None: a folder of /dev/shm."""
 
+    medium: Literal["disk", "memory"] = "disk"
     dir: str | None = None
     interval_steps: int = 10
     copies: int = 1
     keep: int = 2
+
+    @property
+    def wanted(self) -> bool:
+        """The job has this tier."""
+        return self.dir is not None or self.medium == "memory"
 
 
 class Checkpoint(_Spec):

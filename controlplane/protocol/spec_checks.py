@@ -248,6 +248,7 @@ def _as_checks(rules: Rules, *, built_in: bool) -> Iterator[tuple[Check, tuple[s
 _PP = "/spec/parallelism/pp"
 _TIMEOUTS = "/spec/resiliency/timeouts"
 _LOCAL = "/spec/checkpoint/local"
+_LOCAL_TIER = (f"{_LOCAL}/medium", f"{_LOCAL}/dir")
 _FAULTS = ("/spec/resiliency/faults/kind", "/spec/resiliency/faults/rank", "/spec/resiliency/allow_faults")
 
 CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
@@ -270,9 +271,9 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     (check_budget, ("/spec/resiliency/budget/restarts_per_window", "/spec/resiliency/budget/max_restarts")),
     (check_checkpoint_dir, ("/spec/checkpoint/dir",)),
     (check_local_dir, (f"{_LOCAL}/dir",)),
-    (check_local_copies, (f"{_LOCAL}/dir", f"{_LOCAL}/copies", "/spec/resources/nodes")),
-    (check_local_interval, (f"{_LOCAL}/dir", f"{_LOCAL}/interval_steps", "/spec/checkpoint/interval_steps")),
-    (check_local_program, (f"{_LOCAL}/dir", "/spec/entrypoint")),
+    (check_local_copies, (*_LOCAL_TIER, f"{_LOCAL}/copies", "/spec/resources/nodes")),
+    (check_local_interval, (*_LOCAL_TIER, f"{_LOCAL}/interval_steps", "/spec/checkpoint/interval_steps")),
+    (check_local_program, (*_LOCAL_TIER, "/spec/entrypoint")),
     (check_restore_test, ("/spec/checkpoint/restore_test", "/spec/entrypoint")),
     (check_data, ("/spec/training/data",)),
     (check_entrypoint, ("/spec/entrypoint",)),

@@ -74,7 +74,8 @@ class CommandState(StrEnum):
 
 
 class CheckpointState(StrEnum):
-    """The trust ladder. Only `complete` and better may be resumed from."""
+    """The trust ladder. Only `complete` to `replicated` may be resumed from; `pruned` is what
+    retention has removed."""
 
     WRITING = "writing"
     COMPLETE = "complete"
@@ -82,6 +83,7 @@ class CheckpointState(StrEnum):
     RESTORE_TESTED = "restore_tested"
     REPLICATED = "replicated"
     CORRUPT = "corrupt"
+    PRUNED = "pruned"
 
 
 class IncidentState(StrEnum):

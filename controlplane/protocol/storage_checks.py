@@ -30,14 +30,14 @@ def check_checkpoint_dir(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
 
 
 def check_local_dir(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """A disk of each node."""
+    """A folder of each node."""
     yield from absolute("/spec/checkpoint/local/dir", spec.checkpoint.local.dir)
 
 
 def check_local_copies(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
     """A copy is on another node, or it survives nothing."""
     local, nodes = spec.checkpoint.local, spec.resources.nodes
-    if local.dir is not None and local.copies >= nodes:
+    if local.wanted and local.copies >= nodes:
         yield Fault(
             "/spec/checkpoint/local/copies",
             f"{local.copies} copies on other nodes, but the job has {nodes} nodes",
@@ -48,19 +48,20 @@ def check_local_copies(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
 def check_local_interval(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
     """The nearer tier saves more often, or it is of no use."""
     local, far = spec.checkpoint.local, spec.checkpoint.interval_steps
-    if local.dir is not None and local.interval_steps > far:
+    if local.wanted and local.interval_steps > far:
         yield Fault(
             "/spec/checkpoint/local/interval_steps",
             f"a local save every {local.interval_steps} steps is rarer than one of the persistent tier (every {far})",
-            f"set it to {far} or less, or leave local.dir out",
+            f"set it to {far} or less, or leave the local tier out",
         )
 
 
 def check_local_program(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
     """Only the built-in trainer has the tier."""
-    if spec.checkpoint.local.dir is not None and spec.entrypoint is not None:
+    local = spec.checkpoint.local
+    if local.wanted and spec.entrypoint is not None:
         yield Fault(
-            "/spec/checkpoint/local/dir",
+            f"{_LOCAL}/{'medium' if local.dir is None else 'dir'}",
             "the local tier is the built-in trainer's; this job runs its own program",
             "leave it out",
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.jobs.models import Job, Replica, StepRecord
-from controlplane.jobs.numbers import GOOD_CHECKPOINTS, spec_of
+from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, spec_of
 from controlplane.jobs.present import hashes_equal, ledger
 from controlplane.protocol.spec import micro_batch_count
 from controlplane.protocol.states import ReplicaState
@@ -220,7 +220,7 @@ def _fenced(incident: Incident, window: Window) -> Check:
     resumed = first.resumed_at or window.closed_at
     late_steps = [s.step for s in window.steps if s.epoch < first.epoch and s.at > resumed]
     late_saves = Checkpoint.objects.filter(
-        job=window.job, epoch__lt=first.epoch, committed_at__gt=resumed, state__in=GOOD_CHECKPOINTS
+        job=window.job, epoch__lt=first.epoch, committed_at__gt=resumed, state__in=COMMITTED_CHECKPOINTS
     ).count()
     accepted = len(back) + len(late_steps) + late_saves
     detail = (

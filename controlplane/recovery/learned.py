@@ -5,7 +5,7 @@ from statistics import mean
 from django.db.models import Count, Exists, Max, OuterRef
 
 from controlplane.jobs.models import Job, Replica, StepRecord
-from controlplane.jobs.numbers import GOOD_CHECKPOINTS, LOCAL_KIND, spec_of
+from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, LOCAL_KIND, spec_of
 from controlplane.policy.snapshot import LearnedTimes, SaveFact
 from controlplane.policy.timeouts import WARM_UP_STEPS, Observed, SectionTimeout, section_timeouts
 from controlplane.protocol.states import CheckpointState
@@ -26,7 +26,7 @@ def learned_of(job: Job) -> LearnedTimes:
         for row in joined.values("created_at").annotate(last=Max("ranks__joined_at"))[:RECENT]
     ]
     caught = [row["fetch_s"] for row in joined.exclude(caught_up=None).values_list("caught_up", flat=True) if row]
-    saves = job.checkpoints.filter(state__in=GOOD_CHECKPOINTS, total_s__gt=0).exclude(kind=LOCAL_KIND)
+    saves = job.checkpoints.filter(state__in=COMMITTED_CHECKPOINTS, total_s__gt=0).exclude(kind=LOCAL_KIND)
     saved = sorted(saves.order_by("-step", "-epoch").values_list("total_s", flat=True)[:RECENT])
     return LearnedTimes(
         step_s=mean(times) if len(times) >= MIN_STEPS else None,
@@ -43,7 +43,7 @@ def saves_of(job: Job) -> SaveFact:
     # The local tier saves all the time and outlives less: it puts off no emergency save.
     rows = job.checkpoints.exclude(kind=LOCAL_KIND).order_by("-started_at")
     started = rows.values_list("started_at", flat=True).first()
-    committed = rows.filter(state__in=GOOD_CHECKPOINTS).aggregate(at=Max("committed_at"))["at"]
+    committed = rows.filter(state__in=COMMITTED_CHECKPOINTS).aggregate(at=Max("committed_at"))["at"]
     # The order itself counts too: a second alarm must not ask again before the first is answered.
     asked = job.commands.filter(kind="request_save", body__save_kind="emergency").aggregate(at=Max("created_at"))["at"]
     step_s = learned_step_s(job)

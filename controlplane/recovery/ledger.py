@@ -5,7 +5,7 @@ from typing import Any
 from django.db.models import Count
 
 from controlplane.jobs.models import Job, Replica
-from controlplane.jobs.numbers import GOOD_CHECKPOINTS, spec_of
+from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, spec_of
 from controlplane.policy import plan
 from controlplane.policy.budget import Rung, entries
 from controlplane.policy.snapshot import BudgetFact, JobSnapshot
@@ -85,7 +85,7 @@ def _idle_attempts(job: Job) -> int:
     idle = 0
     for attempt in job.attempts.exclude(ended_at=None).order_by("-number"):
         newer = job.checkpoints.filter(attempt=attempt.number, step__gt=attempt.resume_step)
-        if newer.filter(state__in=GOOD_CHECKPOINTS).exists():
+        if newer.filter(state__in=COMMITTED_CHECKPOINTS).exists():
             break
         idle += 1
     return idle

@@ -266,7 +266,8 @@ def _warm_nodes(job: Job) -> set[str]:
 
 
 def _checkpoint_facts(job: Job) -> tuple[facts.CheckpointFact, ...]:
-    rows = job.checkpoints.exclude(state=CheckpointState.WRITING).order_by("-step", "-epoch")[:MAX_CHECKPOINTS]
+    gone = (CheckpointState.WRITING, CheckpointState.PRUNED)
+    rows = job.checkpoints.exclude(state__in=gone).order_by("-step", "-epoch")[:MAX_CHECKPOINTS]
     found = [
         facts.CheckpointFact(
             id=row.id,

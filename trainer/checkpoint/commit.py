@@ -1,9 +1,10 @@
-"""From written files to a checkpoint: posts of all ranks, upload, fence, marker, pruning.
+"""From written files to a checkpoint: posts of all ranks, upload, fence, marker; then pruning.
 
 Runs in the save's thread. `Board` is how the ranks of a replica tell each other what they
 wrote, through the rendezvous store and not by a collective: training uses those meanwhile.
 """
 
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from controlplane.protocol.launch import RankRef, TrainerConfig
 from trainer.checkpoint import manifest, retention
 from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.part import Part
-from trainer.checkpoint.storage import is_remote, storage_at
+from trainer.checkpoint.storage import is_remote, storage_at, sync_directory
 from trainer.errors import CheckpointFault
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ class Committer:
             shared = self.upload(shared, folder, address)
             if shared.error:
                 raise CheckpointFault(shared.error)
+        else:
+            _settle(folder, shared)
         return self._mark(order, (*theirs, *shared.files), address)
 
     def _mark(self, order: Order, files: tuple[manifest.FileEntry, ...], address: str) -> manifest.Manifest:
@@ -125,17 +128,36 @@ class Committer:
         if not self._fence.allows(attempt, order.epoch):
             raise CheckpointFault(f"epoch {order.epoch} is fenced: {self._fence.current()} was installed")
         manifest.write_marker(address, content)
-        try:
-            retention.prune(config.checkpoint_dir, keep=config.checkpoint.keep, epoch=order.epoch)
-        except OSError as error:
-            # The checkpoint stands; what is too old is tried again after the next save.
-            print(f"checkpoint retention: {error}", flush=True)
         return content
+
+    def survey(self, epoch: int) -> retention.Plan:
+        """What is too old now. Never raises: the checkpoint stands whatever the storage says."""
+        config = self._config
+        try:
+            return retention.survey(config.checkpoint_dir, keep=config.checkpoint.keep, epoch=epoch)
+        except OSError as error:
+            print(f"checkpoint retention: {error}", flush=True)
+            return retention.NOTHING
+
+    def prune(self, planned: retention.Plan) -> None:
+        """Remove it. Never raises: what stays is tried again after the next save."""
+        try:
+            retention.carry_out(self._config.checkpoint_dir, planned)
+        except OSError as error:
+            print(f"checkpoint retention: {error}", flush=True)
 
     def discard(self, address: str) -> None:
         """After a failure: what was written takes no space on a disk that may be full of it."""
         if manifest.read_marker(address) is None:
             storage_at(address).remove_all()
+
+
+def _settle(folder: Path, common: Part) -> None:
+    """Make durable what Megatron has only written, and the directory's own name."""
+    for entry in common.files:
+        with (folder / entry.name).open("rb") as file:
+            os.fsync(file.fileno())
+    sync_directory(folder.parent)
 
 
 def _is_common(name: str) -> bool:

@@ -12,23 +12,27 @@ from pathlib import PurePosixPath
 
 import msgspec
 
+from controlplane.protocol import digests
+from controlplane.protocol.digests import DIGEST_BYTES
 from trainer.checkpoint.storage import Place, Storage, storage_at
 
 MARKER = "COMMITTED.json"
 LOCAL_SCHEME = "local:"
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, FORMAT)
 CHUNK_BYTES = 4 << 20
-DIGEST_BYTES = 16
 MAX_MARKER_BYTES = 16 << 20
 _NAME = re.compile(r"^step_(\d{8,})-e(\d+)$")
 
 
-class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`name` relative to the checkpoint's directory; `blake2b` hex."""
+class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`name` relative to the checkpoint's directory; `digest` as `protocol.digests` names it.
+    Format 1 has a bare `blake2b` in its stead."""
 
     name: str
     bytes: int
-    blake2b: str
+    digest: str = ""
+    blake2b: str = ""
 
 
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,7 +104,7 @@ def describe_files(place: Place, *, only: Callable[[str], bool] = lambda name: T
     """Size and digest of the files at `place` that `only` admits, the marker never. Raises OSError."""
     storage = storage_at(place)
     return tuple(
-        FileEntry(name, size, _digest(storage, name))
+        FileEntry(name, size, digests.digest_of(_chunks(storage, name)))
         for name, size in sorted(storage.files().items())
         if only(name) and not name.startswith(MARKER)
     )
@@ -126,8 +130,8 @@ def verify(place: Place, *, only: Callable[[int], bool] = lambda number: True) -
     manifest = read_marker(storage)
     if manifest is None:
         return Verdict(None, (f"{MARKER} is absent or unreadable",))
-    if manifest.format != FORMAT:
-        return Verdict(manifest, (f"format {manifest.format} is not {FORMAT}",))
+    if manifest.format not in READABLE:
+        return Verdict(manifest, (f"format {manifest.format} is none of {READABLE}",))
     mine = [entry for number, entry in enumerate(manifest.files) if only(number)]
     return Verdict(manifest, tuple(fault for entry in mine for fault in _check(storage, entry)))
 
@@ -160,15 +164,13 @@ def _check(storage: Storage, entry: FileEntry) -> Iterator[str]:
         size = storage.size(entry.name)
         if size != entry.bytes:
             yield f"{entry.name}: {size} bytes, not {entry.bytes}"
-        elif _digest(storage, entry.name) != entry.blake2b:
+        elif not digests.matches(digests.committed(entry.digest, entry.blake2b), _chunks(storage, entry.name)):
             yield f"{entry.name}: content differs"
     except OSError as error:
         yield f"{entry.name}: {error.strerror or error}"
 
 
-def _digest(storage: Storage, name: str) -> str:
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+def _chunks(storage: Storage, name: str) -> Iterator[bytes]:
     with storage.open(name) as file:
         while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+            yield chunk

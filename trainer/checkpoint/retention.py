@@ -1,4 +1,8 @@
-"""Which checkpoint directories may go. `plan` is pure; `prune` does it."""
+"""Which checkpoint directories may go. `plan` is pure; `survey` looks, `carry_out` removes.
+
+Newest means saved last: of the newest epoch, then of the highest step. A checkpoint of an
+earlier epoch with a higher step was passed over by a restart; it must not push out what the
+restart has saved since."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,16 +21,28 @@ class Found:
     complete: bool
 
 
-def plan(found: Sequence[Found], *, keep: int, epoch: int) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Names that go, and (epoch, step) of the oldest complete one that stays, (0, 0) where
+    nothing is complete: every complete one that is older goes, or is gone."""
+
+    going: tuple[str, ...]
+    oldest_kept: tuple[int, int]
+
+
+NOTHING = Plan((), (0, 0))
+
+
+def plan(found: Sequence[Found], *, keep: int, epoch: int) -> Plan:
     """Complete ones beyond the newest `keep`, and torsos that are older than the newest
     complete one and of an earlier epoch (nobody may be writing them any more)."""
-    complete = sorted((f for f in found if f.complete), key=lambda f: (f.step, f.epoch), reverse=True)
-    excess = [f.name for f in complete[max(1, keep) :]]
+    complete = sorted((f for f in found if f.complete), key=lambda f: (f.epoch, f.step), reverse=True)
     if not complete:
-        return []
-    newest = complete[0].step
+        return NOTHING
+    stay, excess = complete[: max(1, keep)], complete[max(1, keep) :]
+    newest = max(f.step for f in stay)
     torsos = [f.name for f in found if not f.complete and f.step < newest and f.epoch < epoch]
-    return excess + sorted(torsos)
+    return Plan((*(f.name for f in excess), *sorted(torsos)), (stay[-1].epoch, stay[-1].step))
 
 
 def scan(root: Storage) -> list[Found]:
@@ -38,12 +54,22 @@ def scan(root: Storage) -> list[Found]:
     ]
 
 
-def prune(root: Place, *, keep: int, epoch: int) -> None:
+def survey(root: Place, *, keep: int, epoch: int) -> Plan:
+    """What retention will do. Raises OSError."""
+    return plan(scan(storage_at(root)), keep=keep, epoch=epoch)
+
+
+def carry_out(root: Place, planned: Plan) -> None:
     """Marker first, so that nothing half deleted looks complete. Raises OSError."""
     storage = storage_at(root)
-    for name in plan(scan(storage), keep=keep, epoch=epoch):
+    for name in planned.going:
         storage.child(name).remove(MARKER)
         storage.child(name).remove_all()
+
+
+def prune(root: Place, *, keep: int, epoch: int) -> None:
+    """Both. Raises OSError."""
+    carry_out(root, survey(root, keep=keep, epoch=epoch))
 
 
 def _has_marker(checkpoint: Storage) -> bool:

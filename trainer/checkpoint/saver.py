@@ -7,7 +7,7 @@
    it waits for its writer, uploads to the object store where the checkpoint lies in one,
    and posts what it wrote in the rendezvous store (`commit`);
 4. rank 0's thread collects the posts, compares its epoch with the fence, writes the marker,
-   prunes. A blocking save waits for the thread.
+   reports, prunes. A blocking save waits for the thread.
 
 A save that fails is reported and forgotten. A scheduled one that comes while another is
 still being written is left out. Nothing is written after an eviction: the marker is what
@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from controlplane.protocol.launch import RankRef, TrainerConfig
 from controlplane.protocol.rank import CheckpointReport, FromRank
-from trainer.checkpoint import manifest, rng
+from trainer.checkpoint import manifest, retention, rng
 from trainer.checkpoint.commit import Board, Committer, Order
 from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.part import Part
@@ -152,6 +152,7 @@ class Saver:
             self._commit(running, planned, part)
         if remote:
             shutil.rmtree(running.folder, ignore_errors=True)
+        writer.reap()
 
     def _post(self, running: "_Running", part: Part) -> None:
         try:
@@ -171,7 +172,10 @@ class Saver:
             self._report(running, "failed", error=str(error))
             return
         self._committed = content
-        self._report(running, "complete", nbytes=content.total_bytes, digest=content.digest)
+        removal = self._committer.survey(order.epoch)
+        self._report_complete(running, content, removal)
+        # Last: nobody waits for it, and a disk takes its time to remove large files.
+        self._committer.prune(removal)
 
     def _is_committed(self, running: "_Running") -> bool:
         """On rank 0, which knows: only it commits in this epoch. Nothing is asked of the storage,
@@ -182,7 +186,7 @@ class Saver:
     def _report_existing(self, running: "_Running") -> None:
         """This very state is saved already (a manual save right after the interval's)."""
         if self._committed is not None:
-            self._report(running, "complete", nbytes=self._committed.total_bytes, digest=self._committed.digest)
+            self._report_complete(running, self._committed, retention.NOTHING)
 
     def _make_directory(self, running: "_Running") -> bool:
         try:
@@ -192,7 +196,25 @@ class Saver:
             return False
         return True
 
-    def _report(self, running: "_Running", state: str, *, nbytes: int = 0, digest: str = "", error: str = "") -> None:
+    def _report_complete(self, running: "_Running", content: manifest.Manifest, removal: retention.Plan) -> None:
+        self._report(
+            running,
+            "complete",
+            nbytes=content.total_bytes,
+            digest=content.digest,
+            oldest_kept=removal.oldest_kept,
+        )
+
+    def _report(
+        self,
+        running: "_Running",
+        state: str,
+        *,
+        nbytes: int = 0,
+        digest: str = "",
+        error: str = "",
+        oldest_kept: tuple[int, int] = (0, 0),
+    ) -> None:
         """Rank 0 speaks for the save, except that any rank may say that it failed."""
         if self._ref.rank != 0 and state != "failed":
             return
@@ -210,6 +232,7 @@ class Saver:
                 digest=digest,
                 error=error[:MAX_ERROR_CHARS],
                 command_id=order.command_id,
+                oldest_kept=oldest_kept,
             )
         )
 

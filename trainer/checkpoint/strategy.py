@@ -9,7 +9,6 @@ Tensors that data-parallel ranks hold alike are shared out among them (fully par
 saving and for loading. The plan of an unchanged model is made twice and then reused.
 """
 
-import hashlib
 import io
 import os
 import queue
@@ -36,9 +35,12 @@ from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShard
 from torch.distributed.checkpoint.filesystem import SerializationFormat, _StorageInfo, _write_item
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.storage import WriteResult
+from torch.serialization import set_crc32_options
 
-from trainer.checkpoint.manifest import DIGEST_BYTES, FileEntry
+from controlplane.protocol import digests
+from trainer.checkpoint.manifest import FileEntry
 from trainer.checkpoint.part import Part, Written
+from trainer.checkpoint.stream import DurableStream
 
 BACKEND = "torch_dist"
 VERSION = 1
@@ -65,6 +67,8 @@ class Planned:
         which digests what it writes (both let go of the interpreter)."""
         if not self.buckets:
             return Part()
+        # The marker has a better digest of each file than the archives' own sums.
+        set_crc32_options(False)
         with ThreadPoolExecutor(len(self.buckets)) as pool:
             done = list(pool.map(self._write_file, self.buckets))
         return Part(files=tuple(entry for entry, _ in done), written=tuple(item for _, items in done for item in items))
@@ -72,7 +76,7 @@ class Planned:
     def _write_file(self, bucket: Any) -> tuple[FileEntry, list[Written]]:
         path, name, (blobs, tensors) = bucket
         with open(path, "wb", buffering=0) as file:
-            stream = _Digesting(file)
+            stream = DurableStream(file)
             try:
                 items = [
                     _write_item(self.writer.transforms, stream, data, item, name, SerializationFormat.TORCH_SAVE)
@@ -81,8 +85,8 @@ class Planned:
             except RuntimeError as error:
                 # Torch's archive writer hides what the disk has said behind its own state.
                 raise stream.fault or error from error
-            os.fsync(file.fileno())
-        return FileEntry(name, stream.tell(), stream.digest.hexdigest()), [_told(item) for item in items]
+            stream.sync()
+        return FileEntry(name, stream.tell(), digests.named(stream.hashed)), [_told(item) for item in items]
 
     def finish(self, folder: Path, parts: list[list[Written]]) -> None:
         """Rank 0, when all ranks have written: common state and metadata. Raises OSError."""
@@ -90,34 +94,6 @@ class Planned:
         (folder / COMMON_STATE_FNAME).write_bytes(self.common)
         self.writer.finish(self.metadata, [[_result(item) for item in part] for part in parts])
         save_config(CheckpointingConfig(BACKEND, VERSION), str(folder))
-
-
-class _Digesting(io.RawIOBase):
-    """A file that is written once, front to back, and digested on the way."""
-
-    def __init__(self, file: io.FileIO) -> None:
-        self.digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-        self.fault: OSError | None = None
-        self._file, self._position = file, 0
-
-    def write(self, data: Any, /) -> int:
-        view = memoryview(data).cast("B")
-        self.digest.update(view)
-        left = view
-        try:
-            while left:
-                left = left[self._file.write(left) :]
-        except OSError as error:
-            self.fault = error
-            raise
-        self._position += len(view)
-        return len(view)
-
-    def tell(self) -> int:
-        return self._position
-
-    def writable(self) -> bool:
-        return True
 
 
 class Planner:

@@ -34,9 +34,12 @@ class Writer:
         part = Part(error="its writer ended without a word")
         with contextlib.suppress(EOFError, OSError):
             part = msgspec.json.decode(self._receive.recv_bytes(), type=Part)
-        self._process.join()
         self._receive.close()
         return part
+
+    def reap(self) -> None:
+        """After `wait`: the process itself ends a little later, for it gives its memory back."""
+        self._process.join()
 
 
 def _run(body: Callable[[], Part], send: Connection) -> None:

@@ -8,7 +8,7 @@ export type RankState = "launching" | "initializing" | "training" | "checkpointi
 export type NodeState = "ready" | "degraded" | "cordoned" | "draining" | "quarantined" | "validating" | "lost";
 export type CommandState =
   | "queued" | "delivered" | "acknowledged" | "succeeded" | "failed" | "expired" | "superseded";
-export type CheckpointState = "writing" | "complete" | "verified" | "restore_tested" | "replicated" | "corrupt";
+export type CheckpointState = "writing" | "complete" | "verified" | "restore_tested" | "replicated" | "corrupt" | "pruned";
 export type IncidentState = "open" | "recovering" | "resolved";
 export type AttemptState = "starting" | "running" | "stopping" | "ended";
 export type Scalar = string | number | boolean | null;

@@ -30,7 +30,7 @@ export function markersOf(steps: readonly Step[], incidents: readonly Incident[]
     if (at !== null) markers.push({ x: at, kind: "incident", text: incident.title || shortId(incident.id) });
   }
   for (const checkpoint of checkpoints) {
-    if (checkpoint.state !== "corrupt" && checkpoint.state !== "writing") markers.push({ x: checkpoint.step, kind: "checkpoint", text: `checkpoint ${checkpoint.step}` });
+    if (checkpoint.state !== "corrupt" && checkpoint.state !== "writing") markers.push({ x: checkpoint.step, kind: "checkpoint", text: `checkpoint ${checkpoint.step}${checkpoint.state === "pruned" ? ", removed since" : ""}` });
   }
   return markers;
 }

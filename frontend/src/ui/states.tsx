@@ -74,6 +74,7 @@ const CHECKPOINT: Record<CheckpointState, Look> = {
   restore_tested: look("shield", "ok", "loaded once, for proof"),
   replicated: look("copy", "ok", "exists in a second place"),
   corrupt: look("cross", "bad", "never resumed from"),
+  pruned: look("dash", "idle", "removed by retention"),
 };
 
 const INCIDENT: Record<IncidentState, Look> = {

@@ -2,12 +2,13 @@
 
 import hashlib
 import json
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
-from controlplane.checkpoints import examine
+from controlplane.checkpoints import examine, services
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.checkpoints.services import verify_due
 from controlplane.jobs.models import Job
@@ -31,7 +32,7 @@ def report_local(fleet: Fleet, job: Job, step: int, holders: tuple[tuple[str, ..
     fleet.tell(row.node.name, frames.RankSaid(ref_of(row), said))
 
 
-def commit(fleet: Fleet, job: Job, folder: Path, step: int) -> Checkpoint:
+def commit(fleet: Fleet, job: Job, folder: Path, step: int, *, oldest_kept: tuple[int, int] = (0, 0)) -> Checkpoint:
     path = folder / f"step_{step}"
     path.mkdir()
     (path / "shard").write_bytes(b"good")
@@ -42,7 +43,7 @@ def commit(fleet: Fleet, job: Job, folder: Path, step: int) -> Checkpoint:
     }  # fmt: skip
     (path / "COMMITTED.json").write_text(json.dumps(marker))
     row = live_ranks(job)[0]
-    said = CheckpointReport(step, str(path), "complete", "scheduled", 2, digest="d")
+    said = CheckpointReport(step, str(path), "complete", "scheduled", 2, digest="d", oldest_kept=oldest_kept)
     fleet.tell(row.node.name, frames.RankSaid(ref_of(row), said))
     return job.checkpoints.get(step=step, kind="scheduled")
 
@@ -107,6 +108,37 @@ def test_what_ranks_refuse_to_load_is_passed_over_and_said_so(tmp_path: Path) ->
     assert job.checkpoints.get(step=1).state == "complete"
 
 
+def test_what_retention_has_removed_is_off_the_ladder_and_never_resumed_from(tmp_path: Path) -> None:
+    """Whatever state it had reached; each tier by itself, and not before it is said."""
+    fleet = make_fleet()
+    job = run_job(fleet, checkpoint=LOCAL)
+    report_local(fleet, job, 1, (("node_1", "node_2"),) * 2)
+    for step in (1, 2, 3):
+        commit(fleet, job, tmp_path, step)
+    verify(job, step=1)
+    verify(job, step=2)
+    shutil.rmtree(tmp_path / "step_1")
+    (tmp_path / "step_3" / "shard").write_bytes(b"harm")
+    commit(fleet, job, tmp_path, 4, oldest_kept=(2, 2))
+    assert states(job) == {1: "pruned", 2: "verified", 3: "complete", 4: "complete"}
+    assert job.checkpoints.get(kind="local").state == "replicated"
+    assert job.checkpoints.get(step=1, kind="scheduled").verify_due_at is None
+    verify(job, step=3)
+    being_read = job.checkpoints.get(step=4)
+    commit(fleet, job, tmp_path, 5, oldest_kept=(2, 5))
+    services._look(being_read)
+    assert states(job) == {1: "pruned", 2: "pruned", 3: "pruned", 4: "pruned", 5: "complete"}
+    assert "it was corrupt" in job.checkpoints.get(step=3).state_reason
+    shutil.rmtree(tmp_path / "step_5")
+    Checkpoint.objects.filter(step=5).update(state="corrupt")
+    Checkpoint.objects.filter(kind="local").update(state="pruned")
+    kill_all(fleet, job, None)
+    assert job.attempts.get(number=2).resume_step == 0
+    said = job.decisions.filter(rule="restart").order_by("-at").first().sentence
+    assert "passed over as corrupt: step 5" in said
+    assert "step 3" not in said
+
+
 def test_a_restore_test_is_a_load_in_a_process_of_its_own(tmp_path: Path) -> None:
     """Torch is here, so that a directory that is no torch_dist checkpoint reads back but does
     not load, and falls off the ladder."""
@@ -131,6 +163,18 @@ def test_what_cannot_be_examined_stays_where_it_is_and_says_why() -> None:
     fresh = Checkpoint.objects.get(pk=saved.pk)
     assert (fresh.state, fresh.verify_due_at) == ("complete", None)
     assert "nosuch:// cannot be used here" in fresh.state_reason
+
+
+def states(job: Job) -> dict[int, str]:
+    """Of the persistent tier."""
+    return dict(job.checkpoints.filter(kind="scheduled").values_list("step", "state"))
+
+
+def verify(job: Job, *, step: int) -> None:
+    """Read it back now, and no other."""
+    Checkpoint.objects.update(verify_due_at=None)
+    Checkpoint.objects.filter(job=job, step=step, kind="scheduled").update(verify_due_at=now())
+    verify_due()
 
 
 def _sweep(row: Checkpoint) -> None:

@@ -1,16 +1,20 @@
 """Run as a program: ranks forked from one process that has Megatron in memory save, fail to
 save, and load; what they found goes to stdout as one JSON object. `test_saves.py` judges it."""
 
+import ctypes
+import errno
 import json
 import multiprocessing
 import os
 import random
 import resource
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +31,7 @@ from trainer import device
 
 TOO_SMALL_BYTES = 16_384
 CLIPPED = 0.1
+CLONE_NEWNS = 0x20000  # linux/sched.h
 
 
 def saver_of(config: TrainerConfig, said: list[Any], life: int, rank: int = 0, world: int = 1) -> Any:
@@ -52,25 +57,69 @@ def train(engine: Any, step: int) -> float:
     return float(engine.apply(engine.stage(everything, ready=[False], leaving=[False])).loss)
 
 
-def full_disk(config: TrainerConfig, facts: dict[str, Any]) -> None:
-    """No file may grow past TOO_SMALL_BYTES for a while; both tiers."""
+def bad_disk(config: TrainerConfig, facts: dict[str, Any]) -> None:
+    """Full for a while, then one whose errors come with fsync; both tiers."""
     from trainer.checkpoint.local.tier import LocalOrder
     from trainer.checkpoint.local.tier import LocalTier as Tier
 
     said: list[Any] = []
     engine, saver, store = saver_of(config, said, 1)
     tier = Tier(saver._ref, config, world=1, node="node0", host="127.0.0.1", store=store, send=said.append)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (TOO_SMALL_BYTES, resource.RLIM_INFINITY))
-    save(saver, 1)
-    tier.save(engine, LocalOrder(step=1, epoch=1, contributors=(0,)))
-    tier.finish()
-    facts["full"] = [(message.kind, message.state, message.error) for message in said]
-    facts["left_behind"] = sorted(path.name for path in Path(config.checkpoint_dir).glob("step_*"))
+    places = [config.checkpoint_dir, str(config.checkpoint.local.dir)]
+
+    def both(step: int) -> list[tuple[str, str, str]]:
+        said.clear()
+        save(saver, step)
+        tier.save(engine, LocalOrder(step=step, epoch=1, contributors=(0,)))
+        tier.finish()
+        return [(message.kind, message.state, message.error) for message in said]
+
+    with too_small(places) as facts["full_says"]:
+        facts["full"] = both(1)
+        facts["left_behind"] = torsos(places)
     facts["loss_after"] = train(engine, 0)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    said.clear()
-    save(saver, 2)
-    facts["space_again"] = [message.state for message in said]
+    with broken_sync():
+        facts["broken"] = both(2)
+        facts["left_behind"] += torsos(places)
+    facts["mended"] = [state for _, state, _ in both(3)]
+
+
+def torsos(places: list[str]) -> list[str]:
+    """Files of saves that have failed."""
+    return sorted(path.name for place in places for path in Path(place).rglob("step_*/*") if path.is_file())
+
+
+@contextmanager
+def too_small(places: list[str]) -> Iterator[str]:
+    """A tmpfs of TOO_SMALL_BYTES over each place, seen by this process alone; where that may not
+    be mounted, no file may grow past it. Gives what the system will say."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    mounted = False
+    if libc.unshare(CLONE_NEWNS) == 0:
+        subprocess.run(["mount", "--make-rprivate", "/"], check=False, capture_output=True)
+        for place in places:
+            Path(place).mkdir(parents=True, exist_ok=True)
+            argv = ["mount", "-t", "tmpfs", "-o", f"size={TOO_SMALL_BYTES}", "tmpfs", place]
+            mounted = subprocess.run(argv, check=False, capture_output=True).returncode == 0
+    if not mounted:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (TOO_SMALL_BYTES, resource.RLIM_INFINITY))
+    yield os.strerror(errno.ENOSPC if mounted else errno.EFBIG)
+    if not mounted:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    for place in places if mounted else []:
+        subprocess.run(["umount", place], check=True)
+
+
+@contextmanager
+def broken_sync() -> Iterator[None]:
+    """The disk takes every byte and fails when it is told to keep them, as one that dies does."""
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    whole, os.fsync = os.fsync, fail
+    yield
+    os.fsync = whole
 
 
 def fully_parallel(config: TrainerConfig, facts: dict[str, Any]) -> None:
@@ -249,8 +298,6 @@ def told(folder: Path, body: Callable[[TrainerConfig, dict[str, Any]], None], co
 
 def main() -> None:
     """Facts of every part, then the kills around real saves."""
-    import subprocess
-
     device.prepare_import()
     import trainer.assemble  # noqa: F401
 
@@ -261,7 +308,7 @@ def main() -> None:
     facts: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for body in (full_disk, random_state, writer_held_up):
+        for body in (bad_disk, random_state, writer_held_up):
             config = crash_real.config_of(folder / body.__name__, address)
             tier = LocalTier(dir=str(folder / "disks"), copies=0)
             config = msgspec.structs.replace(config, checkpoint=Checkpoint(interval_steps=1, keep=9, local=tier))

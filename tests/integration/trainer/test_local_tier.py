@@ -1,7 +1,8 @@
 """The local tier survives what it is for: a node that is lost, a disk that lies, a full disk."""
 
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from controlplane.protocol.launch import Resume
 from controlplane.protocol.rank import CheckpointReport, StepReport
 from controlplane.protocol.spec import Checkpoint, LocalTier
 from tests.integration.trainer.cluster import Cluster, tiny_config
+from trainer.checkpoint.manifest import list_complete
 from trainer.reference import TOLERANCE
 
 pytestmark = pytest.mark.trainer
@@ -26,6 +28,12 @@ def complete(run: Cluster) -> list[CheckpointReport]:
     return [said for said in run.of(CheckpointReport) if said.kind == "local" and said.state == "complete"]
 
 
+def newest(run: Cluster, kind: str) -> int:
+    """Step of the newest complete one of a kind, 0 where there is none."""
+    found = [said.step for said in run.of(CheckpointReport) if (said.kind, said.state) == (kind, "complete")]
+    return max(found, default=0)
+
+
 def shards(folder: Path, node: str) -> set[str]:
     """`step/shard` of every shard on one node."""
     return {f"{path.parent.name}/{path.name}" for path in (folder / node).rglob("shard_*")}
@@ -35,6 +43,13 @@ def start(run: Cluster, *, incarnation: int = 1) -> None:
     """One replica's two ranks on two nodes: no shard has a second holder by itself."""
     run.node_of = lambda replica, rank: f"node{rank}"
     run.start(0, incarnation=incarnation)
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder on a tmpfs."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        yield Path(name)
 
 
 @pytest.fixture
@@ -56,17 +71,25 @@ def resumed(cluster: Make, run: Cluster, report: CheckpointReport, *, incarnatio
     return again
 
 
-def test_a_lost_node_takes_no_local_checkpoint_with_it(
-    cluster: Make, saved: tuple[Cluster, CheckpointReport, Path], reference: list[float]
+def test_copies_in_memory_outlive_all_ranks_and_one_node_and_are_newer_than_the_disk(
+    cluster: Make, memory: Path, tmp_path: Path, reference: list[float]
 ) -> None:
-    run, report, folder = saved
+    """Every rank is killed and one node's memory lost: the job goes on from the other's."""
+    saves = msgspec.structs.replace(local(memory, medium="memory"), interval_steps=6)
+    run = cluster(msgspec.structs.replace(tiny_config(tmp_path, checkpoint=saves), replicas=1))
+    start(run)
+    run.wait(lambda: newest(run, "local") > newest(run, "interval") > 0, "the tier in memory ahead of the other")
+    run.close()
+    report, root = complete(run)[-1], Path(run.config.checkpoint_dir)
+    assert report.step > max(content.step for _, content in list_complete(root))
     assert report.holders == (("node0", "node1"), ("node0", "node1"))
-    shutil.rmtree(folder / "node1")
+    shutil.rmtree(memory / "node1")
     again = resumed(cluster, run, report)
-    again.wait_committed(report.step + 2, 0)
+    again.wait_all_done()
     losses = again.losses()
     assert min(losses) == report.step
     assert max(abs(losses[step] - reference[step]) for step in losses) <= TOLERANCE
+    again.wait(lambda: not shards(memory, "node0") | shards(memory, "node1"), "the memory given back")
 
 
 def test_a_flipped_bit_on_one_disk_is_mended_from_the_other_and_on_both_is_refused(

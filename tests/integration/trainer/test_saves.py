@@ -27,9 +27,15 @@ def facts() -> dict[str, Any]:
 def test_a_full_disk_fails_the_save_of_either_tier_and_training_goes_on(facts: dict[str, Any]) -> None:
     states = [(kind, state) for kind, state, _ in facts["full"]]
     assert states == [("manual", "writing"), ("manual", "failed"), ("local", "failed")]
-    assert ["File too large" in error for _, _, error in facts["full"]] == [False, True, True], facts["full"]
+    assert [facts["full_says"] in error for _, _, error in facts["full"]] == [False, True, True], facts["full"]
     assert facts["loss_after"] > 0
-    assert facts["space_again"] == ["writing", "complete"]
+
+
+def test_a_disk_that_fails_in_fsync_fails_the_save_of_either_tier_until_it_is_mended(facts: dict[str, Any]) -> None:
+    states = [(kind, state) for kind, state, _ in facts["broken"]]
+    assert states == [("manual", "writing"), ("manual", "failed"), ("local", "failed")]
+    assert ["Input/output error" in error for _, _, error in facts["broken"]] == [False, True, True], facts["broken"]
+    assert facts["mended"] == ["writing", "complete", "complete"]
 
 
 def test_a_failed_save_leaves_nothing_that_takes_space(facts: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from controlplane.checkpoints.verify import MARKER, verify_directory
 from controlplane.config.env import broker_url, unknown_keys
 from controlplane.live.hub import MAX_WAITING, Client, Hub
+from controlplane.protocol.digests import digest_of
 from controlplane.protocol.ids import is_id
 from controlplane.runtime import events, ids
 
@@ -56,6 +57,15 @@ def verdict(path: Path) -> tuple[bool | None, str]:
 
 def test_an_unharmed_checkpoint_is_verified(tmp_path: Path) -> None:
     assert verdict(checkpoint(tmp_path / "c"))[0] is True
+    files = [{"name": "shard.bin", "bytes": 7000, "digest": digest_of([b"weights" * 1000])}]
+    assert verdict(checkpoint(tmp_path / "d", files=files)) == (True, "1 files read back equal")
+
+
+def test_a_digest_that_cannot_be_computed_here_says_nothing(tmp_path: Path) -> None:
+    files = [{"name": "shard.bin", "bytes": 7000, "digest": "sha3:00"}]
+    ok, detail = verdict(checkpoint(tmp_path / "c", files=files))
+    assert ok is None
+    assert "sha3" in detail
 
 
 def test_one_flipped_byte_is_found(tmp_path: Path) -> None:

@@ -69,6 +69,9 @@ SEEDED: list[tuple[str, object, str]] = [
     ("/spec/checkpoint/local", {"dir": "nvme"}, "/spec/checkpoint/local/dir"),
     ("/spec/checkpoint/local", {"dir": "/nvme", "interval_steps": 11}, "/spec/checkpoint/local/interval_steps"),
     ("/spec/checkpoint/local", {"dir": "/nvme", "keep": 0}, "/spec/checkpoint/local/keep"),
+    ("/spec/checkpoint/local", {"medium": "memory", "interval_steps": 11}, "/spec/checkpoint/local/interval_steps"),
+    ("/spec/checkpoint/local", {"medium": "memory", "dir": "ram"}, "/spec/checkpoint/local/dir"),
+    ("/spec/checkpoint/local", {"medium": "tape", "dir": "/nvme"}, "/spec/checkpoint/local/medium"),
     ("/spec/checkpoint/async", "yes", "/spec/checkpoint/async"),
     ("/spec/checkpoint/emergency", {"deadline_s": 500.0}, "/spec/checkpoint/emergency/deadline_s"),
     ("/spec/resiliency", {"risk": {"threshold": 0.95}}, "/spec/resiliency/risk/threshold"),
@@ -128,15 +131,16 @@ def test_checkpoints_may_lie_on_object_stores_and_on_the_nodes_own_disks() -> No
 
 def test_more_copies_than_other_nodes_are_refused() -> None:
     for copies, told in ((3, []), (4, ["/spec/checkpoint/local/copies"])):
-        tier = {"dir": "/nvme", "copies": copies, "interval_steps": 5}
-        assert pointers(broken(("/spec/checkpoint/local", tier))) == told
+        for place in ({"dir": "/nvme"}, {"medium": "memory"}):
+            tier = {**place, "copies": copies, "interval_steps": 5}
+            assert pointers(broken(("/spec/checkpoint/local", tier))) == told
 
 
 def test_a_job_with_its_own_program_has_neither_local_tier_nor_restore_test() -> None:
     own = ("/spec/entrypoint", ["python", "train.py"])
-    assert "/spec/checkpoint/local/dir" in pointers(
-        broken(own, ("/spec/checkpoint/local", {"dir": "/nvme", "interval_steps": 5}))
-    )
+    for name, value in (("dir", "/nvme"), ("medium", "memory")):
+        tier = ("/spec/checkpoint/local", {name: value, "interval_steps": 5})
+        assert f"/spec/checkpoint/local/{name}" in pointers(broken(own, tier))
     assert "/spec/checkpoint/restore_test" in pointers(broken(own, ("/spec/checkpoint/restore_test", True)))
 
 

@@ -1,5 +1,7 @@
 """A checkpoint is what its marker says, byte for byte, or it is none."""
 
+import hashlib
+import json
 import threading
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 from trainer.checkpoint import fence as fencing
 from trainer.checkpoint import manifest
 from trainer.checkpoint.fence import Fence
-from trainer.checkpoint.retention import Found, plan, prune
+from trainer.checkpoint.retention import Found, Plan, plan, prune
 from trainer.checkpoint.storage import LocalStorage
 
 
@@ -61,6 +63,18 @@ def test_harm_is_found_and_named(tmp_path: Path, harm: object, said: str) -> Non
     assert said in verdict.faults[0]
 
 
+def test_a_marker_of_format_1_is_compared_by_its_blake2b(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path, 10)
+    content = json.loads((path / manifest.MARKER).read_text()) | {"format": 1}
+    for entry in content["files"]:
+        del entry["digest"]
+        entry["blake2b"] = hashlib.blake2b((path / entry["name"]).read_bytes(), digest_size=16).hexdigest()
+    (path / manifest.MARKER).write_text(json.dumps(content))
+    assert manifest.verify(path).ok
+    (path / "__0_0.distcp").write_bytes(b"sharD" * 100)
+    assert manifest.verify(path).faults == ("__0_0.distcp: content differs",)
+
+
 def test_a_torn_marker_is_no_marker(tmp_path: Path) -> None:
     path = checkpoint(tmp_path, 10)
     marker = path / manifest.MARKER
@@ -101,8 +115,14 @@ def test_names_are_parsed_strictly() -> None:
 
 def test_retention_keeps_the_newest_and_never_the_last_to_go() -> None:
     found = [Found(str(step), step, 1, complete=True) for step in (10, 20, 30)]
-    assert plan(found, keep=2, epoch=1) == ["10"]
-    assert plan(found[:1], keep=0, epoch=1) == []
+    assert plan(found, keep=2, epoch=1) == Plan(("10",), (1, 20))
+    assert plan(found[:1], keep=0, epoch=1) == Plan((), (1, 10))
+
+
+def test_what_a_restart_has_passed_over_does_not_push_out_what_it_saves() -> None:
+    found = [Found("saved", 40, 1, True), Found("passed over", 60, 1, True), Found("since", 50, 2, True)]
+    assert plan(found, keep=1, epoch=2) == Plan(("passed over", "saved"), (2, 50))
+    assert plan(found, keep=2, epoch=2) == Plan(("saved",), (1, 60))
 
 
 def test_retention_takes_torsos_of_earlier_epochs_only() -> None:
@@ -111,8 +131,8 @@ def test_retention_takes_torsos_of_earlier_epochs_only() -> None:
         Found("running", 15, 2, complete=False),
         Found("newest", 20, 2, complete=True),
     ]
-    assert plan(found, keep=3, epoch=2) == ["torso"]
-    assert plan(found[:2], keep=3, epoch=2) == []
+    assert plan(found, keep=3, epoch=2).going == ("torso",)
+    assert plan(found[:2], keep=3, epoch=2) == Plan((), (0, 0))
 
 
 def test_pruning_leaves_what_it_keeps_whole(tmp_path: Path) -> None:

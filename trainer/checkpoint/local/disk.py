@@ -1,4 +1,5 @@
-"""What one node keeps of one job: `<dir>/<node>/<job>/step_00000120-e7/shard_3`.
+"""What one node keeps of one job: `<dir>/<node>/<job>/step_00000120-e7/shard_3`, on a disk or
+on a tmpfs.
 
 A shard has its name only when it is whole (`shard.write`, `receive`). The fence is the
 node's own: a rank of an older epoch writes nothing here, and no peer sends it here.
@@ -11,30 +12,40 @@ from pathlib import Path
 
 from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.local import shard
+from trainer.checkpoint.local.memory import Memory
 from trainer.checkpoint.manifest import directory_name, parse_name
 from trainer.checkpoint.storage import sync_directory
 from trainer.errors import CheckpointFault
 
 FORGOTTEN_S = 7 * 86400.0
 """A job's folder that nobody touched for so long is removed when another job starts."""
+FORGOTTEN_IN_MEMORY_S = 86400.0
+"""Where the rank host was killed and could not give the memory back."""
 
 
 def plan(found: Sequence[tuple[int, int]], *, keep: int, complete: tuple[int, int] | None) -> list[tuple[int, int]]:
     """Which (step, epoch) may go: all older than the `keep` newest up to the newest `complete`
-    one. What is newer than that may yet become complete, and nothing goes before a first one is."""
+    one. What is newer than that may yet become complete, and nothing goes before a first one is.
+    Newest is by epoch, then step, as in `trainer.checkpoint.retention`."""
     if complete is None:
         return []
-    settled = sorted((item for item in found if item <= complete), reverse=True)
+    settled = sorted((item for item in found if _saved(item) <= _saved(complete)), key=_saved, reverse=True)
     return sorted(settled[max(1, keep) :])
+
+
+def _saved(item: tuple[int, int]) -> tuple[int, int]:
+    step, epoch = item
+    return epoch, step
 
 
 class LocalDisk:
     """One node's folder of one job. Shared by the node's ranks; each writes its own shards."""
 
-    def __init__(self, root: Path, job_id: str) -> None:
-        """`root` is `<dir>/<node>`."""
+    def __init__(self, root: Path, job_id: str, *, memory: Memory | None = None) -> None:
+        """`root` is `<dir>/<node>`; `memory` admits what is written where that is a tmpfs."""
         self.folder = root / job_id
         self.fence = Fence(self.folder)
+        self._memory = memory
 
     def path(self, step: int, epoch: int, rank: int) -> Path:
         """Where the shard lies, whether it is there or not."""
@@ -45,6 +56,11 @@ class LocalDisk:
         if not self.folder.is_dir():
             return []
         return sorted(number for path in self.folder.iterdir() if (number := parse_name(path.name)))
+
+    def admit(self, nbytes: int) -> None:
+        """In memory there must be room before anything is written. Raises OSError, CheckpointFault."""
+        if self._memory is not None:
+            self._memory.admit(nbytes)
 
     def prepare(self, attempt: int, epoch: int, step: int, rank: int) -> Path:
         """Raise the fence and make the shard's directory; its path. Raises OSError, CheckpointFault."""
@@ -82,6 +98,12 @@ class LocalDisk:
         finally:
             draft.unlink(missing_ok=True)
 
+    def oldest_kept(self, keep: int, complete: tuple[int, int]) -> tuple[int, int]:
+        """(epoch, step) of the oldest that every node keeps once `complete` is; (0, 0) where too
+        little is here to say, as on a node that came late. Raises OSError."""
+        settled = sorted(_saved(item) for item in self.steps() if _saved(item) <= _saved(complete))
+        return settled[-keep] if len(settled) >= keep else (0, 0)
+
     def prune(self, *, keep: int, complete: tuple[int, int] | None) -> None:
         """Raises OSError."""
         for step, epoch in plan(self.steps(), keep=keep, complete=complete):
@@ -91,6 +113,7 @@ class LocalDisk:
         """Remove what jobs that nobody has heard of for long have left behind. Raises OSError."""
         if not self.folder.parent.is_dir():
             return
+        limit_s = FORGOTTEN_S if self._memory is None else FORGOTTEN_IN_MEMORY_S
         for other in self.folder.parent.iterdir():
-            if other != self.folder and time.time() - other.stat().st_mtime > FORGOTTEN_S:
+            if other != self.folder and time.time() - other.stat().st_mtime > limit_s:
                 shutil.rmtree(other, ignore_errors=True)

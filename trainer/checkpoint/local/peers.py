@@ -103,6 +103,7 @@ class Server:
 
     def _take(self, request: Request, stream: BinaryIO) -> Reply:
         try:
+            self._disk.admit(request.bytes)
             shard_of = (request.step, request.epoch, request.rank)
             self._disk.receive(shard_of, request.attempt, lambda draft: _copy(stream, draft, request.bytes))
         except (OSError, CheckpointFault) as error:
@@ -129,6 +130,7 @@ def fetch(peer: Peer, disk: LocalDisk, *, attempt: int, step: int, epoch: int, r
     with _connect(peer) as connection, connection.makefile("rwb") as stream:
         _say(stream, request)
         reply = _heard(stream, peer)
+        disk.admit(reply.bytes)
         disk.receive((step, epoch, rank), None, lambda draft: _copy(stream, draft, reply.bytes))
 
 

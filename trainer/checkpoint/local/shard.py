@@ -5,20 +5,19 @@ No pickles: dtype names are looked up, shapes must be the reader's own. Written 
 name and renamed, so that a name always stands for a whole shard.
 """
 
-import hashlib
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 import torch
 
+from controlplane.protocol import digests
 from trainer.checkpoint.storage import sync_directory
+from trainer.checkpoint.stream import DurableStream
 from trainer.errors import CheckpointFault
 
-DIGEST_BYTES = 16
 MAX_HEAD_BYTES = 32 << 20
 CHUNK_BYTES = 4 << 20
 
@@ -43,6 +42,7 @@ class ShardHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     tp: int
     pp: int
     tensors: tuple[TensorHead, ...]
+    algorithm: str = digests.BLAKE2B
 
 
 def heads(tensors: Sequence[torch.Tensor]) -> tuple[TensorHead, ...]:
@@ -53,20 +53,17 @@ def heads(tensors: Sequence[torch.Tensor]) -> tuple[TensorHead, ...]:
 def write(path: Path, head: ShardHead, tensors: Sequence[torch.Tensor], rng: bytes) -> str:
     """Durable, all or nothing; `tensors` lie in host memory, `rng` as `trainer.checkpoint.rng`
     has it. Returns the digest of header and tensors, which every replica has alike. Raises OSError."""
-    pieces = [msgspec.json.encode(head) + b"\n", *(_bytes(tensor) for tensor in tensors)]
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        # Digested while it is written: both let go of the interpreter, and neither is quick.
-        with ThreadPoolExecutor(1) as beside, temporary.open("wb", buffering=0) as file:
-            digesting = beside.submit(_digest_of, pieces)
-            for piece in pieces:
-                _write_all(file, piece)
-            os.fsync(file.fileno())
-            digest = digesting.result()
-            alike = digest.hexdigest()
-            digest.update(rng + b"\n")
-            _write_all(file, rng + b"\n" + digest.digest())
-            os.fsync(file.fileno())
+        with temporary.open("wb", buffering=0) as file:
+            stream = DurableStream(file, algorithm=head.algorithm)
+            stream.write(msgspec.json.encode(head) + b"\n")
+            for tensor in tensors:
+                stream.write(_bytes(tensor))
+            alike = digests.named(stream.hashed, head.algorithm)
+            stream.write(rng + b"\n")
+            stream.write(stream.hashed.digest())
+            stream.sync()
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -78,7 +75,7 @@ def check(path: Path) -> ShardHead:
     """Read the file through; its header. Raises OSError, CheckpointFault."""
     with path.open("rb") as file:
         line = file.readline(MAX_HEAD_BYTES)
-        head, digest = _head(line, path), hashlib.blake2b(line, digest_size=DIGEST_BYTES)
+        head, digest = _begin(line, path)
         left = _payload_bytes(head)
         while left and (chunk := file.read(min(left, CHUNK_BYTES))):
             digest.update(chunk)
@@ -92,7 +89,7 @@ def read(path: Path, targets: Sequence[torch.Tensor]) -> tuple[ShardHead, bytes]
     CheckpointFault."""
     with path.open("rb") as file:
         line = file.readline(MAX_HEAD_BYTES)
-        head, digest = _head(line, path), hashlib.blake2b(line, digest_size=DIGEST_BYTES)
+        head, digest = _begin(line, path)
         if head.tensors != heads(targets):
             raise CheckpointFault(f"{path}: its tensors are not mine: another layout or model")
         for target in targets:
@@ -105,11 +102,15 @@ def read(path: Path, targets: Sequence[torch.Tensor]) -> tuple[ShardHead, bytes]
         return head, _rest(file, digest, path)
 
 
-def _head(line: bytes, path: Path) -> ShardHead:
+def _begin(line: bytes, path: Path) -> tuple[ShardHead, digests.Hasher]:
+    """The header, and the digest by its algorithm that has taken the header."""
     try:
-        return msgspec.json.decode(line, type=ShardHead)
-    except msgspec.DecodeError as error:
+        head = msgspec.json.decode(line, type=ShardHead)
+        digest = digests.hasher(head.algorithm)
+    except (msgspec.DecodeError, digests.UnknownDigest) as error:
         raise CheckpointFault(f"{path}: header: {error}") from error
+    digest.update(line)
+    return head, digest
 
 
 def _payload_bytes(head: ShardHead) -> int:
@@ -122,26 +123,13 @@ def _payload_bytes(head: ShardHead) -> int:
     return total
 
 
-def _rest(file: BinaryIO, digest: "hashlib.blake2b", path: Path) -> bytes:
+def _rest(file: BinaryIO, digest: digests.Hasher, path: Path) -> bytes:
     """Behind the tensors: the random state, which is returned, the digest, and nothing more."""
     line = file.readline(MAX_HEAD_BYTES)
     digest.update(line)
-    if file.read(DIGEST_BYTES + 1) != digest.digest():
+    if file.read(digests.DIGEST_BYTES + 1) != digest.digest():
         raise CheckpointFault(f"{path}: its content is not what was written")
     return line
-
-
-def _digest_of(pieces: Sequence[bytes | memoryview]) -> "hashlib.blake2b":
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for piece in pieces:
-        digest.update(piece)
-    return digest
-
-
-def _write_all(file: BinaryIO, data: bytes | memoryview) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:

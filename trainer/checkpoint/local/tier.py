@@ -2,7 +2,7 @@
 
 Save of step S, at every contributor alike and without a collective:
 1. copy the state into buffers that were made at the start: training waits for one memcpy;
-2. write this rank's shard to the node's disk and post it in the rendezvous store;
+2. write this rank's shard to the node's disk (or tmpfs, `memory`) and post it in the rendezvous store;
 3. of the replica that saves, rank r looks after shard r: it waits for the posts of the other
    replicas (their shard r is the same state), and has other nodes take copies until
    1 + `copies` nodes hold it;
@@ -13,7 +13,6 @@ Loading: the shard of this node's disk, or a peer's; a shard that differs from i
 is as good as none. Nothing here ends training.
 """
 
-import hashlib
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from controlplane.protocol import digests
 from controlplane.protocol.launch import RankRef, TrainerConfig
 from controlplane.protocol.rank import CheckpointReport, FromRank
 from trainer import device
@@ -32,8 +32,9 @@ from trainer.checkpoint import rng
 from trainer.checkpoint.local import shard
 from trainer.checkpoint.local.book import Book, Held
 from trainer.checkpoint.local.disk import LocalDisk
+from trainer.checkpoint.local.memory import Memory, root_of
 from trainer.checkpoint.local.peers import Peer, Server, fetch, push
-from trainer.checkpoint.manifest import DIGEST_BYTES, LOCAL_SCHEME, directory_name, parse_name
+from trainer.checkpoint.manifest import LOCAL_SCHEME, directory_name, parse_name
 from trainer.engine import Engine
 from trainer.errors import CheckpointFault
 
@@ -67,9 +68,12 @@ class LocalTier:
         store: dist.TCPStore,
         send: Callable[[FromRank], None],
     ) -> None:
-        assert config.checkpoint.local.dir is not None, "made only for jobs that have the tier"
+        local = config.checkpoint.local
+        assert local.wanted, "made only for jobs that have the tier"
+        root = root_of(local)
+        memory = Memory(root) if local.medium == "memory" else None
         self._ref, self._config, self._world, self._node, self._send = ref, config, world, node, send
-        self._disk = LocalDisk(Path(config.checkpoint.local.dir) / node, ref.job_id)
+        self._disk = LocalDisk(root / node, ref.job_id, memory=memory)
         self._server = Server(self._disk, node=node, host=host)
         self._book = Book(store, ref)
         self._book.publish(self._server.peer)
@@ -161,6 +165,7 @@ class LocalTier:
             tp=layout.tp,
             pp=layout.pp,
             tensors=shard.heads(tensors),
+            algorithm=digests.PREFERRED,
         )
 
     def _rng(self) -> bytes:
@@ -171,15 +176,17 @@ class LocalTier:
         self, order: LocalOrder, head: shard.ShardHead, random_state: bytes, began_s: float, blocking_s: float
     ) -> None:
         """The save's thread, steps 2 to 4."""
+        local = self._config.checkpoint.local
         try:
             held = self._write(order, head, random_state)
             self._book.post(order.step, order.epoch, self._ref, held)
-            if order.contributors[0] != self._ref.replica:
-                return
-            held = self._look_after(order, held)
-            self._book.settle(order.step, order.epoch, self._ref.rank, held)
-            if self._ref.rank == 0:
-                self._report(order, began_s, blocking_s)
+            if order.contributors[0] == self._ref.replica:
+                held = self._look_after(order, held)
+                self._book.settle(order.step, order.epoch, self._ref.rank, held)
+                if self._ref.rank == 0:
+                    self._report(order, began_s, blocking_s)
+            # Last: nobody waits for it, and a disk takes its time to remove large files.
+            self._disk.prune(keep=local.keep, complete=self._book.complete())
         except Exception as error:  # The store, a peer or the disk: the next save tries again, training goes on.
             _warn(f"step {order.step}: {type(error).__name__}: {error}")
 
@@ -187,10 +194,10 @@ class LocalTier:
         assert self._buffers is not None, "filled at the boundary"
         ref = self._ref
         try:
+            self._disk.admit(sum(buffer.nbytes for buffer in self._buffers))
             path = self._disk.prepare(ref.attempt, order.epoch, order.step, ref.rank)
             digest = shard.write(path, head, self._buffers, random_state)
             self._disk.check_fence(ref.attempt, order.epoch)
-            self._disk.prune(keep=self._config.checkpoint.local.keep, complete=self._book.complete())
             return Held(nodes=(self._node,), digest=digest, bytes=path.stat().st_size)
         except (OSError, CheckpointFault) as error:
             return Held(error=f"node {self._node}: {error}")
@@ -230,7 +237,7 @@ class LocalTier:
         error = "; ".join(f"shard {rank}: {held.error}" for rank, held in enumerate(shards) if held.error)
         if not error:
             self._book.mark_complete(order.step, order.epoch)
-        digest = hashlib.blake2b("".join(held.digest for held in shards).encode(), digest_size=DIGEST_BYTES)
+        digest = digests.digest_of(held.digest.encode() for held in shards)
         self._send(
             CheckpointReport(
                 step=order.step,
@@ -241,9 +248,10 @@ class LocalTier:
                 bytes=sum(held.bytes for held in shards),
                 blocking_s=blocking_s,
                 total_s=time.monotonic() - began_s,
-                digest="" if error else digest.hexdigest(),
+                digest="" if error else digest,
                 error=error[:MAX_ERROR_CHARS],
                 holders=() if error else tuple(held.nodes for held in shards),
+                oldest_kept=self._disk.oldest_kept(self._config.checkpoint.local.keep, (order.step, order.epoch)),
             )
         )
 

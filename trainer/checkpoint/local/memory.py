@@ -1,0 +1,115 @@
+"""The local tier in memory: a node's share on a tmpfs instead of a disk (as in Gemini, SOSP 2023).
+
+A tmpfs outlives every process of the node and nothing more, so it is the copies on other
+nodes that survive the node. What lies there is memory that training cannot have: before a
+shard is written or taken in, there must be room for it and a reserve beside it, or the
+kernel would sooner or later kill a rank for it. The rank host gives the memory back when
+the job ends (`trainer.host`). Imports no torch.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from controlplane.protocol.launch import TrainerConfig
+from controlplane.protocol.spec import LocalTier
+from trainer.errors import CheckpointFault
+
+DEFAULT_ROOT = Path("/dev/shm")  # noqa: S108  Not predictable: below it the folder must be our own.
+RESERVE_BYTES = 1 << 30
+"""Stays free for training, beside what is written."""
+PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+
+
+def root_of(tier: LocalTier) -> Path:
+    """The folder of the tier on this machine. `tier` must be wanted."""
+    if tier.dir is not None:
+        return Path(tier.dir)
+    return DEFAULT_ROOT / f"holdfast-{os.geteuid()}"
+
+
+def share_of(config: TrainerConfig, job_id: str, node: str) -> Path | None:
+    """What this job keeps in this node's memory; None where it keeps nothing there."""
+    tier = config.checkpoint.local
+    return root_of(tier) / node / job_id if tier.medium == "memory" else None
+
+
+class Memory:
+    """Admits shards to one tmpfs. `reserve_bytes` stay free in the machine and in every cgroup
+    of this process, as `proc` and `cgroups` show them."""
+
+    def __init__(
+        self, root: Path, *, reserve_bytes: int = RESERVE_BYTES, proc: Path = PROC, cgroups: Path = CGROUPS
+    ) -> None:
+        self._root, self._reserve_bytes, self._proc, self._cgroups = root, reserve_bytes, proc, cgroups
+
+    def admit(self, nbytes: int) -> None:
+        """Make the folder, ours alone, and see that `nbytes` fit. Raises CheckpointFault, OSError."""
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        there = self._root.stat()
+        if there.st_uid != os.geteuid():
+            raise CheckpointFault(
+                f"{self._root} belongs to another user: give checkpoint.local.dir a folder of its own"
+            )
+        if there.st_dev not in _tmpfs_devices(self._proc):
+            raise CheckpointFault(
+                f"{self._root} is on no tmpfs: leave checkpoint.local.dir out (/dev/shm), mount one there, "
+                "or set checkpoint.local.medium to disk"
+            )
+        free = os.statvfs(self._root)
+        for what, room in (
+            (f"free on {self._root}", free.f_bavail * free.f_frsize),
+            ("of memory available beyond the reserve", _available_bytes(self._proc) - self._reserve_bytes),
+            *(
+                (f"left in cgroup {group} beyond the reserve", room - self._reserve_bytes)
+                for group, room in _cgroup_room(self._proc, self._cgroups)
+            ),
+        ):
+            if room < nbytes:
+                raise OSError(
+                    errno.ENOSPC, f"a shard of {nbytes} bytes, but {max(0, room)} bytes {what}: keep or copy less"
+                )
+
+
+def _tmpfs_devices(proc: Path) -> set[int]:
+    """Device numbers of the tmpfs that are mounted."""
+    found = set()
+    for line in (proc / "self/mountinfo").read_text().splitlines():
+        place, _, kind = line.partition(" - ")
+        if kind.startswith("tmpfs "):
+            major, minor = place.split()[2].split(":")
+            found.add(os.makedev(int(major), int(minor)))
+    return found
+
+
+def _available_bytes(proc: Path) -> int:
+    """What the kernel can give without swapping."""
+    for line in (proc / "meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise CheckpointFault(f"{proc}/meminfo says nothing of MemAvailable")
+
+
+def _cgroup_room(proc: Path, cgroups: Path) -> Iterator[tuple[Path, int]]:
+    """(group, bytes) of each of this process's cgroups (v2) that has a limit."""
+    try:
+        mine = next(line[3:] for line in (proc / "self/cgroup").read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return
+    folder = cgroups / mine.lstrip("/")
+    for group in (folder, *folder.parents):
+        if not group.is_relative_to(cgroups):
+            return
+        try:
+            limit = (group / "memory.max").read_text().strip()
+            if limit != "max":
+                yield group, int(limit) - _held_bytes(group)
+        except OSError:
+            continue  # The root group has no limit, and not every group shows one.
+
+
+def _held_bytes(group: Path) -> int:
+    """What the group cannot give back: all but file pages that nobody has used lately."""
+    statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    return int((group / "memory.current").read_text()) - int(statistics.get("inactive_file", 0))
