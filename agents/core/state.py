@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from agents.core.learn import NO_STEPS, StepTimes
+from agents.core.learn import NEVER_ASIDE, NO_STEPS, StepTimes, TimeAside
 from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.frames import EventBody
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
@@ -53,6 +53,7 @@ class Rank:
     last_word_s: float = 0.0
     overdue_sent: bool = False
     steps: StepTimes = NO_STEPS
+    aside: TimeAside = NEVER_ASIDE
     kill_at_s: float | None = None
     looked_at: bool = False
     exit_due_s: float | None = None

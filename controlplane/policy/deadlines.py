@@ -12,6 +12,7 @@ from controlplane.policy.facts import attempt_live, current_view, installed, liv
 from controlplane.policy.ladder import due_s
 from controlplane.policy.rehearsal import wait_s
 from controlplane.policy.snapshot import JobSnapshot
+from controlplane.policy.timeouts import setup_limit_s
 from controlplane.protocol.states import JobState, ReplicaState
 
 
@@ -34,7 +35,7 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
     if attempt is None or not attempt_live(snapshot):
         return
     if current_view(snapshot) is None:
-        yield attempt.started_s + snapshot.job.spec.resiliency.timeouts.setup_s
+        yield attempt.started_s + setup_limit_s(snapshot.job.spec.resiliency.timeouts)
     elif not installed(snapshot):
         yield snapshot.view_since_s + config.flush_timeout_s
         yield snapshot.view_since_s + config.flush_limit_s
@@ -55,10 +56,10 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
 
 
 def _replica_moments(snapshot: JobSnapshot, config: PolicyConfig, retry_s: float) -> Iterator[float]:
-    setup_s = snapshot.job.spec.resiliency.timeouts.setup_s
+    limit_s = setup_limit_s(snapshot.job.spec.resiliency.timeouts)
     for replica in live_replicas(snapshot):
         if replica.state is ReplicaState.FORMING:
-            yield replica.state_since_s + setup_s
+            yield replica.state_since_s + limit_s
         elif replica.state is ReplicaState.CATCHING_UP:
             yield replica.state_since_s + config.catch_up_limit_s
     for replica in snapshot.replicas:

@@ -30,6 +30,7 @@ from controlplane.policy.membership import Refusal, install, missing_flushes
 from controlplane.policy.placement import Slot, slots_of
 from controlplane.policy.plan import Scalar
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
+from controlplane.policy.timeouts import setup_limit_s
 from controlplane.policy.xid import XidBucket, look_up
 from controlplane.protocol.states import ReplicaState
 
@@ -282,17 +283,26 @@ def _unflushed(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact
 
 
 def _setup_timeout(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
-    limit_s = snapshot.job.spec.resiliency.timeouts.setup_s
+    limit_s = setup_limit_s(snapshot.job.spec.resiliency.timeouts)
     signals = tuple(s for s in signals_of(snapshot, "setup_timeout") if about(s, replica))
     age_s = snapshot.now_s - replica.state_since_s
     late = age_s >= limit_s and replica.joined_ranks < replica.world_size
     if replica.state is not ReplicaState.FORMING or not (signals or late):
         return None
+    sentence = f"{replica.joined_ranks} of {replica.world_size} ranks joined in {age_s:.0f} s of {limit_s:.0f} s"
+    for signal in signals:
+        # Its agent's word is closer to the cause than our clock.
+        detail = signal.evidence.get("detail")
+        sentence = (
+            f"its start failed: {detail}"
+            if detail
+            else f"{signal.value:.0f} s in setup, {signal.threshold:.0f} s are allowed"
+        )
     return Failure(
         replica=replica,
         kind="setup_timeout",
         proved=False,
-        sentence=f"{replica.joined_ranks} of {replica.world_size} ranks joined in {age_s:.0f} s of {limit_s:.0f} s",
+        sentence=sentence,
         signal_ids=_ids(signals),
         evidence={"joined_ranks": replica.joined_ranks, "age_s": round(age_s, 3), "limit_s": limit_s},
     )

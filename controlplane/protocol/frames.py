@@ -55,13 +55,15 @@ class RankJoined(_Event, tag="rank_joined"):
 class RankExited(_Event, tag="rank_exited"):
     """The process is gone (positive evidence). `expected` True: by our own order.
     `detect_s` from the exit's notice at the agent to this event. `log_tail` last lines,
-    untrusted text."""
+    untrusted text. `out_of_section_s`: its longest time out of all sections, told by a rank
+    that ended well and was watched from its first step on; else None."""
 
     ref: RankRef
     exit_code: int | None
     signal: int | None
     expected: bool
     log_tail: str = ""
+    out_of_section_s: float | None = None
 
 
 class RankOverdue(_Event, tag="rank_overdue"):

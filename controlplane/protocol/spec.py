@@ -162,13 +162,15 @@ class RiskTrigger(_Spec):
 
 
 class Timeouts(_Spec):
-    """Section timeouts. "auto" learns observed max x 5 with a floor."""
+    """Section timeouts. "auto" is learned: the longest seen x 5, not below a floor, and the
+    default below until something was seen. Setups teach that load a checkpoint, saves that
+    hold training up, and the time out of sections of a rank that ended well."""
 
-    setup_s: float = 600.0
+    setup_s: float | Literal["auto"] = 600.0
     step_s: float | Literal["auto"] = "auto"
     step_floor_s: float = 5.0
-    checkpoint_s: float = 420.0
-    out_of_section_s: float = 300.0
+    checkpoint_s: float | Literal["auto"] = 420.0
+    out_of_section_s: float | Literal["auto"] = 300.0
     silence_s: float = 2.0
 
 

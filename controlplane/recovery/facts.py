@@ -102,6 +102,7 @@ def _exited(facts: Facts, body: frames.RankExited) -> None:
         exit_signal=body.signal,
         exit_expected=body.expected,
         log_tail=body.log_tail[-LOG_TAIL_MAX:],
+        out_of_section_s=body.out_of_section_s,
     )
     facts.freed = True
     facts.touch(body.ref)

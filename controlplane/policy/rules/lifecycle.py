@@ -32,6 +32,7 @@ from controlplane.policy.plan import (
     SetJobState,
 )
 from controlplane.policy.snapshot import JobSnapshot, Placement
+from controlplane.policy.timeouts import setup_limit_s
 from controlplane.protocol.spec import TrainSpec, ranks_per_replica, replica_count
 from controlplane.protocol.states import AttemptState, JobState, ReplicaState
 
@@ -164,7 +165,7 @@ def _first_view(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, 
     failed = {failure.replica.index for failure in actionable(snapshot, config)}
     live = [replica for replica in live_replicas(snapshot) if replica.index not in failed]
     joined = [replica for replica in live if all_joined(replica)]
-    overdue = snapshot.now_s - attempt.started_s >= snapshot.job.spec.resiliency.timeouts.setup_s
+    overdue = snapshot.now_s - attempt.started_s >= setup_limit_s(snapshot.job.spec.resiliency.timeouts)
     waiting = [replica for replica in live if not all_joined(replica)]
     enough = len(joined) >= max(1, snapshot.job.spec.resources.min_replicas)
     if failed or not enough or (not overdue and (waiting or _may_still_start(snapshot, config))):

@@ -75,6 +75,8 @@ SEEDED: list[tuple[str, object, str]] = [
     ("/spec/resiliency", {"timeouts": {"silence_s": 0}}, "/spec/resiliency/timeouts/silence_s"),
     ("/spec/resiliency", {"timeouts": {"step_s": -1.0}}, "/spec/resiliency/timeouts/step_s"),
     ("/spec/resiliency", {"timeouts": {"step_s": 1.0}}, "/spec/resiliency/timeouts/step_s"),
+    ("/spec/resiliency", {"timeouts": {"checkpoint_s": "auto"}}, "/spec/resiliency/timeouts/checkpoint_s"),
+    ("/spec/resiliency", {"timeouts": {"setup_s": "soon"}}, "/spec/resiliency/timeouts/setup_s"),
     ("/spec/resiliency", {"budget": {"max_restarts": 1}}, "/spec/resiliency/budget/restarts_per_window"),
     ("/spec/resiliency", {"mode": "yolo"}, "/spec/resiliency/mode"),
     ("/spec/resiliency", {"faults": {"kind": "rank_killed"}}, "/spec/resiliency/faults/kind"),
@@ -157,6 +159,12 @@ def test_two_faults_in_different_sections_are_both_told(
     told = pointers(broken(one[:2], other[:2]))
     assert one[2] in told or one[2].startswith(other[0])
     assert other[2] in told or other[2].startswith(one[0])
+
+
+def test_the_limit_of_saves_is_learned_only_from_saves_that_hold_training_up() -> None:
+    auto = ("/spec/resiliency", {"timeouts": {"checkpoint_s": "auto", "setup_s": "auto", "out_of_section_s": "auto"}})
+    assert pointers(broken(auto)) == ["/spec/resiliency/timeouts/checkpoint_s"]
+    assert pointers(broken(auto, ("/spec/checkpoint/async", False))) == []
 
 
 def test_missing_required_fields_are_all_told() -> None:
