@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from agents.core.state import Identity
+from agents.core.state import Finding, Identity
 from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.frames import Welcome
 from controlplane.protocol.launch import RankRef
@@ -192,6 +192,15 @@ class XidRaised(_Event):
     xid: XidEvent
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRead(_Event):
+    """Lines of a rank's log with markers; `last`: nothing more will be written to it."""
+
+    ref: RankRef
+    found: tuple[Finding, ...]
+    last: bool = False
+
+
 Event = (
     Tick
     | LinkUp
@@ -215,4 +224,5 @@ Event = (
     | FaultInjected
     | DevicesSampled
     | XidRaised
+    | LogRead
 )

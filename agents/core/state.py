@@ -29,6 +29,26 @@ class Life(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """`count` lines with this marker, `line` the last of them (printable, cut)."""
+
+    marker: str
+    line: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """When a marker was last told, and what came since."""
+
+    told_s: float
+    unsaid: Finding | None = None
+
+
+Marks = Mapping[str, Mark]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
     """One process of one incarnation. `conn_id` None: not connected.
     `expected`: we ordered its end. `admitted`: it was a member of a view we handed on.
@@ -54,6 +74,7 @@ class Rank:
     overdue_sent: bool = False
     steps: StepTimes = NO_STEPS
     aside: TimeAside = NEVER_ASIDE
+    marks: Marks = field(default_factory=dict)
     kill_at_s: float | None = None
     looked_at: bool = False
     exit_due_s: float | None = None

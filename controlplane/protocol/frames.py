@@ -131,6 +131,16 @@ class StacksCollected(_Event, tag="stacks_collected"):
     look: str = "stacks"
 
 
+class LogMarked(_Event, tag="log_marked"):
+    """A line of a rank's log with a marker (`protocol.markers`, or one of the job's own).
+    `line` is untrusted text; `count` lines since this marker was last told, it among them."""
+
+    ref: RankRef
+    marker: str
+    line: str
+    count: int = 1
+
+
 class HostExited(_Event, tag="host_exited"):
     """A rank host ended; `log_tail` untrusted."""
 
@@ -149,6 +159,7 @@ EventBody = (
     | DeviceLost
     | CommandAnswer
     | StacksCollected
+    | LogMarked
     | HostExited
 )
 

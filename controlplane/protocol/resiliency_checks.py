@@ -1,7 +1,8 @@
-"""Checks of a job spec about numerics, stragglers and rehearsed faults."""
+"""Checks of a job spec about numerics, stragglers, log markers and rehearsed faults."""
 
 from collections.abc import Iterator
 
+from controlplane.protocol import markers
 from controlplane.protocol.rank_faults import RANDOM, is_scheduled, kinds_for
 from controlplane.protocol.spec import TrainSpec, ranks_per_replica, replica_count
 from controlplane.protocol.spec_fault import Fault, Ground
@@ -52,6 +53,25 @@ def check_stragglers(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
                 f"/spec/resiliency/stragglers/{name}_threshold",
                 "no score is below 0: no straggler could ever be found",
                 f"set it above 0 (0.7 is the default), or {name} to false",
+            )
+
+
+def check_log_markers(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """A marker that every line has tells nothing, and too many cost the agent its time."""
+    own = spec.resiliency.log_markers
+    if len(own) > markers.MAX_OWN:
+        yield Fault(
+            "/spec/resiliency/log_markers",
+            f"{len(own)} markers, at most {markers.MAX_OWN} are looked for",
+            "leave the others out, or join similar ones with *",
+        )
+    for name, pattern in own.items():
+        wrong = markers.fault_of(name, pattern)
+        if wrong is not None:
+            yield Fault(
+                f"/spec/resiliency/log_markers/{name}",
+                wrong,
+                "choose a name and a text of your own; * stands for anything",
             )
 
 

@@ -220,7 +220,9 @@ class FaultSchedule(_Spec):
 
 
 class Resiliency(_Spec):
-    """How far automation may go for this job, and when it acts."""
+    """How far automation may go for this job, and when it acts. `log_markers`: name to text
+    that makes a line of a rank's log an event on the timeline, beside the known markers;
+    `*` in it stands for anything."""
 
     mode: Mode = Mode.ENFORCE
     risk: RiskTrigger = RiskTrigger()
@@ -230,6 +232,7 @@ class Resiliency(_Spec):
     allow_faults: bool = False
     stragglers: Stragglers = Stragglers()
     faults: FaultSchedule = FaultSchedule()
+    log_markers: dict[str, str] = {}
 
 
 class Scheduling(_Spec):

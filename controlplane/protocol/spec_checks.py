@@ -9,7 +9,13 @@ from collections.abc import Iterator
 
 from controlplane.protocol.layout_checks import BUILT_IN_RULES, SHAPE_RULES, Rule, Rules
 from controlplane.protocol.presets import PRESETS
-from controlplane.protocol.resiliency_checks import check_fault_target, check_faults, check_numerics, check_stragglers
+from controlplane.protocol.resiliency_checks import (
+    check_fault_target,
+    check_faults,
+    check_log_markers,
+    check_numerics,
+    check_stragglers,
+)
 from controlplane.protocol.spec import (
     TrainSpec,
     max_contributors,
@@ -285,6 +291,7 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
         ("/spec/training/numerics", "/spec/entrypoint", "/spec/parallelism/vp", "/spec/parallelism/replica_dp"),
     ),
     (check_stragglers, ("/spec/resiliency/stragglers",)),
+    (check_log_markers, ("/spec/resiliency/log_markers",)),
     (check_env, ("/spec/env",)),
     (check_faults, (*_FAULTS, "/spec/entrypoint")),
     (check_fault_target, (*_FAULTS, *_LAYOUT, *_DEVICES, "/spec/parallelism/dp")),

@@ -96,6 +96,7 @@ PATTERNS: Mapping[str, tuple[re.Pattern[str], str]] = MappingProxyType(
 )
 KEY_PATTERNS: Mapping[str, tuple[re.Pattern[str], str]] = MappingProxyType(
     {
+        "/spec/resiliency/log_markers": (NAME, _NAME_FIX),
         "/spec/env": (_ENV_KEY, "use letters, digits and '_', not starting with a digit"),
     }
 )

@@ -118,6 +118,7 @@ def _launch(job: Job, attempt: Attempt, replica: Replica, world_size: int, mine:
         config=_config_of_start(job, attempt),
         entrypoint=tuple(spec.entrypoint) if spec.entrypoint else None,
         env=spec.env,
+        log_markers=spec.resiliency.log_markers,
         step_timeout_s=timeout_of(limits, Section.STEP),
         step_floor_s=spec.resiliency.timeouts.step_floor_s if spec.resiliency.timeouts.step_s == "auto" else None,
         setup_timeout_s=timeout_of(limits, Section.SETUP),
