@@ -23,6 +23,7 @@ from agents.core.restore import snapshot
 from agents.core.state import Identity, Life, State
 from agents.core.step import next_deadline_s, resume, step
 from agents.errors import JournalError, LaunchError, ProbeError
+from agents.examine import Examiner
 from agents.link.client import Link
 from agents.link.journal import Journal
 from agents.link.spool import BACKFILL_PER_SECOND, Spool
@@ -78,6 +79,7 @@ class Agent:
         self.ranks = RankServer(config.state_dir / "agent.sock", self.dispatch)
         self.sampler = make_sampler(config, self._on_samples, self._on_xid)
         self.scanner = LogScanner(self.logs, self.dispatch)
+        self.examiner = Examiner(config, self.sampler, self.dispatch)
         self.link: Link | None = None
 
     def dispatch(self, event: ev.Event) -> None:
@@ -124,6 +126,7 @@ class Agent:
         self._spawn_task(self._commit_for_ever())
         self._spawn_task(self._beat_for_ever())
         self._spawn_task(self.scanner.scan_for_ever())
+        self._spawn_task(self.examiner.examine_for_ever())
         self._arm()
 
     async def stop(self) -> None:
@@ -218,6 +221,8 @@ class Agent:
             case fx.Fork(order=order):
                 log_path = str(self.logs.rank(order.ref))
                 self.hosts.send(order.ref.job_id, msgspec.structs.replace(order, log_path=log_path))
+            case fx.CheckNode():
+                self._spawn_task(self.examiner.examine(effect))
             case fx.Spawn():
                 self._spawn_rank(effect)
             case fx.TakeStacks():

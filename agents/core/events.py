@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from agents.core.state import Finding, Identity
 from controlplane.protocol.commands import CommandEnvelope
-from controlplane.protocol.frames import Welcome
+from controlplane.protocol.frames import NodeCheck, Welcome
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.rank import FromRank, RankForked, RankHello
 from controlplane.protocol.samples import DeviceSample, XidEvent
@@ -201,6 +201,16 @@ class LogRead(_Event):
     last: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRead(_Event):
+    """Which of the node's checks failed. `command_id`: the start that waits for them, "" for
+    none; `launch_failed`: what that launch alone needs and does not find here."""
+
+    failed: tuple[NodeCheck, ...]
+    launch_failed: tuple[NodeCheck, ...] = ()
+    command_id: str = ""
+
+
 Event = (
     Tick
     | LinkUp
@@ -225,4 +235,5 @@ Event = (
     | DevicesSampled
     | XidRaised
     | LogRead
+    | NodeRead
 )

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from agents.core.learn import NEVER_ASIDE, NO_STEPS, StepTimes, TimeAside
 from controlplane.protocol.commands import CommandEnvelope
-from controlplane.protocol.frames import EventBody
+from controlplane.protocol.frames import EventBody, NodeCheck
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.membership import Install, View
 from controlplane.protocol.states import Phase, Section
@@ -83,11 +83,13 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingLaunch:
-    """An accepted start that waits for old processes to be gone, or for the host."""
+    """An accepted start that waits for old processes to be gone, for the node's checks
+    (`checked` None: not asked for yet), or for the host."""
 
     command_id: str
     launch: ReplicaLaunch
     since_s: float
+    checked: bool | None = None
     asked: bool = False
 
 
@@ -178,7 +180,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Everything. Mappings are never changed in place."""
+    """Everything. Mappings are never changed in place. `node_failed`: checks of the node that
+    failed when it was last looked at; None: not yet."""
 
     started_s: float
     boot_id: str
@@ -197,4 +200,5 @@ class State:
     next_seq: int = 1
     shed_reports: int = 0
     absent_devices: frozenset[int] = frozenset()
+    node_failed: tuple[NodeCheck, ...] | None = None
     emergency_at_s: float | None = None

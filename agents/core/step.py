@@ -23,6 +23,7 @@ from agents.core.events import (
     LinkDown,
     LinkUp,
     LogRead,
+    NodeRead,
     OrderReceived,
     RankConnected,
     RankDisconnected,
@@ -90,4 +91,5 @@ _HANDLERS: dict[type[Event], Callable[[Turn, Any], None]] = {
     DevicesSampled: watch.on_samples,
     XidRaised: watch.on_xid,
     LogRead: marks.on_log_read,
+    NodeRead: launches.on_node_read,
 }

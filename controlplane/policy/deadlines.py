@@ -27,8 +27,8 @@ def next_look_s(snapshot: JobSnapshot, config: PolicyConfig, changed: bool) -> f
 def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
     now_s = snapshot.now_s
     retry_s = now_s + config.capacity_retry_s
-    # A slow rank stays slow for hours: its scoring rings, nothing has to be waited for.
-    pressing = any(signal.kind != "straggler" for signal in snapshot.signals)
+    # A slow rank stays slow for hours, and so may a node be unfit: what tells of the end rings.
+    pressing = any(signal.kind not in ("straggler", "node_check") for signal in snapshot.signals)
     if snapshot.job.state is JobState.PENDING or pressing or snapshot.blind:
         yield now_s + config.outer_error_grace_s if pressing else retry_s
     attempt = snapshot.attempt

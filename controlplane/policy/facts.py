@@ -198,6 +198,12 @@ def pool_for(
     return pool.without_nodes((*bad_nodes, *silent))
 
 
+def left_out(snapshot: JobSnapshot) -> str:
+    """Which nodes nothing is started on because of their own checks, and why; "" for none."""
+    nodes = [f"{node.name} ({node.unhealthy})" for node in snapshot.nodes if node.unhealthy]
+    return f" Not used, because their checks fail: {', '.join(nodes)}." if nodes else ""
+
+
 def is_storm(snapshot: JobSnapshot, config: PolicyConfig) -> bool:
     """Too much of the fleet looks bad, or too much was done lately, to trust silence."""
     limit = max(config.storm_min_devices, config.storm_fraction * snapshot.fleet_devices)

@@ -32,7 +32,7 @@ from controlplane.policy.plan import Scalar
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
 from controlplane.policy.timeouts import setup_limit_s
 from controlplane.policy.xid import XidBucket, look_up
-from controlplane.protocol.states import ReplicaState
+from controlplane.protocol.states import UNFIT, ReplicaState
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -290,19 +290,21 @@ def _setup_timeout(snapshot: JobSnapshot, config: PolicyConfig, replica: Replica
     if replica.state is not ReplicaState.FORMING or not (signals or late):
         return None
     sentence = f"{replica.joined_ranks} of {replica.world_size} ranks joined in {age_s:.0f} s of {limit_s:.0f} s"
+    unfit: set[str] = set()
     for signal in signals:
         # Its agent's word is closer to the cause than our clock.
-        detail = signal.evidence.get("detail")
-        sentence = (
-            f"its start failed: {detail}"
-            if detail
-            else f"{signal.value:.0f} s in setup, {signal.threshold:.0f} s are allowed"
-        )
+        detail = str(signal.evidence.get("detail") or "")
+        sentence = f"{signal.value:.0f} s in setup, {signal.threshold:.0f} s are allowed"
+        if detail:
+            sentence = f"its start on {node_name(snapshot, signal.node_id or '')} failed: {detail}"
+        if detail.startswith(UNFIT) and signal.node_id:
+            unfit.add(signal.node_id)
     return Failure(
         replica=replica,
         kind="setup_timeout",
         proved=False,
         sentence=sentence,
+        bad_nodes=tuple(sorted(unfit)),
         signal_ids=_ids(signals),
         evidence={"joined_ranks": replica.joined_ranks, "age_s": round(age_s, 3), "limit_s": limit_s},
     )

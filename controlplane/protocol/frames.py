@@ -141,6 +141,21 @@ class LogMarked(_Event, tag="log_marked"):
     count: int = 1
 
 
+class NodeCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A check of the node that failed: driver, storage, network, library or external.
+    `detail` says what is wrong and how to mend it."""
+
+    name: str
+    detail: str
+
+
+class NodeChecked(_Event, tag="node_checked"):
+    """Which checks of this node fail now; none: it is healthy. Told when that changes and
+    once after each start of the agent."""
+
+    failed: tuple[NodeCheck, ...]
+
+
 class HostExited(_Event, tag="host_exited"):
     """A rank host ended; `log_tail` untrusted."""
 
@@ -160,6 +175,7 @@ EventBody = (
     | CommandAnswer
     | StacksCollected
     | LogMarked
+    | NodeChecked
     | HostExited
 )
 

@@ -233,6 +233,26 @@ def _looked(facts: Facts, body: frames.StacksCollected) -> None:
     looks.keep(facts.rank(body.ref), body, at=facts.at)
 
 
+def _node_checked(facts: Facts, body: frames.NodeChecked) -> None:
+    """One finding a node, with all that fails there; it is settled when everything passes."""
+    node = facts.node
+    detail = "; ".join(f"{check.name}: {check.detail}" for check in body.failed)[:SAID_MAX]
+    key = f"{signals.NODE_CHECK}:{node.id}"
+    if signals.node_checks().get(node.id, "") == detail:
+        return
+    if signals.settle_keys(key, detail or f"node {node.name} passes its checks again"):
+        facts.freed = True
+    if detail:
+        signals.raise_signal(
+            signals.NODE_CHECK,
+            key,
+            sentence=f"Node {node.name} fails its checks, nothing is started there: {detail}.",
+            node_id=node.id,
+            evidence={"detail": detail, "node": node.name},
+            seen_at=facts.at,
+        )
+
+
 def _marked(facts: Facts, body: frames.LogMarked) -> None:
     """Shown on the timeline; nothing is decided by it."""
     rank = facts.rank(body.ref)
@@ -276,6 +296,7 @@ HANDLERS: dict[type, Callable[[Facts, Any], None]] = {
     frames.DeviceLost: _device_lost,
     frames.CommandAnswer: _answer,
     frames.StacksCollected: _looked,
+    frames.NodeChecked: _node_checked,
     frames.LogMarked: _marked,
     frames.HostExited: _host_exited,
 }
