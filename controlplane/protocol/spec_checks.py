@@ -7,6 +7,7 @@ those is faulty itself, so one mistake is told once.
 import difflib
 from collections.abc import Iterator
 
+from controlplane.protocol.launch_checks import check_launcher, check_nccl_environment, check_watchdog
 from controlplane.protocol.layout_checks import BUILT_IN_RULES, SHAPE_RULES, Rule, Rules
 from controlplane.protocol.presets import PRESETS
 from controlplane.protocol.resiliency_checks import (
@@ -293,6 +294,9 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     (check_stragglers, ("/spec/resiliency/stragglers",)),
     (check_log_markers, ("/spec/resiliency/log_markers",)),
     (check_env, ("/spec/env",)),
+    (check_launcher, ("/spec/entrypoint",)),
+    (check_nccl_environment, ("/spec/env", "/spec/entrypoint")),
+    (check_watchdog, (f"{_TIMEOUTS}/step_s", f"{_TIMEOUTS}/setup_s", "/spec/env", "/spec/entrypoint")),
     (check_faults, (*_FAULTS, "/spec/entrypoint")),
     (check_fault_target, (*_FAULTS, *_LAYOUT, *_DEVICES, "/spec/parallelism/dp")),
 )
