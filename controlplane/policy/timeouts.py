@@ -9,6 +9,9 @@ As in nvidia-resiliency-ext a learned timeout ("auto") is the longest time seen 
 - out of section: the longest time of a rank that ended well; one that was killed may have
   been killed in the middle of a longer one. What came before its warm-up is left out.
 
+With the watchdog "heartbeat" there are two limits, both given: until the first beat, and
+between beats. A rank that beats is somewhere in setup before its first one.
+
 None falls below its floor. What is learned rests on rows of the control plane, so the next
 attempt starts from it, and travels in the launch order, which the agent keeps in its
 journal over its own restart.
@@ -31,6 +34,8 @@ UNLEARNED_S = {
     Section.CHECKPOINTING: 420.0,
     Section.OUT_OF_SECTION: 300.0,
 }
+NEVER_S = 30 * 86400.0
+"""What "for ever" is, where a number is needed: a month without a word."""
 # A host that is busy with something else for a while must not look like a hang.
 FLOOR_S = {Section.SETUP: 30.0, Section.CHECKPOINTING: 10.0, Section.OUT_OF_SECTION: 10.0}
 _UNIT = {
@@ -83,6 +88,8 @@ class SectionTimeout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 def section_timeouts(wish: Timeouts, seen: Observed) -> tuple[SectionTimeout, ...]:
     """One for each section, in the order of a rank's life."""
+    if wish.watchdog == "heartbeat":
+        return tuple(_beat(section, wish) for section in Section)
     saves = seen.saves if seen.blocking_saves else NOTHING
     return (
         _limit(Section.SETUP, wish.setup_s, seen.setups, floor_s=FLOOR_S[Section.SETUP]),
@@ -100,7 +107,22 @@ def timeout_of(found: tuple[SectionTimeout, ...], section: Section) -> float:
 def setup_limit_s(wish: Timeouts) -> float:
     """How long the control plane waits for a replica that nobody says anything about, in
     seconds. A learned limit is kept by its agent, which knows when the process began."""
+    if wish.watchdog == "heartbeat":
+        return NEVER_S if wish.first_heartbeat_s is None else wish.first_heartbeat_s
     return UNLEARNED_S[Section.SETUP] if wish.setup_s == "auto" else wish.setup_s
+
+
+def step_floor_s(wish: Timeouts) -> float | None:
+    """Down to where an agent may tighten a step's limit by itself; None: not at all."""
+    return wish.step_floor_s if wish.step_s == "auto" and wish.watchdog == "sections" else None
+
+
+def _beat(section: Section, wish: Timeouts) -> SectionTimeout:
+    first = section is Section.SETUP
+    given_s = wish.first_heartbeat_s if first else wish.heartbeat_s
+    why = "until the first heartbeat" if first else "between heartbeats"
+    value_s = NEVER_S if given_s is None else given_s
+    return SectionTimeout(section=section, value_s=value_s, source=Source.GIVEN, why=why)
 
 
 def _limit(section: Section, wish: float | str, seen: Seen, *, floor_s: float, needed: int = 1) -> SectionTimeout:

@@ -164,8 +164,13 @@ class RiskTrigger(_Spec):
 class Timeouts(_Spec):
     """Section timeouts. "auto" is learned: the longest seen x 5, not below a floor, and the
     default below until something was seen. Setups teach that load a checkpoint, saves that
-    hold training up, and the time out of sections of a rank that ended well."""
+    hold training up, and the time out of sections of a rank that ended well.
+    `watchdog` "heartbeat" is for programs that only beat (`trainer.hooks`): the first beat
+    within `first_heartbeat_s`, then one each `heartbeat_s`; null: for ever."""
 
+    watchdog: Literal["sections", "heartbeat"] = "sections"
+    first_heartbeat_s: float | None = 1800.0
+    heartbeat_s: float | None = 300.0
     setup_s: float | Literal["auto"] = 600.0
     step_s: float | Literal["auto"] = "auto"
     step_floor_s: float = 5.0

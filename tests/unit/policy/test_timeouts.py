@@ -4,7 +4,17 @@ import pytest
 
 from controlplane.policy.plan import EndAttempt
 from controlplane.policy.snapshot import LearnedTimes
-from controlplane.policy.timeouts import MIN_STEPS, Observed, Seen, Source, section_timeouts, setup_limit_s, timeout_of
+from controlplane.policy.timeouts import (
+    MIN_STEPS,
+    NEVER_S,
+    Observed,
+    Seen,
+    Source,
+    section_timeouts,
+    setup_limit_s,
+    step_floor_s,
+    timeout_of,
+)
 from controlplane.protocol.spec import Scheduling, Timeouts
 from controlplane.protocol.states import Section
 from tests.unit.policy.builders import action, job, only, running, spec
@@ -63,6 +73,16 @@ def test_a_short_setup_does_not_make_a_busy_host_look_hung():
 def test_the_control_planes_own_patience_with_a_silent_setup_is_never_the_learned_one():
     assert setup_limit_s(AUTO) == 600.0
     assert setup_limit_s(Timeouts(setup_s=9.0)) == 9.0
+
+
+def test_a_program_that_only_beats_has_one_limit_until_the_first_beat_and_one_between_beats():
+    beats = Timeouts(watchdog="heartbeat", first_heartbeat_s=1800.0, heartbeat_s=300.0)
+    found = section_timeouts(beats, Observed(steps=Seen(longest_s=1.0, samples=99)))
+    assert [t.value_s for t in found] == [1800.0, 300.0, 300.0, 300.0]
+    assert {t.source for t in found} == {Source.GIVEN}
+    assert (setup_limit_s(beats), step_floor_s(beats), step_floor_s(Timeouts())) == (1800.0, None, 5.0)
+    for_ever = section_timeouts(Timeouts(watchdog="heartbeat", first_heartbeat_s=None, heartbeat_s=None), Observed())
+    assert all(t.value_s == NEVER_S for t in for_ever)
 
 
 def test_the_other_sections_are_as_given():
