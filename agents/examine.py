@@ -35,8 +35,12 @@ class Examiner:
     async def examine_for_ever(self) -> None:
         """The node, again and again."""
         while True:
-            self._dispatch(NodeRead(now_s=time.monotonic(), failed=await self._node()))
+            await self.look()
             await asyncio.sleep(EVERY_S)
+
+    async def look(self) -> None:
+        """The node, once."""
+        self._dispatch(NodeRead(now_s=time.monotonic(), failed=await self._node()))
 
     async def examine(self, wish: CheckNode) -> None:
         """The node and what one launch needs of it."""

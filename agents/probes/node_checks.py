@@ -59,10 +59,10 @@ def read_launch(launch: ReplicaLaunch, devices: tuple[DeviceInfo, ...]) -> Readi
 def read_storage(path: str) -> Storage:
     """Write a file into `path`, or where it would be made, and see how much room is left."""
     place = Path(path)
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    trial = place / f".holdfast-check-{uuid.uuid4().hex}"
     try:
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        trial = place / f".holdfast-check-{uuid.uuid4().hex}"
         trial.write_bytes(b"holdfast")
         trial.unlink()
         room = os.statvfs(place)

@@ -13,6 +13,8 @@ LIVE_REPLICA = frozenset(
 )
 TERMINAL_JOB = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 LIVE_ATTEMPT = frozenset({AttemptState.STARTING, AttemptState.RUNNING})
+MAX_NAMED = 3
+"""Nodes that one sentence names."""
 
 
 def attempt_live(snapshot: JobSnapshot) -> bool:
@@ -200,8 +202,10 @@ def pool_for(
 
 def left_out(snapshot: JobSnapshot) -> str:
     """Which nodes nothing is started on because of their own checks, and why; "" for none."""
-    nodes = [f"{node.name} ({node.unhealthy})" for node in snapshot.nodes if node.unhealthy]
-    return f" Not used, because their checks fail: {', '.join(nodes)}." if nodes else ""
+    unfit = [node for node in snapshot.nodes if node.unhealthy]
+    named = ", ".join(f"{node.name} ({node.unhealthy})" for node in unfit[:MAX_NAMED])
+    more = f" and {len(unfit) - MAX_NAMED} more" if len(unfit) > MAX_NAMED else ""
+    return f" Not used, because their checks fail: {named}{more}." if unfit else ""
 
 
 def is_storm(snapshot: JobSnapshot, config: PolicyConfig) -> bool:

@@ -8,11 +8,13 @@ from controlplane.protocol.commands import (
     CollectStacks,
     DeliverInstall,
     DeliverView,
+    InjectDeviceFault,
     InjectRankFault,
     StopRanks,
 )
 from controlplane.protocol.frames import (
     LogMarked,
+    NodeChecked,
     RankExited,
     RankJoined,
     RankOverdue,
@@ -59,6 +61,20 @@ async def test_a_killed_rank_is_reported_at_once_and_its_replica_is_ended(server
     index = next(i for i, event in enumerate(server.events) if isinstance(event.body, RankExited))
     print(f"kill to event at the server: {(server.arrived[index] - killed_s) * 1e3:.2f} ms")
     await until_gone(*pids.values())
+
+
+async def test_an_agent_with_an_old_driver_refuses_a_start_until_that_is_mended(
+    server: Server, agent: AgentProcess
+) -> None:
+    await server.until(lambda: [body.failed for body in server.bodies(NodeChecked)] == [()])
+    await server.send(InjectDeviceFault(0, "old_driver"))
+    await server.until(lambda: server.bodies(NodeChecked)[-1].failed)
+    refused = await server.done(await server.send(start_order(), epoch=1, **JOB))
+    assert refused.state == "failed"
+    assert "the node is not fit: driver: version 535" in refused.detail
+    await server.send(InjectDeviceFault(0, "heal"))
+    await server.until(lambda: not server.bodies(NodeChecked)[-1].failed)
+    await running_replica(server, incarnation=2)
 
 
 async def test_an_exit_code_arrives(server: Server, agent: AgentProcess) -> None:
