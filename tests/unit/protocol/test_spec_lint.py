@@ -167,6 +167,17 @@ def test_the_limit_of_saves_is_learned_only_from_saves_that_hold_training_up() -
     assert pointers(broken(auto, ("/spec/checkpoint/async", False))) == []
 
 
+def test_a_heartbeat_may_be_waited_for_for_ever_and_is_never_zero() -> None:
+    beats = {"watchdog": "heartbeat", "first_heartbeat_s": None, "heartbeat_s": 60}
+    assert pointers(broken(("/spec/resiliency", {"timeouts": beats}))) == []
+    assert pointers(broken(("/spec/resiliency", {"timeouts": {**beats, "heartbeat_s": 0}}))) == [
+        "/spec/resiliency/timeouts/heartbeat_s"
+    ]
+    assert pointers(broken(("/spec/resiliency", {"timeouts": {"watchdog": "dog"}}))) == [
+        "/spec/resiliency/timeouts/watchdog"
+    ]
+
+
 def test_missing_required_fields_are_all_told() -> None:
     assert pointers({}) == ["/metadata/name", "/spec/resources/nodes", "/spec/resources/gpus_per_node"]
 
