@@ -6,7 +6,7 @@ from controlplane.policy.placement import Pool, Slot, build_pool, slots_of
 from controlplane.policy.snapshot import JobSnapshot, NodeFact, ReplicaFact, SignalFact
 from controlplane.policy.xid import XidBucket, look_up
 from controlplane.protocol.membership import Member, MemberRole, View
-from controlplane.protocol.states import AttemptState, JobState, ReplicaState
+from controlplane.protocol.states import UNFIT, AttemptState, JobState, ReplicaState
 
 LIVE_REPLICA = frozenset(
     {ReplicaState.FORMING, ReplicaState.ACTIVE, ReplicaState.SPARE, ReplicaState.SUSPECT, ReplicaState.CATCHING_UP}
@@ -198,6 +198,15 @@ def pool_for(
         use_reserved=use_reserved,
     )
     return pool.without_nodes((*bad_nodes, *silent))
+
+
+def refusals(snapshot: JobSnapshot, replica: ReplicaFact) -> tuple[SignalFact, ...]:
+    """Starts of this incarnation that an agent refused because of its node's checks."""
+    return tuple(
+        signal
+        for signal in signals_of(snapshot, "setup_timeout")
+        if about(signal, replica) and str(signal.evidence.get("detail") or "").startswith(UNFIT)
+    )
 
 
 def left_out(snapshot: JobSnapshot) -> str:

@@ -23,6 +23,7 @@ from controlplane.policy.facts import (
     node_of,
     nodes_of,
     on_replica,
+    refusals,
     signals_of,
     world_sizes,
 )
@@ -32,7 +33,7 @@ from controlplane.policy.plan import Scalar
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
 from controlplane.policy.timeouts import setup_limit_s
 from controlplane.policy.xid import XidBucket, look_up
-from controlplane.protocol.states import UNFIT, ReplicaState
+from controlplane.protocol.states import ReplicaState
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -84,6 +85,21 @@ def held(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Failure, ...]:
 
 
 # --- proved ---------------------------------------------------------------------
+
+
+def _unfit(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
+    """Its agent refused to start it: nothing ran, and that node is the wrong one for it."""
+    if not (signals := refusals(snapshot, replica)):
+        return None
+    return Failure(
+        replica=replica,
+        kind="unfit_node",
+        proved=True,
+        gone=replica.exited_ranks >= replica.world_size,
+        sentence=f"its start on {node_name(snapshot, signals[0].node_id or '')} failed: {signals[0].evidence['detail']}",
+        bad_nodes=tuple(sorted({signal.node_id for signal in signals if signal.node_id})),
+        signal_ids=_ids(signals),
+    )
 
 
 def _exited(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
@@ -290,21 +306,13 @@ def _setup_timeout(snapshot: JobSnapshot, config: PolicyConfig, replica: Replica
     if replica.state is not ReplicaState.FORMING or not (signals or late):
         return None
     sentence = f"{replica.joined_ranks} of {replica.world_size} ranks joined in {age_s:.0f} s of {limit_s:.0f} s"
-    unfit: set[str] = set()
-    for signal in signals:
-        # Its agent's word is closer to the cause than our clock.
-        detail = str(signal.evidence.get("detail") or "")
-        sentence = f"{signal.value:.0f} s in setup, {signal.threshold:.0f} s are allowed"
-        if detail:
-            sentence = f"its start on {node_name(snapshot, signal.node_id or '')} failed: {detail}"
-        if detail.startswith(UNFIT) and signal.node_id:
-            unfit.add(signal.node_id)
+    for s in signals:
+        sentence = str(s.evidence.get("detail") or f"{s.value:.0f} s in setup, {s.threshold:.0f} s are allowed")
     return Failure(
         replica=replica,
         kind="setup_timeout",
         proved=False,
         sentence=sentence,
-        bad_nodes=tuple(sorted(unfit)),
         signal_ids=_ids(signals),
         evidence={"joined_ranks": replica.joined_ranks, "age_s": round(age_s, 3), "limit_s": limit_s},
     )
@@ -381,7 +389,7 @@ def _ids(signals: tuple[SignalFact, ...]) -> tuple[str, ...]:
 
 
 # A lost device also ends the process on it: the device is the cause, so it speaks first.
-PROVED: tuple[Detector, ...] = (_device_gone, _exited, _behind)
+PROVED: tuple[Detector, ...] = (_device_gone, _unfit, _exited, _behind)
 INFERRED: tuple[Detector, ...] = (
     _overdue,
     _node_silent,

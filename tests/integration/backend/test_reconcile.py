@@ -312,7 +312,7 @@ def test_a_node_that_fails_its_checks_is_not_started_on_until_they_pass_and_the_
 
 
 def test_a_start_that_its_node_is_not_fit_for_goes_to_another_node() -> None:
-    fleet = make_fleet()
+    fleet = make_fleet(5)
     job = make_job()
     reconcile_job(job.id)
     join_all(fleet, job)

@@ -38,8 +38,8 @@ def test_an_empty_slot_stays_empty_beside_an_unfit_spare_and_goes_back_when_it_i
 
 def test_a_refused_start_is_made_elsewhere_and_the_decision_says_why() -> None:
     forming = with_replica(
-        running(), 1, state=ReplicaState.FORMING, joined_ranks=0, in_view=False, contributing=False,
-        state_since_s=NOW_S - 2.0,
+        running(), 1, state=ReplicaState.FORMING, joined_ranks=0, exited_ranks=2, in_view=False,
+        contributing=False, state_since_s=NOW_S - 2.0,
     )  # fmt: skip
     detail = f"{UNFIT}: storage: /ck cannot be written: Read-only file system"
     refused = signal("setup_timeout", replica=1, incarnation=1, node_id="n1", evidence={"detail": detail})
