@@ -17,6 +17,7 @@ from agents.link.enrol import check_server_url
 
 PREFIX = "HOLDFAST_AGENT_"
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$")
+_LINK = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.:@-]{0,31}$")
 _MAX_STATE_DIR_BYTES = 107 - len("/h-0123456789ab.sock")
 _SECRET_FIELDS = frozenset({"join_token"})
 
@@ -35,6 +36,11 @@ class Config:
     ambient_c: float
     insecure_dev: bool
     host_module: str
+    min_driver: int
+    min_free_mib: int
+    check_paths: tuple[str, ...]
+    check_links: tuple[str, ...]
+    check_socket: str
     join_token: str
 
     def masked(self) -> dict[str, str]:
@@ -73,6 +79,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--join-token-file", default="", help="a file with the join token (first start only)")
     parser.add_argument("--insecure-dev", action="store_true", help="allow plain ws:// off loopback")
     parser.add_argument("--host-module", default="trainer.host", help="Python module started as rank host")
+    parser.add_argument("--min-driver", type=int, default=570, help="oldest major driver version to start ranks with")
+    parser.add_argument("--min-free-mib", type=int, default=256, help="room that storage needs before a start")
+    parser.add_argument("--check-paths", default="", help="paths, by commas, that must be writable before a start")
+    parser.add_argument("--check-links", default="", help="network interfaces, by commas, that must be up")
+    parser.add_argument("--check-socket", default="", help="unix socket of a checker of the node's own")
     return parser
 
 
@@ -95,6 +106,12 @@ def _checked(options: argparse.Namespace) -> Config:
         raise ConfigError(f"--name must be a host name, not {options.name!r}")
     if not 0 <= options.devices <= 64:
         raise ConfigError(f"--devices must be 0..64, not {options.devices}")
+    if min(options.min_driver, options.min_free_mib) < 0:
+        raise ConfigError("--min-driver and --min-free-mib are 0 or more; 0 asks for nothing")
+    if not all(os.path.isabs(path) for path in _listed(options.check_paths)):
+        raise ConfigError(f"--check-paths must be absolute paths, not {options.check_paths!r}")
+    if not all(_LINK.match(link) for link in _listed(options.check_links)):
+        raise ConfigError(f"--check-links must be names of interfaces, not {options.check_links!r}")
     state_dir = Path(options.state_dir).absolute()
     if len(os.fsencode(state_dir)) > _MAX_STATE_DIR_BYTES:
         raise ConfigError(f"--state-dir is over {_MAX_STATE_DIR_BYTES} bytes: too long for unix sockets in it")
@@ -109,8 +126,17 @@ def _checked(options: argparse.Namespace) -> Config:
         ambient_c=options.ambient_c,
         insecure_dev=options.insecure_dev,
         host_module=options.host_module,
+        min_driver=options.min_driver,
+        min_free_mib=options.min_free_mib,
+        check_paths=_listed(options.check_paths),
+        check_links=_listed(options.check_links),
+        check_socket=options.check_socket,
         join_token=_read_token(options.join_token_file),
     )
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _read_token(path: str) -> str:

@@ -23,19 +23,20 @@ from agents.core.restore import snapshot
 from agents.core.state import Identity, Life, State
 from agents.core.step import next_deadline_s, resume, step
 from agents.errors import JournalError, LaunchError, ProbeError
+from agents.examine import Examiner
 from agents.link.client import Link
 from agents.link.journal import Journal
 from agents.link.spool import BACKFILL_PER_SECOND, Spool
 from agents.log import note
+from agents.probes.choose import make_sampler
 from agents.probes.host import CpuMeter, rss_bytes
-from agents.probes.sampler import InlineSampler, ProcessSampler, Sampler
-from agents.probes.simulated import SimulatedProbe
 from agents.ranks.door import prepare as prepare_doors
 from agents.ranks.hosts import HostKeeper
 from agents.ranks.identity import find_by_environment, group_members, is_alive, signal_group, signal_process
 from agents.ranks.launch import rank_environment, rank_ref_text, spawn_detached
 from agents.ranks.logs import LogFiles, tail
 from agents.ranks.look import look_for
+from agents.ranks.scan import LogScanner
 from agents.ranks.socket import RankServer
 from agents.ranks.watcher import ProcessWatcher
 from controlplane.protocol.frames import AgentFrame, AgentHello
@@ -76,7 +77,9 @@ class Agent:
         self.watcher = ProcessWatcher(self._loop)
         self.hosts = HostKeeper(config.state_dir, config.host_module, self.logs, self.watcher, self.dispatch)
         self.ranks = RankServer(config.state_dir / "agent.sock", self.dispatch)
-        self.sampler = self._make_sampler()
+        self.sampler = make_sampler(config, self._on_samples, self._on_xid)
+        self.scanner = LogScanner(self.logs, self.dispatch)
+        self.examiner = Examiner(config, self.sampler, self.dispatch)
         self.link: Link | None = None
 
     def dispatch(self, event: ev.Event) -> None:
@@ -100,6 +103,8 @@ class Agent:
         """1. Open the socket for ranks. 2. Check every claim of the journal: hosts, then
         ranks. 3. Go on with what was under way. 4. Begin the heartbeat."""
         prepare_doors(self._config.state_dir)
+        for rank in self.state.ranks.values():
+            self.scanner.follow(rank, from_end=True)
         await self.ranks.start()
         for host in tuple(self.state.hosts.values()):
             if host.identity is not None and same_boot and is_alive(host.identity):
@@ -120,6 +125,8 @@ class Agent:
         self._perform_all(effects)
         self._spawn_task(self._commit_for_ever())
         self._spawn_task(self._beat_for_ever())
+        self._spawn_task(self.scanner.scan_for_ever())
+        self._spawn_task(self.examiner.examine_for_ever())
         self._arm()
 
     async def stop(self) -> None:
@@ -214,6 +221,8 @@ class Agent:
             case fx.Fork(order=order):
                 log_path = str(self.logs.rank(order.ref))
                 self.hosts.send(order.ref.job_id, msgspec.structs.replace(order, log_path=log_path))
+            case fx.CheckNode():
+                self._spawn_task(self.examiner.examine(effect))
             case fx.Spawn():
                 self._spawn_rank(effect)
             case fx.TakeStacks():
@@ -298,6 +307,7 @@ class Agent:
         except ProbeError as raised:
             error = str(raised)
         self.dispatch(ev.FaultInjected(now_s=time.monotonic(), command_id=effect.command_id, error=error))
+        self._spawn_task(self.examiner.look())
 
     def _spawn_rank(self, effect: fx.Spawn) -> None:
         began_s = time.monotonic()
@@ -324,11 +334,13 @@ class Agent:
             self.dispatch(ev.RankForkedHere(now_s=now_s, ref=ref, identity=identity, took_s=0.0))
 
     def _watch_rank(self, ref: RankRef, identity: Identity) -> None:
+        self.scanner.follow(self.state.ranks.get(ref))
         self.watcher.watch(
             identity, lambda code, number, known: self._rank_gone(ref, identity.pid, code, number, known)
         )
 
     def _rank_gone(self, ref: RankRef, pid: int, code: int | None, number: int | None, known: bool) -> None:
+        self.scanner.finish(ref)
         self.dispatch(
             ev.RankProcessGone(
                 now_s=time.monotonic(),
@@ -384,15 +396,3 @@ class Agent:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             note("internal error", on=str(task.get_coro()), trace=str(task.exception()))
-
-    def _make_sampler(self) -> Sampler:
-        if self._config.probe == "nvml":
-            return ProcessSampler(self._on_samples, self._on_xid, note)
-        probe = SimulatedProbe(
-            count=self._config.devices,
-            node_name=self._config.name,
-            model=self._config.model,
-            seed=self._config.seed,
-            ambient_c=self._config.ambient_c,
-        )
-        return InlineSampler(probe, self._on_samples, self._on_xid)

@@ -62,6 +62,14 @@ class Fork:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckNode:
+    """Answer `NodeRead` for this start: may its ranks be started here?"""
+
+    command_id: str
+    launch: ReplicaLaunch
+
+
+@dataclass(frozen=True, slots=True)
 class Spawn:
     """Start an entrypoint rank directly."""
 
@@ -159,6 +167,7 @@ Effect = (
     | StartHost
     | AskHost
     | ShutdownHost
+    | CheckNode
     | Fork
     | Spawn
     | Signal

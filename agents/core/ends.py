@@ -90,8 +90,10 @@ def conclude(turn: Turn, rank: Rank, exit_code: int | None, signal: int | None, 
     """Report the end, condemn the replica's other ranks here, sweep the group."""
     gone = replace(rank, life=Life.GONE, exit_due_s=None, kill_at_s=None)
     turn.put_rank(gone)
-    turn.report(RankExited(rank.ref, exit_code, signal, rank.expected, log_tail[-limits.MAX_LOG_TAIL_CHARS :]))
     clean = exit_code in CLEAN_CODES
+    aside_s = rank.aside.at_close(turn.now_s, rank.steps) if clean else None
+    tail = log_tail[-limits.MAX_LOG_TAIL_CHARS :]
+    turn.report(RankExited(rank.ref, exit_code, signal, rank.expected, tail, aside_s))
     if not rank.expected and not clean:
         _kill_peers(turn, rank.ref)
     if clean and not rank.expected:

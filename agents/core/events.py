@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from agents.core.state import Identity
+from agents.core.state import Finding, Identity
 from controlplane.protocol.commands import CommandEnvelope
-from controlplane.protocol.frames import Welcome
+from controlplane.protocol.frames import NodeCheck, Welcome
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.rank import FromRank, RankForked, RankHello
 from controlplane.protocol.samples import DeviceSample, XidEvent
@@ -192,6 +192,25 @@ class XidRaised(_Event):
     xid: XidEvent
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRead(_Event):
+    """Lines of a rank's log with markers; `last`: nothing more will be written to it."""
+
+    ref: RankRef
+    found: tuple[Finding, ...]
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRead(_Event):
+    """Which of the node's checks failed. `command_id`: the start that waits for them, "" for
+    none; `launch_failed`: what that launch alone needs and does not find here."""
+
+    failed: tuple[NodeCheck, ...]
+    launch_failed: tuple[NodeCheck, ...] = ()
+    command_id: str = ""
+
+
 Event = (
     Tick
     | LinkUp
@@ -215,4 +234,6 @@ Event = (
     | FaultInjected
     | DevicesSampled
     | XidRaised
+    | LogRead
+    | NodeRead
 )

@@ -1,14 +1,14 @@
 """Starting ranks: only when every older life of the replica is proved gone.
 
-A start passes: accepted -> (older ranks killed) -> gone -> host ready -> asked -> every
-process known -> succeeded. It waits in `State.launches`; `advance` moves all of them and
+A start passes: accepted -> (older ranks killed) -> gone -> node checked -> host ready ->
+asked -> every process known -> succeeded. It waits in `State.launches`; `advance` moves all of them and
 is called after every event that may have removed an obstacle.
 """
 
 import re
 from dataclasses import replace
 
-from agents.core import limits
+from agents.core import health, limits
 from agents.core.effects import Fork, Reach, SendSoon, Signal, Spawn, StartHost, Watch
 from agents.core.ends import SIGKILL, abandon_unborn, conclude, kill
 from agents.core.events import (
@@ -17,6 +17,7 @@ from agents.core.events import (
     HostReadied,
     HostStarted,
     HostStartFailed,
+    NodeRead,
     RankForkedHere,
     RankSpawnFailed,
 )
@@ -25,6 +26,7 @@ from agents.core.turn import Turn
 from controlplane.protocol.frames import HostExited, RankStarted
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.rank import ForkRank
+from controlplane.protocol.states import UNFIT
 
 _SAFE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
 
@@ -92,8 +94,17 @@ def advance(turn: Turn) -> None:
             continue
         if pending.asked:
             _finish_if_born(turn, pending)
-        elif not any(_conflicts(ref, pending.launch) for ref in turn.state.ranks):
+        elif not any(_conflicts(ref, pending.launch) for ref in turn.state.ranks) and health.ask(turn, pending):
             _ask(turn, pending)
+
+
+def on_node_read(turn: Turn, event: NodeRead) -> None:
+    """A start whose node is not healthy is refused; one that waited for that goes on."""
+    refused = health.on_node_read(turn, event)
+    if refused is not None:
+        why = health.sentence((*event.failed, *event.launch_failed))
+        end_launch(turn, refused, CommandStage.FAILED, f"{UNFIT}: {why}")
+    advance(turn)
 
 
 def on_forked(turn: Turn, event: RankForkedHere) -> None:

@@ -173,6 +173,7 @@ def _progress(turn: Turn, rank: Rank, said: RankProgress) -> None:
             last_word_s=turn.now_s,
             overdue_sent=rank.overdue_sent and same,
             joined=rank.joined or joins,
+            aside=rank.aside.after(said, turn.now_s, rank.steps),
         ),
         keep=joins,
     )

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from agents.core.commands import act
 from agents.core.launches import advance
+from agents.core.learn import NEVER_ASIDE, UNWATCHED
 from agents.core.records import (
     CommandClosed,
     CommandSeen,
@@ -172,6 +173,7 @@ def _rank(record: RankKept, now_s: float) -> Rank:
         kill_at_s=now_s if record.expected else None,
         phase_since_s=now_s,
         last_word_s=now_s,
+        aside=UNWATCHED if identity else NEVER_ASIDE,
     )
 
 

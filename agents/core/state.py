@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from agents.core.learn import NO_STEPS, StepTimes
+from agents.core.learn import NEVER_ASIDE, NO_STEPS, StepTimes, TimeAside
 from controlplane.protocol.commands import CommandEnvelope
-from controlplane.protocol.frames import EventBody
+from controlplane.protocol.frames import EventBody, NodeCheck
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.membership import Install, View
 from controlplane.protocol.states import Phase, Section
@@ -26,6 +26,26 @@ class Life(StrEnum):
     LAUNCHING = "launching"  # asked for, identity not yet known
     ALIVE = "alive"
     GONE = "gone"  # the leader is gone; its process group is not yet proved empty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """`count` lines with this marker, `line` the last of them (printable, cut)."""
+
+    marker: str
+    line: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """When a marker was last told, and what came since."""
+
+    told_s: float
+    unsaid: Finding | None = None
+
+
+Marks = Mapping[str, Mark]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +73,8 @@ class Rank:
     last_word_s: float = 0.0
     overdue_sent: bool = False
     steps: StepTimes = NO_STEPS
+    aside: TimeAside = NEVER_ASIDE
+    marks: Marks = field(default_factory=dict)
     kill_at_s: float | None = None
     looked_at: bool = False
     exit_due_s: float | None = None
@@ -61,11 +83,13 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingLaunch:
-    """An accepted start that waits for old processes to be gone, or for the host."""
+    """An accepted start that waits for old processes to be gone, for the node's checks
+    (`checked` None: not asked for yet), or for the host."""
 
     command_id: str
     launch: ReplicaLaunch
     since_s: float
+    checked: bool | None = None
     asked: bool = False
 
 
@@ -156,7 +180,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Everything. Mappings are never changed in place."""
+    """Everything. Mappings are never changed in place. `node_failed`: checks of the node that
+    failed when it was last looked at; None: not yet."""
 
     started_s: float
     boot_id: str
@@ -175,4 +200,5 @@ class State:
     next_seq: int = 1
     shed_reports: int = 0
     absent_devices: frozenset[int] = frozenset()
+    node_failed: tuple[NodeCheck, ...] | None = None
     emergency_at_s: float | None = None

@@ -7,7 +7,7 @@ effects out in order, and calls `step` with `Tick` at `next_deadline_s`.
 from collections.abc import Callable
 from typing import Any
 
-from agents.core import commands, ends, launches, relay, restore, session, watch
+from agents.core import commands, ends, launches, marks, relay, restore, session, watch
 from agents.core.effects import Effect
 from agents.core.events import (
     DevicesSampled,
@@ -22,6 +22,8 @@ from agents.core.events import (
     Journaled,
     LinkDown,
     LinkUp,
+    LogRead,
+    NodeRead,
     OrderReceived,
     RankConnected,
     RankDisconnected,
@@ -88,4 +90,6 @@ _HANDLERS: dict[type[Event], Callable[[Turn, Any], None]] = {
     FaultInjected: commands.on_fault_injected,
     DevicesSampled: watch.on_samples,
     XidRaised: watch.on_xid,
+    LogRead: marks.on_log_read,
+    NodeRead: launches.on_node_read,
 }

@@ -21,7 +21,7 @@ from agents.core.records import (
     RankKept,
 )
 from agents.core.state import Command, CommandStage, Host, Job, KeptEvent, Rank, State
-from controlplane.protocol.frames import CommandAnswer, EventBody, RankSaid
+from controlplane.protocol.frames import CommandAnswer, EventBody, LogMarked, RankSaid
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.rank import StepReport
 
@@ -93,7 +93,7 @@ class Turn:
 
     def report(self, body: EventBody, within_s: float = limits.URGENT_S) -> None:
         """Keep a fact until the server has acknowledged it, and see that a frame leaves."""
-        if isinstance(body, RankSaid) and self._must_shed(body):
+        if isinstance(body, RankSaid | LogMarked) and self._must_shed(body):
             self.set(shed_reports=self.state.shed_reports + 1)
             return
         seq = self.state.next_seq
@@ -123,9 +123,9 @@ class Turn:
                 del commands[key]
         self.set(commands=commands)
 
-    def _must_shed(self, said: RankSaid) -> bool:
+    def _must_shed(self, said: RankSaid | LogMarked) -> bool:
         kept = len(self.state.events)
-        if isinstance(said.report, StepReport):
+        if isinstance(said, LogMarked) or isinstance(said.report, StepReport):
             return kept >= limits.MAX_UNACKED_STEP_REPORTS
         return kept >= limits.MAX_UNACKED_SAID
 

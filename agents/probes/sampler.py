@@ -32,11 +32,15 @@ _MAX_LINE_BYTES = 1024 * 1024
 class Sampler(Protocol):
     """What the runtime uses."""
 
-    devices: tuple[DeviceInfo, ...]
     delay_s: float
 
+    @property
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        """As the driver lists them now; empty before `start` and if it does not work."""
+        ...
+
     async def start(self) -> None:
-        """`devices` is known afterwards (empty if the driver does not work)."""
+        """`devices` is known afterwards."""
         ...
 
     def ask(self, now_s: float, busy: frozenset[int]) -> None:
@@ -62,7 +66,11 @@ class InlineSampler:
         self._probe = probe
         self._on_samples = on_samples
         self._on_xid = on_xid
-        self.devices = probe.devices()
+
+    @property
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        """As the driver lists them now."""
+        return self._probe.devices()
 
     async def start(self) -> None:
         """Nothing to wait for."""
@@ -103,7 +111,12 @@ class ProcessSampler:
         self._restart_wait_s = _RESTART_FIRST_S
         self._starting = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self.devices: tuple[DeviceInfo, ...] = ()
+        self._devices: tuple[DeviceInfo, ...] = ()
+
+    @property
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        """As the child last listed them."""
+        return self._devices
 
     @property
     def pid(self) -> int | None:
@@ -184,7 +197,7 @@ class ProcessSampler:
         if line.error:
             self._note("probe", error=line.error)
         if line.devices:
-            self.devices = line.devices
+            self._devices = line.devices
             self._known.set()
         for xid in line.xids:
             self._on_xid(xid)

@@ -22,7 +22,8 @@ _RAMP_S = 2.0
 _IDLE_CLOCK_MHZ, _BOOST_CLOCK_MHZ, _SLOW_CLOCK_MHZ = 345.0, 1980.0, 1095.0
 _SLOWDOWN_C = 87.0
 _MEMORY_BYTES = 80 * 1024**3
-_FAULTS = frozenset({"overheat", "ecc", "xid", "throttle", "off_bus", "heal"})
+_FAULTS = frozenset({"overheat", "ecc", "xid", "throttle", "off_bus", "old_driver", "heal"})
+_DRIVER_VERSION = "570.124.06"
 
 
 @dataclass(slots=True)
@@ -52,6 +53,7 @@ class SimulatedProbe:
         self._model = f"Simulated {model}"
         self._seed = seed
         self._ambient_c = ambient_c
+        self._driver_version = _DRIVER_VERSION
         self._devices = [_Device(index, ambient_c + _IDLE_W * _RESISTANCE_C_PER_W) for index in range(count)]
 
     @property
@@ -69,7 +71,7 @@ class SimulatedProbe:
                 memory_bytes=_MEMORY_BYTES,
                 driver="simulated",
                 pci_bus_id=f"0000:{device.index + 1:02x}:00.0",
-                driver_version="simulated",
+                driver_version=self._driver_version,
             )
             for device in self._devices
         )
@@ -106,9 +108,12 @@ class SimulatedProbe:
                 device.throttled = True
             case "off_bus":
                 self._raise_xid(device, 79)
+            case "old_driver":
+                self._driver_version = f"{int(value) or 535}.104.05"
             case _:
                 healed = _Device(device_index, device.temperature_c, last_s=device.last_s)
                 self._devices[device_index] = healed
+                self._driver_version = _DRIVER_VERSION
 
     def close(self) -> None:
         """Nothing to let go of."""

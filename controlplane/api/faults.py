@@ -270,6 +270,12 @@ FAULTS: Mapping[str, DemoFault] = MappingProxyType(
         "device_off_bus": DemoFault(
             title="Lose a device", description="It is gone from the bus.", needs=_DEVICE, run=_device("off_bus", 0.0)
         ),
+        "old_driver": DemoFault(
+            title="Age a driver",
+            description="Its node fails its own checks: nothing is started there until the device is healed.",
+            needs=_DEVICE,
+            run=_device("old_driver", 0.0),
+        ),
         "heal_device": DemoFault(
             title="Heal a device", description="All its faults end.", needs=_DEVICE, run=_device("heal", 0.0)
         ),

@@ -89,7 +89,8 @@ class Replica(models.Model):
 
 class Rank(models.Model):
     """One process. `released_at` set when the process is proved gone; until then it
-    holds its device (the constraint: no device in two live ranks)."""
+    holds its device (the constraint: no device in two live ranks). `out_of_section_s`: the
+    longest time out of all sections, of a rank that ended well."""
 
     replica = models.ForeignKey(Replica, on_delete=models.CASCADE, related_name="ranks")
     rank = models.IntegerField()
@@ -104,6 +105,7 @@ class Rank(models.Model):
     exit_signal = models.IntegerField(null=True)
     exit_expected = models.BooleanField(default=False)
     log_tail = models.TextField(blank=True)
+    out_of_section_s = models.FloatField(null=True)
 
     class Meta:
         constraints = [

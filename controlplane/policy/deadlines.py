@@ -13,6 +13,7 @@ from controlplane.policy.ladder import due_s
 from controlplane.policy.rehearsal import wait_s
 from controlplane.policy.rules import look
 from controlplane.policy.snapshot import JobSnapshot
+from controlplane.policy.timeouts import setup_limit_s
 from controlplane.protocol.states import JobState, ReplicaState
 
 
@@ -27,15 +28,15 @@ def next_look_s(snapshot: JobSnapshot, config: PolicyConfig, changed: bool) -> f
 def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
     now_s = snapshot.now_s
     retry_s = now_s + config.capacity_retry_s
-    # A slow rank stays slow for hours: its scoring rings, nothing has to be waited for.
-    pressing = any(signal.kind != "straggler" for signal in snapshot.signals)
+    # A slow rank stays slow for hours, and so may a node be unfit: what tells of the end rings.
+    pressing = any(signal.kind not in ("straggler", "node_check") for signal in snapshot.signals)
     if snapshot.job.state is JobState.PENDING or pressing or snapshot.blind:
         yield now_s + config.outer_error_grace_s if pressing else retry_s
     attempt = snapshot.attempt
     if attempt is None or not attempt_live(snapshot):
         return
     if current_view(snapshot) is None:
-        yield attempt.started_s + snapshot.job.spec.resiliency.timeouts.setup_s
+        yield attempt.started_s + setup_limit_s(snapshot.job.spec.resiliency.timeouts)
     elif not installed(snapshot):
         yield snapshot.view_since_s + config.flush_timeout_s
         yield snapshot.view_since_s + config.flush_limit_s
@@ -60,10 +61,10 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
 
 
 def _replica_moments(snapshot: JobSnapshot, config: PolicyConfig, retry_s: float) -> Iterator[float]:
-    setup_s = snapshot.job.spec.resiliency.timeouts.setup_s
+    limit_s = setup_limit_s(snapshot.job.spec.resiliency.timeouts)
     for replica in live_replicas(snapshot):
         if replica.state is ReplicaState.FORMING:
-            yield replica.state_since_s + setup_s
+            yield replica.state_since_s + limit_s
         elif replica.state is ReplicaState.CATCHING_UP:
             yield replica.state_since_s + config.catch_up_limit_s
     for replica in snapshot.replicas:

@@ -6,13 +6,15 @@ from controlplane.policy.placement import Pool, Slot, build_pool, slots_of
 from controlplane.policy.snapshot import JobSnapshot, NodeFact, ReplicaFact, SignalFact
 from controlplane.policy.xid import XidBucket, look_up
 from controlplane.protocol.membership import Member, MemberRole, View
-from controlplane.protocol.states import AttemptState, JobState, ReplicaState
+from controlplane.protocol.states import UNFIT, AttemptState, JobState, ReplicaState
 
 LIVE_REPLICA = frozenset(
     {ReplicaState.FORMING, ReplicaState.ACTIVE, ReplicaState.SPARE, ReplicaState.SUSPECT, ReplicaState.CATCHING_UP}
 )
 TERMINAL_JOB = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 LIVE_ATTEMPT = frozenset({AttemptState.STARTING, AttemptState.RUNNING})
+MAX_NAMED = 3
+"""Nodes that one sentence names."""
 
 
 def attempt_live(snapshot: JobSnapshot) -> bool:
@@ -196,6 +198,23 @@ def pool_for(
         use_reserved=use_reserved,
     )
     return pool.without_nodes((*bad_nodes, *silent))
+
+
+def refusals(snapshot: JobSnapshot, replica: ReplicaFact) -> tuple[SignalFact, ...]:
+    """Starts of this incarnation that an agent refused because of its node's checks."""
+    return tuple(
+        signal
+        for signal in signals_of(snapshot, "setup_timeout")
+        if about(signal, replica) and str(signal.evidence.get("detail") or "").startswith(UNFIT)
+    )
+
+
+def left_out(snapshot: JobSnapshot) -> str:
+    """Which nodes nothing is started on because of their own checks, and why; "" for none."""
+    unfit = [node for node in snapshot.nodes if node.unhealthy]
+    named = ", ".join(f"{node.name} ({node.unhealthy})" for node in unfit[:MAX_NAMED])
+    more = f" and {len(unfit) - MAX_NAMED} more" if len(unfit) > MAX_NAMED else ""
+    return f" Not used, because their checks fail: {named}{more}." if unfit else ""
 
 
 def is_storm(snapshot: JobSnapshot, config: PolicyConfig) -> bool:

@@ -6,12 +6,7 @@ rest on silence or slowness: they never speak while our own side is blind, and t
 governor may hold them. A replica whose ranks all wait for others is never a culprit.
 """
 
-from collections.abc import Callable
-
-import msgspec
-
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.exits import EXIT_DISAMBIGUATE, EXIT_FAILED_VALIDATION, culprit, ending, explain
 from controlplane.policy.facts import (
     about,
     contributes,
@@ -27,34 +22,11 @@ from controlplane.policy.facts import (
     signals_of,
     world_sizes,
 )
-from controlplane.policy.membership import Refusal, install, missing_flushes
-from controlplane.policy.placement import Slot, slots_of
-from controlplane.policy.plan import ORDERED, Scalar
+from controlplane.policy.membership import missing_flushes
+from controlplane.policy.proved import PROVED, Detector, Failure, signal_ids
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
-from controlplane.policy.xid import XidBucket, look_up
+from controlplane.policy.timeouts import setup_limit_s
 from controlplane.protocol.states import ReplicaState
-
-
-class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One failed replica incarnation. `gone`: its processes need no stopping to be safe.
-    `bad_slots`, `bad_nodes`: where nothing may be started because of it; `cordon` nodes
-    to take out of service, `quarantine` those whose fault is proved."""
-
-    replica: ReplicaFact
-    kind: str
-    proved: bool
-    sentence: str
-    hung: bool = False
-    gone: bool = False
-    bad_slots: tuple[Slot, ...] = ()
-    bad_nodes: tuple[str, ...] = ()
-    cordon: tuple[str, ...] = ()
-    quarantine: tuple[str, ...] = ()
-    signal_ids: tuple[str, ...] = ()
-    evidence: dict[str, Scalar] = {}
-
-
-Detector = Callable[[JobSnapshot, PolicyConfig, ReplicaFact], Failure | None]
 
 
 def find_failures(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Failure, ...]:
@@ -83,103 +55,6 @@ def held(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Failure, ...]:
     return tuple(f for f in find_failures(snapshot, config) if f.replica.index not in acted)
 
 
-# --- proved ---------------------------------------------------------------------
-
-
-def _ordered(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
-    """Ended as ordered. What ends otherwise (a crash before the order came) is a failure."""
-    ended_otherwise = any(about(signal, replica) for signal in signals_of(snapshot, "rank_exit"))
-    if not replica.ordered_out or replica.exited_ranks == 0 or ended_otherwise:
-        return None
-    return Failure(
-        replica=replica,
-        kind=ORDERED,
-        proved=True,
-        gone=replica.exited_ranks >= replica.world_size,
-        sentence=f"its eviction was ordered ({replica.ordered_out})",
-        evidence={"ordered_by": replica.ordered_out, "exited_ranks": replica.exited_ranks},
-    )
-
-
-def _exited(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
-    signals = tuple(s for s in signals_of(snapshot, "rank_exit") if about(s, replica))
-    if not signals and replica.exited_ranks == 0:
-        return None
-    if snapshot.job.committed_step >= snapshot.job.spec.training.steps and _all_clean(signals):
-        return None
-    signal = culprit(signals)
-    code = int(signal.value) if signal else None
-    blamed = _slot_of_rank(replica, signal.rank if signal else None)
-    where = node_name(snapshot, blamed[0]) if blamed else "its node"
-    bad = (blamed,) if blamed and code in (EXIT_DISAMBIGUATE, EXIT_FAILED_VALIDATION) else ()
-    ended = f"{replica.exited_ranks} ranks ended on {where}"
-    if signal is not None:
-        ended = f"rank {signal.rank} on {where} {explain(int(signal.value))}"
-    return Failure(
-        replica=replica,
-        kind="rank_exit",
-        proved=True,
-        gone=replica.exited_ranks >= replica.world_size,
-        sentence=ended,
-        bad_slots=bad,
-        quarantine=(bad[0][0],) if bad and code == EXIT_FAILED_VALIDATION else (),
-        signal_ids=_ids(signals),
-        evidence={
-            "exit_code": code,
-            "cause": ending(code).cause if code is not None else None,
-            "exited_ranks": replica.exited_ranks,
-            "node": where,
-        },
-    )
-
-
-def _device_gone(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
-    signals = tuple(
-        s
-        for s in snapshot.signals
-        if on_replica(s, replica) and (s.kind == "device_lost" or (s.kind == "xid" and _is_fatal(s, config)))
-    )
-    if not signals:
-        return None
-    first = signals[0]
-    where = f"device {first.device_index} of {node_name(snapshot, first.node_id)}"
-    if first.kind == "xid":
-        verdict = look_up(int(first.value), config.xid_overrides)
-        what = f"XID {verdict.xid} ({verdict.description}) on {where}, by {verdict.provenance}"
-    else:
-        what = f"{where} fell off the bus"
-    nodes = tuple(sorted({s.node_id for s in signals if s.node_id}))
-    return Failure(
-        replica=replica,
-        kind="device_lost" if first.kind == "device_lost" else "xid_fatal",
-        proved=True,
-        sentence=what,
-        bad_nodes=nodes,
-        cordon=nodes,
-        signal_ids=_ids(signals),
-        evidence={"xid": int(first.value) if first.kind == "xid" else None, "device": where},
-    )
-
-
-def _behind(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
-    view = current_view(snapshot)
-    if view is None or snapshot.install is not None:
-        return None
-    answer = install(view, snapshot.flushes, world_sizes(snapshot))
-    if not isinstance(answer, Refusal) or (answer.replica, answer.incarnation) != (replica.index, replica.incarnation):
-        return None
-    return Failure(
-        replica=replica,
-        kind="behind",
-        proved=True,
-        sentence=f"it cannot be brought to the group's step: {answer.reason}",
-        evidence={"flush": answer.reason},
-    )
-
-
-# --- inferred -------------------------------------------------------------------
-
-
 def _overdue(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
     signals = tuple(s for s in signals_of(snapshot, "rank_overdue") if about(s, replica))
     if not signals or (replica.waiting and not _mute(snapshot, signals)):
@@ -194,7 +69,7 @@ def _overdue(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) 
         hung=True,
         sentence=f"rank {worst.rank} made no progress for {worst.value:.1f} s, {worst.threshold:.1f} s are allowed"
         + silence,
-        signal_ids=_ids(signals),
+        signal_ids=signal_ids(signals),
         evidence={
             "age_s": worst.value,
             "timeout_s": worst.threshold,
@@ -226,7 +101,7 @@ def _node_silent(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFa
         proved=False,
         sentence=f"{names} is silent for {max(s.value for s in signals):.1f} s and {witness}",
         bad_nodes=nodes,
-        signal_ids=_ids(signals),
+        signal_ids=signal_ids(signals),
         evidence={"nodes": names, "witness": witness, "silent_s": max(s.value for s in signals)},
     )
 
@@ -295,24 +170,27 @@ def _unflushed(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact
         hung=not dark,
         sentence=f"view {view.epoch} waits for rank {ranks} since {age_s:.1f} s",
         bad_nodes=tuple(sorted({s.node_id for s in silent if s.kind == "node_silent" and s.node_id})),
-        signal_ids=_ids(silent),
+        signal_ids=signal_ids(silent),
         evidence={"view_age_s": round(age_s, 3), "missing_ranks": ranks},
     )
 
 
 def _setup_timeout(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
-    limit_s = snapshot.job.spec.resiliency.timeouts.setup_s
+    limit_s = setup_limit_s(snapshot.job.spec.resiliency.timeouts)
     signals = tuple(s for s in signals_of(snapshot, "setup_timeout") if about(s, replica))
     age_s = snapshot.now_s - replica.state_since_s
     late = age_s >= limit_s and replica.joined_ranks < replica.world_size
     if replica.state is not ReplicaState.FORMING or not (signals or late):
         return None
+    sentence = f"{replica.joined_ranks} of {replica.world_size} ranks joined in {age_s:.0f} s of {limit_s:.0f} s"
+    for s in signals:
+        sentence = str(s.evidence.get("detail") or f"{s.value:.0f} s in setup, {s.threshold:.0f} s are allowed")
     return Failure(
         replica=replica,
         kind="setup_timeout",
         proved=False,
-        sentence=f"{replica.joined_ranks} of {replica.world_size} ranks joined in {age_s:.0f} s of {limit_s:.0f} s",
-        signal_ids=_ids(signals),
+        sentence=sentence,
+        signal_ids=signal_ids(signals),
         evidence={"joined_ranks": replica.joined_ranks, "age_s": round(age_s, 3), "limit_s": limit_s},
     )
 
@@ -342,7 +220,7 @@ def _unreachable(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFa
         kind="unreachable",
         proved=False,
         sentence=f"the exchange failed again after {snapshot.reissued_views} views with the same members",
-        signal_ids=_ids(errors),
+        signal_ids=signal_ids(errors),
         evidence={"reissued_views": snapshot.reissued_views},
     )
 
@@ -370,25 +248,6 @@ def _suspect(snapshot: JobSnapshot, errors: tuple[SignalFact, ...]) -> int | Non
     return min((index for index in reporters if index is not None), default=None)
 
 
-def _is_fatal(signal: SignalFact, config: PolicyConfig) -> bool:
-    return look_up(int(signal.value), config.xid_overrides).bucket is XidBucket.FATAL
-
-
-def _all_clean(signals: tuple[SignalFact, ...]) -> bool:
-    return all(signal.value == 0 for signal in signals)
-
-
-def _slot_of_rank(replica: ReplicaFact, rank: int | None) -> Slot | None:
-    slots = slots_of(p for p in replica.placements if rank is None or p.rank == rank)
-    return slots[0] if slots else None
-
-
-def _ids(signals: tuple[SignalFact, ...]) -> tuple[str, ...]:
-    return tuple(signal.id for signal in signals)
-
-
-# A lost device also ends the process on it: the device is the cause, so it speaks first.
-PROVED: tuple[Detector, ...] = (_device_gone, _ordered, _exited, _behind)
 INFERRED: tuple[Detector, ...] = (
     _overdue,
     _node_silent,

@@ -22,11 +22,13 @@ from controlplane.policy.facts import (
     signals_of,
     world_sizes,
 )
-from controlplane.policy.failures import Failure, fresh_outer_errors
+from controlplane.policy.failures import fresh_outer_errors
 from controlplane.policy.membership import install, missing_flushes
 from controlplane.policy.placement import place_replica, slots_of
 from controlplane.policy.plan import ORDERED, SetNodeState, StartReplica
+from controlplane.policy.proved import Failure
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
+from controlplane.policy.timeouts import setup_limit_s
 from controlplane.protocol.states import NodeState, ReplicaState
 
 _OPEN_NODES = (NodeState.READY, NodeState.DEGRADED)
@@ -103,7 +105,7 @@ def _never_starts(
 def setup_over(snapshot: JobSnapshot) -> bool:
     """The attempt has had its whole set-up time."""
     attempt = snapshot.attempt
-    limit_s = snapshot.job.spec.resiliency.timeouts.setup_s
+    limit_s = setup_limit_s(snapshot.job.spec.resiliency.timeouts)
     return attempt is not None and snapshot.now_s - attempt.started_s >= limit_s
 
 

@@ -75,7 +75,7 @@ def build_pool(
 
 
 def _may_take(node: NodeFact, ours: bool, use_reserved: bool) -> bool:
-    if node.state not in PLACEABLE or not node.connected:
+    if node.state not in PLACEABLE or not node.connected or node.unhealthy:
         return False
     if node.reserved_for is not None and not ours:
         return False

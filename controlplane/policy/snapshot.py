@@ -99,7 +99,8 @@ class DeviceFact(_Fact):
 class NodeFact(_Fact):
     """`silent_s` since the last frame by the sentinel's clock; None: never seen or our
     own side was blind. `warm` True: this job's rank host is already up there.
-    `reserved_for` the job whose spare it is."""
+    `reserved_for` the job whose spare it is. `unhealthy`: which of its agent's checks fail,
+    "" for none; nothing is started there until they pass."""
 
     id: str
     name: str
@@ -109,6 +110,7 @@ class NodeFact(_Fact):
     devices: tuple[DeviceFact, ...]
     warm: bool = False
     reserved_for: str | None = None
+    unhealthy: str = ""
 
 
 class CheckpointFact(_Fact):

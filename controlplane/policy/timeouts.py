@@ -1,13 +1,20 @@
 """How long a section may last: given by the spec, learned from this job, or not known yet.
 
-As in nvidia-resiliency-ext a learned timeout is the longest time seen x `SAFETY_FACTOR`.
-`step_s: auto` is learned after `MIN_STEPS` steps, of which those that a start or a view
-change made longer do not count, and never below its floor. The other sections are given:
-setup and saves are rare and their limits generous, and a save in the background would teach
-nothing about one that holds training up.
+As in nvidia-resiliency-ext a learned timeout ("auto") is the longest time seen x
+`SAFETY_FACTOR`, and each section teaches under conditions of its own:
 
-What is learned rests on rows of the control plane, so the next attempt starts from it, and
-travels in the launch order, which the agent keeps in its journal over its own restart.
+- a step: after `MIN_STEPS` steps, without those that a start or a view change made longer;
+- setup: one that loaded a persistent checkpoint, for one that does not is no measure of it;
+- checkpointing: a save that held training up, so never under asynchronous saves;
+- out of section: the longest time of a rank that ended well; one that was killed may have
+  been killed in the middle of a longer one. What came before its warm-up is left out.
+
+With the watchdog "heartbeat" there are two limits, both given: until the first beat, and
+between beats. A rank that beats is somewhere in setup before its first one.
+
+None falls below its floor. What is learned rests on rows of the control plane, so the next
+attempt starts from it, and travels in the launch order, which the agent keeps in its
+journal over its own restart.
 """
 
 from enum import StrEnum
@@ -21,7 +28,22 @@ SAFETY_FACTOR = 5.0
 MIN_STEPS = 16
 WARM_UP_STEPS = 1
 """Steps of each epoch of membership that do not count: they pay for what was built."""
-UNLEARNED_STEP_S = 60.0
+UNLEARNED_S = {
+    Section.SETUP: 600.0,
+    Section.STEP: 60.0,
+    Section.CHECKPOINTING: 420.0,
+    Section.OUT_OF_SECTION: 300.0,
+}
+NEVER_S = 30 * 86400.0
+"""What "for ever" is, where a number is needed: a month without a word."""
+# A host that is busy with something else for a while must not look like a hang.
+FLOOR_S = {Section.SETUP: 30.0, Section.CHECKPOINTING: 10.0, Section.OUT_OF_SECTION: 10.0}
+_UNIT = {
+    Section.SETUP: "setups from a checkpoint",
+    Section.STEP: "steps",
+    Section.CHECKPOINTING: "saves that held training up",
+    Section.OUT_OF_SECTION: "ranks that ended well",
+}
 
 
 class Source(StrEnum):
@@ -32,11 +54,25 @@ class Source(StrEnum):
     DEFAULT = "default"
 
 
-class Observed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The longest step seen, in seconds, and of how many. None: none seen."""
+class Seen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The longest that counts, in seconds, and of how many. None: there was none."""
 
-    step_max_s: float | None = None
-    steps: int = 0
+    longest_s: float | None = None
+    samples: int = 0
+
+
+NOTHING = Seen()
+
+
+class Observed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a job's rows tell of each section, by the conditions above. `blocking_saves`
+    False: its saves are asynchronous, and `saves` says nothing about checkpointing."""
+
+    steps: Seen = NOTHING
+    setups: Seen = NOTHING
+    saves: Seen = NOTHING
+    closes: Seen = NOTHING
+    blocking_saves: bool = False
 
 
 class SectionTimeout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -52,11 +88,14 @@ class SectionTimeout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 def section_timeouts(wish: Timeouts, seen: Observed) -> tuple[SectionTimeout, ...]:
     """One for each section, in the order of a rank's life."""
+    if wish.watchdog == "heartbeat":
+        return tuple(_beat(section, wish) for section in Section)
+    saves = seen.saves if seen.blocking_saves else NOTHING
     return (
-        SectionTimeout(section=Section.SETUP, value_s=wish.setup_s, source=Source.GIVEN),
-        _step(wish, seen),
-        SectionTimeout(section=Section.CHECKPOINTING, value_s=wish.checkpoint_s, source=Source.GIVEN),
-        SectionTimeout(section=Section.OUT_OF_SECTION, value_s=wish.out_of_section_s, source=Source.GIVEN),
+        _limit(Section.SETUP, wish.setup_s, seen.setups, floor_s=FLOOR_S[Section.SETUP]),
+        _limit(Section.STEP, wish.step_s, seen.steps, floor_s=wish.step_floor_s, needed=MIN_STEPS),
+        _limit(Section.CHECKPOINTING, wish.checkpoint_s, saves, floor_s=FLOOR_S[Section.CHECKPOINTING]),
+        _limit(Section.OUT_OF_SECTION, wish.out_of_section_s, seen.closes, floor_s=FLOOR_S[Section.OUT_OF_SECTION]),
     )
 
 
@@ -65,25 +104,45 @@ def timeout_of(found: tuple[SectionTimeout, ...], section: Section) -> float:
     return next(timeout.value_s for timeout in found if timeout.section is section)
 
 
-def _step(wish: Timeouts, seen: Observed) -> SectionTimeout:
-    if wish.step_s != "auto":
-        return SectionTimeout(section=Section.STEP, value_s=float(wish.step_s), source=Source.GIVEN)
-    longest_s = seen.step_max_s
-    if longest_s is None or seen.steps < MIN_STEPS:
+def setup_limit_s(wish: Timeouts) -> float:
+    """How long the control plane waits for a replica that nobody says anything about, in
+    seconds. A learned limit is kept by its agent, which knows when the process began."""
+    if wish.watchdog == "heartbeat":
+        return NEVER_S if wish.first_heartbeat_s is None else wish.first_heartbeat_s
+    return UNLEARNED_S[Section.SETUP] if wish.setup_s == "auto" else wish.setup_s
+
+
+def step_floor_s(wish: Timeouts) -> float | None:
+    """Down to where an agent may tighten a step's limit by itself; None: not at all."""
+    return wish.step_floor_s if wish.step_s == "auto" and wish.watchdog == "sections" else None
+
+
+def _beat(section: Section, wish: Timeouts) -> SectionTimeout:
+    first = section is Section.SETUP
+    given_s = wish.first_heartbeat_s if first else wish.heartbeat_s
+    why = "until the first heartbeat" if first else "between heartbeats"
+    value_s = NEVER_S if given_s is None else given_s
+    return SectionTimeout(section=section, value_s=value_s, source=Source.GIVEN, why=why)
+
+
+def _limit(section: Section, wish: float | str, seen: Seen, *, floor_s: float, needed: int = 1) -> SectionTimeout:
+    if not isinstance(wish, str):
+        return SectionTimeout(section=section, value_s=float(wish), source=Source.GIVEN)
+    if seen.longest_s is None or seen.samples < needed:
         return SectionTimeout(
-            section=Section.STEP,
-            value_s=max(wish.step_floor_s, UNLEARNED_STEP_S),
+            section=section,
+            value_s=max(floor_s, UNLEARNED_S[section]),
             source=Source.DEFAULT,
-            samples=seen.steps,
-            longest_s=longest_s,
-            why=f"{seen.steps} of {MIN_STEPS} steps seen",
+            samples=seen.samples,
+            longest_s=seen.longest_s,
+            why=f"{seen.samples} of {needed} {_UNIT[section]} seen",
         )
-    learned_s = longest_s * SAFETY_FACTOR
+    learned_s = seen.longest_s * SAFETY_FACTOR
     return SectionTimeout(
-        section=Section.STEP,
-        value_s=max(wish.step_floor_s, learned_s),
+        section=section,
+        value_s=max(floor_s, learned_s),
         source=Source.LEARNED,
-        samples=seen.steps,
-        longest_s=longest_s,
-        why="" if learned_s >= wish.step_floor_s else f"not below its floor of {wish.step_floor_s:g} s",
+        samples=seen.samples,
+        longest_s=seen.longest_s,
+        why="" if learned_s >= floor_s else f"not below its floor of {floor_s:g} s",
     )

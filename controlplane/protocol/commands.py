@@ -82,8 +82,9 @@ class WarmHost(_Body, tag="warm_host"):
 
 
 class InjectDeviceFault(_Body, tag="inject_device_fault"):
-    """Simulated probe only. faults: overheat, ecc, xid, throttle, off_bus, heal.
-    `value`: XID number, or target degrees C for overheat."""
+    """Simulated probe only. faults: overheat, ecc, xid, throttle, off_bus, old_driver (of the
+    whole node), heal. `value`: XID number, target degrees C for overheat, major version of
+    the driver for old_driver."""
 
     device_index: int
     fault: str

@@ -55,13 +55,15 @@ class RankJoined(_Event, tag="rank_joined"):
 class RankExited(_Event, tag="rank_exited"):
     """The process is gone (positive evidence). `expected` True: by our own order.
     `detect_s` from the exit's notice at the agent to this event. `log_tail` last lines,
-    untrusted text."""
+    untrusted text. `out_of_section_s`: its longest time out of all sections, told by a rank
+    that ended well and was watched from its first step on; else None."""
 
     ref: RankRef
     exit_code: int | None
     signal: int | None
     expected: bool
     log_tail: str = ""
+    out_of_section_s: float | None = None
 
 
 class RankOverdue(_Event, tag="rank_overdue"):
@@ -129,6 +131,31 @@ class StacksCollected(_Event, tag="stacks_collected"):
     look: str = "stacks"
 
 
+class LogMarked(_Event, tag="log_marked"):
+    """A line of a rank's log with a marker (`protocol.markers`, or one of the job's own).
+    `line` is untrusted text; `count` lines since this marker was last told, it among them."""
+
+    ref: RankRef
+    marker: str
+    line: str
+    count: int = 1
+
+
+class NodeCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A check of the node that failed: driver, storage, network, library or external.
+    `detail` says what is wrong and how to mend it."""
+
+    name: str
+    detail: str
+
+
+class NodeChecked(_Event, tag="node_checked"):
+    """Which checks of this node fail now; none: it is healthy. Told when that changes and
+    once after each start of the agent."""
+
+    failed: tuple[NodeCheck, ...]
+
+
 class HostExited(_Event, tag="host_exited"):
     """A rank host ended; `log_tail` untrusted."""
 
@@ -147,6 +174,8 @@ EventBody = (
     | DeviceLost
     | CommandAnswer
     | StacksCollected
+    | LogMarked
+    | NodeChecked
     | HostExited
 )
 

@@ -62,7 +62,7 @@ class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     names the node of rank 0 where an entrypoint's replica spans several nodes (their names
     must resolve); empty where all of its ranks are here. `step_floor_s` None: the step
     timeout is given; else the agent may tighten it to what the rank's own steps teach, not
-    below this."""
+    below this. `log_markers`: the job's own, name to pattern (`protocol.markers`)."""
 
     job_id: str
     job_name: str
@@ -76,6 +76,7 @@ class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     entrypoint: tuple[str, ...] | None = None
     master_host: str = ""
     env: dict[str, str] = {}
+    log_markers: dict[str, str] = {}
     step_timeout_s: float = 60.0
     step_floor_s: float | None = None
     setup_timeout_s: float = 600.0

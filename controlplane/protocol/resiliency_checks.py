@@ -1,7 +1,8 @@
-"""Checks of a job spec about numerics, stragglers and rehearsed faults."""
+"""Checks of a job spec about numerics, stragglers, log markers and rehearsed faults."""
 
 from collections.abc import Iterator
 
+from controlplane.protocol import markers
 from controlplane.protocol.rank_faults import RANDOM, is_scheduled, kinds_for
 from controlplane.protocol.spec import TrainSpec, ranks_per_replica, replica_count
 from controlplane.protocol.spec_fault import Fault, Ground
@@ -73,6 +74,25 @@ def check_looks(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
             f"{wish.look_ranks} ranks a look is not between 1 and {LOOK_RANKS_MAX}",
             f"set it to {LOOK_RANKS_MAX} at most; the ranks of a larger replica have their turns one after the other",
         )
+
+
+def check_log_markers(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """A marker that every line has tells nothing, and too many cost the agent its time."""
+    own = spec.resiliency.log_markers
+    if len(own) > markers.MAX_OWN:
+        yield Fault(
+            "/spec/resiliency/log_markers",
+            f"{len(own)} markers, at most {markers.MAX_OWN} are looked for",
+            "leave the others out, or join similar ones with *",
+        )
+    for name, pattern in own.items():
+        wrong = markers.fault_of(name, pattern)
+        if wrong is not None:
+            yield Fault(
+                f"/spec/resiliency/log_markers/{name}",
+                wrong,
+                "choose a name and a text of your own; * stands for anything",
+            )
 
 
 def check_faults(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:

@@ -170,13 +170,20 @@ class RiskTrigger(_Spec):
 
 
 class Timeouts(_Spec):
-    """Section timeouts. "auto" learns observed max x 5 with a floor."""
+    """Section timeouts. "auto" is learned: the longest seen x 5, not below a floor, and the
+    default below until something was seen. Setups teach that load a checkpoint, saves that
+    hold training up, and the time out of sections of a rank that ended well.
+    `watchdog` "heartbeat" is for programs that only beat (`trainer.hooks`): the first beat
+    within `first_heartbeat_s`, then one each `heartbeat_s`; null: for ever."""
 
-    setup_s: float = 600.0
+    watchdog: Literal["sections", "heartbeat"] = "sections"
+    first_heartbeat_s: float | None = 1800.0
+    heartbeat_s: float | None = 300.0
+    setup_s: float | Literal["auto"] = 600.0
     step_s: float | Literal["auto"] = "auto"
     step_floor_s: float = 5.0
-    checkpoint_s: float = 420.0
-    out_of_section_s: float = 300.0
+    checkpoint_s: float | Literal["auto"] = 420.0
+    out_of_section_s: float | Literal["auto"] = 300.0
     silence_s: float = 2.0
 
 
@@ -228,7 +235,9 @@ class FaultSchedule(_Spec):
 class Resiliency(_Spec):
     """How far automation may go for this job, and when it acts. `look_every_s`: stacks and
     Flight Recorder of one replica after the other that often, at most `look_ranks` ranks a
-    time (0: only when something hangs)."""
+    time (0: only when something hangs). `log_markers`: name to text that makes a line of a
+    rank's log an event on the timeline, beside the known markers; `*` in it stands for
+    anything."""
 
     mode: Mode = Mode.ENFORCE
     risk: RiskTrigger = RiskTrigger()
@@ -240,6 +249,7 @@ class Resiliency(_Spec):
     faults: FaultSchedule = FaultSchedule()
     look_every_s: float = 0.0
     look_ranks: int = 8
+    log_markers: dict[str, str] = {}
 
 
 class Scheduling(_Spec):

@@ -7,11 +7,13 @@ those is faulty itself, so one mistake is told once.
 import difflib
 from collections.abc import Iterator
 
+from controlplane.protocol.launch_checks import check_launcher, check_nccl_environment, check_watchdog
 from controlplane.protocol.layout_checks import BUILT_IN_RULES, SHAPE_RULES, Rule, Rules
 from controlplane.protocol.presets import PRESETS
 from controlplane.protocol.resiliency_checks import (
     check_fault_target,
     check_faults,
+    check_log_markers,
     check_looks,
     check_numerics,
     check_stragglers,
@@ -181,10 +183,17 @@ def check_step_timeout(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
         )
 
 
-def check_deadline(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """An emergency save may not take longer than any save may."""
+def check_checkpoint_timeout(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """An emergency save may not take longer than any save may; only saves that block teach."""
     deadline_s, timeout_s = spec.checkpoint.emergency.deadline_s, spec.resiliency.timeouts.checkpoint_s
-    if deadline_s > timeout_s:
+    if timeout_s == "auto":
+        if spec.checkpoint.asynchronous:
+            yield Fault(
+                "/spec/resiliency/timeouts/checkpoint_s",
+                '"auto" learns from saves that hold training up, and asynchronous ones do not',
+                "give seconds (420 is the default), or set checkpoint.async to false",
+            )
+    elif deadline_s > timeout_s:
         yield Fault(
             "/spec/checkpoint/emergency/deadline_s",
             f"an emergency save may take {deadline_s} s, but a save times out after checkpoint_s = {timeout_s} s",
@@ -266,7 +275,10 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     (check_learning_rates, ("/spec/training/min_learning_rate", "/spec/training/learning_rate")),
     (check_warmup, ("/spec/training/warmup_steps", "/spec/training/steps")),
     (check_step_timeout, (f"{_TIMEOUTS}/step_s", f"{_TIMEOUTS}/step_floor_s", "/spec/training/step_delay_s")),
-    (check_deadline, ("/spec/checkpoint/emergency/deadline_s", f"{_TIMEOUTS}/checkpoint_s")),
+    (
+        check_checkpoint_timeout,
+        ("/spec/checkpoint/emergency/deadline_s", "/spec/checkpoint/async", f"{_TIMEOUTS}/checkpoint_s"),
+    ),
     (check_risk, ("/spec/resiliency/risk/threshold",)),
     (check_budget, ("/spec/resiliency/budget/restarts_per_window", "/spec/resiliency/budget/max_restarts")),
     (check_checkpoint_dir, ("/spec/checkpoint/dir",)),
@@ -283,7 +295,11 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     ),
     (check_looks, ("/spec/resiliency/look_every_s", "/spec/resiliency/look_ranks")),
     (check_stragglers, ("/spec/resiliency/stragglers",)),
+    (check_log_markers, ("/spec/resiliency/log_markers",)),
     (check_env, ("/spec/env",)),
+    (check_launcher, ("/spec/entrypoint",)),
+    (check_nccl_environment, ("/spec/env", "/spec/entrypoint")),
+    (check_watchdog, (f"{_TIMEOUTS}/step_s", f"{_TIMEOUTS}/setup_s", "/spec/env", "/spec/entrypoint")),
     (check_faults, (*_FAULTS, "/spec/entrypoint")),
     (check_fault_target, (*_FAULTS, *_LAYOUT, *_DEVICES, "/spec/parallelism/dp")),
 )

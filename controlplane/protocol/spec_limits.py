@@ -62,6 +62,8 @@ RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "/spec/resiliency/risk/threshold": (0.01, 1.0),
         "/spec/resiliency/risk/hysteresis_s": (0.0, 3600.0),
         "/spec/resiliency/risk/window_samples": (2, 3600),
+        "/spec/resiliency/timeouts/first_heartbeat_s": (1.0, 86400.0),
+        "/spec/resiliency/timeouts/heartbeat_s": (1.0, 86400.0),
         "/spec/resiliency/timeouts/setup_s": (1.0, 86400.0),
         "/spec/resiliency/timeouts/step_s": (0.1, 86400.0),
         "/spec/resiliency/timeouts/step_floor_s": (0.1, 86400.0),
@@ -96,6 +98,7 @@ PATTERNS: Mapping[str, tuple[re.Pattern[str], str]] = MappingProxyType(
 )
 KEY_PATTERNS: Mapping[str, tuple[re.Pattern[str], str]] = MappingProxyType(
     {
+        "/spec/resiliency/log_markers": (NAME, _NAME_FIX),
         "/spec/env": (_ENV_KEY, "use letters, digits and '_', not starting with a digit"),
     }
 )

@@ -122,6 +122,10 @@ class Phase(StrEnum):
 WAITING_PHASES = frozenset({Phase.PARKED, Phase.EXCHANGE, Phase.VIEW_CHANGE})
 
 
+# How an agent's answer begins that refuses a start because of its node's checks.
+UNFIT = "the node is not fit"
+
+
 class Mode(StrEnum):
     """How far automation may go."""
 

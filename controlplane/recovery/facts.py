@@ -14,11 +14,13 @@ from controlplane.jobs.services import publish_job, publish_rank, transition_ran
 from controlplane.protocol import frames
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.launch import RankRef
+from controlplane.protocol.markers import meaning
 from controlplane.protocol.states import CommandState, RankState, Section
 from controlplane.recovery import identity, looks, signals, speed
 from controlplane.recovery.answers import after_answer
 from controlplane.recovery.said import HANDLERS as SAID
 from controlplane.recovery.steps import StepMerge
+from controlplane.runtime import events
 from controlplane.runtime.clock import now
 
 EXIT_RESUME_FAILED = 74
@@ -102,6 +104,7 @@ def _exited(facts: Facts, body: frames.RankExited) -> None:
         exit_signal=body.signal,
         exit_expected=body.expected,
         log_tail=body.log_tail[-LOG_TAIL_MAX:],
+        out_of_section_s=body.out_of_section_s,
     )
     facts.freed = True
     facts.touch(body.ref)
@@ -230,6 +233,48 @@ def _looked(facts: Facts, body: frames.StacksCollected) -> None:
     looks.keep(facts.rank(body.ref), body, at=facts.at)
 
 
+def _node_checked(facts: Facts, body: frames.NodeChecked) -> None:
+    """One finding a node, with all that fails there; it is settled when everything passes."""
+    node = facts.node
+    detail = "; ".join(f"{check.name}: {check.detail}" for check in body.failed)[:SAID_MAX]
+    key = f"{signals.NODE_CHECK}:{node.id}"
+    if signals.node_checks().get(node.id, "") == detail:
+        return
+    if signals.settle_keys(key, detail or f"node {node.name} passes its checks again"):
+        facts.freed = True
+    if detail:
+        signals.raise_signal(
+            signals.NODE_CHECK,
+            key,
+            sentence=f"Node {node.name} fails its checks, nothing is started there: {detail}.",
+            node_id=node.id,
+            evidence={"detail": detail, "node": node.name},
+            seen_at=facts.at,
+        )
+
+
+def _marked(facts: Facts, body: frames.LogMarked) -> None:
+    """Shown on the timeline; nothing is decided by it."""
+    rank = facts.rank(body.ref)
+    where = f"Rank {rank.rank} of replica {rank.replica.index} on {facts.node.name}"
+    often = f", {body.count} such lines" if body.count > 1 else ""
+    line = body.line[:SAID_MAX]
+    events.publish(
+        "rank.log",
+        f'{where} ({meaning(body.marker[:SAID_MAX])}{often}): "{line}"',
+        job_id=body.ref.job_id,
+        node_id=facts.node.id,
+        data={
+            "marker": body.marker[:SAID_MAX],
+            "line": line,
+            "count": body.count,
+            "replica": rank.replica.index,
+            "incarnation": rank.replica.incarnation,
+            "rank": rank.rank,
+        },
+    )
+
+
 def _host_exited(facts: Facts, body: frames.HostExited) -> None:
     """A rank host's end is no rank's end: ranks outlive it and are told one by one."""
     job = facts.jobs.get(body.job_id)
@@ -251,6 +296,8 @@ HANDLERS: dict[type, Callable[[Facts, Any], None]] = {
     frames.DeviceLost: _device_lost,
     frames.CommandAnswer: _answer,
     frames.StacksCollected: _looked,
+    frames.NodeChecked: _node_checked,
+    frames.LogMarked: _marked,
     frames.HostExited: _host_exited,
 }
 assert set(HANDLERS) == set(frames.EventBody.__args__), "every event has its handler"

@@ -1,14 +1,16 @@
 """What this job's own rows have measured: times and saves."""
 
 from statistics import mean
+from typing import Any
 
-from django.db.models import Count, Exists, Max, OuterRef
+from django.db.models import Count, Exists, F, Max, OuterRef, QuerySet
 
-from controlplane.jobs.models import Job, Replica, StepRecord
+from controlplane.jobs.models import Job, Rank, Replica, StepRecord
 from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, LOCAL_KIND, spec_of
 from controlplane.policy.snapshot import LearnedTimes, SaveFact
-from controlplane.policy.timeouts import WARM_UP_STEPS, Observed, SectionTimeout, section_timeouts
+from controlplane.policy.timeouts import WARM_UP_STEPS, Observed, SectionTimeout, Seen, section_timeouts
 from controlplane.protocol.states import CheckpointState
+from controlplane.recovery.models import ViewRow
 from controlplane.runtime.clock import ago
 
 MIN_STEPS = 3
@@ -75,11 +77,43 @@ def timeouts_of(job: Job) -> tuple[SectionTimeout, ...]:
 
 
 def observed(job: Job) -> Observed:
+    """What the job's rows tell of each section's length, by the conditions of policy.timeouts."""
+    saves = job.checkpoints.filter(state__in=COMMITTED_CHECKPOINTS, blocking_s__gt=0).exclude(kind=LOCAL_KIND)
+    closes = Rank.objects.filter(replica__attempt__job=job, out_of_section_s__isnull=False)
+    return Observed(
+        steps=_steps(job),
+        setups=_setups(job),
+        saves=_longest(saves, "blocking_s"),
+        closes=_longest(closes, "out_of_section_s"),
+        blocking_saves=not spec_of(job).spec.checkpoint.asynchronous,
+    )
+
+
+def _longest(rows: QuerySet[Any], column: str) -> Seen:
+    found = rows.aggregate(n=Count("pk"), longest=Max(column))
+    return Seen(longest_s=found["longest"], samples=found["n"])
+
+
+def _setups(job: Job) -> Seen:
+    """Setups that loaded a persistent checkpoint: of replicas that began before their attempt
+    had a view, because later ones have their state from a peer."""
+    joined = Rank.objects.filter(replica__attempt__job=job, joined_at__gt=F("started_at"))
+    loaded = joined.exclude(replica__attempt__resume_path="").exclude(
+        replica__attempt__resume_path__startswith=f"{LOCAL_KIND}:"
+    )
+    earlier_view = ViewRow.objects.filter(
+        job=job, attempt=OuterRef("replica__attempt__number"), announced_at__lt=OuterRef("replica__created_at")
+    )
+    rows = loaded.filter(~Exists(earlier_view)).annotate(took=F("joined_at") - F("started_at"))
+    found = rows.aggregate(n=Count("pk"), longest=Max("took"))
+    return Seen(longest_s=found["longest"].total_seconds() if found["longest"] else None, samples=found["n"])
+
+
+def _steps(job: Job) -> Seen:
     """Steps that tell how long a step takes: not those with a view change in them, nor the
     first ones of an epoch of membership, which pay for what was built."""
     rows = job.steps.filter(step_time_s__gt=0, stall_s=0.0)
     before = StepRecord.objects.filter(
         job=job, attempt=OuterRef("attempt"), epoch=OuterRef("epoch"), step=OuterRef("step") - WARM_UP_STEPS
     )
-    found = rows.filter(Exists(before)).aggregate(n=Count("pk"), longest=Max("step_time_s"))
-    return Observed(step_max_s=found["longest"], steps=found["n"])
+    return _longest(rows.filter(Exists(before)), "step_time_s")

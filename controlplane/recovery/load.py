@@ -228,6 +228,7 @@ def node_facts(job: Job) -> tuple[facts.NodeFact, ...]:
     reserved_devices = set(Device.objects.filter(reservation__isnull=False).values_list("id", flat=True))
     warm = _warm_nodes(job)
     silent = sight.silent_by_node()
+    unhealthy = signals.node_checks()
     found = []
     rows = Node.objects.filter(revoked_at=None).prefetch_related("devices").order_by("id")
     for node in rows:
@@ -253,6 +254,7 @@ def node_facts(job: Job) -> tuple[facts.NodeFact, ...]:
                 devices=devices,
                 warm=node.id in warm,
                 reserved_for=reserved.get(node.id),
+                unhealthy=unhealthy.get(node.id, ""),
             )
         )
     return tuple(found)

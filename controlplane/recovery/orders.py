@@ -14,7 +14,7 @@ from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.numbers import spec_of
 from controlplane.jobs.services import publish_replica
 from controlplane.policy.snapshot import Placement
-from controlplane.policy.timeouts import timeout_of
+from controlplane.policy.timeouts import setup_limit_s, step_floor_s, timeout_of
 from controlplane.protocol.commands import StartRanks
 from controlplane.protocol.launch import RankPlacement, ReplicaLaunch, Resume, TrainerConfig
 from controlplane.protocol.spec import Parallelism, TrainSpec, max_contributors
@@ -49,7 +49,7 @@ def trainer_config(job: Job, attempt: Attempt) -> TrainerConfig:
         store=settings.STORE_ADDRESS,
         resume=resume,
         outer_timeout_s=settings.OUTER_TIMEOUT_S,
-        inner_timeout_s=spec.resiliency.timeouts.setup_s,
+        inner_timeout_s=setup_limit_s(spec.resiliency.timeouts),
         max_contributors=max_contributors(spec),
         allow_faults=spec.resiliency.allow_faults,
         timing_interval_s=spec.resiliency.stragglers.interval_s,
@@ -118,8 +118,9 @@ def _launch(job: Job, attempt: Attempt, replica: Replica, world_size: int, mine:
         config=_config_of_start(job, attempt),
         entrypoint=tuple(spec.entrypoint) if spec.entrypoint else None,
         env=spec.env,
+        log_markers=spec.resiliency.log_markers,
         step_timeout_s=timeout_of(limits, Section.STEP),
-        step_floor_s=spec.resiliency.timeouts.step_floor_s if spec.resiliency.timeouts.step_s == "auto" else None,
+        step_floor_s=step_floor_s(spec.resiliency.timeouts),
         setup_timeout_s=timeout_of(limits, Section.SETUP),
         checkpoint_timeout_s=timeout_of(limits, Section.CHECKPOINTING),
         out_of_section_timeout_s=timeout_of(limits, Section.OUT_OF_SECTION),

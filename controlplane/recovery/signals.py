@@ -11,6 +11,8 @@ from controlplane.runtime import events
 from controlplane.runtime.clock import now
 from controlplane.runtime.ids import new_id
 
+NODE_CHECK = "node_check"
+
 
 def raise_signal(
     kind: str,
@@ -71,6 +73,13 @@ def open_for(job_id: str, node_ids: list[str]) -> list[Signal]:
     """Open findings about the job, or about a node it may use, by id."""
     mine = Q(job_id=job_id) | Q(job_id=None, node_id__in=node_ids)
     return list(Signal.objects.filter(mine, settled_at=None).order_by("id"))
+
+
+def node_checks() -> dict[str, str]:
+    """Node id to which of its own checks fail, in one line."""
+    rows = Signal.objects.filter(kind=NODE_CHECK, settled_at=None).exclude(node_id=None)
+    found = rows.values_list("node_id", "evidence")
+    return {str(node_id): str(evidence.get("detail", "")) for node_id, evidence in found}
 
 
 def publish_signal(row: Signal, kind: str, sentence: str) -> None:

@@ -6,7 +6,7 @@ second. Reading and writing are single tuple assignments, so no lock is held by 
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controlplane.protocol.rank import RankProgress
 from controlplane.protocol.states import Phase, Section
@@ -45,6 +45,12 @@ class Progress:
             step=step,
             epoch=epoch,
         )
+        self.on_border()
+
+    def renew(self) -> None:
+        """The loop is getting on where it is: its ages begin anew."""
+        now_s = time.monotonic()
+        self._place = replace(self._place, section_since_s=now_s, phase_since_s=now_s)
         self.on_border()
 
     def report(self) -> RankProgress:

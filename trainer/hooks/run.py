@@ -118,6 +118,15 @@ class Run:
         finally:
             self._enter(before)
 
+    def beat(self) -> None:
+        """The loop is getting on. For programs that mark no sections, with the job's watchdog
+        set to "heartbeat": the first beat ends setup. Inside a section it counts for nothing,
+        because the section's own limit holds there."""
+        with self._lock:
+            if self._section is Section.OUT_OF_SECTION:
+                self._enter(Section.OUT_OF_SECTION)
+                self._quietly(lambda control: control.progress.renew())
+
     @contextmanager
     def step(self, number: int) -> Iterator[Step]:
         """Step `number` (from 0). It is reported, as committed, when the block ends."""

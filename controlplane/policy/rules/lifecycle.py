@@ -11,6 +11,7 @@ from controlplane.policy.facts import (
     all_joined,
     attempt_live,
     current_view,
+    left_out,
     live_replicas,
     member_of,
     pool_for,
@@ -104,7 +105,7 @@ def _place(snapshot: JobSnapshot, config: PolicyConfig) -> Decision:
     try:
         layout, placements, spares = _arrange(snapshot, pool)
     except PolicyError as error:
-        return _wait(snapshot, str(error), pool.size)
+        return _wait(snapshot, f"{error}.{left_out(snapshot)}", pool.size)
     order = place_attempt(snapshot, pool, layout, spares)
     assert order.placements == placements, "placing is deterministic"
     nodes = sorted({p.node_id for replica in placements for p in replica})
@@ -164,7 +165,7 @@ def _wait(snapshot: JobSnapshot, reason: str, free: int) -> Decision:
         rule=RULE,
         choice="wait",
         reason_code="no_capacity",
-        sentence=f"Waits for devices: {reason}.",
+        sentence=f"Waits for devices: {reason}",
         key=f"wait:{number}:{free}:{snapshot.job.epoch}",
         actions=(),
         evidence={"free_devices": free},

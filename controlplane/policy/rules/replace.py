@@ -6,7 +6,7 @@ long each time and is given up in the end; the job then goes on without it.
 
 from controlplane.policy.budget import spent as spent_budget
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.facts import attempt_live, node_name, tag
+from controlplane.policy.facts import attempt_live, left_out, node_name, tag
 from controlplane.policy.failures import actionable
 from controlplane.policy.ladder import due_s, may_start, restart_reason, start_slots
 from controlplane.policy.plan import Decision, StartReplica
@@ -52,7 +52,7 @@ def _no_spare(snapshot: JobSnapshot, slot: ReplicaFact) -> Decision:
         choice="shrink",
         reason_code="no_spare_left",
         sentence=f"No free device fits replica {slot.index} ({slot.world_size} needed): the job goes on without it"
-        " and takes it back when there are devices.",
+        f" and takes it back when there are devices.{left_out(snapshot)}",
         key=f"shrink:{tag(slot)}",
         actions=(),
         evidence={"needed_devices": slot.world_size},

@@ -20,7 +20,7 @@ from controlplane.policy.facts import (
     signals_of,
     tag,
 )
-from controlplane.policy.failures import Failure, actionable, held
+from controlplane.policy.failures import actionable, held
 from controlplane.policy.goodput import Costs, failure_costs
 from controlplane.policy.ladder import in_view, out_of_service, restart_reason, start_slots
 from controlplane.policy.membership import next_view
@@ -37,6 +37,7 @@ from controlplane.policy.plan import (
     StartReplica,
     StopReplica,
 )
+from controlplane.policy.proved import Failure
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.states import JobState, ReplicaState
 

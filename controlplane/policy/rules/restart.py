@@ -9,7 +9,7 @@ from controlplane.policy.budget import spent as spent_budget
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import PolicyError
 from controlplane.policy.facts import pool_for
-from controlplane.policy.failures import Failure, actionable
+from controlplane.policy.failures import actionable
 from controlplane.policy.goodput import failure_costs
 from controlplane.policy.ladder import RestartReason, out_of_service, restart_reason
 from controlplane.policy.placement import place_gang
@@ -22,6 +22,7 @@ from controlplane.policy.plan import (
     SetJobState,
     SettleSignals,
 )
+from controlplane.policy.proved import Failure
 from controlplane.policy.rules.lifecycle import best_effort_spares, layout_for, place_attempt, resume_words
 from controlplane.policy.rules.replica_failure import alternatives, look_first
 from controlplane.policy.snapshot import AttemptFact, JobSnapshot

@@ -24,11 +24,12 @@ from controlplane.policy.facts import (
     signals_of,
     tag,
 )
-from controlplane.policy.failures import Failure, find_failures
+from controlplane.policy.failures import find_failures
 from controlplane.policy.goodput import straggler_costs
 from controlplane.policy.ladder import start_slots
 from controlplane.policy.placement import slots_of
 from controlplane.policy.plan import Alternative, Decision, StartReplica
+from controlplane.policy.proved import Failure
 from controlplane.policy.rules.replica_failure import eviction
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
 from controlplane.protocol.states import JobState

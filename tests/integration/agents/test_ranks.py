@@ -8,10 +8,20 @@ from controlplane.protocol.commands import (
     CollectStacks,
     DeliverInstall,
     DeliverView,
+    InjectDeviceFault,
     InjectRankFault,
     StopRanks,
 )
-from controlplane.protocol.frames import RankExited, RankJoined, RankOverdue, RankSaid, RankStarted, StacksCollected
+from controlplane.protocol.frames import (
+    LogMarked,
+    NodeChecked,
+    RankExited,
+    RankJoined,
+    RankOverdue,
+    RankSaid,
+    RankStarted,
+    StacksCollected,
+)
 from controlplane.protocol.membership import Flush, Install, Member, MemberRole, View
 from controlplane.protocol.rank import ViewInstalled
 from tests.integration.agents.conftest import AgentProcess, start_order, until_gone
@@ -38,7 +48,7 @@ async def test_start_reports_processes_and_joins(server: Server, agent: AgentPro
 
 
 async def test_a_killed_rank_is_reported_at_once_and_its_replica_is_ended(server: Server, agent: AgentProcess) -> None:
-    pids = await running_replica(server)
+    pids = await running_replica(server, log_markers={"began": "replica * runs"})
     killed_s = time.monotonic()
     os.kill(pids[0], signal.SIGKILL)
     await server.until(lambda: len(server.bodies(RankExited)) == 2)
@@ -46,9 +56,25 @@ async def test_a_killed_rank_is_reported_at_once_and_its_replica_is_ended(server
     assert (first.ref.rank, first.signal, first.exit_code, first.expected) == (0, 9, None, False)
     assert (second.ref.rank, second.signal, second.expected) == (1, 9, True)
     assert "replica 0 runs" in first.log_tail
+    marked = [body for body in server.bodies(LogMarked) if body.ref.rank == 0]
+    assert [(body.marker, body.count) for body in marked] == [("began", 1)], "its log was read before it ended"
     index = next(i for i, event in enumerate(server.events) if isinstance(event.body, RankExited))
     print(f"kill to event at the server: {(server.arrived[index] - killed_s) * 1e3:.2f} ms")
     await until_gone(*pids.values())
+
+
+async def test_an_agent_with_an_old_driver_refuses_a_start_until_that_is_mended(
+    server: Server, agent: AgentProcess
+) -> None:
+    await server.until(lambda: [body.failed for body in server.bodies(NodeChecked)] == [()])
+    await server.send(InjectDeviceFault(0, "old_driver"))
+    await server.until(lambda: server.bodies(NodeChecked)[-1].failed)
+    refused = await server.done(await server.send(start_order(), epoch=1, **JOB))
+    assert refused.state == "failed"
+    assert "the node is not fit: driver: version 535" in refused.detail
+    await server.send(InjectDeviceFault(0, "heal"))
+    await server.until(lambda: not server.bodies(NodeChecked)[-1].failed)
+    await running_replica(server, incarnation=2)
 
 
 async def test_an_exit_code_arrives(server: Server, agent: AgentProcess) -> None:

@@ -19,7 +19,7 @@ from controlplane.protocol.states import Phase, RankState, Section
 from controlplane.recovery import ingest
 from controlplane.recovery.models import Signal
 from controlplane.recovery.reconcile import reconcile_job
-from controlplane.runtime.models import FrameCounter
+from controlplane.runtime.models import Event, FrameCounter
 from tests.integration.backend.builders import commit_step, hello, live_ranks, make_fleet, ref_of, run_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -246,3 +246,18 @@ def test_a_checkpoint_that_does_not_read_back_is_never_resumed_from(tmp_path: Pa
     attempt = job.attempts.get(number=2)
     assert (attempt.resume_step, attempt.resume_path) == (5, str(tmp_path / "step_5"))
     assert job.checkpoints.get(step=9).state == "corrupt"
+
+
+def test_a_marked_line_of_a_ranks_log_is_on_the_timeline_with_its_rank_and_node_and_decides_nothing() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    row = live_ranks(job)[1]
+    before = job.decisions.count()
+    line = "[Rank 1] Watchdog caught collective operation timeout: " + "x" * 400
+    fleet.tell(row.node.name, frames.LogMarked(ref_of(row), "collective_timeout", line, 3))
+    told = Event.objects.get(kind="rank.log")
+    where = f"Rank {row.rank} of replica {row.replica.index} on {row.node.name}"
+    assert told.sentence == f'{where} (collective timeout, 3 such lines): "{line[:300]}"'
+    assert (told.job_id, told.node_id, told.data["count"]) == (job.id, row.node_id, 3)
+    reconcile_job(job.id)
+    assert job.decisions.count() == before

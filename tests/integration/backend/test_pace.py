@@ -1,5 +1,7 @@
 """What ranks tell of their speed and their numbers, from the wire to the decision and the page."""
 
+from datetime import timedelta
+
 import msgspec
 import pytest
 
@@ -12,7 +14,7 @@ from controlplane.protocol.commands import StartRanks
 from controlplane.protocol.rank import DeterminismReport, NumericsReport, SectionTime, StepReport, TimingReport
 from controlplane.recovery import ledger
 from controlplane.recovery.learned import timeouts_of
-from controlplane.recovery.models import Decision, Incident, Restart, Signal
+from controlplane.recovery.models import Decision, Incident, Restart, Signal, ViewRow
 from controlplane.recovery.numerics import job_numerics
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.recovery.speed import job_speed
@@ -175,3 +177,29 @@ def test_the_next_launch_starts_from_what_the_job_has_learned_and_warm_up_steps_
     reconcile_job(job.id)
     launch = [body for _, body in bodies(job, "start_ranks") if isinstance(body, StartRanks)][-1].launch
     assert launch.step_timeout_s == 10.0
+
+
+def test_the_other_sections_are_learned_from_setups_of_a_checkpoint_blocking_saves_and_clean_ends() -> None:
+    fleet = make_fleet()
+    auto = specs.Timeouts(setup_s="auto", checkpoint_s="auto", out_of_section_s="auto")
+    job = run_job(fleet, resiliency=specs.Resiliency(timeouts=auto), checkpoint=specs.Checkpoint(asynchronous=False))
+    rows = live_ranks(job)
+    began = now()
+    Rank.objects.filter(pk=rows[0].pk).update(started_at=began, joined_at=began + timedelta(seconds=8))
+    Checkpoint.objects.create(
+        id="ck_1", job=job, attempt=1, step=1, epoch=2, path="/ck/1", kind="scheduled", state="complete",
+        started_at=began, committed_at=began, blocking_s=3.0, total_s=3.0,
+    )  # fmt: skip
+    assert limits(job) == {"setup": 600.0, "checkpointing": 15.0, "out_of_section": 300.0}, "it loaded no checkpoint"
+    Attempt.objects.filter(job=job).update(resume_path="local:step_1", resume_step=1)
+    assert limits(job)["setup"] == 600.0, "a node's own disk is no persistent tier"
+    Attempt.objects.filter(job=job).update(resume_path="/ck/1")
+    fleet.tell(rows[1].node.name, frames.RankExited(ref_of(rows[1]), 0, None, True, "", 4.0))
+    assert limits(job) == {"setup": 40.0, "checkpointing": 15.0, "out_of_section": 20.0}
+    ViewRow.objects.filter(job=job).update(announced_at=began - timedelta(days=1))
+    assert limits(job)["setup"] == 600.0, "a replica that began after the first view had its state from a peer"
+
+
+def limits(job: Job) -> dict[str, float]:
+    """Seconds of each section but the step."""
+    return {str(found.section): found.value_s for found in timeouts_of(job) if found.section != "step"}

@@ -27,6 +27,7 @@ from controlplane.runtime.errors import LostRace
 from controlplane.runtime.events import newest_seq, without_volatile
 from controlplane.runtime.models import Event, EventStream
 from tests.integration.backend.builders import (
+    bodies,
     flush_all,
     join_all,
     live_ranks,
@@ -304,3 +305,45 @@ def steady(summary: dict[str, Any]) -> dict[str, Any]:
 def own(summary: dict[str, Any]) -> dict[str, Any]:
     """Without the ranks, which have events of their own."""
     return {name: value for name, value in summary.items() if name not in ("ranks", "committed_step")}
+
+
+OLD = frames.NodeCheck("driver", "version 535.104 is older than 570: install 570 or newer")
+
+
+def test_a_node_that_fails_its_checks_is_not_started_on_until_they_pass_and_the_decision_says_why() -> None:
+    fleet = make_fleet()
+    fleet.tell("n1", frames.NodeChecked((OLD,)))
+    fleet.tell("n1", frames.NodeChecked((OLD,)))
+    job = make_job()
+    reconcile_job(job.id)
+    waits = Decision.objects.get(job=job)
+    assert waits.choice == "wait"
+    assert "n1 (driver: version 535.104 is older than 570" in waits.sentence
+    (finding,) = Signal.objects.filter(kind="node_check")
+    assert (finding.node_id, finding.settled_at) == (fleet.nodes["n1"].id, None)
+    fleet.tell("n1", frames.NodeChecked(()))
+    reconcile_job(job.id)
+    assert len(bodies(job, "start_ranks")) == 3
+    assert Signal.objects.get(kind="node_check").settled_at is not None
+
+
+def test_a_start_that_its_node_is_not_fit_for_goes_to_another_node() -> None:
+    fleet = make_fleet(5)
+    job = make_job()
+    reconcile_job(job.id)
+    join_all(fleet, job)
+    reconcile_job(job.id)
+    flush_all(fleet, job)
+    reconcile_job(job.id)
+    row = live_ranks(job)[0]
+    fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+    reconcile_job(job.id)
+    first, _ = bodies(job, "start_ranks")[-1]
+    why = "the node is not fit: storage: /ck cannot be written: Read-only file system"
+    fleet.tell(first.node.name, frames.CommandAnswer(first.id, "failed", why))
+    reconcile_job(job.id)
+    again, _ = bodies(job, "start_ranks")[-1]
+    assert again.id != first.id
+    assert again.node_id != first.node_id
+    said = Decision.objects.filter(job=job, rule="replica_failure").order_by("at").last()
+    assert f"on {first.node.name} failed: {why}" in said.sentence

@@ -189,6 +189,8 @@ class World:
                     identity = Identity(500, 500)
                     self.feed(ev.HostStarted(now_s=self.now_s, job_id=job_id, identity=identity))
                     self._later(lambda job_id=job_id: ev.HostReadied(now_s=self.now_s, job_id=job_id, import_s=0.1))
+                case fx.CheckNode(command_id=command_id):
+                    self._later(lambda c=command_id: ev.NodeRead(now_s=self.now_s, failed=(), command_id=c))
                 case fx.Fork(order=order):
                     self._later(lambda ref=order.ref: self._fork(ref))
                 case fx.Spawn(ref=ref):

@@ -293,6 +293,21 @@ def test_a_program_with_hooks_may_hang_in_its_setup_and_is_overdue_then():
     assert overdue(world, 20.0) == [Section.SETUP]
 
 
+def test_a_program_that_beats_in_time_is_never_overdue_and_one_that_stops_beating_is():
+    world = own_program()
+    told(world, hello(world))
+
+    def beat(age_s=0.0):
+        beats = RankProgress(Section.OUT_OF_SECTION, Phase.IDLE, age_s, age_s, 0)
+        world.feed(ev.RankMessage(now_s=world.now_s, conn_id=1, message=beats))
+
+    for _ in range(10):
+        beat()
+        assert overdue(world, 290.0) == []
+    beat(290.0)  # its reporter lives and says that the loop does not move
+    assert overdue(world, 20.0) == [Section.OUT_OF_SECTION]
+
+
 def test_a_program_is_told_to_leave_on_its_socket_as_well_as_by_signal():
     world = own_program()
     told(world, hello(world))

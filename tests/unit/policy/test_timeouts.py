@@ -1,10 +1,20 @@
-"""A step's limit is given or learned; the grace of an end is never less than a save takes."""
+"""A section's limit is given or learned; the grace of an end is never less than a save takes."""
 
 import pytest
 
 from controlplane.policy.plan import EndAttempt
 from controlplane.policy.snapshot import LearnedTimes
-from controlplane.policy.timeouts import MIN_STEPS, Observed, Source, section_timeouts, timeout_of
+from controlplane.policy.timeouts import (
+    MIN_STEPS,
+    NEVER_S,
+    Observed,
+    Seen,
+    Source,
+    section_timeouts,
+    setup_limit_s,
+    step_floor_s,
+    timeout_of,
+)
 from controlplane.protocol.spec import Scheduling, Timeouts
 from controlplane.protocol.states import Section
 from tests.unit.policy.builders import action, job, only, running, spec
@@ -12,31 +22,72 @@ from tests.unit.policy.builders import action, job, only, running, spec
 STEP = Section.STEP
 
 
-def step(wish: Timeouts, seen: Observed) -> tuple[float, Source]:
-    found = section_timeouts(wish, seen)
+def step(wish: Timeouts, longest_s: float | None, count: int) -> tuple[float, Source]:
+    found = section_timeouts(wish, Observed(steps=Seen(longest_s=longest_s, samples=count)))
     return timeout_of(found, STEP), next(timeout.source for timeout in found if timeout.section is STEP)
 
 
 def test_a_given_limit_is_never_learned():
-    assert step(Timeouts(step_s=7.0), Observed(step_max_s=9.0, steps=500)) == (7.0, Source.GIVEN)
+    assert step(Timeouts(step_s=7.0), 9.0, 500) == (7.0, Source.GIVEN)
 
 
 def test_a_learned_limit_is_five_times_the_longest_step():
-    assert step(Timeouts(), Observed(step_max_s=3.0, steps=MIN_STEPS)) == (15.0, Source.LEARNED)
+    assert step(Timeouts(), 3.0, MIN_STEPS) == (15.0, Source.LEARNED)
 
 
 def test_sixteen_steps_are_needed_to_learn():
-    assert step(Timeouts(), Observed(step_max_s=3.0, steps=MIN_STEPS - 1)) == (60.0, Source.DEFAULT)
-    assert step(Timeouts(), Observed()) == (60.0, Source.DEFAULT)
+    assert step(Timeouts(), 3.0, MIN_STEPS - 1) == (60.0, Source.DEFAULT)
+    assert step(Timeouts(), None, 0) == (60.0, Source.DEFAULT)
 
 
 def test_nothing_is_learned_below_the_floor():
-    assert step(Timeouts(step_floor_s=5.0), Observed(step_max_s=0.1, steps=99)) == (5.0, Source.LEARNED)
+    assert step(Timeouts(step_floor_s=5.0), 0.1, 99) == (5.0, Source.LEARNED)
+
+
+SIX = Seen(longest_s=6.0, samples=1)
+AUTO = Timeouts(setup_s="auto", checkpoint_s="auto", out_of_section_s="auto")
+
+
+def limits(wish: Timeouts, seen: Observed) -> list[tuple[float, Source]]:
+    """Of setup, checkpointing and out of section."""
+    return [(t.value_s, t.source) for t in section_timeouts(wish, seen) if t.section is not STEP]
+
+
+def test_each_section_is_learned_from_what_counts_for_it():
+    seen = Observed(setups=SIX, saves=Seen(longest_s=4.0, samples=2), closes=SIX, blocking_saves=True)
+    learned = Source.LEARNED
+    assert limits(AUTO, seen) == [(30.0, learned), (20.0, learned), (30.0, learned)]
+    before = [(600.0, Source.DEFAULT), (420.0, Source.DEFAULT), (300.0, Source.DEFAULT)]
+    assert limits(AUTO, Observed()) == before
+
+
+def test_asynchronous_saves_teach_nothing_about_checkpointing():
+    asynchronous = Observed(saves=SIX, blocking_saves=False)
+    assert limits(AUTO, asynchronous)[1] == (420.0, Source.DEFAULT)
+
+
+def test_a_short_setup_does_not_make_a_busy_host_look_hung():
+    assert limits(AUTO, Observed(setups=Seen(longest_s=0.2, samples=3)))[0] == (30.0, Source.LEARNED)
+
+
+def test_the_control_planes_own_patience_with_a_silent_setup_is_never_the_learned_one():
+    assert setup_limit_s(AUTO) == 600.0
+    assert setup_limit_s(Timeouts(setup_s=9.0)) == 9.0
+
+
+def test_a_program_that_only_beats_has_one_limit_until_the_first_beat_and_one_between_beats():
+    beats = Timeouts(watchdog="heartbeat", first_heartbeat_s=1800.0, heartbeat_s=300.0)
+    found = section_timeouts(beats, Observed(steps=Seen(longest_s=1.0, samples=99)))
+    assert [t.value_s for t in found] == [1800.0, 300.0, 300.0, 300.0]
+    assert {t.source for t in found} == {Source.GIVEN}
+    assert (setup_limit_s(beats), step_floor_s(beats), step_floor_s(Timeouts())) == (1800.0, None, 5.0)
+    for_ever = section_timeouts(Timeouts(watchdog="heartbeat", first_heartbeat_s=None, heartbeat_s=None), Observed())
+    assert all(t.value_s == NEVER_S for t in for_ever)
 
 
 def test_the_other_sections_are_as_given():
-    found = section_timeouts(Timeouts(setup_s=1.0, checkpoint_s=2.0, out_of_section_s=3.0), Observed())
-    assert [(t.value_s, t.source) for t in found if t.section is not STEP] == [
+    given = Timeouts(setup_s=1.0, checkpoint_s=2.0, out_of_section_s=3.0)
+    assert limits(given, Observed(setups=SIX, saves=SIX, closes=SIX, blocking_saves=True)) == [
         (1.0, Source.GIVEN), (2.0, Source.GIVEN), (3.0, Source.GIVEN),
     ]  # fmt: skip
 

@@ -78,6 +78,8 @@ SEEDED: list[tuple[str, object, str]] = [
     ("/spec/resiliency", {"timeouts": {"silence_s": 0}}, "/spec/resiliency/timeouts/silence_s"),
     ("/spec/resiliency", {"timeouts": {"step_s": -1.0}}, "/spec/resiliency/timeouts/step_s"),
     ("/spec/resiliency", {"timeouts": {"step_s": 1.0}}, "/spec/resiliency/timeouts/step_s"),
+    ("/spec/resiliency", {"timeouts": {"checkpoint_s": "auto"}}, "/spec/resiliency/timeouts/checkpoint_s"),
+    ("/spec/resiliency", {"timeouts": {"setup_s": "soon"}}, "/spec/resiliency/timeouts/setup_s"),
     ("/spec/resiliency", {"budget": {"max_restarts": 1}}, "/spec/resiliency/budget/restarts_per_window"),
     ("/spec/resiliency", {"look_every_s": 5.0}, "/spec/resiliency/look_every_s"),
     ("/spec/resiliency", {"look_ranks": 0}, "/spec/resiliency/look_ranks"),
@@ -160,9 +162,28 @@ def test_two_faults_in_different_sections_are_both_told(
     first, second = one[0].split("/")[:3], other[0].split("/")[:3]
     if first == second or {"resources", "parallelism", "model", "training"} >= {first[-1], second[-1]}:
         return  # sections that are checked against one another: one fault may hide the other
+    if "entrypoint" in {first[-1], second[-1]}:
+        return  # another program is not held to what the built-in trainer cannot do
     told = pointers(broken(one[:2], other[:2]))
     assert one[2] in told or one[2].startswith(other[0])
     assert other[2] in told or other[2].startswith(one[0])
+
+
+def test_the_limit_of_saves_is_learned_only_from_saves_that_hold_training_up() -> None:
+    auto = ("/spec/resiliency", {"timeouts": {"checkpoint_s": "auto", "setup_s": "auto", "out_of_section_s": "auto"}})
+    assert pointers(broken(auto)) == ["/spec/resiliency/timeouts/checkpoint_s"]
+    assert pointers(broken(auto, ("/spec/checkpoint/async", False))) == []
+
+
+def test_a_heartbeat_may_be_waited_for_for_ever_and_is_never_zero() -> None:
+    beats = {"watchdog": "heartbeat", "first_heartbeat_s": None, "heartbeat_s": 60}
+    assert pointers(broken(("/spec/resiliency", {"timeouts": beats}))) == []
+    assert pointers(broken(("/spec/resiliency", {"timeouts": {**beats, "heartbeat_s": 0}}))) == [
+        "/spec/resiliency/timeouts/heartbeat_s"
+    ]
+    assert pointers(broken(("/spec/resiliency", {"timeouts": {"watchdog": "dog"}}))) == [
+        "/spec/resiliency/timeouts/watchdog"
+    ]
 
 
 def test_missing_required_fields_are_all_told() -> None:

@@ -59,6 +59,23 @@ def test_sections_and_steps_are_told_as_they_pass(agent: FakeAgent, start: Start
     assert (agent.said[0].ref, agent.said[0].pid) == (REF, os.getpid())
 
 
+def test_a_program_that_only_beats_leaves_setup_with_the_first_and_renews_its_age_with_each(
+    agent: FakeAgent, start: Start
+) -> None:
+    run = start()
+    run.beat()
+    agent.until(lambda: (Section.OUT_OF_SECTION, Phase.IDLE, 0) in borders(agent))
+    # Told again within the second of the reporter's own, with an age that began anew.
+    agent.until(lambda: agent.of(RankProgress)[-1].phase_age_s > 0.3)
+    run.beat()
+    agent.until(lambda: agent.of(RankProgress)[-1].phase_age_s < 0.3)
+    with run.section("step"):
+        agent.until(lambda: agent.of(RankProgress)[-1].section is Section.STEP)
+        run.beat()
+        agent.until(lambda: agent.of(RankProgress)[-1].phase_age_s > 0.3)
+        assert agent.of(RankProgress)[-1].section is Section.STEP
+
+
 def test_a_finished_loop_is_reported_step_by_step_and_as_done(agent: FakeAgent, start: Start) -> None:
     run = start()
     loop(run, 3)

@@ -1,0 +1,145 @@
+"""Whether ranks may be started here: what was read of the node, judged.
+
+A start waits for the checks of its own launch; the node is looked at every minute besides,
+so that placement hears of a fault before a start fails of it. The verdict is told to the
+server when it changes, and once after each start of the agent. What cannot be read is
+skipped: absence of a reading is no proof of a fault.
+"""
+
+from dataclasses import dataclass, replace
+
+from agents.core.effects import CheckNode
+from agents.core.events import NodeRead
+from agents.core.state import PendingLaunch
+from agents.core.turn import Turn
+from controlplane.protocol.frames import NodeCheck, NodeChecked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What this node's operator asks of it."""
+
+    driver_major: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """A place that ranks write to. `error`: why a file could not be written there, "" if it
+    could; `free_bytes` None: not known."""
+
+    path: str
+    error: str = ""
+    free_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """What was found. `drivers`: version of each device's driver; `links`: (interface, its
+    state) as the kernel names it, None for one that is not there; `external`: (healthy,
+    reason) of the node's own checker, None where none answered; `libraries`: (name, version)
+    of what the built-in trainer would run with, "" for absent ones; `cuda`: a real GPU is here."""
+
+    drivers: tuple[str, ...] = ()
+    storages: tuple[Storage, ...] = ()
+    links: tuple[tuple[str, str | None], ...] = ()
+    external: tuple[bool, str] | None = None
+    libraries: tuple[tuple[str, str], ...] = ()
+    cuda: bool = False
+
+
+# (library, first bad version, first good one after it, whether it matters without a GPU), as
+# nvidia-resiliency-ext documents them: older PyTorch and these NCCL cannot abort a collective.
+KNOWN_BAD: tuple[tuple[str, tuple[int, ...], tuple[int, ...], bool], ...] = (
+    ("torch", (0,), (2, 5, 1), True),
+    ("nccl", (0,), (2, 26, 2), False),
+    ("nccl", (2, 28, 3), (2, 28, 9), False),
+)
+UP = frozenset({"up", "unknown"})
+"""`unknown`: the driver does not tell, as for loopback and many virtual ones."""
+MAX_DETAIL_CHARS = 200
+
+
+def judge(found: Readings, needs: Needs) -> tuple[NodeCheck, ...]:
+    """Every check that failed, in a fixed order."""
+    failed = [*_drivers(found, needs), *_storages(found, needs), *_links(found), *_libraries(found)]
+    if found.external is not None and not found.external[0]:
+        failed.append(NodeCheck("external", found.external[1] or "it says that the node is not healthy"))
+    return tuple(NodeCheck(check.name, check.detail[:MAX_DETAIL_CHARS]) for check in failed)
+
+
+def sentence(failed: tuple[NodeCheck, ...]) -> str:
+    """All failed checks in one line."""
+    return "; ".join(f"{check.name}: {check.detail}" for check in failed)
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """The leading numbers of a version; () where it begins with none."""
+    numbers: list[int] = []
+    for part in text.split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        numbers.append(int(digits))
+        if digits != part:
+            break
+    return tuple(numbers)
+
+
+def ask(turn: Turn, pending: PendingLaunch) -> bool:
+    """True when the start may go on; else its checks are asked for, once."""
+    if pending.checked is None:
+        waits = replace(pending, checked=False)
+        turn.set(launches=tuple(waits if other is pending else other for other in turn.state.launches))
+        turn.do(CheckNode(pending.command_id, pending.launch))
+    return bool(pending.checked)
+
+
+def on_node_read(turn: Turn, event: NodeRead) -> PendingLaunch | None:
+    """Tell a changed verdict. The start that waited for it, if it must not happen."""
+    if event.failed != turn.state.node_failed:
+        turn.set(node_failed=event.failed)
+        turn.report(NodeChecked(event.failed))
+    waiting = next((p for p in turn.state.launches if p.command_id == event.command_id and not p.checked), None)
+    if waiting is None:
+        return None
+    if event.failed or event.launch_failed:
+        return waiting
+    passed = replace(waiting, checked=True)
+    turn.set(launches=tuple(passed if other is waiting else other for other in turn.state.launches))
+    return None
+
+
+def _drivers(found: Readings, needs: Needs) -> list[NodeCheck]:
+    for driver in sorted(set(found.drivers)):
+        version = version_of(driver)
+        if version and version[0] < needs.driver_major:
+            fix = f"install {needs.driver_major} or newer"
+            return [NodeCheck("driver", f"version {driver} is older than {needs.driver_major}: {fix}")]
+    return []
+
+
+def _storages(found: Readings, needs: Needs) -> list[NodeCheck]:
+    failed = []
+    for storage in found.storages:
+        if storage.error:
+            failed.append(NodeCheck("storage", f"{storage.path} cannot be written: {storage.error}"))
+        elif storage.free_bytes is not None and storage.free_bytes < needs.free_bytes:
+            room = f"{storage.free_bytes >> 20} MiB are free, {needs.free_bytes >> 20} MiB must be"
+            failed.append(NodeCheck("storage", f"{storage.path} is nearly full: {room}"))
+    return failed
+
+
+def _links(found: Readings) -> list[NodeCheck]:
+    return [NodeCheck("network", f"{name} is {state or 'not there'}") for name, state in found.links if state not in UP]
+
+
+def _libraries(found: Readings) -> list[NodeCheck]:
+    failed = []
+    for library, first_bad, first_good, always in KNOWN_BAD:
+        for name, text in found.libraries:
+            version = version_of(text)
+            if name == library and version and first_bad <= version < first_good and (always or found.cuda):
+                good = ".".join(map(str, first_good))
+                failed.append(NodeCheck("library", f"{name} {text} is known not to recover: install {good} or newer"))
+    return failed

@@ -1,0 +1,103 @@
+"""Reads what the node's checks are judged by: drivers, storage, links, an external checker.
+
+Called by the runtime, off its loop and with a deadline, because a dead file system blocks
+whoever touches it. It writes one small file for a moment and changes nothing else.
+
+The external checker is a program of the operator's that listens on a unix stream socket: it
+is sent one JSON line, `{"node": NAME}`, and answers one, `{"healthy": true|false, "reason":
+TEXT}`. Where it cannot be reached, is late or answers something else, it is as if there
+were none; only an explicit `false` counts.
+"""
+
+import json
+import os
+import socket
+import uuid
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+from agents.core.health import Readings, Storage
+from controlplane.protocol.launch import ReplicaLaunch
+from controlplane.protocol.samples import DeviceInfo
+
+EXTERNAL_TIMEOUT_S = 3.0
+NETWORK_CLASS = Path("/sys/class/net")
+_MAX_ANSWER_BYTES = 64 * 1024
+_NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
+
+
+def read_node(
+    *,
+    name: str,
+    devices: tuple[DeviceInfo, ...],
+    paths: Iterable[str],
+    interfaces: Iterable[str],
+    checker: str,
+    network_class: Path = NETWORK_CLASS,
+) -> Readings:
+    """What holds for every launch. `checker`: path of its socket, "" for none."""
+    return Readings(
+        drivers=tuple(info.driver_version for info in devices),
+        storages=tuple(read_storage(path) for path in paths),
+        links=tuple((link, _text(network_class / link / "operstate")) for link in interfaces),
+        external=ask_checker(checker, name) if checker else None,
+    )
+
+
+def read_launch(launch: ReplicaLaunch, devices: tuple[DeviceInfo, ...]) -> Readings:
+    """What this launch needs besides: where it saves, and what the built-in trainer runs with."""
+    paths = (launch.config.checkpoint_dir, launch.config.checkpoint.local.dir)
+    libraries = () if launch.entrypoint is not None else (("torch", _version("torch")), ("nccl", _version(*_NCCL)))
+    return Readings(
+        storages=tuple(read_storage(path) for path in paths if path is not None and os.path.isabs(path)),
+        libraries=libraries,
+        cuda=any(info.driver == "nvml" for info in devices),
+    )
+
+
+def read_storage(path: str) -> Storage:
+    """Write a file into `path`, or where it would be made, and see how much room is left."""
+    place = Path(path)
+    try:
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        trial = place / f".holdfast-check-{uuid.uuid4().hex}"
+        trial.write_bytes(b"holdfast")
+        trial.unlink()
+        room = os.statvfs(place)
+    except OSError as error:
+        return Storage(path=path, error=error.strerror or str(error))
+    return Storage(path=path, free_bytes=room.f_bavail * room.f_frsize)
+
+
+def ask_checker(path: str, node_name: str) -> tuple[bool, str] | None:
+    """(healthy, reason); None where it gave no answer that can be understood."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(EXTERNAL_TIMEOUT_S)
+            connection.connect(path)
+            connection.sendall(json.dumps({"node": node_name}).encode() + b"\n")
+            with connection.makefile("rb") as lines:
+                answer = json.loads(lines.readline(_MAX_ANSWER_BYTES))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(answer, dict) or not isinstance(answer.get("healthy"), bool):
+        return None
+    return answer["healthy"], str(answer.get("reason", ""))
+
+
+def _version(*names: str) -> str:
+    for name in names:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None

@@ -1,0 +1,167 @@
+"""Failures that are proved: something ended, was refused, or lies behind. They are acted on
+also while the control plane cannot see, and in a storm.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.exits import EXIT_DISAMBIGUATE, EXIT_FAILED_VALIDATION, culprit, ending, explain
+from controlplane.policy.facts import about, current_view, node_name, on_replica, refusals, signals_of, world_sizes
+from controlplane.policy.membership import Refusal, install
+from controlplane.policy.placement import Slot, slots_of
+from controlplane.policy.plan import ORDERED, Scalar
+from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
+from controlplane.policy.xid import XidBucket, look_up
+
+
+class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One failed replica incarnation. `gone`: its processes need no stopping to be safe.
+    `bad_slots`, `bad_nodes`: where nothing may be started because of it; `cordon` nodes
+    to take out of service, `quarantine` those whose fault is proved."""
+
+    replica: ReplicaFact
+    kind: str
+    proved: bool
+    sentence: str
+    hung: bool = False
+    gone: bool = False
+    bad_slots: tuple[Slot, ...] = ()
+    bad_nodes: tuple[str, ...] = ()
+    cordon: tuple[str, ...] = ()
+    quarantine: tuple[str, ...] = ()
+    signal_ids: tuple[str, ...] = ()
+    evidence: dict[str, Scalar] = {}
+
+
+Detector = Callable[[JobSnapshot, PolicyConfig, ReplicaFact], Failure | None]
+
+
+def signal_ids(signals: tuple[SignalFact, ...]) -> tuple[str, ...]:
+    """As evidence."""
+    return tuple(signal.id for signal in signals)
+
+
+def _ordered(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
+    """Ended as ordered. What ends otherwise (a crash before the order came) is a failure."""
+    ended_otherwise = any(about(signal, replica) for signal in signals_of(snapshot, "rank_exit"))
+    if not replica.ordered_out or replica.exited_ranks == 0 or ended_otherwise:
+        return None
+    return Failure(
+        replica=replica,
+        kind=ORDERED,
+        proved=True,
+        gone=replica.exited_ranks >= replica.world_size,
+        sentence=f"its eviction was ordered ({replica.ordered_out})",
+        evidence={"ordered_by": replica.ordered_out, "exited_ranks": replica.exited_ranks},
+    )
+
+
+def _unfit(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
+    """Its agent refused to start it: nothing ran, and that node is the wrong one for it."""
+    if not (signals := refusals(snapshot, replica)):
+        return None
+    node, detail = node_name(snapshot, signals[0].node_id or ""), signals[0].evidence["detail"]
+    return Failure(
+        replica=replica,
+        kind="unfit_node",
+        proved=True,
+        gone=replica.exited_ranks >= replica.world_size,
+        sentence=f"its start on {node} failed: {detail}",
+        bad_nodes=tuple(sorted({signal.node_id for signal in signals if signal.node_id})),
+        signal_ids=signal_ids(signals),
+    )
+
+
+def _exited(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
+    signals = tuple(s for s in signals_of(snapshot, "rank_exit") if about(s, replica))
+    if not signals and replica.exited_ranks == 0:
+        return None
+    if snapshot.job.committed_step >= snapshot.job.spec.training.steps and _all_clean(signals):
+        return None
+    signal = culprit(signals)
+    code = int(signal.value) if signal else None
+    blamed = _slot_of_rank(replica, signal.rank if signal else None)
+    where = node_name(snapshot, blamed[0]) if blamed else "its node"
+    bad = (blamed,) if blamed and code in (EXIT_DISAMBIGUATE, EXIT_FAILED_VALIDATION) else ()
+    ended = f"{replica.exited_ranks} ranks ended on {where}"
+    if signal is not None:
+        ended = f"rank {signal.rank} on {where} {explain(int(signal.value))}"
+    return Failure(
+        replica=replica,
+        kind="rank_exit",
+        proved=True,
+        gone=replica.exited_ranks >= replica.world_size,
+        sentence=ended,
+        bad_slots=bad,
+        quarantine=(bad[0][0],) if bad and code == EXIT_FAILED_VALIDATION else (),
+        signal_ids=signal_ids(signals),
+        evidence={
+            "exit_code": code,
+            "cause": ending(code).cause if code is not None else None,
+            "exited_ranks": replica.exited_ranks,
+            "node": where,
+        },
+    )
+
+
+def _device_gone(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
+    signals = tuple(
+        s
+        for s in snapshot.signals
+        if on_replica(s, replica) and (s.kind == "device_lost" or (s.kind == "xid" and _is_fatal(s, config)))
+    )
+    if not signals:
+        return None
+    first = signals[0]
+    where = f"device {first.device_index} of {node_name(snapshot, first.node_id)}"
+    if first.kind == "xid":
+        verdict = look_up(int(first.value), config.xid_overrides)
+        what = f"XID {verdict.xid} ({verdict.description}) on {where}, by {verdict.provenance}"
+    else:
+        what = f"{where} fell off the bus"
+    nodes = tuple(sorted({s.node_id for s in signals if s.node_id}))
+    return Failure(
+        replica=replica,
+        kind="device_lost" if first.kind == "device_lost" else "xid_fatal",
+        proved=True,
+        sentence=what,
+        bad_nodes=nodes,
+        cordon=nodes,
+        signal_ids=signal_ids(signals),
+        evidence={"xid": int(first.value) if first.kind == "xid" else None, "device": where},
+    )
+
+
+def _behind(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
+    view = current_view(snapshot)
+    if view is None or snapshot.install is not None:
+        return None
+    answer = install(view, snapshot.flushes, world_sizes(snapshot))
+    if not isinstance(answer, Refusal) or (answer.replica, answer.incarnation) != (replica.index, replica.incarnation):
+        return None
+    return Failure(
+        replica=replica,
+        kind="behind",
+        proved=True,
+        sentence=f"it cannot be brought to the group's step: {answer.reason}",
+        evidence={"flush": answer.reason},
+    )
+
+
+def _is_fatal(signal: SignalFact, config: PolicyConfig) -> bool:
+    return look_up(int(signal.value), config.xid_overrides).bucket is XidBucket.FATAL
+
+
+def _all_clean(signals: tuple[SignalFact, ...]) -> bool:
+    return all(signal.value == 0 for signal in signals)
+
+
+def _slot_of_rank(replica: ReplicaFact, rank: int | None) -> Slot | None:
+    slots = slots_of(p for p in replica.placements if rank is None or p.rank == rank)
+    return slots[0] if slots else None
+
+
+# A lost device also ends the process on it: the device is the cause, so it speaks first.
+PROVED: tuple[Detector, ...] = (_device_gone, _ordered, _unfit, _exited, _behind)
