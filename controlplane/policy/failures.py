@@ -89,16 +89,16 @@ def held(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Failure, ...]:
 
 def _unfit(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
     """Its agent refused to start it: nothing ran, and that node is the wrong one for it."""
-    if not (signals := refusals(snapshot, replica)):
+    if not (said := refusals(snapshot, replica)):
         return None
     return Failure(
         replica=replica,
         kind="unfit_node",
         proved=True,
         gone=replica.exited_ranks >= replica.world_size,
-        sentence=f"its start on {node_name(snapshot, signals[0].node_id or '')} failed: {signals[0].evidence['detail']}",
-        bad_nodes=tuple(sorted({signal.node_id for signal in signals if signal.node_id})),
-        signal_ids=_ids(signals),
+        sentence=f"its start on {node_name(snapshot, said[0].node_id or '')} failed: {said[0].evidence['detail']}",
+        bad_nodes=tuple(sorted({signal.node_id for signal in said if signal.node_id})),
+        signal_ids=_ids(said),
     )
 
 
