@@ -1,5 +1,5 @@
-"""A replica dies, or hangs, while a real job trains: scenes 1 and 2. The first fault comes of
-the job's own schedule, by way of the control plane, an agent and its rank; the second of outside."""
+"""A replica dies, or hangs, while a real job trains: scenes 1 and 2. The third fault comes of
+a job's own schedule, by way of the control plane, an agent and its rank."""
 
 import os
 import signal
@@ -13,6 +13,7 @@ from tests.scenes.helpers import (
     all_steps,
     assert_certificate_green,
     assert_no_step_missing,
+    cancel,
     incidents,
     live_ranks,
     pids,
@@ -22,26 +23,20 @@ from tests.scenes.helpers import (
     wait_resolved,
 )
 
-DELAY_S = 8.0
+SCHEDULED_S = 6.0
 pytestmark = [pytest.mark.scenes, pytest.mark.timeout(420)]
 
 
 @pytest.fixture(scope="module")
 def job_id(ring: Ring) -> str:
-    spec = demo_job(name="survivor")
-    spec["spec"]["resiliency"]["faults"] = {"kind": "rank_killed", "delay_s": DELAY_S, "rank": 2, "times": 1}
-    return submit_and_train(ring.driver, spec, until_step=3)
+    return submit_and_train(ring.driver, demo_job(name="survivor"), until_step=15)
 
 
-def test_a_rank_killed_on_schedule_costs_no_step_and_its_replica_comes_back_from_a_peer(
-    ring: Ring, job_id: str
-) -> None:
+def test_a_killed_rank_costs_no_step_and_its_replica_comes_back_from_a_peer(ring: Ring, job_id: str) -> None:
     before = pids(ring.driver, job_id)
     epoch_before = ring.driver.get(f"/jobs/{job_id}")["epoch"]
 
-    assert not _rehearsals(ring, job_id), "the fault came before its moment"
-
-    ring.driver.wait("the scheduled fault", lambda: _rehearsals(ring, job_id), timeout_s=90)
+    os.kill(before[1, 0], signal.SIGKILL)
 
     incident = wait_resolved(ring.driver, job_id)
     after = pids(ring.driver, job_id)
@@ -55,12 +50,6 @@ def test_a_rank_killed_on_schedule_costs_no_step_and_its_replica_comes_back_from
     replica = next(r for r in ring.driver.current_replicas(job_id) if r["index"] == 1)
     assert replica["incarnation"] == 2
     assert replica["caught_up"]["fetch_bytes"] > 0, "it did not catch up from a live peer"
-
-    (rehearsal,) = _rehearsals(ring, job_id)
-    assert rehearsal["evidence"]["training_s"] >= DELAY_S
-    assert "rank_killed for rank 0 of replica 1" in rehearsal["sentence"]
-    orders = ring.driver.get(f"/decisions/{rehearsal['id']}")["commands"]
-    assert [(order["kind"], order["state"]) for order in orders] == [("inject_rank_fault", "succeeded")]
 
     wait_for_step(ring.driver, job_id, job["committed_step"] + 10)
     detail = wait_certificate(ring.driver, incident["id"])
@@ -93,8 +82,26 @@ def test_a_stopped_rank_is_found_by_its_section_timeout_and_replaced(ring: Ring,
     assert not os.path.exists(f"/proc/{victim}") or _is_zombie(victim), "the hung incarnation is still there"
 
 
-def _rehearsals(ring: Ring, job_id: str) -> list[dict[str, Any]]:
-    return [d for d in ring.driver.items(f"/jobs/{job_id}/decisions") if d["rule"] == "rehearsal"]
+def test_a_fault_comes_when_the_job_has_scheduled_it(ring: Ring, job_id: str) -> None:
+    driver = ring.driver
+    cancel(driver, job_id)
+    spec = demo_job(name="rehearsed")
+    spec["spec"]["resiliency"]["faults"] = {"kind": "rank_killed", "delay_s": SCHEDULED_S, "rank": 2, "times": 1}
+    rehearsed = submit_and_train(driver, spec, until_step=1)
+
+    def rehearsals() -> list[dict[str, Any]]:
+        return [d for d in driver.items(f"/jobs/{rehearsed}/decisions") if d["rule"] == "rehearsal"]
+
+    driver.wait("the scheduled fault", rehearsals, timeout_s=90)
+    wait_resolved(driver, rehearsed)
+    replica = next(r for r in driver.current_replicas(rehearsed) if r["index"] == 1)
+    assert replica["incarnation"] == 2, "another replica was hit"
+    (rehearsal,) = rehearsals()
+    assert rehearsal["evidence"]["training_s"] >= SCHEDULED_S
+    assert "rank_killed for rank 0 of replica 1" in rehearsal["sentence"]
+    orders = driver.get(f"/decisions/{rehearsal['id']}")["commands"]
+    assert [(order["kind"], order["state"]) for order in orders] == [("inject_rank_fault", "succeeded")]
+    assert_no_step_missing(all_steps(driver, rehearsed))
 
 
 def _is_zombie(pid: int) -> bool:
