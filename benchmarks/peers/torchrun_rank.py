@@ -12,6 +12,7 @@ from trainer import device
 
 device.prepare_import()
 
+import msgspec  # noqa: E402
 import torch.distributed as dist  # noqa: E402 - Megatron must be imported after prepare_import
 from megatron.core import parallel_state  # noqa: E402
 
@@ -19,7 +20,6 @@ from benchmarks.peers import saves, workload  # noqa: E402
 from benchmarks.peers.engine import build_engine  # noqa: E402
 from benchmarks.processes import die_with_parent  # noqa: E402
 from benchmarks.records import Recorder  # noqa: E402
-from trainer.replica.shares import share  # noqa: E402
 
 
 def main() -> None:
@@ -37,19 +37,19 @@ def main() -> None:
     recorder = Recorder(args.records, replica=replica, rank=stage)
     recorder.write("start")
     config = workload.trainer_config(delay_s=args.delay_s, interval_steps=args.save_every)
+    # To the engine it is one replica whose data parallelism is all inside.
+    inside = msgspec.structs.replace(config.parallelism, replica_dp=workload.REPLICAS)
+    config = msgspec.structs.replace(config, parallelism=inside)
     engine = build_engine(config, device.activate(0))
     step = saves.newest(args.saves, stages=workload.PIPELINE)
     if step:
         saves.load(engine, args.saves, stage=stage, step=step)
     recorder.write("ready", step=step)
+    whole = range(engine.micro_batch_count)
     while step < config.training.steps:
-        mine = share(range(engine.micro_batch_count), range(workload.REPLICAS), replica)
         engine.clear()
-        engine.compute(step, mine)
-        staged = engine.stage(mine, ready=(), leaving=())
-        # Megatron has summed the gradients over the copies; the tail is ours.
-        dist.all_reduce(staged[engine.gradient_elements :], group=parallel_state.get_data_parallel_group())
-        applied = engine.apply(staged)
+        engine.compute(step, whole)
+        applied = engine.apply(engine.stage(whole, ready=(), leaving=()))
         step += 1
         recorder.write("step", step=step, contributors=workload.REPLICAS, loss=applied.loss)
         if step % args.save_every == 0:
