@@ -73,10 +73,8 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
     standing = Standing(ref, resume(engine, settings, votes, local))
     engine.rerun.connect(send, epoch=lambda: standing.epoch)
     fence = Fence(config.checkpoint_dir)
-    donor = Donor(ref, store, local_host=host)
-    catch_up = CatchUp(ref, store, engine)
+    donor, catch_up = Donor(ref, store, local_host=host), CatchUp(ref, store, engine)
     outer = OuterComm(store, timeout_s=config.outer_timeout_s, interrupted=lambda: mailbox.epoch() > standing.epoch)
-    controls.faults.cut = outer.cut
     exchange = Exchange(
         standing,
         engine,
@@ -102,7 +100,7 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
         send=send,
         micro_batch_count=settings.micro_batch_count,
     )
-    mailbox.on_view = membership.foresee
+    mailbox.on_view, controls.faults.cut = membership.foresee, outer.cut
     boundary = Boundary(
         config=config,
         engine=engine,

@@ -50,6 +50,7 @@ from controlplane.protocol.rank import (
 from trainer.checkpoint.local.memory import share_of
 from trainer.config import FORK_RANK_VARIABLE, niceness, node_name
 from trainer.exits import ExitCode
+from trainer.yielding import lower_session
 
 LONELY_S = 600.0
 TICK_S = 1.0
@@ -160,6 +161,7 @@ class RankHost:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.setsid()
+            lower_session()
             _redirect(Path(order.log_path))
             self._listener.close()
             if self._agent is not None:

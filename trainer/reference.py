@@ -26,6 +26,7 @@ from controlplane.protocol.spec import ranks_per_replica
 from trainer import device
 from trainer.config import RankSettings, check
 from trainer.errors import TrainerError
+from trainer.yielding import step_aside
 
 TOLERANCE = 1e-5
 """Absolute, on the mean loss per token, for fp32 (1e-2 for bf16)."""
@@ -154,6 +155,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=None)
     options = parser.parse_args()
+    step_aside()
     device.prepare_import()
     config = msgspec.json.decode(options.config.read_bytes(), type=TrainerConfig)
     losses = reference_losses(config, steps=options.steps)

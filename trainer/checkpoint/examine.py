@@ -27,6 +27,7 @@ from controlplane.protocol.spec import Parallelism
 from trainer.checkpoint import manifest
 from trainer.checkpoint.storage import LocalStorage, is_remote, storage_at
 from trainer.errors import CheckpointFault
+from trainer.yielding import step_aside
 
 DEFAULT_LIMIT_S = 300
 
@@ -114,6 +115,7 @@ def main() -> None:
     parser.add_argument("--config", type=Path)
     parser.add_argument("--limit-s", type=int, default=DEFAULT_LIMIT_S)
     options = parser.parse_args()
+    step_aside()
     signal.signal(signal.SIGALRM, _out_of_time)
     signal.alarm(options.limit_s)
     config = msgspec.json.decode(options.config.read_bytes(), type=TrainerConfig) if options.config else None

@@ -1,0 +1,71 @@
+"""Who steps back does so beyond its own session, and ends with the service that started it."""
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from trainer import yielding
+
+WAIT_S = 20.0
+CHILD = (
+    "from trainer.yielding import step_aside; import os, time;"
+    "step_aside(); print(os.getsid(0), flush=True); time.sleep(60)"
+)
+PARENT = (
+    "import subprocess, sys;"
+    "child = subprocess.Popen([sys.executable, '-c', sys.argv[1]], stdout=subprocess.PIPE, text=True);"
+    "print(child.pid, child.stdout.readline().strip(), flush=True)"
+)
+
+
+def in_child(body: str) -> str:
+    done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=WAIT_S, check=True)
+    return done.stdout.strip()
+
+
+def test_a_niceness_is_told_to_the_session_and_none_is_not(tmp_path: Path) -> None:
+    group = str(tmp_path / "group")
+    say = f"from pathlib import Path; from trainer.yielding import lower_session; lower_session(Path({group!r}))"
+    in_child(say)
+    assert not (tmp_path / "group").exists()
+    in_child(f"import os; os.nice(7); {say}")
+    assert (tmp_path / "group").read_text() == "7"
+
+
+def test_a_kernel_that_is_asked_too_often_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Semaphore(0)
+    answers = [OSError(errno.EAGAIN, "busy"), OSError(errno.EAGAIN, "busy"), None]
+
+    class Busy:
+        def write_text(self, text: str) -> None:
+            asked.release()
+            if (answer := answers.pop(0)) is not None:
+                raise answer
+
+    monkeypatch.setattr(os, "nice", lambda increment: 5)
+    yielding.lower_session(Busy())  # type: ignore[arg-type]
+    assert all(asked.acquire(timeout=WAIT_S) for _ in range(3))
+    assert not answers
+
+
+def test_where_there_are_no_such_groups_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "nice", lambda increment: 5)
+    yielding.lower_session(tmp_path / "absent" / "group")
+
+
+def test_who_steps_aside_leads_a_session_and_ends_with_its_parent() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PARENT, CHILD], capture_output=True, text=True, timeout=WAIT_S, check=True
+    )
+    pid, session = (int(word) for word in done.stdout.split())
+    assert session == pid
+    end_s = time.monotonic() + WAIT_S
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < end_s, "it outlives who started it"
+        time.sleep(0.05)
