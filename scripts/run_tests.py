@@ -3,8 +3,8 @@
 Sets: fast (unit, properties, simulation, contracts, house), trainer (real ranks), services
 (real Redis, sockets, agents, processes), postgres (the backend's sets again on PostgreSQL),
 e2e (pages in a browser), scenes (the whole ring broken five ways). `all` is check + all of
-them: a set mostly waits or keeps one core busy, so two lanes run beside each other, and the
-scenes, which need both cores, alone at the end. A lane's output comes when its set has ended.
+them, in stages: sets that mostly wait or keep one core busy run two at a time, and those of
+real ranks, which need both cores, alone. The output of two comes when each has ended.
 """
 
 import os
@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -23,15 +24,21 @@ ROOT = Path(__file__).resolve().parent.parent
 PY = sys.executable
 FAST = ("tests/unit", "tests/properties", "tests/simulation", "tests/contracts", "tests/house")
 BACKEND = ("tests/integration/backend", "tests/integration/api")
+RANKS = ("tests/integration/trainer", "tests/integration/workloads")
+OTHERS = tuple(
+    str(path.relative_to(ROOT))
+    for path in sorted((ROOT / "tests" / "integration").glob("[!_]*/"))
+    if str(path.relative_to(ROOT)) not in RANKS
+)
 SETS: dict[str, tuple[str, ...]] = {
     "fast": FAST,
-    "trainer": ("tests/integration/trainer", "tests/integration/workloads"),
-    "services": (*BACKEND, "tests/integration/agents", "tests/integration/cli"),
+    "trainer": RANKS,
+    "services": OTHERS,
     "postgres": ("tests/unit/backend", "tests/unit/api", *BACKEND),
     "e2e": ("tests/e2e",),
     "scenes": ("tests/scenes",),
 }
-LANES = (("trainer",), ("fast", "services", "postgres", "e2e"))
+STAGES = (("fast", "e2e"), ("services", "postgres"), ("trainer",), ("scenes",))
 _printing = threading.Lock()
 
 
@@ -69,18 +76,14 @@ def _pytest(command: list[str], more: dict[str, str], output: int | None) -> int
     ).returncode
 
 
-def _lane(names: tuple[str, ...]) -> list[str]:
-    """Those that failed."""
-    return [name for name in names if run_set(name, aside=True)]
-
-
 def run_all() -> list[str]:
-    """Checks, lanes, scenes; what failed."""
+    """Checks and stages; what failed."""
     failed = ["check"] if subprocess.run([PY, "scripts/check.py"], cwd=ROOT, check=False).returncode else []
-    with ThreadPoolExecutor(len(LANES)) as lanes:
-        for found in lanes.map(_lane, LANES):
-            failed += found
-    return failed + (["scenes"] if run_set("scenes") else [])
+    for stage in STAGES:
+        with ThreadPoolExecutor(len(stage)) as beside:
+            codes = beside.map(partial(run_set, aside=len(stage) > 1), stage)
+            failed += [name for name, code in zip(stage, codes, strict=True) if code]
+    return failed
 
 
 def main(argv: list[str]) -> int:
