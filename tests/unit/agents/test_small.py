@@ -45,7 +45,7 @@ def test_a_pid_with_another_start_time_is_another_process():
 
 
 def test_children_of_a_dead_leader_are_still_found():
-    program = "import os, time; print(os.fork() or '', flush=True); time.sleep(60)"
+    program = "import os, time; pid = os.fork(); pid and print(pid, flush=True); time.sleep(60)"
     child = subprocess.Popen([sys.executable, "-c", program], start_new_session=True, stdout=subprocess.PIPE)
     orphan = int(child.stdout.readline().split()[0])
     identity = identity_of(child.pid)
