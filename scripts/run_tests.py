@@ -1,20 +1,15 @@
 """`make test`: the checks and every test set, each once, with a private PostgreSQL.
 
-Sets: fast (unit, properties, simulation, contracts, house), trainer (real ranks), services
-(real Redis, sockets, agents, processes), postgres (the backend's sets again on PostgreSQL),
-e2e (pages in a browser), scenes (the whole ring broken five ways). `all` is check + all of
-them, in stages: sets that mostly wait or keep one core busy run two at a time, and those of
-real ranks, which need both cores, alone. The output of two comes when each has ended.
+Sets: fast (unit, properties, simulation, contracts, house), services (real Redis, sockets,
+agents, processes), trainer (real ranks), postgres (the backend's sets again on PostgreSQL),
+scenes (the whole ring broken five ways), e2e (pages in a browser). `all` is check + all of
+them, one after the other: two at a time took longer, as most of them use both cores.
 """
 
 import os
 import subprocess
 import sys
-import tempfile
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -23,7 +18,6 @@ from private_postgres import MissingPostgres, private_postgres
 ROOT = Path(__file__).resolve().parent.parent
 PY = sys.executable
 FAST = ("tests/unit", "tests/properties", "tests/simulation", "tests/contracts", "tests/house")
-BACKEND = ("tests/integration/backend", "tests/integration/api")
 RANKS = ("tests/integration/trainer", "tests/integration/workloads")
 OTHERS = tuple(
     str(path.relative_to(ROOT))
@@ -32,58 +26,31 @@ OTHERS = tuple(
 )
 SETS: dict[str, tuple[str, ...]] = {
     "fast": FAST,
-    "trainer": RANKS,
     "services": OTHERS,
-    "postgres": ("tests/unit/backend", "tests/unit/api", *BACKEND),
-    "e2e": ("tests/e2e",),
+    "trainer": RANKS,
+    "postgres": ("tests/unit/backend", "tests/integration/backend", "tests/unit/api", "tests/integration/api"),
     "scenes": ("tests/scenes",),
+    "e2e": ("tests/e2e",),
 }
-STAGES = (("fast", "e2e"), ("services", "postgres"), ("trainer",), ("scenes",))
-_printing = threading.Lock()
 
 
-def run_set(name: str, *, aside: bool = False) -> int:
-    """One pytest run; for `postgres` with a private server around it. `aside`: print at the end."""
-    command = [PY, "-m", "pytest", "-q", "--durations=8", "-x" if name == "scenes" else "-rs", *SETS[name]]
-    title = f"--- {name}: {' '.join(SETS[name])}"
-    if not aside:
-        print(title, flush=True)
+def run_set(name: str) -> int:
+    """One pytest run; for `postgres` with a private server around it."""
+    command = [PY, "-m", "pytest", "-q", "--durations=20", "-x" if name == "scenes" else "-rs", *SETS[name]]
+    print(f"--- {name}: {' '.join(SETS[name])}", flush=True)
     started_s = time.monotonic()
-    with tempfile.TemporaryFile() as output:
-        code = _run(name, command, output.fileno() if aside else None)
-        output.seek(0)
-        with _printing:
-            if aside:
-                print(title, output.read().decode(errors="replace"), sep="\n")
-            print(f"--- {name}: exit {code}, {time.monotonic() - started_s:.0f} s", flush=True)
+    if name == "postgres":
+        try:
+            with private_postgres() as url:
+                env = os.environ | {"HOLDFAST_TEST_DATABASE": "postgres", "HOLDFAST_DATABASE_URL": url}
+                code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
+        except MissingPostgres as error:
+            print(f"postgres: NOT RUN, {error}")
+            code = 1 if os.environ.get("CI") else 0
+    else:
+        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    print(f"--- {name}: exit {code}, {time.monotonic() - started_s:.0f} s", flush=True)
     return code
-
-
-def _run(name: str, command: list[str], output: int | None) -> int:
-    if name != "postgres":
-        return _pytest(command, {}, output)
-    try:
-        with private_postgres() as url:
-            return _pytest(command, {"HOLDFAST_TEST_DATABASE": "postgres", "HOLDFAST_DATABASE_URL": url}, output)
-    except MissingPostgres as error:
-        print(f"postgres: NOT RUN, {error}")
-        return 1 if os.environ.get("CI") else 0
-
-
-def _pytest(command: list[str], more: dict[str, str], output: int | None) -> int:
-    return subprocess.run(
-        command, cwd=ROOT, env=os.environ | more, stdout=output, stderr=output, check=False
-    ).returncode
-
-
-def run_all() -> list[str]:
-    """Checks and stages; what failed."""
-    failed = ["check"] if subprocess.run([PY, "scripts/check.py"], cwd=ROOT, check=False).returncode else []
-    for stage in STAGES:
-        with ThreadPoolExecutor(len(stage)) as beside:
-            codes = beside.map(partial(run_set, aside=len(stage) > 1), stage)
-            failed += [name for name, code in zip(stage, codes, strict=True) if code]
-    return failed
 
 
 def main(argv: list[str]) -> int:
@@ -92,7 +59,10 @@ def main(argv: list[str]) -> int:
     if wanted != "all" and wanted not in SETS:
         print(f"unknown test set {wanted!r}; one of: all, {', '.join(SETS)}")
         return 2
-    failed = run_all() if wanted == "all" else [wanted] if run_set(wanted) else []
+    failed = []
+    if wanted == "all" and subprocess.run([PY, "scripts/check.py"], cwd=ROOT, check=False).returncode:
+        failed.append("check")
+    failed += [name for name in (SETS if wanted == "all" else (wanted,)) if run_set(name)]
     print(f"failed: {', '.join(failed)}" if failed else "all sets passed", flush=True)
     return 1 if failed else 0
 
