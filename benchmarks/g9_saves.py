@@ -82,24 +82,18 @@ def _measure(folder: Path, memory: Path, store: str, layers: int, rounds: int, o
                 # The first round makes buffers, plans and caches.
                 if number > 1:
                     samples.setdefault(f"{name}{suffix}", []).append(seconds)
-    samples["bytes"] = [float(sum(t.nbytes for t in _state(engine)))]
+    samples["bytes"] = [float(sum(t.nbytes for t in engine.state()))]
     out.write_bytes(msgspec.json.encode(samples))
 
 
 Contestants = dict[str, Callable[[int], dict[str, float]]]
 
 
-def _state(engine: Any) -> Any:
-    from trainer.checkpoint.local.tier import unique
-
-    return unique(engine.state())
-
-
 def _floor(engine: Any, folder: Path) -> Contestants:
     """One memcpy, and one plain write with fsync, of the same bytes."""
     import torch
 
-    state = _state(engine)
+    state = engine.state()
     copies = [torch.zeros_like(tensor, device="cpu") for tensor in state]
 
     def memcpy(_: int) -> dict[str, float]:

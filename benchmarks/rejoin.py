@@ -13,23 +13,17 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-
-import msgspec
 
 from benchmarks.peers import workload
 from benchmarks.peers.command import scratch
-from benchmarks.peers.runner import PeerFailed
 from benchmarks.report import Report
+from benchmarks.small_ring import LOST, endless, training, wait
 from controlplane.protocol.rank import CaughtUp, RankForked, RankHello
 from tests.integration.trainer.cluster import Cluster
-from tests.integration.trainer.node import Node
 
-TIMEOUT_S = 120.0
-POLL_S = 0.002
-LOST = 2
-STEPS = 1_000_000
+_wait = partial(wait, poll_s=0.002)
 PHASES = (
     "killed -> last process of the replica reaped",
     "ordered -> all ranks forked",
@@ -40,30 +34,16 @@ PHASES = (
 
 def measure(args: argparse.Namespace, directory: Path) -> list[tuple[float, ...]]:
     """Seconds of each phase of each rejoin. Raises PeerFailed."""
-    base = workload.trainer_config(delay_s=args.delay_s, interval_steps=workload.NO_SAVES)
-    config = msgspec.structs.replace(
-        base,
-        checkpoint_dir=str(directory / "checkpoints"),
-        training=msgspec.structs.replace(base.training, steps=STEPS),
-    )
-    node = Node(directory)
-    try:
-        cluster = Cluster(node, directory, config)
-        forked: dict[tuple[int, int, int], float] = {}
+    config = endless(workload.trainer_config(delay_s=args.delay_s, interval_steps=workload.NO_SAVES), directory)
+    forked: dict[tuple[int, int, int], float] = {}
 
-        def on_host(message: object) -> None:
-            if isinstance(message, RankForked):
-                forked[message.ref.replica, message.ref.incarnation, message.ref.rank] = time.monotonic()
+    def on_host(message: object) -> None:
+        if isinstance(message, RankForked):
+            forked[message.ref.replica, message.ref.incarnation, message.ref.rank] = time.monotonic()
 
+    with training(Cluster, directory, config, calm_steps=args.calm_steps) as cluster:
         cluster.on_host = on_host
-        try:
-            cluster.start(*range(workload.REPLICAS))
-            _wait(cluster, lambda: cluster.committed(0) > args.calm_steps, "start training")
-            return [_rejoin(cluster, life, args.calm_steps, forked) for life in range(1, args.rejoins + 1)]
-        finally:
-            cluster.close()
-    finally:
-        node.close()
+        return [_rejoin(cluster, life, args.calm_steps, forked) for life in range(1, args.rejoins + 1)]
 
 
 def _rejoin(
@@ -96,14 +76,6 @@ def _said(cluster: Cluster, kind: type, keys: list[tuple[int, int, int]]) -> flo
             if isinstance(message, kind) and key in keys:
                 first.setdefault(key, at_s)
     return max(first.values()) if len(first) == len(keys) else None
-
-
-def _wait(cluster: Cluster, claim: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not claim():
-        if time.monotonic() > deadline_s:
-            raise PeerFailed(f"did not {what} within {TIMEOUT_S:.0f} s:\n{cluster.logs()}")
-        time.sleep(POLL_S)
 
 
 def main(argv: list[str]) -> int:

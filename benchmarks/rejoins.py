@@ -7,27 +7,22 @@ that what they take from the survivors' cores while they start is seen apart.
 import argparse
 import os
 import signal
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import msgspec
 
 from benchmarks.peers import workload
-from benchmarks.peers.runner import PeerFailed
+from benchmarks.small_ring import LOST, endless, training, wait
 from controlplane.protocol.rank import CaughtUp, StepReport, ViewInstalled
 from tests.integration.trainer.cluster import Cluster
-from tests.integration.trainer.node import Node
 
-TIMEOUT_S = 180.0
-POLL_S = 0.2
-"""Long, because a look at the ring takes time from its membership authority."""
 SETTLE_STEPS = 2
-LOST = 2
-STEPS = 1_000_000
 WATCHED = (0, 1, 0)
+_wait = partial(wait, poll_s=0.2)
 
 
 class Gate(Cluster):
@@ -84,27 +79,17 @@ class Rejoins:
 
 def rejoins(args: argparse.Namespace, directory: Path) -> Rejoins:
     """Lose a replica and take it back `args.rejoins` times. Raises PeerFailed."""
-    base = workload.trainer_config(delay_s=args.delay_s, interval_steps=workload.NO_SAVES)
+    base = endless(workload.trainer_config(delay_s=args.delay_s, interval_steps=workload.NO_SAVES), directory)
     config = msgspec.structs.replace(
         base,
-        checkpoint_dir=str(directory / "checkpoints"),
         model=msgspec.structs.replace(base.model, hidden=args.hidden, layers=args.layers),
-        training=msgspec.structs.replace(base.training, steps=STEPS, hash_every_steps=0),
+        training=msgspec.structs.replace(base.training, hash_every_steps=0),
     )
-    node = Node(directory)
-    try:
-        ring = Gate(node, directory, config)
-        try:
-            ring.start(*range(workload.REPLICAS))
-            _wait(ring, lambda: ring.committed(0) > args.calm_steps, "start training")
-            found = Rejoins()
-            for life in range(1, args.rejoins + 1):
-                _rejoin(ring, life, args.calm_steps, found)
-            return found
-        finally:
-            ring.close()
-    finally:
-        node.close()
+    found = Rejoins()
+    with training(Gate, directory, config, calm_steps=args.calm_steps) as ring:
+        for life in range(1, args.rejoins + 1):
+            _rejoin(ring, life, args.calm_steps, found)
+    return found
 
 
 def _rejoin(ring: Gate, life: int, calm_steps: int, found: Rejoins) -> None:
@@ -147,11 +132,3 @@ def _steps(ring: Cluster) -> dict[int, tuple[float, StepReport]]:
     """Step to (when it was told of, what was said of it), by one rank."""
     with ring.changed:
         return {m.step: (at_s, m) for at_s, key, m in ring.said if isinstance(m, StepReport) and key == WATCHED}
-
-
-def _wait(ring: Cluster, claim: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not claim():
-        if time.monotonic() > deadline_s:
-            raise PeerFailed(f"did not {what} within {TIMEOUT_S:.0f} s:\n{ring.logs()}")
-        time.sleep(POLL_S)

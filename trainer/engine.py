@@ -228,8 +228,12 @@ class Engine:
         set_schedule(self.schedule, step)
 
     def state(self) -> list[torch.Tensor]:
-        """Every tensor that makes up this rank's training state, in a fixed order, by reference."""
-        return [*(parameter.data for parameter in self._parameters()), *state_tensors(self.optimizer)]
+        """Every tensor that makes up this rank's training state, once, in a fixed order, by
+        reference. In fp32 a parameter is its own main parameter."""
+        once: dict[tuple[int, int], torch.Tensor] = {}
+        for tensor in (*(parameter.data for parameter in self._parameters()), *state_tensors(self.optimizer)):
+            once.setdefault((tensor.data_ptr(), tensor.numel()), tensor)
+        return list(once.values())
 
     def parameter_hash(self) -> str:
         """blake2b of this rank's parameters, hex."""

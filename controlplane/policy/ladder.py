@@ -170,8 +170,7 @@ def start_slots(
 
 def may_start(snapshot: JobSnapshot, config: PolicyConfig, slot: ReplicaFact) -> bool:
     """Neither the slot's starts nor the job's budget are used up (which pays for no start that
-    follows a person's order); `due_s` says when the next
-    one is due."""
+    follows a person's order); `due_s` says when the next one is due."""
     return slot.failed_starts <= config.max_failed_starts and (bool(slot.ordered_out) or not spent(snapshot))
 
 

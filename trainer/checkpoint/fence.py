@@ -3,7 +3,8 @@
 `<dir>/FENCE/` holds one small file per (attempt, epoch) that was installed; the fence is
 the greatest of them. Creating a file is atomic and two writers cannot lower it, which a
 file holding one number could be. A rank raises it while it enters an epoch, and waits for that
-before it commits a step there; the committer compares just before it writes the marker. The same on an object store.
+before it commits a step there; the committer compares just before it writes the marker. The
+same on an object store.
 """
 
 import re

@@ -15,15 +15,33 @@ _HOP_BY_HOP = ("connection", "content-length", "transfer-encoding", "expect")
 OLD, NEW = "OLDKEYOLDKEYOLDKEYO", "NEWKEYNEWKEYNEWKEYN"
 
 
-class ObjectStore:
+class _Server:
+    """A process that serves at `url` once `ready`, a request, is answered."""
+
+    def __init__(self, port: int, argv: list[str], ready: urllib.request.Request) -> None:
+        self.url = _url(port)
+        self._process = subprocess.Popen([sys.executable, *argv], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                urllib.request.urlopen(ready, timeout=5).close()
+                return
+            except OSError:
+                assert time.monotonic() < deadline and self._process.poll() is None, f"{argv} does not come up"
+                time.sleep(0.1)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class ObjectStore(_Server):
     """`url` answers with one empty bucket, BUCKET."""
 
     def __init__(self) -> None:
         port = _free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        argv = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-        self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self._await()
+        make_bucket = urllib.request.Request(f"{_url(port)}/{BUCKET}", method="PUT")
+        super().__init__(port, ["-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], make_bucket)
 
     def environment(self, url: str | None = None) -> dict[str, str]:
         """For a process that uses the store."""
@@ -35,45 +53,15 @@ class ObjectStore:
             "AWS_EC2_METADATA_DISABLED": "true",
         }
 
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
 
-    def _await(self) -> None:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                request = urllib.request.Request(f"{self.url}/{BUCKET}", method="PUT")
-                urllib.request.urlopen(request, timeout=5).close()
-                return
-            except OSError:
-                assert time.monotonic() < deadline and self._process.poll() is None, "moto does not come up"
-                time.sleep(0.1)
-
-
-class GoogleStore:
+class GoogleStore(_Server):
     """`url` answers with one empty bucket, BUCKET, and asks for no credentials."""
 
     def __init__(self) -> None:
         port = _free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        server = f"create_server('127.0.0.1', {port}, True, '{BUCKET}')"
-        run = f"from gcp_storage_emulator.server import create_server; {server}.run()"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", run], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                urllib.request.urlopen(f"{self.url}/storage/v1/b/{BUCKET}", timeout=5).close()
-                return
-            except OSError:
-                assert time.monotonic() < deadline and self._process.poll() is None, "the store does not come up"
-                time.sleep(0.1)
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        serve = f"create_server('127.0.0.1', {port}, True, '{BUCKET}').run()"
+        run = f"from gcp_storage_emulator.server import create_server; {serve}"
+        super().__init__(port, ["-c", run], urllib.request.Request(f"{_url(port)}/storage/v1/b/{BUCKET}"))
 
 
 class Door:
@@ -134,6 +122,10 @@ class Door:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def _url(port: int) -> str:
+    return f"http://127.0.0.1:{port}"
 
 
 def _free_port() -> int:

@@ -94,7 +94,7 @@ class LocalTier:
             _warn(f"step {order.step} left out: the one before is still being written")
             return
         began_s = time.monotonic()
-        tensors = unique(engine.state())
+        tensors = engine.state()
         if self._buffers is None:
             pinned = device.has_cuda()
             self._buffers = [torch.empty(t.shape, dtype=t.dtype, pin_memory=pinned) for t in tensors]
@@ -125,7 +125,7 @@ class LocalTier:
         mine = self._disk.path(step, epoch, self._ref.rank)
         if not _is_whole(mine):
             self._fetch(step, epoch)
-        head, random_state = shard.read(mine, unique(engine.state()))
+        head, random_state = shard.read(mine, engine.state())
         layout, ref = self._config.parallelism, self._ref
         mold = (ref.job_id, step, epoch, ref.rank, self._world, layout.tp, layout.pp)
         if (head.job_id, head.step, head.epoch, head.rank, head.world, head.tp, head.pp) != mold:
@@ -254,18 +254,6 @@ class LocalTier:
                 oldest_kept=self._disk.oldest_kept(self._config.checkpoint.local.keep, (order.step, order.epoch)),
             )
         )
-
-
-def unique(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Each storage once, in order: in fp32 a parameter is its own main parameter."""
-    seen: set[int] = set()
-    found = []
-    for tensor in tensors:
-        if tensor.numel() and tensor.data_ptr() in seen:
-            continue
-        seen.add(tensor.data_ptr())
-        found.append(tensor)
-    return found
 
 
 def _nodes(posts: Iterable[Held]) -> tuple[str, ...]:
