@@ -182,9 +182,12 @@ def _setup_timeout(snapshot: JobSnapshot, config: PolicyConfig, replica: Replica
     late = age_s >= limit_s and replica.joined_ranks < replica.world_size
     if replica.state is not ReplicaState.FORMING or not (signals or late):
         return None
-    sentence = f"{replica.joined_ranks} of {replica.world_size} ranks joined in {age_s:.0f} s of {limit_s:.0f} s"
-    for s in signals:
-        sentence = str(s.evidence.get("detail") or f"{s.value:.0f} s in setup, {s.threshold:.0f} s are allowed")
+    if signals:
+        last = signals[-1]
+        told = f"{last.value:.0f} s in setup, {last.threshold:.0f} s are allowed"
+        sentence = str(last.evidence.get("detail") or told)
+    else:
+        sentence = f"{replica.joined_ranks} of {replica.world_size} ranks joined in {age_s:.0f} s of {limit_s:.0f} s"
     return Failure(
         replica=replica,
         kind="setup_timeout",
