@@ -75,10 +75,10 @@ def cancel(turn: Turn, launch: ReplicaLaunch, why: str) -> None:
             end_launch(turn, old, CommandStage.SUPERSEDED, why)
 
 
-def end_launch(turn: Turn, pending: PendingLaunch, stage: CommandStage, detail: str) -> None:
+def end_launch(turn: Turn, pending: PendingLaunch, stage: CommandStage, detail: str, *, data: str = "") -> None:
     """Take a start off the queue with its answer; unless it succeeded, what it started is killed."""
     turn.set(launches=tuple(other for other in turn.state.launches if other.command_id != pending.command_id))
-    turn.answer(pending.command_id, stage, detail)
+    turn.answer(pending.command_id, stage, detail, data)
     if stage is CommandStage.SUCCEEDED:
         return
     for ref in _refs(pending.launch):
@@ -103,7 +103,7 @@ def on_node_read(turn: Turn, event: NodeRead) -> None:
     refused = health.on_node_read(turn, event)
     if refused is not None:
         why = health.sentence((*event.failed, *event.launch_failed))
-        end_launch(turn, refused, CommandStage.FAILED, f"{UNFIT}: {why}")
+        end_launch(turn, refused, CommandStage.FAILED, f"the node is not fit: {why}", data=UNFIT)
     advance(turn)
 
 

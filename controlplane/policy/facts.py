@@ -205,7 +205,7 @@ def refusals(snapshot: JobSnapshot, replica: ReplicaFact) -> tuple[SignalFact, .
     return tuple(
         signal
         for signal in signals_of(snapshot, "setup_timeout")
-        if about(signal, replica) and str(signal.evidence.get("detail") or "").startswith(UNFIT)
+        if about(signal, replica) and signal.evidence.get("reason") == UNFIT
     )
 
 

@@ -122,8 +122,8 @@ class Phase(StrEnum):
 WAITING_PHASES = frozenset({Phase.PARKED, Phase.EXCHANGE, Phase.VIEW_CHANGE})
 
 
-# How an agent's answer begins that refuses a start because of its node's checks.
-UNFIT = "the node is not fit"
+UNFIT = "unfit_node"
+"""`data` of the answer with which an agent refuses a start because of its node's checks."""
 
 
 class Mode(StrEnum):

@@ -50,7 +50,7 @@ def start_failed(command: Command, at: datetime) -> None:
         incarnation=launch["incarnation"],
         value=command.ttl_s,
         threshold=command.ttl_s,
-        evidence={"command": command.id, "detail": command.detail[:300], "node": where},
+        evidence={"command": command.id, "detail": command.detail[:300], "reason": command.data[:100], "node": where},
         seen_at=at,
     )
     if command.state != CommandState.FAILED:

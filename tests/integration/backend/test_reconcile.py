@@ -18,6 +18,7 @@ from controlplane.jobs.services import cancel_job, transition_job
 from controlplane.policy.errors import IllegalTransition
 from controlplane.protocol import frames
 from controlplane.protocol.commands import WarmHost
+from controlplane.protocol.states import UNFIT
 from controlplane.recovery import selectors
 from controlplane.recovery.ledger import job_budget
 from controlplane.recovery.models import Decision, Incident, Signal, ViewRow
@@ -329,18 +330,13 @@ def test_a_node_that_fails_its_checks_is_not_started_on_until_they_pass_and_the_
 
 def test_a_start_that_its_node_is_not_fit_for_goes_to_another_node() -> None:
     fleet = make_fleet(5)
-    job = make_job()
-    reconcile_job(job.id)
-    join_all(fleet, job)
-    reconcile_job(job.id)
-    flush_all(fleet, job)
-    reconcile_job(job.id)
+    job = run_job(fleet)
     row = live_ranks(job)[0]
     fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
     reconcile_job(job.id)
     first, _ = bodies(job, "start_ranks")[-1]
     why = "the node is not fit: storage: /ck cannot be written: Read-only file system"
-    fleet.tell(first.node.name, frames.CommandAnswer(first.id, "failed", why))
+    fleet.tell(first.node.name, frames.CommandAnswer(first.id, "failed", why, UNFIT))
     reconcile_job(job.id)
     again, _ = bodies(job, "start_ranks")[-1]
     assert again.id != first.id

@@ -99,6 +99,7 @@ def test_a_start_on_an_unfit_node_is_refused_with_the_reason(where: str) -> None
     assert not any(isinstance(effect, Spawn) for effect in effects)
     answer = bodies(world, CommandAnswer)[-1]
     assert (answer.state, answer.detail) == ("failed", "the node is not fit: storage: /ck is nearly full")
+    assert answer.data == "unfit_node", "what the server goes by"
     told = [body.failed for body in bodies(world, NodeChecked)]
     assert told == [(FULL,) if where == "failed" else ()], "one job's own path is no fault of the node"
 

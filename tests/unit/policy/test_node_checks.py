@@ -41,12 +41,14 @@ def test_a_refused_start_is_made_elsewhere_and_the_decision_says_why() -> None:
         running(), 1, state=ReplicaState.FORMING, joined_ranks=0, exited_ranks=2, in_view=False,
         contributing=False, state_since_s=NOW_S - 2.0,
     )  # fmt: skip
-    detail = f"{UNFIT}: storage: /ck cannot be written: Read-only file system"
-    refused = signal("setup_timeout", replica=1, incarnation=1, node_id="n1", evidence={"detail": detail})
+    detail = "the node is not fit: storage: /ck cannot be written: Read-only file system"
+    refused = signal(
+        "setup_timeout", replica=1, incarnation=1, node_id="n1", evidence={"detail": detail, "reason": UNFIT}
+    )
     decision = only(change(forming, signals=(refused,)), "replica_failure")
     assert f"its start on node-1 failed: {detail}" in decision.sentence
     assert {node_id for node_id, _ in slots_of(action(decision, StartReplica).placements)} == {"n3"}
-    other = change(refused, evidence={"detail": "the rank host exited with code 1"})
+    other = change(refused, evidence={"detail": "the rank host exited with code 1", "reason": ""})
     again = only(change(forming, signals=(other,)), "replica_failure")
     assert {node_id for node_id, _ in slots_of(action(again, StartReplica).placements)} == {"n1"}, (
         "no fault of the node"
