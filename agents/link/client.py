@@ -56,6 +56,7 @@ class Link:
         self._heard_s = 0.0
         self._garbage = 0
         self._drop_s: float | None = None
+        self._within_s = backoff.CAP_S
         self.on_unknown_node: Callable[[], Awaitable[bool]] = _no_remedy
 
     def wake(self, within_s: float = 0.0) -> None:
@@ -106,7 +107,8 @@ class Link:
                 failures = 0
             stable = time.monotonic() - began_s > _STABLE_S
             failures = 0 if stable else failures + 1
-            await asyncio.sleep(backoff.delay_s(failures, self._jitter(), at_least_s=at_least_s))
+            delay_s = backoff.delay_s(failures, self._jitter(), at_least_s=at_least_s, within_s=self._within_s)
+            await asyncio.sleep(delay_s)
 
     async def _session(self) -> None:
         socket = await connect(
@@ -125,6 +127,7 @@ class Link:
             async with asyncio.timeout(_OPEN_TIMEOUT_S):
                 welcome = await self._welcome(socket)
             self._socket = socket
+            self._within_s = welcome.reconnect_within_s
             self._heard_s = time.monotonic()
             self._garbage = 0
             self._dispatch(LinkUp(now_s=self._heard_s, welcome=welcome))

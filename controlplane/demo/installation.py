@@ -161,7 +161,7 @@ class Installation:
             "DEMO": "true",
             "DEMO_CONTROL": self.config.requests.absolute(),
             "LOG_LEVEL": "INFO",
-            "GRACE_S": "3",
+            "GRACE_S": "5",
         }
         if self.config.database_url:
             settings["DATABASE_URL"] = self.config.database_url

@@ -32,6 +32,11 @@ def node_view(row: Node) -> dict[str, Any]:
     return node_summary(row, hot=bus.read_hot(f"node:{row.id}"))
 
 
+def node_count() -> int:
+    """Nodes that may connect."""
+    return Node.objects.filter(revoked_at=None).count()
+
+
 def counts_by_state() -> dict[str, int]:
     """Every state is present, zeros too."""
     found = dict(Node.objects.values_list("state").annotate(n=Count("pk")).values_list("state", "n"))

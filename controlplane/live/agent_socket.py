@@ -27,6 +27,7 @@ from controlplane.protocol.frames import (
     AgentFrame,
     AgentHello,
     Welcome,
+    reconnect_within_s,
 )
 from controlplane.runtime import metrics
 from controlplane.runtime.ids import new_id
@@ -145,6 +146,7 @@ class Session:
                 frame_interval_s=settings.FRAME_INTERVAL_S,
                 sample_interval_s=settings.SAMPLE_INTERVAL_S,
                 demo=settings.HOLDFAST_DEMO,
+                reconnect_within_s=reconnect_within_s(self.process.fleet_nodes),
             )
         )
         await self.process.register(link)

@@ -46,6 +46,7 @@ class WebProcess:
         self.app = app
         self.name = f"w{os.urandom(5).hex()}"
         self.links: dict[str, AgentLink] = {}
+        self.fleet_nodes = 0
         self.hub = Hub()
         self.outbox_bell = asyncio.Event()
         self.writer = Writer(self._volatile_from_thread)

@@ -13,6 +13,7 @@ from redis.asyncio.client import PubSub
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
+from controlplane.fleet.selectors import node_count
 from controlplane.fleet.services import reopen_session
 from controlplane.live.hub import event_message
 from controlplane.protocol.frames import Order
@@ -162,6 +163,10 @@ async def beat(process: "WebProcess") -> None:
     """A row that says this process and the database work, and how late its loop runs."""
     refreshed_at = 0.0
     while True:
+        if time.monotonic() - refreshed_at >= GAUGES_S:
+            refreshed_at = time.monotonic()
+            process.fleet_nodes = await process.in_thread(node_count)
+            await process.in_thread(gauges.refresh)
         begin = time.monotonic()
         await asyncio.sleep(BEAT_S)
         lag_s = max(0.0, time.monotonic() - begin - BEAT_S)
@@ -173,6 +178,3 @@ async def beat(process: "WebProcess") -> None:
             "writer_depth": process.writer.depth(),
         }
         await process.in_thread(beats.beat, "web", f"web:{process.name}", detail)
-        if time.monotonic() - refreshed_at >= GAUGES_S:
-            refreshed_at = time.monotonic()
-            await process.in_thread(gauges.refresh)

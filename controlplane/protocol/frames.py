@@ -29,6 +29,9 @@ PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
 MAX_FRAME_BYTES = 256 * 1024
 MAX_EVENTS_PER_FRAME = 500
+RECONNECTS_PER_S = 500
+RECONNECT_SHORTEST_S = 2.0
+RECONNECT_LONGEST_S = 15.0
 
 
 class _Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="event"):
@@ -236,7 +239,8 @@ FromAgent = AgentHello | AgentFrame
 
 
 class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type", tag="welcome"):
-    """Session accepted. `acked_seq`: events up to here are applied for this journal."""
+    """Session accepted. `acked_seq`: events up to here are applied for this journal.
+    `reconnect_within_s`: the longest wait between two tries should the session end."""
 
     protocol: int
     node_id: str
@@ -245,6 +249,13 @@ class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     frame_interval_s: float
     sample_interval_s: float
     demo: bool = False
+    reconnect_within_s: float = RECONNECT_LONGEST_S
+
+
+def reconnect_within_s(nodes: int) -> float:
+    """How long the agents of so many nodes spread their return after an outage of ours: at
+    most `RECONNECTS_PER_S` ask at a time, nobody waits longer than he must."""
+    return min(RECONNECT_LONGEST_S, max(RECONNECT_SHORTEST_S, nodes / RECONNECTS_PER_S))
 
 
 class Acked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="acked"):

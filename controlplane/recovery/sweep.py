@@ -9,11 +9,9 @@ from controlplane.jobs.models import Job
 from controlplane.jobs.services import TERMINAL, ring_job
 from controlplane.recovery.answers import start_failed
 from controlplane.recovery.certificate import certify_due
-from controlplane.runtime import bell, events
+from controlplane.runtime import beats, bell, events
 from controlplane.runtime.clock import ago, now
-from controlplane.runtime.models import ProcessBeat
 
-WEB_STALE_S = 15.0
 MAX_JOBS = 100
 
 
@@ -55,10 +53,9 @@ def expire_commands() -> int:
 
 def close_dead_sessions() -> int:
     """Sessions of web processes that are gone: nobody there will notice the socket's end."""
-    fresh = ProcessBeat.objects.filter(role="web", beat_at__gte=ago(WEB_STALE_S)).values_list("name", flat=True)
-    alive = {name.removeprefix("web:") for name in fresh}
+    alive = beats.live_web()
     closed = 0
-    for node in Node.objects.filter(connected=True, connected_at__lt=ago(WEB_STALE_S)):
+    for node in Node.objects.filter(connected=True, connected_at__lt=ago(beats.WEB_STALE_S)):
         if node.session_id.partition(".")[0] not in alive:
             closed += close_session(node.id, node.session_id)
     return closed

@@ -18,6 +18,7 @@ from controlplane.runtime.models import ProcessBeat
 
 LEASE_S = 5.0
 STALE_S = 10.0
+WEB_STALE_S = 15.0
 FORGET_S = 3600.0
 
 
@@ -55,6 +56,12 @@ def view(role: str) -> BeatView:
     age = age_s(row.beat_at) or 0.0
     ok = age <= STALE_S
     return BeatView(ok=ok, detail=row.name if ok else f"{row.name} is silent", beat_age_s=age)
+
+
+def live_web() -> set[str]:
+    """Names of the web processes that live, as the ids of their sessions begin."""
+    fresh = ProcessBeat.objects.filter(role="web", beat_at__gte=ago(WEB_STALE_S)).values_list("name", flat=True)
+    return {name.removeprefix("web:") for name in fresh}
 
 
 def forget_old() -> int:

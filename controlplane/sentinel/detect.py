@@ -111,7 +111,8 @@ def find_silent(picture: Picture, fleet: FleetMap, now_s: float, *, frame_interv
 
 
 def mostly_silent(picture: Picture, fleet: FleetMap, now_s: float, *, limit_s: float) -> bool:
-    """So many connected nodes are silent at once that the fault is rather ours."""
-    connected = [node_id for node_id, info in fleet.nodes.items() if info.connected and node_id in picture.nodes]
-    silent = sum(picture.silent_s(node_id, now_s) >= limit_s for node_id in connected)
-    return len(connected) >= BLIND_MIN_NODES and silent > BLIND_SHARE * len(connected)
+    """So many nodes are silent at once that the fault is rather ours. Counted are those that
+    are connected, and those whose connection one of our own processes took along."""
+    expected = [n for n, info in fleet.nodes.items() if (info.connected or info.cut) and n in picture.nodes]
+    silent = sum(picture.silent_s(node_id, now_s) >= limit_s for node_id in expected)
+    return len(expected) >= BLIND_MIN_NODES and silent > BLIND_SHARE * len(expected)

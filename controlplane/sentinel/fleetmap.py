@@ -8,19 +8,22 @@ from controlplane.jobs.models import Job, Rank
 from controlplane.jobs.numbers import spec_of
 from controlplane.policy.risk import WINDOW_SAMPLES
 from controlplane.protocol.launch import RankRef
+from controlplane.runtime import beats
+from controlplane.runtime.clock import ago
 
 DEFAULT_RISK = 0.30
 DEFAULT_HYSTERESIS_S = 30.0
 DEFAULT_SILENCE_S = 2.0
+CUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
-    """`since_closed_s`: Unix time at which its connection closed; None while connected."""
+    """`cut`: its connection ended with the web process that held it, less than `CUT_S` ago."""
 
     name: str
     connected: bool
-    since_closed_s: float | None
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +58,17 @@ class FleetMap:
 
 
 def read_map() -> FleetMap:
-    """Four queries."""
+    """A query for each kind of row."""
+    alive = beats.live_web()
+    recently = ago(CUT_S)
     nodes = {
         node.id: NodeInfo(
             name=node.name,
             connected=node.connected,
-            since_closed_s=None if node.connected or not node.disconnected_at else node.disconnected_at.timestamp(),
+            cut=not node.connected
+            and node.disconnected_at is not None
+            and node.disconnected_at > recently
+            and node.session_id.partition(".")[0] not in alive,
         )
         for node in Node.objects.filter(revoked_at=None)
     }

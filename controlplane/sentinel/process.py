@@ -13,6 +13,7 @@ from types import FrameType
 from django.conf import settings
 from django.db import DatabaseError, close_old_connections
 
+from controlplane.protocol.frames import reconnect_within_s
 from controlplane.runtime import beats, bus, metrics
 from controlplane.runtime.logs import get
 from controlplane.sentinel import scan
@@ -30,6 +31,8 @@ HISTORY_S = 2.0
 BLIND_LAG_S = 1.0
 # After our own side was unhealthy, silence is no evidence for this long.
 RECOVER_S = 3.0
+# A connection is open this long after an agent has begun to ask for it.
+MARGIN_S = 1.0
 _log = get(__name__)
 
 
@@ -106,7 +109,9 @@ class Sentinel:
         self._begin_to_lead()
         if every["scan"].due(moment):
             blind = moment < self.blind_until
-            self.scanner.scan(self.picture, self.fleet, now_s, blind=blind)
+            if self.scanner.scan(self.picture, self.fleet, now_s, blind=blind):
+                blind = True
+                self._blind("most nodes are silent at once", for_s=reconnect_within_s(len(self.fleet.nodes)) + MARGIN_S)
             scan.publish(self.picture, self.fleet, now_s, sight={"at_s": now_s, "blind": blind})
         if every["ranks"].due(moment):
             scan.tell_ranks(self.picture, self.fleet, now_s)
@@ -135,8 +140,8 @@ class Sentinel:
             "duplicates": self.picture.duplicates,
         }
 
-    def _blind(self, why: str) -> None:
-        until = time.monotonic() + RECOVER_S
+    def _blind(self, why: str, *, for_s: float = RECOVER_S) -> None:
+        until = time.monotonic() + for_s
         if time.monotonic() >= self.blind_until:
             _log.warning("blind: silence is no evidence for now", why=why)
         self.blind_until = max(self.blind_until, until)

@@ -26,8 +26,9 @@ class Scanner:
         self.latch = RiskLatch()
         self.silent: set[tuple[str, str]] = set()
 
-    def scan(self, picture: Picture, fleet: FleetMap, now_s: float, *, blind: bool) -> None:
-        """Findings to rows. While `blind` nothing is concluded from silence."""
+    def scan(self, picture: Picture, fleet: FleetMap, now_s: float, *, blind: bool) -> bool:
+        """Findings to rows. While `blind` nothing is concluded from silence. Returns True when
+        so many are silent at once that we must be blind."""
         for node_id in fleet.nodes:
             picture.know(node_id, now_s)
         ours = mostly_silent(picture, fleet, now_s, limit_s=DEFAULT_SILENCE_S)
@@ -36,6 +37,7 @@ class Scanner:
         for move in self.latch.step(picture, fleet, now_s):
             _apply_risk(move, fleet)
         _returned(picture, fleet)
+        return ours
 
     def _silence(self, found: list[Silence], fleet: FleetMap) -> None:
         now_silent = {(item.node_id, item.job_id) for item in found}

@@ -1,13 +1,15 @@
 """The exchange failed and nobody is dead: announce the same members again.
 
 A network blip ends a collective for everybody without ending anyone. A death would have
-been told within `outer_error_grace_s`. After `max_reissues` in a row the member that the
-others cannot reach is a failure (`unreachable`), handled by `replica_failure`.
+been told within `outer_error_grace_s`, by an agent that is connected: while a member's is
+not, nothing is concluded, and its ranks could not answer a view either. After `max_reissues`
+in a row the member that the others cannot reach is a failure (`unreachable`), handled by
+`replica_failure`.
 """
 
 from controlplane.policy.budget import spent
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.facts import attempt_live, current_view, is_member, live_replicas, member_of
+from controlplane.policy.facts import attempt_live, current_view, is_member, live_replicas, member_of, nodes_of
 from controlplane.policy.failures import actionable, fresh_outer_errors
 from controlplane.policy.membership import next_view
 from controlplane.policy.plan import AnnounceView, Decision, SettleSignals
@@ -24,7 +26,11 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
         return ()
     if actionable(snapshot, config) or snapshot.reissued_views >= config.max_reissues or spent(snapshot):
         return ()
-    members = tuple(member_of(snapshot, r) for r in live_replicas(snapshot) if is_member(snapshot, r))
+    replicas = tuple(replica for replica in live_replicas(snapshot) if is_member(snapshot, replica))
+    homes = {node_id for replica in replicas for node_id in nodes_of(replica)}
+    if any(node.id in homes and not node.connected for node in snapshot.nodes):
+        return ()
+    members = tuple(member_of(snapshot, replica) for replica in replicas)
     count = snapshot.reissued_views + 1
     following = next_view(
         job_id=snapshot.job.id,

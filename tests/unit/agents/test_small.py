@@ -13,6 +13,7 @@ from agents.core.state import Identity
 from agents.link.spool import Spool
 from agents.ranks.identity import group_members, identity_of, is_alive, signal_group, signal_process
 from agents.ranks.logs import LogFiles, printable, tail
+from controlplane.protocol.frames import reconnect_within_s
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.samples import DeviceSample
 
@@ -21,6 +22,13 @@ from controlplane.protocol.samples import DeviceSample
 def test_backoff_is_bounded_and_honours_the_servers_wish(failures, jitter, wish_s):
     delay_s = backoff.delay_s(failures, jitter, at_least_s=wish_s)
     assert wish_s < delay_s <= wish_s + backoff.CAP_S
+
+
+@given(st.integers(0, 10_000), st.floats(0, 1), st.integers(0, 100_000))
+def test_agents_come_back_within_what_the_server_asks_for_and_no_faster_than_it_takes_them(failures, jitter, nodes):
+    within_s = reconnect_within_s(nodes)
+    assert backoff.delay_s(failures, jitter, within_s=within_s) <= within_s <= backoff.CAP_S
+    assert nodes / within_s <= 500 or within_s == backoff.CAP_S
 
 
 def test_the_spool_drops_the_oldest_first():

@@ -1,6 +1,9 @@
 """The detector's arrays say what the policy's formulas say; findings come once."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,7 +92,7 @@ def fleet(*, jobs_on: dict[str, set[str]] | None = None, nodes: int = 1, limits:
     """Nodes n0.. with a device each, of job_a."""
     names = [f"n{i}" for i in range(nodes)]
     return FleetMap(
-        nodes={n: NodeInfo(name=n, connected=True, since_closed_s=None) for n in names},
+        nodes={n: NodeInfo(name=n, connected=True) for n in names},
         devices={(n, 0): DeviceInfo(id=f"dev_{n}", present=True, risk=None, job_id="job_a") for n in names},
         placed={REF: "n0"},
         jobs_on=jobs_on if jobs_on is not None else {"n0": {"job_a"}},
@@ -133,3 +136,15 @@ def test_when_most_of_the_fleet_is_silent_at_once_the_fault_is_ours() -> None:
     assert mostly_silent(picture, fleet(nodes=4), 5.0, limit_s=2.0)
     picture.take([heard("n0", 2, at_s=5.0), heard("n1", 2, at_s=5.0)])
     assert not mostly_silent(picture, fleet(nodes=4), 5.0, limit_s=2.0)
+
+
+@pytest.mark.parametrize(("cut", "ours"), [(True, True), (False, False)])
+def test_nodes_whose_connection_one_of_our_processes_took_along_count_as_silent_by_our_fault(
+    cut: bool, ours: bool
+) -> None:
+    picture = Picture()
+    picture.take([heard(f"n{i}", 1, at_s=0.0) for i in range(4)])
+    closed = replace(
+        fleet(nodes=4), nodes={f"n{i}": NodeInfo(name=f"n{i}", connected=False, cut=cut) for i in range(4)}
+    )
+    assert mostly_silent(picture, closed, 5.0, limit_s=2.0) is ours

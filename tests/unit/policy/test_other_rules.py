@@ -220,6 +220,13 @@ def test_a_death_gets_a_moment_to_explain_it():
     assert decisions(blip(age_s=0.5)) == ()
 
 
+def test_the_agent_that_could_tell_of_a_death_must_be_back_before_the_same_members_try_again():
+    away = tuple(change(n, connected=False) if n.id == "n1" else n for n in blip().nodes)
+    assert decisions(change(blip(), nodes=away), rule="outer_error") == ()
+    spare = tuple(change(n, connected=False) if n.id == "n3" else n for n in blip().nodes)
+    assert decisions(change(blip(), nodes=spare), rule="outer_error"), "no member is on that node"
+
+
 def test_an_error_of_an_older_view_is_history():
     assert decisions(blip(age_s=200.0), rule="outer_error") == ()
 

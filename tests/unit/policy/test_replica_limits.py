@@ -72,6 +72,13 @@ def test_a_silent_member_has_little_time_to_flush(age_s, evicted):
     assert [decision.reason_code for decision in found] == (["unflushed"] if evicted else [])
 
 
+@pytest.mark.parametrize(("silent_s", "evicted"), [(None, False), (7.0, False), (11.0, True)])
+def test_a_closed_connection_is_a_reason_to_wait_until_the_lease_has_run_out(silent_s, evicted):
+    late = unflushed(6.0, flushes=flushed_but(1))
+    nodes = tuple(change(n, connected=False, silent_s=silent_s) if n.id == "n1" else n for n in late.nodes)
+    assert bool(decisions(change(late, nodes=nodes), rule=RULE)) is evicted
+
+
 def test_a_replica_that_fell_behind_is_left_out():
     late = tuple(flush(1, rank, committed_step=48) for rank in range(2))
     decision = only(unflushed(1.0, flushes=flushed_but(1) + late), RULE)
