@@ -21,6 +21,8 @@ from controlplane.protocol.rank import CaughtUp, StepReport, ViewInstalled
 from tests.integration.trainer.cluster import Cluster
 
 SETTLE_STEPS = 2
+TOGETHER_STEPS = 8
+SIZE = "exchange and optimizer of a group that large, as in every later step"
 WATCHED = (0, 1, 0)
 _wait = partial(wait, poll_s=0.2)
 
@@ -46,11 +48,13 @@ class Gate(Cluster):
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:
-    """Steps of one survivor, in order: while the joiner's processes start, and from the view that
-    admits it to the step before its first contribution. What both said of it."""
+    """Steps of one survivor, in order: while the joiner's processes start, from the view that
+    admits it to the step before its first contribution, and at full strength again. What both
+    said of it."""
 
     starting: tuple[StepReport, ...]
     joining: tuple[StepReport, ...]
+    together: tuple[StepReport, ...]
     installed: ViewInstalled
     level: CaughtUp
 
@@ -63,11 +67,18 @@ class Rejoins:
     rejoins: list[Rejoin] = field(default_factory=list)
 
     def extra(self, rejoin: Rejoin) -> dict[str, float]:
-        """Seconds that the steps of `rejoin` took beyond as many alone, by part of the step."""
+        """Seconds that the steps of `rejoin` took beyond as many alone, by part of the step. An
+        exchange with one member more takes longer, now and in every later step: that part of it,
+        by the median at full strength, stands apart."""
+        together = [said for each in self.rejoins for said in each.together]
+        larger_s = median(map(_exchange_s, together)) - median(map(_exchange_s, self.alone))
+        of_size_s = len(rejoin.joining) * larger_s
         return {
             "view change": self._beyond(rejoin.joining, lambda said: said.stall_s),
             "commit waits for the donor's copy": self._beyond(rejoin.joining, lambda said: said.copy_wait_s),
-            "exchange and optimizer": self._beyond(rejoin.joining, lambda said: said.exchange_s - said.copy_wait_s),
+            SIZE: of_size_s,
+            "exchange and optimizer, beyond those of a group that large": self._beyond(rejoin.joining, _exchange_s)
+            - of_size_s,
             "compute (competition for cores)": self._beyond(
                 rejoin.joining, lambda said: said.step_time_s - said.stall_s - said.exchange_s
             ),
@@ -107,7 +118,7 @@ def _rejoin(ring: Gate, life: int, calm_steps: int, found: Rejoins) -> None:
     _wait(ring, lambda: _level(ring, life + 1) is not None, "catch up")
     level = _level(ring, life + 1)
     assert level is not None, "just seen"
-    _wait(ring, lambda: ring.committed(0) > level.step + SETTLE_STEPS, "train together")
+    _wait(ring, lambda: ring.committed(0) > level.step + TOGETHER_STEPS, "train together")
     joined_s, view = ring.views[views]
     steps = _steps(ring)
     joined = next(step for step, (at_s, _) in sorted(steps.items()) if at_s >= joined_s)
@@ -116,10 +127,15 @@ def _rejoin(ring: Gate, life: int, calm_steps: int, found: Rejoins) -> None:
         Rejoin(
             starting=tuple(steps[step][1] for step in range(started, up)),
             joining=tuple(steps[step][1] for step in range(joined, level.step)),
+            together=tuple(steps[step][1] for step in range(level.step + SETTLE_STEPS, level.step + TOGETHER_STEPS)),
             installed=next(said for said in ring.of(ViewInstalled, 0, 0) if said.epoch == view.epoch),
             level=level,
         )
     )
+
+
+def _exchange_s(said: StepReport) -> float:
+    return said.exchange_s - said.copy_wait_s
 
 
 def _level(ring: Cluster, incarnation: int) -> CaughtUp | None:

@@ -49,7 +49,9 @@ def test_an_overheating_device_causes_one_emergency_checkpoint_and_nothing_else(
 
 def test_without_a_spare_the_job_shrinks_and_grows_back_when_there_is_one(ring: Ring) -> None:
     driver = ring.driver
-    job_id = submit_and_train(driver, demo_job(name="narrow", interval_steps=20), until_step=25)
+    spec = demo_job(name="narrow", interval_steps=20)
+    spec["spec"]["checkpoint"]["local"] = {"medium": "memory", "interval_steps": 4}
+    job_id = submit_and_train(driver, spec, until_step=25)
     driver.post("/demo/faults", {"kind": "no_spares"})
     rank = live_ranks(driver, job_id)[1, 0]
 
@@ -77,8 +79,13 @@ def test_when_the_last_replica_dies_the_job_restarts_from_the_newest_trusted_che
     driver = ring.driver
     job_id = driver.job("narrow")["id"]
     known = len(incidents(driver, job_id))
-    checkpoints = [c for c in driver.items(f"/jobs/{job_id}/checkpoints") if c["state"] not in ("writing", "corrupt")]
-    assert checkpoints, "nothing to restart from"
+
+    def newer_in_memory() -> int | None:
+        held = _trusted(driver.items(f"/jobs/{job_id}/checkpoints"))
+        local = max((c["step"] for c in held if c["kind"] == "local"), default=0)
+        return local if local > max(c["step"] for c in held if c["kind"] != "local") else None
+
+    step_in_memory = driver.wait("a newer step in the nodes' memory than in the store", newer_in_memory, timeout_s=60)
     attempt = driver.get(f"/jobs/{job_id}")["attempt"]
 
     kill_all(pids(driver, job_id).values())
@@ -90,7 +97,7 @@ def test_when_the_last_replica_dies_the_job_restarts_from_the_newest_trusted_che
     job = driver.wait("a new attempt", restarted, timeout_s=120)
     detail = driver.get(f"/jobs/{job_id}")
     newest = max(detail["attempts"], key=lambda a: a["number"])
-    assert newest["resume_step"] >= max(c["step"] for c in checkpoints)
+    assert newest["resume_step"] >= step_in_memory, "what the nodes hold in memory was not used"
     wait_for_step(driver, job_id, newest["resume_step"] + 10, timeout_s=90)
     wait_resolved(driver, job_id, count=known + 1)
     steps = [s for s in all_steps(driver, job_id) if s["attempt"] == job["attempt"]]
@@ -104,7 +111,7 @@ def test_with_too_few_devices_it_restarts_with_another_layout(ring: Ring) -> Non
     job_id = submit_and_train(driver, spec, until_step=14)
     driver.wait(
         "a trusted checkpoint",
-        lambda: [c for c in driver.items(f"/jobs/{job_id}/checkpoints") if c["state"] not in ("writing", "corrupt")],
+        lambda: _trusted(driver.items(f"/jobs/{job_id}/checkpoints")),
         timeout_s=60,
     )
     keep = live_ranks(driver, job_id)[0, 0]["node_id"]
@@ -126,4 +133,8 @@ def test_with_too_few_devices_it_restarts_with_another_layout(ring: Ring) -> Non
 
 
 def _emergency(checkpoints: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [c for c in checkpoints if c["kind"] == "emergency" and c["state"] not in ("writing", "corrupt")]
+    return [c for c in _trusted(checkpoints) if c["kind"] == "emergency"]
+
+
+def _trusted(checkpoints: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [c for c in checkpoints if c["state"] not in ("writing", "corrupt", "pruned")]

@@ -24,12 +24,15 @@ from tests.scenes.helpers import (
 )
 
 SCHEDULED_S = 6.0
+LOOK_EVERY_S = 30.0
 pytestmark = [pytest.mark.scenes, pytest.mark.timeout(420)]
 
 
 @pytest.fixture(scope="module")
 def job_id(ring: Ring) -> str:
-    return submit_and_train(ring.driver, demo_job(name="survivor"), until_step=15)
+    spec = demo_job(name="survivor")
+    spec["spec"]["resiliency"]["look_every_s"] = LOOK_EVERY_S
+    return submit_and_train(ring.driver, spec, until_step=15)
 
 
 def test_a_killed_rank_costs_no_step_and_its_replica_comes_back_from_a_peer(ring: Ring, job_id: str) -> None:
@@ -80,6 +83,16 @@ def test_a_stopped_rank_is_found_by_its_section_timeout_and_replaced(ring: Ring,
     assert_certificate_green(detail)
     assert_no_step_missing(all_steps(ring.driver, job_id))
     assert not os.path.exists(f"/proc/{victim}") or _is_zombie(victim), "the hung incarnation is still there"
+
+
+def test_a_job_is_looked_into_on_schedule_while_it_trains(ring: Ring, job_id: str) -> None:
+    def looked() -> list[dict[str, Any]]:
+        return [
+            event for event in ring.driver.items(f"/jobs/{job_id}/events?limit=500") if event["kind"] == "job.looked"
+        ]
+
+    (first, *_) = ring.driver.wait("a look on schedule", looked, timeout_s=2 * LOOK_EVERY_S)
+    assert "2 of 2 recorders read; nothing that does not fit" in first["sentence"]
 
 
 def test_a_fault_comes_when_the_job_has_scheduled_it(ring: Ring, job_id: str) -> None:
