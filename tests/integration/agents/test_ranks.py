@@ -63,15 +63,17 @@ async def test_a_killed_rank_is_reported_at_once_and_its_replica_is_ended(server
     await until_gone(*pids.values())
 
 
-async def test_an_agent_with_an_old_driver_refuses_a_start_until_that_is_mended(
+async def test_an_agent_with_an_old_driver_and_a_cut_link_refuses_a_start_until_that_is_mended(
     server: Server, agent: AgentProcess
 ) -> None:
     await server.until(lambda: [body.failed for body in server.bodies(NodeChecked)] == [()])
+    await server.send(InjectDeviceFault(0, "nvlink", 4.0))
     await server.send(InjectDeviceFault(0, "old_driver"))
-    await server.until(lambda: server.bodies(NodeChecked)[-1].failed)
+    await server.until(lambda: len(server.bodies(NodeChecked)[-1].failed) == 2)
     refused = await server.done(await server.send(start_order(), epoch=1, **JOB))
     assert refused.state == "failed"
     assert "the node is not fit: driver: version 535" in refused.detail
+    assert "; nvlink: device 0: 17 of 18 are up, down: 4; " in refused.detail
     await server.send(InjectDeviceFault(0, "heal"))
     await server.until(lambda: not server.bodies(NodeChecked)[-1].failed)
     await running_replica(server, incarnation=2)

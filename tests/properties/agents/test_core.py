@@ -47,6 +47,9 @@ def play(sent: list[CommandEnvelope], tape: list[tuple[int, int]]) -> World:
             case 7:
                 if world.alive:
                     world.kill_rank(sorted(world.alive, key=repr)[number % len(world.alive)])
+            case 8 if number % 5 == 0:
+                world.used_bytes = dict.fromkeys(range(2), (None, 0, 40 << 30)[number // 5 % 3])
+                world.driver_hangs = number % 2 == 0
             case 8:
                 world.now_s += number * 0.1
                 world.feed(ev.Tick(now_s=world.now_s))

@@ -73,6 +73,8 @@ class World:
         self.forked: list[RankRef] = []
         self.exits: dict[RankRef, int] = {}
         self.host_alive = False
+        self.used_bytes: dict[int, int | None] = {}
+        self.driver_hangs = False
         self.pending: list[Callable[[], ev.Event | None]] = []
         self.next_pid = 1000
         self.received: list[AgentEvent] = []
@@ -191,6 +193,8 @@ class World:
                     self._later(lambda job_id=job_id: ev.HostReadied(now_s=self.now_s, job_id=job_id, import_s=0.1))
                 case fx.CheckNode(command_id=command_id):
                     self._later(lambda c=command_id: ev.NodeRead(now_s=self.now_s, failed=(), command_id=c))
+                case fx.ReadMemory():
+                    self._later(self._memory)
                 case fx.Fork(order=order):
                     self._later(lambda ref=order.ref: self._fork(ref))
                 case fx.Spawn(ref=ref):
@@ -202,6 +206,9 @@ class World:
                     self._later(lambda ref=ref: ev.GroupGone(now_s=self.now_s, ref=ref))
                 case _:
                     continue
+
+    def _memory(self) -> ev.Event | None:
+        return None if self.driver_hangs else ev.MemoryRead(now_s=self.now_s, used_bytes=dict(self.used_bytes))
 
     def _fork(self, ref: RankRef) -> ev.Event:
         """The process exists from here on: this is where a double life would begin."""
