@@ -196,6 +196,7 @@ def pool_for(
         occupied=occupied(snapshot, but=gone),
         excluded=(*suspected(snapshot, config), *bad_slots),
         use_reserved=use_reserved,
+        near=tuple(node_id for replica in leaving for node_id in nodes_of(replica)),
     )
     return pool.without_nodes((*bad_nodes, *silent))
 
