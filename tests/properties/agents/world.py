@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from agents.core import effects as fx
 from agents.core import events as ev
+from agents.core.limits import MEMORY_WAIT_S
 from agents.core.records import Record
 from agents.core.restore import restore, snapshot
 from agents.core.session import compose
@@ -84,6 +85,9 @@ class World:
     def feed(self, event: ev.Event) -> None:
         self.state, effects = step(self.state, event)
         self._carry_out(effects)
+        waits = [p.emptying for p in self.state.launches if p.emptying is not None and not p.emptying.done]
+        longest_s = max((self.now_s - wait.since_s for wait in waits), default=0.0)
+        assert not isinstance(event, ev.Tick) or longest_s < MEMORY_WAIT_S, "it waits for memory for ever"
 
     def restart_agent(self) -> None:
         """SIGKILL and start again: what was not on disk never happened; processes live."""

@@ -3,8 +3,9 @@
 from controlplane.policy.placement import build_pool, choose_spares, place_gang, place_replica
 from controlplane.policy.plan import PlaceAttempt, StartReplica
 from controlplane.policy.snapshot import Placement
+from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import JobState, NodeState, ReplicaState
-from tests.unit.policy.builders import action, change, job, node, only, pending, running, spec, with_replica
+from tests.unit.policy.builders import action, attempt, change, job, node, only, pending, running, spec, with_replica
 
 
 def nodes_of(placements: tuple[Placement, ...]) -> list[str]:
@@ -46,6 +47,18 @@ def test_a_spare_is_kept_in_a_segment_that_the_job_uses() -> None:
     asks = job(state=JobState.PENDING, epoch=0, committed_step=0, spec=spec(spares=2))
     snapshot = pending(job=asks, nodes=fleet("a", "a", "a", "b", "a"))
     assert action(only(snapshot, "lifecycle"), PlaceAttempt).spare_nodes == ("n4",)
+
+
+def test_a_replica_that_starts_again_keeps_its_tensor_parallel_groups_on_their_nodes() -> None:
+    lost = with_replica(
+        running(attempt=attempt(layout=Parallelism(tp=2, pp=2, dp=3))), 1, state=ReplicaState.EVICTED,
+        in_view=False, contributing=False, state_since_s=0.0, world_size=4,
+    )  # fmt: skip
+    singles = tuple(node(index, devices=1, segment="a") for index in range(10, 14))
+    pairs = (node(20, segment="b"), node(21, segment="c"))
+    nodes = (*(change(n, connected=n.id != "n1") for n in lost.nodes[:3]), *singles, *pairs)
+    start = action(only(change(lost, nodes=nodes), "replace"), StartReplica)
+    assert nodes_of(start.placements) == ["n20", "n21"]
 
 
 def test_a_lost_replica_comes_back_in_its_own_segment_but_on_a_warm_and_sound_node_first() -> None:
