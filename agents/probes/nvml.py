@@ -221,11 +221,14 @@ def _memory_used_bytes(handle: Any) -> int | None:
 
 
 def _nvlinks(index: int, handle: Any) -> NvLinks:
-    """A link that the device has not answers "not supported" or "invalid argument"."""
+    """A link that the device has not answers "not supported" or "invalid argument", or that it is
+    not a valid one: of some models a part is disabled for good, and is no fault."""
+    valid = pynvml.NVML_NVLINK_CAP_VALID
     states = {
         link: state
         for link in range(pynvml.NVML_NVLINK_MAX_LINKS)
         if (state := _ask(pynvml.nvmlDeviceGetNvLinkState, handle, link)) is not None
+        and _ask(pynvml.nvmlDeviceGetNvLinkCapability, handle, link, valid) != 0
     }
     active = tuple(link for link, state in states.items() if state == pynvml.NVML_FEATURE_ENABLED)
     return NvLinks(device_index=index, active=active, inactive=tuple(link for link in states if link not in active))

@@ -15,6 +15,7 @@ from controlplane.policy.facts import (
     live_replicas,
     member_of,
     pool_for,
+    segment_evidence,
     tag,
 )
 from controlplane.policy.failures import actionable
@@ -122,6 +123,7 @@ def _place(snapshot: JobSnapshot, config: PolicyConfig) -> Decision:
             "asked_replicas": replica_count(spec),
             "free_devices": pool.size,
             "spare_nodes": ", ".join(spares),
+            **segment_evidence(snapshot, nodes),
         },
     )
 

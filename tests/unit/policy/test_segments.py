@@ -46,7 +46,9 @@ def test_a_spare_is_kept_in_a_segment_that_the_job_uses() -> None:
     assert choose_spares(pool.without_nodes(["n0"]), 2) == ("n1",)
     asks = job(state=JobState.PENDING, epoch=0, committed_step=0, spec=spec(spares=2))
     snapshot = pending(job=asks, nodes=fleet("a", "a", "a", "b", "a"))
-    assert action(only(snapshot, "lifecycle"), PlaceAttempt).spare_nodes == ("n4",)
+    decision = only(snapshot, "lifecycle")
+    assert action(decision, PlaceAttempt).spare_nodes == ("n4",)
+    assert decision.evidence["segments"] == "a"
 
 
 def test_a_replica_that_starts_again_keeps_its_tensor_parallel_groups_on_their_nodes() -> None:
@@ -59,6 +61,7 @@ def test_a_replica_that_starts_again_keeps_its_tensor_parallel_groups_on_their_n
     nodes = (*(change(n, connected=n.id != "n1") for n in lost.nodes[:3]), *singles, *pairs)
     start = action(only(change(lost, nodes=nodes), "replace"), StartReplica)
     assert nodes_of(start.placements) == ["n20", "n21"]
+    assert only(change(lost, nodes=nodes), "replace").evidence["segments"] == "b, c"
 
 
 def test_a_lost_replica_comes_back_in_its_own_segment_but_on_a_warm_and_sound_node_first() -> None:
