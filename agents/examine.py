@@ -11,7 +11,7 @@ from collections.abc import Callable
 from agents.config import Config
 from agents.core.effects import CheckNode
 from agents.core.events import Event, NodeRead
-from agents.core.health import Needs, Readings, judge
+from agents.core.health import Needs, NvLinks, Readings, judge
 from agents.probes import node_checks
 from agents.probes.sampler import Sampler
 from controlplane.protocol.frames import NodeCheck
@@ -28,7 +28,10 @@ class Examiner:
         self._config = config
         self._sampler = sampler
         self._dispatch = dispatch
-        self._needs = Needs(driver_major=config.min_driver, free_bytes=config.min_free_mib << 20)
+        self._needs = Needs(
+            driver_major=config.min_driver, free_bytes=config.min_free_mib << 20, nvlinks=config.min_nvlinks
+        )
+        self._connected: frozenset[int] = frozenset()
         self._reading: asyncio.Future[Readings] | None = None
         self._one_at_a_time = asyncio.Lock()
 
@@ -50,15 +53,19 @@ class Examiner:
         self._dispatch(event)
 
     async def _node(self) -> tuple[NodeCheck, ...]:
-        return await self._judged(self._read_node)
+        nvlinks = self._sampler.nvlinks
+        self._connected |= {device.device_index for device in nvlinks if device.active}
+        return await self._judged(self._read_node, nvlinks)
 
-    def _read_node(self) -> Readings:
+    def _read_node(self, nvlinks: tuple[NvLinks, ...]) -> Readings:
         return node_checks.read_node(
             name=self._config.name,
             devices=self._sampler.devices,
             paths=self._config.check_paths,
             interfaces=self._config.check_links,
             checker=self._config.check_socket,
+            nvlinks=nvlinks,
+            connected=self._connected,
         )
 
     async def _judged(self, read: Callable[..., Readings], *arguments: object) -> tuple[NodeCheck, ...]:
