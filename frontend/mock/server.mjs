@@ -94,7 +94,7 @@ function nodeRoute(id, part, params) {
   const at = w.nodes().findIndex((item) => item.id === id);
   if (part === "series") return series(at, Number(params.get("window_s") ?? 600));
   const ranks = w.replicas().filter((replica) => replica.current).flatMap((replica) => replica.ranks).filter((rank) => rank.node_id === id);
-  return detail({ ...node, signals: at === 1 ? [f.signal(3, "device_risk", { value: 0.71, threshold: 0.3, seen_at: f.iso(14), settled_at: null })] : [], ranks: ranks.map((rank) => ({ ...rank, job_id: f.JOB })), events: f.events(10) });
+  return detail({ ...node, signals: at === 1 ? [f.signal(3, "device_risk", { value: 0.71, threshold: 0.3, seen_at: f.iso(14), settled_at: null }), f.signal(4, "node_check", { job_id: null, replica: null, incarnation: null, rank: null, device_index: null, value: null, evidence: { detail: "driver: device 0 has driver 535.129.03, 570 or newer is needed", node: "node-b" }, seen_at: f.iso(20), settled_at: null })] : [], ranks: ranks.map((rank) => ({ ...rank, job_id: f.JOB })), events: f.events(10) });
 }
 
 function emptyWorld(path) {

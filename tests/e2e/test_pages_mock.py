@@ -102,6 +102,19 @@ def test_page_is_clean_and_accessible(context: BrowserContext, server: Target, s
     page.close()
 
 
+def test_a_node_that_fails_its_checks_says_that_nothing_is_started_there(
+    context: BrowserContext, server: Target
+) -> None:
+    if not server.mock:
+        pytest.skip("needs the fixtures of the mock server")
+    page, complaints = _open(context, server, next(view for view in VIEWS if view.name == "node"))
+    said = page.locator(".why").first
+    expect(said).to_contain_text("nothing is started here until they pass: driver: device 0 has driver 535")
+    expect(page.get_by_text("Receives work.")).to_have_count(0)
+    assert complaints.found == []
+    page.close()
+
+
 def test_page_says_live_and_as_of_when(context: BrowserContext, server: Target) -> None:
     page, complaints = _open(context, server, VIEWS[0])
     expect(page.locator(".link-state")).to_contain_text("live")

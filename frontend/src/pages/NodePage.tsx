@@ -34,6 +34,7 @@ function Content({ node }: { node: NodeDetail }): ReactElement {
   const [act, setAct] = useState(false);
   const client = useQueryClient();
   const cordoned = node.state !== "ready" && node.state !== "degraded";
+  const unfit = node.signals.find((signal) => signal.kind === "node_check" && signal.settled_at === null);
   return (
     <>
       <title>{`${node.name} - Holdfast`}</title>
@@ -41,7 +42,8 @@ function Content({ node }: { node: NodeDetail }): ReactElement {
         crumbs={[{ to: paths.nodes(), text: "Nodes" }]} title={node.name} badge={<StateBadge kind="node" state={node.state} />}
         actions={<button type="button" className="button" onClick={() => setAct(true)}><Icon name={cordoned ? "check" : "ban"} size={13} /> {cordoned ? "Uncordon" : "Cordon"}</button>}
       >
-        <p className="why">{node.state_reason || "Receives work."} <span className="muted">Since <Time at={node.state_since} />.</span></p>
+        {unfit ? <p className="why text-bad">Its checks fail, so nothing is started here until they pass: {scalar(unfit.evidence["detail"] ?? null)}.</p> : null}
+        <p className="why">{node.state_reason || (unfit ? "What runs here goes on." : "Receives work.")} <span className="muted">Since <Time at={node.state_since} />.</span></p>
         <div className="meta"><Id id={node.id} short={shortId(node.id)} /></div>
       </PageHead>
       <dl className="figures">
