@@ -1,6 +1,6 @@
 """One joiner rank's transfer: chunks from several donors at once, each kept once it is whole.
 
-Every donor gets `CONNECTIONS` of its own, each with a request ahead of the answer it reads;
+`CONNECTIONS` are shared out among the donors, each with a request ahead of the answer it reads;
 a request is for a run of chunks, a short one where little is left, so that all end together.
 On a CPU the bytes go from the socket to where they belong, and are digested piece by piece
 while they are in the cache.
@@ -30,15 +30,16 @@ from trainer.replica.snapshot import CHUNK_BYTES, Index, Target
 from trainer.yielding import yield_core
 
 CONNECTIONS = 2
+"""In all, and one for each donor at least: more of them take each other's turns at two cores."""
 AHEAD = 4
 """Chunks under way on a connection below which it asks for another run."""
 MAX_RUN = 8
 """Chunks in one request."""
 TURNS = 2
 """Runs that each connection still gets of what is missing, at least."""
-PIECE_BYTES = 512 << 10
-"""What is received at once and then digested: a quarter of a core's own cache, where a digest
-reads five times as fast as from memory, and the kernel's copy of the bytes is there too."""
+PIECE_BYTES = 128 << 10
+"""What is received at once and then digested: small enough to be in a core's own cache beside
+the kernel's copy of it, where a digest reads three times as fast as from memory."""
 MAX_HARMED = 3
 MAX_INDEX_BYTES = 64 << 20
 RETRY_S = 0.2
@@ -126,7 +127,7 @@ class Fetch:
             self._donors, self._moved_s = donors, time.monotonic()
         self._hang_up(lambda donor: donor not in donors)
         for donor in new:
-            for _ in range(CONNECTIONS):
+            for _ in range(max(1, CONNECTIONS // len(donors))):
                 thread = threading.Thread(target=self._run, args=(donor,), name="fetch", daemon=True)
                 self._threads.append(thread)
                 thread.start()
@@ -258,7 +259,7 @@ class Fetch:
     def _take(self) -> list[int]:
         """The next run that nobody has under way; empty when there is none."""
         with self._lock:
-            share = len(self._missing) // (TURNS * CONNECTIONS * max(1, len(self._donors)))
+            share = len(self._missing) // (TURNS * max(CONNECTIONS, len(self._donors)))
             run: list[int] = []
             while self._missing and len(run) < max(1, min(share, MAX_RUN)):
                 if run and self._missing[0] != run[-1] + 1:
