@@ -80,7 +80,7 @@ def ask_checker(path: str, node_name: str) -> tuple[bool, str] | None:
             connection.sendall(json.dumps({"node": node_name}).encode() + b"\n")
             with connection.makefile("rb") as lines:
                 answer = json.loads(lines.readline(_MAX_ANSWER_BYTES))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(answer, dict) or not isinstance(answer.get("healthy"), bool):
         return None

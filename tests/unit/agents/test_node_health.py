@@ -151,6 +151,7 @@ def test_links_are_read_as_the_kernel_names_them_and_an_old_simulated_driver_is_
         (b'{"healthy": true}\n', (True, "")),
         (b'{"healthy": "perhaps"}\n', None),
         (b"hello\n", None),
+        (b"[" * 50_000 + b"\n", None),
         (b"", None),
     ],
 )
