@@ -63,8 +63,11 @@ def read_storage(path: str) -> Storage:
         while not place.exists() and place != place.parent:
             place = place.parent
         trial = place / f".holdfast-check-{uuid.uuid4().hex}"
-        trial.write_bytes(b"holdfast")
-        trial.unlink()
+        try:
+            trial.write_bytes(b"holdfast")
+        finally:
+            # A full disk takes the file's name and refuses what is in it.
+            trial.unlink(missing_ok=True)
         room = os.statvfs(place)
     except OSError as error:
         return Storage(path=path, error=error.strerror or str(error))

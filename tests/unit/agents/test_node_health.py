@@ -1,6 +1,7 @@
 """A node that fails a check is not launched on; what cannot be read is no proof of a fault."""
 
 import json
+import resource
 import socket
 import threading
 from pathlib import Path
@@ -118,6 +119,17 @@ def test_storage_is_tried_where_it_will_be_made_and_nothing_is_left_behind(tmp_p
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
     assert read_storage(str(tmp_path / "file")).error
+
+
+def test_a_storage_that_takes_a_name_and_not_what_is_written_keeps_neither(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4, limits[1]))
+    try:
+        found = read_storage(str(tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert found.error == "File too large"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_launch_is_checked_for_where_it_saves_and_what_our_trainer_runs_with(tmp_path: Path) -> None:
