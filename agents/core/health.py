@@ -97,7 +97,7 @@ def ask(turn: Turn, pending: PendingLaunch) -> bool:
 
 def on_node_read(turn: Turn, event: NodeRead) -> PendingLaunch | None:
     """Tell a changed verdict. The start that waited for it, if it must not happen."""
-    if event.failed != turn.state.node_failed:
+    if _verdict(event.failed) != _verdict(turn.state.node_failed):
         turn.set(node_failed=event.failed)
         turn.report(NodeChecked(event.failed))
     waiting = next((p for p in turn.state.launches if p.command_id == event.command_id and not p.checked), None)
@@ -108,6 +108,14 @@ def on_node_read(turn: Turn, event: NodeRead) -> PendingLaunch | None:
     passed = replace(waiting, checked=True)
     turn.set(launches=tuple(passed if other is waiting else other for other in turn.state.launches))
     return None
+
+
+def _verdict(failed: tuple[NodeCheck, ...] | None) -> tuple[tuple[str, str], ...] | None:
+    """What must change to be told again: not the words of the node's own checker, which may
+    carry a figure that is another one each minute. None: nothing was read yet."""
+    if failed is None:
+        return None
+    return tuple((check.name, "" if check.name == "external" else check.detail) for check in failed)
 
 
 def _drivers(found: Readings, needs: Needs) -> list[NodeCheck]:
@@ -125,7 +133,8 @@ def _storages(found: Readings, needs: Needs) -> list[NodeCheck]:
         if storage.error:
             failed.append(NodeCheck("storage", f"{storage.path} cannot be written: {storage.error}"))
         elif storage.free_bytes is not None and storage.free_bytes < needs.free_bytes:
-            room = f"{storage.free_bytes >> 20} MiB are free, {needs.free_bytes >> 20} MiB must be"
+            # No figure of now: it would make each look a new verdict.
+            room = f"less than {needs.free_bytes >> 20} MiB are free"
             failed.append(NodeCheck("storage", f"{storage.path} is nearly full: {room}"))
     return failed
 

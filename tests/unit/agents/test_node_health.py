@@ -113,6 +113,22 @@ def test_the_verdict_is_told_once_at_first_and_then_when_it_changes() -> None:
     assert [body.failed for body in bodies(world, NodeChecked)] == [(), (FULL,), ()]
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (Readings(storages=(Storage(path="/ck", free_bytes=9 << 20),)),
+         Readings(storages=(Storage(path="/ck", free_bytes=8 << 20),))),
+        (Readings(external=(False, "ib0: 41 symbol errors")), Readings(external=(False, "ib0: 42 symbol errors"))),
+    ],
+)  # fmt: skip
+def test_a_figure_that_moves_is_no_new_verdict(before: Readings, after: Readings) -> None:
+    world = World()
+    world.connect()
+    for found in (before, after):
+        read(world, failed=judge(found, NEEDS))
+    assert [body.failed for body in bodies(world, NodeChecked)] == [judge(before, NEEDS)]
+
+
 def test_storage_is_tried_where_it_will_be_made_and_nothing_is_left_behind(tmp_path: Path) -> None:
     found = read_storage(str(tmp_path / "not" / "yet"))
     assert found.error == "" and found.free_bytes > 0
