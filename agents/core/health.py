@@ -26,7 +26,7 @@ class Needs:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
     """A place that ranks write to. `error`: why a file could not be written there, "" if it
-    could; `free_bytes` None: not known."""
+    could; `free_bytes` None: not known, or not asked for."""
 
     path: str
     error: str = ""

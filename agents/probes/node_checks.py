@@ -9,6 +9,7 @@ TEXT}`. Where it cannot be reached, is late or answers something else, it is as 
 were none; only an explicit `false` counts.
 """
 
+import errno
 import json
 import os
 import socket
@@ -23,6 +24,7 @@ from controlplane.protocol.samples import DeviceInfo
 
 EXTERNAL_TIMEOUT_S = 3.0
 NETWORK_CLASS = Path("/sys/class/net")
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _MAX_ANSWER_BYTES = 64 * 1024
 _NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 
@@ -50,14 +52,15 @@ def read_launch(launch: ReplicaLaunch, devices: tuple[DeviceInfo, ...]) -> Readi
     paths = (launch.config.checkpoint_dir, launch.config.checkpoint.local.dir)
     libraries = () if launch.entrypoint is not None else (("torch", _version("torch")), ("nccl", _version(*_NCCL)))
     return Readings(
-        storages=tuple(read_storage(path) for path in paths if path is not None and os.path.isabs(path)),
+        storages=tuple(_writable(path) for path in paths if path is not None and os.path.isabs(path)),
         libraries=libraries,
         cuda=any(info.driver == "nvml" for info in devices),
     )
 
 
 def read_storage(path: str) -> Storage:
-    """Write a file into `path`, or where it would be made, and see how much room is left."""
+    """Write a file into `path`, or where it would be made, and see how much room is left. One
+    that cannot be written for want of room has 0 bytes free."""
     place = Path(path)
     try:
         while not place.exists() and place != place.parent:
@@ -70,8 +73,16 @@ def read_storage(path: str) -> Storage:
             trial.unlink(missing_ok=True)
         room = os.statvfs(place)
     except OSError as error:
-        return Storage(path=path, error=error.strerror or str(error))
+        full = error.errno in NO_ROOM
+        return Storage(path=path, error=error.strerror or str(error), free_bytes=0 if full else None)
     return Storage(path=path, free_bytes=room.f_bavail * room.f_frsize)
+
+
+def _writable(path: str) -> Storage:
+    """A launch's own path, whose room is not asked for: a full one fails a save, which is told
+    and tried again, and would fail the start on every node alike."""
+    found = read_storage(path)
+    return Storage(path=path, error="" if found.free_bytes == 0 else found.error)
 
 
 def ask_checker(path: str, node_name: str) -> tuple[bool, str] | None:

@@ -1,6 +1,8 @@
 """A node that fails a check is not launched on; what cannot be read is no proof of a fault."""
 
+import errno
 import json
+import os
 import resource
 import socket
 import threading
@@ -156,6 +158,26 @@ def test_a_launch_is_checked_for_where_it_saves_and_what_our_trainer_runs_with(t
     assert version_of(dict(found.libraries)["torch"]) >= (2, 5, 1)
     bucket = msgspec.structs.replace(ours.config, checkpoint_dir="s3://bucket/job")
     assert read_launch(msgspec.structs.replace(ours, config=bucket, entrypoint=("prog",)), ()) == Readings()
+
+
+def test_a_full_store_refuses_no_launch_and_one_that_cannot_be_written_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failed(directory: Path) -> list[str]:
+        config = msgspec.structs.replace(launch().config, checkpoint_dir=str(directory))
+        found = read_launch(msgspec.structs.replace(launch(entrypoint=True), config=config), ())
+        return [check.name for check in judge(found, Needs(driver_major=570, free_bytes=1 << 62))]
+
+    assert failed(tmp_path) == [], "its room is judged where the operator asks for some"
+    (tmp_path / "file").write_text("")
+    assert failed(tmp_path / "file") == ["storage"]
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    assert failed(tmp_path) == []
+    assert judge(Readings(storages=(read_storage(str(tmp_path)),)), NEEDS) != (), "as a path of --check-paths"
 
 
 def test_links_are_read_as_the_kernel_names_them_and_an_old_simulated_driver_is_seen(tmp_path: Path) -> None:
