@@ -104,7 +104,7 @@ class Agent:
         ranks. 3. Go on with what was under way. 4. Begin the heartbeat."""
         prepare_doors(self._config.state_dir)
         for rank in self.state.ranks.values():
-            self.scanner.follow(rank, from_end=True)
+            self.scanner.follow(rank)
         await self.ranks.start()
         for host in tuple(self.state.hosts.values()):
             if host.identity is not None and same_boot and is_alive(host.identity):

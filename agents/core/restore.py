@@ -170,6 +170,7 @@ def _rank(record: RankKept, now_s: float) -> Rank:
         admitted=record.admitted,
         done=record.done,
         expected=record.expected,
+        log_read_bytes=record.log_read_bytes,
         kill_at_s=now_s if record.expected else None,
         phase_since_s=now_s,
         last_word_s=now_s,
