@@ -58,13 +58,15 @@ KNOWN_BAD: tuple[tuple[str, tuple[int, ...], tuple[int, ...], bool], ...] = (
 UP = frozenset({"up", "unknown"})
 """`unknown`: the driver does not tell, as for loopback and many virtual ones."""
 MAX_DETAIL_CHARS = 200
+MAX_PATH_CHARS = 80
 
 
 def judge(found: Readings, needs: Needs) -> tuple[NodeCheck, ...]:
     """Every check that failed, in a fixed order."""
     failed = [*_drivers(found, needs), *_storages(found, needs), *_links(found), *_libraries(found)]
     if found.external is not None and not found.external[0]:
-        failed.append(NodeCheck("external", found.external[1] or "it says that the node is not healthy"))
+        reason = found.external[1] or "the node's own checker says that it is not healthy, not why; see its log"
+        failed.append(NodeCheck("external", reason))
     return tuple(NodeCheck(check.name, check.detail[:MAX_DETAIL_CHARS]) for check in failed)
 
 
@@ -131,16 +133,27 @@ def _storages(found: Readings, needs: Needs) -> list[NodeCheck]:
     failed = []
     for storage in found.storages:
         if storage.error:
-            failed.append(NodeCheck("storage", f"{storage.path} cannot be written: {storage.error}"))
+            fix = "free space on it" if storage.free_bytes == 0 else "make it writable or correct the path"
+            failed.append(NodeCheck("storage", f"{_short(storage.path)} cannot be written: {storage.error}; {fix}"))
         elif storage.free_bytes is not None and storage.free_bytes < needs.free_bytes:
             # No figure of now: it would make each look a new verdict.
-            room = f"less than {needs.free_bytes >> 20} MiB are free"
-            failed.append(NodeCheck("storage", f"{storage.path} is nearly full: {room}"))
+            room = f"less than {needs.free_bytes >> 20} MiB are free; free space or lower --min-free-mib"
+            failed.append(NodeCheck("storage", f"{_short(storage.path)} is nearly full: {room}"))
     return failed
 
 
+def _short(path: str) -> str:
+    """Its end, so that the detail's own end, which says how to mend it, is not cut off."""
+    return path if len(path) <= MAX_PATH_CHARS else f"...{path[3 - MAX_PATH_CHARS :]}"
+
+
 def _links(found: Readings) -> list[NodeCheck]:
-    return [NodeCheck("network", f"{name} is {state or 'not there'}") for name, state in found.links if state not in UP]
+    fix = "bring it up, or take it out of --check-links"
+    return [
+        NodeCheck("network", f"{name} is {state or 'not there'}; {fix}")
+        for name, state in found.links
+        if state not in UP
+    ]
 
 
 def _libraries(found: Readings) -> list[NodeCheck]:

@@ -55,6 +55,23 @@ def test_each_fault_of_a_node_is_told_by_name(found: Readings, name: str) -> Non
     assert [check.name for check in judge(found, NEEDS)] == [name]
 
 
+LONG = "/mnt/" + "d" * 300 + "/ck"
+MENDS = [
+    (Readings(drivers=("535.104.05",)), "install 570 or newer"),
+    (Readings(storages=(Storage(path=LONG, error="Read-only file system"),)), "make it writable or correct the path"),
+    (Readings(storages=(Storage(path="/ck", error="No space left on device", free_bytes=0),)), "free space on it"),
+    (Readings(storages=(Storage(path=LONG, free_bytes=1 << 20),)), "free space or lower --min-free-mib"),
+    (Readings(links=(("ib9", None),)), "bring it up, or take it out of --check-links"),
+    (Readings(external=(False, "")), "see its log"),
+    (Readings(libraries=(("torch", "2.4.1"),)), "install 2.5.1 or newer"),
+]
+
+
+@pytest.mark.parametrize(("found", "mend"), MENDS, ids=[mend for _, mend in MENDS])
+def test_a_failed_check_says_how_it_is_mended_however_long_the_path(found: Readings, mend: str) -> None:
+    assert [check.detail.endswith(mend) for check in judge(found, NEEDS)] == [True]
+
+
 @pytest.mark.parametrize("found", FIT)
 def test_a_sound_node_and_one_that_cannot_be_read_pass(found: Readings) -> None:
     assert judge(found, NEEDS) == ()
