@@ -50,10 +50,10 @@ class Examiner:
     async def examine_for_ever(self) -> None:
         """The node, again and again."""
         while True:
-            await self.look()
+            await self.check()
             await asyncio.sleep(EVERY_S)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """The node, once."""
         self._dispatch(NodeRead(now_s=time.monotonic(), failed=await self._node()))
 

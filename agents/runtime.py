@@ -307,7 +307,7 @@ class Agent:
         except ProbeError as raised:
             error = str(raised)
         self.dispatch(ev.FaultInjected(now_s=time.monotonic(), command_id=effect.command_id, error=error))
-        self._spawn_task(self.examiner.look())
+        self._spawn_task(self.examiner.check())
 
     def _spawn_rank(self, effect: fx.Spawn) -> None:
         began_s = time.monotonic()

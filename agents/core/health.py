@@ -1,6 +1,6 @@
 """Whether ranks may be started here: what was read of the node, judged.
 
-A start waits for the checks of its own launch; the node is looked at every minute besides,
+A start waits for the checks of its own launch; the node is checked every minute besides,
 so that placement hears of a fault before a start fails of it. The verdict is told to the
 server when it changes, and once after each start of the agent. What cannot be read is
 skipped: absence of a reading is no proof of a fault.
@@ -136,7 +136,7 @@ def _storages(found: Readings, needs: Needs) -> list[NodeCheck]:
             fix = "free space on it" if storage.free_bytes == 0 else "make it writable or correct the path"
             failed.append(NodeCheck("storage", f"{_short(storage.path)} cannot be written: {storage.error}; {fix}"))
         elif storage.free_bytes is not None and storage.free_bytes < needs.free_bytes:
-            # No figure of now: it would make each look a new verdict.
+            # No figure of now: it would make each check a new verdict.
             room = f"less than {needs.free_bytes >> 20} MiB are free; free space or lower --min-free-mib"
             failed.append(NodeCheck("storage", f"{_short(storage.path)} is nearly full: {room}"))
     return failed

@@ -58,7 +58,7 @@ async def test_a_jobs_dead_path_is_no_fault_of_the_node_nor_of_other_jobs(
     told: list[NodeRead] = []
     one = examiner(told, "--check-paths", str(tmp_path))
     await one.examine(wish("cmd_1", tmp_path / "dead"))
-    await one.look()
+    await one.check()
     await one.examine(wish("cmd_2", tmp_path / "dead"))
     await one.examine(wish("cmd_3", tmp_path / "sound"))
     assert [(read.command_id, read.failed, read.launch_failed) for read in told] == [
@@ -79,18 +79,18 @@ async def test_a_dead_path_of_the_nodes_own_is_its_fault_until_it_answers_again(
     told: list[NodeRead] = []
     one = examiner(told, "--check-paths", str(tmp_path))
     for _ in range(2):
-        await one.look()
+        await one.check()
     assert [read.failed for read in told] == [LATE, LATE] and dead.touched == 1
     dead.mended.set()
     while told[-1].failed:
         await asyncio.sleep(0.01)
-        await one.look()
+        await one.check()
 
 
 def test_a_reading_that_hangs_does_not_hold_up_the_agents_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dead = DeadFileSystem(tmp_path, monkeypatch)
     told: list[NodeRead] = []
-    asyncio.run(examiner(told, "--check-paths", str(tmp_path)).look())
+    asyncio.run(examiner(told, "--check-paths", str(tmp_path)).check())
     assert not dead.mended.is_set() and [read.failed for read in told] == [LATE]
     assert any(thread.name == "node-check" for thread in threading.enumerate()), "it hangs still"
     dead.mended.set()

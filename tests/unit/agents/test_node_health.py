@@ -107,7 +107,7 @@ def test_nothing_is_started_before_the_node_is_known_to_be_fit() -> None:
     effects = begin(world)
     assert [effect.command_id for effect in effects if isinstance(effect, CheckNode)] == ["cmd_1"]
     assert not any(isinstance(effect, StartHost) for effect in effects)
-    assert not any(isinstance(effect, CheckNode | StartHost) for effect in read(world)), "another look is no answer"
+    assert not any(isinstance(effect, CheckNode | StartHost) for effect in read(world)), "another check is no answer"
     assert any(isinstance(effect, StartHost) for effect in read(world, command_id="cmd_1"))
 
 
