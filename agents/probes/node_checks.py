@@ -13,6 +13,7 @@ import errno
 import json
 import os
 import socket
+import time
 import uuid
 from collections.abc import Iterable
 from importlib import metadata
@@ -89,16 +90,32 @@ def ask_checker(path: str, node_name: str) -> tuple[bool, str] | None:
     """(healthy, reason); None where it gave no answer that can be understood."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            due_s = time.monotonic() + EXTERNAL_TIMEOUT_S
             connection.settimeout(EXTERNAL_TIMEOUT_S)
             connection.connect(path)
             connection.sendall(json.dumps({"node": node_name}).encode() + b"\n")
-            with connection.makefile("rb") as lines:
-                answer = json.loads(lines.readline(_MAX_ANSWER_BYTES))
+            answer = json.loads(_line(connection, due_s))
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(answer, dict) or not isinstance(answer.get("healthy"), bool):
         return None
     return answer["healthy"], str(answer.get("reason", ""))
+
+
+def _line(connection: socket.socket, due_s: float) -> bytes:
+    """What it says until it ends its line, or has said enough. Raises TimeoutError when that is
+    not done by `due_s`: a socket's own timeout begins anew with each byte."""
+    said = b""
+    while b"\n" not in said and len(said) < _MAX_ANSWER_BYTES:
+        left_s = due_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the checker is late")
+        connection.settimeout(left_s)
+        part = connection.recv(_MAX_ANSWER_BYTES - len(said))
+        if not part:
+            break
+        said += part
+    return said.partition(b"\n")[0]
 
 
 def _version(*names: str) -> str:

@@ -19,6 +19,7 @@ from agents.core.effects import CheckNode, Spawn, StartHost
 from agents.core.health import Needs, Readings, Storage, judge, version_of
 from agents.core.step import step
 from agents.errors import ConfigError
+from agents.probes import node_checks
 from agents.probes.node_checks import ask_checker, read_launch, read_node, read_storage
 from agents.probes.simulated import SimulatedProbe
 from controlplane.protocol.commands import StartRanks
@@ -243,6 +244,31 @@ def test_only_an_explicit_word_of_the_external_checker_counts(
         assert ask_checker(path, "n1") == told
         thread.join()
     assert json.loads(asked[0]) == {"node": "n1"}
+
+
+def test_a_checker_that_answers_byte_by_byte_is_late_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_checks, "EXTERNAL_TIMEOUT_S", 0.2)
+    given_up = threading.Event()
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            for _ in range(40):
+                if given_up.wait(0.05):
+                    return
+                connection.sendall(b" ")
+            connection.sendall(b'{"healthy": false}\n')
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "checker.sock"))
+        listener.listen()
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        assert ask_checker(str(tmp_path / "checker.sock"), "n1") is None
+        given_up.set()
+        thread.join()
 
 
 def test_settings_of_the_checks_are_read_and_wrong_ones_refused() -> None:
