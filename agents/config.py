@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from agents.core import limits
 from agents.errors import ConfigError
 from agents.link.enrol import check_server_url
 
@@ -19,6 +20,8 @@ PREFIX = "HOLDFAST_AGENT_"
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$")
 _LINK = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.:@-]{0,31}$")
 _MAX_STATE_DIR_BYTES = 107 - len("/h-0123456789ab.sock")
+_SEGMENT = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,62}$")
+_MAX_MEMORY_WAIT_S = 120.0
 _SECRET_FIELDS = frozenset({"join_token"})
 
 
@@ -38,9 +41,13 @@ class Config:
     host_module: str
     min_driver: int
     min_free_mib: int
+    min_nvlinks: int | None
     check_paths: tuple[str, ...]
     check_links: tuple[str, ...]
     check_socket: str
+    memory_wait_s: float
+    empty_device_mib: int
+    segment: str
     join_token: str
 
     def masked(self) -> dict[str, str]:
@@ -81,9 +88,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host-module", default="trainer.host", help="Python module started as rank host")
     parser.add_argument("--min-driver", type=int, default=570, help="oldest major driver version to start ranks with")
     parser.add_argument("--min-free-mib", type=int, default=256, help="room that --check-paths need before a start")
+    parser.add_argument("--min-nvlinks", type=int, help="NVLinks of a device that must be up; not given: all it has")
     parser.add_argument("--check-paths", default="", help="paths, by commas, that must be writable before a start")
     parser.add_argument("--check-links", default="", help="network interfaces, by commas, that must be up")
     parser.add_argument("--check-socket", default="", help="unix socket of a checker of the node's own")
+    parser.add_argument(
+        "--memory-wait-s", type=float, default=limits.MEMORY_WAIT_S, help="longest wait for a device to be empty again"
+    )
+    parser.add_argument(
+        "--empty-device-mib",
+        type=int,
+        default=limits.EMPTY_DEVICE_BYTES >> 20,
+        help="what may be used of an empty device",
+    )
+    parser.add_argument("--segment", default="", help="NVLink domain or network block of this node")
     return parser
 
 
@@ -106,8 +124,15 @@ def _checked(options: argparse.Namespace) -> Config:
         raise ConfigError(f"--name must be a host name, not {options.name!r}")
     if not 0 <= options.devices <= 64:
         raise ConfigError(f"--devices must be 0..64, not {options.devices}")
-    if min(options.min_driver, options.min_free_mib) < 0:
-        raise ConfigError("--min-driver and --min-free-mib are 0 or more; 0 asks for nothing")
+    if min(options.min_driver, options.min_free_mib, options.min_nvlinks or 0) < 0:
+        raise ConfigError("--min-driver, --min-free-mib and --min-nvlinks are 0 or more; 0 asks for nothing")
+    if not 0 <= options.memory_wait_s <= _MAX_MEMORY_WAIT_S:
+        limit = f"0 (do not wait) to {_MAX_MEMORY_WAIT_S:.0f}"
+        raise ConfigError(f"--memory-wait-s must be {limit}, not {options.memory_wait_s:g}")
+    if options.empty_device_mib < 0:
+        raise ConfigError(f"--empty-device-mib must be 0 or more, not {options.empty_device_mib}")
+    if options.segment and not _SEGMENT.match(options.segment):
+        raise ConfigError(f"--segment must be up to 63 letters, digits and _.:-, not {options.segment!r}")
     if not all(os.path.isabs(path) for path in _listed(options.check_paths)):
         raise ConfigError(f"--check-paths must be absolute paths, not {options.check_paths!r}")
     if not all(_LINK.match(link) for link in _listed(options.check_links)):
@@ -128,9 +153,13 @@ def _checked(options: argparse.Namespace) -> Config:
         host_module=options.host_module,
         min_driver=options.min_driver,
         min_free_mib=options.min_free_mib,
+        min_nvlinks=options.min_nvlinks,
         check_paths=_listed(options.check_paths),
         check_links=_listed(options.check_links),
         check_socket=options.check_socket,
+        memory_wait_s=options.memory_wait_s,
+        empty_device_mib=options.empty_device_mib,
+        segment=options.segment,
         join_token=_read_token(options.join_token_file),
     )
 

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 from agents.config import Config
 from agents.core.effects import CheckNode
 from agents.core.events import Event, NodeRead
-from agents.core.health import Needs, Readings, judge
+from agents.core.health import Needs, NvLinks, Readings, judge
 from agents.log import note
 from agents.probes import node_checks
 from agents.probes.sampler import Sampler
@@ -43,7 +43,10 @@ class Examiner:
         self._sampler = sampler
         self._dispatch = dispatch
         self._deadline_s = deadline_s
-        self._needs = Needs(driver_major=config.min_driver, free_bytes=config.min_free_mib << 20)
+        self._needs = Needs(
+            driver_major=config.min_driver, free_bytes=config.min_free_mib << 20, nvlinks=config.min_nvlinks
+        )
+        self._connected: frozenset[int] = frozenset()
         self._own = _Subject()
         self._launches: WeakValueDictionary[tuple[str | None, ...], _Subject] = WeakValueDictionary()
 
@@ -68,15 +71,19 @@ class Examiner:
         self._dispatch(event)
 
     async def _node(self) -> tuple[NodeCheck, ...]:
-        return await self._judged(self._own, self._read_node)
+        nvlinks = self._sampler.nvlinks
+        self._connected |= {device.device_index for device in nvlinks if device.active}
+        return await self._judged(self._own, self._read_node, nvlinks)
 
-    def _read_node(self) -> Readings:
+    def _read_node(self, nvlinks: tuple[NvLinks, ...]) -> Readings:
         return node_checks.read_node(
             name=self._config.name,
             devices=self._sampler.devices,
             paths=self._config.check_paths,
             interfaces=self._config.check_links,
             checker=self._config.check_socket,
+            nvlinks=nvlinks,
+            connected=self._connected,
         )
 
     async def _judged(

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from agents.config import Config, load
@@ -57,6 +58,7 @@ async def _run(config: Config) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     state, journal, same_boot = _open_state(config.state_dir)
+    state = replace(state, memory_wait_s=config.memory_wait_s, empty_device_bytes=config.empty_device_mib << 20)
     agent = Agent(config, state, journal)
     await agent.sampler.start()
     await agent.start(same_boot=same_boot)

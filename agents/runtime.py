@@ -22,7 +22,7 @@ from agents.core import session
 from agents.core.restore import snapshot
 from agents.core.state import Identity, Life, State
 from agents.core.step import next_deadline_s, resume, step
-from agents.errors import JournalError, LaunchError, ProbeError
+from agents.errors import JournalError, ProbeError
 from agents.examine import Examiner
 from agents.link.client import Link
 from agents.link.journal import Journal
@@ -32,12 +32,12 @@ from agents.probes.choose import make_sampler
 from agents.probes.host import CpuMeter, rss_bytes
 from agents.ranks.door import prepare as prepare_doors
 from agents.ranks.hosts import HostKeeper
-from agents.ranks.identity import find_by_environment, group_members, is_alive, signal_group, signal_process
-from agents.ranks.launch import rank_environment, rank_ref_text, spawn_detached
+from agents.ranks.identity import group_members, is_alive, signal_group, signal_process
 from agents.ranks.logs import LogFiles, tail
 from agents.ranks.look import look_for
 from agents.ranks.scan import LogScanner
 from agents.ranks.socket import RankServer
+from agents.ranks.spawn import find_unborn, spawn_rank
 from agents.ranks.watcher import ProcessWatcher
 from controlplane.protocol.frames import AgentFrame, AgentHello
 from controlplane.protocol.launch import RankRef
@@ -120,7 +120,7 @@ class Agent:
                 else:
                     self._rank_gone(rank.ref, rank.identity.pid, None, None, False)
             elif rank.launch.entrypoint is not None:
-                self._find_unborn(rank.ref)
+                self.dispatch(find_unborn(rank.ref))
         self.state, effects = resume(self.state, time.monotonic())
         self._perform_all(effects)
         self._spawn_task(self._commit_for_ever())
@@ -148,9 +148,8 @@ class Agent:
 
     def hello(self) -> AgentHello:
         """First message of a session."""
-        return session.hello(
-            self.state, node_name=self._config.name, devices=self.sampler.devices, now_s=time.monotonic()
-        )
+        config, devices, now_s = self._config, self.sampler.devices, time.monotonic()
+        return session.hello(self.state, node_name=config.name, devices=devices, now_s=now_s, segment=config.segment)
 
     def compose(self) -> tuple[AgentFrame, bool] | None:
         """The next frame and whether another should follow at once; None while there is no session."""
@@ -219,12 +218,15 @@ class Agent:
             case fx.ShutdownHost(job_id=job_id):
                 self.hosts.shutdown(job_id)
             case fx.Fork(order=order):
-                log_path = str(self.logs.rank(order.ref))
-                self.hosts.send(order.ref.job_id, msgspec.structs.replace(order, log_path=log_path))
+                log_text = str(self.logs.rank(order.ref))
+                self.hosts.send(order.ref.job_id, msgspec.structs.replace(order, log_path=log_text))
             case fx.CheckNode():
                 self._spawn_task(self.examiner.examine(effect))
+            case fx.ReadMemory():
+                self._read_memory()
             case fx.Spawn():
-                self._spawn_rank(effect)
+                log_path = self.logs.rank(effect.ref)
+                self.dispatch(spawn_rank(effect, log_path=log_path, agent_socket=self.state.agent_socket))
             case fx.TakeStacks():
                 self._spawn_task(self._take_stacks(effect))
             case fx.InjectDevice():
@@ -272,8 +274,7 @@ class Agent:
     def _beat(self, now_s: float) -> None:
         if now_s >= self._next_sample_s - 0.01:
             self._next_sample_s = now_s + self._sample_interval_s
-            busy = frozenset(rank.device_index for rank in self.state.ranks.values() if rank.life is Life.ALIVE)
-            self.sampler.ask(now_s, busy)
+            self.sampler.ask(now_s, self._busy())
         if now_s >= self._next_cost_s:
             self._next_cost_s = now_s + _COST_EVERY_S
             self._cost = (self._meter.ratio(now_s), rss_bytes())
@@ -287,6 +288,16 @@ class Agent:
         if self.link is not None and self.state.link.up:
             self.link.wake(self.sampler.delay_s)
 
+    def _busy(self) -> frozenset[int]:
+        return frozenset(rank.device_index for rank in self.state.ranks.values() if rank.life is Life.ALIVE)
+
+    def _read_memory(self) -> None:
+        """The samples that answer come as every other; without a device there are none."""
+        if self.sampler.devices:
+            self.sampler.ask(time.monotonic(), self._busy())
+        else:
+            self.dispatch(ev.MemoryRead(now_s=time.monotonic(), used_bytes={}))
+
     def _on_samples(self, samples: tuple[DeviceSample, ...]) -> None:
         now_s = time.monotonic()
         if self.state.link.up:
@@ -296,6 +307,9 @@ class Agent:
         uuids = tuple(info.uuid for info in self.sampler.devices)
         if not self.state.link.up or {s.index for s in samples if not s.present} != self.state.absent_devices:
             self.dispatch(ev.DevicesSampled(now_s=now_s, samples=samples, uuids=uuids))
+        if any(pending.emptying is not None for pending in self.state.launches):
+            used_bytes = {sample.index: sample.memory_used_bytes for sample in samples}
+            self.dispatch(ev.MemoryRead(now_s=now_s, used_bytes=used_bytes))
 
     def _on_xid(self, xid: XidEvent) -> None:
         self.dispatch(ev.XidRaised(now_s=time.monotonic(), xid=xid))
@@ -308,30 +322,6 @@ class Agent:
             error = str(raised)
         self.dispatch(ev.FaultInjected(now_s=time.monotonic(), command_id=effect.command_id, error=error))
         self._spawn_task(self.examiner.check())
-
-    def _spawn_rank(self, effect: fx.Spawn) -> None:
-        began_s = time.monotonic()
-        assert effect.launch.entrypoint is not None, "the core spawns entrypoints only"
-        try:
-            identity = spawn_detached(
-                effect.launch.entrypoint,
-                extra=rank_environment(effect.ref, effect.launch, effect.device_index, self.state.agent_socket),
-                log_path=self.logs.rank(effect.ref),
-            )
-        except LaunchError as error:
-            self.dispatch(ev.RankSpawnFailed(now_s=time.monotonic(), ref=effect.ref, error=str(error)))
-            return
-        now_s = time.monotonic()
-        self.dispatch(ev.RankForkedHere(now_s=now_s, ref=effect.ref, identity=identity, took_s=now_s - began_s))
-
-    def _find_unborn(self, ref: RankRef) -> None:
-        """The agent was killed between starting a process and writing that down."""
-        identity = find_by_environment("HOLDFAST_REF", rank_ref_text(ref))
-        now_s = time.monotonic()
-        if identity is None:
-            self.dispatch(ev.RankSpawnFailed(now_s=now_s, ref=ref, error="interrupted by a restart of the agent"))
-        else:
-            self.dispatch(ev.RankForkedHere(now_s=now_s, ref=ref, identity=identity, took_s=0.0))
 
     def _watch_rank(self, ref: RankRef, identity: Identity) -> None:
         self.scanner.follow(self.state.ranks.get(ref))

@@ -70,6 +70,11 @@ class CheckNode:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadMemory:
+    """Answer `MemoryRead`, from a fresh sample if the driver gives one in time."""
+
+
+@dataclass(frozen=True, slots=True)
 class Spawn:
     """Start an entrypoint rank directly."""
 
@@ -168,6 +173,7 @@ Effect = (
     | AskHost
     | ShutdownHost
     | CheckNode
+    | ReadMemory
     | Fork
     | Spawn
     | Signal

@@ -130,6 +130,8 @@ def settle_stops(turn: Turn) -> None:
 
 def _forget(turn: Turn, rank: Rank) -> None:
     turn.drop_rank(rank.ref)
+    if rank.identity is not None:
+        turn.set(left_devices=turn.state.left_devices | {rank.device_index})
     settle_stops(turn)
     job_id = rank.ref.job_id
     host = turn.state.hosts.get(job_id)

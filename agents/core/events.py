@@ -1,5 +1,6 @@
 """What happens to the agent. `now_s` is the node's monotonic clock at that moment."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agents.core.state import Finding, Identity
@@ -213,6 +214,13 @@ class NodeRead(_Event):
     command_id: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRead(_Event):
+    """What is used of each device's memory; one that gives no reading is None or left out."""
+
+    used_bytes: Mapping[int, int | None]
+
+
 Event = (
     Tick
     | LinkUp
@@ -238,4 +246,5 @@ Event = (
     | XidRaised
     | LogRead
     | NodeRead
+    | MemoryRead
 )

@@ -21,6 +21,8 @@ class Needs:
 
     driver_major: int
     free_bytes: int
+    nvlinks: int | None = None
+    """Active NVLinks of each device that has any link. None: all it has, once one was active."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +36,29 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NvLinks:
+    """The numbers of one device's NVLinks, by state. A link that the device has not, or whose
+    state cannot be read, is in neither."""
+
+    device_index: int
+    active: tuple[int, ...] = ()
+    inactive: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Readings:
     """What was found. `drivers`: version of each device's driver; `links`: (interface, its
-    state) as the kernel names it, None for one that is not there; `external`: (healthy,
-    reason) of the node's own checker, None where none answered; `libraries`: (name, version)
-    of what the built-in trainer would run with, "" for absent ones; `cuda`: a real GPU is here."""
+    state) as the kernel names it, None for one that is not there; `nvlinks` of each device that
+    has any, `connected` those of them that had an active one since this agent began; `external`:
+    (healthy, reason) of the node's own checker, None where none answered; `libraries`: (name,
+    version) of what the built-in trainer would run with, "" for absent ones; `cuda`: a real GPU
+    is here."""
 
     drivers: tuple[str, ...] = ()
     storages: tuple[Storage, ...] = ()
     links: tuple[tuple[str, str | None], ...] = ()
+    nvlinks: tuple[NvLinks, ...] = ()
+    connected: frozenset[int] = frozenset()
     external: tuple[bool, str] | None = None
     libraries: tuple[tuple[str, str], ...] = ()
     cuda: bool = False
@@ -63,7 +79,13 @@ MAX_PATH_CHARS = 80
 
 def judge(found: Readings, needs: Needs) -> tuple[NodeCheck, ...]:
     """Every check that failed, in a fixed order."""
-    failed = [*_drivers(found, needs), *_storages(found, needs), *_links(found), *_libraries(found)]
+    failed = [
+        *_drivers(found, needs),
+        *_storages(found, needs),
+        *_links(found),
+        *_nvlinks(found, needs),
+        *_libraries(found),
+    ]
     if found.external is not None and not found.external[0]:
         reason = found.external[1] or "the node's own checker says that it is not healthy, not why; see its log"
         failed.append(NodeCheck("external", reason))
@@ -154,6 +176,24 @@ def _links(found: Readings) -> list[NodeCheck]:
         for name, state in found.links
         if state not in UP
     ]
+
+
+def _nvlinks(found: Readings, needs: Needs) -> list[NodeCheck]:
+    """A device whose NVLinks are down in part, or that had an active one, has a fault. One whose
+    links were all down from the beginning is a card without a bridge, as far as can be told,
+    unless the operator said how many must be active."""
+    failed = []
+    for device in sorted(found.nvlinks, key=lambda device: device.device_index):
+        links = len(device.active) + len(device.inactive)
+        joined = bool(device.active) or device.device_index in found.connected
+        wanted = needs.nvlinks if needs.nvlinks is not None else links if joined else 0
+        if links == 0 or len(device.active) >= wanted:
+            continue
+        down = ", ".join(map(str, device.inactive)) or "none"
+        fix = "reset the device, or mend its bridge or switch; --min-nvlinks says how many must be up"
+        detail = f"device {device.device_index}: {len(device.active)} of {links} are up, down: {down}; {fix}"
+        failed.append(NodeCheck("nvlink", detail))
+    return failed
 
 
 def _libraries(found: Readings) -> list[NodeCheck]:

@@ -1,14 +1,14 @@
 """Starting ranks: only when every older life of the replica is proved gone.
 
 A start passes: accepted -> (older ranks killed) -> gone -> node checked -> host ready ->
-asked -> every process known -> succeeded. It waits in `State.launches`; `advance` moves all of them and
-is called after every event that may have removed an obstacle.
+devices empty -> asked -> every process known -> succeeded. It waits in `State.launches`;
+`advance` moves all of them and is called after every event that may have removed an obstacle.
 """
 
 import re
 from dataclasses import replace
 
-from agents.core import health, limits
+from agents.core import health, limits, memory
 from agents.core.effects import Fork, Reach, SendSoon, Signal, Spawn, StartHost, Watch
 from agents.core.ends import SIGKILL, abandon_unborn, conclude, kill
 from agents.core.events import (
@@ -17,6 +17,7 @@ from agents.core.events import (
     HostReadied,
     HostStarted,
     HostStartFailed,
+    MemoryRead,
     NodeRead,
     RankForkedHere,
     RankSpawnFailed,
@@ -104,6 +105,12 @@ def on_node_read(turn: Turn, event: NodeRead) -> None:
     if refused is not None:
         why = health.sentence((*event.failed, *event.launch_failed))
         end_launch(turn, refused, CommandStage.FAILED, f"the node is not fit: {why}", data=UNFIT)
+    advance(turn)
+
+
+def on_memory_read(turn: Turn, event: MemoryRead) -> None:
+    """Starts that waited for empty devices go on."""
+    memory.on_memory_read(turn, event)
     advance(turn)
 
 
@@ -226,6 +233,8 @@ def _ask(turn: Turn, pending: PendingLaunch) -> None:
         if not host.ready:
             return
         turn.put_host(replace(host, idle_at_s=None))
+    if not memory.ask(turn, pending):
+        return
     asked = replace(pending, asked=True, since_s=turn.now_s)
     turn.set(launches=tuple(asked if other is pending else other for other in turn.state.launches))
     for place in launch.ranks:
@@ -268,7 +277,9 @@ def _finish_if_born(turn: Turn, pending: PendingLaunch) -> None:
     if any(rank is not None and rank.life is Life.LAUNCHING for rank in ranks):
         return
     pids = ", ".join(str(rank.identity.pid) for rank in ranks if rank is not None and rank.identity is not None)
-    end_launch(turn, pending, CommandStage.SUCCEEDED, f"pids {pids or 'gone already'}")
+    end_launch(
+        turn, pending, CommandStage.SUCCEEDED, f"pids {pids or 'gone already'}{memory.said(turn.state, pending)}"
+    )
 
 
 def _conflicts(ref: RankRef, launch: ReplicaLaunch) -> bool:

@@ -34,12 +34,15 @@ from controlplane.protocol.states import RankState, Section
 _EVENT_BASE_BYTES = 512
 
 
-def hello(state: State, *, node_name: str, devices: tuple[DeviceInfo, ...], now_s: float) -> AgentHello:
-    """First message of a session."""
+def hello(
+    state: State, *, node_name: str, devices: tuple[DeviceInfo, ...], now_s: float, segment: str = ""
+) -> AgentHello:
+    """First message of a session. `segment`: where the node is in the network, "" if not said."""
     return AgentHello(
         protocol_min=PROTOCOL_MIN,
         protocol_max=PROTOCOL_MAX,
         node_name=node_name,
+        segment=segment,
         agent_version=VERSION,
         boot_id=state.boot_id,
         journal_id=state.journal_id,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from agents.core import limits
 from agents.core.learn import NEVER_ASIDE, NO_STEPS, StepTimes, TimeAside
 from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.frames import EventBody, NodeCheck
@@ -84,14 +85,27 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Emptying:
+    """A start waits for memory of `devices` since `since_s`; at `due_s` it asks again or goes
+    on. `full_bytes`: what is used of those that were not empty when last read."""
+
+    devices: frozenset[int]
+    since_s: float
+    due_s: float
+    full_bytes: Mapping[int, int] = field(default_factory=dict)
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PendingLaunch:
     """An accepted start that waits for old processes to be gone, for the node's checks
-    (`checked` None: not asked for yet), or for the host."""
+    (`checked` None: not asked for yet), for the host, or for its devices to be empty."""
 
     command_id: str
     launch: ReplicaLaunch
     since_s: float
     checked: bool | None = None
+    emptying: Emptying | None = None
     asked: bool = False
 
 
@@ -183,7 +197,9 @@ class Link:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """Everything. Mappings are never changed in place. `node_failed`: checks of the node that
-    failed when it was last looked at; None: not yet."""
+    failed when it was last looked at; None: not yet. `left_devices`: those that a rank has left
+    since this agent began; a start waits up to `memory_wait_s` until no more than
+    `empty_device_bytes` are used there."""
 
     started_s: float
     boot_id: str
@@ -203,4 +219,7 @@ class State:
     shed_reports: int = 0
     absent_devices: frozenset[int] = frozenset()
     node_failed: tuple[NodeCheck, ...] | None = None
+    left_devices: frozenset[int] = frozenset()
+    memory_wait_s: float = limits.MEMORY_WAIT_S
+    empty_device_bytes: int = limits.EMPTY_DEVICE_BYTES
     emergency_at_s: float | None = None

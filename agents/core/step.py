@@ -23,6 +23,7 @@ from agents.core.events import (
     LinkDown,
     LinkUp,
     LogRead,
+    MemoryRead,
     NodeRead,
     OrderReceived,
     RankConnected,
@@ -92,4 +93,5 @@ _HANDLERS: dict[type[Event], Callable[[Turn, Any], None]] = {
     XidRaised: watch.on_xid,
     LogRead: marks.on_log_read,
     NodeRead: launches.on_node_read,
+    MemoryRead: launches.on_memory_read,
 }

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from agents.core import limits
+from agents.core import limits, memory
 from agents.core.effects import SendSoon, ShutdownHost, ToConnection
 from agents.core.ends import conclude, kill
 from agents.core.events import DevicesSampled, Tick, XidRaised
@@ -23,6 +23,8 @@ def on_tick(turn: Turn, event: Tick) -> None:
             _rank_due(turn, rank)
     for pending in turn.state.launches:
         _launch_due(turn, pending.command_id)
+    memory.on_tick(turn)
+    advance(turn)
     for host in tuple(turn.state.hosts.values()):
         if host.idle_at_s is not None and host.idle_at_s <= turn.now_s:
             turn.put_host(replace(host, idle_at_s=turn.now_s + limits.HOST_IDLE_S))
@@ -45,8 +47,7 @@ def next_deadline_s(state: State) -> float | None:
     for pending in state.launches:
         if not pending.asked:
             due.append(pending.since_s + limits.HOST_TIMEOUT_S)
-            if cut_off_at_s is not None:
-                due.append(cut_off_at_s)
+            due.extend(moment for moment in (cut_off_at_s, memory.due_s(pending)) if moment is not None)
     due.extend(host.idle_at_s for host in state.hosts.values() if host.idle_at_s is not None)
     if state.link.up and state.link.oldest_sent_s is not None:
         due.append(state.link.oldest_sent_s + limits.RESEND_AFTER_S)

@@ -7,6 +7,7 @@ block in a process of its own. A reading that the device does not give is None.
 from dataclasses import dataclass
 from typing import Protocol
 
+from agents.core.health import NvLinks
 from controlplane.protocol.samples import DeviceInfo, DeviceSample, XidEvent
 
 
@@ -37,6 +38,10 @@ class Probe(Protocol):
     def sample(self, now_s: float, busy: frozenset[int]) -> tuple[DeviceSample, ...]:
         """One reading per device, in order of index. `busy`: devices with a running rank
         (a hint that only the simulated driver uses). Raises ProbeError."""
+        ...
+
+    def nvlinks(self) -> tuple[NvLinks, ...]:
+        """State of the NVLinks of each device that tells it, as of the newest sample."""
         ...
 
     def xids(self) -> tuple[XidEvent, ...]:

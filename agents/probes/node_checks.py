@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
-from agents.core.health import Readings, Storage
+from agents.core.health import NvLinks, Readings, Storage
 from controlplane.protocol.launch import ReplicaLaunch
 from controlplane.protocol.samples import DeviceInfo
 
@@ -37,13 +37,18 @@ def read_node(
     paths: Iterable[str],
     interfaces: Iterable[str],
     checker: str,
+    nvlinks: tuple[NvLinks, ...] = (),
+    connected: frozenset[int] = frozenset(),
     network_class: Path = NETWORK_CLASS,
 ) -> Readings:
-    """What holds for every launch. `checker`: path of its socket, "" for none."""
+    """What holds for every launch. `checker`: path of its socket, "" for none; `nvlinks` and
+    `connected` as the sampler last read them, for a driver that hangs must not be asked here."""
     return Readings(
         drivers=tuple(info.driver_version for info in devices),
         storages=tuple(read_storage(path) for path in paths),
         links=tuple((link, _text(network_class / link / "operstate")) for link in interfaces),
+        nvlinks=nvlinks,
+        connected=connected,
         external=ask_checker(checker, name) if checker else None,
     )
 

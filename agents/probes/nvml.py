@@ -11,6 +11,7 @@ from typing import Any
 
 import pynvml
 
+from agents.core.health import NvLinks
 from agents.errors import ProbeError
 from agents.probes.base import Capabilities
 from controlplane.protocol.samples import DeviceInfo, DeviceSample, XidEvent
@@ -41,6 +42,7 @@ class NvmlProbe:
         except (pynvml.NVMLError, OSError) as error:
             raise ProbeError(f"NVML is not usable: {error}", retry=True) from error
         self._infos = tuple(self._info(index, handle) for index, handle in enumerate(self._handles))
+        self._nvlinks: dict[int, NvLinks] = {}
         self._xids: list[XidEvent] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -62,6 +64,10 @@ class NvmlProbe:
     def sample(self, now_s: float, busy: frozenset[int]) -> tuple[DeviceSample, ...]:
         """Ask every device."""
         return tuple(self._read(index, handle) for index, handle in enumerate(self._handles))
+
+    def nvlinks(self) -> tuple[NvLinks, ...]:
+        """Read with the newest sample; devices without NVLink are left out."""
+        return tuple(self._nvlinks[index] for index in sorted(self._nvlinks))
 
     def xids(self) -> tuple[XidEvent, ...]:
         """Since the last call."""
@@ -93,6 +99,7 @@ class NvmlProbe:
         )
 
     def _read(self, index: int, handle: Any) -> DeviceSample:
+        self._nvlinks.pop(index, None)
         try:
             temperature_c = float(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
         except pynvml.NVMLError as error:
@@ -100,8 +107,10 @@ class NvmlProbe:
                 return DeviceSample(index=index, present=False)
             temperature_c = None
         rates = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
-        memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
         remapped = _ask(pynvml.nvmlDeviceGetRemappedRows, handle)
+        links = _nvlinks(index, handle)
+        if links.active or links.inactive:
+            self._nvlinks[index] = links
         return DeviceSample(
             index=index,
             temperature_c=temperature_c,
@@ -110,7 +119,7 @@ class NvmlProbe:
             power_limit_w=_scaled(_ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle), 1e-3),
             utilization_ratio=_ratio(rates.gpu) if rates is not None else None,
             memory_utilization_ratio=_ratio(rates.memory) if rates is not None else None,
-            memory_used_bytes=int(memory.used) if memory is not None else None,
+            memory_used_bytes=_memory_used_bytes(handle),
             sm_clock_mhz=_scaled(_ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM), 1.0),
             ecc_corrected_total=_ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
             ecc_uncorrected_total=_ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
@@ -118,7 +127,7 @@ class NvmlProbe:
             row_remap_failure=bool(remapped[3]) if remapped is not None else None,
             throttle_reasons=_throttle_reasons(handle),
             pcie_replay_total=_count(_ask(pynvml.nvmlDeviceGetPcieReplayCounter, handle)),
-            nvlink_error_total=_nvlink_errors(handle),
+            nvlink_error_total=_nvlink_errors(handle, links.active),
         )
 
     def _register(self) -> Any | None:
@@ -202,17 +211,38 @@ def _throttle_reasons(handle: Any) -> tuple[str, ...]:
     return tuple(name for key, name in _THROTTLE_NAMES.items() if bits & getattr(pynvml, key, 0))
 
 
-def _nvlink_errors(handle: Any) -> int | None:
-    """Sum over links and kinds of error; None without NVLink."""
+def _memory_used_bytes(handle: Any) -> int | None:
+    """What processes have allocated. The older form of the answer counts what the driver keeps
+    for itself as used, more than half a GB on large devices that are empty."""
+    version = getattr(pynvml, "nvmlMemory_v2", None)
+    memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle, version) if version is not None else None
+    memory = memory or _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    return int(memory.used) if memory is not None else None
+
+
+def _nvlinks(index: int, handle: Any) -> NvLinks:
+    """A link that the device has not answers "not supported" or "invalid argument", or that it is
+    not a valid one: of some models a part is disabled for good, and is no fault."""
+    valid = pynvml.NVML_NVLINK_CAP_VALID
+    states = {
+        link: state
+        for link in range(pynvml.NVML_NVLINK_MAX_LINKS)
+        if (state := _ask(pynvml.nvmlDeviceGetNvLinkState, handle, link)) is not None
+        and _ask(pynvml.nvmlDeviceGetNvLinkCapability, handle, link, valid) != 0
+    }
+    active = tuple(link for link, state in states.items() if state == pynvml.NVML_FEATURE_ENABLED)
+    return NvLinks(device_index=index, active=active, inactive=tuple(link for link in states if link not in active))
+
+
+def _nvlink_errors(handle: Any, links: tuple[int, ...]) -> int | None:
+    """Sum over these links and kinds of error; None without NVLink."""
     total: int | None = None
     kinds = (
         pynvml.NVML_NVLINK_ERROR_DL_REPLAY,
         pynvml.NVML_NVLINK_ERROR_DL_RECOVERY,
         pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT,
     )
-    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        if _ask(pynvml.nvmlDeviceGetNvLinkState, handle, link) != pynvml.NVML_FEATURE_ENABLED:
-            continue
+    for link in links:
         for kind in kinds:
             count = _count(_ask(pynvml.nvmlDeviceGetNvLinkErrorCounter, handle, link, kind))
             total = total if count is None else (total or 0) + count

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import msgspec
 
+from agents.core.health import NvLinks
 from agents.errors import ProbeError
 from agents.probes.base import Probe
 from agents.probes.worker_line import WorkerLine
@@ -37,6 +38,11 @@ class Sampler(Protocol):
     @property
     def devices(self) -> tuple[DeviceInfo, ...]:
         """As the driver lists them now; empty before `start` and if it does not work."""
+        ...
+
+    @property
+    def nvlinks(self) -> tuple[NvLinks, ...]:
+        """As the driver last told; empty while it tells nothing. Never waits for it."""
         ...
 
     async def start(self) -> None:
@@ -71,6 +77,11 @@ class InlineSampler:
     def devices(self) -> tuple[DeviceInfo, ...]:
         """As the driver lists them now."""
         return self._probe.devices()
+
+    @property
+    def nvlinks(self) -> tuple[NvLinks, ...]:
+        """As they are now."""
+        return self._probe.nvlinks()
 
     async def start(self) -> None:
         """Nothing to wait for."""
@@ -112,11 +123,17 @@ class ProcessSampler:
         self._starting = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._devices: tuple[DeviceInfo, ...] = ()
+        self._nvlinks: tuple[NvLinks, ...] = ()
 
     @property
     def devices(self) -> tuple[DeviceInfo, ...]:
         """As the child last listed them."""
         return self._devices
+
+    @property
+    def nvlinks(self) -> tuple[NvLinks, ...]:
+        """As of the newest samples; forgotten with the child that told them."""
+        return self._nvlinks
 
     @property
     def pid(self) -> int | None:
@@ -204,11 +221,13 @@ class ProcessSampler:
         if line.samples is not None:
             self._asked_s = None
             self._restart_wait_s = _RESTART_FIRST_S
+            self._nvlinks = line.nvlinks
             self._on_samples(line.samples)
 
     def _kill(self, why: str) -> None:
         child, self._child = self._child, None
         self._asked_s = None
+        self._nvlinks = ()
         if child is not None and child.returncode is None:
             os.kill(child.pid, signal.SIGKILL)
         if why:

@@ -10,6 +10,7 @@ import math
 import zlib
 from dataclasses import dataclass, field
 
+from agents.core.health import NvLinks
 from agents.errors import ProbeError
 from agents.probes.base import Capabilities
 from controlplane.protocol.samples import DeviceInfo, DeviceSample, XidEvent
@@ -22,7 +23,9 @@ _RAMP_S = 2.0
 _IDLE_CLOCK_MHZ, _BOOST_CLOCK_MHZ, _SLOW_CLOCK_MHZ = 345.0, 1980.0, 1095.0
 _SLOWDOWN_C = 87.0
 _MEMORY_BYTES = 80 * 1024**3
-_FAULTS = frozenset({"overheat", "ecc", "xid", "throttle", "off_bus", "old_driver", "heal"})
+_EMPTY_BYTES = 320 * 1024**2
+_LINKS = 18
+_FAULTS = frozenset({"overheat", "ecc", "xid", "throttle", "off_bus", "nvlink", "old_driver", "heal"})
 _DRIVER_VERSION = "570.124.06"
 
 
@@ -40,6 +43,7 @@ class _Device:
     ecc_uncorrected: int = 0
     remap_pending: bool = False
     last_s: float | None = None
+    links_down: set[int] = field(default_factory=set)
     xids: list[XidEvent] = field(default_factory=list)
 
 
@@ -58,8 +62,8 @@ class SimulatedProbe:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Everything but NVLink, which the toy has not."""
-        return Capabilities(may_block=False, faults=True, xid_events=True, ecc=True, row_remap=True, nvlink=False)
+        """Everything."""
+        return Capabilities(may_block=False, faults=True, xid_events=True, ecc=True, row_remap=True, nvlink=True)
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         """Names that say what they are."""
@@ -79,6 +83,18 @@ class SimulatedProbe:
     def sample(self, now_s: float, busy: frozenset[int]) -> tuple[DeviceSample, ...]:
         """Advance every device to `now_s` and read it."""
         return tuple(self._read(device, now_s, device.index in busy) for device in self._devices)
+
+    def nvlinks(self) -> tuple[NvLinks, ...]:
+        """All links of a device are up but those that were cut."""
+        return tuple(
+            NvLinks(
+                device_index=device.index,
+                active=tuple(link for link in range(_LINKS) if link not in device.links_down),
+                inactive=tuple(sorted(device.links_down)),
+            )
+            for device in self._devices
+            if not device.off_bus
+        )
 
     def xids(self) -> tuple[XidEvent, ...]:
         """Injected ones, once each."""
@@ -108,6 +124,10 @@ class SimulatedProbe:
                 device.throttled = True
             case "off_bus":
                 self._raise_xid(device, 79)
+            case "nvlink":
+                if not 0 <= value < _LINKS:
+                    raise ProbeError(f"no NVLink {value:g}; there are {_LINKS}, from 0")
+                device.links_down.add(int(value))
             case "old_driver":
                 self._driver_version = f"{int(value) or 535}.104.05"
             case _:
@@ -150,7 +170,8 @@ class SimulatedProbe:
             power_limit_w=_LIMIT_W,
             utilization_ratio=0.0 if idle else round(min(max(device.utilization + 0.02 * noise, 0.0), 1.0), 3),
             memory_utilization_ratio=0.0 if idle else round(min(max(0.6 * device.utilization, 0.0), 1.0), 3),
-            memory_used_bytes=int(_MEMORY_BYTES * (0.008 + 0.78 * device.utilization)),
+            # A rank's memory is free at once when it ends; only its heat stays for a while.
+            memory_used_bytes=_EMPTY_BYTES + (int(_MEMORY_BYTES * 0.78 * device.utilization) if busy else 0),
             sm_clock_mhz=_IDLE_CLOCK_MHZ if idle else clock_mhz,
             ecc_corrected_total=device.ecc_corrected,
             ecc_uncorrected_total=device.ecc_uncorrected,
@@ -158,6 +179,7 @@ class SimulatedProbe:
             row_remap_failure=False,
             throttle_reasons=reasons,
             pcie_replay_total=0,
+            nvlink_error_total=len(device.links_down),
         )
 
     def _heat(self, device: _Device, power_w: float, elapsed_s: float) -> None:

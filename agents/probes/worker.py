@@ -34,7 +34,8 @@ def main() -> int:
             return 0
         xids = probe.xids()
         if asked:
-            _say(WorkerLine(samples=probe.sample(time.monotonic(), frozenset()), xids=xids))
+            samples = probe.sample(time.monotonic(), frozenset())
+            _say(WorkerLine(samples=samples, nvlinks=probe.nvlinks(), xids=xids))
         elif xids:
             _say(WorkerLine(xids=xids))
 

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from agents.core.health import NvLinks
 from controlplane.protocol.samples import DeviceInfo, DeviceSample, XidEvent
 
 
@@ -10,5 +11,6 @@ class WorkerLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
     devices: tuple[DeviceInfo, ...] = ()
     samples: tuple[DeviceSample, ...] | None = None
+    nvlinks: tuple[NvLinks, ...] = ()
     xids: tuple[XidEvent, ...] = ()
     error: str = ""

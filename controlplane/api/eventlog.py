@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections
+from django.db.models import QuerySet
 from ninja import Schema
 from pydantic import Field
 
@@ -23,10 +24,13 @@ RETRY_MS = 1000
 
 
 class EventQuery(Schema):
-    """A window of the event log."""
+    """A window of the event log. `newest`: the last `limit` after `after_seq`, not the first.
+    `told`: only what has a sentence; the others carry a changed summary and no news."""
 
     after_seq: Seq = 0
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 100
+    newest: bool = False
+    told: bool = False
 
 
 def event_view(row: Event) -> dict[str, Any]:
@@ -49,17 +53,19 @@ def event_view(row: Event) -> dict[str, Any]:
 def event_page(query: EventQuery, *, job_id: str = "", node_id: str = "") -> dict[str, Any]:
     """Oldest first after `after_seq`; `next` is null: the last seq is the cursor."""
     seq = newest_seq()
-    return listing([event_view(row) for row in read(query.after_seq, query.limit, job_id, node_id)], None, seq)
+    rows = _after(query.after_seq, job_id, node_id)
+    if query.told:
+        rows = rows.exclude(sentence="")
+    found = list(rows.order_by("-seq")[: query.limit])[::-1] if query.newest else list(rows[: query.limit])
+    return listing([event_view(row) for row in found], None, seq)
 
 
-def read(after_seq: int, limit: int, job_id: str = "", node_id: str = "") -> list[Event]:
+def _after(after_seq: int, job_id: str = "", node_id: str = "") -> QuerySet[Event]:
     """Events in order, of one job or node if given."""
-    rows = Event.objects.filter(seq__gt=after_seq)
+    rows = Event.objects.filter(seq__gt=after_seq).order_by("seq")
     if job_id:
         rows = rows.filter(job_id=job_id)
-    if node_id:
-        rows = rows.filter(node_id=node_id)
-    return list(rows.order_by("seq")[:limit])
+    return rows.filter(node_id=node_id) if node_id else rows
 
 
 def is_gone(since: int) -> bool:
@@ -88,6 +94,6 @@ async def stream(since: int, job_id: str) -> AsyncIterator[bytes]:
 def _read_fresh(since: int, job_id: str) -> list[Event]:
     """Outside a request Django returns no connection by itself."""
     try:
-        return read(since, BATCH, job_id)
+        return list(_after(since, job_id)[:BATCH])
     finally:
         close_old_connections()

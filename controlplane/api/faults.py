@@ -270,6 +270,12 @@ FAULTS: Mapping[str, DemoFault] = MappingProxyType(
         "device_off_bus": DemoFault(
             title="Lose a device", description="It is gone from the bus.", needs=_DEVICE, run=_device("off_bus", 0.0)
         ),
+        "cut_nvlink": DemoFault(
+            title="Cut an NVLink",
+            description="Link `value` (0) of the device is down: its node fails its own checks until that is healed.",
+            needs=_DEVICE,
+            run=_device("nvlink", 0.0),
+        ),
         "old_driver": DemoFault(
             title="Age a driver",
             description="Its node fails its own checks: nothing is started there until the device is healed.",

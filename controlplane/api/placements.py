@@ -17,7 +17,8 @@ def try_placement(spec: JobSpec) -> list[dict[str, Any]] | None:
     names = {node.id: node.name for node in nodes}
     pool = build_pool(nodes, job_id=NOBODY)
     try:
-        gang = place_gang(pool, replica_count(spec.spec), ranks_per_replica(spec.spec.parallelism))
+        layout = spec.spec.parallelism
+        gang = place_gang(pool, replica_count(spec.spec), ranks_per_replica(layout), tp=layout.tp)
     except Unsatisfiable:
         return None
     return [

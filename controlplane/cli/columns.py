@@ -97,6 +97,7 @@ NODES = (
     Column(title="SEEN", show=seconds("last_seen_age_s")),
     Column(title="ID", show=text("id"), wide=True),
     Column(title="AGENT", show=text("agent_version"), wide=True),
+    Column(title="SEGMENT", show=text("segment"), wide=True),
     Column(title="SINCE", show=text("state_since"), wide=True),
     Column(title="REASON", show=text("state_reason"), wide=True),
 )

@@ -7,7 +7,8 @@ from controlplane.protocol.states import NodeState
 
 class Node(models.Model):
     """A machine with an agent. `last_event_seq` of `journal_id` is the newest event
-    applied; `connected` and `session_id` describe the live agent socket."""
+    applied; `connected` and `session_id` describe the live agent socket. `segment`: what its
+    agent last named as its NVLink domain or network block, "" for nothing."""
 
     id = models.CharField(primary_key=True, max_length=32)
     name = models.CharField(max_length=100, unique=True)
@@ -24,6 +25,7 @@ class Node(models.Model):
     journal_id = models.CharField(max_length=64, blank=True)
     last_event_seq = models.BigIntegerField(default=0)
     agent_version = models.CharField(max_length=40, blank=True)
+    segment = models.CharField(max_length=63, blank=True, default="")
     created_at = models.DateTimeField(auto_now_add=True)
 
 

@@ -24,6 +24,7 @@ def node_summary(node: Node, *, hot: Json | None = None, devices: list[Device] |
         "connected": node.connected,
         "last_seen_age_s": agent.get("silent_s"),
         "agent_version": node.agent_version,
+        "segment": node.segment,
         "devices": [device_summary(device, live=live.get(device.index)) for device in rows],
         "ranks_running": node.ranks.filter(released_at=None).count(),
         "agent_cpu_ratio": agent.get("cpu_ratio"),

@@ -92,7 +92,9 @@ def heal_devices(node: Node) -> None:
         set_device_health(device, healthy=True, reason="")
 
 
-def open_session(node: Node, *, session_id: str, boot_id: str, journal_id: str, version: str) -> bool:
+def open_session(
+    node: Node, *, session_id: str, boot_id: str, journal_id: str, version: str, segment: str = ""
+) -> bool:
     """Note the live socket (the newest wins). Returns True when journal or boot are new, so
     that event numbers start again and ranks it does not list are gone."""
     renewed = (node.journal_id, node.boot_id) != (journal_id, boot_id)
@@ -100,9 +102,11 @@ def open_session(node: Node, *, session_id: str, boot_id: str, journal_id: str, 
     if node.journal_id != journal_id:
         node.last_event_seq = 0
     node.boot_id, node.journal_id, node.agent_version = boot_id[:64], journal_id[:64], version[:40]
+    node.segment = segment[:63]
     node.save(
         update_fields=[
-            "connected", "session_id", "connected_at", "boot_id", "journal_id", "agent_version", "last_event_seq",
+            "connected", "session_id", "connected_at", "boot_id", "journal_id", "agent_version", "segment",
+            "last_event_seq",
         ]
     )  # fmt: skip
     publish_node(node, "node.connected", f"Node {node.name} is connected.")

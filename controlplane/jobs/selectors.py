@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, F, Max, Min, Q, QuerySet
 
 from controlplane.jobs.models import Attempt, Job, Rank, Replica, StepRecord
 from controlplane.jobs.numbers import spec_of
@@ -11,8 +11,6 @@ from controlplane.protocol.spec import micro_batch_count
 from controlplane.protocol.states import JobState
 from controlplane.runtime import bus
 from controlplane.runtime.errors import NotFound
-
-MAX_STEPS = 5000
 
 
 def jobs(*, state: str | None = None, q: str = "") -> QuerySet[Job]:
@@ -71,12 +69,26 @@ def ranks_on_node(node_id: str) -> list[dict[str, Any]]:
     return found
 
 
-def steps(row: Job, *, since_step: int = 0, attempt: int | None = None, limit: int = 2000) -> list[dict[str, Any]]:
-    """Committed steps from `since_step` on, in order; the newest attempt unless told."""
+def steps(
+    row: Job, *, since_step: int = 0, attempt: int | None = None, limit: int = 2000, points: int | None = None
+) -> list[dict[str, Any]]:
+    """Committed steps from `since_step` on, in order; the newest attempt unless told. `points`:
+    at most so many of all of them, evenly spread, and the newest."""
     number = attempt if attempt is not None else _newest_number(row)
     rows = StepRecord.objects.filter(job=row, attempt=number, step__gte=since_step).order_by("step")
+    if points is not None:
+        rows, limit = _spread(rows, points), points
     wanted = micro_batch_count(spec_of(row).spec)
-    return [step_point(step, micro_batches=wanted) for step in rows[: min(limit, MAX_STEPS)]]
+    return [step_point(step, micro_batches=wanted) for step in rows[:limit]]
+
+
+def _spread(rows: QuerySet[StepRecord], points: int) -> QuerySet[StepRecord]:
+    """Every n-th step, by its own number, so that the same ones are chosen while the job goes on."""
+    ends = rows.aggregate(low=Min("step"), high=Max("step"))
+    if ends["low"] is None or ends["high"] - ends["low"] < points:
+        return rows
+    stride = -(-(ends["high"] - ends["low"] + 1) // (points - 1))
+    return rows.annotate(place=F("step") % stride).filter(Q(place=0) | Q(step=ends["high"]))
 
 
 def log_tail(row: Job, *, replica: int, rank: int) -> str:

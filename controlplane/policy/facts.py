@@ -1,5 +1,7 @@
 """Questions that several rules ask of a snapshot. Pure look-ups, no judgement."""
 
+from collections.abc import Iterable
+
 from controlplane.policy import numerics
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.placement import Pool, Slot, build_pool, slots_of
@@ -120,6 +122,12 @@ def node_name(snapshot: JobSnapshot, node_id: str | None) -> str:
     return node.name if node else str(node_id)
 
 
+def segment_evidence(snapshot: JobSnapshot, node_ids: Iterable[str]) -> dict[str, str]:
+    """The named segments of these nodes, for evidence; empty where none is named."""
+    found = {node.segment for node in snapshot.nodes if node.id in set(node_ids)} - {""}
+    return {"segments": ", ".join(sorted(found))} if found else {}
+
+
 def nodes_of(replica: ReplicaFact) -> tuple[str, ...]:
     """Ids of the nodes this replica runs on, sorted."""
     return tuple(sorted({placement.node_id for placement in replica.placements}))
@@ -196,6 +204,7 @@ def pool_for(
         occupied=occupied(snapshot, but=gone),
         excluded=(*suspected(snapshot, config), *bad_slots),
         use_reserved=use_reserved,
+        near=tuple(node_id for replica in leaving for node_id in nodes_of(replica)),
     )
     return pool.without_nodes((*bad_nodes, *silent))
 

@@ -155,12 +155,13 @@ def start_slots(
     """
     bad_nodes = tuple(node for failure in failures for node in failure.bad_nodes)
     bad_slots = tuple(slot for failure in failures for slot in failure.bad_slots)
+    tp = snapshot.attempt.layout.tp if snapshot.attempt is not None else 1
     taken: list[tuple[str, int]] = []
     starts: list[StartReplica] = []
     for slot in sorted(slots, key=lambda replica: replica.index):
         pool = pool_for(snapshot, config, leaving=(slot,), bad_nodes=bad_nodes, bad_slots=bad_slots).without(taken)
         try:
-            placements = place_replica(pool, slot.world_size)
+            placements = place_replica(pool, slot.world_size, tp=tp)
         except Unsatisfiable:
             continue
         taken += slots_of(placements)

@@ -100,7 +100,8 @@ class NodeFact(_Fact):
     """`silent_s` since the last frame by the sentinel's clock; None: never seen or our
     own side was blind. `warm` True: this job's rank host is already up there.
     `reserved_for` the job whose spare it is. `unhealthy`: which of its agent's checks fail,
-    "" for none; nothing is started there until they pass."""
+    "" for none; nothing is started there until they pass. `segment`: nodes of the same one are
+    near each other; "": the node is near none."""
 
     id: str
     name: str
@@ -111,6 +112,7 @@ class NodeFact(_Fact):
     warm: bool = False
     reserved_for: str | None = None
     unhealthy: str = ""
+    segment: str = ""
 
 
 class CheckpointFact(_Fact):

@@ -82,9 +82,9 @@ class WarmHost(_Body, tag="warm_host"):
 
 
 class InjectDeviceFault(_Body, tag="inject_device_fault"):
-    """Simulated probe only. faults: overheat, ecc, xid, throttle, off_bus, old_driver (of the
-    whole node), heal. `value`: XID number, target degrees C for overheat, major version of
-    the driver for old_driver."""
+    """Simulated probe only. faults: overheat, ecc, xid, throttle, off_bus, nvlink, old_driver
+    (of the whole node), heal. `value`: XID number, target degrees C for overheat, number of the
+    link for nvlink, major version of the driver for old_driver."""
 
     device_index: int
     fault: str

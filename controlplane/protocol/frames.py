@@ -145,8 +145,8 @@ class LogMarked(_Event, tag="log_marked"):
 
 
 class NodeCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A check of the node that failed: driver, storage, network, library or external.
-    `detail` says what is wrong and how to mend it."""
+    """A check of the node that failed: driver, storage, network, nvlink, library
+    or external. `detail` says what is wrong and how to mend it."""
 
     name: str
     detail: str
@@ -207,7 +207,9 @@ class RankStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class AgentHello(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type", tag="hello"):
-    """First message of a session. `ranks` are those alive here (re-adopted ones too)."""
+    """First message of a session. `ranks` are those alive here (re-adopted ones too).
+    `segment`: nodes that name the same one are near each other (an NVLink domain, a block of the
+    network); "": nothing is known."""
 
     protocol_min: int
     protocol_max: int
@@ -218,6 +220,7 @@ class AgentHello(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     devices: tuple[DeviceInfo, ...]
     ranks: tuple[RankStatus, ...] = ()
     first_unacked_seq: int = 1
+    segment: str = ""
 
 
 class AgentFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type", tag="frame"):

@@ -87,10 +87,17 @@ def certify(incident: Incident) -> dict[str, Any]:
         Incident.objects.filter(pk=incident.pk).update(
             certificate=certificate, certificate_due_at=None if final else after(RETRY_S)
         )
+        known = _verdicts(incident.certificate)
         incident.refresh_from_db()
         refresh_phases(incident)
-        publish_incident(incident, "incident.certificate", f"Certificate: {certificate['state']}." if final else "")
+        if final or _verdicts(certificate) != known:
+            publish_incident(incident, "incident.certificate", f"Certificate: {certificate['state']}." if final else "")
     return certificate
+
+
+def _verdicts(certificate: dict[str, Any] | None) -> dict[str, Any]:
+    """What of a certificate is news: the counts in it move with every step."""
+    return {check["name"]: check["ok"] for check in (certificate or {}).get("checks", [])}
 
 
 def build(incident: Incident) -> dict[str, Any]:

@@ -60,6 +60,7 @@ def _open_session(node_id: str, session_id: str, said: AgentHello) -> int:
             boot_id=said.boot_id,
             journal_id=said.journal_id,
             version=said.agent_version,
+            segment=said.segment,
         )
         fleet.sync_devices(node, said.devices)
         hello.adopt_ranks(node, said.ranks, renewed=renewed)

@@ -255,6 +255,7 @@ def node_facts(job: Job) -> tuple[facts.NodeFact, ...]:
                 warm=node.id in warm,
                 reserved_for=reserved.get(node.id),
                 unhealthy=unhealthy.get(node.id, ""),
+                segment=node.segment,
             )
         )
     return tuple(found)

@@ -8,6 +8,8 @@ that did not happen is left out; all times are the server's.
 from datetime import datetime
 from typing import Any
 
+from django.db.models import Min
+
 from controlplane.jobs.models import Replica
 from controlplane.jobs.numbers import ENDED
 from controlplane.recovery.models import Decision, FlushRow, Incident, Signal, ViewRow
@@ -42,7 +44,8 @@ def _moments(incident: Incident) -> dict[str, datetime | None]:
 
 
 def _view_moments(incident: Incident, decided: Decision) -> dict[str, datetime | None]:
-    """The first view that the decision led to and that was installed (else the first)."""
+    """The first view that the decision led to and that was installed (else the first). The step
+    that training went on with may be of the next one, when a joiner was quicker than the step."""
     views = ViewRow.objects.filter(job_id=incident.job_id, epoch__gt=decided.epoch_before).order_by("epoch")
     view = views.exclude(installed_at=None).first() or views.first()
     if view is None:
@@ -52,7 +55,7 @@ def _view_moments(incident: Incident, decided: Decision) -> dict[str, datetime |
         "view_announced": view.announced_at,
         "all_flushed": flushed.at if flushed else None,
         "view_installed": view.installed_at,
-        "first_commit": view.resumed_at,
+        "first_commit": views.aggregate(at=Min("resumed_at"))["at"],
     }
 
 

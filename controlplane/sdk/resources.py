@@ -79,15 +79,26 @@ class Jobs(_Group):
         """Iterates over replica incarnations with their ranks."""
         return self._pages(calls.get(calls.one("jobs", job_id, "/replicas"), Page[rest.Replica]))
 
-    def steps(self, job_id: str, *, since_step: int | None = None, attempt: int | None = None) -> Any:
-        """Committed steps, oldest first: one Page."""
+    def steps(
+        self, job_id: str, *, since_step: int | None = None, attempt: int | None = None, points: int | None = None
+    ) -> Any:
+        """Committed steps, oldest first: one Page. `points`: at most so many of all, evenly spread."""
         path = calls.one("jobs", job_id, "/steps")
-        return self._run(calls.get(path, Page[rest.Step], since_step=since_step, attempt=attempt))
+        return self._run(calls.get(path, Page[rest.Step], since_step=since_step, attempt=attempt, points=points))
 
-    def events(self, job_id: str, *, after_seq: int | None = None, limit: int | None = None) -> Any:
-        """Events of the job, oldest first: one Page."""
+    def events(
+        self,
+        job_id: str,
+        *,
+        after_seq: int | None = None,
+        limit: int | None = None,
+        newest: bool | None = None,
+        told: bool | None = None,
+    ) -> Any:
+        """Events of the job, oldest first: one Page. `newest`: the last ones; `told`: only those
+        with a sentence."""
         path = calls.one("jobs", job_id, "/events")
-        return self._run(calls.get(path, Page[rest.Event], after_seq=after_seq, limit=limit))
+        return self._run(calls.get(path, Page[rest.Event], after_seq=after_seq, limit=limit, newest=newest, told=told))
 
     def decisions(self, job_id: str, *, routine: bool | None = None) -> Any:
         """Iterates over decisions, newest first."""

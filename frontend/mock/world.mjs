@@ -123,7 +123,7 @@ export function sample(node, index, at = Date.now()) {
 export function nodes() {
   return NODE_NAMES.map((name, i) => ({
     id: nodeId(i), name, state: ["ready", "degraded", "ready", "ready", "cordoned"][i], state_reason: i === 1 ? "device 0 runs hot: 91 C for 40 s" : i === 4 ? "cordoned by ana: memory test" : "", state_since: iso(3_600 * (i + 1)),
-    connected: true, last_seen_age_s: 0.4, agent_version: "0.1.0", ranks_running: i < 3 ? 2 : 0, agent_cpu_ratio: 0.006, agent_rss_bytes: 44 * 2 ** 20,
+    connected: true, last_seen_age_s: 0.4, agent_version: "0.1.0", segment: i < 3 ? "block-a" : "", ranks_running: i < 3 ? 2 : 0, agent_cpu_ratio: 0.006, agent_rss_bytes: 44 * 2 ** 20,
     devices: [0, 1].map((index) => ({
       id: `${nodeId(i)}/${index}`, node_id: nodeId(i), index, uuid: `GPU-${i}f3c-${index}`, model: "H100 80GB (simulated)", memory_bytes: 80 * 2 ** 30, driver: "simulated",
       present: !(i === 4 && index === 1), healthy: !(i === 1 && index === 0) && !(i === 4 && index === 1), health_reason: i === 1 && index === 0 ? "temperature 91 C, above 85 C" : i === 4 && index === 1 ? "fell off the bus" : "", risk: sample(i, index).risk,

@@ -11,7 +11,7 @@ from controlplane.demo.driver import Driver
 
 START_TIMEOUT_S = 120
 RECOVERY_TIMEOUT_S = 90
-CERTIFICATE_TIMEOUT_S = 150
+CERTIFICATE_TIMEOUT_S = 300
 
 
 def submit_and_train(driver: Driver, spec: dict[str, Any], *, until_step: int = 12) -> str:

@@ -40,11 +40,13 @@ class ReplicaQuery(Schema):
 
 
 class StepQuery(Schema):
-    """A window of committed steps; the newest attempt by default."""
+    """A window of committed steps; the newest attempt by default. `points`: not the first of
+    the window but at most so many of all of it, evenly spread, the newest among them."""
 
     since_step: Step = 0
     attempt: Small = None
     limit: Annotated[int, Field(ge=1, le=pages.MAX_STEPS)] = pages.MAX_STEPS
+    points: Annotated[int | None, Field(ge=2, le=pages.MAX_STEPS)] = None
 
 
 class DecisionQuery(pages.Paging):
@@ -80,7 +82,11 @@ def steps(request: HttpRequest, job_id: str, query: Query[StepQuery]) -> HttpRes
     """Committed steps in order; go on with since_step = last step + 1."""
     seq = newest_seq()
     items = selectors.steps(
-        selectors.job(job_id), since_step=query.since_step, attempt=query.attempt, limit=query.limit
+        selectors.job(job_id),
+        since_step=query.since_step,
+        attempt=query.attempt,
+        limit=query.limit,
+        points=query.points,
     )
     return send(pages.listing(items, None, seq))
 

@@ -15,6 +15,7 @@ from controlplane.policy.facts import (
     live_replicas,
     member_of,
     pool_for,
+    segment_evidence,
     tag,
 )
 from controlplane.policy.failures import actionable
@@ -66,7 +67,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
 def place_attempt(snapshot: JobSnapshot, pool: Pool, layout: Layout, spare_nodes: tuple[str, ...]) -> PlaceAttempt:
     """The order for the next attempt with this layout, resuming from the newest trusted
     checkpoint. Raises Unsatisfiable."""
-    placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism))
+    placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism), tp=layout.parallelism.tp)
     nodes = frozenset(place.node_id for replica in placements for place in replica)
     trusted = newest_loadable(snapshot.checkpoints, layout.parallelism, nodes)
     return PlaceAttempt(
@@ -83,7 +84,7 @@ def place_attempt(snapshot: JobSnapshot, pool: Pool, layout: Layout, spare_nodes
 def spare_nodes(spec: TrainSpec, pool: Pool, placements: tuple[tuple[Placement, ...], ...]) -> tuple[str, ...]:
     """Whole nodes kept free beside these placements. Raises Unsatisfiable."""
     used = {placement.node_id for replica in placements for placement in replica}
-    return choose_spares(pool.without_nodes(used), spec.resources.spares.gpus)
+    return choose_spares(pool.without_nodes(used), spec.resources.spares.gpus, near=used)
 
 
 def resume_words(snapshot: JobSnapshot, order: PlaceAttempt) -> str:
@@ -122,6 +123,7 @@ def _place(snapshot: JobSnapshot, config: PolicyConfig) -> Decision:
             "asked_replicas": replica_count(spec),
             "free_devices": pool.size,
             "spare_nodes": ", ".join(spares),
+            **segment_evidence(snapshot, nodes),
         },
     )
 
@@ -130,10 +132,10 @@ def _arrange(snapshot: JobSnapshot, pool: Pool) -> tuple[Layout, tuple[tuple[Pla
     spec = snapshot.job.spec
     if snapshot.attempt is None:
         asked = replica_count(spec) * ranks_per_replica(spec.parallelism)
-        placements = place_gang(pool, replica_count(spec), ranks_per_replica(spec.parallelism))
+        placements = place_gang(pool, replica_count(spec), ranks_per_replica(spec.parallelism), tp=spec.parallelism.tp)
         return plan_layout(spec, max(asked, pool.size)), placements, spare_nodes(spec, pool, placements)
     layout = layout_for(snapshot, pool)
-    placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism))
+    placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism), tp=layout.parallelism.tp)
     return layout, placements, best_effort_spares(spec, pool, placements)
 
 

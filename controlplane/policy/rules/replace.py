@@ -6,7 +6,7 @@ long each time and is given up in the end; the job then goes on without it.
 
 from controlplane.policy.budget import spent as spent_budget
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.facts import attempt_live, left_out, node_name, tag
+from controlplane.policy.facts import attempt_live, left_out, node_name, segment_evidence, tag
 from controlplane.policy.failures import actionable
 from controlplane.policy.ladder import due_s, may_start, restart_reason, start_slots
 from controlplane.policy.plan import Decision, StartReplica
@@ -42,7 +42,11 @@ def _start(snapshot: JobSnapshot, slot: ReplicaFact, start: StartReplica) -> Dec
         sentence=f"Replica {slot.index} starts again on {nodes}, as incarnation {start.incarnation}.",
         key=f"start:{slot.index}.{start.incarnation}",
         actions=(start,),
-        evidence={"nodes": nodes, "failed_starts": slot.failed_starts},
+        evidence={
+            "nodes": nodes,
+            "failed_starts": slot.failed_starts,
+            **segment_evidence(snapshot, [placement.node_id for placement in start.placements]),
+        },
     )
 
 

@@ -67,7 +67,7 @@ def _again(
     costs = failure_costs(snapshot, config, lost=max(1, len(failures)), survivors=0, spare_ready=False, gone=True)
     try:
         layout = layout_for(snapshot, pool)
-        placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism))
+        placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism), tp=layout.parallelism.tp)
         order = place_attempt(snapshot, pool, layout, best_effort_spares(spec, pool, placements))
     except PolicyError as error:
         choice, outcome = "queue", f"waits for devices: {error}"

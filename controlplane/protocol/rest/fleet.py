@@ -33,7 +33,7 @@ class Device(Answer, frozen=True, kw_only=True):
 
 
 class Node(Answer, frozen=True, kw_only=True):
-    """A machine with an agent."""
+    """A machine with an agent. `segment`: its NVLink domain or network block, "" if not said."""
 
     id: str
     name: str
@@ -42,6 +42,7 @@ class Node(Answer, frozen=True, kw_only=True):
     state_since: str
     connected: bool
     agent_version: str
+    segment: str
     devices: list[Device]
     ranks_running: int
     last_seen_age_s: float | None = None

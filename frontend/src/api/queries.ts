@@ -56,10 +56,10 @@ export const replicas = (id: string) => jobPart<t.Replica>(id, "replicas");
 export const steps = (id: string) =>
   queryOptions({
     queryKey: ["steps", id],
-    queryFn: ({ signal }) => get<t.Page<t.Step>>(`/jobs/${id}/steps`, { limit: 2000 }, signal),
+    queryFn: ({ signal }) => get<t.Page<t.Step>>(`/jobs/${id}/steps`, { points: 2000 }, signal),
     refetchInterval: POLL_MS,
   });
-export const jobEvents = (id: string) => jobPart<t.EventItem>(id, "events", { limit: 200 });
+export const jobEvents = (id: string) => jobPart<t.EventItem>(id, "events", { limit: 200, newest: "true", told: "true" });
 export const jobDecisions = (id: string) => jobPart<Decision>(id, "decisions", { limit: 200 });
 export const jobIncidents = (id: string) => jobPart<Incident>(id, "incidents");
 export const timeouts = (id: string) => jobPart<t.SectionTimeout>(id, "timeouts");

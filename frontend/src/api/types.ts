@@ -296,6 +296,7 @@ export interface Node {
   connected: boolean;
   last_seen_age_s: number | null;
   agent_version: string;
+  segment: string;
   devices: Device[];
   ranks_running: number;
   agent_cpu_ratio: number | null;

@@ -42,6 +42,7 @@ export function ChaosSheet({ onClose }: { onClose: () => void }): ReactElement {
 const VALUES: Record<string, { label: string; placeholder: string }> = {
   overheat_device: { label: "Target temperature, C", placeholder: "default" },
   xid: { label: "XID", placeholder: "79" },
+  cut_nvlink: { label: "Link", placeholder: "0" },
   cut_node: { label: "Seconds", placeholder: "default" },
 };
 const PROCESSES = ["web", "worker", "sentinel", "redis"];

@@ -53,7 +53,7 @@ const ReplicaCard = memo(function ReplicaCard(props: Omit<GridProps, "replicas">
       {replica.caught_up ? <p className="replica-note muted">Caught up: {CAUGHT_UP_SHOWN.filter((key) => key in replica.caught_up!).map((key) => quantity(key, replica.caught_up![key])).map(({ name, text }) => `${name} ${text}`).join(", ")}</p> : null}
       <Scroll label="Ranks">
         <table className="ranks">
-          <thead><tr><th>Rank</th><th>State</th><th>Section / phase</th><th className="num">Step</th><th className="num">Heartbeat</th><th className="num" title="Own work on one micro-batch, against the fastest rank of its stage and its own best">Speed</th><th>Device</th><th className="num">Pid</th><th><span className="visually-hidden">Log</span></th></tr></thead>
+          <thead><tr><th>Rank</th><th>State</th><th>Section / phase</th><th className="num">Step</th><th className="num" title="How long ago the last one came">Heartbeat</th><th className="num" title="Own work on one micro-batch, against the fastest rank of its stage and its own best">Speed</th><th>Device</th><th>Process</th></tr></thead>
           <tbody>{ranks.map((rank) => <RankRow key={rank.id} jobId={props.jobId} rank={rank} asOfSeq={props.asOfSeq} onLogs={props.onLogs} />)}</tbody>
         </table>
       </Scroll>
@@ -85,11 +85,10 @@ function RankRow({ jobId, rank: snapshot, asOfSeq, onLogs }: { jobId: string; ra
       <td><StateBadge kind="rank" state={rank.state} compact detail={exitText(rank)} />{exitText(rank) ? <div className="muted">{exitText(rank)}</div> : null}</td>
       <td>{alive && now ? <><span className="nowrap">{words(now.section)}</span> <span className="muted nowrap">{words(now.phase)} {duration(now.phase_age_s)}</span></> : <span className="muted">-</span>}</td>
       <td className="num">{now ? count(now.step) : <span className="missing">{MISSING}</span>}</td>
-      <td className={`num ${beat}`}>{!alive ? <span className="muted">ended</span> : silentS === null ? <span className="missing">{MISSING}</span> : `${duration(silentS)} ago`}</td>
-      <td className="num">{alive && speed ? <span className={speed.straggler ? "text-warn" : ""} title={speedTitle(speed)}>{percent(slowest(speed))}{speed.straggler ? ` slow ${speed.cause}` : ""}</span> : <span className="missing">{MISSING}</span>}</td>
+      <td className={`num ${beat}`}>{!alive ? <span className="muted">ended</span> : silentS === null ? <span className="missing">{MISSING}</span> : duration(silentS)}</td>
+      <td className="num">{alive && speed ? <span className={speed.straggler ? "text-warn" : ""} title={speedTitle(speed)}>{percent(slowest(speed))}{speed.straggler ? ` slow ${speed.cause}` : ""}</span> : <span className="muted" title={MISSING}>-</span>}</td>
       <td className="nowrap"><Link to={paths.node(rank.node_id)}>{rank.node_name}</Link> <span className="muted">gpu {rank.device_index}</span></td>
-      <td className="num">{rank.pid ?? <span className="muted">-</span>}</td>
-      <td className="num"><button type="button" className="link" onClick={() => onLogs(rank)} aria-label={`Log of rank ${rank.rank} of replica ${rank.replica}`}>log</button></td>
+      <td className="nowrap">{rank.pid ?? <span className="muted">-</span>} <button type="button" className="link" onClick={() => onLogs(rank)} aria-label={`Log of rank ${rank.rank} of replica ${rank.replica}`}>log</button></td>
     </tr>
   );
 }

@@ -49,6 +49,7 @@ function Content({ node }: { node: NodeDetail }): ReactElement {
         <Figure label="Ranks running" value={node.ranks_running} />
         <Figure label="Agent CPU" value={percent(node.agent_cpu_ratio, 1)} note="of one core" />
         <Figure label="Agent memory" value={bytes(node.agent_rss_bytes)} />
+        <Figure label="Segment" value={node.segment || "not named"} note={node.segment ? "replicas are kept inside one where they fit" : undefined} />
         <Figure label="Agent version" value={node.agent_version || "not reported"} />
       </dl>
       <Devices node={node} />

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 from controlplane.protocol.commands import (
     CollectStacks,
@@ -24,7 +25,7 @@ from controlplane.protocol.frames import (
 )
 from controlplane.protocol.membership import Flush, Install, Member, MemberRole, View
 from controlplane.protocol.rank import ViewInstalled
-from tests.integration.agents.conftest import AgentProcess, start_order, until_gone
+from tests.integration.agents.conftest import AgentProcess, end_everything_of, start_order, until_gone
 from tests.integration.agents.server import Server
 
 JOB = {"job_id": "job_1", "attempt": 1}
@@ -63,18 +64,36 @@ async def test_a_killed_rank_is_reported_at_once_and_its_replica_is_ended(server
     await until_gone(*pids.values())
 
 
-async def test_an_agent_with_an_old_driver_refuses_a_start_until_that_is_mended(
+async def test_an_agent_with_an_old_driver_and_a_cut_link_refuses_a_start_until_that_is_mended(
     server: Server, agent: AgentProcess
 ) -> None:
     await server.until(lambda: [body.failed for body in server.bodies(NodeChecked)] == [()])
+    await server.send(InjectDeviceFault(0, "nvlink", 4.0))
     await server.send(InjectDeviceFault(0, "old_driver"))
-    await server.until(lambda: server.bodies(NodeChecked)[-1].failed)
+    await server.until(lambda: len(server.bodies(NodeChecked)[-1].failed) == 2)
     refused = await server.done(await server.send(start_order(), epoch=1, **JOB))
     assert refused.state == "failed"
     assert "the node is not fit: driver: version 535" in refused.detail
+    assert "; nvlink: device 0: 17 of 18 are up, down: 4; " in refused.detail
     await server.send(InjectDeviceFault(0, "heal"))
     await server.until(lambda: not server.bodies(NodeChecked)[-1].failed)
     await running_replica(server, incarnation=2)
+
+
+async def test_a_start_on_a_device_that_is_not_empty_waits_and_says_so(server: Server, tmp_path: Path) -> None:
+    options = ("--segment", "rack-7", "--empty-device-mib", "0", "--memory-wait-s", "0.6")
+    agent = AgentProcess(server, tmp_path / "s", *options).start()
+    try:
+        await server.until(lambda: server.hellos)
+        assert server.hellos[0].segment == "rack-7"
+        await running_replica(server)
+        began_s = time.monotonic()
+        answer = await server.done(await server.send(start_order(incarnation=2, epoch=2), epoch=2, **JOB))
+        assert answer.state == "succeeded" and time.monotonic() - began_s >= 0.6
+        assert answer.detail.endswith("; not empty after 0.6 s: device 0 (320 MiB used), device 1 (320 MiB used)")
+    finally:
+        agent.kill()
+        end_everything_of(tmp_path / "s")
 
 
 async def test_an_exit_code_arrives(server: Server, agent: AgentProcess) -> None:

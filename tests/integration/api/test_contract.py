@@ -8,8 +8,12 @@ import pytest
 from django.test import override_settings
 
 from controlplane.api import openapi
+from controlplane.jobs.models import Job, StepRecord
+from controlplane.jobs.services import refresh_job
 from controlplane.protocol import rest
 from controlplane.recovery.models import Decision, Incident
+from controlplane.runtime.clock import now
+from controlplane.runtime.events import publish, unit_of_work
 from controlplane.sdk.calls import Page
 from tests.integration.api.conftest import SPEC, make_node
 from tests.integration.api.world import running_job
@@ -130,3 +134,33 @@ def test_events_go_on_after_a_sequence_number(caller: Any, ids: dict[str, str]) 
     items = ada.get("/events?limit=500").json()["items"]
     after = items[0]["seq"]
     assert [event["seq"] for event in ada.get(f"/events?after_seq={after}&limit=1").json()["items"]] == [after + 1]
+
+
+def test_the_newest_events_can_be_asked_for_and_only_those_that_say_something(caller: Any, ids: dict[str, str]) -> None:
+    ada = caller("read")
+    for number in range(3):
+        with unit_of_work():
+            publish("job.note", f"Note {number}.", job_id=ids["job"])
+        with unit_of_work():
+            refresh_job(ids["job"])
+    path = f"/jobs/{ids['job']}/events?limit=2"
+    assert [event["sentence"] for event in ada.get(f"{path}&newest=true").json()["items"]] == ["Note 2.", ""]
+    assert [event["sentence"] for event in ada.get(f"{path}&newest=true&told=true").json()["items"]] == [
+        "Note 1.",
+        "Note 2.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("points", "steps"), [(2, [0, 9]), (4, [0, 4, 8, 9]), (6, [0, 2, 4, 6, 8, 9]), (10, [*range(10)])]
+)
+def test_many_steps_are_told_by_a_few_evenly_spread_and_the_newest(
+    caller: Any, ids: dict[str, str], points: int, steps: list[int]
+) -> None:
+    job = Job.objects.get(pk=ids["job"])
+    for step in range(3, 10):
+        StepRecord.objects.create(
+            job=job, attempt=1, step=step, epoch=1, at=now(), loss=2.0, step_time_s=0.5, tokens=768
+        )
+    items = caller("read").get(f"/jobs/{job.id}/steps?points={points}").json()["items"]
+    assert [item["step"] for item in items] == steps

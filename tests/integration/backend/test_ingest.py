@@ -9,6 +9,7 @@ import pytest
 
 from controlplane.access.models import AuditEntry
 from controlplane.dispatch.models import Command
+from controlplane.fleet.present import node_summary
 from controlplane.jobs.models import Job, Rank, Replica, StepRecord
 from controlplane.protocol import frames
 from controlplane.protocol.errors import IdentityMismatch
@@ -17,10 +18,11 @@ from controlplane.protocol.rank import CheckpointReport, StepReport, TrainingDon
 from controlplane.protocol.samples import XidEvent
 from controlplane.protocol.states import Phase, RankState, Section
 from controlplane.recovery import ingest
+from controlplane.recovery.load import node_facts
 from controlplane.recovery.models import Signal
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.models import Event, FrameCounter
-from tests.integration.backend.builders import commit_step, hello, live_ranks, make_fleet, ref_of, run_job
+from tests.integration.backend.builders import commit_step, hello, live_ranks, make_fleet, make_job, ref_of, run_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -99,6 +101,17 @@ def test_a_reconnect_with_the_same_journal_concludes_nothing_about_ranks() -> No
     ingest.open_session(fleet.nodes["n1"].id, "web.n1", hello("n1"))
     assert {row.state for row in live_ranks(job)} == {"training"}
     assert not Signal.objects.exists()
+
+
+def test_the_segment_that_a_node_names_last_is_shown_and_known_to_placement() -> None:
+    fleet = make_fleet(2)
+    job = make_job()
+    for segment in ("block-a", "block-b", ""):
+        ingest.open_session(fleet.nodes["n1"].id, "web.n1", msgspec.structs.replace(hello("n1"), segment=segment))
+        fleet.nodes["n1"].refresh_from_db()
+        assert node_summary(fleet.nodes["n1"])["segment"] == segment
+        assert Event.objects.filter(entity="node").order_by("-seq")[0].patch["segment"] == segment
+        assert {node.name: node.segment for node in node_facts(job)} == {"n1": segment, "n2": ""}
 
 
 def test_the_reports_of_all_ranks_become_one_row_a_step() -> None:

@@ -35,6 +35,7 @@ from controlplane.protocol.rank import (
 )
 from controlplane.protocol.spec import Checkpoint, Model, Parallelism, Training, ranks_per_replica
 from tests.integration.trainer.node import Node
+from tests.integration.trainer.processes import wait_stopped
 
 ATTEMPT = 1
 Key = tuple[int, int, int]  # replica, incarnation, rank
@@ -138,10 +139,17 @@ class Cluster:
 
     def signal(self, replica: int, number: int, *, rank: int | None = None, incarnation: int = 1) -> None:
         """To the process group of one rank or of all ranks of a replica, before anything that
-        follows from it is noticed here (an end would have the siblings killed)."""
+        follows from it is noticed here (an end would have the siblings killed). A stop has
+        taken effect on return: on busy cores a thread runs on for a while after the call."""
         with self.changed:
             for index in range(self.world) if rank is None else [rank]:
-                os.killpg(self.pids[(replica, incarnation, index)], number)
+                key = (replica, incarnation, index)
+                try:
+                    os.killpg(self.pids[key], number)
+                except ProcessLookupError as error:
+                    raise AssertionError(f"{key} has ended before it was signalled:\n{self.logs()}") from error
+                if number == signal.SIGSTOP:
+                    wait_stopped(self.pids[key])
 
     def close(self) -> None:
         """Kill what is left, and wait for it: the next test wants the processors."""

@@ -4,10 +4,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agents.core import events as ev
+from agents.core.limits import MEMORY_POLL_S, MEMORY_WAIT_S
 from agents.core.restore import restore, snapshot
+from agents.core.step import next_deadline_s
 from controlplane.protocol.commands import CommandEnvelope, StartRanks, StopRanks
 from tests.properties.agents.world import BOOT, World, launch, living, order
 
+FULL_BYTES = 40 << 30
+MAX_TURNS = 10 * int(MEMORY_WAIT_S / MEMORY_POLL_S)
 SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 commands = st.builds(
@@ -119,3 +123,43 @@ def test_a_start_with_a_stale_epoch_never_begins(epochs: list[int]) -> None:
         started = any(ref.replica == number for ref in world.forked)
         assert started == (epoch >= newest)
         newest = max(newest, epoch)
+
+
+readings = st.tuples(
+    st.booleans(),
+    st.lists(st.fixed_dictionaries({0: st.sampled_from([None, 0, FULL_BYTES]), 1: st.sampled_from([0, FULL_BYTES])})),
+)
+
+
+@SETTINGS
+@given(st.lists(readings, min_size=1, max_size=4), st.lists(st.integers(0, 3), max_size=10))
+def test_each_start_comes_once_its_devices_are_empty_or_the_time_is_up_whatever_the_driver_says(
+    drivers: list[tuple[bool, list[dict[int, int | None]]]], tape: list[int]
+) -> None:
+    """`drivers`, for each new start: whether it hangs, and what it reads, the last of it for ever."""
+    world = World()
+    world.connect()
+    world.feed(ev.OrderReceived(now_s=world.now_s, commands=(order(1, StartRanks(launch()), 1, 1),)))
+    _deliver_all(world, tape)
+    for incarnation, (hangs, told) in enumerate(drivers, start=2):
+        world.driver_hangs, world.used_bytes = hangs, {}
+        began_s, left = world.now_s, list(told)
+        start = order(incarnation, StartRanks(launch(incarnation=incarnation)), 1, 1)
+        world.feed(ev.OrderReceived(now_s=world.now_s, commands=(start,)))
+        for _ in range(MAX_TURNS):
+            world.used_bytes = left.pop(0) if left else world.used_bytes
+            _deliver_all(world, tape)
+            if any(ref.incarnation == incarnation for ref in world.alive):
+                break
+            world.now_s = min(next_deadline_s(world.state) or world.now_s, began_s + MEMORY_WAIT_S)
+            world.feed(ev.Tick(now_s=world.now_s))
+        else:
+            raise AssertionError(f"not started {world.now_s - began_s:.2f} s after its order")
+        if world.now_s - began_s < MEMORY_WAIT_S and not hangs:
+            assert FULL_BYTES not in world.used_bytes.values(), "it did not wait for a full device"
+
+
+def _deliver_all(world: World, tape: list[int]) -> None:
+    turns = iter(tape)
+    while world.pending:
+        world.deliver(next(turns, 0))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from agents.core import effects as fx
 from agents.core import events as ev
+from agents.core.limits import MEMORY_WAIT_S
 from agents.core.records import Record
 from agents.core.restore import restore, snapshot
 from agents.core.session import compose
@@ -73,6 +74,8 @@ class World:
         self.forked: list[RankRef] = []
         self.exits: dict[RankRef, int] = {}
         self.host_alive = False
+        self.used_bytes: dict[int, int | None] = {}
+        self.driver_hangs = False
         self.pending: list[Callable[[], ev.Event | None]] = []
         self.next_pid = 1000
         self.received: list[AgentEvent] = []
@@ -82,6 +85,9 @@ class World:
     def feed(self, event: ev.Event) -> None:
         self.state, effects = step(self.state, event)
         self._carry_out(effects)
+        waits = [p.emptying for p in self.state.launches if p.emptying is not None and not p.emptying.done]
+        longest_s = max((self.now_s - wait.since_s for wait in waits), default=0.0)
+        assert not isinstance(event, ev.Tick) or longest_s < MEMORY_WAIT_S, "it waits for memory for ever"
 
     def restart_agent(self) -> None:
         """SIGKILL and start again: what was not on disk never happened; processes live."""
@@ -191,6 +197,8 @@ class World:
                     self._later(lambda job_id=job_id: ev.HostReadied(now_s=self.now_s, job_id=job_id, import_s=0.1))
                 case fx.CheckNode(command_id=command_id):
                     self._later(lambda c=command_id: ev.NodeRead(now_s=self.now_s, failed=(), command_id=c))
+                case fx.ReadMemory():
+                    self._later(self._memory)
                 case fx.Fork(order=order):
                     self._later(lambda ref=order.ref: self._fork(ref))
                 case fx.Spawn(ref=ref):
@@ -202,6 +210,9 @@ class World:
                     self._later(lambda ref=ref: ev.GroupGone(now_s=self.now_s, ref=ref))
                 case _:
                     continue
+
+    def _memory(self) -> ev.Event | None:
+        return None if self.driver_hangs else ev.MemoryRead(now_s=self.now_s, used_bytes=dict(self.used_bytes))
 
     def _fork(self, ref: RankRef) -> ev.Event:
         """The process exists from here on: this is where a double life would begin."""

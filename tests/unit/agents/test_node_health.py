@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from agents.config import load
 from agents.core import events as ev
 from agents.core.effects import CheckNode, Spawn, StartHost
-from agents.core.health import Needs, Readings, Storage, judge, version_of
+from agents.core.health import Needs, NvLinks, Readings, Storage, judge, version_of
 from agents.core.step import step
-from agents.errors import ConfigError
+from agents.errors import ConfigError, ProbeError
+from agents.examine import Examiner
 from agents.probes import node_checks
 from agents.probes.node_checks import ask_checker, read_launch, read_node, read_storage
+from agents.probes.sampler import InlineSampler
 from agents.probes.simulated import SimulatedProbe
 from controlplane.protocol.commands import StartRanks
 from controlplane.protocol.frames import CommandAnswer, NodeCheck, NodeChecked
@@ -35,6 +37,8 @@ UNFIT = [
     (Readings(storages=(Storage(path="/ck", free_bytes=1 << 20),)), "storage"),
     (Readings(links=(("ib0", "down"),)), "network"),
     (Readings(links=(("ib9", None),)), "network"),
+    (Readings(nvlinks=(NvLinks(device_index=0, active=(0, 1, 3), inactive=(2,)),)), "nvlink"),
+    (Readings(nvlinks=(NvLinks(device_index=1, inactive=(0, 1)),), connected=frozenset({1})), "nvlink"),
     (Readings(external=(False, "IB flaps")), "external"),
     (Readings(libraries=(("torch", "2.4.1"),)), "library"),
     (Readings(libraries=(("torch", "2.5.0+cu124"),)), "library"),
@@ -46,6 +50,8 @@ FIT = [
     Readings(drivers=("570.124.06", "unknown")),
     Readings(storages=(Storage(path="/ck", free_bytes=1 << 30), Storage(path="/ck2"))),
     Readings(links=(("ib0", "up"), ("lo", "unknown")), external=(True, "")),
+    Readings(nvlinks=(NvLinks(device_index=0), NvLinks(device_index=1, active=(0, 1)))),
+    Readings(nvlinks=(NvLinks(device_index=0, inactive=(0, 1, 2, 3)),), connected=frozenset({1})),
     Readings(libraries=(("torch", "2.13.0+cpu"), ("nccl", "2.26.1"))),
     Readings(libraries=(("torch", ""), ("nccl", "2.28.9")), cuda=True),
 ]
@@ -76,6 +82,45 @@ def test_a_failed_check_says_how_it_is_mended_however_long_the_path(found: Readi
 @pytest.mark.parametrize("found", FIT)
 def test_a_sound_node_and_one_that_cannot_be_read_pass(found: Readings) -> None:
     assert judge(found, NEEDS) == ()
+
+
+def test_an_operator_says_how_many_nvlinks_must_be_up() -> None:
+    none, some = NvLinks(device_index=0, inactive=(0, 1)), NvLinks(device_index=1, active=(0, 1), inactive=(2, 3))
+    without = NvLinks(device_index=2)
+    for wanted, failing in ((None, [1]), (0, []), (1, [0]), (2, [0]), (3, [0, 1])):
+        needs = Needs(driver_major=570, free_bytes=0, nvlinks=wanted)
+        failed = judge(Readings(nvlinks=(without, some, none)), needs)
+        assert [check.name for check in failed] == ["nvlink"] * len(failing)
+        assert [check.detail.partition(":")[0] for check in failed] == [f"device {index}" for index in failing]
+
+
+def test_a_cut_nvlink_is_named_by_device_and_number_until_it_is_healed() -> None:
+    probe = SimulatedProbe(count=2, node_name="n1")
+    assert judge(Readings(nvlinks=probe.nvlinks()), NEEDS) == ()
+    probe.inject(1, "nvlink", 5.0)
+    probe.inject(1, "nvlink", 3.0)
+    (check,) = judge(Readings(nvlinks=probe.nvlinks()), NEEDS)
+    assert (check.name, check.detail.partition(";")[0]) == ("nvlink", "device 1: 16 of 18 are up, down: 3, 5")
+    for wrong in (-1.0, 18.0):
+        with pytest.raises(ProbeError):
+            probe.inject(0, "nvlink", wrong)
+    probe.inject(1, "heal", 0.0)
+    assert judge(Readings(nvlinks=probe.nvlinks()), NEEDS) == ()
+    probe.inject(1, "off_bus", 0.0)
+    assert [links.device_index for links in probe.nvlinks()] == [0], "what cannot be read is skipped"
+
+
+async def test_links_that_all_go_down_at_once_are_missed_once_they_were_seen() -> None:
+    probe, told = SimulatedProbe(count=1, node_name="n1"), []
+    examiner = Examiner(load([], {}), InlineSampler(probe, lambda samples: None, lambda xid: None), told.append)
+    await examiner.check()
+    for link in range(18):
+        probe.inject(0, "nvlink", float(link))
+    await examiner.check()
+    assert [[check.name for check in event.failed] for event in told] == [[], ["nvlink"]]
+    fresh = Examiner(load([], {}), InlineSampler(probe, lambda samples: None, lambda xid: None), told.append)
+    await fresh.check()
+    assert told[-1].failed == (), "an agent that never saw them up takes it for a card without a bridge"
 
 
 @given(st.text(max_size=20))
@@ -273,7 +318,8 @@ def test_a_checker_that_answers_byte_by_byte_is_late_like_any_other(
 
 def test_settings_of_the_checks_are_read_and_wrong_ones_refused() -> None:
     config = load(["--check-paths", "/a, /b", "--check-links", "ib0"], {"HOLDFAST_AGENT_MIN_DRIVER": "560"})
+    assert (config.min_nvlinks, load(["--min-nvlinks", "18"], {}).min_nvlinks) == (None, 18)
     assert (config.check_paths, config.check_links, config.min_driver) == (("/a", "/b"), ("ib0",), 560)
-    for wrong in (["--check-paths", "a"], ["--check-links", "../x"], ["--min-driver", "-1"]):
+    for wrong in (["--check-paths", "a"], ["--check-links", "../x"], ["--min-driver", "-1"], ["--min-nvlinks", "-1"]):
         with pytest.raises(ConfigError):
             load(wrong, {})

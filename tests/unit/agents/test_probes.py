@@ -6,10 +6,15 @@ import subprocess
 import sys
 import time
 
+import msgspec
 import pytest
 
+from agents.core.health import NvLinks
 from agents.errors import ProbeError
+from agents.probes.sampler import ProcessSampler
 from agents.probes.simulated import SimulatedProbe
+from agents.probes.worker_line import WorkerLine
+from controlplane.protocol.samples import DeviceSample, XidEvent
 
 NOBODY: frozenset[int] = frozenset()
 
@@ -38,6 +43,8 @@ def test_samples_follow_the_devices_by_index(probe):
     infos, samples = probe.devices(), probe.sample(1.0, NOBODY)
     assert [info.index for info in infos] == [sample.index for sample in samples] == list(range(len(infos)))
     assert len({info.uuid for info in infos}) == len(infos)
+    assert {links.device_index for links in probe.nvlinks()} <= {info.index for info in infos}
+    assert all(not set(links.active) & set(links.inactive) for links in probe.nvlinks())
 
 
 def test_readings_are_absent_or_plausible(probe):
@@ -54,7 +61,7 @@ def test_capabilities_agree_with_the_readings(probe):
     sample = probe.sample(1.0, NOBODY)[0]
     assert probe.capabilities.ecc or sample.ecc_corrected_total is None
     assert probe.capabilities.row_remap or sample.row_remap_pending is None
-    assert probe.capabilities.nvlink or sample.nvlink_error_total is None
+    assert probe.capabilities.nvlink or (sample.nvlink_error_total, probe.nvlinks()) == (None, ())
 
 
 def test_faults_are_refused_where_they_cannot_be_injected(probe):
@@ -144,9 +151,19 @@ async def test_a_hanging_driver_process_is_killed_and_replaced(monkeypatch):
     assert notes[0][1]["why"] == "no answer in time"
 
 
-async def test_without_a_driver_the_agent_has_no_devices_and_goes_on():
-    from agents.probes.sampler import ProcessSampler
+async def test_nvlinks_come_with_the_samples_of_the_driver_process_and_go_with_it():
+    links = (NvLinks(device_index=0, active=(0, 2), inactive=(1,)),)
+    sampler = ProcessSampler(lambda samples: None, lambda xid: None, lambda text, **fields: None)
+    line = msgspec.json.encode(WorkerLine(samples=(DeviceSample(index=0),), nvlinks=links))
+    sampler._take(msgspec.json.decode(line, type=WorkerLine))
+    assert sampler.nvlinks == links
+    sampler._take(WorkerLine(xids=(XidEvent(index=0, xid=13),)))
+    assert sampler.nvlinks == links, "a line without samples says nothing about them"
+    sampler._kill("no answer in time")
+    assert sampler.nvlinks == ()
 
+
+async def test_without_a_driver_the_agent_has_no_devices_and_goes_on():
     notes = []
     sampler = ProcessSampler(lambda samples: None, lambda xid: None, lambda text, **f: notes.append(text))
     await sampler.start()

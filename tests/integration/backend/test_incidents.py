@@ -1,0 +1,59 @@
+"""What an incident tells of itself: when training went on, and when its certificate is news."""
+
+import pytest
+
+from controlplane.protocol import frames
+from controlplane.recovery.certificate import certify
+from controlplane.recovery.models import Incident, ViewRow
+from controlplane.recovery.phases import compute_phases
+from controlplane.recovery.reconcile import reconcile_job
+from controlplane.runtime.models import Event
+from tests.integration.backend.builders import (
+    commit_step,
+    flush_all,
+    install_all,
+    join_all,
+    live_ranks,
+    make_fleet,
+    ref_of,
+    run_job,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def test_training_that_went_on_in_the_joiners_view_already_is_told_all_the_same() -> None:
+    fleet = make_fleet(5)
+    job = run_job(fleet)
+    row = live_ranks(job)[0]
+    fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+    reconcile_job(job.id)
+    without = job.epoch + 1
+    for _ in range(2):
+        flush_all(fleet, job, committed=2)
+        reconcile_job(job.id)
+        install_all(fleet, job)
+        join_all(fleet, job)
+        reconcile_job(job.id)
+    commit_step(fleet, job, 2)
+    view = ViewRow.objects.get(job=job, epoch=without)
+    assert view.installed_at is not None
+    assert view.resumed_at is None, "no step was made in it"
+    phases = {phase["name"]: phase["since_fault_s"] for phase in compute_phases(Incident.objects.get(job=job))}
+    assert phases["first_commit"] > phases["view_installed"]
+
+
+def test_a_certificate_that_waits_is_told_once_and_again_when_a_verdict_changes() -> None:
+    fleet = make_fleet(5)
+    job = run_job(fleet)
+    row = live_ranks(job)[0]
+    fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+    reconcile_job(job.id)
+    incident = Incident.objects.get(job=job)
+    told = Event.objects.filter(kind="incident.certificate")
+    assert certify(incident)["state"] == "pending"
+    certify(Incident.objects.get(job=job))
+    assert told.count() == 1
+    Incident.objects.update(certificate={**Incident.objects.get(job=job).certificate, "checks": []})
+    certify(Incident.objects.get(job=job))
+    assert told.count() == 2
