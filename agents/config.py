@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--insecure-dev", action="store_true", help="allow plain ws:// off loopback")
     parser.add_argument("--host-module", default="trainer.host", help="Python module started as rank host")
     parser.add_argument("--min-driver", type=int, default=570, help="oldest major driver version to start ranks with")
-    parser.add_argument("--min-free-mib", type=int, default=256, help="room that storage needs before a start")
+    parser.add_argument("--min-free-mib", type=int, default=256, help="room that --check-paths need before a start")
     parser.add_argument("--min-nvlinks", type=int, help="NVLinks of a device that must be up; not given: all it has")
     parser.add_argument("--check-paths", default="", help="paths, by commas, that must be writable before a start")
     parser.add_argument("--check-links", default="", help="network interfaces, by commas, that must be up")

@@ -104,7 +104,7 @@ class Agent:
         ranks. 3. Go on with what was under way. 4. Begin the heartbeat."""
         prepare_doors(self._config.state_dir)
         for rank in self.state.ranks.values():
-            self.scanner.follow(rank, from_end=True)
+            self.scanner.follow(rank)
         await self.ranks.start()
         for host in tuple(self.state.hosts.values()):
             if host.identity is not None and same_boot and is_alive(host.identity):
@@ -321,7 +321,7 @@ class Agent:
         except ProbeError as raised:
             error = str(raised)
         self.dispatch(ev.FaultInjected(now_s=time.monotonic(), command_id=effect.command_id, error=error))
-        self._spawn_task(self.examiner.look())
+        self._spawn_task(self.examiner.check())
 
     def _watch_rank(self, ref: RankRef, identity: Identity) -> None:
         self.scanner.follow(self.state.ranks.get(ref))

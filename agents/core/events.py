@@ -195,10 +195,12 @@ class XidRaised(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRead(_Event):
-    """Lines of a rank's log with markers; `last`: nothing more will be written to it."""
+    """Lines of a rank's log with markers, up to `read_bytes`; `last`: nothing more will be
+    written to it."""
 
     ref: RankRef
     found: tuple[Finding, ...]
+    read_bytes: int = 0
     last: bool = False
 
 

@@ -1,6 +1,6 @@
 """Whether ranks may be started here: what was read of the node, judged.
 
-A start waits for the checks of its own launch; the node is looked at every minute besides,
+A start waits for the checks of its own launch; the node is checked every minute besides,
 so that placement hears of a fault before a start fails of it. The verdict is told to the
 server when it changes, and once after each start of the agent. What cannot be read is
 skipped: absence of a reading is no proof of a fault.
@@ -28,7 +28,7 @@ class Needs:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
     """A place that ranks write to. `error`: why a file could not be written there, "" if it
-    could; `free_bytes` None: not known."""
+    could; `free_bytes` None: not known, or not asked for."""
 
     path: str
     error: str = ""
@@ -74,6 +74,7 @@ KNOWN_BAD: tuple[tuple[str, tuple[int, ...], tuple[int, ...], bool], ...] = (
 UP = frozenset({"up", "unknown"})
 """`unknown`: the driver does not tell, as for loopback and many virtual ones."""
 MAX_DETAIL_CHARS = 200
+MAX_PATH_CHARS = 80
 
 
 def judge(found: Readings, needs: Needs) -> tuple[NodeCheck, ...]:
@@ -86,7 +87,8 @@ def judge(found: Readings, needs: Needs) -> tuple[NodeCheck, ...]:
         *_libraries(found),
     ]
     if found.external is not None and not found.external[0]:
-        failed.append(NodeCheck("external", found.external[1] or "it says that the node is not healthy"))
+        reason = found.external[1] or "the node's own checker says that it is not healthy, not why; see its log"
+        failed.append(NodeCheck("external", reason))
     return tuple(NodeCheck(check.name, check.detail[:MAX_DETAIL_CHARS]) for check in failed)
 
 
@@ -119,7 +121,7 @@ def ask(turn: Turn, pending: PendingLaunch) -> bool:
 
 def on_node_read(turn: Turn, event: NodeRead) -> PendingLaunch | None:
     """Tell a changed verdict. The start that waited for it, if it must not happen."""
-    if event.failed != turn.state.node_failed:
+    if _verdict(event.failed) != _verdict(turn.state.node_failed):
         turn.set(node_failed=event.failed)
         turn.report(NodeChecked(event.failed))
     waiting = next((p for p in turn.state.launches if p.command_id == event.command_id and not p.checked), None)
@@ -130,6 +132,14 @@ def on_node_read(turn: Turn, event: NodeRead) -> PendingLaunch | None:
     passed = replace(waiting, checked=True)
     turn.set(launches=tuple(passed if other is waiting else other for other in turn.state.launches))
     return None
+
+
+def _verdict(failed: tuple[NodeCheck, ...] | None) -> tuple[tuple[str, str], ...] | None:
+    """What must change to be told again: not the words of the node's own checker, which may
+    carry a figure that is another one each minute. None: nothing was read yet."""
+    if failed is None:
+        return None
+    return tuple((check.name, "" if check.name == "external" else check.detail) for check in failed)
 
 
 def _drivers(found: Readings, needs: Needs) -> list[NodeCheck]:
@@ -145,15 +155,27 @@ def _storages(found: Readings, needs: Needs) -> list[NodeCheck]:
     failed = []
     for storage in found.storages:
         if storage.error:
-            failed.append(NodeCheck("storage", f"{storage.path} cannot be written: {storage.error}"))
+            fix = "free space on it" if storage.free_bytes == 0 else "make it writable or correct the path"
+            failed.append(NodeCheck("storage", f"{_short(storage.path)} cannot be written: {storage.error}; {fix}"))
         elif storage.free_bytes is not None and storage.free_bytes < needs.free_bytes:
-            room = f"{storage.free_bytes >> 20} MiB are free, {needs.free_bytes >> 20} MiB must be"
-            failed.append(NodeCheck("storage", f"{storage.path} is nearly full: {room}"))
+            # No figure of now: it would make each check a new verdict.
+            room = f"less than {needs.free_bytes >> 20} MiB are free; free space or lower --min-free-mib"
+            failed.append(NodeCheck("storage", f"{_short(storage.path)} is nearly full: {room}"))
     return failed
 
 
+def _short(path: str) -> str:
+    """Its end, so that the detail's own end, which says how to mend it, is not cut off."""
+    return path if len(path) <= MAX_PATH_CHARS else f"...{path[3 - MAX_PATH_CHARS :]}"
+
+
 def _links(found: Readings) -> list[NodeCheck]:
-    return [NodeCheck("network", f"{name} is {state or 'not there'}") for name, state in found.links if state not in UP]
+    fix = "bring it up, or take it out of --check-links"
+    return [
+        NodeCheck("network", f"{name} is {state or 'not there'}; {fix}")
+        for name, state in found.links
+        if state not in UP
+    ]
 
 
 def _nvlinks(found: Readings, needs: Needs) -> list[NodeCheck]:

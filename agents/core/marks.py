@@ -31,10 +31,14 @@ def take(marks: Marks, found: tuple[Finding, ...], now_s: float, *, last: bool) 
 
 
 def on_log_read(turn: Turn, event: LogRead) -> None:
-    """Tell, and remember what was told. A rank that is forgotten already has nothing to keep."""
+    """Tell, and remember what was told; the journal keeps how far, once nothing is only counted.
+    A rank that is forgotten already has nothing to keep."""
     rank = turn.state.ranks.get(event.ref)
     marks, told = take(rank.marks if rank is not None else {}, event.found, turn.now_s, last=event.last)
-    if rank is not None:
-        turn.put_rank(replace(rank, marks=marks))
     for finding in told:
         turn.report(LogMarked(event.ref, finding.marker, finding.line, finding.count))
+    if rank is None:
+        return
+    all_told = all(mark.unsaid is None for mark in marks.values())
+    read_bytes = event.read_bytes if all_told else rank.log_read_bytes
+    turn.put_rank(replace(rank, marks=marks, log_read_bytes=read_bytes), keep=bool(told) and all_told)

@@ -62,6 +62,7 @@ class RankKept(_Record, frozen=True, tag="rank"):
     admitted: bool = False
     done: bool = False
     expected: bool = False
+    log_read_bytes: int = 0
 
 
 class RankDropped(_Record, frozen=True, tag="rank_dropped"):

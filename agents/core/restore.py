@@ -153,6 +153,12 @@ def _resume_start(turn: Turn, command_id: str, body: StartRanks) -> None:
         turn.put_command(act_again)
         turn.answer(command_id, CommandStage.FAILED, "interrupted by a restart of the agent before it began")
         return
+    queued = (pending.launch for pending in turn.state.launches)
+    if slot in {(other.job_id, other.attempt, other.replica, other.incarnation) for other in queued}:
+        # Two starts of one life were journaled; the kill came before the second was judged.
+        detail = f"incarnation {launch.incarnation} of replica {launch.replica} is being started here already"
+        turn.answer(command_id, CommandStage.SUPERSEDED, detail)
+        return
     pending = PendingLaunch(command_id=command_id, launch=launch, since_s=turn.now_s, asked=bool(known))
     turn.set(launches=(*turn.state.launches, pending))
 
@@ -170,6 +176,7 @@ def _rank(record: RankKept, now_s: float) -> Rank:
         admitted=record.admitted,
         done=record.done,
         expected=record.expected,
+        log_read_bytes=record.log_read_bytes,
         kill_at_s=now_s if record.expected else None,
         phase_since_s=now_s,
         last_word_s=now_s,

@@ -53,7 +53,8 @@ Marks = Mapping[str, Mark]
 class Rank:
     """One process of one incarnation. `conn_id` None: not connected.
     `expected`: we ordered its end. `admitted`: it was a member of a view we handed on.
-    `looked_at`: its end waits for a look at it, at most until `kill_at_s`."""
+    `looked_at`: its end waits for a look at it, at most until `kill_at_s`.
+    `log_read_bytes`: of its log nothing before this is left to be told."""
 
     ref: RankRef
     device_index: int
@@ -76,6 +77,7 @@ class Rank:
     steps: StepTimes = NO_STEPS
     aside: TimeAside = NEVER_ASIDE
     marks: Marks = field(default_factory=dict)
+    log_read_bytes: int = 0
     kill_at_s: float | None = None
     looked_at: bool = False
     exit_due_s: float | None = None

@@ -143,6 +143,7 @@ def rank_record(rank: Rank) -> RankKept:
         admitted=rank.admitted,
         done=rank.done,
         expected=rank.expected,
+        log_read_bytes=rank.log_read_bytes,
     )
 
 

@@ -9,9 +9,11 @@ TEXT}`. Where it cannot be reached, is late or answers something else, it is as 
 were none; only an explicit `false` counts.
 """
 
+import errno
 import json
 import os
 import socket
+import time
 import uuid
 from collections.abc import Iterable
 from importlib import metadata
@@ -23,6 +25,7 @@ from controlplane.protocol.samples import DeviceInfo
 
 EXTERNAL_TIMEOUT_S = 3.0
 NETWORK_CLASS = Path("/sys/class/net")
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _MAX_ANSWER_BYTES = 64 * 1024
 _NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 
@@ -55,41 +58,69 @@ def read_launch(launch: ReplicaLaunch, devices: tuple[DeviceInfo, ...]) -> Readi
     paths = (launch.config.checkpoint_dir, launch.config.checkpoint.local.dir)
     libraries = () if launch.entrypoint is not None else (("torch", _version("torch")), ("nccl", _version(*_NCCL)))
     return Readings(
-        storages=tuple(read_storage(path) for path in paths if path is not None and os.path.isabs(path)),
+        storages=tuple(_writable(path) for path in paths if path is not None and os.path.isabs(path)),
         libraries=libraries,
         cuda=any(info.driver == "nvml" for info in devices),
     )
 
 
 def read_storage(path: str) -> Storage:
-    """Write a file into `path`, or where it would be made, and see how much room is left."""
+    """Write a file into `path`, or where it would be made, and see how much room is left. One
+    that cannot be written for want of room has 0 bytes free."""
     place = Path(path)
     try:
         while not place.exists() and place != place.parent:
             place = place.parent
         trial = place / f".holdfast-check-{uuid.uuid4().hex}"
-        trial.write_bytes(b"holdfast")
-        trial.unlink()
+        try:
+            trial.write_bytes(b"holdfast")
+        finally:
+            # A full disk takes the file's name and refuses what is in it.
+            trial.unlink(missing_ok=True)
         room = os.statvfs(place)
     except OSError as error:
-        return Storage(path=path, error=error.strerror or str(error))
+        full = error.errno in NO_ROOM
+        return Storage(path=path, error=error.strerror or str(error), free_bytes=0 if full else None)
     return Storage(path=path, free_bytes=room.f_bavail * room.f_frsize)
+
+
+def _writable(path: str) -> Storage:
+    """A launch's own path, whose room is not asked for: a full one fails a save, which is told
+    and tried again, and would fail the start on every node alike."""
+    found = read_storage(path)
+    return Storage(path=path, error="" if found.free_bytes == 0 else found.error)
 
 
 def ask_checker(path: str, node_name: str) -> tuple[bool, str] | None:
     """(healthy, reason); None where it gave no answer that can be understood."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            due_s = time.monotonic() + EXTERNAL_TIMEOUT_S
             connection.settimeout(EXTERNAL_TIMEOUT_S)
             connection.connect(path)
             connection.sendall(json.dumps({"node": node_name}).encode() + b"\n")
-            with connection.makefile("rb") as lines:
-                answer = json.loads(lines.readline(_MAX_ANSWER_BYTES))
-    except (OSError, ValueError):
+            answer = json.loads(_line(connection, due_s))
+    except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(answer, dict) or not isinstance(answer.get("healthy"), bool):
         return None
     return answer["healthy"], str(answer.get("reason", ""))
+
+
+def _line(connection: socket.socket, due_s: float) -> bytes:
+    """What it says until it ends its line, or has said enough. Raises TimeoutError when that is
+    not done by `due_s`: a socket's own timeout begins anew with each byte."""
+    said = b""
+    while b"\n" not in said and len(said) < _MAX_ANSWER_BYTES:
+        left_s = due_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the checker is late")
+        connection.settimeout(left_s)
+        part = connection.recv(_MAX_ANSWER_BYTES - len(said))
+        if not part:
+            break
+        said += part
+    return said.partition(b"\n")[0]
 
 
 def _version(*names: str) -> str:

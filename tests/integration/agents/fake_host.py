@@ -156,6 +156,7 @@ class Rank:
             except OSError:
                 pass
             if self.exit_code is not None and time.monotonic() >= self.exit_at_s:
+                print("leaving now", flush=True)
                 return self.exit_code
             time.sleep(0.05)
 

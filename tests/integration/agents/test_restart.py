@@ -12,6 +12,7 @@ from controlplane.protocol.frames import (
     Acked,
     CommandAnswer,
     DeviceLost,
+    LogMarked,
     Order,
     RankExited,
     RankSaid,
@@ -42,12 +43,16 @@ async def test_ranks_survive_a_killed_agent_and_are_adopted(server: Server, agen
 
 
 async def test_an_exit_missed_by_a_dead_agent_is_told_with_its_code(server: Server, agent: AgentProcess) -> None:
-    pids = await running_replica(server, env={"FAKE_EXIT_CODE": "17", "FAKE_AFTER_S": "1.0"})
+    env = {"FAKE_EXIT_CODE": "17", "FAKE_AFTER_S": "1.0"}
+    pids = await running_replica(server, env=env, log_markers={"left": "leaving now"})
     agent.kill(signal.SIGKILL)
     await until_gone(pids[0])
     agent.start()
     await server.until(lambda: server.bodies(RankExited))
-    assert server.bodies(RankExited)[0].exit_code == 17
+    exited = server.bodies(RankExited)[0]
+    assert exited.exit_code == 17
+    told = [event.body for event in server.events if isinstance(event.body, LogMarked | RankExited)]
+    assert [body.marker for body in told[: told.index(exited)] if body.ref == exited.ref] == ["left"], "last words"
 
 
 async def test_a_repeated_command_after_a_restart_has_no_second_effect(server: Server, agent: AgentProcess) -> None:

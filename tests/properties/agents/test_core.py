@@ -70,6 +70,18 @@ def test_any_order_of_things_never_gives_two_lives_or_a_second_start(
     play(sent, tape)
 
 
+def test_two_starts_of_one_life_start_it_once_though_the_agent_is_killed_between_them() -> None:
+    world = World()
+    world.connect()
+    for number in (1, 2):
+        world.feed(ev.OrderReceived(now_s=world.now_s, commands=(order(number, StartRanks(launch()), 1, 1),)))
+    world.deliver(0)
+    world.restart_agent()
+    world.settle()
+    answers = [world.answers(f"cmd_{number}")[0].state for number in (1, 2)]
+    assert (len(world.forked), answers) == (2, ["succeeded", "superseded"])
+
+
 @SETTINGS
 @given(orders, acts)
 def test_every_received_command_is_answered_once_and_every_fact_arrives(

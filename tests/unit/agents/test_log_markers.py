@@ -1,24 +1,40 @@
 """A marked line is told once at once, then rarely with its number, and never lost at a rank's end."""
 
+import asyncio
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
-from hypothesis import given
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agents.core import events as ev
 from agents.core.marks import REPEAT_S, take
 from agents.core.state import Finding
+from agents.ranks import scan
 from agents.ranks.logs import LogFiles
 from agents.ranks.scan import MAX_PASS_BYTES, LogScanner, LogTail
 from controlplane.protocol.commands import StartRanks
 from controlplane.protocol.frames import LogMarked, RankExited
 from tests.properties.agents.world import World, launch, order
 
+OOM = "std::bad_alloc"
 CUDA = "torch.AcceleratorError: CUDA error: unspecified launch failure"
 
 
 def finding(marker: str = "cuda_error", count: int = 1) -> Finding:
     return Finding(marker=marker, line=marker, count=count)
+
+
+def with_ranks() -> World:
+    """Two ranks run; the agent knows their processes."""
+    world = World()
+    world.connect()
+    world.feed(ev.OrderReceived(now_s=world.now_s, commands=(order(1, StartRanks(launch()), 1, 1),)))
+    while world.pending:
+        world.deliver(0)
+    return world
 
 
 def test_a_repeated_marker_is_counted_and_told_once_a_minute() -> None:
@@ -53,11 +69,7 @@ def test_every_line_is_told_of_by_the_end_and_no_marker_twice_within_a_minute(
 
 
 def test_the_core_tells_the_line_and_tells_it_of_a_rank_it_has_forgotten_too() -> None:
-    world = World()
-    world.connect()
-    world.feed(ev.OrderReceived(now_s=world.now_s, commands=(order(1, StartRanks(launch()), 1, 1),)))
-    while world.pending:
-        world.deliver(0)
+    world = with_ranks()
     ref = world.forked[0]
     for now_s in (100.0, 101.0):
         world.feed(ev.LogRead(now_s=now_s, ref=ref, found=(finding(),)))
@@ -72,52 +84,149 @@ def test_the_core_tells_the_line_and_tells_it_of_a_rank_it_has_forgotten_too() -
     ]  # fmt: skip
 
 
+def new(tail: LogTail, *, last: bool = False) -> tuple[Finding, ...]:
+    tail.read(last=last)
+    return tail.take()[0]
+
+
 def test_only_whole_lines_are_read_each_once_and_the_unfinished_one_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "rank.log"
     path.write_text(f"step 1\n{CUDA}\n\x1b[31mdisk full on n1\x1b[0m\nCUDA err")
     tail = LogTail(path, {"full": "disk*n1"})
-    assert [(one.marker, one.line) for one in tail.read()] == [("cuda_error", CUDA), ("full", "disk full on n1")]
-    assert tail.read() == ()
+    assert [(one.marker, one.line) for one in new(tail)] == [("cuda_error", CUDA), ("full", "disk full on n1")]
+    assert new(tail) == ()
     with open(path, "a") as log:
         log.write("or: x\nCUDA error: last")
-    assert [one.line for one in tail.read()] == ["CUDA error: x"]
-    assert [one.line for one in tail.read(last=True)] == ["CUDA error: last"]
+    assert [one.line for one in new(tail)] == ["CUDA error: x"]
+    assert [one.line for one in new(tail, last=True)] == ["CUDA error: last"]
+    with open(path, "a") as log:
+        log.write(f"\n{CUDA}\n")
+    assert new(tail) == (), "a process of its group that outlived it is not the rank"
 
 
 def test_a_log_that_was_cut_is_followed_on_and_a_flood_is_read_at_its_end(tmp_path: Path) -> None:
     path = tmp_path / "rank.log"
     path.write_text("x" * 5_000 + "\n")
     tail = LogTail(path, {})
-    tail.read()
+    assert new(tail) == ()
     path.write_text(f"[earlier lines were cut]\n{CUDA}\n")
-    assert tail.read() == ()
+    assert new(tail) == ()
     with open(path, "a") as log:
         log.write(f"{CUDA}\n")
-    assert [one.count for one in tail.read()] == [1]
+    assert [one.count for one in new(tail)] == [1]
     with open(path, "a") as log:
         log.write(f"{CUDA}\n" + "y" * (2 * MAX_PASS_BYTES) + f"\n{CUDA}\n")
-    assert [one.count for one in tail.read()] == [1]
-    assert tail.read() == ()
+    assert [one.count for one in new(tail)] == [1]
+    assert new(tail) == ()
 
 
-def test_a_ranks_last_words_come_before_its_end_and_an_adopted_log_is_not_read_again(tmp_path: Path) -> None:
-    world = World()
-    world.connect()
-    world.feed(ev.OrderReceived(now_s=world.now_s, commands=(order(1, StartRanks(launch()), 1, 1),)))
+def scanner_of(world: World, logs: LogFiles) -> LogScanner:
+    """As the agent makes it at its start."""
+    scanner = LogScanner(logs, lambda event: world.feed(replace(event, now_s=world.now_s)))
+    for rank in world.state.ranks.values():
+        scanner.follow(rank)
+    return scanner
+
+
+def append(logs: LogFiles, ref, *lines: str) -> None:
+    with open(logs.rank(ref), "a") as log:
+        log.writelines(f"{line}\n" for line in lines)
+
+
+def told(world: World) -> list[tuple[str, str]]:
+    return [(type(kept.body).__name__, kept.body.marker if isinstance(kept.body, LogMarked) else "")
+            for kept in world.state.events if isinstance(kept.body, LogMarked | RankExited)]  # fmt: skip
+
+
+async def test_what_came_while_no_agent_ran_is_told_before_the_end_and_nothing_else_again(tmp_path: Path) -> None:
+    world, logs = with_ranks(), LogFiles(tmp_path)
+    first, second = world.forked
+    for ref in (first, second):
+        append(logs, ref, "step 1", CUDA)
+    await scanner_of(world, logs).scan()
+    world.restart_agent()
+    append(logs, first, "step 2", OOM)
+    append(logs, second, "step 2")
+    scanner = scanner_of(world, logs)
+    scanner.finish(first)
+    world.kill_rank(first)
+    await scanner.scan()
     while world.pending:
         world.deliver(0)
-    logs = LogFiles(tmp_path)
-    first, second = (world.state.ranks[ref] for ref in world.forked)
-    for rank in (first, second):
-        logs.rank(rank.ref).write_text(f"{CUDA}\n")
-    scanner = LogScanner(logs, world.feed)
-    scanner.follow(first)
-    scanner.follow(second, from_end=True)
-    for rank in (first, second):
-        scanner.finish(rank.ref)
-        world.kill_rank(rank.ref)
-    while world.pending:
-        world.deliver(0)
-    kinds = [(type(kept.body), kept.body.ref) for kept in world.state.events
-             if isinstance(kept.body, LogMarked | RankExited)]  # fmt: skip
-    assert kinds == [(LogMarked, first.ref), (RankExited, first.ref), (RankExited, second.ref)]
+    cuda, oom = ("LogMarked", "cuda_error"), ("LogMarked", "out_of_memory")
+    assert told(world)[:4] == [cuda, cuda, oom, ("RankExited", "")]
+    assert oom not in told(world)[4:] and cuda not in told(world)[4:]
+
+
+async def test_what_a_pass_has_read_is_told_before_the_end_of_a_rank_that_ends_during_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, logs = with_ranks(), LogFiles(tmp_path)
+    ref, _ = world.forked
+    scanner = scanner_of(world, logs)
+    append(logs, ref, CUDA)
+    await scanner.scan()
+    append(logs, ref, CUDA)
+    loop, read_all = asyncio.get_running_loop(), scan._read_all
+
+    def end() -> None:
+        scanner.finish(ref)
+        world.kill_rank(ref)
+        while world.pending:
+            world.deliver(0)
+
+    def read_and_end(tails: tuple) -> object:
+        found = read_all(tails)
+        loop.call_soon_threadsafe(end)
+        return found
+
+    monkeypatch.setattr(scan, "_read_all", read_and_end)
+    await scanner.scan()
+    marked, ended = ("LogMarked", "cuda_error"), ("RankExited", "")
+    assert told(world) == [marked, marked, ended, ended], "the second line was only counted until then"
+
+
+def test_a_log_that_was_cut_since_the_last_agent_is_read_from_its_begin(tmp_path: Path) -> None:
+    world, logs = with_ranks(), LogFiles(tmp_path)
+    ref, _ = world.forked
+    append(logs, ref, "x" * 1_000, CUDA)
+    asyncio.run(scanner_of(world, logs).scan())
+    world.restart_agent()
+    logs.rank(ref).write_text(f"{OOM}\n")
+    scanner_of(world, logs).finish(ref)
+    assert told(world) == [("LogMarked", "cuda_error"), ("LogMarked", "out_of_memory")]
+
+
+ACTIONS = st.lists(
+    st.one_of(st.sampled_from((CUDA, OOM, "step", "scan", "restart")), st.floats(1.0, 70.0)), max_size=20
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(ACTIONS)
+@example([CUDA, "scan", CUDA, OOM, "scan", "restart"])
+def test_no_line_is_lost_by_a_restart_and_none_told_twice_without_one(actions: list[str | float]) -> None:
+    world, written = with_ranks(), 0
+    ref = world.forked[0]
+
+    async def live(logs: LogFiles) -> None:
+        nonlocal written
+        scanner = scanner_of(world, logs)
+        for action in actions:
+            if isinstance(action, float):
+                world.now_s += action
+            elif action == "scan":
+                await scanner.scan()
+            elif action == "restart":
+                world.restart_agent()
+                scanner = scanner_of(world, logs)
+            else:
+                append(logs, ref, action)
+                written += action != "step"
+        scanner.finish(ref)
+
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(live(LogFiles(Path(directory))))
+    heard = sum(kept.body.count for kept in world.state.events if isinstance(kept.body, LogMarked))
+    assert heard >= written
+    assert heard == written or "restart" in actions

@@ -1,6 +1,9 @@
 """A node that fails a check is not launched on; what cannot be read is no proof of a fault."""
 
+import errno
 import json
+import os
+import resource
 import socket
 import threading
 from pathlib import Path
@@ -17,6 +20,7 @@ from agents.core.health import Needs, NvLinks, Readings, Storage, judge, version
 from agents.core.step import step
 from agents.errors import ConfigError, ProbeError
 from agents.examine import Examiner
+from agents.probes import node_checks
 from agents.probes.node_checks import ask_checker, read_launch, read_node, read_storage
 from agents.probes.sampler import InlineSampler
 from agents.probes.simulated import SimulatedProbe
@@ -58,6 +62,23 @@ def test_each_fault_of_a_node_is_told_by_name(found: Readings, name: str) -> Non
     assert [check.name for check in judge(found, NEEDS)] == [name]
 
 
+LONG = "/mnt/" + "d" * 300 + "/ck"
+MENDS = [
+    (Readings(drivers=("535.104.05",)), "install 570 or newer"),
+    (Readings(storages=(Storage(path=LONG, error="Read-only file system"),)), "make it writable or correct the path"),
+    (Readings(storages=(Storage(path="/ck", error="No space left on device", free_bytes=0),)), "free space on it"),
+    (Readings(storages=(Storage(path=LONG, free_bytes=1 << 20),)), "free space or lower --min-free-mib"),
+    (Readings(links=(("ib9", None),)), "bring it up, or take it out of --check-links"),
+    (Readings(external=(False, "")), "see its log"),
+    (Readings(libraries=(("torch", "2.4.1"),)), "install 2.5.1 or newer"),
+]
+
+
+@pytest.mark.parametrize(("found", "mend"), MENDS, ids=[mend for _, mend in MENDS])
+def test_a_failed_check_says_how_it_is_mended_however_long_the_path(found: Readings, mend: str) -> None:
+    assert [check.detail.endswith(mend) for check in judge(found, NEEDS)] == [True]
+
+
 @pytest.mark.parametrize("found", FIT)
 def test_a_sound_node_and_one_that_cannot_be_read_pass(found: Readings) -> None:
     assert judge(found, NEEDS) == ()
@@ -92,13 +113,13 @@ def test_a_cut_nvlink_is_named_by_device_and_number_until_it_is_healed() -> None
 async def test_links_that_all_go_down_at_once_are_missed_once_they_were_seen() -> None:
     probe, told = SimulatedProbe(count=1, node_name="n1"), []
     examiner = Examiner(load([], {}), InlineSampler(probe, lambda samples: None, lambda xid: None), told.append)
-    await examiner.look()
+    await examiner.check()
     for link in range(18):
         probe.inject(0, "nvlink", float(link))
-    await examiner.look()
+    await examiner.check()
     assert [[check.name for check in event.failed] for event in told] == [[], ["nvlink"]]
     fresh = Examiner(load([], {}), InlineSampler(probe, lambda samples: None, lambda xid: None), told.append)
-    await fresh.look()
+    await fresh.check()
     assert told[-1].failed == (), "an agent that never saw them up takes it for a card without a bridge"
 
 
@@ -132,7 +153,7 @@ def test_nothing_is_started_before_the_node_is_known_to_be_fit() -> None:
     effects = begin(world)
     assert [effect.command_id for effect in effects if isinstance(effect, CheckNode)] == ["cmd_1"]
     assert not any(isinstance(effect, StartHost) for effect in effects)
-    assert not any(isinstance(effect, CheckNode | StartHost) for effect in read(world)), "another look is no answer"
+    assert not any(isinstance(effect, CheckNode | StartHost) for effect in read(world)), "another check is no answer"
     assert any(isinstance(effect, StartHost) for effect in read(world, command_id="cmd_1"))
 
 
@@ -157,12 +178,39 @@ def test_the_verdict_is_told_once_at_first_and_then_when_it_changes() -> None:
     assert [body.failed for body in bodies(world, NodeChecked)] == [(), (FULL,), ()]
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (Readings(storages=(Storage(path="/ck", free_bytes=9 << 20),)),
+         Readings(storages=(Storage(path="/ck", free_bytes=8 << 20),))),
+        (Readings(external=(False, "ib0: 41 symbol errors")), Readings(external=(False, "ib0: 42 symbol errors"))),
+    ],
+)  # fmt: skip
+def test_a_figure_that_moves_is_no_new_verdict(before: Readings, after: Readings) -> None:
+    world = World()
+    world.connect()
+    for found in (before, after):
+        read(world, failed=judge(found, NEEDS))
+    assert [body.failed for body in bodies(world, NodeChecked)] == [judge(before, NEEDS)]
+
+
 def test_storage_is_tried_where_it_will_be_made_and_nothing_is_left_behind(tmp_path: Path) -> None:
     found = read_storage(str(tmp_path / "not" / "yet"))
     assert found.error == "" and found.free_bytes > 0
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
     assert read_storage(str(tmp_path / "file")).error
+
+
+def test_a_storage_that_takes_a_name_and_not_what_is_written_keeps_neither(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4, limits[1]))
+    try:
+        found = read_storage(str(tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert found.error == "File too large"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_launch_is_checked_for_where_it_saves_and_what_our_trainer_runs_with(tmp_path: Path) -> None:
@@ -173,6 +221,26 @@ def test_a_launch_is_checked_for_where_it_saves_and_what_our_trainer_runs_with(t
     assert version_of(dict(found.libraries)["torch"]) >= (2, 5, 1)
     bucket = msgspec.structs.replace(ours.config, checkpoint_dir="s3://bucket/job")
     assert read_launch(msgspec.structs.replace(ours, config=bucket, entrypoint=("prog",)), ()) == Readings()
+
+
+def test_a_full_store_refuses_no_launch_and_one_that_cannot_be_written_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failed(directory: Path) -> list[str]:
+        config = msgspec.structs.replace(launch().config, checkpoint_dir=str(directory))
+        found = read_launch(msgspec.structs.replace(launch(entrypoint=True), config=config), ())
+        return [check.name for check in judge(found, Needs(driver_major=570, free_bytes=1 << 62))]
+
+    assert failed(tmp_path) == [], "its room is judged where the operator asks for some"
+    (tmp_path / "file").write_text("")
+    assert failed(tmp_path / "file") == ["storage"]
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    assert failed(tmp_path) == []
+    assert judge(Readings(storages=(read_storage(str(tmp_path)),)), NEEDS) != (), "as a path of --check-paths"
 
 
 def test_links_are_read_as_the_kernel_names_them_and_an_old_simulated_driver_is_seen(tmp_path: Path) -> None:
@@ -196,6 +264,7 @@ def test_links_are_read_as_the_kernel_names_them_and_an_old_simulated_driver_is_
         (b'{"healthy": true}\n', (True, "")),
         (b'{"healthy": "perhaps"}\n', None),
         (b"hello\n", None),
+        (b"[" * 50_000 + b"\n", None),
         (b"", None),
     ],
 )
@@ -220,6 +289,31 @@ def test_only_an_explicit_word_of_the_external_checker_counts(
         assert ask_checker(path, "n1") == told
         thread.join()
     assert json.loads(asked[0]) == {"node": "n1"}
+
+
+def test_a_checker_that_answers_byte_by_byte_is_late_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_checks, "EXTERNAL_TIMEOUT_S", 0.2)
+    given_up = threading.Event()
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            for _ in range(40):
+                if given_up.wait(0.05):
+                    return
+                connection.sendall(b" ")
+            connection.sendall(b'{"healthy": false}\n')
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "checker.sock"))
+        listener.listen()
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        assert ask_checker(str(tmp_path / "checker.sock"), "n1") is None
+        given_up.set()
+        thread.join()
 
 
 def test_settings_of_the_checks_are_read_and_wrong_ones_refused() -> None:
