@@ -43,7 +43,8 @@ class Job(models.Model):
 
 
 class Attempt(models.Model):
-    """One launch of a job with one layout. `layout` is protocol.spec.Parallelism as JSON."""
+    """One launch of a job with one layout. `layout` is protocol.spec.Parallelism as JSON;
+    `end_code`: reason code of the decision that ended it."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
     number = models.IntegerField()
@@ -56,6 +57,7 @@ class Attempt(models.Model):
     started_at = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True)
     end_reason = models.TextField(blank=True)
+    end_code = models.CharField(max_length=60, blank=True, default="")
 
     class Meta:
         constraints = [

@@ -11,7 +11,8 @@ Each decision that climbs a rung is in the ledger, whatever the reason; it is ch
 the highest rung it takes (a replica's restart includes the view change of the others). A
 spent budget stops every rung alike: no automation may go round and round for ever. Orderly
 membership (a job's first view, the admission of a joiner) is no restart. What a person's
-order brings about (an eviction, the start that follows it) is written down and not charged.
+order brings about (an eviction, the start or the attempt that follows it, at once or when
+there are devices for it) is written down and not charged.
 """
 
 from enum import StrEnum
@@ -19,7 +20,7 @@ from enum import StrEnum
 import msgspec
 
 from controlplane.policy.facts import current_view
-from controlplane.policy.plan import ORDERED, Action, AnnounceView, Decision, PlaceAttempt, StartReplica
+from controlplane.policy.plan import UNPAID, Action, AnnounceView, Decision, PlaceAttempt, StartReplica
 from controlplane.policy.snapshot import JobSnapshot, Placement
 from controlplane.protocol.membership import View
 
@@ -68,11 +69,18 @@ def spent(snapshot: JobSnapshot) -> str:
     return ""
 
 
+def unpaid(snapshot: JobSnapshot) -> bool:
+    """The last attempt's end is charged to nobody, so what follows it is free, and is carried
+    out from a spent budget too."""
+    return snapshot.attempt is not None and snapshot.attempt.end_code in UNPAID
+
+
 def _entry(action: Action, snapshot: JobSnapshot, reason_code: str) -> tuple[Entry, ...]:
     """`charged` False where a person's order alone is the cause."""
     match action:
         case PlaceAttempt() if snapshot.attempt is not None:
-            return (Entry(rung=Rung.ATTEMPT, charged=reason_code != ORDERED),)
+            charged = reason_code not in UNPAID and not unpaid(snapshot)
+            return (Entry(rung=Rung.ATTEMPT, charged=charged),)
         case StartReplica():
             rung = Rung.RANK if _same_devices(snapshot, action.replica, action.placements) else Rung.REPLICA
             charged = action.replica not in _ordered_out(snapshot)

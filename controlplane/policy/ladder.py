@@ -32,6 +32,8 @@ from controlplane.policy.timeouts import setup_limit_s
 from controlplane.protocol.states import NodeState, ReplicaState
 
 _OPEN_NODES = (NodeState.READY, NodeState.DEGRADED)
+_TOO_FEW = ("all_lost", "no_contributor", "below_min_replicas")
+"""Reasons that say only how many are left, so that why they are gone is the cause."""
 
 
 class RestartReason(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -49,7 +51,7 @@ def restart_reason(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[
         return None
     why = _cannot_go_on(snapshot, config, failures)
     suffered = [failure for failure in failures if failure.kind != ORDERED]
-    if why is not None and failures and not suffered and not why.final:
+    if why is not None and failures and not suffered and why.code in _TOO_FEW:
         return msgspec.structs.replace(why, code=ORDERED)
     if why is None and spent(snapshot) and (suffered or fresh_outer_errors(snapshot, config)):
         # The others could go on, but every way on is a restart of some rung.

@@ -11,6 +11,8 @@ from controlplane.protocol.states import JobState, Mode, NodeState, ReplicaState
 Scalar = str | int | float | bool | None
 ORDERED = "ordered"
 """The reason code of what follows a person's order to evict: no failure, and not charged."""
+UNPAID = (ORDERED,)
+"""Reason codes of an end that is charged to no budget, nor is the attempt that follows it."""
 
 
 class _Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="action"):

@@ -129,7 +129,8 @@ class CheckpointFact(_Fact):
 
 
 class AttemptFact(_Fact):
-    """The current attempt. `replicas` slots of `layout`."""
+    """The current attempt. `replicas` slots of `layout`. `end_code`: the reason code of the
+    decision that ended it (empty: it lives, or ended before such codes were kept)."""
 
     number: int
     state: AttemptState
@@ -137,6 +138,7 @@ class AttemptFact(_Fact):
     replicas: int
     started_s: float
     resume_step: int = 0
+    end_code: str = ""
 
 
 class SaveFact(_Fact):
@@ -152,7 +154,8 @@ class SaveFact(_Fact):
 
 class BudgetFact(_Fact):
     """What the restart ledger (policy.budget) has charged, over all rungs.
-    `no_progress_cycles`: ended attempts in a row that brought no newer checkpoint."""
+    `no_progress_cycles`: ended attempts in a row that brought no newer checkpoint; none as
+    soon as the one that lives has brought one. What ended unpaid (plan.UNPAID) is not counted."""
 
     restarts_total: int = 0
     restarts_in_window: int = 0

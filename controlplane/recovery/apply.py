@@ -59,6 +59,7 @@ class Context:
 
     job: Job
     decision_id: str
+    reason_code: str
     sentence: str
 
 
@@ -100,7 +101,7 @@ def apply_decision(
         row.incident = incidents.incident_for(job, decision)
         row.save(force_insert=True)
         if acts:
-            context = Context(job=job, decision_id=row.id, sentence=decision.sentence)
+            context = Context(job=job, decision_id=row.id, reason_code=decision.reason_code, sentence=decision.sentence)
             for action in decision.actions:
                 HANDLERS[type(action)](context, action)
             ledger.write(job, row, decision, snapshot)
@@ -324,6 +325,7 @@ def _end_attempt(context: Context, action: plan.EndAttempt) -> None:
     for node_id in _nodes_of(ranks):
         _send(context, body, node_id, attempt, STOP_TTL_S)
     if attempt.state in (AttemptState.STARTING, AttemptState.RUNNING):
+        Attempt.objects.filter(pk=attempt.pk).update(end_code=context.reason_code)
         transition_attempt(attempt, AttemptState.STOPPING if ranks else AttemptState.ENDED, context.sentence)
 
 

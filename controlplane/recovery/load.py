@@ -125,6 +125,7 @@ def _attempt_fact(attempt: Attempt | None) -> facts.AttemptFact | None:
         replicas=attempt.replicas,
         started_s=attempt.started_at.timestamp(),
         resume_step=attempt.resume_step,
+        end_code=attempt.end_code,
     )
 
 

@@ -236,6 +236,8 @@ class Server:
             layout=attempt.layout,
         )
         self.rows.checkpoints = [*self.rows.checkpoints, fact][-5:]
+        if report.step > attempt.resume_step:
+            attempt.saved, self.rows.no_progress = True, 0
 
     # --- signals ---------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from controlplane.policy.budget import spent
+from controlplane.policy.budget import spent, unpaid
 from controlplane.policy.checkpoints import newest_loadable, skipped_corrupt
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import PolicyError
@@ -53,7 +53,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     if job.finished:
         sentence = f"All {job.spec.training.steps} steps are committed."
         return (_end(snapshot, JobState.SUCCEEDED, "all_steps_committed", sentence, config.stop_grace_s),)
-    budget = spent(snapshot)
+    budget = "" if unpaid(snapshot) else spent(snapshot)
     if not attempt_live(snapshot) and snapshot.attempt is not None and budget and job.state is JobState.PENDING:
         return (_end(snapshot, JobState.FAILED, "budget_spent", f"It is not placed again: {budget}.", 0.0),)
     if not attempt_live(snapshot):

@@ -14,7 +14,7 @@ from controlplane.policy.goodput import failure_costs
 from controlplane.policy.ladder import RestartReason, out_of_service, restart_reason
 from controlplane.policy.placement import place_gang
 from controlplane.policy.plan import (
-    ORDERED,
+    UNPAID,
     Action,
     Decision,
     EndAttempt,
@@ -41,7 +41,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     why = restart_reason(snapshot, config, failures)
     if why is None:
         return ()
-    spent = why.sentence if why.final else "" if why.code == ORDERED else spent_budget(snapshot)
+    spent = why.sentence if why.final else "" if why.code in UNPAID else spent_budget(snapshot)
     if spent:
         code = why.code if why.final else "budget_spent"
         return (_fail(snapshot, attempt, failures, code, why, spent),)

@@ -163,6 +163,33 @@ def test_an_attempt_without_a_newer_checkpoint_made_no_progress_however_many_ste
     assert ledger.budget_of(job).no_progress_cycles == 0
 
 
+def test_idle_attempts_are_forgotten_once_the_one_that_lives_has_saved_and_those_ended_by_order_never_count() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet, steps=3)
+    live = Attempt.objects.get(job=job)
+    Attempt.objects.filter(pk=live.pk).update(number=4)
+    for number, code in ((1, "all_lost"), (2, "ordered"), (3, "all_lost")):
+        Attempt.objects.create(
+            job=job, number=number, state="ended", layout=live.layout, replicas=3, checkpoint_dir="/ck",
+            ended_at=now(), end_code=code,
+        )  # fmt: skip
+    assert ledger.budget_of(job).no_progress_cycles == 2
+    Checkpoint.objects.create(
+        id="ck_1", job=job, attempt=4, step=3, epoch=2, path="/ck/3", kind="interval", state="complete",
+        started_at=now(), committed_at=now(),
+    )  # fmt: skip
+    assert ledger.budget_of(job).no_progress_cycles == 0
+
+
+def test_an_attempt_keeps_why_it_ended() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    for row in live_ranks(job):
+        fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+    reconcile_job(job.id)
+    assert Attempt.objects.get(job=job, number=1).end_code == "no_contributor"
+
+
 def test_the_next_launch_starts_from_what_the_job_has_learned_and_warm_up_steps_teach_nothing() -> None:
     fleet = make_fleet()
     job = run_job(fleet, steps=1)
