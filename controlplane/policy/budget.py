@@ -12,7 +12,8 @@ the highest rung it takes (a replica's restart includes the view change of the o
 spent budget stops every rung alike: no automation may go round and round for ever. Orderly
 membership (a job's first view, the admission of a joiner) is no restart. What a person's
 order brings about (an eviction, the start or the attempt that follows it, at once or when
-there are devices for it) is written down and not charged.
+there are devices for it) is written down and not charged; nor is a start that follows one
+which a node refused because of its checks, as nothing ran.
 """
 
 from enum import StrEnum
@@ -36,7 +37,8 @@ class Rung(StrEnum):
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One restart. `replica` and its new `incarnation` where one starts again. `charged`
-    False: part of a higher rung of the same decision, or ordered by a person."""
+    False: part of a higher rung of the same decision, ordered by a person, or after a start
+    that a node refused."""
 
     rung: Rung
     charged: bool
@@ -76,14 +78,14 @@ def unpaid(snapshot: JobSnapshot) -> bool:
 
 
 def _entry(action: Action, snapshot: JobSnapshot, reason_code: str) -> tuple[Entry, ...]:
-    """`charged` False where a person's order alone is the cause."""
+    """`charged` False where a person's order or a refused start alone is the cause."""
     match action:
         case PlaceAttempt() if snapshot.attempt is not None:
             charged = reason_code not in UNPAID and not unpaid(snapshot)
             return (Entry(rung=Rung.ATTEMPT, charged=charged),)
         case StartReplica():
             rung = Rung.RANK if _same_devices(snapshot, action.replica, action.placements) else Rung.REPLICA
-            charged = action.replica not in _ordered_out(snapshot)
+            charged = action.replica not in _ordered_out(snapshot) | _refused(snapshot)
             return (Entry(rung=rung, charged=charged, replica=action.replica, incarnation=action.incarnation),)
         case AnnounceView() if _is_restart(current_view(snapshot), action.view):
             lost = _left_out(current_view(snapshot), action.view)
@@ -94,6 +96,10 @@ def _entry(action: Action, snapshot: JobSnapshot, reason_code: str) -> tuple[Ent
 
 def _ordered_out(snapshot: JobSnapshot) -> set[int]:
     return {replica.index for replica in snapshot.replicas if replica.ordered_out}
+
+
+def _refused(snapshot: JobSnapshot) -> set[int]:
+    return {replica.index for replica in snapshot.replicas if replica.refused}
 
 
 def _left_out(before: View | None, after: View) -> set[int]:

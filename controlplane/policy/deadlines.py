@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import attempt_live, current_view, installed, live_replicas, signals_of
-from controlplane.policy.ladder import due_s
+from controlplane.policy.ladder import attempt_due_s, due_s
 from controlplane.policy.rehearsal import wait_s
 from controlplane.policy.rules import look
 from controlplane.policy.snapshot import JobSnapshot
@@ -32,6 +32,8 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
     pressing = any(signal.kind not in ("straggler", "node_check") for signal in snapshot.signals)
     if snapshot.job.state is JobState.PENDING or pressing or snapshot.blind:
         yield now_s + config.outer_error_grace_s if pressing else retry_s
+    if snapshot.job.state is JobState.PENDING:
+        yield attempt_due_s(snapshot, config)
     attempt = snapshot.attempt
     if attempt is None or not attempt_live(snapshot):
         return

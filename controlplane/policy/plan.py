@@ -6,13 +6,14 @@ import msgspec
 from controlplane.policy.snapshot import Placement
 from controlplane.protocol.membership import Install, View
 from controlplane.protocol.spec import Parallelism
-from controlplane.protocol.states import JobState, Mode, NodeState, ReplicaState
+from controlplane.protocol.states import UNFIT, JobState, Mode, NodeState, ReplicaState
 
 Scalar = str | int | float | bool | None
 ORDERED = "ordered"
 """The reason code of what follows a person's order to evict: no failure, and not charged."""
-UNPAID = (ORDERED,)
-"""Reason codes of an end that is charged to no budget, nor is the attempt that follows it."""
+UNPAID = (ORDERED, UNFIT)
+"""Reason codes of an end that is charged to no budget, nor is the attempt that follows it: a
+person's order, and nodes that would start nothing, so that nothing ran."""
 
 
 class _Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="action"):

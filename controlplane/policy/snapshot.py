@@ -41,7 +41,8 @@ class ReplicaFact(_Fact):
     change), so it is no culprit. `stopped` True: every process is proved gone or
     its stop command succeeded. `failed_starts` counts incarnations in a row that ended
     before they contributed (0 when the loader does not count them). `ordered_out`: who
-    ordered its eviction, and why (empty: nobody).
+    ordered its eviction, and why (empty: nobody). `refused`: a node would not start it because
+    of its checks; `refused_starts` counts those among `failed_starts`.
     """
 
     index: int
@@ -60,6 +61,8 @@ class ReplicaFact(_Fact):
     stopped: bool = False
     failed_starts: int = 0
     ordered_out: str = ""
+    refused: bool = False
+    refused_starts: int = 0
 
 
 class SignalFact(_Fact):
@@ -130,7 +133,8 @@ class CheckpointFact(_Fact):
 
 class AttemptFact(_Fact):
     """The current attempt. `replicas` slots of `layout`. `end_code`: the reason code of the
-    decision that ended it (empty: it lives, or ended before such codes were kept)."""
+    decision that ended it (empty: it lives, or ended before such codes were kept).
+    `refused_attempts` in a row, it included, ended because nodes would start nothing of them."""
 
     number: int
     state: AttemptState
@@ -139,6 +143,7 @@ class AttemptFact(_Fact):
     started_s: float
     resume_step: int = 0
     end_code: str = ""
+    refused_attempts: int = 0
 
 
 class SaveFact(_Fact):

@@ -3,9 +3,9 @@
 from datetime import datetime
 
 from controlplane.dispatch.models import Command
-from controlplane.jobs.models import Rank
+from controlplane.jobs.models import Rank, Replica
 from controlplane.jobs.services import transition_rank
-from controlplane.protocol.states import CommandState, RankState
+from controlplane.protocol.states import UNFIT, CommandState, RankState
 from controlplane.recovery import signals
 
 
@@ -55,6 +55,10 @@ def start_failed(command: Command, at: datetime) -> None:
     )
     if command.state != CommandState.FAILED:
         return
+    if command.data == UNFIT:
+        Replica.objects.filter(
+            attempt__job_id=command.job_id, index=launch["replica"], incarnation=launch["incarnation"]
+        ).update(refused=True)
     rows = Rank.objects.filter(
         node_id=command.node_id,
         replica__attempt__job_id=command.job_id,

@@ -7,19 +7,20 @@ import pytest
 
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.jobs import selectors
-from controlplane.jobs.models import Attempt, Job, Rank
+from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.protocol import frames, rest
 from controlplane.protocol import spec as specs
 from controlplane.protocol.commands import StartRanks
 from controlplane.protocol.rank import DeterminismReport, NumericsReport, SectionTime, StepReport, TimingReport
+from controlplane.protocol.states import UNFIT
 from controlplane.recovery import ledger
 from controlplane.recovery.learned import timeouts_of
 from controlplane.recovery.models import Decision, Incident, Restart, Signal, ViewRow
 from controlplane.recovery.numerics import job_numerics
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.recovery.speed import job_speed
-from controlplane.runtime.clock import now
-from tests.integration.backend.builders import Fleet, bodies, live_ranks, make_fleet, ref_of, run_job
+from controlplane.runtime.clock import ago, now
+from tests.integration.backend.builders import Fleet, bodies, join_all, live_ranks, make_fleet, ref_of, run_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SLOW = (1, 0)
@@ -179,6 +180,34 @@ def test_idle_attempts_are_forgotten_once_the_one_that_lives_has_saved_and_those
         started_at=now(), committed_at=now(),
     )  # fmt: skip
     assert ledger.budget_of(job).no_progress_cycles == 0
+
+
+def test_a_store_that_is_down_keeps_a_recovering_job_waiting_and_costs_it_nothing() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    for row in live_ranks(job):
+        fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+    reconcile_job(job.id)
+    answered = 3
+    for tries in range(1, 4):
+        orders = bodies(job, "start_ranks")[answered:]
+        answered += len(orders)
+        assert len(orders) == 3
+        for command, _ in orders:
+            why = "storage: /ck cannot be written: Input/output error"
+            fleet.tell(command.node.name, frames.CommandAnswer(command.id, "failed", why, UNFIT))
+        reconcile_job(job.id)
+        job.refresh_from_db()
+        assert (job.state, Attempt.objects.filter(end_code=UNFIT).count()) == ("pending", tries), job.state_reason
+        assert "Input/output error" in job.state_reason
+        assert Replica.objects.filter(refused=True).count() == 3 * tries
+        Attempt.objects.filter(job=job, number=1 + tries).update(started_at=ago(61.0))
+        reconcile_job(job.id)
+    told = ledger.budget_of(job)
+    assert (told.restarts_total, told.no_progress_cycles) == (1, 1)
+    join_all(fleet, job)
+    reconcile_job(job.id)
+    assert ViewRow.objects.filter(job=job, attempt=5).exists(), "the store is back"
 
 
 def test_an_attempt_keeps_why_it_ended() -> None:
