@@ -53,7 +53,7 @@ def keep(rank: Rank, body: StacksCollected, *, at: datetime) -> None:
         text=body.text[:TEXT_MAX],
         at=at,
     )
-    _forget_old(job_id)
+    _forget_old(job_id, of_incidents=incident is not None)
     if scheduled is not None:
         if look == FLIGHT_RECORDER:
             _compare(scheduled, replica)
@@ -83,9 +83,11 @@ def _incident_of(job_id: str, decision: Decision | None) -> Incident | None:
     return Incident.objects.filter(job_id=job_id).exclude(state=IncidentState.RESOLVED).first()
 
 
-def _forget_old(job_id: str) -> None:
-    """The newest MAX_LOOKS_PER_JOB stay."""
-    old = RankLook.objects.filter(job_id=job_id).order_by("-at", "-id").values_list("id", flat=True)
+def _forget_old(job_id: str, *, of_incidents: bool) -> None:
+    """The newest MAX_LOOKS_PER_JOB of incidents stay, and as many of the others: what is looked
+    at on schedule never pushes out an incident's evidence."""
+    mine = RankLook.objects.filter(job_id=job_id, incident__isnull=not of_incidents)
+    old = mine.order_by("-at", "-id").values_list("id", flat=True)
     RankLook.objects.filter(id__in=list(old[MAX_LOOKS_PER_JOB : MAX_LOOKS_PER_JOB * 2])).delete()
 
 

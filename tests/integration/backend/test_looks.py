@@ -115,14 +115,17 @@ def test_a_persons_look_is_kept_without_an_incident() -> None:
     assert (row.look, row.text, row.incident) == ("ping", "pong", None)
 
 
-def test_old_looks_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_looks_make_room_but_not_those_of_an_incident(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controlplane.recovery.looks.MAX_LOOKS_PER_JOB", 3)
     fleet = make_fleet()
     job = run_job(fleet)
+    command, ranks = hang(fleet, job, 1)
+    fleet.tell(ranks[0].node.name, look(ranks[0], command, "stacks", "engine.py line 1"))
+    Incident.objects.filter(job=job).update(state="resolved")
     rank = live_ranks(job)[0]
     for number in range(5):
         fleet.tell(rank.node.name, frames.StacksCollected(ref_of(rank), str(number), "door", "", "ping"))
-    assert sorted(RankLook.objects.values_list("text", flat=True)) == ["2", "3", "4"]
+    assert sorted(RankLook.objects.values_list("text", flat=True)) == ["2", "3", "4", "engine.py line 1"]
 
 
 @pytest.mark.parametrize(("traces", "odd"), [("pair", False), ("size", True)])
