@@ -6,16 +6,26 @@ from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Rank, Replica
 from controlplane.jobs.services import transition_rank
 from controlplane.protocol.states import UNFIT, CommandState, RankState
-from controlplane.recovery import signals
+from controlplane.recovery import looks, signals
 
 
 def after_answer(command: Command, at: datetime) -> bool:
     """Called in the unit that wrote the answer. True when a device was freed."""
     if command.kind == "stop_ranks" and command.state == CommandState.SUCCEEDED:
         return _proved_gone(command)
-    if command.kind == "start_ranks" and command.state in (CommandState.FAILED, CommandState.EXPIRED):
-        start_failed(command, at)
+    if command.kind == "start_ranks" and command.state == CommandState.FAILED:
+        _start_failed(command, at)
+    if command.kind == "collect_stacks" and command.state == CommandState.FAILED:
+        looks.gave_up(command)
     return False
+
+
+def after_expiry(command: Command, at: datetime) -> None:
+    """Called in a unit of its own, after the one that wrote it: nobody answered in time."""
+    if command.kind == "start_ranks":
+        _start_failed(command, at)
+    if command.kind == "collect_stacks":
+        looks.gave_up(command)
 
 
 def _proved_gone(command: Command) -> bool:
@@ -35,7 +45,7 @@ def _proved_gone(command: Command) -> bool:
     return freed
 
 
-def start_failed(command: Command, at: datetime) -> None:
+def _start_failed(command: Command, at: datetime) -> None:
     """Its ranks will not come: the slot is told to the policy as a start that timed out,
     and ranks that no process was ever reported for are released."""
     launch = command.body["launch"]
