@@ -70,7 +70,7 @@ class Attempt(models.Model):
 
 class Replica(models.Model):
     """One incarnation of one replica slot. `contributing` now, `contributed` ever.
-    `ordered_out`: the person who had it evicted, and why. `refused`: a node would not start
+    `ordered_out`: the person who had it evicted at `ordered_at`, and why. `refused`: a node would not start
     it because of its checks."""
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="replica_rows")
@@ -85,6 +85,7 @@ class Replica(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     caught_up = models.JSONField(null=True)
     ordered_out = models.TextField(blank=True, default="")
+    ordered_at = models.DateTimeField(null=True)
     refused = models.BooleanField(default=False)
 
     class Meta:

@@ -41,8 +41,9 @@ class ReplicaFact(_Fact):
     change), so it is no culprit. `stopped` True: every process is proved gone or
     its stop command succeeded. `failed_starts` counts incarnations in a row that ended
     before they contributed (0 when the loader does not count them). `ordered_out`: who
-    ordered its eviction, and why (empty: nobody). `refused`: a node would not start it because
-    of its checks; `refused_starts` counts those among `failed_starts`.
+    ordered its eviction, and why (empty: nobody), at server time `ordered_s` (None: not
+    kept). `refused`: a node would not start it because of its checks; `refused_starts`
+    counts those among `failed_starts`.
     """
 
     index: int
@@ -61,6 +62,7 @@ class ReplicaFact(_Fact):
     stopped: bool = False
     failed_starts: int = 0
     ordered_out: str = ""
+    ordered_s: float | None = None
     refused: bool = False
     refused_starts: int = 0
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Rank, Replica
 from controlplane.jobs.services import transition_rank
-from controlplane.protocol.states import UNFIT, CommandState, RankState
+from controlplane.protocol.states import UNFIT, CommandState, RankState, ReplicaState
 from controlplane.recovery import looks, signals
 
 
@@ -17,6 +17,8 @@ def after_answer(command: Command, at: datetime) -> bool:
         _start_failed(command, at)
     if command.kind == "collect_stacks" and command.state == CommandState.FAILED:
         looks.gave_up(command)
+    if command.kind == "stop_ranks" and command.state == CommandState.FAILED:
+        _unordered(command)
     return False
 
 
@@ -26,6 +28,27 @@ def after_expiry(command: Command, at: datetime) -> None:
         _start_failed(command, at)
     if command.kind == "collect_stacks":
         looks.gave_up(command)
+    if command.kind == "stop_ranks":
+        _unordered(command)
+
+
+def _unordered(command: Command) -> None:
+    """A person's order to evict of which nothing came, on none of its nodes, is none any more:
+    what ends later did not end by it."""
+    body = command.body
+    same = Command.objects.filter(
+        kind=command.kind,
+        job_id=command.job_id,
+        attempt=command.attempt,
+        decision_id="",
+        body__replica=body["replica"],
+        body__incarnation=body["incarnation"],
+    )
+    if command.decision_id or same.exclude(state__in=(CommandState.FAILED, CommandState.EXPIRED)).exists():
+        return
+    rows = Replica.objects.filter(attempt__job_id=command.job_id, attempt__number=command.attempt)
+    stands = rows.filter(index=body["replica"], incarnation=body["incarnation"]).exclude(state=ReplicaState.EVICTED)
+    stands.exclude(ranks__state=RankState.EXITED).update(ordered_out="", ordered_at=None)
 
 
 def _proved_gone(command: Command) -> bool:

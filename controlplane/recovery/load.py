@@ -201,6 +201,7 @@ def _replica_fact(
         stopped=all(rank.released_at is not None for rank in ranks),
         failed_starts=failed,
         ordered_out=row.ordered_out,
+        ordered_s=row.ordered_at.timestamp() if row.ordered_at else None,
         refused=row.refused,
         refused_starts=refused,
     )

@@ -24,6 +24,8 @@ from controlplane.recovery.ledger import job_budget
 from controlplane.recovery.models import Decision, Incident, Signal, ViewRow
 from controlplane.recovery.present import incident_summary, signal_summary
 from controlplane.recovery.reconcile import reconcile_job
+from controlplane.recovery.sweep import expire_commands
+from controlplane.runtime.clock import ago
 from controlplane.runtime.errors import LostRace
 from controlplane.runtime.events import newest_seq, without_volatile
 from controlplane.runtime.models import Event, EventStream
@@ -125,13 +127,32 @@ def test_an_eviction_a_person_orders_is_carried_out_and_no_budget_pays_for_it() 
     job = run_job(fleet)
     evict_replica(job, 1, reason="slow", actor="ada")
     for row in [row for row in live_ranks(job) if row.replica.index == 1]:
-        fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, True))
+        # The first dies of its killed peer, as it would on another node.
+        fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 6, row.rank == 1))
     reconcile_job(job.id)
     decision = Decision.objects.get(job=job, rule="replica_failure")
     assert (decision.reason_code, decision.choice) == ("ordered", "evict_and_replace")
     assert "ada: slow" in decision.sentence
     spent = job_budget(job)
     assert (spent["restarts_total"], spent["rungs"]["replica"], spent["rungs"]["view_change"]) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("expires", [True, False])
+def test_an_order_to_evict_of_which_nothing_came_excuses_no_later_crash(expires: bool) -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    (order,) = evict_replica(job, 1, reason="slow", actor="ada")
+    rows = [row for row in live_ranks(job) if row.replica.index == 1]
+    if expires:
+        Command.objects.filter(pk=order).update(due_at=ago(1.0))
+        expire_commands()
+    else:
+        fleet.tell(rows[0].node.name, frames.CommandAnswer(order, "failed", "no permission"))
+    for row in rows:
+        fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+    reconcile_job(job.id)
+    assert Decision.objects.get(job=job, rule="replica_failure").reason_code == "rank_exit"
+    assert job_budget(job)["restarts_total"] == 1
 
 
 def test_an_undone_decision_leaves_neither_rows_nor_events_nor_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

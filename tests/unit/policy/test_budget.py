@@ -103,6 +103,13 @@ def test_a_replica_that_crashed_before_the_order_came_is_a_failure():
     assert only(ordered(world=killed()), "replica_failure").reason_code == "rank_exit"
 
 
+def test_ranks_of_another_node_that_die_of_their_killed_peers_are_part_of_the_order():
+    world = ordered(world=killed())
+    seen_s = world.signals[0].seen_s
+    assert only(with_replica(world, 1, ordered_s=seen_s - 1.0), "replica_failure").reason_code == ORDERED
+    assert only(with_replica(world, 1, ordered_s=seen_s + 1.0), "replica_failure").reason_code == "rank_exit"
+
+
 def test_an_order_is_carried_out_from_a_spent_budget():
     assert only(ordered(budget=SPENT), "replica_failure").choice == "evict_and_replace"
     assert only(with_replica(empty_slot(budget=SPENT), 1, ordered_out="ada: slow"), "replace").choice == "start"
