@@ -8,12 +8,11 @@ time to pass is listed here.
 from collections.abc import Iterator
 
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.facts import attempt_live, current_view, installed, live_replicas, signals_of
+from controlplane.policy.facts import attempt_live, current_view, installed, live_replicas, setup_patience_s, signals_of
 from controlplane.policy.ladder import attempt_due_s, due_s
 from controlplane.policy.rehearsal import wait_s
 from controlplane.policy.rules import look
 from controlplane.policy.snapshot import JobSnapshot
-from controlplane.policy.timeouts import setup_limit_s
 from controlplane.protocol.states import JobState, ReplicaState
 
 
@@ -38,7 +37,7 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
     if attempt is None or not attempt_live(snapshot):
         return
     if current_view(snapshot) is None:
-        yield attempt.started_s + setup_limit_s(snapshot.job.spec.resiliency.timeouts)
+        yield attempt.started_s + setup_patience_s(snapshot)
     elif not installed(snapshot):
         yield snapshot.view_since_s + config.flush_timeout_s
         yield snapshot.view_since_s + config.flush_limit_s
@@ -63,7 +62,7 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
 
 
 def _replica_moments(snapshot: JobSnapshot, config: PolicyConfig, retry_s: float) -> Iterator[float]:
-    limit_s = setup_limit_s(snapshot.job.spec.resiliency.timeouts)
+    limit_s = setup_patience_s(snapshot)
     for replica in live_replicas(snapshot):
         if replica.state is ReplicaState.FORMING:
             yield replica.state_since_s + limit_s

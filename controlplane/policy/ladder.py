@@ -20,6 +20,7 @@ from controlplane.policy.facts import (
     live_replicas,
     nodes_of,
     pool_for,
+    setup_patience_s,
     signals_of,
     world_sizes,
 )
@@ -29,7 +30,6 @@ from controlplane.policy.placement import Pool, place_replica, slots_of
 from controlplane.policy.plan import ORDERED, UNPAID, SetNodeState, StartReplica
 from controlplane.policy.proved import Failure
 from controlplane.policy.snapshot import JobSnapshot, Placement, ReplicaFact
-from controlplane.policy.timeouts import setup_limit_s
 from controlplane.protocol.states import UNFIT, NodeState, ReplicaState
 
 _OPEN_NODES = (NodeState.READY, NodeState.DEGRADED)
@@ -118,8 +118,7 @@ def _never_starts(
 def setup_over(snapshot: JobSnapshot) -> bool:
     """The attempt has had its whole set-up time."""
     attempt = snapshot.attempt
-    limit_s = setup_limit_s(snapshot.job.spec.resiliency.timeouts)
-    return attempt is not None and snapshot.now_s - attempt.started_s >= limit_s
+    return attempt is not None and snapshot.now_s - attempt.started_s >= setup_patience_s(snapshot)
 
 
 def may_still_start(snapshot: JobSnapshot, config: PolicyConfig) -> bool:

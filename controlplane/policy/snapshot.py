@@ -171,7 +171,8 @@ class BudgetFact(_Fact):
 
 
 class LearnedTimes(_Fact):
-    """Measured on this job, seconds. None: not enough data."""
+    """Measured on this job, seconds. None: not enough data. `setup_limit_s`: how long a setup
+    may last by what was learned, while one is under way."""
 
     step_s: float | None = None
     step_max_s: float | None = None
@@ -179,6 +180,7 @@ class LearnedTimes(_Fact):
     save_p95_s: float | None = None
     start_replica_s: float | None = None
     catch_up_s: float | None = None
+    setup_limit_s: float | None = None
 
 
 class JobFact(_Fact):

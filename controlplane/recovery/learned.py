@@ -8,8 +8,8 @@ from django.db.models import Count, Exists, F, Max, OuterRef, QuerySet
 from controlplane.jobs.models import Job, Rank, Replica, StepRecord
 from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, LOCAL_KIND, spec_of
 from controlplane.policy.snapshot import LearnedTimes, SaveFact
-from controlplane.policy.timeouts import WARM_UP_STEPS, Observed, SectionTimeout, Seen, section_timeouts
-from controlplane.protocol.states import CheckpointState
+from controlplane.policy.timeouts import WARM_UP_STEPS, Observed, SectionTimeout, Seen, section_timeouts, timeout_of
+from controlplane.protocol.states import CheckpointState, ReplicaState, Section
 from controlplane.recovery.models import ViewRow
 from controlplane.runtime.clock import ago
 
@@ -37,7 +37,16 @@ def learned_of(job: Job) -> LearnedTimes:
         save_p95_s=saved[min(len(saved) - 1, int(P95 * len(saved)))] if saved else None,
         start_replica_s=mean(starts) if starts else None,
         catch_up_s=mean(caught) if caught else None,
+        setup_limit_s=_setup_limit_s(job),
     )
+
+
+def _setup_limit_s(job: Job) -> float | None:
+    """Asked only while a replica is being set up."""
+    wish = spec_of(job).spec.resiliency.timeouts
+    if wish.setup_s != "auto" or not Replica.objects.filter(attempt__job=job, state=ReplicaState.FORMING).exists():
+        return None
+    return timeout_of(section_timeouts(wish, Observed(setups=_setups(job))), Section.SETUP)
 
 
 def saves_of(job: Job) -> SaveFact:

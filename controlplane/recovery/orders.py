@@ -49,7 +49,7 @@ def trainer_config(job: Job, attempt: Attempt) -> TrainerConfig:
         store=settings.STORE_ADDRESS,
         resume=resume,
         outer_timeout_s=settings.OUTER_TIMEOUT_S,
-        inner_timeout_s=setup_limit_s(spec.resiliency.timeouts),
+        inner_timeout_s=setup_limit_s(spec.resiliency.timeouts, None),
         max_contributors=max_contributors(spec),
         allow_faults=spec.resiliency.allow_faults,
         timing_interval_s=spec.resiliency.stragglers.interval_s,

@@ -15,6 +15,7 @@ from controlplane.protocol.rank import DeterminismReport, NumericsReport, Sectio
 from controlplane.protocol.states import UNFIT
 from controlplane.recovery import ledger
 from controlplane.recovery.learned import timeouts_of
+from controlplane.recovery.load import load_snapshot
 from controlplane.recovery.models import Decision, Incident, Restart, Signal, ViewRow
 from controlplane.recovery.numerics import job_numerics
 from controlplane.recovery.reconcile import reconcile_job
@@ -252,6 +253,9 @@ def test_the_other_sections_are_learned_from_setups_of_a_checkpoint_blocking_sav
     Attempt.objects.filter(job=job).update(resume_path="/ck/1")
     fleet.tell(rows[1].node.name, frames.RankExited(ref_of(rows[1]), 0, None, True, "", 4.0))
     assert limits(job) == {"setup": 40.0, "checkpointing": 15.0, "out_of_section": 20.0}
+    assert load_snapshot(job).learned.setup_limit_s is None, "nobody is being set up"
+    Replica.objects.filter(attempt__job=job, index=0).update(state="forming")
+    assert load_snapshot(job).learned.setup_limit_s == 40.0
     ViewRow.objects.filter(job=job).update(announced_at=began - timedelta(days=1))
     assert limits(job)["setup"] == 600.0, "a replica that began after the first view had its state from a peer"
 
