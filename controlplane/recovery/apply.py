@@ -55,12 +55,14 @@ _pack = msgspec.msgpack.Encoder().encode
 
 @dataclass(slots=True, kw_only=True)
 class Context:
-    """What the actions of one decision share. `job` is locked."""
+    """What the actions of one decision share. `job` is locked. `terms` of its starts, once one
+    has needed them."""
 
     job: Job
     decision_id: str
     reason_code: str
     sentence: str
+    terms: orders.Terms | None = None
 
 
 def already_taken(job: Job, decision: plan.Decision) -> bool:
@@ -189,9 +191,9 @@ def _place_attempt(context: Context, action: plan.PlaceAttempt) -> None:
     job.committed_step = action.resume_step
     publish_job(job, "attempt.placed", f"Attempt {action.number} of {job.name} is placed. {context.sentence}")
     scheduling.release_all(job)
+    terms = orders.terms_of(job, attempt, context.decision_id)
     for index, placements in enumerate(action.placements):
-        incarnation = orders.next_incarnation(job, index)
-        orders.start_replica(job, attempt, index, incarnation, placements, context.decision_id)
+        orders.start_replica(terms, index, orders.next_incarnation(job, index), placements)
     scheduling.reserve_nodes(job, action.spare_nodes)
     if orders.spec_of(job).spec.resources.spares.warm:
         for node_id in action.spare_nodes:
@@ -237,10 +239,9 @@ def _set_contributing(replica: Replica, counts: bool, *, holds: bool) -> None:
 
 
 def _start_replica(context: Context, action: plan.StartReplica) -> None:
-    attempt = _attempt(context.job)
-    orders.start_replica(
-        context.job, attempt, action.replica, action.incarnation, action.placements, context.decision_id
-    )
+    if context.terms is None:
+        context.terms = orders.terms_of(context.job, _attempt(context.job), context.decision_id)
+    orders.start_replica(context.terms, action.replica, action.incarnation, action.placements)
 
 
 def _replica(context: Context, index: int, incarnation: int) -> Replica:

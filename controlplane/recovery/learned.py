@@ -15,6 +15,8 @@ from controlplane.runtime.clock import ago
 
 MIN_STEPS = 3
 RECENT = 50
+RECENT_STEPS = 1000
+"""Of a job's millions: what a step takes is read under its lock."""
 P95 = 0.95
 SAVE_LIMIT_S = 600.0
 
@@ -119,10 +121,10 @@ def _setups(job: Job) -> Seen:
 
 
 def _steps(job: Job) -> Seen:
-    """Steps that tell how long a step takes: not those with a view change in them, nor the
-    first ones of an epoch of membership, which pay for what was built."""
+    """The newest RECENT_STEPS that tell how long a step takes: not those with a view change in
+    them, nor the first ones of an epoch of membership, which pay for what was built."""
     rows = job.steps.filter(step_time_s__gt=0, stall_s=0.0)
     before = StepRecord.objects.filter(
         job=job, attempt=OuterRef("attempt"), epoch=OuterRef("epoch"), step=OuterRef("step") - WARM_UP_STEPS
     )
-    return _longest(rows.filter(Exists(before)), "step_time_s")
+    return _longest(rows.filter(Exists(before)).order_by("-id")[:RECENT_STEPS], "step_time_s")

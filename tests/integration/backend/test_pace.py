@@ -4,6 +4,8 @@ from datetime import timedelta
 
 import msgspec
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.jobs import selectors
@@ -234,6 +236,25 @@ def test_the_next_launch_starts_from_what_the_job_has_learned_and_warm_up_steps_
     reconcile_job(job.id)
     launch = [body for _, body in bodies(job, "start_ranks") if isinstance(body, StartRanks)][-1].launch
     assert launch.step_timeout_s == 10.0
+
+
+def test_what_a_job_has_learned_is_read_once_a_decision_and_from_its_newest_steps_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = make_fleet()
+    job = run_job(fleet, steps=1)
+    row = live_ranks(job)[0]
+    reports = [StepReport(step, 2, 9.0 if step < 3 else 2.0, 64, ()) for step in range(25)]
+    fleet.tell(row.node.name, *(frames.RankSaid(ref_of(row), report) for report in reports))
+    monkeypatch.setattr("controlplane.recovery.learned.RECENT_STEPS", 18)
+    step = next(timeout for timeout in timeouts_of(job) if timeout.section == "step")
+    assert (step.value_s, step.samples) == (10.0, 18)
+    for rank in live_ranks(job):
+        fleet.tell(rank.node.name, frames.RankExited(ref_of(rank), None, 9, False))
+    with CaptureQueriesContext(connection) as seen:
+        reconcile_job(job.id)
+    assert Attempt.objects.get(job=job, number=2).replica_rows.count() == 3
+    assert sum('."out_of_section_s") AS' in query["sql"] for query in seen) == 1
 
 
 def test_the_other_sections_are_learned_from_setups_of_a_checkpoint_blocking_saves_and_clean_ends() -> None:
