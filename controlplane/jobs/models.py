@@ -13,7 +13,8 @@ from controlplane.protocol.states import AttemptState, JobState, RankState, Repl
 
 class Job(models.Model):
     """What a user wants. `epoch` is the fencing token; `due_at` the next moment the
-    job must be looked at (swept by sentinel and beat)."""
+    job must be looked at (swept by sentinel and beat). `looks_taken`: looks on schedule so
+    far, the newest at `looked_at`."""
 
     id = models.CharField(primary_key=True, max_length=32)
     name = models.CharField(max_length=63)
@@ -29,6 +30,8 @@ class Job(models.Model):
     cancel_requested = models.BooleanField(default=False)
     trained = models.BooleanField(default=False)
     due_at = models.DateTimeField(null=True, db_index=True)
+    looks_taken = models.IntegerField(default=0)
+    looked_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(auto_now_add=True)
     finished_at = models.DateTimeField(null=True)
 

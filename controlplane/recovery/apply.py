@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import zstandard
+from django.db.models import F
 
 from controlplane.access.services import audit
 from controlplane.dispatch import services as dispatch
@@ -38,7 +39,7 @@ from controlplane.protocol.commands import (
 )
 from controlplane.protocol.looks import HANG
 from controlplane.protocol.states import AttemptState, Mode, RankState, ReplicaState
-from controlplane.recovery import incidents, ledger, orders, signals
+from controlplane.recovery import incidents, ledger, looks, orders, signals
 from controlplane.recovery.models import Decision, Signal, ViewRow
 from controlplane.recovery.present import decision_summary
 from controlplane.runtime import events, metrics
@@ -96,7 +97,7 @@ def apply_decision(
             epoch_before=before,
             epoch_after=before,
             policy_version=version,
-            snapshot=zstandard.compress(_pack(snapshot)),
+            snapshot=b"" if decision.rule == looks.SCHEDULED else zstandard.compress(_pack(snapshot)),
             decide_s=decide_s,
             key=decision.key[:200],
         )
@@ -289,6 +290,7 @@ def _gather_stacks(context: Context, action: plan.GatherStacks) -> None:
 
 
 def _look_at_ranks(context: Context, action: plan.LookAtRanks) -> None:
+    Job.objects.filter(pk=context.job.pk).update(looks_taken=F("looks_taken") + 1, looked_at=now())
     replica = _replica(context, action.replica, action.incarnation)
     for rank in replica.ranks.filter(released_at=None, rank__in=action.ranks).order_by("rank"):
         body = CollectStacks(

@@ -85,7 +85,6 @@ def _job_fact(job: Job) -> facts.JobFact:
     opened = job.incidents.exclude(state=IncidentState.RESOLVED).values_list("opened_at", flat=True).first()
     spec = spec_of(job).spec
     training_s, fired = _rehearsed(job) if is_scheduled(spec.resiliency.faults) else (None, 0)
-    looks_taken, looked_s = _looked(job) if spec.resiliency.look_every_s > 0 else (0, None)
     return facts.JobFact(
         id=job.id,
         name=job.name,
@@ -100,8 +99,8 @@ def _job_fact(job: Job) -> facts.JobFact:
         incident_opened_s=opened.timestamp() if opened else None,
         training_s=training_s,
         faults_fired=fired,
-        looked_s=looked_s,
-        looks_taken=looks_taken,
+        looked_s=job.looked_at.timestamp() if job.looked_at else None,
+        looks_taken=job.looks_taken,
     )
 
 
@@ -109,13 +108,6 @@ def _rehearsed(job: Job) -> tuple[float, int]:
     """(seconds of all committed steps, faults of the job's schedule given so far)."""
     training_s = job.steps.aggregate(total=Sum("step_time_s"))["total"] or 0.0
     return training_s, Decision.objects.filter(job=job, rule="rehearsal", applied=True).count()
-
-
-def _looked(job: Job) -> tuple[int, float | None]:
-    """(looks on schedule taken so far, when the newest was)."""
-    rows = Decision.objects.filter(job=job, rule="look", applied=True)
-    newest = rows.aggregate(at=Max("at"))["at"]
-    return rows.count(), newest.timestamp() if newest else None
 
 
 def _attempt_fact(attempt: Attempt | None) -> facts.AttemptFact | None:

@@ -19,7 +19,7 @@ from controlplane.protocol.looks import FLIGHT_RECORDER, NOT_GOT
 from controlplane.protocol.states import CommandState, IncidentState
 from controlplane.recovery.models import Decision, Incident, RankLook
 from controlplane.runtime import events
-from controlplane.runtime.clock import iso
+from controlplane.runtime.clock import ago, iso
 from controlplane.runtime.ids import new_id
 
 TEXT_MAX = 60_000
@@ -95,6 +95,11 @@ def _forget_old(job_id: str, *, of_incidents: bool) -> None:
     mine = RankLook.objects.filter(job_id=job_id, incident__isnull=not of_incidents)
     old = mine.order_by("-at", "-id").values_list("id", flat=True)
     RankLook.objects.filter(id__in=list(old[MAX_LOOKS_PER_JOB : MAX_LOOKS_PER_JOB * 2])).delete()
+
+
+def forget_scheduled(older_than_s: float) -> None:
+    """Decisions that did nothing but order a look on schedule; the job counts them."""
+    Decision.objects.filter(rule=SCHEDULED, at__lt=ago(older_than_s)).delete()
 
 
 def gave_up(command: Command) -> None:

@@ -78,7 +78,7 @@ class Signal(models.Model):
 
 class Decision(models.Model):
     """One decision with all that is needed to replay it. `snapshot`: zstd of the msgpack
-    JobSnapshot; `plan_json`: the policy Decision as JSON; `key` once per job."""
+    JobSnapshot, empty for looks on schedule, which come by the thousand; `key` once per job."""
 
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="decisions")

@@ -14,9 +14,12 @@ from controlplane.protocol.rest import IncidentDetail
 from controlplane.protocol.spec import FaultSchedule, Resiliency
 from controlplane.protocol.states import Phase, Section
 from controlplane.recovery import selectors, sweep
+from controlplane.recovery.load import load_snapshot
+from controlplane.recovery.looks import forget_scheduled
 from controlplane.recovery.models import Decision, Incident, RankLook
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import ago
+from controlplane.runtime.errors import NotFound
 from controlplane.runtime.models import Event
 from tests.integration.backend.builders import (
     Fleet,
@@ -135,6 +138,12 @@ def test_a_look_on_schedule_is_ordered_once_kept_and_told_when_something_does_no
     Attempt.objects.filter(job=job).update(started_at=ago(61.0))
     for _ in range(2):
         reconcile_job(job.id)
+    job.refresh_from_db()
+    decision = Decision.objects.get(job=job, rule="look")
+    assert (job.looks_taken, bytes(decision.snapshot)) == (1, b"")
+    assert job.looked_at is not None
+    with pytest.raises(NotFound, match="keeps no snapshot"):
+        selectors.snapshot_of(decision)
     orders = Command.objects.filter(job=job, kind="collect_stacks").order_by("id")
     assert [(o.body["replica"], o.body["rank"], o.body["look"]) for o in orders] == [(0, 0, "hang"), (0, 1, "hang")]
     for rank, order in zip([row for row in live_ranks(job) if row.replica.index == 0], orders, strict=True):
@@ -144,6 +153,10 @@ def test_a_look_on_schedule_is_ordered_once_kept_and_told_when_something_does_no
     assert told.sentence.startswith("Look on schedule into replica 0: 2 of 2 recorders read")
     assert not Incident.objects.exists()
     assert RankLook.objects.filter(job_id=job.id).count() == 2
+    Decision.objects.filter(job=job).update(at=ago(60.0))
+    forget_scheduled(30.0)
+    assert set(Decision.objects.values_list("rule", flat=True)) == {"lifecycle", "membership_install"}
+    assert load_snapshot(job).job.looks_taken == 1, "what is forgotten stays counted"
 
 
 def scheduled_look(fleet: Fleet, look_ranks: int = 8) -> tuple[Job, list[tuple[Rank, Command]]]:
