@@ -18,6 +18,7 @@ from controlplane.protocol.markers import meaning
 from controlplane.protocol.states import CommandState, RankState, Section
 from controlplane.recovery import identity, looks, signals, speed
 from controlplane.recovery.answers import after_answer
+from controlplane.recovery.models import Signal
 from controlplane.recovery.said import HANDLERS as SAID
 from controlplane.recovery.steps import StepMerge
 from controlplane.runtime import events
@@ -234,23 +235,25 @@ def _looked(facts: Facts, body: frames.StacksCollected) -> None:
 
 
 def _node_checked(facts: Facts, body: frames.NodeChecked) -> None:
-    """One finding a node, with all that fails there; it is settled when everything passes."""
-    node = facts.node
-    detail = "; ".join(f"{check.name}: {check.detail}" for check in body.failed)[:SAID_MAX]
-    key = f"{signals.NODE_CHECK}:{node.id}"
-    if signals.node_checks().get(node.id, "") == detail:
+    """One finding a node, with all that fails there; it is settled when everything passes. Which
+    checks fail is news; what they say of it may change with every reading."""
+    node, key = facts.node, f"{signals.NODE_CHECK}:{facts.node.id}"
+    known = Signal.objects.filter(key=key, settled_at=None).first()
+    if not body.failed:
+        if known is not None:
+            signals.settle([known], f"node {node.name} passes its checks again")
+            facts.freed = True
         return
-    if signals.settle_keys(key, detail or f"node {node.name} passes its checks again"):
-        facts.freed = True
-    if detail:
+    detail = "; ".join(f"{check.name}: {check.detail}" for check in body.failed)[:SAID_MAX]
+    names = ", ".join(sorted({check.name for check in body.failed}))
+    evidence = {"detail": detail, "checks": names, "node": node.name}
+    sentence = f"Node {node.name} fails its checks, nothing is started there: {detail}."
+    if known is None:
         signals.raise_signal(
-            signals.NODE_CHECK,
-            key,
-            sentence=f"Node {node.name} fails its checks, nothing is started there: {detail}.",
-            node_id=node.id,
-            evidence={"detail": detail, "node": node.name},
-            seen_at=facts.at,
+            signals.NODE_CHECK, key, sentence=sentence, node_id=node.id, evidence=evidence, seen_at=facts.at
         )
+    elif known.evidence != evidence:
+        signals.amend(known, evidence, "" if known.evidence.get("checks") == names else sentence)
 
 
 def _marked(facts: Facts, body: frames.LogMarked) -> None:

@@ -4,7 +4,8 @@ import threading
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, connections, transaction
+from django.db import IntegrityError, connection, connections, transaction
+from django.test.utils import CaptureQueriesContext
 
 from controlplane.api.operations import evict_replica
 from controlplane.dispatch import services as dispatch
@@ -347,6 +348,27 @@ def test_a_node_that_fails_its_checks_is_not_started_on_until_they_pass_and_the_
     reconcile_job(job.id)
     assert len(bodies(job, "start_ranks")) == 3
     assert Signal.objects.get(kind="node_check").settled_at is not None
+
+
+def test_what_a_failing_check_says_may_change_and_only_the_end_of_all_failures_rings_who_waits() -> None:
+    fleet = make_fleet(2)
+    job = make_job()
+    reconcile_job(job.id)
+    Job.objects.filter(pk=job.pk).update(due_at=None)
+    full = [frames.NodeCheck("storage", f"/ck is nearly full: {free} MiB are free") for free in (9, 8)]
+    for failed in ((full[0],), (full[1],), (full[1], OLD)):
+        fleet.tell("n1", frames.NodeChecked(failed))
+        assert Signal.objects.get(kind="node_check").evidence["detail"].startswith(f"storage: {failed[0].detail}")
+    told = [event.sentence for event in Event.objects.filter(kind="signal.node_check").order_by("seq")]
+    assert ["9 MiB" in told[0], "8 MiB are free; driver" in told[1], len(told)] == [True, True, 2]
+    assert not Event.objects.filter(kind="signal.settled").exists()
+    assert Job.objects.get(pk=job.pk).due_at is None
+    with CaptureQueriesContext(connection) as seen:
+        fleet.tell("n1", frames.NodeChecked(()))
+    read = [query["sql"] for query in seen if 'FROM "recovery_signal"' in query["sql"]]
+    assert all(any(f'"{column}" = ' in sql for column in ("key", "id")) for sql in read), "the fleet's are not read"
+    assert Signal.objects.get(kind="node_check").settled_at is not None
+    assert Job.objects.get(pk=job.pk).due_at is not None
 
 
 def test_a_start_that_its_node_is_not_fit_for_goes_to_another_node() -> None:
