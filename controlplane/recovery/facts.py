@@ -14,14 +14,12 @@ from controlplane.jobs.services import publish_job, publish_rank, transition_ran
 from controlplane.protocol import frames
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.launch import RankRef
-from controlplane.protocol.markers import meaning
 from controlplane.protocol.states import CommandState, RankState, Section
-from controlplane.recovery import identity, looks, signals, speed
+from controlplane.recovery import identity, looks, marks, signals, speed
 from controlplane.recovery.answers import after_answer
 from controlplane.recovery.models import Signal
 from controlplane.recovery.said import HANDLERS as SAID
 from controlplane.recovery.steps import StepMerge
-from controlplane.runtime import events
 from controlplane.runtime.clock import now
 
 EXIT_RESUME_FAILED = 74
@@ -257,25 +255,7 @@ def _node_checked(facts: Facts, body: frames.NodeChecked) -> None:
 
 
 def _marked(facts: Facts, body: frames.LogMarked) -> None:
-    """Shown on the timeline; nothing is decided by it."""
-    rank = facts.rank(body.ref)
-    where = f"Rank {rank.rank} of replica {rank.replica.index} on {facts.node.name}"
-    often = f", {body.count} such lines" if body.count > 1 else ""
-    line = body.line[:SAID_MAX]
-    events.publish(
-        "rank.log",
-        f'{where} ({meaning(body.marker[:SAID_MAX])}{often}): "{line}"',
-        job_id=body.ref.job_id,
-        node_id=facts.node.id,
-        data={
-            "marker": body.marker[:SAID_MAX],
-            "line": line,
-            "count": body.count,
-            "replica": rank.replica.index,
-            "incarnation": rank.replica.incarnation,
-            "rank": rank.rank,
-        },
-    )
+    marks.note(facts.rank(body.ref), body)
 
 
 def _host_exited(facts: Facts, body: frames.HostExited) -> None:

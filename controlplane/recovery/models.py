@@ -106,6 +106,22 @@ class Decision(models.Model):
         constraints = [models.UniqueConstraint(fields=["job", "key"], name="decision_once")]
 
 
+class MarkedLines(models.Model):
+    """Lines with one marker in the logs of a job's ranks that the timeline has not told yet:
+    `lines` of them in `reports`, `last` of which (rank, node, text) came last. `told_at`: when
+    it last told of the marker, None: never."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="marked_lines")
+    marker = models.CharField(max_length=300)
+    lines = models.IntegerField(default=0)
+    reports = models.IntegerField(default=0)
+    last = models.JSONField(default=dict)
+    told_at = models.DateTimeField(null=True, db_index=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["job", "marker"], name="marker_once_per_job")]
+
+
 class Restart(models.Model):
     """One entry of the restart ledger (policy.budget): which rung a decision took, and whether
     it is charged to the job's budget."""

@@ -7,6 +7,7 @@ from controlplane.fleet.models import Node
 from controlplane.fleet.services import close_session
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import TERMINAL, ring_job
+from controlplane.recovery import marks
 from controlplane.recovery.answers import after_expiry
 from controlplane.recovery.certificate import certify_due
 from controlplane.runtime import beats, bell, events
@@ -21,6 +22,7 @@ def sweep() -> None:
     close_dead_sessions()
     verify_due()
     certify_due()
+    marks.tell_due()
 
 
 def ring_due() -> list[str]:
