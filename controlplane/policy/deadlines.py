@@ -1,4 +1,4 @@
-"""The next moment a job must be looked at even if nothing rings.
+"""The next moment a pass over a job is due even if nothing rings.
 
 Deadlines are data: the loader stores the answer in an indexed column, the tick sweeps it.
 Too early costs one more pass, too late costs a stuck job, so everything that waits for
@@ -16,8 +16,8 @@ from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.states import JobState, ReplicaState
 
 
-def next_look_s(snapshot: JobSnapshot, config: PolicyConfig, changed: bool) -> float | None:
-    """Server seconds. `changed`: this pass did something, so look again soon."""
+def next_pass_s(snapshot: JobSnapshot, config: PolicyConfig, changed: bool) -> float | None:
+    """Server seconds. `changed`: this pass did something, so another follows soon."""
     if changed:
         return snapshot.now_s + config.follow_up_s
     ahead = [moment for moment in _moments(snapshot, config) if moment > snapshot.now_s]

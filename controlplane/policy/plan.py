@@ -182,8 +182,8 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """All decisions of one pass, in order. `next_look_s`: server time at which the job
+    """All decisions of one pass, in order. `next_pass_s`: server time at which the job
     must be looked at again even if nothing rings; None: only when something rings."""
 
     decisions: tuple[Decision, ...] = ()
-    next_look_s: float | None = None
+    next_pass_s: float | None = None

@@ -134,7 +134,7 @@ def test_it_is_placed_again_after_a_pause_that_doubles_up_to_a_minute(tries: int
     if choice == "wait":
         pause_s = CONFIG.start_backoff_s * 2 ** (tries - 1)
         due_s = NOW_S - age_s + min(CONFIG.start_backoff_max_s, pause_s)
-        assert decide(world, CONFIG).next_look_s == min(due_s, NOW_S + CONFIG.capacity_retry_s)
+        assert decide(world, CONFIG).next_pass_s == min(due_s, NOW_S + CONFIG.capacity_retry_s)
 
 
 def test_it_goes_elsewhere_if_there_is_as_much_room_and_back_where_it_was_if_not() -> None:

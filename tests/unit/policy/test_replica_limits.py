@@ -114,7 +114,7 @@ def test_a_setup_that_was_learned_to_last_long_is_given_that_long(age_s, evicted
     slow = spec(resiliency=Resiliency(timeouts=Timeouts(setup_s="auto")))
     world = change(forming(age_s), job=job(spec=slow), learned=LearnedTimes(setup_limit_s=750.0))
     assert bool(decisions(world, rule=RULE)) is evicted
-    assert evicted or decide(world, CONFIG).next_look_s == NOW_S - age_s + 750.0
+    assert evicted or decide(world, CONFIG).next_pass_s == NOW_S - age_s + 750.0
 
 
 def test_a_start_that_fails_needs_no_new_view():
