@@ -121,9 +121,14 @@ def setup_over(snapshot: JobSnapshot) -> bool:
     return attempt is not None and snapshot.now_s - attempt.started_s >= setup_patience_s(snapshot)
 
 
-def may_still_start(snapshot: JobSnapshot, config: PolicyConfig) -> bool:
-    """An evicted slot has somewhere to start, so it is worth waiting for."""
-    evicted = [replica for replica in snapshot.replicas if replica.state is ReplicaState.EVICTED]
+def may_still_start(snapshot: JobSnapshot, config: PolicyConfig, *, soon: bool = False) -> bool:
+    """An evicted slot has somewhere to start, so it is worth waiting for. `soon`: not one that
+    nodes have refused over and over."""
+    evicted = [
+        replica
+        for replica in snapshot.replicas
+        if replica.state is ReplicaState.EVICTED and not (soon and seldom(replica, config))
+    ]
     return any(
         pool_for(snapshot, config, leaving=(replica,)).size >= replica.world_size
         and may_start(snapshot, config, replica)
@@ -200,7 +205,13 @@ def may_start(snapshot: JobSnapshot, config: PolicyConfig, slot: ReplicaFact) ->
 
 def due_s(slot: ReplicaFact, config: PolicyConfig) -> float:
     """Server time from which the slot may be started again."""
-    return slot.state_since_s + backoff_s(slot.failed_starts, config)
+    pause_s = config.refused_retry_s if seldom(slot, config) else backoff_s(slot.failed_starts, config)
+    return slot.state_since_s + pause_s
+
+
+def seldom(slot: ReplicaFact, config: PolicyConfig) -> bool:
+    """Nodes have refused it over and over: it is tried now and then, and nobody waits for it."""
+    return slot.failed_starts > config.max_failed_starts
 
 
 def attempt_due_s(snapshot: JobSnapshot, config: PolicyConfig) -> float:

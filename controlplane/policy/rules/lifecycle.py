@@ -215,7 +215,7 @@ def _first_view(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, 
     joined = [replica for replica in live if all_joined(replica)]
     waiting = [replica for replica in live if not all_joined(replica)]
     enough = len(joined) >= max(1, snapshot.job.spec.resources.min_replicas)
-    if failed or not enough or (not setup_over(snapshot) and (waiting or may_still_start(snapshot, config))):
+    if failed or not enough or (not setup_over(snapshot) and (waiting or may_still_start(snapshot, config, soon=True))):
         return ()
     view = next_view(
         job_id=snapshot.job.id,

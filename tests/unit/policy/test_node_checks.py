@@ -10,10 +10,13 @@ from controlplane.policy.snapshot import BudgetFact, JobSnapshot, SignalFact
 from controlplane.protocol.states import UNFIT, AttemptState, JobState, ReplicaState
 from tests.unit.policy.builders import (
     CONFIG,
+    CONTRIBUTOR,
     NOW_S,
     action,
     attempt,
     change,
+    decisions,
+    install_of,
     job,
     node,
     only,
@@ -22,6 +25,7 @@ from tests.unit.policy.builders import (
     running,
     signal,
     starting,
+    view_of,
     with_replica,
 )
 
@@ -163,3 +167,21 @@ def test_a_slot_is_not_given_up_for_refused_starts_and_its_next_one_is_free_and_
 def test_a_refused_start_of_one_replica_fails_no_job_whose_budget_is_spent() -> None:
     forming = with_replica(running(budget=UNPAID_BUDGET, signals=(refusal(1),)), 1, **REFUSED)
     assert only(forming, "replica_failure").choice == "evict_and_replace"
+
+
+def test_a_slot_that_nodes_refuse_over_and_over_is_tried_now_and_then_and_holds_nobody_up() -> None:
+    out = {"state": ReplicaState.EVICTED, "contributing": False, "in_view": False, "stopped": True, "refused": True}
+    often = out | {"failed_starts": 6, "refused_starts": 6}
+    job_back = job(state=JobState.RECOVERING)
+    view = view_of((0, 1, CONTRIBUTOR), (2, 1, CONTRIBUTOR))
+    world = with_replica(
+        running(job=job_back, view=view, install=install_of(view)), 1, state_since_s=NOW_S - 599.0, **often
+    )
+    assert only(world, "strength").choice == "shrunk"
+    assert decisions(world, rule="replace") == ()
+    assert [d.choice for d in decisions(change(world, now_s=NOW_S + 2.0), rule="replace")] == ["start"]
+    few = with_replica(world, 1, failed_starts=5, refused_starts=5, state_since_s=NOW_S - 1.0)
+    assert decisions(few, rule="strength") == (), "it will be back soon"
+    young = with_replica(starting(), 1, state_since_s=NOW_S - 1.0, **often)
+    assert only(young, "lifecycle").choice == "first_view", "the others do not wait out the set-up time for it"
+    assert decisions(with_replica(young, 1, failed_starts=5, refused_starts=5), rule="lifecycle") == ()
