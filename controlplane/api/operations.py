@@ -12,6 +12,7 @@ from controlplane.jobs.models import Job, Rank, Replica
 from controlplane.jobs.selectors import current_attempt
 from controlplane.protocol.commands import RequestSave, StopRanks
 from controlplane.protocol.states import JobState
+from controlplane.runtime.clock import now
 from controlplane.runtime.errors import Conflict, NotFound
 
 TRAINS = (JobState.RUNNING, JobState.RECOVERING)
@@ -39,7 +40,7 @@ def evict_replica(job: Job, index: int, *, reason: str, actor: str, request_id: 
         raise Conflict(f"replica {index} of {job.name!r} does not run: the job is {job.state}")
     access.audit(actor, "job.evict_replica", job.id, reason=reason, request_id=request_id, data={"replica": index})
     number, said = replica.attempt.number, f"{actor}: {reason}"
-    Replica.objects.filter(pk=replica.pk).update(ordered_out=said)
+    Replica.objects.filter(pk=replica.pk).update(ordered_out=said, ordered_at=now())
     body = StopRanks(
         job_id=job.id,
         attempt=number,

@@ -59,7 +59,8 @@ def _thresholds(row: Row) -> str:
 
 
 def _evidence(field: str) -> Callable[[Row], str]:
-    return lambda row: str(row["evidence"].get(field) or ABSENT)
+    value = text(field)
+    return lambda row: value(row["evidence"])
 
 
 def _of(spent: str, allowed: str) -> Callable[[Row], str]:

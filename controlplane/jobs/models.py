@@ -13,7 +13,8 @@ from controlplane.protocol.states import AttemptState, JobState, RankState, Repl
 
 class Job(models.Model):
     """What a user wants. `epoch` is the fencing token; `due_at` the next moment the
-    job must be looked at (swept by sentinel and beat)."""
+    job must be looked at (swept by sentinel and beat). `looks_taken`: looks on schedule so
+    far, the newest at `looked_at`."""
 
     id = models.CharField(primary_key=True, max_length=32)
     name = models.CharField(max_length=63)
@@ -29,6 +30,8 @@ class Job(models.Model):
     cancel_requested = models.BooleanField(default=False)
     trained = models.BooleanField(default=False)
     due_at = models.DateTimeField(null=True, db_index=True)
+    looks_taken = models.IntegerField(default=0)
+    looked_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(auto_now_add=True)
     finished_at = models.DateTimeField(null=True)
 
@@ -43,7 +46,8 @@ class Job(models.Model):
 
 
 class Attempt(models.Model):
-    """One launch of a job with one layout. `layout` is protocol.spec.Parallelism as JSON."""
+    """One launch of a job with one layout. `layout` is protocol.spec.Parallelism as JSON;
+    `end_code`: reason code of the decision that ended it."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
     number = models.IntegerField()
@@ -56,6 +60,7 @@ class Attempt(models.Model):
     started_at = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True)
     end_reason = models.TextField(blank=True)
+    end_code = models.CharField(max_length=60, blank=True, default="")
 
     class Meta:
         constraints = [
@@ -68,7 +73,8 @@ class Attempt(models.Model):
 
 class Replica(models.Model):
     """One incarnation of one replica slot. `contributing` now, `contributed` ever.
-    `ordered_out`: the person who had it evicted, and why."""
+    `ordered_out`: the person who had it evicted at `ordered_at`, and why. `refused`: a node would not start
+    it because of its checks."""
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="replica_rows")
     index = models.IntegerField()
@@ -82,6 +88,8 @@ class Replica(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     caught_up = models.JSONField(null=True)
     ordered_out = models.TextField(blank=True, default="")
+    ordered_at = models.DateTimeField(null=True)
+    refused = models.BooleanField(default=False)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["attempt", "index", "incarnation"], name="incarnation_once")]

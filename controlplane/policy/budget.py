@@ -11,7 +11,9 @@ Each decision that climbs a rung is in the ledger, whatever the reason; it is ch
 the highest rung it takes (a replica's restart includes the view change of the others). A
 spent budget stops every rung alike: no automation may go round and round for ever. Orderly
 membership (a job's first view, the admission of a joiner) is no restart. What a person's
-order brings about (an eviction, the start that follows it) is written down and not charged.
+order brings about (an eviction, the start or the attempt that follows it, at once or when
+there are devices for it) is written down and not charged; nor is a start that follows one
+which a node refused because of its checks, as nothing ran.
 """
 
 from enum import StrEnum
@@ -19,7 +21,7 @@ from enum import StrEnum
 import msgspec
 
 from controlplane.policy.facts import current_view
-from controlplane.policy.plan import ORDERED, Action, AnnounceView, Decision, PlaceAttempt, StartReplica
+from controlplane.policy.plan import UNPAID, Action, AnnounceView, Decision, PlaceAttempt, StartReplica
 from controlplane.policy.snapshot import JobSnapshot, Placement
 from controlplane.protocol.membership import View
 
@@ -35,7 +37,8 @@ class Rung(StrEnum):
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One restart. `replica` and its new `incarnation` where one starts again. `charged`
-    False: part of a higher rung of the same decision, or ordered by a person."""
+    False: part of a higher rung of the same decision, ordered by a person, or after a start
+    that a node refused."""
 
     rung: Rung
     charged: bool
@@ -68,14 +71,21 @@ def spent(snapshot: JobSnapshot) -> str:
     return ""
 
 
+def unpaid(snapshot: JobSnapshot) -> bool:
+    """The last attempt's end is charged to nobody, so what follows it is free, and is carried
+    out from a spent budget too."""
+    return snapshot.attempt is not None and snapshot.attempt.end_code in UNPAID
+
+
 def _entry(action: Action, snapshot: JobSnapshot, reason_code: str) -> tuple[Entry, ...]:
-    """`charged` False where a person's order alone is the cause."""
+    """`charged` False where a person's order or a refused start alone is the cause."""
     match action:
         case PlaceAttempt() if snapshot.attempt is not None:
-            return (Entry(rung=Rung.ATTEMPT, charged=reason_code != ORDERED),)
+            charged = reason_code not in UNPAID and not unpaid(snapshot)
+            return (Entry(rung=Rung.ATTEMPT, charged=charged),)
         case StartReplica():
             rung = Rung.RANK if _same_devices(snapshot, action.replica, action.placements) else Rung.REPLICA
-            charged = action.replica not in _ordered_out(snapshot)
+            charged = action.replica not in _ordered_out(snapshot) | _refused(snapshot)
             return (Entry(rung=rung, charged=charged, replica=action.replica, incarnation=action.incarnation),)
         case AnnounceView() if _is_restart(current_view(snapshot), action.view):
             lost = _left_out(current_view(snapshot), action.view)
@@ -86,6 +96,10 @@ def _entry(action: Action, snapshot: JobSnapshot, reason_code: str) -> tuple[Ent
 
 def _ordered_out(snapshot: JobSnapshot) -> set[int]:
     return {replica.index for replica in snapshot.replicas if replica.ordered_out}
+
+
+def _refused(snapshot: JobSnapshot) -> set[int]:
+    return {replica.index for replica in snapshot.replicas if replica.refused}
 
 
 def _left_out(before: View | None, after: View) -> set[int]:

@@ -30,7 +30,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     Ends. `shrunk_stable_s` a smaller view has held, `quiet_incident_s` an incident without a
     change of membership was open, before either counts as over.
     Pace. `follow_up_s` between two looks that both changed something; `capacity_retry_s`
-    between looks for devices.
+    between looks for devices; `refused_retry_s` between starts of a slot that came to nothing
+    more than `max_failed_starts` times, all for the checks of nodes.
     Costs. `default_*` stand in until this job's own times are measured.
     `xid_overrides`: site's action for an XID ("fatal", "degraded", "application", "ignore").
     `rule_modes`: per-rule ceiling on automation.
@@ -48,6 +49,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     start_backoff_s: float = 2.0
     start_backoff_max_s: float = 60.0
     max_failed_starts: int = 5
+    refused_retry_s: float = 600.0
     storm_fraction: float = 0.10
     storm_min_devices: int = 4
     max_acts: int = 20

@@ -1,4 +1,4 @@
-"""The next moment a job must be looked at even if nothing rings.
+"""The next moment a pass over a job is due even if nothing rings.
 
 Deadlines are data: the loader stores the answer in an indexed column, the tick sweeps it.
 Too early costs one more pass, too late costs a stuck job, so everything that waits for
@@ -8,17 +8,16 @@ time to pass is listed here.
 from collections.abc import Iterator
 
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.facts import attempt_live, current_view, installed, live_replicas, signals_of
-from controlplane.policy.ladder import due_s
+from controlplane.policy.facts import attempt_live, current_view, installed, live_replicas, setup_patience_s, signals_of
+from controlplane.policy.ladder import attempt_due_s, due_s
 from controlplane.policy.rehearsal import wait_s
 from controlplane.policy.rules import look
 from controlplane.policy.snapshot import JobSnapshot
-from controlplane.policy.timeouts import setup_limit_s
 from controlplane.protocol.states import JobState, ReplicaState
 
 
-def next_look_s(snapshot: JobSnapshot, config: PolicyConfig, changed: bool) -> float | None:
-    """Server seconds. `changed`: this pass did something, so look again soon."""
+def next_pass_s(snapshot: JobSnapshot, config: PolicyConfig, changed: bool) -> float | None:
+    """Server seconds. `changed`: this pass did something, so another follows soon."""
     if changed:
         return snapshot.now_s + config.follow_up_s
     ahead = [moment for moment in _moments(snapshot, config) if moment > snapshot.now_s]
@@ -32,11 +31,13 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
     pressing = any(signal.kind not in ("straggler", "node_check") for signal in snapshot.signals)
     if snapshot.job.state is JobState.PENDING or pressing or snapshot.blind:
         yield now_s + config.outer_error_grace_s if pressing else retry_s
+    if snapshot.job.state is JobState.PENDING:
+        yield attempt_due_s(snapshot, config)
     attempt = snapshot.attempt
     if attempt is None or not attempt_live(snapshot):
         return
     if current_view(snapshot) is None:
-        yield attempt.started_s + setup_limit_s(snapshot.job.spec.resiliency.timeouts)
+        yield attempt.started_s + setup_patience_s(snapshot)
     elif not installed(snapshot):
         yield snapshot.view_since_s + config.flush_timeout_s
         yield snapshot.view_since_s + config.flush_limit_s
@@ -61,7 +62,7 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
 
 
 def _replica_moments(snapshot: JobSnapshot, config: PolicyConfig, retry_s: float) -> Iterator[float]:
-    limit_s = setup_limit_s(snapshot.job.spec.resiliency.timeouts)
+    limit_s = setup_patience_s(snapshot)
     for replica in live_replicas(snapshot):
         if replica.state is ReplicaState.FORMING:
             yield replica.state_since_s + limit_s

@@ -1,7 +1,7 @@
-"""`decide(snapshot, config) -> plan`: the rules in order, their collisions, the next look.
+"""`decide(snapshot, config) -> plan`: the rules in order, their collisions, the next pass.
 
 Rules are asked in order of urgency. Each sees the same snapshot, so two of them can want
-to touch the same thing; the earlier wins, the later is asked again at the next look,
+to touch the same thing; the earlier wins, the later is asked again at the next pass,
 which then is soon. Decisions that are only recorded (observe, recommend) touch nothing.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.deadlines import next_look_s
+from controlplane.policy.deadlines import next_pass_s
 from controlplane.policy.facts import TERMINAL_JOB
 from controlplane.policy.plan import (
     Action,
@@ -94,7 +94,7 @@ def decide(snapshot: JobSnapshot, config: PolicyConfig) -> Plan:
                 continue
             taken |= wanted
             decisions.append(decision)
-    return Plan(decisions=tuple(decisions), next_look_s=next_look_s(snapshot, config, bool(taken) or deferred))
+    return Plan(decisions=tuple(decisions), next_pass_s=next_pass_s(snapshot, config, bool(taken) or deferred))
 
 
 def mode_of(snapshot: JobSnapshot, config: PolicyConfig, rule: str) -> Mode:

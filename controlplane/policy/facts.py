@@ -6,6 +6,7 @@ from controlplane.policy import numerics
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.placement import Pool, Slot, build_pool, slots_of
 from controlplane.policy.snapshot import JobSnapshot, NodeFact, ReplicaFact, SignalFact
+from controlplane.policy.timeouts import setup_limit_s
 from controlplane.policy.xid import XidBucket, look_up
 from controlplane.protocol.membership import Member, MemberRole, View
 from controlplane.protocol.states import UNFIT, AttemptState, JobState, ReplicaState
@@ -104,6 +105,11 @@ def member_of(snapshot: JobSnapshot, replica: ReplicaFact) -> Member:
 def world_sizes(snapshot: JobSnapshot) -> dict[int, int]:
     """Ranks of each replica, by index."""
     return {replica.index: replica.world_size for replica in snapshot.replicas}
+
+
+def setup_patience_s(snapshot: JobSnapshot) -> float:
+    """How long a replica's setup may last, from its placement."""
+    return setup_limit_s(snapshot.job.spec.resiliency.timeouts, snapshot.learned.setup_limit_s)
 
 
 def tag(replica: ReplicaFact) -> str:

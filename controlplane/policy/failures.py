@@ -19,13 +19,13 @@ from controlplane.policy.facts import (
     node_of,
     nodes_of,
     on_replica,
+    setup_patience_s,
     signals_of,
     world_sizes,
 )
 from controlplane.policy.membership import missing_flushes
 from controlplane.policy.proved import PROVED, Detector, Failure, signal_ids
 from controlplane.policy.snapshot import JobSnapshot, NodeFact, ReplicaFact, SignalFact
-from controlplane.policy.timeouts import setup_limit_s
 from controlplane.protocol.states import ReplicaState
 
 
@@ -180,7 +180,7 @@ def _unflushed(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact
 
 
 def _setup_timeout(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
-    limit_s = setup_limit_s(snapshot.job.spec.resiliency.timeouts)
+    limit_s = setup_patience_s(snapshot)
     signals = tuple(s for s in signals_of(snapshot, "setup_timeout") if about(s, replica))
     age_s = snapshot.now_s - replica.state_since_s
     late = age_s >= limit_s and replica.joined_ranks < replica.world_size

@@ -18,20 +18,23 @@ from controlplane.policy.facts import (
     installed,
     is_member,
     live_replicas,
+    nodes_of,
     pool_for,
+    setup_patience_s,
     signals_of,
     world_sizes,
 )
 from controlplane.policy.failures import fresh_outer_errors
 from controlplane.policy.membership import install, missing_flushes
-from controlplane.policy.placement import place_replica, slots_of
-from controlplane.policy.plan import ORDERED, SetNodeState, StartReplica
+from controlplane.policy.placement import Pool, place_replica, slots_of
+from controlplane.policy.plan import ORDERED, UNPAID, SetNodeState, StartReplica
 from controlplane.policy.proved import Failure
-from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
-from controlplane.policy.timeouts import setup_limit_s
-from controlplane.protocol.states import NodeState, ReplicaState
+from controlplane.policy.snapshot import JobSnapshot, Placement, ReplicaFact
+from controlplane.protocol.states import UNFIT, NodeState, ReplicaState
 
 _OPEN_NODES = (NodeState.READY, NodeState.DEGRADED)
+_TOO_FEW = ("all_lost", "no_contributor", "below_min_replicas")
+"""Reasons that say only how many are left, so that why they are gone is the cause."""
 
 
 class RestartReason(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -48,12 +51,22 @@ def restart_reason(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[
     if not attempt_live(snapshot):
         return None
     why = _cannot_go_on(snapshot, config, failures)
-    suffered = [failure for failure in failures if failure.kind != ORDERED]
-    if why is not None and failures and not suffered and not why.final:
-        return msgspec.structs.replace(why, code=ORDERED)
+    suffered = {failure.kind for failure in failures} - set(UNPAID)
+    if why is not None and failures and not suffered and why.code in _TOO_FEW:
+        return _named(snapshot, why, failures)
     if why is None and spent(snapshot) and (suffered or fresh_outer_errors(snapshot, config)):
         # The others could go on, but every way on is a restart of some rung.
         return RestartReason(code="budget_spent", sentence="another restart would be needed")
+    return why
+
+
+def _named(snapshot: JobSnapshot, why: RestartReason, failures: tuple[Failure, ...]) -> RestartReason:
+    """Too few are left, through an order or through refused starts alone: called by that name."""
+    if any(failure.kind == ORDERED for failure in failures):
+        return msgspec.structs.replace(why, code=ORDERED)
+    lost = {failure.replica.index for failure in failures}
+    if why.code == "all_lost" and all(replica.refused for replica in snapshot.replicas if replica.index not in lost):
+        return RestartReason(code=UNFIT, sentence="no node would start a replica")
     return why
 
 
@@ -105,13 +118,17 @@ def _never_starts(
 def setup_over(snapshot: JobSnapshot) -> bool:
     """The attempt has had its whole set-up time."""
     attempt = snapshot.attempt
-    limit_s = setup_limit_s(snapshot.job.spec.resiliency.timeouts)
-    return attempt is not None and snapshot.now_s - attempt.started_s >= limit_s
+    return attempt is not None and snapshot.now_s - attempt.started_s >= setup_patience_s(snapshot)
 
 
-def may_still_start(snapshot: JobSnapshot, config: PolicyConfig) -> bool:
-    """An evicted slot has somewhere to start, so it is worth waiting for."""
-    evicted = [replica for replica in snapshot.replicas if replica.state is ReplicaState.EVICTED]
+def may_still_start(snapshot: JobSnapshot, config: PolicyConfig, *, soon: bool = False) -> bool:
+    """An evicted slot has somewhere to start, so it is worth waiting for. `soon`: not one that
+    nodes have refused over and over."""
+    evicted = [
+        replica
+        for replica in snapshot.replicas
+        if replica.state is ReplicaState.EVICTED and not (soon and seldom(replica, config))
+    ]
     return any(
         pool_for(snapshot, config, leaving=(replica,)).size >= replica.world_size
         and may_start(snapshot, config, replica)
@@ -134,11 +151,11 @@ def _too_few(snapshot: JobSnapshot, failures: tuple[Failure, ...], holders: list
     return None
 
 
-def backoff_s(replica: ReplicaFact, config: PolicyConfig) -> float:
-    """Pause before the slot's next start: doubles with each start that came to nothing."""
-    if replica.failed_starts <= 0:
+def backoff_s(failed: int, config: PolicyConfig) -> float:
+    """Pause before the next start: doubles with each of the `failed` that came to nothing."""
+    if failed <= 0:
         return 0.0
-    doubling = 2.0 ** min(16, replica.failed_starts - 1)
+    doubling = 2.0 ** min(16, failed - 1)
     return min(config.start_backoff_max_s, config.start_backoff_s * doubling)
 
 
@@ -151,7 +168,8 @@ def start_slots(
     """The next incarnation of as many of these slots as there are devices for, in order.
 
     A slot may take its own devices back (its agent ends the old processes first), never
-    those of another slot, and nothing that a failure blames.
+    those of another slot, and nothing that a failure blames. Where its last start was refused
+    it is tried again only if there is no other place.
     """
     bad_nodes = tuple(node for failure in failures for node in failure.bad_nodes)
     bad_slots = tuple(slot for failure in failures for slot in failure.bad_slots)
@@ -160,24 +178,50 @@ def start_slots(
     starts: list[StartReplica] = []
     for slot in sorted(slots, key=lambda replica: replica.index):
         pool = pool_for(snapshot, config, leaving=(slot,), bad_nodes=bad_nodes, bad_slots=bad_slots).without(taken)
-        try:
-            placements = place_replica(pool, slot.world_size, tp=tp)
-        except Unsatisfiable:
+        placements = _placed(pool, slot, tp=tp)
+        if not placements:
             continue
         taken += slots_of(placements)
         starts.append(StartReplica(replica=slot.index, incarnation=slot.incarnation + 1, placements=placements))
     return tuple(starts)
 
 
+def _placed(pool: Pool, slot: ReplicaFact, *, tp: int) -> tuple[Placement, ...]:
+    """One place for the slot; (): there is none."""
+    for choice in (pool.without_nodes(nodes_of(slot)), pool) if slot.refused else (pool,):
+        try:
+            return place_replica(choice, slot.world_size, tp=tp)
+        except Unsatisfiable:
+            continue
+    return ()
+
+
 def may_start(snapshot: JobSnapshot, config: PolicyConfig, slot: ReplicaFact) -> bool:
     """Neither the slot's starts nor the job's budget are used up (which pays for no start that
-    follows a person's order); `due_s` says when the next one is due."""
-    return slot.failed_starts <= config.max_failed_starts and (bool(slot.ordered_out) or not spent(snapshot))
+    follows a person's order or a refusal); `due_s` says when the next one is due. Refused
+    starts are tried for ever: nothing ran, so nothing of the job is known to be at fault."""
+    free = bool(slot.ordered_out) or slot.refused
+    return slot.failed_starts - slot.refused_starts <= config.max_failed_starts and (free or not spent(snapshot))
 
 
 def due_s(slot: ReplicaFact, config: PolicyConfig) -> float:
     """Server time from which the slot may be started again."""
-    return slot.state_since_s + backoff_s(slot, config)
+    pause_s = config.refused_retry_s if seldom(slot, config) else backoff_s(slot.failed_starts, config)
+    return slot.state_since_s + pause_s
+
+
+def seldom(slot: ReplicaFact, config: PolicyConfig) -> bool:
+    """Nodes have refused it over and over: it is tried now and then, and nobody waits for it."""
+    return slot.failed_starts > config.max_failed_starts
+
+
+def attempt_due_s(snapshot: JobSnapshot, config: PolicyConfig) -> float:
+    """Server time from which the next attempt may be placed; later than now only after nodes
+    would start nothing of the last ones."""
+    attempt = snapshot.attempt
+    if attempt is None or attempt.end_code != UNFIT:
+        return 0.0
+    return attempt.started_s + backoff_s(attempt.refused_attempts, config)
 
 
 def out_of_service(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> tuple[SetNodeState, ...]:

@@ -6,11 +6,14 @@ import msgspec
 from controlplane.policy.snapshot import Placement
 from controlplane.protocol.membership import Install, View
 from controlplane.protocol.spec import Parallelism
-from controlplane.protocol.states import JobState, Mode, NodeState, ReplicaState
+from controlplane.protocol.states import UNFIT, JobState, Mode, NodeState, ReplicaState
 
 Scalar = str | int | float | bool | None
 ORDERED = "ordered"
 """The reason code of what follows a person's order to evict: no failure, and not charged."""
+UNPAID = (ORDERED, UNFIT)
+"""Reason codes of an end that is charged to no budget, nor is the attempt that follows it: a
+person's order, and nodes that would start nothing, so that nothing ran."""
 
 
 class _Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="action"):
@@ -179,8 +182,8 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """All decisions of one pass, in order. `next_look_s`: server time at which the job
+    """All decisions of one pass, in order. `next_pass_s`: server time at which the job
     must be looked at again even if nothing rings; None: only when something rings."""
 
     decisions: tuple[Decision, ...] = ()
-    next_look_s: float | None = None
+    next_pass_s: float | None = None

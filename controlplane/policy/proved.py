@@ -2,6 +2,7 @@
 also while the control plane cannot see, and in a storm.
 """
 
+import math
 from collections.abc import Callable
 
 import msgspec
@@ -44,8 +45,11 @@ def signal_ids(signals: tuple[SignalFact, ...]) -> tuple[str, ...]:
 
 
 def _ordered(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
-    """Ended as ordered. What ends otherwise (a crash before the order came) is a failure."""
-    ended_otherwise = any(about(signal, replica) for signal in signals_of(snapshot, "rank_exit"))
+    """Ended as ordered. What ended before the order was given is a failure; ranks of other nodes
+    that die in the middle of it, of their killed peers, are not."""
+    given_s = math.inf if replica.ordered_s is None else replica.ordered_s
+    exits = (signal for signal in signals_of(snapshot, "rank_exit") if about(signal, replica))
+    ended_otherwise = any(signal.seen_s < given_s for signal in exits)
     if not replica.ordered_out or replica.exited_ranks == 0 or ended_otherwise:
         return None
     return Failure(

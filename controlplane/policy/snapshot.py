@@ -41,7 +41,9 @@ class ReplicaFact(_Fact):
     change), so it is no culprit. `stopped` True: every process is proved gone or
     its stop command succeeded. `failed_starts` counts incarnations in a row that ended
     before they contributed (0 when the loader does not count them). `ordered_out`: who
-    ordered its eviction, and why (empty: nobody).
+    ordered its eviction, and why (empty: nobody), at server time `ordered_s` (None: not
+    kept). `refused`: a node would not start it because of its checks; `refused_starts`
+    counts those among `failed_starts`.
     """
 
     index: int
@@ -60,6 +62,9 @@ class ReplicaFact(_Fact):
     stopped: bool = False
     failed_starts: int = 0
     ordered_out: str = ""
+    ordered_s: float | None = None
+    refused: bool = False
+    refused_starts: int = 0
 
 
 class SignalFact(_Fact):
@@ -131,7 +136,9 @@ class CheckpointFact(_Fact):
 
 
 class AttemptFact(_Fact):
-    """The current attempt. `replicas` slots of `layout`."""
+    """The current attempt. `replicas` slots of `layout`. `end_code`: the reason code of the
+    decision that ended it (empty: it lives, or ended before such codes were kept).
+    `refused_attempts` in a row, it included, ended because nodes would start nothing of them."""
 
     number: int
     state: AttemptState
@@ -139,6 +146,8 @@ class AttemptFact(_Fact):
     replicas: int
     started_s: float
     resume_step: int = 0
+    end_code: str = ""
+    refused_attempts: int = 0
 
 
 class SaveFact(_Fact):
@@ -154,7 +163,8 @@ class SaveFact(_Fact):
 
 class BudgetFact(_Fact):
     """What the restart ledger (policy.budget) has charged, over all rungs.
-    `no_progress_cycles`: ended attempts in a row that brought no newer checkpoint."""
+    `no_progress_cycles`: ended attempts in a row that brought no newer checkpoint; none as
+    soon as the one that lives has brought one. What ended unpaid (plan.UNPAID) is not counted."""
 
     restarts_total: int = 0
     restarts_in_window: int = 0
@@ -163,7 +173,8 @@ class BudgetFact(_Fact):
 
 
 class LearnedTimes(_Fact):
-    """Measured on this job, seconds. None: not enough data."""
+    """Measured on this job, seconds. None: not enough data. `setup_limit_s`: how long a setup
+    may last by what was learned, while one is under way."""
 
     step_s: float | None = None
     step_max_s: float | None = None
@@ -171,6 +182,7 @@ class LearnedTimes(_Fact):
     save_p95_s: float | None = None
     start_replica_s: float | None = None
     catch_up_s: float | None = None
+    setup_limit_s: float | None = None
 
 
 class JobFact(_Fact):

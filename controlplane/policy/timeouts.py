@@ -104,12 +104,13 @@ def timeout_of(found: tuple[SectionTimeout, ...], section: Section) -> float:
     return next(timeout.value_s for timeout in found if timeout.section is section)
 
 
-def setup_limit_s(wish: Timeouts) -> float:
-    """How long the control plane waits for a replica that nobody says anything about, in
-    seconds. A learned limit is kept by its agent, which knows when the process began."""
+def setup_limit_s(wish: Timeouts, learned_s: float | None) -> float:
+    """How long the control plane itself waits for a replica's setup, in seconds. A `learned_s`
+    that is shorter than what is allowed before anything was learned is kept by its agent alone,
+    which knows when the process began; a longer one binds the control plane too."""
     if wish.watchdog == "heartbeat":
         return NEVER_S if wish.first_heartbeat_s is None else wish.first_heartbeat_s
-    return UNLEARNED_S[Section.SETUP] if wish.setup_s == "auto" else wish.setup_s
+    return max(UNLEARNED_S[Section.SETUP], learned_s or 0.0) if wish.setup_s == "auto" else wish.setup_s
 
 
 def step_floor_s(wish: Timeouts) -> float | None:

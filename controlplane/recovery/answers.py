@@ -3,19 +3,52 @@
 from datetime import datetime
 
 from controlplane.dispatch.models import Command
-from controlplane.jobs.models import Rank
+from controlplane.jobs.models import Rank, Replica
 from controlplane.jobs.services import transition_rank
-from controlplane.protocol.states import CommandState, RankState
-from controlplane.recovery import signals
+from controlplane.protocol.states import UNFIT, CommandState, RankState, ReplicaState
+from controlplane.recovery import looks, signals
 
 
 def after_answer(command: Command, at: datetime) -> bool:
     """Called in the unit that wrote the answer. True when a device was freed."""
     if command.kind == "stop_ranks" and command.state == CommandState.SUCCEEDED:
         return _proved_gone(command)
-    if command.kind == "start_ranks" and command.state in (CommandState.FAILED, CommandState.EXPIRED):
-        start_failed(command, at)
+    if command.kind == "start_ranks" and command.state == CommandState.FAILED:
+        _start_failed(command, at)
+    if command.kind == "collect_stacks" and command.state == CommandState.FAILED:
+        looks.gave_up(command)
+    if command.kind == "stop_ranks" and command.state == CommandState.FAILED:
+        _unordered(command)
     return False
+
+
+def after_expiry(command: Command, at: datetime) -> None:
+    """Called in a unit of its own, after the one that wrote it: nobody answered in time."""
+    if command.kind == "start_ranks":
+        _start_failed(command, at)
+    if command.kind == "collect_stacks":
+        looks.gave_up(command)
+    if command.kind == "stop_ranks":
+        _unordered(command)
+
+
+def _unordered(command: Command) -> None:
+    """A person's order to evict of which nothing came, on none of its nodes, is none any more:
+    what ends later did not end by it."""
+    body = command.body
+    same = Command.objects.filter(
+        kind=command.kind,
+        job_id=command.job_id,
+        attempt=command.attempt,
+        decision_id="",
+        body__replica=body["replica"],
+        body__incarnation=body["incarnation"],
+    )
+    if command.decision_id or same.exclude(state__in=(CommandState.FAILED, CommandState.EXPIRED)).exists():
+        return
+    rows = Replica.objects.filter(attempt__job_id=command.job_id, attempt__number=command.attempt)
+    stands = rows.filter(index=body["replica"], incarnation=body["incarnation"]).exclude(state=ReplicaState.EVICTED)
+    stands.exclude(ranks__state=RankState.EXITED).update(ordered_out="", ordered_at=None)
 
 
 def _proved_gone(command: Command) -> bool:
@@ -35,7 +68,7 @@ def _proved_gone(command: Command) -> bool:
     return freed
 
 
-def start_failed(command: Command, at: datetime) -> None:
+def _start_failed(command: Command, at: datetime) -> None:
     """Its ranks will not come: the slot is told to the policy as a start that timed out,
     and ranks that no process was ever reported for are released."""
     launch = command.body["launch"]
@@ -55,6 +88,10 @@ def start_failed(command: Command, at: datetime) -> None:
     )
     if command.state != CommandState.FAILED:
         return
+    if command.data == UNFIT:
+        Replica.objects.filter(
+            attempt__job_id=command.job_id, index=launch["replica"], incarnation=launch["incarnation"]
+        ).update(refused=True)
     rows = Rank.objects.filter(
         node_id=command.node_id,
         replica__attempt__job_id=command.job_id,

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import zstandard
+from django.db.models import F
 
 from controlplane.access.services import audit
 from controlplane.dispatch import services as dispatch
@@ -38,7 +39,7 @@ from controlplane.protocol.commands import (
 )
 from controlplane.protocol.looks import HANG
 from controlplane.protocol.states import AttemptState, Mode, RankState, ReplicaState
-from controlplane.recovery import incidents, ledger, orders, signals
+from controlplane.recovery import incidents, ledger, looks, orders, signals
 from controlplane.recovery.models import Decision, Signal, ViewRow
 from controlplane.recovery.present import decision_summary
 from controlplane.runtime import events, metrics
@@ -55,11 +56,14 @@ _pack = msgspec.msgpack.Encoder().encode
 
 @dataclass(slots=True, kw_only=True)
 class Context:
-    """What the actions of one decision share. `job` is locked."""
+    """What the actions of one decision share. `job` is locked. `terms` of its starts, once one
+    has needed them."""
 
     job: Job
     decision_id: str
+    reason_code: str
     sentence: str
+    terms: orders.Terms | None = None
 
 
 def already_taken(job: Job, decision: plan.Decision) -> bool:
@@ -93,14 +97,14 @@ def apply_decision(
             epoch_before=before,
             epoch_after=before,
             policy_version=version,
-            snapshot=zstandard.compress(_pack(snapshot)),
+            snapshot=b"" if decision.rule == looks.SCHEDULED else zstandard.compress(_pack(snapshot)),
             decide_s=decide_s,
             key=decision.key[:200],
         )
         row.incident = incidents.incident_for(job, decision)
         row.save(force_insert=True)
         if acts:
-            context = Context(job=job, decision_id=row.id, sentence=decision.sentence)
+            context = Context(job=job, decision_id=row.id, reason_code=decision.reason_code, sentence=decision.sentence)
             for action in decision.actions:
                 HANDLERS[type(action)](context, action)
             ledger.write(job, row, decision, snapshot)
@@ -188,9 +192,9 @@ def _place_attempt(context: Context, action: plan.PlaceAttempt) -> None:
     job.committed_step = action.resume_step
     publish_job(job, "attempt.placed", f"Attempt {action.number} of {job.name} is placed. {context.sentence}")
     scheduling.release_all(job)
+    terms = orders.terms_of(job, attempt, context.decision_id)
     for index, placements in enumerate(action.placements):
-        incarnation = orders.next_incarnation(job, index)
-        orders.start_replica(job, attempt, index, incarnation, placements, context.decision_id)
+        orders.start_replica(terms, index, orders.next_incarnation(job, index), placements)
     scheduling.reserve_nodes(job, action.spare_nodes)
     if orders.spec_of(job).spec.resources.spares.warm:
         for node_id in action.spare_nodes:
@@ -236,10 +240,9 @@ def _set_contributing(replica: Replica, counts: bool, *, holds: bool) -> None:
 
 
 def _start_replica(context: Context, action: plan.StartReplica) -> None:
-    attempt = _attempt(context.job)
-    orders.start_replica(
-        context.job, attempt, action.replica, action.incarnation, action.placements, context.decision_id
-    )
+    if context.terms is None:
+        context.terms = orders.terms_of(context.job, _attempt(context.job), context.decision_id)
+    orders.start_replica(context.terms, action.replica, action.incarnation, action.placements)
 
 
 def _replica(context: Context, index: int, incarnation: int) -> Replica:
@@ -287,6 +290,7 @@ def _gather_stacks(context: Context, action: plan.GatherStacks) -> None:
 
 
 def _look_at_ranks(context: Context, action: plan.LookAtRanks) -> None:
+    Job.objects.filter(pk=context.job.pk).update(looks_taken=F("looks_taken") + 1, looked_at=now())
     replica = _replica(context, action.replica, action.incarnation)
     for rank in replica.ranks.filter(released_at=None, rank__in=action.ranks).order_by("rank"):
         body = CollectStacks(
@@ -324,6 +328,7 @@ def _end_attempt(context: Context, action: plan.EndAttempt) -> None:
     for node_id in _nodes_of(ranks):
         _send(context, body, node_id, attempt, STOP_TTL_S)
     if attempt.state in (AttemptState.STARTING, AttemptState.RUNNING):
+        Attempt.objects.filter(pk=attempt.pk).update(end_code=context.reason_code)
         transition_attempt(attempt, AttemptState.STOPPING if ranks else AttemptState.ENDED, context.sentence)
 
 

@@ -14,13 +14,12 @@ from controlplane.jobs.services import publish_job, publish_rank, transition_ran
 from controlplane.protocol import frames
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.launch import RankRef
-from controlplane.protocol.markers import meaning
 from controlplane.protocol.states import CommandState, RankState, Section
-from controlplane.recovery import identity, looks, signals, speed
+from controlplane.recovery import identity, looks, marks, signals, speed
 from controlplane.recovery.answers import after_answer
+from controlplane.recovery.models import Signal
 from controlplane.recovery.said import HANDLERS as SAID
 from controlplane.recovery.steps import StepMerge
-from controlplane.runtime import events
 from controlplane.runtime.clock import now
 
 EXIT_RESUME_FAILED = 74
@@ -234,45 +233,29 @@ def _looked(facts: Facts, body: frames.StacksCollected) -> None:
 
 
 def _node_checked(facts: Facts, body: frames.NodeChecked) -> None:
-    """One finding a node, with all that fails there; it is settled when everything passes."""
-    node = facts.node
-    detail = "; ".join(f"{check.name}: {check.detail}" for check in body.failed)[:SAID_MAX]
-    key = f"{signals.NODE_CHECK}:{node.id}"
-    if signals.node_checks().get(node.id, "") == detail:
+    """One finding a node, with all that fails there; it is settled when everything passes. Which
+    checks fail is news; what they say of it may change with every reading."""
+    node, key = facts.node, f"{signals.NODE_CHECK}:{facts.node.id}"
+    known = Signal.objects.filter(key=key, settled_at=None).first()
+    if not body.failed:
+        if known is not None:
+            signals.settle([known], f"node {node.name} passes its checks again")
+            facts.freed = True
         return
-    if signals.settle_keys(key, detail or f"node {node.name} passes its checks again"):
-        facts.freed = True
-    if detail:
+    detail = "; ".join(f"{check.name}: {check.detail}" for check in body.failed)[:SAID_MAX]
+    names = ", ".join(sorted({check.name for check in body.failed}))
+    evidence = {"detail": detail, "checks": names, "node": node.name}
+    sentence = f"Node {node.name} fails its checks, nothing is started there: {detail}."
+    if known is None:
         signals.raise_signal(
-            signals.NODE_CHECK,
-            key,
-            sentence=f"Node {node.name} fails its checks, nothing is started there: {detail}.",
-            node_id=node.id,
-            evidence={"detail": detail, "node": node.name},
-            seen_at=facts.at,
+            signals.NODE_CHECK, key, sentence=sentence, node_id=node.id, evidence=evidence, seen_at=facts.at
         )
+    elif known.evidence != evidence:
+        signals.amend(known, evidence, "" if known.evidence.get("checks") == names else sentence)
 
 
 def _marked(facts: Facts, body: frames.LogMarked) -> None:
-    """Shown on the timeline; nothing is decided by it."""
-    rank = facts.rank(body.ref)
-    where = f"Rank {rank.rank} of replica {rank.replica.index} on {facts.node.name}"
-    often = f", {body.count} such lines" if body.count > 1 else ""
-    line = body.line[:SAID_MAX]
-    events.publish(
-        "rank.log",
-        f'{where} ({meaning(body.marker[:SAID_MAX])}{often}): "{line}"',
-        job_id=body.ref.job_id,
-        node_id=facts.node.id,
-        data={
-            "marker": body.marker[:SAID_MAX],
-            "line": line,
-            "count": body.count,
-            "replica": rank.replica.index,
-            "incarnation": rank.replica.incarnation,
-            "rank": rank.rank,
-        },
-    )
+    marks.note(facts.rank(body.ref), body)
 
 
 def _host_exited(facts: Facts, body: frames.HostExited) -> None:

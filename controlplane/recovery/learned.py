@@ -8,13 +8,15 @@ from django.db.models import Count, Exists, F, Max, OuterRef, QuerySet
 from controlplane.jobs.models import Job, Rank, Replica, StepRecord
 from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, LOCAL_KIND, spec_of
 from controlplane.policy.snapshot import LearnedTimes, SaveFact
-from controlplane.policy.timeouts import WARM_UP_STEPS, Observed, SectionTimeout, Seen, section_timeouts
-from controlplane.protocol.states import CheckpointState
+from controlplane.policy.timeouts import WARM_UP_STEPS, Observed, SectionTimeout, Seen, section_timeouts, timeout_of
+from controlplane.protocol.states import CheckpointState, ReplicaState, Section
 from controlplane.recovery.models import ViewRow
 from controlplane.runtime.clock import ago
 
 MIN_STEPS = 3
 RECENT = 50
+RECENT_STEPS = 1000
+"""Of a job's millions: what a step takes is read under its lock."""
 P95 = 0.95
 SAVE_LIMIT_S = 600.0
 
@@ -37,7 +39,16 @@ def learned_of(job: Job) -> LearnedTimes:
         save_p95_s=saved[min(len(saved) - 1, int(P95 * len(saved)))] if saved else None,
         start_replica_s=mean(starts) if starts else None,
         catch_up_s=mean(caught) if caught else None,
+        setup_limit_s=_setup_limit_s(job),
     )
+
+
+def _setup_limit_s(job: Job) -> float | None:
+    """Asked only while a replica is being set up."""
+    wish = spec_of(job).spec.resiliency.timeouts
+    if wish.setup_s != "auto" or not Replica.objects.filter(attempt__job=job, state=ReplicaState.FORMING).exists():
+        return None
+    return timeout_of(section_timeouts(wish, Observed(setups=_setups(job))), Section.SETUP)
 
 
 def saves_of(job: Job) -> SaveFact:
@@ -110,10 +121,10 @@ def _setups(job: Job) -> Seen:
 
 
 def _steps(job: Job) -> Seen:
-    """Steps that tell how long a step takes: not those with a view change in them, nor the
-    first ones of an epoch of membership, which pay for what was built."""
+    """The newest RECENT_STEPS that tell how long a step takes: not those with a view change in
+    them, nor the first ones of an epoch of membership, which pay for what was built."""
     rows = job.steps.filter(step_time_s__gt=0, stall_s=0.0)
     before = StepRecord.objects.filter(
         job=job, attempt=OuterRef("attempt"), epoch=OuterRef("epoch"), step=OuterRef("step") - WARM_UP_STEPS
     )
-    return _longest(rows.filter(Exists(before)), "step_time_s")
+    return _longest(rows.filter(Exists(before)).order_by("-id")[:RECENT_STEPS], "step_time_s")

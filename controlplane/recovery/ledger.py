@@ -8,8 +8,9 @@ from controlplane.jobs.models import Job, Replica
 from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, spec_of
 from controlplane.policy import plan
 from controlplane.policy.budget import Rung, entries
+from controlplane.policy.plan import ORDERED
 from controlplane.policy.snapshot import BudgetFact, JobSnapshot
-from controlplane.protocol.states import ReplicaState
+from controlplane.protocol.states import UNFIT, ReplicaState
 from controlplane.recovery.models import Decision, Restart
 from controlplane.runtime.clock import ago, iso
 
@@ -80,12 +81,14 @@ def _line(row: Restart) -> Json:
 
 
 def _idle_attempts(job: Job) -> int:
-    """Ended attempts in a row, newest first, without a checkpoint beyond where they began.
-    Steps alone are no progress: the next attempt would train them again."""
+    """Ended attempts in a row, newest first, without a checkpoint beyond where they began; the
+    one that lives breaks the row as soon as it has brought one. What a person's order ended, or
+    no node would start, is passed over: it was not given the time. Steps alone are no progress:
+    the next attempt would train them again."""
     idle = 0
-    for attempt in job.attempts.exclude(ended_at=None).order_by("-number"):
+    for attempt in job.attempts.exclude(end_code=UNFIT).order_by("-number"):
         newer = job.checkpoints.filter(attempt=attempt.number, step__gt=attempt.resume_step)
         if newer.filter(state__in=COMMITTED_CHECKPOINTS).exists():
             break
-        idle += 1
+        idle += attempt.ended_at is not None and attempt.end_code != ORDERED
     return idle

@@ -5,7 +5,7 @@ waits); when that is away the readings are None and the policy is told it is bli
 """
 
 from collections import defaultdict
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from controlplane.protocol.membership import Flush, Install, MemberRole, View
 from controlplane.protocol.rank_faults import is_scheduled
 from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import (
+    UNFIT,
     WAITING_PHASES,
     AttemptState,
     CheckpointState,
@@ -40,6 +41,8 @@ from controlplane.scheduling.selectors import reserved_nodes
 GOVERNOR_WINDOW_S = 60.0
 MAX_CHECKPOINTS = 20
 MAX_REISSUES_READ = 20
+MAX_REFUSED_READ = 20
+"""Their pauses have long stopped growing."""
 GONE_STATES = (RankState.EXITED, RankState.LOST)
 WAITING = frozenset(str(phase) for phase in WAITING_PHASES)
 DESTRUCTIVE_RULES = ("replica_failure", "restart", "straggler")
@@ -82,7 +85,6 @@ def _job_fact(job: Job) -> facts.JobFact:
     opened = job.incidents.exclude(state=IncidentState.RESOLVED).values_list("opened_at", flat=True).first()
     spec = spec_of(job).spec
     training_s, fired = _rehearsed(job) if is_scheduled(spec.resiliency.faults) else (None, 0)
-    looks_taken, looked_s = _looked(job) if spec.resiliency.look_every_s > 0 else (0, None)
     return facts.JobFact(
         id=job.id,
         name=job.name,
@@ -97,8 +99,8 @@ def _job_fact(job: Job) -> facts.JobFact:
         incident_opened_s=opened.timestamp() if opened else None,
         training_s=training_s,
         faults_fired=fired,
-        looked_s=looked_s,
-        looks_taken=looks_taken,
+        looked_s=job.looked_at.timestamp() if job.looked_at else None,
+        looks_taken=job.looks_taken,
     )
 
 
@@ -106,13 +108,6 @@ def _rehearsed(job: Job) -> tuple[float, int]:
     """(seconds of all committed steps, faults of the job's schedule given so far)."""
     training_s = job.steps.aggregate(total=Sum("step_time_s"))["total"] or 0.0
     return training_s, Decision.objects.filter(job=job, rule="rehearsal", applied=True).count()
-
-
-def _looked(job: Job) -> tuple[int, float | None]:
-    """(looks on schedule taken so far, when the newest was)."""
-    rows = Decision.objects.filter(job=job, rule="look", applied=True)
-    newest = rows.aggregate(at=Max("at"))["at"]
-    return rows.count(), newest.timestamp() if newest else None
 
 
 def _attempt_fact(attempt: Attempt | None) -> facts.AttemptFact | None:
@@ -125,7 +120,17 @@ def _attempt_fact(attempt: Attempt | None) -> facts.AttemptFact | None:
         replicas=attempt.replicas,
         started_s=attempt.started_at.timestamp(),
         resume_step=attempt.resume_step,
+        end_code=attempt.end_code,
+        refused_attempts=_refused(attempt),
     )
+
+
+def _refused(attempt: Attempt) -> int:
+    """Attempts in a row, it included, of which nodes would start nothing."""
+    if attempt.end_code != UNFIT:
+        return 0
+    codes = attempt.job.attempts.order_by("-number").values_list("end_code", flat=True)[:MAX_REFUSED_READ]
+    return len(list(takewhile(lambda code: code == UNFIT, codes)))
 
 
 def _newest_view(job: Job, attempt: Attempt | None) -> ViewRow | None:
@@ -153,24 +158,20 @@ def _replica_facts(
     for row in rows:
         slots[row.index].append(row)
     return tuple(
-        _replica_fact(lives[0], members, hot_ranks, _failed_starts(lives)) for _, lives in sorted(slots.items())
+        _replica_fact(lives[0], members, hot_ranks, *_failed_starts(lives)) for _, lives in sorted(slots.items())
     )
 
 
-def _failed_starts(lives: list[Replica]) -> int:
-    """Incarnations in a row, newest first, that ended before they ever contributed; what a
-    person ordered out says nothing about its start."""
-    count = 0
-    for life in lives:
-        if life.contributed:
-            return count
-        if life.state == ReplicaState.EVICTED and not life.ordered_out:
-            count += 1
-    return count
+def _failed_starts(lives: list[Replica]) -> tuple[int, int]:
+    """(incarnations in a row, newest first, that ended before they ever contributed, how many of
+    them a node refused); what a person ordered out says nothing about its start."""
+    young = takewhile(lambda life: not life.contributed, lives)
+    failed = [life for life in young if life.state == ReplicaState.EVICTED and not life.ordered_out]
+    return len(failed), sum(life.refused for life in failed)
 
 
 def _replica_fact(
-    row: Replica, members: set[tuple[int, int]], hot_ranks: dict[str, Any] | None, failed_starts: int
+    row: Replica, members: set[tuple[int, int]], hot_ranks: dict[str, Any] | None, failed: int, refused: int
 ) -> facts.ReplicaFact:
     ranks = sorted(row.ranks.all(), key=lambda rank: rank.rank)
     return facts.ReplicaFact(
@@ -190,8 +191,11 @@ def _replica_fact(
         committed_step=row.committed_step,
         waiting=_waits(row, ranks, hot_ranks),
         stopped=all(rank.released_at is not None for rank in ranks),
-        failed_starts=failed_starts,
+        failed_starts=failed,
         ordered_out=row.ordered_out,
+        ordered_s=row.ordered_at.timestamp() if row.ordered_at else None,
+        refused=row.refused,
+        refused_starts=refused,
     )
 
 

@@ -16,16 +16,17 @@ from controlplane.protocol.errors import MalformedFrame
 from controlplane.protocol.flight import FlightDump, decode_dump
 from controlplane.protocol.frames import StacksCollected
 from controlplane.protocol.looks import FLIGHT_RECORDER, NOT_GOT
-from controlplane.protocol.states import IncidentState
+from controlplane.protocol.states import CommandState, IncidentState
 from controlplane.recovery.models import Decision, Incident, RankLook
 from controlplane.runtime import events
-from controlplane.runtime.clock import iso
+from controlplane.runtime.clock import ago, iso
 from controlplane.runtime.ids import new_id
 
 TEXT_MAX = 60_000
 MAX_LOOKS_PER_JOB = 256
 SCHEDULED = "look"
 """The rule whose decisions order looks on schedule (policy.rules.look)."""
+GIVEN_UP = (CommandState.FAILED, CommandState.EXPIRED)
 MISMATCHES = (
     MatchState.COLLECTIVE_TYPE_MISMATCH,
     MatchState.SIZE_OR_SYNTAX_MISMATCH,
@@ -53,9 +54,9 @@ def keep(rank: Rank, body: StacksCollected, *, at: datetime) -> None:
         text=body.text[:TEXT_MAX],
         at=at,
     )
-    _forget_old(job_id)
+    _forget_old(job_id, of_incidents=incident is not None)
     if scheduled is not None:
-        if look == FLIGHT_RECORDER:
+        if look == FLIGHT_RECORDER and not _given_up(body.command_id):
             _compare(scheduled, replica)
         return
     how = f"could not be got: {body.text[:200]}" if method == NOT_GOT else f"got by {method}"
@@ -68,6 +69,11 @@ def keep(rank: Rank, body: StacksCollected, *, at: datetime) -> None:
     )
     if incident is not None and look == FLIGHT_RECORDER:
         _find(incident, replica, at)
+
+
+def _given_up(command_id: str) -> bool:
+    """Its answer came after its end was told: what was read without it stands."""
+    return Command.objects.filter(pk=command_id, state__in=GIVEN_UP).exists()
 
 
 def _decision_of(command_id: str) -> Decision | None:
@@ -83,31 +89,53 @@ def _incident_of(job_id: str, decision: Decision | None) -> Incident | None:
     return Incident.objects.filter(job_id=job_id).exclude(state=IncidentState.RESOLVED).first()
 
 
-def _forget_old(job_id: str) -> None:
-    """The newest MAX_LOOKS_PER_JOB stay."""
-    old = RankLook.objects.filter(job_id=job_id).order_by("-at", "-id").values_list("id", flat=True)
+def _forget_old(job_id: str, *, of_incidents: bool) -> None:
+    """The newest MAX_LOOKS_PER_JOB of incidents stay, and as many of the others: what is looked
+    at on schedule never pushes out an incident's evidence."""
+    mine = RankLook.objects.filter(job_id=job_id, incident__isnull=not of_incidents)
+    old = mine.order_by("-at", "-id").values_list("id", flat=True)
     RankLook.objects.filter(id__in=list(old[MAX_LOOKS_PER_JOB : MAX_LOOKS_PER_JOB * 2])).delete()
 
 
-def _compare(scheduled: Decision, replica: Replica) -> None:
-    """The recorders of a look on schedule, read together once all that were asked have
-    answered. A rank that has not come yet to what others wait in is everyday life in a job
-    that moves; sizes, types and operations that differ are not."""
-    orders = Command.objects.filter(decision_id=scheduled.id, kind="collect_stacks").values_list("id", flat=True)
-    rows = RankLook.objects.filter(command_id__in=list(orders), look=FLIGHT_RECORDER)
-    newest = {row.rank: row for row in rows.order_by("at", "id")}
-    ranks = tuple(sorted(replica.ranks.values_list("rank", flat=True)))
-    if len(newest) < len(orders):
+def forget_scheduled(older_than_s: float) -> None:
+    """Decisions that did nothing but order a look on schedule; the job counts them."""
+    Decision.objects.filter(rule=SCHEDULED, at__lt=ago(older_than_s)).delete()
+
+
+def gave_up(command: Command) -> None:
+    """An order to look failed or expired: the look it belongs to may be whole without it."""
+    decision, body = _decision_of(command.id), command.body
+    if decision is None or decision.rule != SCHEDULED:
         return
-    finding = analyse(tuple(filter(None, map(_dump, newest.values()))), ranks) if set(newest) == set(ranks) else None
-    got = sum(row.method != NOT_GOT for row in newest.values())
-    odd = finding is not None and finding.state in MISMATCHES
-    said = finding.sentence if finding is not None and odd else "nothing that does not fit"
+    rows = Replica.objects.filter(attempt__job_id=command.job_id, attempt__number=command.attempt)
+    replica = rows.filter(index=body["replica"], incarnation=body["incarnation"]).first()
+    if replica is not None:
+        _compare(decision, replica)
+
+
+def _compare(scheduled: Decision, replica: Replica) -> None:
+    """The recorders of a look on schedule, read together once none of its orders is awaited
+    any more. A rank that has not come yet to what others wait in is everyday life in a job
+    that moves; sizes, types and operations that differ are not."""
+    orders = Command.objects.filter(decision_id=scheduled.id, kind="collect_stacks")
+    rows = RankLook.objects.filter(command_id__in=list(orders.values_list("id", flat=True)), look=FLIGHT_RECORDER)
+    awaited = orders.exclude(state__in=GIVEN_UP)
+    if awaited.exclude(id__in=list(rows.values_list("command_id", flat=True))).exists():
+        return
+    ranks = tuple(sorted(replica.ranks.values_list("rank", flat=True)))
+    newest = {row.rank: row for row in rows.order_by("at", "id")}
+    dumps = tuple(filter(None, map(_dump, newest.values())))
+    finding = analyse(dumps, ranks)
+    odd = finding.state in MISMATCHES
+    said = finding.sentence.rstrip(".") if odd else "nothing that does not fit"
+    if len(dumps) < len(ranks):
+        among = f"{len(dumps)} of its {len(ranks)} ranks gave one"
+        said = f"{said} ({among})" if odd else f"not compared in full: {among}"
     events.publish(
         "job.looked",
-        f"Look on schedule into replica {replica.index}: {got} of {len(newest)} recorders read; {said.rstrip('.')}.",
+        f"Look on schedule into replica {replica.index}: {len(dumps)} of {len(orders)} recorders read; {said}.",
         job_id=scheduled.job_id,
-        data={"decision_id": scheduled.id, "state": str(finding.state) if finding else None, "odd": odd},
+        data={"decision_id": scheduled.id, "state": str(finding.state), "odd": odd},
     )
 
 

@@ -78,7 +78,7 @@ class Signal(models.Model):
 
 class Decision(models.Model):
     """One decision with all that is needed to replay it. `snapshot`: zstd of the msgpack
-    JobSnapshot; `plan_json`: the policy Decision as JSON; `key` once per job."""
+    JobSnapshot, empty for looks on schedule, which come by the thousand; `key` once per job."""
 
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="decisions")
@@ -104,6 +104,22 @@ class Decision(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["job", "key"], name="decision_once")]
+
+
+class MarkedLines(models.Model):
+    """Lines with one marker in the logs of a job's ranks that the timeline has not told yet:
+    `lines` of them in `reports`, `last` of which (rank, node, text) came last. `told_at`: when
+    it last told of the marker, None: never."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="marked_lines")
+    marker = models.CharField(max_length=300)
+    lines = models.IntegerField(default=0)
+    reports = models.IntegerField(default=0)
+    last = models.JSONField(default=dict)
+    told_at = models.DateTimeField(null=True, db_index=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["job", "marker"], name="marker_once_per_job")]
 
 
 class Restart(models.Model):

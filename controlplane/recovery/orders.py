@@ -1,6 +1,7 @@
 """From placements to rows and start orders: attempts, incarnations, ranks."""
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.numbers import spec_of
 from controlplane.jobs.services import publish_replica
 from controlplane.policy.snapshot import Placement
-from controlplane.policy.timeouts import setup_limit_s, step_floor_s, timeout_of
+from controlplane.policy.timeouts import SectionTimeout, setup_limit_s, step_floor_s, timeout_of
 from controlplane.protocol.commands import StartRanks
 from controlplane.protocol.launch import RankPlacement, ReplicaLaunch, Resume, TrainerConfig
 from controlplane.protocol.spec import Parallelism, TrainSpec, max_contributors
@@ -34,7 +35,30 @@ def checkpoint_dir(job: Job, spec: TrainSpec) -> str:
     return f"{(spec.checkpoint.dir or str(settings.CHECKPOINT_ROOT)).rstrip('/')}/{job.id}"
 
 
-def trainer_config(job: Job, attempt: Attempt) -> TrainerConfig:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What every start of one decision shares: read from the job's rows once, as it rests on
+    thousands of them."""
+
+    job: Job
+    attempt: Attempt
+    config: TrainerConfig
+    limits: tuple[SectionTimeout, ...]
+    decision_id: str
+
+
+def terms_of(job: Job, attempt: Attempt, decision_id: str) -> Terms:
+    """The terms on which this decision may start replicas of the attempt. Who starts once there
+    is a view joins those who train and has its state from them: what the attempt began with
+    may be pruned by then."""
+    limits = timeouts_of(job)
+    config = trainer_config(job, attempt, learned_setup_s=timeout_of(limits, Section.SETUP))
+    if ViewRow.objects.filter(job=job, attempt=attempt.number).exists():
+        config = msgspec.structs.replace(config, resume=None)
+    return Terms(job=job, attempt=attempt, config=config, limits=limits, decision_id=decision_id)
+
+
+def trainer_config(job: Job, attempt: Attempt, *, learned_setup_s: float | None = None) -> TrainerConfig:
     """The same for every rank of the attempt."""
     spec = spec_of(job).spec
     layout = msgspec.convert(attempt.layout, Parallelism)
@@ -49,19 +73,11 @@ def trainer_config(job: Job, attempt: Attempt) -> TrainerConfig:
         store=settings.STORE_ADDRESS,
         resume=resume,
         outer_timeout_s=settings.OUTER_TIMEOUT_S,
-        inner_timeout_s=setup_limit_s(spec.resiliency.timeouts),
+        inner_timeout_s=setup_limit_s(spec.resiliency.timeouts, learned_setup_s),
         max_contributors=max_contributors(spec),
         allow_faults=spec.resiliency.allow_faults,
         timing_interval_s=spec.resiliency.stragglers.interval_s,
     )
-
-
-def _config_of_start(job: Job, attempt: Attempt) -> TrainerConfig:
-    """Who starts once there is a view joins those who train and has its state from them: what
-    the attempt began with may be pruned by then."""
-    config = trainer_config(job, attempt)
-    joins = ViewRow.objects.filter(job=job, attempt=attempt.number).exists()
-    return msgspec.structs.replace(config, resume=None) if joins else config
 
 
 def next_incarnation(job: Job, index: int) -> int:
@@ -70,11 +86,10 @@ def next_incarnation(job: Job, index: int) -> int:
     return (newest or 0) + 1
 
 
-def start_replica(
-    job: Job, attempt: Attempt, index: int, incarnation: int, placements: tuple[Placement, ...], decision_id: str
-) -> Replica:
+def start_replica(terms: Terms, index: int, incarnation: int, placements: tuple[Placement, ...]) -> Replica:
     """Rows of one incarnation and one start order for each of its nodes. Raises Conflict
     when a device is gone or held by somebody else."""
+    job, attempt = terms.job, terms.attempt
     replica = Replica.objects.create(attempt=attempt, index=index, incarnation=incarnation)
     by_node: dict[str, list[Placement]] = defaultdict(list)
     for placement in placements:
@@ -85,7 +100,7 @@ def start_replica(
         publish_replica(old, "replica.refreshed", "")
     publish_replica(replica, "replica.started", f"Replica {index}, incarnation {incarnation}, is started.")
     for node_id, mine in sorted(by_node.items()):
-        launch = _launch(job, attempt, replica, len(placements), mine)
+        launch = _launch(terms, replica, len(placements), mine)
         if len(by_node) > 1:
             first = next(placement for placement in placements if placement.rank == 0)
             name = Node.objects.values_list("name", flat=True).get(pk=first.node_id)
@@ -97,25 +112,25 @@ def start_replica(
             job_id=job.id,
             attempt=attempt.number,
             epoch=job.epoch,
-            decision_id=decision_id,
+            decision_id=terms.decision_id,
             ttl_s=START_TTL_S,
         )
     return replica
 
 
-def _launch(job: Job, attempt: Attempt, replica: Replica, world_size: int, mine: list[Placement]) -> ReplicaLaunch:
+def _launch(terms: Terms, replica: Replica, world_size: int, mine: list[Placement]) -> ReplicaLaunch:
+    job, limits = terms.job, terms.limits
     spec = spec_of(job).spec
-    limits = timeouts_of(job)
     return ReplicaLaunch(
         job_id=job.id,
         job_name=job.name,
-        attempt=attempt.number,
+        attempt=terms.attempt.number,
         epoch=job.epoch,
         replica=replica.index,
         incarnation=replica.incarnation,
         world_size=world_size,
         ranks=tuple(RankPlacement(rank=p.rank, device_index=p.device_index) for p in mine),
-        config=_config_of_start(job, attempt),
+        config=terms.config,
         entrypoint=tuple(spec.entrypoint) if spec.entrypoint else None,
         env=spec.env,
         log_markers=spec.resiliency.log_markers,

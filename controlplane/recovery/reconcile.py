@@ -78,7 +78,7 @@ def _nothing_to_decide(job_id: str) -> bool:
         return False
     if any(not already_taken(job, decision) for decision in plan.decisions):
         return False
-    due = from_s(plan.next_look_s) if plan.next_look_s is not None else None
+    due = from_s(plan.next_pass_s) if plan.next_pass_s is not None else None
     stored = job.due_at
     if (stored is not None and stored <= now()) or (due is not None and (stored is None or due < stored)):
         Job.objects.filter(pk=job_id, due_at=stored).update(due_at=due)
@@ -102,7 +102,7 @@ def _locked_pass(job_id: str) -> tuple[int, bool]:
         if new:
             Job.objects.filter(pk=job_id).exclude(state__in=TERMINAL).update(due_at=now())
         else:
-            _store_next_look(job, plan)
+            _store_next_pass(job, plan)
     return new, new > 0
 
 
@@ -141,9 +141,9 @@ def _resumes_from_damage(job: Job, decision: Decision) -> bool:
 
 def _again_soon(plan: Plan) -> Plan:
     """The same plan, to be looked at again in RETRY_S."""
-    return Plan(decisions=plan.decisions, next_look_s=now_s() + RETRY_S)
+    return Plan(decisions=plan.decisions, next_pass_s=now_s() + RETRY_S)
 
 
-def _store_next_look(job: Job, plan: Plan) -> None:
-    due = from_s(plan.next_look_s) if plan.next_look_s is not None else None
+def _store_next_pass(job: Job, plan: Plan) -> None:
+    due = from_s(plan.next_pass_s) if plan.next_pass_s is not None else None
     Job.objects.filter(pk=job.pk).update(due_at=None if job.state in TERMINAL else due)

@@ -95,7 +95,9 @@ def decision(decision_id: str) -> Decision:
 
 
 def snapshot_of(row: Decision) -> JobSnapshot:
-    """What the policy saw, for replay."""
+    """What the policy saw, for replay. Raises NotFound for a look on schedule, which keeps none."""
+    if not row.snapshot:
+        raise NotFound(f"decision {row.id!r} keeps no snapshot: it ordered a look on schedule")
     return msgspec.msgpack.decode(zstandard.decompress(bytes(row.snapshot)), type=JobSnapshot)
 
 

@@ -54,6 +54,12 @@ def raise_signal(
     return row
 
 
+def amend(row: Signal, evidence: dict[str, Any], sentence: str) -> None:
+    """An open finding says something else now; a `sentence` tells of it where that is news."""
+    Signal.objects.filter(pk=row.pk, settled_at=None).update(evidence=evidence)
+    publish_signal(row, f"signal.{row.kind}" if sentence else "signal.refreshed", sentence)
+
+
 def settle(rows: list[Signal], why: str) -> None:
     """They are dealt with, or refuted."""
     for row in rows:

@@ -7,7 +7,8 @@ from controlplane.fleet.models import Node
 from controlplane.fleet.services import close_session
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import TERMINAL, ring_job
-from controlplane.recovery.answers import start_failed
+from controlplane.recovery import marks
+from controlplane.recovery.answers import after_expiry
 from controlplane.recovery.certificate import certify_due
 from controlplane.runtime import beats, bell, events
 from controlplane.runtime.clock import ago, now
@@ -21,6 +22,7 @@ def sweep() -> None:
     close_dead_sessions()
     verify_due()
     certify_due()
+    marks.tell_due()
 
 
 def ring_due() -> list[str]:
@@ -45,8 +47,7 @@ def expire_commands() -> int:
         if not command.job_id:
             continue
         with events.unit_of_work():
-            if command.kind == "start_ranks":
-                start_failed(command, now())
+            after_expiry(command, now())
             ring_job(command.job_id)
     return len(expired)
 

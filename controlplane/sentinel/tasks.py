@@ -5,6 +5,7 @@ from django.conf import settings
 
 from controlplane.dispatch.services import forget_finished
 from controlplane.recovery import sweep
+from controlplane.recovery.looks import forget_scheduled
 from controlplane.runtime import beats
 from controlplane.telemetry.services import forget_chunks
 
@@ -28,5 +29,6 @@ def canary() -> None:
 def retention() -> None:
     """Forget what is older than the settings ask to keep."""
     forget_chunks(settings.RETENTION_DAYS * DAY_S)
+    forget_scheduled(settings.RETENTION_DAYS * DAY_S)
     forget_finished(settings.RETENTION_DAYS * DAY_S)
     beats.forget_old()

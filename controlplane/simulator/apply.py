@@ -147,10 +147,7 @@ class Apply:
         assert attempt is not None, "only an attempt can be ended"
         self._checkers.expect(attempt.number == action.number, f"I4: attempt {action.number} is ended twice")
         attempt.state = AttemptState.ENDED
-        if rows.committed_step <= attempt.resume_step:
-            rows.no_progress += 1
-        else:
-            rows.no_progress = 0
+        rows.no_progress += not attempt.saved
         nodes = {p.node_id for replica in rows.replicas.values() for p in replica.placements}
         for node in sorted(nodes):
             self._command(node, StopRanks(JOB_ID, attempt.number, -1, 0, action.grace_s, "the attempt ends"))

@@ -33,7 +33,7 @@ class ReplicaRow:
 
 @dataclass(slots=True)
 class AttemptRow:
-    """One launch of the job."""
+    """One launch of the job. `saved`: a checkpoint beyond `resume_step`."""
 
     number: int
     state: AttemptState
@@ -41,6 +41,7 @@ class AttemptRow:
     replicas: int
     started_s: float
     resume_step: int
+    saved: bool = False
 
 
 @dataclass(slots=True)

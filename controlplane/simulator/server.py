@@ -67,7 +67,7 @@ class Server:
         self.on_decision: Callable[[str], None] = lambda choice: None
         self._config, self._kernel, self._downlink = config, kernel, downlink
         self._apply = Apply(self.rows, kernel, checkers, sick)
-        self._next_look_s: float | None = 0.0
+        self._next_pass_s: float | None = 0.0
         self._rung = True
         self._signals = 0
         self._sent_s: dict[str, float] = {}
@@ -236,6 +236,8 @@ class Server:
             layout=attempt.layout,
         )
         self.rows.checkpoints = [*self.rows.checkpoints, fact][-5:]
+        if report.step > attempt.resume_step:
+            attempt.saved, self.rows.no_progress = True, 0
 
     # --- signals ---------------------------------------------------------------------------
 
@@ -281,7 +283,7 @@ class Server:
             for node in self.rows.nodes.values():
                 self._judge_silence(node, now_s)
         self._expire_and_redeliver(now_s)
-        if self._next_look_s is not None and now_s >= self._next_look_s:
+        if self._next_pass_s is not None and now_s >= self._next_pass_s:
             self._rung = True
         self._wake()
 
@@ -318,7 +320,7 @@ class Server:
         now_s = self._kernel.now_s
         snapshot = load(self.rows, now_s, now_s < self.blind_until_s)
         plan = decide(snapshot, self._config)
-        self._next_look_s = plan.next_look_s
+        self._next_pass_s = plan.next_pass_s
         changed = False
         for decision in plan.decisions:
             if self._apply.decision(decision):

@@ -106,6 +106,18 @@ def test_a_killed_rank_loses_no_step():
     assert world.checkers.evictions == 1
 
 
+def test_an_attempt_that_has_saved_pays_for_no_idle_attempt_before_it():
+    world = World(3)
+    world.start()
+    world.faults.schedule(60.0, 0)
+    world.server.rows.no_progress = 3
+    world.kernel.run(20.0)
+    assert world.server.rows.checkpoints
+    world.faults.strike(Fault.RANK_KILL)
+    world.kernel.run(60.0)
+    assert (world.server.rows.state, world.server.rows.no_progress) == ("running", 0)
+
+
 def test_a_cut_link_evicts_nobody_while_steps_go_on():
     world = struck(Fault.NODE_CUT)
     assert world.checkers.evictions == 0

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from controlplane.policy.budget import spent
+from controlplane.policy.budget import spent, unpaid
 from controlplane.policy.checkpoints import newest_loadable, skipped_corrupt
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import PolicyError
@@ -14,12 +14,13 @@ from controlplane.policy.facts import (
     left_out,
     live_replicas,
     member_of,
+    nodes_of,
     pool_for,
     segment_evidence,
     tag,
 )
 from controlplane.policy.failures import actionable
-from controlplane.policy.ladder import may_still_start, setup_over
+from controlplane.policy.ladder import attempt_due_s, may_still_start, setup_over
 from controlplane.policy.layout import Layout, plan_layout
 from controlplane.policy.membership import next_view
 from controlplane.policy.placement import Pool, choose_spares, place_gang
@@ -35,7 +36,7 @@ from controlplane.policy.plan import (
 )
 from controlplane.policy.snapshot import JobSnapshot, Placement
 from controlplane.protocol.spec import TrainSpec, ranks_per_replica, replica_count
-from controlplane.protocol.states import AttemptState, JobState
+from controlplane.protocol.states import UNFIT, AttemptState, JobState
 
 RULE = "lifecycle"
 GRACE_FACTOR = 1.5
@@ -54,7 +55,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     if job.finished:
         sentence = f"All {job.spec.training.steps} steps are committed."
         return (_end(snapshot, JobState.SUCCEEDED, "all_steps_committed", sentence, config.stop_grace_s),)
-    budget = spent(snapshot)
+    budget = "" if unpaid(snapshot) else spent(snapshot)
     if not attempt_live(snapshot) and snapshot.attempt is not None and budget and job.state is JobState.PENDING:
         return (_end(snapshot, JobState.FAILED, "budget_spent", f"It is not placed again: {budget}.", 0.0),)
     if not attempt_live(snapshot):
@@ -102,7 +103,9 @@ def _place(snapshot: JobSnapshot, config: PolicyConfig) -> Decision:
     """Place the whole gang or say what is missing. The first attempt waits for all it
     asked for; a later one takes what is left, if its job allows that."""
     spec = snapshot.job.spec
-    pool = pool_for(snapshot, config, leaving=snapshot.replicas)
+    if snapshot.now_s < attempt_due_s(snapshot, config):
+        return _pause(snapshot)
+    pool = _open_pool(snapshot, config)
     try:
         layout, placements, spares = _arrange(snapshot, pool)
     except PolicyError as error:
@@ -126,6 +129,22 @@ def _place(snapshot: JobSnapshot, config: PolicyConfig) -> Decision:
             **segment_evidence(snapshot, nodes),
         },
     )
+
+
+def _open_pool(snapshot: JobSnapshot, config: PolicyConfig) -> Pool:
+    """Where the next attempt may go. Nodes that would not start the last one are left out if the
+    others hold as many replicas."""
+    pool = pool_for(snapshot, config, leaving=snapshot.replicas)
+    others = pool.without_nodes(
+        {node for replica in snapshot.replicas if replica.refused for node in nodes_of(replica)}
+    )
+    if others == pool:
+        return pool
+    try:
+        as_many = _arrange(snapshot, others)[0].replicas >= _arrange(snapshot, pool)[0].replicas
+    except PolicyError:
+        return pool
+    return others if as_many else pool
 
 
 def _arrange(snapshot: JobSnapshot, pool: Pool) -> tuple[Layout, tuple[tuple[Placement, ...], ...], tuple[str, ...]]:
@@ -174,6 +193,21 @@ def _wait(snapshot: JobSnapshot, reason: str, free: int) -> Decision:
     )
 
 
+def _pause(snapshot: JobSnapshot) -> Decision:
+    """Nothing ran, so nothing is charged; but it is not tried over and over either."""
+    attempt = snapshot.attempt
+    assert attempt is not None, "a pause follows an attempt"
+    return Decision(
+        rule=RULE,
+        choice="wait",
+        reason_code=UNFIT,
+        sentence=f"Waits before it is placed again: no node would start attempt {attempt.number}.",
+        key=f"pause:{attempt.number}",
+        actions=(),
+        evidence={"refused_attempts": attempt.refused_attempts},
+    )
+
+
 def _first_view(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     """When every replica that can still come has come, all of them contribute."""
     attempt = snapshot.attempt
@@ -183,7 +217,7 @@ def _first_view(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, 
     joined = [replica for replica in live if all_joined(replica)]
     waiting = [replica for replica in live if not all_joined(replica)]
     enough = len(joined) >= max(1, snapshot.job.spec.resources.min_replicas)
-    if failed or not enough or (not setup_over(snapshot) and (waiting or may_still_start(snapshot, config))):
+    if failed or not enough or (not setup_over(snapshot) and (waiting or may_still_start(snapshot, config, soon=True))):
         return ()
     view = next_view(
         job_id=snapshot.job.id,

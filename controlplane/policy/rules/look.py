@@ -1,8 +1,8 @@
 """The job asked to be looked into now and then: one replica at a time, a few ranks of it.
 
-What is found before anything goes wrong is what a later hang is compared with. The decision
-is the record of it: counted, it says whose turn it is, so a restart of the control plane
-neither repeats nor skips one. While something is wrong the triggered looks have their turn.
+What is found before anything goes wrong is what a later hang is compared with. Those taken are
+counted on the job, which says whose turn it is, so a restart of the control plane neither
+repeats nor skips one. While something is wrong the triggered looks have their turn.
 """
 
 from controlplane.policy.config import PolicyConfig

@@ -2,7 +2,8 @@
 
 1. A budget that is spent, or an exit code that asks for it, fails the job with a reason.
 2. Else re-plan the layout for the devices that are left and place it in the same breath.
-3. Else end the attempt and go back to pending; `lifecycle` places it when it can.
+3. Else end the attempt and go back to pending; `lifecycle` places it when it can, and after
+   a pause if nodes would start nothing of it.
 """
 
 from controlplane.policy.budget import spent as spent_budget
@@ -12,9 +13,9 @@ from controlplane.policy.facts import pool_for
 from controlplane.policy.failures import actionable
 from controlplane.policy.goodput import failure_costs
 from controlplane.policy.ladder import RestartReason, out_of_service, restart_reason
-from controlplane.policy.placement import place_gang
+from controlplane.policy.placement import Pool, place_gang
 from controlplane.policy.plan import (
-    ORDERED,
+    UNPAID,
     Action,
     Decision,
     EndAttempt,
@@ -27,7 +28,7 @@ from controlplane.policy.rules.lifecycle import best_effort_spares, layout_for, 
 from controlplane.policy.rules.replica_failure import alternatives, look_first
 from controlplane.policy.snapshot import AttemptFact, JobSnapshot
 from controlplane.protocol.spec import ranks_per_replica
-from controlplane.protocol.states import JobState
+from controlplane.protocol.states import UNFIT, JobState
 
 RULE = "restart"
 
@@ -41,7 +42,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     why = restart_reason(snapshot, config, failures)
     if why is None:
         return ()
-    spent = why.sentence if why.final else "" if why.code == ORDERED else spent_budget(snapshot)
+    spent = why.sentence if why.final else "" if why.code in UNPAID else spent_budget(snapshot)
     if spent:
         code = why.code if why.final else "budget_spent"
         return (_fail(snapshot, attempt, failures, code, why, spent),)
@@ -55,7 +56,6 @@ def _again(
     failures: tuple[Failure, ...],
     why: RestartReason,
 ) -> Decision:
-    spec = snapshot.job.spec
     pool = pool_for(
         snapshot,
         config,
@@ -63,19 +63,8 @@ def _again(
         bad_nodes=tuple(node for failure in failures for node in failure.bad_nodes),
         bad_slots=tuple(slot for failure in failures for slot in failure.bad_slots),
     )
-    end = EndAttempt(number=attempt.number, grace_s=0.0)
     costs = failure_costs(snapshot, config, lost=max(1, len(failures)), survivors=0, spare_ready=False, gone=True)
-    try:
-        layout = layout_for(snapshot, pool)
-        placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism), tp=layout.parallelism.tp)
-        order = place_attempt(snapshot, pool, layout, best_effort_spares(spec, pool, placements))
-    except PolicyError as error:
-        choice, outcome = "queue", f"waits for devices: {error}"
-        moves: tuple[Action, ...] = (end, SetJobState(to=JobState.PENDING))
-    else:
-        choice, outcome = "restart", f"attempt {order.number} starts {resume_words(snapshot, order)} ({layout.reason})"
-        state = () if snapshot.job.state is JobState.STARTING else (SetJobState(to=JobState.STARTING),)
-        moves = (end, order, *state)
+    choice, outcome, moves = _next(snapshot, pool, why)
     return Decision(
         rule=RULE,
         choice=choice,
@@ -84,6 +73,7 @@ def _again(
         key=f"restart:{attempt.number}",
         actions=(
             *look_first(failures),
+            EndAttempt(number=attempt.number, grace_s=0.0),
             *moves,
             *out_of_service(snapshot, failures),
             *_settle(snapshot, failures, why),
@@ -97,6 +87,23 @@ def _again(
         signal_ids=_signal_ids(snapshot, failures, why),
         cost_gpu_s=costs.restart_s,
     )
+
+
+def _next(snapshot: JobSnapshot, pool: Pool, why: RestartReason) -> tuple[str, str, tuple[Action, ...]]:
+    """(choice, what comes of it in words, actions): the next attempt, or the queue."""
+    queue = (SetJobState(to=JobState.PENDING),)
+    if why.code == UNFIT:
+        return "queue", "its starts are tried again after a pause", queue
+    try:
+        layout = layout_for(snapshot, pool)
+        placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism), tp=layout.parallelism.tp)
+        spares = best_effort_spares(snapshot.job.spec, pool, placements)
+        order = place_attempt(snapshot, pool, layout, spares)
+    except PolicyError as error:
+        return "queue", f"waits for devices: {error}", queue
+    outcome = f"attempt {order.number} starts {resume_words(snapshot, order)} ({layout.reason})"
+    state = () if snapshot.job.state is JobState.STARTING else (SetJobState(to=JobState.STARTING),)
+    return "restart", outcome, (order, *state)
 
 
 def _fail(

@@ -11,7 +11,7 @@ from controlplane.policy.facts import (
     stands_by,
 )
 from controlplane.policy.failures import find_failures
-from controlplane.policy.ladder import due_s, may_start, start_slots
+from controlplane.policy.ladder import due_s, may_start, seldom, start_slots
 from controlplane.policy.plan import Action, Decision, ResolveIncident, SetJobState, SettleSignals
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.protocol.states import JobState, ReplicaState
@@ -56,7 +56,8 @@ def incident_over(snapshot: JobSnapshot, config: PolicyConfig) -> bool:
 
 def shrunk_for_good(snapshot: JobSnapshot, config: PolicyConfig) -> bool:
     """The empty slots cannot be filled now, and the view has held for a while."""
-    empty = tuple(r for r in snapshot.replicas if r.state is ReplicaState.EVICTED and may_start(snapshot, config, r))
+    evicted = (replica for replica in snapshot.replicas if replica.state is ReplicaState.EVICTED)
+    empty = tuple(r for r in evicted if may_start(snapshot, config, r) and not seldom(r, config))
     waiting = tuple(slot for slot in empty if snapshot.now_s < due_s(slot, config))
     if waiting or start_slots(snapshot, config, empty):
         return False

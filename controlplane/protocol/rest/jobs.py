@@ -169,7 +169,8 @@ class SectionTimeout(Answer, frozen=True, kw_only=True):
 
 class RestartEntry(Answer, frozen=True, kw_only=True):
     """One entry of the restart ledger. `rung`: view_change, rank, replica or attempt; not
-    `charged`: part of a higher rung of the same decision."""
+    `charged`: part of a higher rung of the same decision, ordered by a person, or after a start
+    that a node refused."""
 
     at: str
     attempt: int

@@ -17,10 +17,11 @@ from controlplane.protocol.launch import RankRef
 from controlplane.protocol.rank import CheckpointReport, StepReport, TrainingDone
 from controlplane.protocol.samples import XidEvent
 from controlplane.protocol.states import Phase, RankState, Section
-from controlplane.recovery import ingest
+from controlplane.recovery import ingest, sweep
 from controlplane.recovery.load import node_facts
-from controlplane.recovery.models import Signal
+from controlplane.recovery.models import MarkedLines, Signal
 from controlplane.recovery.reconcile import reconcile_job
+from controlplane.runtime.clock import ago
 from controlplane.runtime.models import Event, FrameCounter
 from tests.integration.backend.builders import commit_step, hello, live_ranks, make_fleet, make_job, ref_of, run_job
 
@@ -274,3 +275,29 @@ def test_a_marked_line_of_a_ranks_log_is_on_the_timeline_with_its_rank_and_node_
     assert (told.job_id, told.node_id, told.data["count"]) == (job.id, row.node_id, 3)
     reconcile_job(job.id)
     assert job.decisions.count() == before
+
+
+def test_a_line_that_every_rank_prints_is_told_at_once_and_then_as_one_event_a_minute() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    rows = live_ranks(job)
+    for row in rows:
+        fleet.tell(row.node.name, frames.LogMarked(ref_of(row), "nccl_error", f"NCCL error in rank {row.rank}", 2))
+    fleet.tell(rows[0].node.name, frames.LogMarked(ref_of(rows[0]), "out_of_memory", "CUDA out of memory", 1))
+    told = Event.objects.filter(kind="rank.log").order_by("seq")
+    assert list(told.values_list("data__marker", "data__count")) == [("nccl_error", 2), ("out_of_memory", 1)]
+    sweep.sweep()
+    assert told.count() == 2
+    MarkedLines.objects.update(told_at=ago(61.0))
+    for _ in range(2):
+        sweep.sweep()
+    last = told.last()
+    where = f"rank {rows[-1].rank} of replica {rows[-1].replica.index} on {rows[-1].node.name}"
+    assert (
+        last.sentence
+        == f'10 more lines, reported 5 times (NCCL error), the last of {where}: "NCCL error in rank {rows[-1].rank}"'
+    )
+    assert told.count() == 3
+    MarkedLines.objects.update(told_at=ago(61.0))
+    fleet.tell(rows[1].node.name, frames.LogMarked(ref_of(rows[1]), "nccl_error", "NCCL error again", 1))
+    assert told.last().sentence.startswith(f"Rank {rows[1].rank} of replica"), "a rank alone is told as ever"

@@ -13,10 +13,13 @@ from controlplane.protocol.rank import CaughtUp
 from controlplane.protocol.rest import IncidentDetail
 from controlplane.protocol.spec import FaultSchedule, Resiliency
 from controlplane.protocol.states import Phase, Section
-from controlplane.recovery import selectors
+from controlplane.recovery import selectors, sweep
+from controlplane.recovery.load import load_snapshot
+from controlplane.recovery.looks import forget_scheduled
 from controlplane.recovery.models import Decision, Incident, RankLook
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import ago
+from controlplane.runtime.errors import NotFound
 from controlplane.runtime.models import Event
 from tests.integration.backend.builders import (
     Fleet,
@@ -115,14 +118,17 @@ def test_a_persons_look_is_kept_without_an_incident() -> None:
     assert (row.look, row.text, row.incident) == ("ping", "pong", None)
 
 
-def test_old_looks_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_looks_make_room_but_not_those_of_an_incident(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controlplane.recovery.looks.MAX_LOOKS_PER_JOB", 3)
     fleet = make_fleet()
     job = run_job(fleet)
+    command, ranks = hang(fleet, job, 1)
+    fleet.tell(ranks[0].node.name, look(ranks[0], command, "stacks", "engine.py line 1"))
+    Incident.objects.filter(job=job).update(state="resolved")
     rank = live_ranks(job)[0]
     for number in range(5):
         fleet.tell(rank.node.name, frames.StacksCollected(ref_of(rank), str(number), "door", "", "ping"))
-    assert sorted(RankLook.objects.values_list("text", flat=True)) == ["2", "3", "4"]
+    assert sorted(RankLook.objects.values_list("text", flat=True)) == ["2", "3", "4", "engine.py line 1"]
 
 
 @pytest.mark.parametrize(("traces", "odd"), [("pair", False), ("size", True)])
@@ -132,6 +138,12 @@ def test_a_look_on_schedule_is_ordered_once_kept_and_told_when_something_does_no
     Attempt.objects.filter(job=job).update(started_at=ago(61.0))
     for _ in range(2):
         reconcile_job(job.id)
+    job.refresh_from_db()
+    decision = Decision.objects.get(job=job, rule="look")
+    assert (job.looks_taken, bytes(decision.snapshot)) == (1, b"")
+    assert job.looked_at is not None
+    with pytest.raises(NotFound, match="keeps no snapshot"):
+        selectors.snapshot_of(decision)
     orders = Command.objects.filter(job=job, kind="collect_stacks").order_by("id")
     assert [(o.body["replica"], o.body["rank"], o.body["look"]) for o in orders] == [(0, 0, "hang"), (0, 1, "hang")]
     for rank, order in zip([row for row in live_ranks(job) if row.replica.index == 0], orders, strict=True):
@@ -141,6 +153,58 @@ def test_a_look_on_schedule_is_ordered_once_kept_and_told_when_something_does_no
     assert told.sentence.startswith("Look on schedule into replica 0: 2 of 2 recorders read")
     assert not Incident.objects.exists()
     assert RankLook.objects.filter(job_id=job.id).count() == 2
+    Decision.objects.filter(job=job).update(at=ago(60.0))
+    forget_scheduled(30.0)
+    assert set(Decision.objects.values_list("rule", flat=True)) == {"lifecycle", "membership_install"}
+    assert load_snapshot(job).job.looks_taken == 1, "what is forgotten stays counted"
+
+
+def scheduled_look(fleet: Fleet, look_ranks: int = 8) -> tuple[Job, list[tuple[Rank, Command]]]:
+    """A look on schedule into replica 0: its ranks and the order to each."""
+    job = run_job(fleet, resiliency=Resiliency(look_every_s=60.0, look_ranks=look_ranks))
+    Attempt.objects.filter(job=job).update(started_at=ago(61.0))
+    reconcile_job(job.id)
+    ranks = [row for row in live_ranks(job) if row.replica.index == 0][:look_ranks]
+    return job, list(zip(ranks, Command.objects.filter(job=job, kind="collect_stacks").order_by("id"), strict=True))
+
+
+@pytest.mark.parametrize(("look_first", "expires"), [(True, True), (True, False), (False, True)])
+def test_a_look_on_schedule_is_told_once_though_one_order_comes_to_nothing(look_first: bool, expires: bool) -> None:
+    fleet = make_fleet()
+    job, ((rank, order), (other, lost)) = scheduled_look(fleet)
+    if not look_first:
+        _comes_to_nothing(fleet, other, lost, expires=expires)
+        assert not Event.objects.filter(kind="job.looked").exists()
+    fleet.tell(rank.node.name, look(rank, order, "flight_recorder", dump("pair", 0)))
+    if look_first:
+        _comes_to_nothing(fleet, other, lost, expires=expires)
+    fleet.tell(other.node.name, look(other, lost, "flight_recorder", dump("pair", 1)))
+    told = Event.objects.get(job_id=job.id, kind="job.looked")
+    assert told.sentence.endswith("1 of 2 recorders read; not compared in full: 1 of its 2 ranks gave one.")
+
+
+def _comes_to_nothing(fleet: Fleet, rank: Rank, order: Command, *, expires: bool) -> None:
+    if expires:
+        Command.objects.filter(pk=order.pk).update(due_at=ago(1.0))
+        sweep.expire_commands()
+    else:
+        fleet.tell(rank.node.name, frames.CommandAnswer(order.id, "failed", "no such rank lives here"))
+
+
+@pytest.mark.parametrize(
+    ("look_ranks", "method", "said"),
+    [
+        (8, "none", "0 of 2 recorders read; not compared in full: 0"),
+        (1, "door", "1 of 1 recorders read; not compared in full: 1"),
+    ],
+)
+def test_what_was_not_looked_at_is_not_said_to_fit(look_ranks: int, method: str, said: str) -> None:
+    fleet = make_fleet()
+    job, orders = scheduled_look(fleet, look_ranks)
+    for rank, order in orders:
+        fleet.tell(rank.node.name, look(rank, order, "flight_recorder", dump("pair", rank.rank), method))
+    told = Event.objects.get(job_id=job.id, kind="job.looked")
+    assert told.sentence.endswith(f"{said} of its 2 ranks gave one.")
 
 
 def test_a_scheduled_fault_is_ordered_once_with_its_audit_and_the_next_when_it_is_due() -> None:

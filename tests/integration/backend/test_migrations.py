@@ -12,9 +12,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_stacks_of_old_incidents_become_looks() -> None:
     newest = MigrationExecutor(connection).loader.graph.leaf_nodes()
     executor = MigrationExecutor(connection)
-    executor.migrate([("recovery", "0001_initial")])
+    before = [("recovery", "0001_initial"), ("jobs", "0002_step_ledger")]
+    executor.migrate(before)
     try:
-        old = executor.loader.project_state([("recovery", "0001_initial"), ("jobs", "0002_step_ledger")]).apps
+        old = executor.loader.project_state(before).apps
         job = old.get_model("jobs", "Job").objects.create(id="job_1", name="old", spec={})
         entry = {"rank": "2.3/1", "method": "kernel", "text": "stuck", "at": iso(now())}
         old.get_model("recovery", "Incident").objects.create(
@@ -27,3 +28,24 @@ def test_stacks_of_old_incidents_become_looks() -> None:
     row = RankLook.objects.get()
     assert (row.replica, row.incarnation, row.rank, row.look, row.text) == (2, 3, 1, "stacks", "stuck")
     assert row.incident_id == "inc_1"
+
+
+def test_looks_on_schedule_that_were_taken_stay_counted() -> None:
+    newest = MigrationExecutor(connection).loader.graph.leaf_nodes()
+    executor = MigrationExecutor(connection)
+    before = [("recovery", "0004_restart_ledger"), ("jobs", "0005_out_of_section")]
+    executor.migrate(before)
+    try:
+        old = executor.loader.project_state(before).apps
+        job = old.get_model("jobs", "Job").objects.create(id="job_1", name="old", spec={})
+        for number, applied in enumerate((True, True, False)):
+            old.get_model("recovery", "Decision").objects.create(
+                id=f"dec_{number}", job_id=job.id, at=now(), rule="look", choice="look", reason_code="scheduled_look",
+                sentence="", applied=applied, policy_version="", snapshot=b"", key=f"look:{number}",
+            )  # fmt: skip
+    finally:
+        MigrationExecutor(connection).migrate(newest)
+    from controlplane.jobs.models import Job
+
+    row = Job.objects.get()
+    assert (row.looks_taken, row.looked_at is None) == (2, False)

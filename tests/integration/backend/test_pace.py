@@ -4,22 +4,26 @@ from datetime import timedelta
 
 import msgspec
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.jobs import selectors
-from controlplane.jobs.models import Attempt, Job, Rank
+from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.protocol import frames, rest
 from controlplane.protocol import spec as specs
 from controlplane.protocol.commands import StartRanks
 from controlplane.protocol.rank import DeterminismReport, NumericsReport, SectionTime, StepReport, TimingReport
+from controlplane.protocol.states import UNFIT
 from controlplane.recovery import ledger
 from controlplane.recovery.learned import timeouts_of
+from controlplane.recovery.load import load_snapshot
 from controlplane.recovery.models import Decision, Incident, Restart, Signal, ViewRow
 from controlplane.recovery.numerics import job_numerics
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.recovery.speed import job_speed
-from controlplane.runtime.clock import now
-from tests.integration.backend.builders import Fleet, bodies, live_ranks, make_fleet, ref_of, run_job
+from controlplane.runtime.clock import ago, now
+from tests.integration.backend.builders import Fleet, bodies, join_all, live_ranks, make_fleet, ref_of, run_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SLOW = (1, 0)
@@ -163,6 +167,61 @@ def test_an_attempt_without_a_newer_checkpoint_made_no_progress_however_many_ste
     assert ledger.budget_of(job).no_progress_cycles == 0
 
 
+def test_idle_attempts_are_forgotten_once_the_one_that_lives_has_saved_and_those_ended_by_order_never_count() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet, steps=3)
+    live = Attempt.objects.get(job=job)
+    Attempt.objects.filter(pk=live.pk).update(number=4)
+    for number, code in ((1, "all_lost"), (2, "ordered"), (3, "all_lost")):
+        Attempt.objects.create(
+            job=job, number=number, state="ended", layout=live.layout, replicas=3, checkpoint_dir="/ck",
+            ended_at=now(), end_code=code,
+        )  # fmt: skip
+    assert ledger.budget_of(job).no_progress_cycles == 2
+    Checkpoint.objects.create(
+        id="ck_1", job=job, attempt=4, step=3, epoch=2, path="/ck/3", kind="interval", state="complete",
+        started_at=now(), committed_at=now(),
+    )  # fmt: skip
+    assert ledger.budget_of(job).no_progress_cycles == 0
+
+
+def test_a_store_that_is_down_keeps_a_recovering_job_waiting_and_costs_it_nothing() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    for row in live_ranks(job):
+        fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+    reconcile_job(job.id)
+    answered = 3
+    for tries in range(1, 4):
+        orders = bodies(job, "start_ranks")[answered:]
+        answered += len(orders)
+        assert len(orders) == 3
+        for command, _ in orders:
+            why = "storage: /ck cannot be written: Input/output error"
+            fleet.tell(command.node.name, frames.CommandAnswer(command.id, "failed", why, UNFIT))
+        reconcile_job(job.id)
+        job.refresh_from_db()
+        assert (job.state, Attempt.objects.filter(end_code=UNFIT).count()) == ("pending", tries), job.state_reason
+        assert "Input/output error" in job.state_reason
+        assert Replica.objects.filter(refused=True).count() == 3 * tries
+        Attempt.objects.filter(job=job, number=1 + tries).update(started_at=ago(61.0))
+        reconcile_job(job.id)
+    told = ledger.budget_of(job)
+    assert (told.restarts_total, told.no_progress_cycles) == (1, 1)
+    join_all(fleet, job)
+    reconcile_job(job.id)
+    assert ViewRow.objects.filter(job=job, attempt=5).exists(), "the store is back"
+
+
+def test_an_attempt_keeps_why_it_ended() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    for row in live_ranks(job):
+        fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+    reconcile_job(job.id)
+    assert Attempt.objects.get(job=job, number=1).end_code == "no_contributor"
+
+
 def test_the_next_launch_starts_from_what_the_job_has_learned_and_warm_up_steps_teach_nothing() -> None:
     fleet = make_fleet()
     job = run_job(fleet, steps=1)
@@ -177,6 +236,25 @@ def test_the_next_launch_starts_from_what_the_job_has_learned_and_warm_up_steps_
     reconcile_job(job.id)
     launch = [body for _, body in bodies(job, "start_ranks") if isinstance(body, StartRanks)][-1].launch
     assert launch.step_timeout_s == 10.0
+
+
+def test_what_a_job_has_learned_is_read_once_a_decision_and_from_its_newest_steps_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = make_fleet()
+    job = run_job(fleet, steps=1)
+    row = live_ranks(job)[0]
+    reports = [StepReport(step, 2, 9.0 if step < 3 else 2.0, 64, ()) for step in range(25)]
+    fleet.tell(row.node.name, *(frames.RankSaid(ref_of(row), report) for report in reports))
+    monkeypatch.setattr("controlplane.recovery.learned.RECENT_STEPS", 18)
+    step = next(timeout for timeout in timeouts_of(job) if timeout.section == "step")
+    assert (step.value_s, step.samples) == (10.0, 18)
+    for rank in live_ranks(job):
+        fleet.tell(rank.node.name, frames.RankExited(ref_of(rank), None, 9, False))
+    with CaptureQueriesContext(connection) as seen:
+        reconcile_job(job.id)
+    assert Attempt.objects.get(job=job, number=2).replica_rows.count() == 3
+    assert sum('."out_of_section_s") AS' in query["sql"] for query in seen) == 1
 
 
 def test_the_other_sections_are_learned_from_setups_of_a_checkpoint_blocking_saves_and_clean_ends() -> None:
@@ -196,6 +274,9 @@ def test_the_other_sections_are_learned_from_setups_of_a_checkpoint_blocking_sav
     Attempt.objects.filter(job=job).update(resume_path="/ck/1")
     fleet.tell(rows[1].node.name, frames.RankExited(ref_of(rows[1]), 0, None, True, "", 4.0))
     assert limits(job) == {"setup": 40.0, "checkpointing": 15.0, "out_of_section": 20.0}
+    assert load_snapshot(job).learned.setup_limit_s is None, "nobody is being set up"
+    Replica.objects.filter(attempt__job=job, index=0).update(state="forming")
+    assert load_snapshot(job).learned.setup_limit_s == 40.0
     ViewRow.objects.filter(job=job).update(announced_at=began - timedelta(days=1))
     assert limits(job)["setup"] == 600.0, "a replica that began after the first view had its state from a peer"
 

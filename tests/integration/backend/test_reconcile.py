@@ -4,7 +4,8 @@ import threading
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, connections, transaction
+from django.db import IntegrityError, connection, connections, transaction
+from django.test.utils import CaptureQueriesContext
 
 from controlplane.api.operations import evict_replica
 from controlplane.dispatch import services as dispatch
@@ -24,6 +25,8 @@ from controlplane.recovery.ledger import job_budget
 from controlplane.recovery.models import Decision, Incident, Signal, ViewRow
 from controlplane.recovery.present import incident_summary, signal_summary
 from controlplane.recovery.reconcile import reconcile_job
+from controlplane.recovery.sweep import expire_commands
+from controlplane.runtime.clock import ago
 from controlplane.runtime.errors import LostRace
 from controlplane.runtime.events import newest_seq, without_volatile
 from controlplane.runtime.models import Event, EventStream
@@ -125,13 +128,32 @@ def test_an_eviction_a_person_orders_is_carried_out_and_no_budget_pays_for_it() 
     job = run_job(fleet)
     evict_replica(job, 1, reason="slow", actor="ada")
     for row in [row for row in live_ranks(job) if row.replica.index == 1]:
-        fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, True))
+        # The first dies of its killed peer, as it would on another node.
+        fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 6, row.rank == 1))
     reconcile_job(job.id)
     decision = Decision.objects.get(job=job, rule="replica_failure")
     assert (decision.reason_code, decision.choice) == ("ordered", "evict_and_replace")
     assert "ada: slow" in decision.sentence
     spent = job_budget(job)
     assert (spent["restarts_total"], spent["rungs"]["replica"], spent["rungs"]["view_change"]) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("expires", [True, False])
+def test_an_order_to_evict_of_which_nothing_came_excuses_no_later_crash(expires: bool) -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    (order,) = evict_replica(job, 1, reason="slow", actor="ada")
+    rows = [row for row in live_ranks(job) if row.replica.index == 1]
+    if expires:
+        Command.objects.filter(pk=order).update(due_at=ago(1.0))
+        expire_commands()
+    else:
+        fleet.tell(rows[0].node.name, frames.CommandAnswer(order, "failed", "no permission"))
+    for row in rows:
+        fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+    reconcile_job(job.id)
+    assert Decision.objects.get(job=job, rule="replica_failure").reason_code == "rank_exit"
+    assert job_budget(job)["restarts_total"] == 1
 
 
 def test_an_undone_decision_leaves_neither_rows_nor_events_nor_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,6 +348,27 @@ def test_a_node_that_fails_its_checks_is_not_started_on_until_they_pass_and_the_
     reconcile_job(job.id)
     assert len(bodies(job, "start_ranks")) == 3
     assert Signal.objects.get(kind="node_check").settled_at is not None
+
+
+def test_what_a_failing_check_says_may_change_and_only_the_end_of_all_failures_rings_who_waits() -> None:
+    fleet = make_fleet(2)
+    job = make_job()
+    reconcile_job(job.id)
+    Job.objects.filter(pk=job.pk).update(due_at=None)
+    full = [frames.NodeCheck("storage", f"/ck is nearly full: {free} MiB are free") for free in (9, 8)]
+    for failed in ((full[0],), (full[1],), (full[1], OLD)):
+        fleet.tell("n1", frames.NodeChecked(failed))
+        assert Signal.objects.get(kind="node_check").evidence["detail"].startswith(f"storage: {failed[0].detail}")
+    told = [event.sentence for event in Event.objects.filter(kind="signal.node_check").order_by("seq")]
+    assert ["9 MiB" in told[0], "8 MiB are free; driver" in told[1], len(told)] == [True, True, 2]
+    assert not Event.objects.filter(kind="signal.settled").exists()
+    assert Job.objects.get(pk=job.pk).due_at is None
+    with CaptureQueriesContext(connection) as seen:
+        fleet.tell("n1", frames.NodeChecked(()))
+    read = [query["sql"] for query in seen if 'FROM "recovery_signal"' in query["sql"]]
+    assert all(any(f'"{column}" = ' in sql for column in ("key", "id")) for sql in read), "the fleet's are not read"
+    assert Signal.objects.get(kind="node_check").settled_at is not None
+    assert Job.objects.get(pk=job.pk).due_at is not None
 
 
 def test_a_start_that_its_node_is_not_fit_for_goes_to_another_node() -> None:

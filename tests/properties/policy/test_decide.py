@@ -195,8 +195,8 @@ def test_a_job_in_trouble_is_always_looked_at_again(world):
     plan = decide(world, CONFIG)
     ended = any(isinstance(a, EndAttempt) for d in plan.decisions for a in d.actions)
     troubled = world.job.state is JobState.RECOVERING and world.signals
-    assert plan.next_look_s is None or plan.next_look_s > world.now_s
-    assert plan.next_look_s is not None or not troubled or ended
+    assert plan.next_pass_s is None or plan.next_pass_s > world.now_s
+    assert plan.next_pass_s is not None or not troubled or ended
 
 
 @given(worlds())

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from controlplane.cli.columns import REFUSED
 from controlplane.cli.exits import MEANINGS, Exit
 from controlplane.cli.main import EPILOG
 from controlplane.cli.output import Column, Format, Screen, age, emit_rows, number, percent, span, text
@@ -27,6 +28,12 @@ def shown(form: Format, *, colour: bool = False, width: int | None = None) -> st
 
 def test_a_table_is_aligned_and_says_when_something_is_missing() -> None:
     assert shown(Format.TABLE) == "NAME    STATE\na       running\nlonger  -\n"
+
+
+def test_a_finding_of_step_0_is_shown_with_its_step_and_what_it_does_not_say_with_a_dash() -> None:
+    shown_by = {column.title: column.show for column in REFUSED}
+    row = {"evidence": {"step": 0, "check": ""}}
+    assert [shown_by[title](row) for title in ("STEP", "CHECK", "DIAGNOSIS")] == ["0", "-", "-"]
 
 
 def test_wide_shows_every_column() -> None:

@@ -4,9 +4,9 @@ import pytest
 
 from controlplane.policy.budget import Entry, Rung, entries
 from controlplane.policy.decide import decide
-from controlplane.policy.plan import AnnounceView, EndAttempt, PlaceAttempt, SetJobState
+from controlplane.policy.plan import ORDERED, AnnounceView, EndAttempt, PlaceAttempt, SetJobState
 from controlplane.policy.snapshot import BudgetFact, JobSnapshot
-from controlplane.protocol.states import AttemptState, JobState, ReplicaState
+from controlplane.protocol.states import AttemptState, JobState, NodeState, ReplicaState
 from tests.unit.policy.builders import (
     CONFIG,
     NOW_S,
@@ -103,6 +103,13 @@ def test_a_replica_that_crashed_before_the_order_came_is_a_failure():
     assert only(ordered(world=killed()), "replica_failure").reason_code == "rank_exit"
 
 
+def test_ranks_of_another_node_that_die_of_their_killed_peers_are_part_of_the_order():
+    world = ordered(world=killed())
+    seen_s = world.signals[0].seen_s
+    assert only(with_replica(world, 1, ordered_s=seen_s - 1.0), "replica_failure").reason_code == ORDERED
+    assert only(with_replica(world, 1, ordered_s=seen_s + 1.0), "replica_failure").reason_code == "rank_exit"
+
+
 def test_an_order_is_carried_out_from_a_spent_budget():
     assert only(ordered(budget=SPENT), "replica_failure").choice == "evict_and_replace"
     assert only(with_replica(empty_slot(budget=SPENT), 1, ordered_out="ada: slow"), "replace").choice == "start"
@@ -111,6 +118,28 @@ def test_an_order_is_carried_out_from_a_spent_budget():
 def test_an_ordered_eviction_that_takes_a_new_attempt_is_not_charged():
     few = job(spec=spec(min_replicas=3))
     assert [(entry.rung, entry.charged) for entry in ledger(ordered(job=few, budget=SPENT))] == [(Rung.ATTEMPT, False)]
+
+
+def test_an_ordered_eviction_that_has_to_wait_for_devices_is_not_charged_and_not_failed_by_a_spent_budget():
+    few = job(spec=spec(min_replicas=3))
+    away = tuple(node(index, free=False, state=NodeState.CORDONED) for index in range(3))
+    waits = only(ordered(job=few, budget=SPENT, nodes=away), "restart")
+    assert (waits.choice, waits.reason_code, action(waits, SetJobState).to) == ("queue", ORDERED, JobState.PENDING)
+    queued = pending(
+        attempt=attempt(state=AttemptState.ENDED, end_code=ORDERED), job=job(state=JobState.PENDING), budget=SPENT
+    )
+    assert only(queued, "lifecycle").choice == "place"
+    assert [(entry.rung, entry.charged) for entry in ledger(queued)] == [(Rung.ATTEMPT, False)]
+
+
+@pytest.mark.parametrize("budget", [BudgetFact(), SPENT])
+def test_an_order_beside_a_cause_that_ends_every_replica_alike_does_not_hide_it(budget):
+    nan = signal("nan_loss", replica=0, incarnation=1, rank=0)
+    decision = only(ordered(signals=(nan,), budget=budget), "restart")
+    assert (decision.choice, decision.reason_code) == (
+        ("fail", "budget_spent") if budget is SPENT else ("restart", "nan_loss")
+    )
+    assert all(entry.charged for entry in entries(decision, ordered()))
 
 
 @pytest.mark.parametrize("world", [killed(budget=SPENT), change(blip(), budget=SPENT), all_dead(budget=SPENT)])

@@ -32,7 +32,7 @@ def test_the_ranks_of_a_large_replica_have_their_turns():
 def test_the_next_look_is_not_before_its_time_and_the_job_is_looked_at_then():
     snapshot = looked_into(looked_s=NOW_S - 50.0, looks_taken=1)
     assert decisions(snapshot, rule=RULE) == ()
-    assert decide(snapshot, CONFIG).next_look_s == NOW_S + 10.0
+    assert decide(snapshot, CONFIG).next_pass_s == NOW_S + 10.0
     assert only(change(snapshot, now_s=NOW_S + 10.0), RULE).choice == "look"
 
 

@@ -35,7 +35,7 @@ def test_the_next_one_has_a_key_of_its_own_and_the_last_is_the_last():
 def test_before_its_moment_the_job_is_looked_at_when_it_comes():
     snapshot = rehearsing(training_s=4.0)
     assert decisions(snapshot, rule=RULE) == ()
-    look_s = decide(snapshot, CONFIG).next_look_s
+    look_s = decide(snapshot, CONFIG).next_pass_s
     assert look_s is not None
     assert NOW_S + 6.0 <= look_s <= NOW_S + 8.0
 

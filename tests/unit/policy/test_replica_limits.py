@@ -3,15 +3,18 @@
 import pytest
 
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.decide import decide
 from controlplane.policy.plan import (
     AnnounceView,
     StartReplica,
 )
+from controlplane.policy.snapshot import LearnedTimes
 from controlplane.protocol.membership import Donor
-from controlplane.protocol.spec import Resiliency
+from controlplane.protocol.spec import Resiliency, Timeouts
 from controlplane.protocol.states import Mode, ReplicaState
 
 from .builders import (
+    CONFIG,
     CONTRIBUTOR,
     JOINER,
     NOW_S,
@@ -104,6 +107,14 @@ def forming(age_s: float, joined: int = 1):
 def test_setup_has_a_time_limit(age_s, evicted):
     found = decisions(forming(age_s), rule=RULE)
     assert [decision.reason_code for decision in found] == (["setup_timeout"] if evicted else [])
+
+
+@pytest.mark.parametrize(("age_s", "evicted"), [(601.0, False), (749.0, False), (751.0, True)])
+def test_a_setup_that_was_learned_to_last_long_is_given_that_long(age_s, evicted):
+    slow = spec(resiliency=Resiliency(timeouts=Timeouts(setup_s="auto")))
+    world = change(forming(age_s), job=job(spec=slow), learned=LearnedTimes(setup_limit_s=750.0))
+    assert bool(decisions(world, rule=RULE)) is evicted
+    assert evicted or decide(world, CONFIG).next_pass_s == NOW_S - age_s + 750.0
 
 
 def test_a_start_that_fails_needs_no_new_view():

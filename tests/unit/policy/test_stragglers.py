@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.policy.deadlines import next_look_s
+from controlplane.policy.deadlines import next_pass_s
 from controlplane.policy.plan import AnnounceView, StartReplica
 from controlplane.policy.snapshot import BudgetFact, JobSnapshot
 from controlplane.policy.stragglers import RankWork, advice, ordered, scores, stage_loads
@@ -137,4 +137,4 @@ def test_a_recommending_job_moves_nothing_by_itself():
 def test_a_straggler_alone_wakes_nobody_up():
     world = slow()
     quiet = change(world, signals=())
-    assert next_look_s(world, CONFIG, changed=False) == next_look_s(quiet, CONFIG, changed=False)
+    assert next_pass_s(world, CONFIG, changed=False) == next_pass_s(quiet, CONFIG, changed=False)

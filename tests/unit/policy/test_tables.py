@@ -369,22 +369,22 @@ def test_rules_have_their_files_names():
 
 
 def test_a_change_asks_for_a_look_soon_and_calm_for_none():
-    assert decide(running(signals=(dead(1),)), CONFIG).next_look_s == NOW_S + CONFIG.follow_up_s
-    assert decide(running(), CONFIG).next_look_s is None
+    assert decide(running(signals=(dead(1),)), CONFIG).next_pass_s == NOW_S + CONFIG.follow_up_s
+    assert decide(running(), CONFIG).next_pass_s is None
 
 
 def test_a_waiting_job_is_looked_at_again():
     waits = pending(nodes=())
-    assert decide(waits, CONFIG).next_look_s == NOW_S + CONFIG.capacity_retry_s
+    assert decide(waits, CONFIG).next_pass_s == NOW_S + CONFIG.capacity_retry_s
 
 
 def test_every_deadline_is_ahead():
     late = starting(replicas=tuple(replica(i, joined_ranks=0, state="forming", state_since_s=NOW_S) for i in range(3)))
-    assert decide(late, CONFIG).next_look_s > NOW_S
-    assert decide(running(install=None, view_since_s=NOW_S), CONFIG).next_look_s == NOW_S + CONFIG.flush_timeout_s
+    assert decide(late, CONFIG).next_pass_s > NOW_S
+    assert decide(running(install=None, view_since_s=NOW_S), CONFIG).next_pass_s == NOW_S + CONFIG.flush_timeout_s
 
 
 @pytest.mark.parametrize(("failed", "pause_s"), [(0, 0.0), (1, 2.0), (2, 4.0), (5, 32.0), (6, 60.0), (99, 60.0)])
 def test_the_pause_before_a_start_doubles_and_ends(failed, pause_s):
-    assert backoff_s(replica(0, failed_starts=failed), CONFIG) == pause_s
+    assert backoff_s(failed, CONFIG) == pause_s
     assert math.isfinite(pause_s)

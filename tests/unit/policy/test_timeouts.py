@@ -70,9 +70,9 @@ def test_a_short_setup_does_not_make_a_busy_host_look_hung():
     assert limits(AUTO, Observed(setups=Seen(longest_s=0.2, samples=3)))[0] == (30.0, Source.LEARNED)
 
 
-def test_the_control_planes_own_patience_with_a_silent_setup_is_never_the_learned_one():
-    assert setup_limit_s(AUTO) == 600.0
-    assert setup_limit_s(Timeouts(setup_s=9.0)) == 9.0
+def test_the_control_planes_own_patience_with_a_setup_is_the_learned_one_where_that_is_longer():
+    assert [setup_limit_s(AUTO, learned_s) for learned_s in (None, 40.0, 750.0)] == [600.0, 600.0, 750.0]
+    assert setup_limit_s(Timeouts(setup_s=9.0), 750.0) == 9.0
 
 
 def test_a_program_that_only_beats_has_one_limit_until_the_first_beat_and_one_between_beats():
@@ -80,7 +80,7 @@ def test_a_program_that_only_beats_has_one_limit_until_the_first_beat_and_one_be
     found = section_timeouts(beats, Observed(steps=Seen(longest_s=1.0, samples=99)))
     assert [t.value_s for t in found] == [1800.0, 300.0, 300.0, 300.0]
     assert {t.source for t in found} == {Source.GIVEN}
-    assert (setup_limit_s(beats), step_floor_s(beats), step_floor_s(Timeouts())) == (1800.0, None, 5.0)
+    assert (setup_limit_s(beats, 9999.0), step_floor_s(beats), step_floor_s(Timeouts())) == (1800.0, None, 5.0)
     for_ever = section_timeouts(Timeouts(watchdog="heartbeat", first_heartbeat_s=None, heartbeat_s=None), Observed())
     assert all(t.value_s == NEVER_S for t in for_ever)
 
