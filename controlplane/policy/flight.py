@@ -121,7 +121,7 @@ def _disagreement(case: _Case) -> FlightFinding | None:
     tests: tuple[tuple[MatchState, str, Callable[[FlightEntry], Hashable]], ...] = (
         (MatchState.COLLECTIVE_TYPE_MISMATCH, "operation", lambda e: e.operation),
         (MatchState.SIZE_OR_SYNTAX_MISMATCH, "sizes", lambda e: e.input_sizes if e.operation in SAME_SHAPE else ()),
-        (MatchState.COLLECTIVE_DTYPE_MISMATCH, "types", lambda e: (e.input_dtypes, e.output_dtypes)),
+        (MatchState.COLLECTIVE_DTYPE_MISMATCH, "types", _dtypes),
     )
     for state, what, key in tests:
         usual, odd = _minority(case.here, key)
@@ -218,6 +218,11 @@ def _minority(
 
 def _asked(entry: FlightEntry) -> str:
     return f"asked for {entry.operation} of {_shape(entry)}"
+
+
+def _dtypes(entry: FlightEntry) -> frozenset[str]:
+    """Of whichever side it has: only the root of a gather has outputs, of a scatter inputs."""
+    return frozenset((*entry.input_dtypes, *entry.output_dtypes))
 
 
 def _shape(entry: FlightEntry) -> str:

@@ -32,7 +32,9 @@ from controlplane.runtime.logs import get
 GIVE_UP_S = 300.0
 """How long a certificate waits for its reference run."""
 MAX_STEPS_ALONE = 600
-NICE = 19
+NICE = 10
+"""Below the services beside it. Any lower, and beside ranks that fill the cores (a demo, one
+machine) it gets so little of them that a certificate waits for minutes."""
 STEPS_AFTER = 20
 PATIENCE_S = 60.0
 

@@ -24,7 +24,7 @@ from tests.scenes.helpers import (
 )
 
 SCHEDULED_S = 6.0
-LOOK_EVERY_S = 30.0
+LOOK_EVERY_S = 60.0
 pytestmark = [pytest.mark.scenes, pytest.mark.timeout(420)]
 
 

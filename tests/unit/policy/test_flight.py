@@ -132,6 +132,16 @@ def test_a_gather_may_rightly_differ_in_size() -> None:
     assert analyse(dumps, ALL).state is MatchState.FULLY_MATCHED
 
 
+@pytest.mark.parametrize(("operation", "root_only"), [("gather", "output_dtypes"), ("scatter", "input_dtypes")])
+def test_what_only_the_root_has_is_no_difference_of_types(operation: str, root_only: str) -> None:
+    alike = {"operation": operation, "input_sizes": ((8,),), "input_dtypes": ("Byte",), "output_dtypes": ("Byte",)}
+    root, *others = (last(dump, **alike) for dump in trace("matched"))
+    dumps = (root, *(last(dump, **{root_only: ()}) for dump in others))
+    assert analyse(dumps, ALL).state is MatchState.FULLY_MATCHED
+    wrong = last(dumps[1], **{"input_dtypes": ("Float",), "output_dtypes": ("Float",), root_only: ()})
+    assert analyse((root, wrong, dumps[2]), ALL).state is MatchState.COLLECTIVE_DTYPE_MISMATCH
+
+
 def test_point_to_point_operations_are_not_judged() -> None:
     dumps = trace("matched")
     sent = FlightEntry("0", 1, "send 0->1", ((8,),), (), ("Float",), (), SCHEDULED, True)
