@@ -39,6 +39,8 @@ def holdfast(args: argparse.Namespace) -> Result:
         end_s = calm_until_s + args.minutes * 60.0
         kills = disturb(running, job_id, until_s=end_s, every_s=args.every_s, chance=random.Random(args.seed))
         found = records(running, job_id)
+        # The runs that certificates compare with get the ranks' cores once these are measured.
+        running.cancel(job_id)
         certificates = judged(running, job_id)
         steps = running.steps(job_id)
         incidents = running.incidents(job_id)

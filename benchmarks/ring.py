@@ -21,6 +21,8 @@ from controlplane.demo.installation import Installation
 
 CONNECT_TIMEOUT_S = 90.0
 START_TIMEOUT_S = 180.0
+PROOF_NICE = 19
+"""What proves a recovery must not slow down what is measured; in a fleet it has cores of its own."""
 ENDED = ("failed", "cancelled", "succeeded")
 
 
@@ -63,6 +65,10 @@ class Ring:
 
         self.driver.wait("every replica active", full, timeout_s=timeout_s)
 
+    def cancel(self, job_id: str) -> None:
+        """End the job; what it left can still be asked for."""
+        self.driver.post(f"/jobs/{job_id}:cancel", {"reason": "everything is measured"})
+
     def ranks(self, job_id: str) -> dict[tuple[int, int], dict[str, Any]]:
         """(replica, rank) -> rank of the current incarnations, with its pid."""
         found = {}
@@ -97,7 +103,9 @@ def ring(name: str, *, nodes: int = 4, spare_nodes: int = 1) -> Iterator[Ring]:
     root = REPOSITORY / "var" / "bench"
     root.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=root))
-    installation = Installation(DemoConfig(directory=directory, port=0, nodes=nodes, spare_nodes=spare_nodes))
+    installation = Installation(
+        DemoConfig(directory=directory, port=0, nodes=nodes, spare_nodes=spare_nodes, reference_nice=PROOF_NICE)
+    )
     stop = threading.Event()
     keeper = threading.Thread(target=installation.supervisor.run, args=(stop.is_set,), daemon=True)
     try:

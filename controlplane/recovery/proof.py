@@ -32,9 +32,8 @@ from controlplane.runtime.logs import get
 GIVE_UP_S = 300.0
 """How long a certificate waits for its reference run."""
 MAX_STEPS_ALONE = 600
-NICE = 10
-"""Below the services beside it. Any lower, and beside ranks that fill the cores (a demo, one
-machine) it gets so little of them that a certificate waits for minutes."""
+MAX_RUNS = 2
+"""At a time, of this process: incidents in a row must not fill the machine with proofs."""
 STEPS_AFTER = 20
 PATIENCE_S = 60.0
 
@@ -95,6 +94,8 @@ def start(incident: Incident, *, until_step: int) -> None:
     place = folder(incident)
     if job is None or not comes(incident) or (place / "losses.json").exists() or not _reaches_beyond(incident):
         return
+    if len(_running) >= MAX_RUNS:
+        return
     attempt = job.attempts.order_by("number").first()
     if attempt is None:
         return
@@ -115,7 +116,7 @@ def start(incident: Incident, *, until_step: int) -> None:
     ]  # fmt: skip
     with (place / "log").open("wb") as output:
         process = subprocess.Popen(
-            ["nice", "-n", str(NICE), *argv], stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            ["nice", "-n", str(settings.REFERENCE_NICE), *argv], stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
     _running.append(process)
     _log.info("reference run started", incident=incident.id, pid=process.pid, until_step=until_step)
