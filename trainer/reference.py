@@ -26,7 +26,7 @@ from controlplane.protocol.spec import ranks_per_replica
 from trainer import device
 from trainer.config import RankSettings, check
 from trainer.errors import TrainerError
-from trainer.yielding import step_aside
+from trainer.yielding import end_with_parent, step_aside
 
 TOLERANCE = 1e-5
 """Absolute, on the mean loss per token, for fp32 (1e-2 for bf16)."""
@@ -59,8 +59,10 @@ def reference_losses(config: TrainerConfig, *, steps: int | None = None, keep: K
     port = _free_port()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "losses.json"
+        parent = os.getpid()
         store = os.fork()
         if store == 0:
+            end_with_parent(parent)
             _serve_store(port)
         ranks = [_fork_rank(config, world_size, rank, port, steps, keep, out) for rank in range(world_size)]
         codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
@@ -86,11 +88,13 @@ def _serve_store(port: int) -> None:
 def _fork_rank(
     config: TrainerConfig, world_size: int, rank: int, port: int, steps: int | None, keep: Keep | None, out: Path
 ) -> int:
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
+        end_with_parent(parent)
         settings = RankSettings(
             ref=RankRef("reference", 1, 0, 1, rank),
             world_size=world_size,

@@ -40,7 +40,13 @@ def step_aside() -> None:
     with contextlib.suppress(PermissionError):  # It leads a session already.
         os.setsid()
     lower_session()
-    threading.Thread(target=_end_with, args=(os.getppid(),), name="parent", daemon=True).start()
+    end_with_parent(os.getppid())
+
+
+def end_with_parent(parent: int) -> None:
+    """This process ends soon after the one that started it; also for a fork of one that steps
+    aside, whose own watch ends with itself. Returns at once."""
+    threading.Thread(target=_end_with, args=(parent,), name="parent", daemon=True).start()
 
 
 def _lower(autogroup: Path, niceness: int) -> bool:

@@ -17,6 +17,12 @@ CHILD = (
     "from trainer.yielding import step_aside; import os, time;"
     "step_aside(); print(os.getsid(0), flush=True); time.sleep(60)"
 )
+FORK = (
+    "from trainer.yielding import end_with_parent; import os, time;"
+    "parent = os.getpid();"
+    "os.fork() or (end_with_parent(parent), print(os.getpid(), os.getsid(0), flush=True), time.sleep(60));"
+    "time.sleep(1)"
+)
 PARENT = (
     "import subprocess, sys;"
     "child = subprocess.Popen([sys.executable, '-c', sys.argv[1]], stdout=subprocess.PIPE, text=True);"
@@ -65,6 +71,18 @@ def test_who_steps_aside_leads_a_session_and_ends_with_its_parent() -> None:
     )
     pid, session = (int(word) for word in done.stdout.split())
     assert session == pid
+    _wait_gone(pid)
+
+
+def test_a_fork_of_who_steps_aside_ends_with_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", FORK], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline().split()[0])
+        process.kill()
+    _wait_gone(pid)
+
+
+def _wait_gone(pid: int) -> None:
     end_s = time.monotonic() + WAIT_S
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() < end_s, "it outlives who started it"
