@@ -13,7 +13,7 @@ from pydantic import Field
 
 from controlplane.api.pages import MAX_LIMIT, listing
 from controlplane.runtime.clock import iso
-from controlplane.runtime.events import newest_seq, oldest_seq
+from controlplane.runtime.events import newest_seq, oldest_seq, told
 from controlplane.runtime.models import Event
 
 Seq = Annotated[int, Field(ge=0, le=2**53, description="Sequence number of an event.")]
@@ -55,7 +55,7 @@ def event_page(query: EventQuery, *, job_id: str = "", node_id: str = "") -> dic
     seq = newest_seq()
     rows = _after(query.after_seq, job_id, node_id)
     if query.told:
-        rows = rows.exclude(sentence="")
+        rows = told(rows)
     found = list(rows.order_by("-seq")[: query.limit])[::-1] if query.newest else list(rows[: query.limit])
     return listing([event_view(row) for row in found], None, seq)
 

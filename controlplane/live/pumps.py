@@ -161,7 +161,7 @@ async def tell_health(process: "WebProcess") -> None:
 
 async def beat(process: "WebProcess") -> None:
     """A row that says this process and the database work, and how late its loop runs."""
-    refreshed_at = 0.0
+    refreshed_at = -GAUGES_S
     while True:
         if time.monotonic() - refreshed_at >= GAUGES_S:
             refreshed_at = time.monotonic()

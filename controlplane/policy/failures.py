@@ -118,12 +118,12 @@ def _witness(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact, 
     if still_s >= config.witness_s and _all_others_wait(snapshot, replica):
         return "all others wait for it in the exchange"
     node = node_of(snapshot, signal.node_id)
-    if node is not None and _out(node, config) and (progressed_s is None or still_s >= config.lease_s):
+    if node is not None and lease_over(node, config) and (progressed_s is None or still_s >= config.lease_s):
         return f"its lease of {config.lease_s:.0f} s has run out"
     return None
 
 
-def _out(node: NodeFact, config: PolicyConfig) -> bool:
+def lease_over(node: NodeFact, config: PolicyConfig) -> bool:
     """Its lease has run out. A connection that is only gone may come back: it ends with the
     web process that holds it, and the agent takes a while to find another."""
     return not node.connected and node.silent_s is not None and node.silent_s >= config.lease_s
@@ -163,7 +163,7 @@ def _unflushed(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact
         for s in snapshot.signals
         if (s.kind == "rank_overdue" and about(s, replica)) or (s.kind == "node_silent" and on_replica(s, replica))
     )
-    dark = any(_out(node, config) for node in snapshot.nodes if node.id in nodes_of(replica))
+    dark = any(lease_over(node, config) for node in snapshot.nodes if node.id in nodes_of(replica))
     if not silent and not dark and age_s < config.flush_limit_s:
         return None
     ranks = ", ".join(map(str, missing))

@@ -11,6 +11,7 @@ from controlplane.recovery.models import Decision, Incident, RankLook, Signal
 from controlplane.recovery.present import decision_summary, incident_summary, look_view, signal_summary
 from controlplane.runtime.clock import iso
 from controlplane.runtime.errors import NotFound
+from controlplane.runtime.events import told
 from controlplane.runtime.models import Event
 
 MAX_EVENTS = 500
@@ -33,7 +34,7 @@ def incident_detail(incident_id: str) -> dict[str, Any]:
         raise NotFound(f"no incident {incident_id!r}")
     signals = row.signals.select_related("node").order_by("seen_at", "id")
     decisions = row.decisions.defer("snapshot").order_by("at", "id")
-    happened = Event.objects.filter(job_id=row.job_id or "", at__gte=row.opened_at).exclude(sentence="")
+    happened = told(Event.objects.filter(job_id=row.job_id or "", at__gte=row.opened_at))
     if row.resolved_at:
         happened = happened.filter(at__lte=row.resolved_at)
     return {

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, QuerySet
 
 from controlplane.runtime import bus
 from controlplane.runtime.clock import now
@@ -78,6 +78,11 @@ def attempt() -> Iterator[None]:
     except BaseException:
         del drafts[mark:]
         raise
+
+
+def told(rows: QuerySet[Event]) -> QuerySet[Event]:
+    """Those that say something: without the mere refreshes of summaries (see `publish`)."""
+    return rows.exclude(sentence="")
 
 
 def publish(

@@ -18,7 +18,7 @@ from controlplane.fleet import selectors, services
 from controlplane.jobs.selectors import ranks_on_node
 from controlplane.protocol import rest
 from controlplane.recovery.selectors import signals_of_node
-from controlplane.runtime.events import newest_seq
+from controlplane.runtime.events import newest_seq, told
 from controlplane.runtime.models import Event
 
 router = Router(tags=["fleet"], auth=needs(Scope.READ))
@@ -51,7 +51,7 @@ def get_node(request: HttpRequest, node_id: str) -> HttpResponse:
     """With its ranks, recent signals and events."""
     seq = newest_seq()
     row = selectors.node(node_id)
-    events = Event.objects.filter(node_id=row.id).order_by("-seq")[:RECENT]
+    events = told(Event.objects.filter(node_id=row.id)).order_by("-seq")[:RECENT]
     return send(
         selectors.node_view(row)
         | {

@@ -2,7 +2,7 @@
 
 A network blip ends a collective for everybody without ending anyone. A death would have
 been told within `outer_error_grace_s`, by an agent that is connected: while a member's is
-not, nothing is concluded, and its ranks could not answer a view either. After `max_reissues`
+not, nothing is concluded before its node's lease has run out. After `max_reissues`
 in a row the member that the others cannot reach is a failure (`unreachable`), handled by
 `replica_failure`.
 """
@@ -10,7 +10,7 @@ in a row the member that the others cannot reach is a failure (`unreachable`), h
 from controlplane.policy.budget import spent
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import attempt_live, current_view, is_member, live_replicas, member_of, nodes_of
-from controlplane.policy.failures import actionable, fresh_outer_errors
+from controlplane.policy.failures import actionable, fresh_outer_errors, lease_over
 from controlplane.policy.membership import next_view
 from controlplane.policy.plan import AnnounceView, Decision, SettleSignals
 from controlplane.policy.snapshot import JobSnapshot
@@ -28,7 +28,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
         return ()
     replicas = tuple(replica for replica in live_replicas(snapshot) if is_member(snapshot, replica))
     homes = {node_id for replica in replicas for node_id in nodes_of(replica)}
-    if any(node.id in homes and not node.connected for node in snapshot.nodes):
+    if any(node.id in homes and not node.connected and not lease_over(node, config) for node in snapshot.nodes):
         return ()
     members = tuple(member_of(snapshot, replica) for replica in replicas)
     count = snapshot.reissued_views + 1

@@ -132,6 +132,11 @@ def live_ranks(job: Job) -> list[Rank]:
     return list(rows.select_related("replica__attempt", "node", "device").order_by("replica__index", "rank"))
 
 
+def kill_rank(fleet: Fleet, row: Rank) -> None:
+    """Its agent tells that it ended by SIGKILL, which nobody here ordered."""
+    fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+
+
 def ref_of(row: Rank) -> RankRef:
     """Its name on the wire."""
     replica = row.replica

@@ -2,7 +2,6 @@
 
 import pytest
 
-from controlplane.protocol import frames
 from controlplane.recovery.certificate import certify
 from controlplane.recovery.models import Incident, ViewRow
 from controlplane.recovery.phases import compute_phases
@@ -13,9 +12,9 @@ from tests.integration.backend.builders import (
     flush_all,
     install_all,
     join_all,
+    kill_rank,
     live_ranks,
     make_fleet,
-    ref_of,
     run_job,
 )
 
@@ -26,7 +25,7 @@ def test_training_that_went_on_in_the_joiners_view_already_is_told_all_the_same(
     fleet = make_fleet(5)
     job = run_job(fleet)
     row = live_ranks(job)[0]
-    fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+    kill_rank(fleet, row)
     reconcile_job(job.id)
     without = job.epoch + 1
     for _ in range(2):
@@ -47,7 +46,7 @@ def test_a_certificate_that_waits_is_told_once_and_again_when_a_verdict_changes(
     fleet = make_fleet(5)
     job = run_job(fleet)
     row = live_ranks(job)[0]
-    fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+    kill_rank(fleet, row)
     reconcile_job(job.id)
     incident = Incident.objects.get(job=job)
     told = Event.objects.filter(kind="incident.certificate")

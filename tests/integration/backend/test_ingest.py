@@ -23,7 +23,16 @@ from controlplane.recovery.models import MarkedLines, Signal
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import ago
 from controlplane.runtime.models import Event, FrameCounter
-from tests.integration.backend.builders import commit_step, hello, live_ranks, make_fleet, make_job, ref_of, run_job
+from tests.integration.backend.builders import (
+    commit_step,
+    hello,
+    kill_rank,
+    live_ranks,
+    make_fleet,
+    make_job,
+    ref_of,
+    run_job,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -173,7 +182,7 @@ def test_stopping_proves_the_processes_gone_and_frees_their_devices() -> None:
     fleet = make_fleet()
     job = run_job(fleet)
     row = live_ranks(job)[0]
-    fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+    kill_rank(fleet, row)
     reconcile_job(job.id)
     stop = Command.objects.filter(job=job, kind="stop_ranks").select_related("node").first()
     assert stop is not None
@@ -255,7 +264,7 @@ def test_a_checkpoint_that_does_not_read_back_is_never_resumed_from(tmp_path: Pa
         fleet.tell(row.node.name, frames.RankSaid(ref_of(row), report))
     (tmp_path / "step_9" / "shard").write_bytes(b"evil")
     for rank in live_ranks(job):
-        fleet.tell(rank.node.name, frames.RankExited(ref_of(rank), None, 9, False))
+        kill_rank(fleet, rank)
     reconcile_job(job.id)
     attempt = job.attempts.get(number=2)
     assert (attempt.resume_step, attempt.resume_path) == (5, str(tmp_path / "step_5"))

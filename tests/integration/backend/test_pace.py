@@ -23,7 +23,16 @@ from controlplane.recovery.numerics import job_numerics
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.recovery.speed import job_speed
 from controlplane.runtime.clock import ago, now
-from tests.integration.backend.builders import Fleet, bodies, join_all, live_ranks, make_fleet, ref_of, run_job
+from tests.integration.backend.builders import (
+    Fleet,
+    bodies,
+    join_all,
+    kill_rank,
+    live_ranks,
+    make_fleet,
+    ref_of,
+    run_job,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SLOW = (1, 0)
@@ -144,7 +153,7 @@ def test_every_restart_is_an_entry_of_the_ledger_and_the_page_shows_what_is_left
     job = run_job(fleet, resiliency=specs.Resiliency(budget=budget))
     for _ in range(3):
         row = next(row for row in live_ranks(job) if row.replica.contributing)
-        fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+        kill_rank(fleet, row)
         reconcile_job(job.id)
     told = msgspec.convert(ledger.job_budget(job), rest.Budget)
     assert (told.restarts_total, told.max_restarts, told.restarts_in_window) == (2, 2, 2)
@@ -160,10 +169,7 @@ def test_an_attempt_without_a_newer_checkpoint_made_no_progress_however_many_ste
     job = run_job(fleet, steps=3)
     Attempt.objects.filter(job=job).update(state="ended", ended_at=now())
     assert ledger.budget_of(job).no_progress_cycles == 1
-    Checkpoint.objects.create(
-        id="ck_1", job=job, attempt=1, step=3, epoch=2, path="/ck/3", kind="interval", state="complete",
-        started_at=now(), committed_at=now(),
-    )  # fmt: skip
+    _saved(job, attempt=1)
     assert ledger.budget_of(job).no_progress_cycles == 0
 
 
@@ -178,10 +184,7 @@ def test_idle_attempts_are_forgotten_once_the_one_that_lives_has_saved_and_those
             ended_at=now(), end_code=code,
         )  # fmt: skip
     assert ledger.budget_of(job).no_progress_cycles == 2
-    Checkpoint.objects.create(
-        id="ck_1", job=job, attempt=4, step=3, epoch=2, path="/ck/3", kind="interval", state="complete",
-        started_at=now(), committed_at=now(),
-    )  # fmt: skip
+    _saved(job, attempt=4)
     assert ledger.budget_of(job).no_progress_cycles == 0
 
 
@@ -189,7 +192,7 @@ def test_a_store_that_is_down_keeps_a_recovering_job_waiting_and_costs_it_nothin
     fleet = make_fleet()
     job = run_job(fleet)
     for row in live_ranks(job):
-        fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+        kill_rank(fleet, row)
     reconcile_job(job.id)
     answered = 3
     for tries in range(1, 4):
@@ -217,7 +220,7 @@ def test_an_attempt_keeps_why_it_ended() -> None:
     fleet = make_fleet()
     job = run_job(fleet)
     for row in live_ranks(job):
-        fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+        kill_rank(fleet, row)
     reconcile_job(job.id)
     assert Attempt.objects.get(job=job, number=1).end_code == "no_contributor"
 
@@ -232,7 +235,7 @@ def test_the_next_launch_starts_from_what_the_job_has_learned_and_warm_up_steps_
     fleet.tell(row.node.name, *(frames.RankSaid(ref_of(row), report) for report in reports))
     step = next(timeout for timeout in timeouts_of(job) if timeout.section == "step")
     assert (step.value_s, step.source, step.samples, step.longest_s) == (10.0, "learned", 17, 2.0)
-    fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+    kill_rank(fleet, row)
     reconcile_job(job.id)
     launch = [body for _, body in bodies(job, "start_ranks") if isinstance(body, StartRanks)][-1].launch
     assert launch.step_timeout_s == 10.0
@@ -250,7 +253,7 @@ def test_what_a_job_has_learned_is_read_once_a_decision_and_from_its_newest_step
     step = next(timeout for timeout in timeouts_of(job) if timeout.section == "step")
     assert (step.value_s, step.samples) == (10.0, 18)
     for rank in live_ranks(job):
-        fleet.tell(rank.node.name, frames.RankExited(ref_of(rank), None, 9, False))
+        kill_rank(fleet, rank)
     with CaptureQueriesContext(connection) as seen:
         reconcile_job(job.id)
     assert Attempt.objects.get(job=job, number=2).replica_rows.count() == 3
@@ -284,3 +287,10 @@ def test_the_other_sections_are_learned_from_setups_of_a_checkpoint_blocking_sav
 def limits(job: Job) -> dict[str, float]:
     """Seconds of each section but the step."""
     return {str(found.section): found.value_s for found in timeouts_of(job) if found.section != "step"}
+
+
+def _saved(job: Job, *, attempt: int) -> None:
+    Checkpoint.objects.create(
+        id="ck_1", job=job, attempt=attempt, step=3, epoch=2, path="/ck/3", kind="interval", state="complete",
+        started_at=now(), committed_at=now(),
+    )  # fmt: skip

@@ -34,6 +34,7 @@ from tests.integration.backend.builders import (
     bodies,
     flush_all,
     join_all,
+    kill_rank,
     live_ranks,
     make_fleet,
     make_job,
@@ -110,7 +111,7 @@ def test_a_dead_rank_costs_one_eviction_at_the_next_epoch_with_alternatives_and_
     fleet = make_fleet()
     job = run_job(fleet)
     row = live_ranks(job)[0]
-    fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+    kill_rank(fleet, row)
     before = Job.objects.get(pk=job.pk).epoch
     reconcile_job(job.id)
     reconcile_job(job.id)
@@ -150,7 +151,7 @@ def test_an_order_to_evict_of_which_nothing_came_excuses_no_later_crash(expires:
     else:
         fleet.tell(rows[0].node.name, frames.CommandAnswer(order, "failed", "no permission"))
     for row in rows:
-        fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+        kill_rank(fleet, row)
     reconcile_job(job.id)
     assert Decision.objects.get(job=job, rule="replica_failure").reason_code == "rank_exit"
     assert job_budget(job)["restarts_total"] == 1
@@ -206,7 +207,7 @@ def test_a_newer_view_makes_an_unsent_older_one_void() -> None:
     join_all(fleet, job)
     reconcile_job(job.id)
     row = live_ranks(job)[0]
-    fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+    kill_rank(fleet, row)
     reconcile_job(job.id)
     states = dict(Command.objects.filter(job=job, kind="deliver_view").values_list("id", "state"))
     newest = max(Command.objects.filter(job=job, kind="deliver_view").values_list("epoch", flat=True))
@@ -298,7 +299,7 @@ def test_snapshot_and_events_equal_a_fresh_snapshot() -> None:
     flush_all(fleet, job)
     reconcile_job(job.id)
     dead = live_ranks(job)[0]
-    fleet.tell(dead.node.name, frames.RankExited(ref_of(dead), None, 9, False))
+    kill_rank(fleet, dead)
     reconcile_job(job.id)
     join_all(fleet, job)
     reconcile_job(job.id)
@@ -375,7 +376,7 @@ def test_a_start_that_its_node_is_not_fit_for_goes_to_another_node() -> None:
     fleet = make_fleet(5)
     job = run_job(fleet)
     row = live_ranks(job)[0]
-    fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, False))
+    kill_rank(fleet, row)
     reconcile_job(job.id)
     first, _ = bodies(job, "start_ranks")[-1]
     why = "the node is not fit: storage: /ck cannot be written: Read-only file system"

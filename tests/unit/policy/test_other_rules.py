@@ -223,6 +223,8 @@ def test_a_death_gets_a_moment_to_explain_it():
 def test_the_agent_that_could_tell_of_a_death_must_be_back_before_the_same_members_try_again():
     away = tuple(change(n, connected=False) if n.id == "n1" else n for n in blip().nodes)
     assert decisions(change(blip(), nodes=away), rule="outer_error") == ()
+    over = tuple(change(n, silent_s=11.0) if n.id == "n1" else n for n in away)
+    assert decisions(change(blip(), nodes=over), rule="outer_error"), "it is not waited for beyond its lease"
     spare = tuple(change(n, connected=False) if n.id == "n3" else n for n in blip().nodes)
     assert decisions(change(blip(), nodes=spare), rule="outer_error"), "no member is on that node"
 
