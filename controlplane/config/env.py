@@ -48,6 +48,7 @@ class Env(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     reference_runs: Literal["auto", "on", "off"] = "auto"
     reference_nice: int = Field(default=10, ge=0, le=19)
+    reference_when: Literal["resolved", "ended"] = "resolved"
     grace_s: float = Field(default=10.0, ge=0.0)
     frame_interval_s: float = Field(default=1.0, gt=0.0)
     sample_interval_s: float = Field(default=1.0, gt=0.0)

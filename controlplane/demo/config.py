@@ -7,8 +7,8 @@ from pathlib import Path
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoConfig:
     """`nodes` carry jobs, `spare_nodes` more of the same; `devices_per_node` simulated
-    GPUs each. `directory` holds everything the demo writes. `reference_nice`: niceness of the
-    runs that certificates compare with, beside ranks of niceness 12 on the same cores."""
+    GPUs each. `directory` holds everything the demo writes. `reference_when`: as
+    HOLDFAST_REFERENCE_WHEN; "ended" leaves all cores to the ranks while a job lasts."""
 
     directory: Path
     host: str = "127.0.0.1"
@@ -18,7 +18,7 @@ class DemoConfig:
     devices_per_node: int = 2
     submit_job: bool = True
     database_url: str = ""
-    reference_nice: int = 10
+    reference_when: str = "resolved"
 
     @property
     def node_names(self) -> tuple[str, ...]:

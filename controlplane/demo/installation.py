@@ -162,7 +162,7 @@ class Installation:
             "DEMO_CONTROL": self.config.requests.absolute(),
             "LOG_LEVEL": "INFO",
             "GRACE_S": "5",
-            "REFERENCE_NICE": self.config.reference_nice,
+            "REFERENCE_WHEN": self.config.reference_when,
         }
         if self.config.database_url:
             settings["DATABASE_URL"] = self.config.database_url

@@ -26,6 +26,7 @@ BEFORE_S = 15.0
 # The last reports of a step come this much after its first.
 SETTLE_S = 1.5
 RETRY_S = 2.0
+PUT_OFF_RETRY_S = 15.0
 GIVE_UP_S = 30.0
 MAX_STEPS = 2000
 MAX_DUE = 10
@@ -78,14 +79,15 @@ def certify(incident: Incident) -> dict[str, Any]:
     """Check, store and publish; schedules itself again while the answer is pending."""
     with events.unit_of_work():
         certificate = build(incident)
-        waited_s = (now() - (incident.resolved_at or now())).total_seconds()
+        put_off = proof.is_put_off(incident)
         give_up_s = proof.GIVE_UP_S if proof.comes(incident) else GIVE_UP_S
-        final = certificate["state"] != "pending" or waited_s >= give_up_s
+        final = certificate["state"] != "pending" or (not put_off and proof.waited_s(incident) >= give_up_s)
         if final and certificate["state"] == "pending":
             # Nothing contradicts it; what could not be judged says so.
             certificate["state"] = "green"
         Incident.objects.filter(pk=incident.pk).update(
-            certificate=certificate, certificate_due_at=None if final else after(RETRY_S)
+            certificate=certificate,
+            certificate_due_at=None if final else after(PUT_OFF_RETRY_S if put_off else RETRY_S),
         )
         known = _verdicts(incident.certificate)
         incident.refresh_from_db()

@@ -21,6 +21,7 @@ from django.conf import settings
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.jobs.models import StepRecord
 from controlplane.jobs.numbers import GOOD_CHECKPOINTS, LOCAL_KIND
+from controlplane.jobs.services import TERMINAL
 from controlplane.protocol.launch import Resume
 from controlplane.protocol.spec import Parallelism
 from controlplane.recovery.models import Incident
@@ -77,12 +78,28 @@ def comes(incident: Incident) -> bool:
     return _pinned(incident) is not None or incident.job.committed_step <= MAX_STEPS_ALONE
 
 
+def is_put_off(incident: Incident) -> bool:
+    """The run is made once the job has ended: its ranks need the cores until then."""
+    job = incident.job
+    return settings.REFERENCE_WHEN == "ended" and job is not None and job.state not in TERMINAL and comes(incident)
+
+
+def waited_s(incident: Incident) -> float:
+    """Seconds since its run could begin."""
+    since = incident.resolved_at or now()
+    if settings.REFERENCE_WHEN == "ended" and incident.job is not None:
+        since = max(since, incident.job.state_since)
+    return (now() - since).total_seconds()
+
+
 def why_missing(incident: Incident) -> str:
     """For people."""
     if not settings.REFERENCE_RUNS:
         return "reference runs are off here (HOLDFAST_REFERENCE_RUNS)"
     if (folder(incident) / "failed").exists():
         return "the reference run failed; see its log in the reference directory"
+    if is_put_off(incident):
+        return "the undisturbed run is made once the job has ended (HOLDFAST_REFERENCE_WHEN)"
     if comes(incident):
         return "the undisturbed run is being made"
     return "no checkpoint from before the fault is at hand to run from"
@@ -94,7 +111,7 @@ def start(incident: Incident, *, until_step: int) -> None:
     place = folder(incident)
     if job is None or not comes(incident) or (place / "losses.json").exists() or not _reaches_beyond(incident):
         return
-    if len(_running) >= MAX_RUNS:
+    if len(_running) >= MAX_RUNS or is_put_off(incident):
         return
     attempt = job.attempts.order_by("number").first()
     if attempt is None:

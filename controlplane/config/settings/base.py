@@ -88,6 +88,7 @@ CHECKPOINT_ROOT = (ENV.checkpoint_root or STATE_DIR / "checkpoints").absolute()
 REFERENCE_DIR = (ENV.reference_dir or STATE_DIR / "references").absolute()
 # Reference runs need the trainer (torch) on the machine that certifies.
 REFERENCE_NICE = ENV.reference_nice
+REFERENCE_WHEN = ENV.reference_when
 REFERENCE_RUNS = ENV.reference_runs == "on" or (ENV.reference_runs == "auto" and find_spec("torch") is not None)
 GRACE_S = ENV.grace_s
 FRAME_INTERVAL_S = ENV.frame_interval_s

@@ -1,11 +1,17 @@
 """What an incident tells of itself: when training went on, and when its certificate is news."""
 
-import pytest
+from pathlib import Path
 
-from controlplane.recovery.certificate import certify
+import pytest
+from pytest_django.fixtures import Settings
+
+from controlplane.jobs.models import Job
+from controlplane.protocol.states import JobState
+from controlplane.recovery.certificate import LOSSES, certify, certify_due
 from controlplane.recovery.models import Incident, ViewRow
 from controlplane.recovery.phases import compute_phases
 from controlplane.recovery.reconcile import reconcile_job
+from controlplane.runtime.clock import ago
 from controlplane.runtime.models import Event
 from tests.integration.backend.builders import (
     commit_step,
@@ -56,3 +62,22 @@ def test_a_certificate_that_waits_is_told_once_and_again_when_a_verdict_changes(
     Incident.objects.update(certificate={**Incident.objects.get(job=job).certificate, "checks": []})
     certify(Incident.objects.get(job=job))
     assert told.count() == 2
+
+
+def test_a_run_that_is_put_off_keeps_its_certificate_pending_until_the_job_has_ended(
+    settings: Settings, tmp_path: Path
+) -> None:
+    settings.REFERENCE_RUNS, settings.REFERENCE_WHEN, settings.REFERENCE_DIR = True, "ended", tmp_path
+    fleet = make_fleet(5)
+    job = run_job(fleet)
+    kill_rank(fleet, live_ranks(job)[0])
+    reconcile_job(job.id)
+    Incident.objects.filter(job=job).update(resolved_at=ago(3600.0), certificate_due_at=ago(1.0))
+    certify_due()
+    incident = Incident.objects.get(job=job)
+    losses = next(check for check in incident.certificate["checks"] if check["name"] == LOSSES)
+    assert incident.certificate["state"] == "pending"
+    assert "once the job has ended" in losses["detail"]
+    assert not list(tmp_path.iterdir()), "no run was begun"
+    Job.objects.filter(pk=job.pk).update(state=JobState.CANCELLED, state_since=ago(3600.0))
+    assert certify(Incident.objects.get(job=job))["state"] != "pending", "it is not waited for any longer"
