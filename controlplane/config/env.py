@@ -118,7 +118,7 @@ def sqlite(path: Path) -> dict[str, Any]:
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     return {
-        "ENGINE": "django.db.backends.sqlite3",
+        "ENGINE": "controlplane.runtime.sqlite",
         "NAME": str(path),
         "OPTIONS": {
             "timeout": 5,
