@@ -60,8 +60,9 @@ class Loop:
             self._enter(Phase.COMPUTE)
             if not standing.is_joiner:
                 todo = standing.share_of_step(engine.micro_batch_count)
-                engine.compute(standing.committed, todo)
-                standing.done, standing.todo = tuple(sorted({*standing.done, *todo})), ()
+                with self.membership.computing(todo):
+                    engine.compute(standing.committed, todo)
+                    standing.done, standing.todo = tuple(sorted({*standing.done, *todo})), ()
             self._enter(Phase.EXCHANGE)
             began_s = time.monotonic()
             commit = self.exchange.attempt()

@@ -3,9 +3,10 @@
 Theory of operation. The control plane owns membership, off the step path. A
 *view* (epoch, members, donors) is persisted, then announced. Every rank of every
 member abandons what it was exchanging, answers with a *flush* (what it has), and
-waits. When all ranks of all members have flushed, the control plane answers with
-one *install*: the step the group stands at, who contributes, and which
-micro-batches of that step are already computed by whom. A member that had
+waits. One that is computing answers at once, with what it computes as done, and goes
+on computing: it exchanges nothing more in the old epoch. When all ranks of all members
+have flushed, the control plane answers with one *install*: the step the group stands
+at, who contributes, and which micro-batches of that step are computed by whom. A member that had
 prepared the step behind rolls forward. The micro-batches nobody has are dealt out
 again, so the global batch stays constant. A newer view voids an older one at any
 point. Ranks build the outer group under `outer/<job>/<attempt>/<epoch>/<rank>`.
@@ -58,7 +59,8 @@ class Flush(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
 
     `committed_step` counts committed optimizer steps (so it is the number of the
     step in progress). `done_micro_batches` are ids of step `done_step` whose
-    gradients this rank holds; they are void unless `done_step` is the installed step.
+    gradients this rank holds, or is computing: those it holds before it enters the
+    epoch, or it never does. They are void unless `done_step` is the installed step.
     """
 
     job_id: str

@@ -45,6 +45,7 @@ class Process:
     done: list[int] = field(default_factory=list)
     todo: list[int] = field(default_factory=list)
     waiting: bool = False
+    ordered: tuple[View, Install] | None = None
     donor: tuple[int, int] | None = None
     fetch_step: int = 0
     loaded: bool = True
@@ -57,6 +58,10 @@ class Process:
     def able(self) -> bool:
         """Every rank is there and runs."""
         return self.complete and all(rank.alive and not rank.hung for rank in self.ranks.values())
+
+    def computes(self) -> bool:
+        """Micro-batches of its epoch are left to it; a newer view does not stop that."""
+        return self.epoch > 0 and bool(self.todo)
 
     def interrupted(self) -> bool:
         """A rank has seen a newer view than the one it trains in."""

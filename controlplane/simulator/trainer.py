@@ -4,7 +4,8 @@ A `Process` is one incarnation of a replica (all its ranks). In a step it comput
 micro-batches one by one, meets the other members of its view in the exchange (phase 1),
 is *prepared* when all its ranks hold the sum, meets them again in the barrier (phase 2),
 and commits. A newer view interrupts it anywhere in between; it then flushes what it has
-and waits for the install. `lineage` notes in which epoch each step was committed: two
+and waits for the install. While it computes it flushes what it will have, and goes on until
+it has that. `lineage` notes in which epoch each step was committed: two
 members of one view with different lineages have diverged.
 """
 
@@ -93,7 +94,7 @@ class Trainer:
                 self.see_view(rank, message)
             else:
                 self.see_install(rank, message)
-        if process.epoch and process.able() and not process.interrupted():
+        if process.epoch and process.able() and (process.computes() or not process.interrupted()):
             process.token += 1
             self._work(process)
 
@@ -119,7 +120,7 @@ class Trainer:
     # --- views ----------------------------------------------------------------------
 
     def see_view(self, rank: Rank, view: View) -> None:
-        """A rank learns of a view: abandon the exchange, flush, wait."""
+        """A rank learns of a view: abandon the exchange, flush, wait; or flush and compute on."""
         if rank.hung:
             rank.unread = [*rank.unread, view][-UNREAD_MAX:]
             return
@@ -127,8 +128,9 @@ class Trainer:
             return
         process = self.process_of(rank)
         rank.view = view
-        process.token += 1
-        process.waiting = True
+        if not process.computes():
+            process.token += 1
+            process.waiting = True
         self._said(
             rank,
             Flush(
@@ -142,7 +144,7 @@ class Trainer:
                 prepared=process.prepared,
                 role=self._role(process, view),
                 done_step=process.committed,
-                done_micro_batches=tuple(sorted(process.done)),
+                done_micro_batches=tuple(sorted({*process.done, *(process.todo if process.computes() else ())})),
             ),
         )
 
@@ -164,7 +166,18 @@ class Trainer:
         rank.install_epoch = order.epoch
         process = self.process_of(rank)
         if all(other.install_epoch == order.epoch for other in process.ranks.values()) and process.able():
-            self._install(process, rank.view, order)
+            process.ordered = (rank.view, order)
+            if not process.computes():
+                self._enter_ordered(process)
+
+    def _enter_ordered(self, process: Process) -> None:
+        """The install that is at hand, unless a rank has seen a newer view since."""
+        ordered, process.ordered = process.ordered, None
+        if ordered is None:
+            return
+        epoch = ordered[1].epoch
+        if all(rank.view is not None and rank.view.epoch == epoch for rank in process.ranks.values()):
+            self._install(process, *ordered)
 
     def _install(self, process: Process, view: View, order: Install) -> None:
         fresh = process.epoch == 0
@@ -177,6 +190,10 @@ class Trainer:
             self._follow(process, view, order, fresh)
         process.epoch, process.prepared, process.waiting = order.epoch, False, False
         kept = {done.replica: list(done.micro_batches) for done in order.done}
+        self._checkers.expect(
+            set(kept.get(process.index, ())) <= set(process.done),
+            f"I-held: r{process.index} is counted on for {kept.get(process.index)}, it holds {process.done}",
+        )
         process.done = kept.get(process.index, [])
         taken = {batch for batches in kept.values() for batch in batches}
         process.todo = self._share(process, taken)
@@ -250,9 +267,15 @@ class Trainer:
         return process.token == token and process.able() and not process.interrupted()
 
     def _computed(self, process: Process, token: int) -> None:
-        if self._goes_on(process, token):
-            process.done.append(process.todo.pop(0))
+        if process.token != token or not process.able():
+            return
+        process.done.append(process.todo.pop(0))
+        if process.todo or not process.interrupted():
             self._work(process)
+            return
+        process.token += 1
+        process.waiting = True
+        self._enter_ordered(process)
 
     def _arrive(self, process: Process, token: int) -> None:
         """Phase 1. A joiner that is loaded raises its ready flag with the same message."""
@@ -358,6 +381,6 @@ class Trainer:
         """Where the replica is, for its agent's frames."""
         if process.epoch == 0 and not process.interrupted():
             return Phase.PARKED if all(rank.joined for rank in process.ranks.values()) else Phase.BUILDING
-        if process.interrupted():
+        if process.interrupted() and not process.computes():
             return Phase.VIEW_CHANGE
         return Phase.EXCHANGE if process.waiting else Phase.COMPUTE

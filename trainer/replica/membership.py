@@ -1,7 +1,9 @@
 """A view change, seen from one rank: flush, wait for the install, enter the epoch.
 
 1. wait for a view newer than the installed one; not named in it: leave, write nothing;
-2. flush what I hold; a newer view meanwhile: start over;
+2. flush what I hold; a newer view meanwhile: start over. A view that arrives while micro-batches
+   are computed is flushed at once, by the link's thread, with these as done: only my end keeps
+   them from being so, and the install may be there before they are;
 3. when the install is there, agree inside my replica that it is the same for all of us;
    while waiting for that, newer views are still flushed, or two ranks of one replica that
    saw different views would wait for each other for ever;
@@ -17,8 +19,10 @@ An operation that failed with nobody dead ends here too: the control plane re-is
 same members under a new epoch.
 """
 
+import contextlib
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from controlplane.protocol.membership import Install, View
@@ -87,16 +91,35 @@ class Membership:
         self._flushed_epoch = 0
         self._flushed_at_s = 0.0
         self._flushed_connection = 0
+        self._flushing = threading.Lock()
+        self._computing: tuple[int, ...] | None = None
 
     def newer_view(self) -> bool:
         """The installed epoch is over."""
         return self._mailbox.epoch() > self._standing.epoch
 
     def foresee(self, view: View) -> None:
-        """A view has arrived: connect its group while the step goes on. Callable from any thread."""
+        """A view has arrived: flush it and connect its group while the step goes on. Callable
+        from any thread."""
         seat = self._seat(view)
         if seat is not None:
+            self._promise(view)
             self._outer.prepare(seat)
+
+    @contextlib.contextmanager
+    def computing(self, todo: tuple[int, ...]) -> Iterator[None]:
+        """In the block the training thread computes `todo`, commits nothing, and adds them to
+        `Standing.done`; a newer view is flushed from any thread meanwhile, or at the entrance."""
+        with self._flushing:
+            self._computing = todo
+        view = self._mailbox.view()
+        if view is not None and self.newer_view() and self._seat(view) is not None:
+            self._promise(view)
+        try:
+            yield
+        finally:
+            with self._flushing:
+                self._computing = None
 
     def change_view(self) -> ViewChange:
         """Returns inside the newest epoch, with `Standing` as the install says.
@@ -149,10 +172,10 @@ class Membership:
             view = self._mailbox.view()
             assert view is not None, "called with a view at hand"
             if self.newer_view():
-                self._flush(view)
                 install = self._mailbox.install_for(view.epoch)
                 if install is not None:
                     return view, install
+                self._flush(view)
             self._mailbox.wait(WAIT_S)
             self._check_preemption()
 
@@ -164,13 +187,24 @@ class Membership:
 
     def _flush(self, view: View) -> None:
         """Say what I hold: once per view and connection, and again now and then."""
-        connection, now_s = self._mailbox.reconnects(), time.monotonic()
-        said = view.epoch == self._flushed_epoch and connection == self._flushed_connection
-        if said and now_s - self._flushed_at_s < REFLUSH_S:
-            return
-        self._take_role(view)
+        with self._flushing:
+            connection, now_s = self._mailbox.reconnects(), time.monotonic()
+            said = view.epoch == self._flushed_epoch and connection == self._flushed_connection
+            if said and now_s - self._flushed_at_s < REFLUSH_S:
+                return
+            self._take_role(view)
+            self._say(view, connection, now_s)
+
+    def _promise(self, view: View) -> None:
+        """Say what I shall hold, if I compute: before that is done I enter no exchange, and the
+        view that is at hand keeps me from the one after it."""
+        with self._flushing:
+            if self._computing is not None and view.epoch > self._flushed_epoch:
+                self._say(view, self._mailbox.reconnects(), time.monotonic())
+
+    def _say(self, view: View, connection: int, now_s: float) -> None:
         self._flushed_epoch, self._flushed_at_s, self._flushed_connection = view.epoch, now_s, connection
-        self._send(self._standing.flush(view.epoch))
+        self._send(self._standing.flush(view.epoch, computing=self._computing or ()))
 
     def _take_role(self, view: View) -> None:
         ref = self._standing.ref

@@ -1,6 +1,7 @@
 """Where this rank stands in its job: what is committed, what is held, with whom.
 
-Written by membership and exchange in the training thread only.
+Written by membership and exchange in the training thread only; read by the link's thread
+while that computes.
 """
 
 from dataclasses import dataclass, field
@@ -107,8 +108,8 @@ class Standing:
             return self.todo
         return share(range(micro_batch_count), self.contributors, self.ref.replica)
 
-    def flush(self, epoch: int) -> Flush:
-        """What I hold, for the view of `epoch`."""
+    def flush(self, epoch: int, *, computing: tuple[int, ...] = ()) -> Flush:
+        """What I hold, for the view of `epoch`, and what I am `computing` and so will hold."""
         assert self.role is not None, "the role is set when a view is first seen"
         return Flush(
             job_id=self.ref.job_id,
@@ -121,5 +122,5 @@ class Standing:
             prepared=self.prepared is not None,
             role=self.role,
             done_step=self.done_step,
-            done_micro_batches=self.done,
+            done_micro_batches=tuple(sorted({*self.done, *computing})),
         )

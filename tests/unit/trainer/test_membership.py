@@ -1,0 +1,94 @@
+"""A rank that computes answers a view at once, and stands by its answer."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from controlplane.protocol.launch import RankRef
+from controlplane.protocol.membership import Flush, Install, Member, MemberRole, ReplicaDone, View
+from controlplane.protocol.rank import FromRank, InstallView, SetView
+from trainer.control.mailbox import Mailbox
+from trainer.replica.membership import Membership
+from trainer.replica.standing import Standing
+
+MEMBERS = (Member(0, 1, MemberRole.CONTRIBUTOR), Member(1, 1, MemberRole.CONTRIBUTOR))
+OLD, NEW = View("job", 1, 1, MEMBERS), View("job", 1, 2, MEMBERS)
+
+
+class Rank:
+    """A contributor of epoch 1 in step 5 that holds micro-batch 0; what it says is in `said`."""
+
+    def __init__(self) -> None:
+        self.said: list[FromRank] = []
+        self.prepared: list[int] = []
+        ref = RankRef("job", 1, 0, 1, 0)
+        self.standing = Standing(ref, 5, role=MemberRole.CONTRIBUTOR, epoch=1, view=OLD, done=(0,), done_step=5)
+        self.mailbox = Mailbox("job", 1)
+        self.mailbox.put(SetView(OLD))
+        self.membership = Membership(
+            self.standing,
+            None,
+            mailbox=self.mailbox,
+            preemption=SimpleNamespace(age_s=lambda: 0.0),
+            exchange=None,
+            outer=SimpleNamespace(prepare=lambda seat: self.prepared.append(seat.epoch)),
+            votes=SimpleNamespace(same=lambda value, idle: True),
+            donor=None,
+            catch_up=None,
+            fence=None,
+            send=self.said.append,
+            micro_batch_count=4,
+        )
+        self.mailbox.on_view = self.membership.foresee
+
+    def flushes(self) -> list[tuple[int, tuple[int, ...]]]:
+        """(epoch, micro-batches) of each flush."""
+        return [(said.epoch, said.done_micro_batches) for said in self.said if isinstance(said, Flush)]
+
+
+@pytest.mark.parametrize("arrives", ["before", "while it computes"])
+def test_a_view_is_flushed_while_micro_batches_are_computed_with_these_as_done(arrives: str) -> None:
+    rank = Rank()
+    if arrives == "before":
+        rank.mailbox.put(SetView(NEW))
+        assert rank.flushes() == [], "it may be about to commit"
+    with rank.membership.computing((2, 3)):
+        if arrives != "before":
+            rank.mailbox.put(SetView(NEW))
+        assert rank.flushes() == [(2, (0, 2, 3))]
+        rank.standing.done = (0, 2, 3)
+    assert rank.prepared == [2]
+
+
+def test_a_flush_that_was_made_while_computing_is_not_made_again() -> None:
+    rank = Rank()
+    with rank.membership.computing((2, 3)):
+        rank.mailbox.put(SetView(NEW))
+        rank.mailbox.put(InstallView(Install("job", 1, 2, 5, (0, 1), (ReplicaDone(0, (0, 2, 3)),))))
+        rank.standing.done = (0, 2, 3)
+    assert rank.membership._agree_on_install()[0] == NEW
+    assert rank.flushes() == [(2, (0, 2, 3))]
+
+
+def test_each_newer_view_is_flushed() -> None:
+    rank = Rank()
+    with rank.membership.computing((2,)):
+        rank.mailbox.put(SetView(NEW))
+        rank.mailbox.put(SetView(View("job", 1, 3, MEMBERS)))
+    assert rank.flushes() == [(2, (0, 2)), (3, (0, 2))]
+
+
+def test_a_rank_that_exchanges_flushes_nothing_from_another_thread() -> None:
+    rank = Rank()
+    with rank.membership.computing((2,)):
+        rank.standing.done = (0, 2)
+    rank.mailbox.put(SetView(NEW))
+    assert rank.flushes() == []
+
+
+def test_a_view_without_me_is_not_answered() -> None:
+    rank = Rank()
+    with rank.membership.computing((2,)):
+        rank.mailbox.put(SetView(View("job", 1, 2, MEMBERS[1:])))
+    assert rank.flushes() == []
+    assert rank.prepared == []
