@@ -5,7 +5,11 @@ agent answers repeats from its journal, so it takes effect once. A bell after th
 makes the first delivery fast; the web process's poll makes it certain.
 """
 
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import msgspec
 from django.db import transaction
@@ -44,23 +48,43 @@ def enqueue(
     decision_id: str = "", ttl_s: float = 60.0,
 ) -> Command:  # fmt: skip
     """Write one order in the current unit of work. `ttl_s`: how long it may wait to be received."""
-    kind = str(msgspec.to_builtins(body)["kind"])
+    rows = enqueue_all(
+        body, node_ids=[node_id], job_id=job_id, attempt=attempt, epoch=epoch, decision_id=decision_id, ttl_s=ttl_s
+    )
+    return rows[0]
+
+
+def enqueue_all(
+    body: Body, *, node_ids: Sequence[str], job_id: str | None = None, attempt: int = 0, epoch: int = 0,
+    decision_id: str = "", ttl_s: float = 60.0,
+) -> list[Command]:  # fmt: skip
+    """The same order for each of the nodes, in their order; see `enqueue`."""
+    built = msgspec.to_builtins(body)
+    kind = str(built["kind"])
     if job_id and kind in SUPERSEDED_BY:
-        _supersede(SUPERSEDED_BY[kind], node_id=node_id, job_id=job_id, epoch=epoch)
-    command = Command.objects.create(
-        id=new_id("cmd"), node_id=node_id, job_id=job_id, decision_id=decision_id, attempt=attempt, epoch=epoch,
-        kind=kind, body=msgspec.to_builtins(body), ttl_s=ttl_s, created_at=now(), due_at=after(ttl_s),
+        _supersede(SUPERSEDED_BY[kind], node_ids=node_ids, job_id=job_id, epoch=epoch)
+    nodes = Node.objects.in_bulk(list(node_ids))
+    rows = Command.objects.bulk_create(
+        Command(
+            id=new_id("cmd"), node=nodes[node_id], job_id=job_id, decision_id=decision_id, attempt=attempt, epoch=epoch,
+            kind=kind, body=built, ttl_s=ttl_s, created_at=now(), due_at=after(ttl_s),
+        )
+        for node_id in node_ids
     )  # fmt: skip
-    publish_command(command, "command.queued", f"{kind} for node {command.node.name}.")
-    transaction.on_commit(lambda: ring(node_id))
-    return command
+    for row in rows:
+        _publish(row, "command.queued", f"{kind} for node {row.node.name}.", patch=partial(command_summary, row))
+    transaction.on_commit(lambda: ring(node_ids))
+    return rows
 
 
-def ring(node_id: str) -> None:
-    """Wake the web process that holds the node's socket, if one does."""
-    session = Node.objects.filter(pk=node_id, connected=True).values_list("session_id", flat=True).first()
-    if session:
-        bus.ring_outbox(session.partition(".")[0], [node_id])
+def ring(node_ids: Sequence[str]) -> None:
+    """Wake the web processes that hold the nodes' sockets, where one does."""
+    by_process: dict[str, list[str]] = defaultdict(list)
+    live = Node.objects.filter(pk__in=node_ids, connected=True).exclude(session_id="")
+    for node_id, session in live.values_list("id", "session_id"):
+        by_process[session.partition(".")[0]].append(node_id)
+    for process, ids in by_process.items():
+        bus.ring_outbox(process, ids)
 
 
 def deliverable(node_ids: list[str]) -> list[Command]:
@@ -157,8 +181,9 @@ def forget_finished(older_than_s: float) -> int:
     return Command.objects.exclude(state__in=LIVE).filter(finished_at__lt=ago(older_than_s)).delete()[0]
 
 
-def _supersede(kinds: tuple[str, ...], *, node_id: str, job_id: str, epoch: int) -> None:
-    older = Command.objects.filter(kind__in=kinds, node_id=node_id, job_id=job_id, epoch__lt=epoch, state__in=UNSENT)
+def _supersede(kinds: tuple[str, ...], *, node_ids: Sequence[str], job_id: str, epoch: int) -> None:
+    here = Command.objects.filter(node_id__in=node_ids, job_id=job_id)
+    older = here.filter(kind__in=kinds, epoch__lt=epoch, state__in=UNSENT)
     for row in older.select_related("node"):
         guard.move(row, "command", CommandState.SUPERSEDED, finished_at=now(), detail=f"epoch {epoch} is newer")
         publish_command(row, "command.superseded", f"{row.kind} of epoch {row.epoch} is void: epoch {epoch} is newer.")
@@ -166,6 +191,11 @@ def _supersede(kinds: tuple[str, ...], *, node_id: str, job_id: str, epoch: int)
 
 def publish_command(command: Command, kind: str, sentence: str) -> None:
     """An event with the command's summary as this unit of work leaves it."""
+    pk = command.pk
+    _publish(command, kind, sentence, patch=lambda: command_summary(Command.objects.select_related("node").get(pk=pk)))
+
+
+def _publish(command: Command, kind: str, sentence: str, *, patch: Callable[[], dict[str, Any]]) -> None:
     events.publish(
         kind,
         sentence,
@@ -173,6 +203,6 @@ def publish_command(command: Command, kind: str, sentence: str) -> None:
         node_id=command.node_id,
         entity="command",
         entity_id=command.id,
-        patch=lambda: command_summary(Command.objects.select_related("node").get(pk=command.pk)),
+        patch=patch,
         data={"decision_id": command.decision_id},
     )

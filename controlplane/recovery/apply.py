@@ -5,7 +5,7 @@ decision once per job. What is announced (a view, an install) is a row before it
 is, and the fencing epoch moves in the same transaction.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,13 +150,13 @@ def _nodes_of(ranks: Iterable[Rank]) -> list[str]:
 
 
 def _unreleased(attempt: Attempt) -> list[Rank]:
-    return list(Rank.objects.filter(replica__attempt=attempt, released_at=None))
+    return list(Rank.objects.filter(replica__attempt=attempt, released_at=None).select_related("replica"))
 
 
-def _send(context: Context, body: Any, node_id: str, attempt: Attempt, ttl_s: float) -> None:
-    dispatch.enqueue(
+def _send(context: Context, body: Any, node_ids: Sequence[str], attempt: Attempt, ttl_s: float) -> None:
+    dispatch.enqueue_all(
         body,
-        node_id=node_id,
+        node_ids=node_ids,
         job_id=context.job.id,
         attempt=attempt.number,
         epoch=context.job.epoch,
@@ -197,8 +197,7 @@ def _place_attempt(context: Context, action: plan.PlaceAttempt) -> None:
         orders.start_replica(terms, index, orders.next_incarnation(job, index), placements)
     scheduling.reserve_nodes(job, action.spare_nodes)
     if orders.spec_of(job).spec.resources.spares.warm:
-        for node_id in action.spare_nodes:
-            _send(context, WarmHost(job_id=job.id, attempt=attempt.number), node_id, attempt, ASK_TTL_S)
+        _send(context, WarmHost(job_id=job.id, attempt=attempt.number), action.spare_nodes, attempt, ASK_TTL_S)
 
 
 def _announce_view(context: Context, action: plan.AnnounceView) -> None:
@@ -210,8 +209,7 @@ def _announce_view(context: Context, action: plan.AnnounceView) -> None:
         job=job, attempt=view.attempt, epoch=view.epoch, view=msgspec.to_builtins(view), announced_at=now()
     )
     publish_job(job, "view.announced", f"View {view.epoch}: {len(view.members)} replicas. {view.reason}")
-    for node_id in _nodes_of(_unreleased(attempt)):
-        _send(context, DeliverView(view=view), node_id, attempt, VIEW_TTL_S)
+    _send(context, DeliverView(view=view), _nodes_of(_unreleased(attempt)), attempt, VIEW_TTL_S)
 
 
 def _send_install(context: Context, action: plan.SendInstall) -> None:
@@ -228,8 +226,7 @@ def _send_install(context: Context, action: plan.SendInstall) -> None:
         transition_attempt(attempt, AttemptState.RUNNING, "its first view is installed")
     publish_job(job, "view.installed", f"View {install.epoch} goes on at step {install.step}.")
     ranks = [r for r in _unreleased(attempt) if (r.replica.index, r.replica.incarnation) in members]
-    for node_id in _nodes_of(ranks):
-        _send(context, DeliverInstall(install=install), node_id, attempt, VIEW_TTL_S)
+    _send(context, DeliverInstall(install=install), _nodes_of(ranks), attempt, VIEW_TTL_S)
 
 
 def _set_contributing(replica: Replica, counts: bool, *, holds: bool) -> None:
@@ -263,8 +260,7 @@ def _stop_replica(context: Context, action: plan.StopReplica) -> None:
         grace_s=action.grace_s,
         reason=context.sentence,
     )
-    for node_id in _nodes_of(replica.ranks.filter(released_at=None)):
-        _send(context, body, node_id, replica.attempt, STOP_TTL_S)
+    _send(context, body, _nodes_of(replica.ranks.filter(released_at=None)), replica.attempt, STOP_TTL_S)
 
 
 def _set_replica_state(context: Context, action: plan.SetReplicaState) -> None:
@@ -278,15 +274,13 @@ def _set_replica_state(context: Context, action: plan.SetReplicaState) -> None:
 def _request_checkpoint(context: Context, action: plan.RequestCheckpoint) -> None:
     attempt = _attempt(context.job)
     body = RequestSave(job_id=context.job.id, attempt=attempt.number, save_kind=action.kind, reason=context.sentence)
-    for node_id in _nodes_of(_unreleased(attempt)):
-        _send(context, body, node_id, attempt, ASK_TTL_S)
+    _send(context, body, _nodes_of(_unreleased(attempt)), attempt, ASK_TTL_S)
 
 
 def _gather_stacks(context: Context, action: plan.GatherStacks) -> None:
     replica = _replica(context, action.replica, action.incarnation)
     body = CollectStacks(job_id=context.job.id, replica=action.replica, incarnation=action.incarnation, look=HANG)
-    for node_id in _nodes_of(replica.ranks.filter(released_at=None)):
-        _send(context, body, node_id, replica.attempt, ASK_TTL_S)
+    _send(context, body, _nodes_of(replica.ranks.filter(released_at=None)), replica.attempt, ASK_TTL_S)
 
 
 def _look_at_ranks(context: Context, action: plan.LookAtRanks) -> None:
@@ -296,7 +290,7 @@ def _look_at_ranks(context: Context, action: plan.LookAtRanks) -> None:
         body = CollectStacks(
             job_id=context.job.id, replica=action.replica, incarnation=action.incarnation, rank=rank.rank, look=HANG
         )
-        _send(context, body, rank.node_id, replica.attempt, ASK_TTL_S)
+        _send(context, body, [rank.node_id], replica.attempt, ASK_TTL_S)
 
 
 def _inject_fault(context: Context, action: plan.InjectFault) -> None:
@@ -311,7 +305,7 @@ def _inject_fault(context: Context, action: plan.InjectFault) -> None:
     )
     audit("schedule", "job.fault", context.job.id, reason=context.sentence, data=msgspec.to_builtins(action))
     for rank in replica.ranks.filter(released_at=None, rank=action.rank):
-        _send(context, body, rank.node_id, replica.attempt, ASK_TTL_S)
+        _send(context, body, [rank.node_id], replica.attempt, ASK_TTL_S)
 
 
 def _end_attempt(context: Context, action: plan.EndAttempt) -> None:
@@ -325,8 +319,7 @@ def _end_attempt(context: Context, action: plan.EndAttempt) -> None:
         grace_s=action.grace_s,
         reason=context.sentence,
     )
-    for node_id in _nodes_of(ranks):
-        _send(context, body, node_id, attempt, STOP_TTL_S)
+    _send(context, body, _nodes_of(ranks), attempt, STOP_TTL_S)
     if attempt.state in (AttemptState.STARTING, AttemptState.RUNNING):
         Attempt.objects.filter(pk=attempt.pk).update(end_code=context.reason_code)
         transition_attempt(attempt, AttemptState.STOPPING if ranks else AttemptState.ENDED, context.sentence)

@@ -29,6 +29,8 @@ RETRY_S = 2.0
 PUT_OFF_RETRY_S = 15.0
 GIVE_UP_S = 30.0
 MAX_STEPS = 2000
+STEPS_AFTER_MAX = 3 * proof.STEPS_AFTER
+"""Of those that came after the recovery: what is proved does not grow for as long as the job trains."""
 MAX_DUE = 10
 
 
@@ -130,12 +132,16 @@ def _state(checks: list[Check], *, reference_comes: bool) -> str:
 
 
 def _window(incident: Incident, job: Job) -> Window:
-    """Steps from shortly before the fault until now, less those still being told."""
+    """Steps from shortly before the fault until now, at most STEPS_AFTER_MAX of them after the
+    recovery, less those still being told."""
     opened, closed = incident.opened_at, incident.resolved_at or now()
     settled = now() - timedelta(seconds=SETTLE_S)
     rows = StepRecord.objects.filter(job=job, at__gte=opened - timedelta(seconds=BEFORE_S), at__lte=settled)
     newest: dict[int, StepRecord] = {}
     repeated = 0
+    later = rows.filter(at__gt=closed).order_by("at").values_list("at", flat=True)
+    if (end := next(iter(later[STEPS_AFTER_MAX : STEPS_AFTER_MAX + 1]), None)) is not None:
+        rows = rows.filter(at__lt=end)
     for row in rows.order_by("attempt", "step")[:MAX_STEPS]:
         repeated += row.step in newest
         newest[row.step] = row

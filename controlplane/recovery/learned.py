@@ -21,9 +21,8 @@ P95 = 0.95
 SAVE_LIMIT_S = 600.0
 
 
-def learned_of(job: Job) -> LearnedTimes:
-    """None where there is not enough data."""
-    times = _undisturbed(job)
+def learned_of(job: Job, times: list[float]) -> LearnedTimes:
+    """None where there is not enough data. `times`: see `undisturbed`."""
     joined = Replica.objects.filter(attempt__job=job, ranks__joined_at__isnull=False)
     starts = [
         (row["last"] - row["created_at"]).total_seconds()
@@ -33,7 +32,7 @@ def learned_of(job: Job) -> LearnedTimes:
     saves = job.checkpoints.filter(state__in=COMMITTED_CHECKPOINTS, total_s__gt=0).exclude(kind=LOCAL_KIND)
     saved = sorted(saves.order_by("-step", "-epoch").values_list("total_s", flat=True)[:RECENT])
     return LearnedTimes(
-        step_s=mean(times) if len(times) >= MIN_STEPS else None,
+        step_s=_mean(times),
         step_max_s=max(times) if len(times) >= MIN_STEPS else None,
         save_s=mean(saved) if saved else None,
         save_p95_s=saved[min(len(saved) - 1, int(P95 * len(saved)))] if saved else None,
@@ -51,15 +50,15 @@ def _setup_limit_s(job: Job) -> float | None:
     return timeout_of(section_timeouts(wish, Observed(setups=_setups(job))), Section.SETUP)
 
 
-def saves_of(job: Job) -> SaveFact:
-    """The newest of each kind; `interval_s` from the measured step time."""
+def saves_of(job: Job, times: list[float]) -> SaveFact:
+    """The newest of each kind; `interval_s` from the measured step `times` (see `undisturbed`)."""
     # The local tier saves all the time and outlives less: it puts off no emergency save.
     rows = job.checkpoints.exclude(kind=LOCAL_KIND).order_by("-started_at")
     started = rows.values_list("started_at", flat=True).first()
     committed = rows.filter(state__in=COMMITTED_CHECKPOINTS).aggregate(at=Max("committed_at"))["at"]
     # The order itself counts too: a second alarm must not ask again before the first is answered.
     asked = job.commands.filter(kind="request_save", body__save_kind="emergency").aggregate(at=Max("created_at"))["at"]
-    step_s = learned_step_s(job)
+    step_s = _mean(times)
     interval = spec_of(job).spec.checkpoint.interval_steps
     return SaveFact(
         last_started_s=started.timestamp() if started else None,
@@ -72,11 +71,14 @@ def saves_of(job: Job) -> SaveFact:
 
 def learned_step_s(job: Job) -> float | None:
     """Mean of the recent steps; None before there are enough."""
-    times = _undisturbed(job)
+    return _mean(undisturbed(job))
+
+
+def _mean(times: list[float]) -> float | None:
     return mean(times) if len(times) >= MIN_STEPS else None
 
 
-def _undisturbed(job: Job) -> list[float]:
+def undisturbed(job: Job) -> list[float]:
     """Seconds of the recent steps in which no membership changed."""
     rows = job.steps.filter(stall_s=0.0).order_by("-id").values_list("step_time_s", flat=True)
     return [time_s for time_s in rows[:RECENT] if time_s]

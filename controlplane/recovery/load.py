@@ -31,7 +31,7 @@ from controlplane.protocol.states import (
     ReplicaState,
 )
 from controlplane.recovery import sight, signals
-from controlplane.recovery.learned import learned_of, saves_of
+from controlplane.recovery.learned import learned_of, saves_of, undisturbed
 from controlplane.recovery.ledger import budget_of
 from controlplane.recovery.models import Decision, Signal, ViewRow
 from controlplane.runtime import bus
@@ -56,6 +56,7 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
     view = _newest_view(job, attempt)
     hot_ranks = bus.read_hot(f"job:{job.id}")
     nodes = node_facts(job)
+    times = undisturbed(job)
     open_signals = signals.open_for(job.id, [node.id for node in nodes])
     return facts.JobSnapshot(
         now_s=moment.timestamp(),
@@ -70,9 +71,9 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
         signals=tuple(_signal_fact(row) for row in open_signals),
         nodes=nodes,
         checkpoints=_checkpoint_facts(job),
-        saves=saves_of(job),
+        saves=saves_of(job, times),
         budget=budget_of(job),
-        learned=learned_of(job),
+        learned=learned_of(job, times),
         acts_last_window=_recent_acts(),
         reissued_views=_reissued(job, attempt),
         fleet_devices=sum(len(node.devices) for node in nodes),

@@ -95,7 +95,8 @@ def start_replica(terms: Terms, index: int, incarnation: int, placements: tuple[
     for placement in placements:
         _hold_device(job, replica, placement)
         by_node[placement.node_id].append(placement)
-    for old in Replica.objects.filter(attempt__job=job, index=index).exclude(pk=replica.pk).select_related("attempt"):
+    lives = Replica.objects.filter(attempt__job=job, index=index).exclude(pk=replica.pk).select_related("attempt")
+    if (old := lives.order_by("-incarnation").first()) is not None:
         # It is not the slot's current life any more.
         publish_replica(old, "replica.refreshed", "")
     publish_replica(replica, "replica.started", f"Replica {index}, incarnation {incarnation}, is started.")
