@@ -113,6 +113,7 @@ class Apply:
             attempt=attempt.number if attempt else 0,
         )
         self._rows.commands[command_id] = CommandRow(envelope, self._kernel.now_s)
+        self._rows.outbox.append(command_id)
 
     def _job_state(self, to: JobState) -> None:
         self._check("job", self._rows.state, to)

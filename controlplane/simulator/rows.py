@@ -70,7 +70,8 @@ class CommandRow:
 
 @dataclass(slots=True)
 class Rows:
-    """Everything the server knows. `ghosts`: older incarnations not proved gone."""
+    """Everything the server knows. `ghosts`: older incarnations not proved gone; `outbox`:
+    the commands that had no final answer when it was last gone through, in order."""
 
     spec: TrainSpec
     state: JobState = JobState.PENDING
@@ -88,6 +89,7 @@ class Rows:
     nodes: dict[str, NodeRow] = field(default_factory=dict)
     checkpoints: list[CheckpointFact] = field(default_factory=list)
     commands: dict[str, CommandRow] = field(default_factory=dict)
+    outbox: list[str] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
     done: set[int] = field(default_factory=set)
     suspect_since_s: dict[str, float] = field(default_factory=dict)

@@ -331,9 +331,10 @@ class Server:
 
     def _expire_and_redeliver(self, now_s: float) -> None:
         due: dict[str, list[str]] = {}
-        for command_id, row in self.rows.commands.items():
-            if row.state in TERMINAL:
-                continue
+        commands = self.rows.commands
+        self.rows.outbox = [command_id for command_id in self.rows.outbox if commands[command_id].state not in TERMINAL]
+        for command_id in self.rows.outbox:
+            row = commands[command_id]
             if now_s - row.made_s > row.envelope.ttl_s:
                 row.state = "expired"
             elif now_s - self._sent_s.get(command_id, -REDELIVER_S) >= REDELIVER_S:
@@ -341,6 +342,6 @@ class Server:
         for node, ids in due.items():
             for command_id in ids:
                 self._sent_s[command_id] = now_s
-            rows = [self.rows.commands[command_id] for command_id in ids]
+            rows = [commands[command_id] for command_id in ids]
             aged = tuple(msgspec.structs.replace(row.envelope, age_s=now_s - row.made_s) for row in rows)
             self._downlink(node, Order(aged))
