@@ -108,7 +108,8 @@ class Server:
                 if fresh:
                     self._clear_overdue(status.ref)
                 replica.committed_step = max(replica.committed_step, status.step)
-                if replica.contributing:
+                # Whoever is in the view commits with the others: one that stands by or joins too.
+                if replica.state is not ReplicaState.EVICTED:
                     self._progress(status.step)
         for event in frame.events:
             if event.seq == row.applied_seq + 1:

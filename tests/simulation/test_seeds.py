@@ -21,6 +21,8 @@ FOUND_STANDING_BY = {
     (181, 1): "an attempt with too few replicas and room for no more waited for ever",
     (3018, 2): "replicas that stand by accused the only one that computes by waiting for it",
     (3148, 2): "a finding about a replica that the new attempt does not have stayed open",
+    (5137, 1): "a step that only one that stands by had told of was no progress, and a lost heartbeat evicted",
+    (5222, 1): "a step that only one that stands by had told of was no progress, and a lost heartbeat evicted",
 }
 
 
