@@ -21,8 +21,6 @@ DEFAULT_ROOT = Path("/dev/shm")  # noqa: S108  Not predictable: below it the fol
 RESERVE_BYTES = 1 << 30
 """Stays free for training, beside what is written."""
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-UNLIMITED_BYTES = 1 << 62
-"""v1 says so where there is no limit: the largest number of pages, about 2**63 bytes."""
 
 
 class _Names(NamedTuple):
@@ -129,7 +127,7 @@ def _room(hierarchy: Path, mine: str, names: _Names) -> Iterator[tuple[Path, int
             return
         try:
             limit = (group / names.limit).read_text().strip()
-            if limit != "max" and int(limit) < UNLIMITED_BYTES:
+            if limit != "max":  # In v1 no limit is a very large one.
                 yield group, int(limit) - _held_bytes(group, names)
         except OSError:
             continue  # The root group of v2 has no limit, and not every group shows one.
