@@ -84,6 +84,7 @@ class Rows:
     view: View | None = None
     view_since_s: float = 0.0
     install: Install | None = None
+    installed_s: float | None = None
     flushes: dict[tuple[int, int, int], Flush] = field(default_factory=dict)
     signals: dict[str, SignalFact] = field(default_factory=dict)
     nodes: dict[str, NodeRow] = field(default_factory=dict)
