@@ -21,6 +21,7 @@ from agents.core.events import Event, NodeRead
 from agents.core.health import Needs, NvLinks, Readings, judge
 from agents.log import note
 from agents.probes import node_checks
+from agents.probes.libraries import Interpreters
 from agents.probes.sampler import Sampler
 from controlplane.protocol.frames import NodeCheck
 
@@ -48,6 +49,7 @@ class Examiner:
         )
         self._connected: frozenset[int] = frozenset()
         self._own = _Subject()
+        self._interpreters = Interpreters()
         self._launches: WeakValueDictionary[tuple[str | None, ...], _Subject] = WeakValueDictionary()
 
     async def examine_for_ever(self) -> None:
@@ -66,7 +68,9 @@ class Examiner:
         config = wish.launch.config
         # Replicas of a job share their paths, so they share the wait for them too.
         paths = self._launches.setdefault((config.checkpoint_dir, config.checkpoint.local.dir), _Subject())
-        mine = await self._judged(paths, node_checks.read_launch, wish.launch, self._sampler.devices)
+        mine = await self._judged(
+            paths, node_checks.read_launch, wish.launch, self._sampler.devices, self._interpreters
+        )
         event = NodeRead(now_s=time.monotonic(), failed=failed, launch_failed=mine, command_id=wish.command_id)
         self._dispatch(event)
 

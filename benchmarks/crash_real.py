@@ -7,7 +7,6 @@ writers at a random moment, and another process loads what is newest. Used by `c
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -17,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.processes import die_with_parent, rendezvous_store
 from controlplane.protocol.launch import RankRef, TrainerConfig
 from controlplane.protocol.spec import Checkpoint, Model, Parallelism, Training
 
@@ -40,18 +40,13 @@ def config_of(root: Path, store: str, *, hidden: int = 64, layers: int = 2) -> T
 def run(root: Path, kills: int, *, seed: int) -> list[str]:
     """Kill that many lives; what was wrong afterwards, nothing when all is well."""
     chance, faults = random.Random(seed), []
-    store = subprocess.Popen([sys.executable, "-m", "trainer.store", "--port", "0"], stdout=subprocess.PIPE, text=True)
-    assert store.stdout is not None
-    config = config_of(root, store.stdout.readline().split()[-1])
-    try:
+    with rendezvous_store() as address:
+        config = config_of(root, address)
         for life in range(1, kills + 1):
             acked = _one_life(config, life, chance.uniform(0.0, MAX_DELAY_S))
             loaded = load_newest(config, life)
             if loaded < acked:
                 faults.append(f"kill {life}: step {acked} was complete, step {loaded} could be loaded")
-    finally:
-        store.kill()
-        store.wait()
     return faults
 
 
@@ -148,13 +143,16 @@ def rank_of(config: TrainerConfig, life: int, *, rank: int = 0, world: int = 1) 
 
 
 def fork(body: Callable[[], None], *, group: bool = False) -> int:
-    """Run `body` in a child (in a process group of its own); exit 0 when it returns."""
+    """Run `body` in a child (in a process group of its own) that ends with this process at the
+    latest; exit 0 when it returns."""
     sys.stdout.flush()
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
+        die_with_parent(parent)
         if group:
             os.setsid()
         body()

@@ -12,7 +12,6 @@ import argparse
 import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,6 +25,7 @@ from typing import Any
 import msgspec
 
 from benchmarks import crash_real
+from benchmarks.processes import rendezvous_store
 from benchmarks.report import Report
 from controlplane.protocol import digests
 from controlplane.protocol.spec import Checkpoint, LocalTier, Model, Training
@@ -209,26 +209,18 @@ def main(argv: list[str]) -> int:
     device.prepare_import()
     import trainer.assemble  # noqa: F401
 
-    store = subprocess.Popen([sys.executable, "-m", "trainer.store", "--port", "0"], stdout=subprocess.PIPE, text=True)
-    assert store.stdout is not None
-    address = store.stdout.readline().split()[-1]
-    try:
-        with (
-            tempfile.TemporaryDirectory(dir=options.folder) as name,
-            tempfile.TemporaryDirectory(dir=DEFAULT_ROOT) as memory,
-        ):
-            folder, out = Path(name), Path(name) / "samples.json"
-            pid = crash_real.fork(
-                lambda: _measure(folder, Path(memory), address, layers, options.rounds, out), group=True
-            )
-            _, status = os.waitpid(pid, 0)
-            if status:
-                print("the rank failed; its traceback is above", file=sys.stderr)
-                return 1
-            samples = msgspec.json.decode(out.read_bytes(), type=dict[str, list[float]])
-    finally:
-        store.kill()
-        store.wait()
+    with (
+        rendezvous_store() as address,
+        tempfile.TemporaryDirectory(dir=options.folder) as name,
+        tempfile.TemporaryDirectory(dir=DEFAULT_ROOT) as memory,
+    ):
+        folder, out = Path(name), Path(name) / "samples.json"
+        pid = crash_real.fork(lambda: _measure(folder, Path(memory), address, layers, options.rounds, out), group=True)
+        _, status = os.waitpid(pid, 0)
+        if status:
+            print("the rank failed; its traceback is above", file=sys.stderr)
+            return 1
+        samples = msgspec.json.decode(out.read_bytes(), type=dict[str, list[float]])
     return _report(samples)
 
 

@@ -5,13 +5,15 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 STOP_GRACE_S = 5.0
 PR_SET_PDEATHSIG = 1
+ORPHANED = 75
 
 
 def start_ticks(pid: int) -> int | None:
@@ -33,9 +35,25 @@ def signal_exactly(pid: int, ticks: int, number: signal.Signals) -> bool:
     return False
 
 
-def die_with_parent() -> None:
-    """Called in a rank: the kernel kills it when its launcher dies."""
+def die_with_parent(parent: int | None = None) -> None:
+    """Called in a rank: the kernel kills it, stopped or not, when the thread that started it
+    dies. A fork names its `parent`, which may have died before this."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent is not None and os.getppid() != parent:
+        os._exit(ORPHANED)
+
+
+@contextlib.contextmanager
+def rendezvous_store() -> Iterator[str]:
+    """HOST:PORT of a store that ends with the block, or with who started it."""
+    argv = [sys.executable, "-m", "trainer.store", "--port", "0"]
+    store = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
+    try:
+        assert store.stdout is not None
+        yield store.stdout.readline().split()[-1]
+    finally:
+        store.kill()
+        store.wait()
 
 
 class Processes:

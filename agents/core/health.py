@@ -51,8 +51,8 @@ class Readings:
     state) as the kernel names it, None for one that is not there; `nvlinks` of each device that
     has any, `connected` those of them that had an active one since this agent began; `external`:
     (healthy, reason) of the node's own checker, None where none answered; `libraries`: (name,
-    version) of what the built-in trainer would run with, "" for absent ones; `cuda`: a real GPU
-    is here."""
+    version) of what a launch would run with, "" for absent ones, in the `interpreter` of the job's
+    own program or, "", in ours; `cuda`: a real GPU is here."""
 
     drivers: tuple[str, ...] = ()
     storages: tuple[Storage, ...] = ()
@@ -61,6 +61,7 @@ class Readings:
     connected: frozenset[int] = frozenset()
     external: tuple[bool, str] | None = None
     libraries: tuple[tuple[str, str], ...] = ()
+    interpreter: str = ""
     cuda: bool = False
 
 
@@ -198,10 +199,12 @@ def _nvlinks(found: Readings, needs: Needs) -> list[NodeCheck]:
 
 def _libraries(found: Readings) -> list[NodeCheck]:
     failed = []
+    where = f" in {_short(found.interpreter)}" if found.interpreter else ""
     for library, first_bad, first_good, always in KNOWN_BAD:
         for name, text in found.libraries:
             version = version_of(text)
             if name == library and version and first_bad <= version < first_good and (always or found.cuda):
                 good = ".".join(map(str, first_good))
-                failed.append(NodeCheck("library", f"{name} {text} is known not to recover: install {good} or newer"))
+                detail = f"{name} {text}{where} is known not to recover: install {good} or newer"
+                failed.append(NodeCheck("library", detail))
     return failed

@@ -1,7 +1,8 @@
 """Reads what the node's checks are judged by: drivers, storage, links, an external checker.
 
 Called by the runtime, off its loop and with a deadline, because a dead file system blocks
-whoever touches it. It writes one small file for a moment and changes nothing else.
+whoever touches it. It writes one small file for a moment and changes nothing else; a job's own
+interpreter is asked for its libraries (`probes.libraries`).
 
 The external checker is a program of the operator's that listens on a unix stream socket: it
 is sent one JSON line, `{"node": NAME}`, and answers one, `{"healthy": true|false, "reason":
@@ -16,10 +17,10 @@ import socket
 import time
 import uuid
 from collections.abc import Iterable
-from importlib import metadata
 from pathlib import Path
 
 from agents.core.health import NvLinks, Readings, Storage
+from agents.probes.libraries import Interpreters, own_libraries
 from controlplane.protocol.launch import ReplicaLaunch
 from controlplane.protocol.samples import DeviceInfo
 
@@ -27,7 +28,6 @@ EXTERNAL_TIMEOUT_S = 3.0
 NETWORK_CLASS = Path("/sys/class/net")
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _MAX_ANSWER_BYTES = 64 * 1024
-_NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 
 
 def read_node(
@@ -53,13 +53,16 @@ def read_node(
     )
 
 
-def read_launch(launch: ReplicaLaunch, devices: tuple[DeviceInfo, ...]) -> Readings:
-    """What this launch needs besides: where it saves, and what the built-in trainer runs with."""
+def read_launch(launch: ReplicaLaunch, devices: tuple[DeviceInfo, ...], interpreters: Interpreters) -> Readings:
+    """What this launch needs besides: where it saves, and what it runs with."""
     paths = (launch.config.checkpoint_dir, launch.config.checkpoint.local.dir)
-    libraries = () if launch.entrypoint is not None else (("torch", _version("torch")), ("nccl", _version(*_NCCL)))
+    interpreter, libraries = ("", own_libraries())
+    if launch.entrypoint is not None:
+        interpreter, libraries = interpreters.libraries_of(launch)
     return Readings(
         storages=tuple(_writable(path) for path in paths if path is not None and os.path.isabs(path)),
         libraries=libraries,
+        interpreter=interpreter,
         cuda=any(info.driver == "nvml" for info in devices),
     )
 
@@ -121,15 +124,6 @@ def _line(connection: socket.socket, due_s: float) -> bytes:
             break
         said += part
     return said.partition(b"\n")[0]
-
-
-def _version(*names: str) -> str:
-    for name in names:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return ""
 
 
 def _text(path: Path) -> str | None:

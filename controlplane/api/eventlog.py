@@ -12,8 +12,9 @@ from ninja import Schema
 from pydantic import Field
 
 from controlplane.api.pages import MAX_LIMIT, listing
+from controlplane.api.problems import Kind, Problem
 from controlplane.runtime.clock import iso
-from controlplane.runtime.events import newest_seq, oldest_seq, told
+from controlplane.runtime.events import kept_from, newest_seq, told
 from controlplane.runtime.models import Event
 
 Seq = Annotated[int, Field(ge=0, le=2**53, description="Sequence number of an event.")]
@@ -51,7 +52,9 @@ def event_view(row: Event) -> dict[str, Any]:
 
 
 def event_page(query: EventQuery, *, job_id: str = "", node_id: str = "") -> dict[str, Any]:
-    """Oldest first after `after_seq`; `next` is null: the last seq is the cursor."""
+    """Oldest first after `after_seq`; `next` is null: the last seq is the cursor. Raises Problem
+    (410) where events after it are no longer all kept."""
+    must_be_kept(query.after_seq, job_id)
     seq = newest_seq()
     rows = _after(query.after_seq, job_id, node_id)
     if query.told:
@@ -68,9 +71,11 @@ def _after(after_seq: int, job_id: str = "", node_id: str = "") -> QuerySet[Even
     return rows.filter(node_id=node_id) if node_id else rows
 
 
-def is_gone(since: int) -> bool:
-    """True when events after `since` are no longer all kept."""
-    return since > 0 and since + 1 < oldest_seq()
+def must_be_kept(since: int, job_id: str = "") -> None:
+    """Raises Problem (410) when events after `since` (of the job) are no longer all kept; 0 means
+    from the first that is."""
+    if since > 0 and since + 1 < kept_from(job_id):
+        raise Problem(Kind.GONE, "These events are no longer kept; read the lists anew and watch from as_of_seq.")
 
 
 async def stream(since: int, job_id: str) -> AsyncIterator[bytes]:

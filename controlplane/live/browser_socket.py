@@ -112,7 +112,7 @@ async def subscribe(process: WebProcess, client: Client, said: Subscribe) -> Non
     client.topics = {topic for topic in said.topics[:MAX_TOPICS] if len(topic) <= MAX_TOPIC_CHARS}
     if client.sent_seq is not None:
         return
-    newest, oldest = await process.in_thread(lambda: (events.newest_seq(), events.oldest_seq()))
+    newest, oldest = await process.in_thread(lambda: (events.newest_seq(), events.kept_from()))
     since = newest if said.since is None else said.since
     if since > newest or since < oldest - 1 or newest - since > MAX_REPLAY:
         client.resync(newest)

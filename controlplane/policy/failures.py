@@ -6,6 +6,8 @@ rest on silence or slowness: they never speak while our own side is blind, and t
 governor may hold them. A replica whose ranks all wait for others is never a culprit.
 """
 
+import math
+
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     about,
@@ -110,12 +112,13 @@ def _witness(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact, 
     """What confirms that a silent node is really out. Steps committed since it went
     silent prove the opposite: no step commits without every member."""
     progressed_s = snapshot.job.progressed_s
-    still_s = snapshot.now_s - (progressed_s if progressed_s is not None else signal.seen_s)
+    moved_s = progressed_s if progressed_s is not None else signal.seen_s
+    still_s = snapshot.now_s - moved_s
     if still_s < config.witness_s and progressed_s is not None:
         return None
     if any(error.seen_s >= snapshot.view_since_s for error in signals_of(snapshot, "outer_error")):
         return "the exchange failed"
-    if still_s >= config.witness_s and _all_others_wait(snapshot, replica):
+    if _all_others_wait(snapshot, config, replica, moved_s):
         return "all others wait for it in the exchange"
     node = node_of(snapshot, signal.node_id)
     if node is not None and lease_over(node, config) and (progressed_s is None or still_s >= config.lease_s):
@@ -129,10 +132,13 @@ def lease_over(node: NodeFact, config: PolicyConfig) -> bool:
     return not node.connected and node.silent_s is not None and node.silent_s >= config.lease_s
 
 
-def _all_others_wait(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
+def _all_others_wait(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact, moved_s: float) -> bool:
     """Every other member waits in the exchange, one that computes among them, and one node
-    alone is silent.
+    alone is silent. The job has stood still since `moved_s`.
 
+    They wait for each other since they were told to enter the view; each has said so itself
+    after half of the time that they must have waited, for a word from before a step was
+    committed, or from before they entered, is not about this exchange.
     A member that does not wait may be the one that holds everybody up, so it clears the
     accused. One that computes nothing waits through every step, so it accuses nobody.
     Several silent nodes at once say more about the network, or about us, than about them:
@@ -140,12 +146,24 @@ def _all_others_wait(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
     """
     if not installed(snapshot) or not is_member(snapshot, replica):
         return False
+    entered_s = snapshot.installed_s if snapshot.installed_s is not None else snapshot.view_since_s
+    began_s = max(moved_s, entered_s)
+    if snapshot.now_s - began_s < config.witness_s:
+        return False
     members = [other for other in live_replicas(snapshot) if is_member(snapshot, other)]
     homes = {node for member in members for node in nodes_of(member)}
     silent = {signal.node_id for signal in signals_of(snapshot, "node_silent")} & homes
     others = [other for other in members if not silent & set(nodes_of(other))]
     computing = any(contributes(snapshot, other) for other in others)
-    return len(silent) == 1 and computing and all(other.waiting for other in others)
+    waiting = all(other.waiting and _heard_s(snapshot, other) - began_s >= config.witness_s / 2.0 for other in others)
+    return len(silent) == 1 and computing and waiting
+
+
+def _heard_s(snapshot: JobSnapshot, replica: ReplicaFact) -> float:
+    """Server time of the last word from all of its nodes; minus infinity: not known."""
+    silent = [node.silent_s for node in snapshot.nodes if node.id in nodes_of(replica)]
+    known = [silent_s for silent_s in silent if silent_s is not None]
+    return snapshot.now_s - max(known) if known and len(known) == len(silent) else -math.inf
 
 
 def _unflushed(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:

@@ -217,7 +217,8 @@ class JobSnapshot(_Fact):
 
     `blind` True: our own side was unhealthy lately, or the server has just started
     (first grace window), so silence is no evidence. `flushes` are those of `view`'s
-    epoch; `install` is None until everybody has flushed. `open_incidents` counts
+    epoch; `install` is None until everybody has flushed; it was ordered at `installed_s`
+    (server time; None: not known). `open_incidents` counts
     incidents of other jobs too (storm governor); `acts_last_window` the destructive
     acts of the fleet in the governor's window; `suspect_devices` are those whose finding
     (silent, lost, failing) opened within it, of `fleet_devices`. `reissued_views` counts views in a row
@@ -232,6 +233,7 @@ class JobSnapshot(_Fact):
     view: View | None = None
     view_since_s: float = 0.0
     install: Install | None = None
+    installed_s: float | None = None
     flushes: tuple[Flush, ...] = ()
     signals: tuple[SignalFact, ...] = ()
     nodes: tuple[NodeFact, ...] = ()

@@ -46,6 +46,19 @@ def programs_of(argv: list[str]) -> tuple[str, ...]:
     return ()
 
 
+def interpreter_of(argv: list[str]) -> str:
+    """The Python that an argv runs its program with, as it is named there; "" for none, and
+    where a shell would have to be understood to tell."""
+    for word in argv:
+        name = os.path.basename(word)
+        if _INTERPRETERS.fullmatch(name):
+            return word
+        passed_over = name in _PREFIXES or "=" in word or word.startswith("-") or word[:1].isdigit()
+        if not passed_over or word.startswith("PATH="):
+            return ""
+    return ""
+
+
 def check_launcher(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
     """Each rank is started by its agent; another launcher would stand between the two."""
     programs = programs_of(spec.entrypoint or [])

@@ -216,7 +216,7 @@ def _send_install(context: Context, action: plan.SendInstall) -> None:
     job, install = context.job, action.install
     attempt = _attempt(job, install.attempt)
     row = ViewRow.objects.get(job=job, epoch=install.epoch)
-    ViewRow.objects.filter(pk=row.pk).update(install=msgspec.to_builtins(install))
+    ViewRow.objects.filter(pk=row.pk).update(install=msgspec.to_builtins(install), ordered_at=now())
     members = {(m["replica"], m["incarnation"]) for m in row.view["members"]}
     for replica in attempt.replica_rows.all():
         member = (replica.index, replica.incarnation) in members

@@ -67,6 +67,7 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
         view=msgspec.convert(view.view, View) if view else None,
         view_since_s=view.announced_at.timestamp() if view else 0.0,
         install=msgspec.convert(view.install, Install) if view and view.install else None,
+        installed_s=view.ordered_at.timestamp() if view and view.ordered_at else None,
         flushes=_flushes(view),
         signals=tuple(_signal_fact(row) for row in open_signals),
         nodes=nodes,

@@ -137,7 +137,8 @@ class Restart(models.Model):
 
 
 class ViewRow(models.Model):
-    """A persisted view and, once everybody flushed, its install (protocol JSON)."""
+    """A persisted view and, once everybody flushed, its install (protocol JSON), ordered at
+    `ordered_at`; at `installed_at` the first rank told that it is in."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="views")
     attempt = models.IntegerField()
@@ -145,6 +146,7 @@ class ViewRow(models.Model):
     view = models.JSONField()
     install = models.JSONField(null=True)
     announced_at = models.DateTimeField()
+    ordered_at = models.DateTimeField(null=True)
     installed_at = models.DateTimeField(null=True)
     resumed_at = models.DateTimeField(null=True)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from django.db import transaction
@@ -23,6 +24,8 @@ from controlplane.runtime.clock import now
 from controlplane.runtime.models import Event, EventStream
 
 ALL = "all"
+FORGOTTEN = "forgotten"
+"""A stream of its own: its number is that of the newest event that was removed."""
 MAX_EVENTS_A_UNIT = 20_000
 # What a patch never carries: it moves without an event (pictures and polls bring it).
 VOLATILE_KEYS = frozenset(
@@ -123,9 +126,27 @@ def newest_seq() -> int:
     return EventStream.objects.filter(name=ALL).values_list("seq", flat=True).first() or 0
 
 
-def oldest_seq() -> int:
-    """The oldest event still kept; 0 for none."""
-    return Event.objects.order_by("seq").values_list("seq", flat=True).first() or 0
+def kept_from(job_id: str = "") -> int:
+    """Every event from this sequence number on is kept; with a job, every one of its own."""
+    start = (EventStream.objects.filter(name=FORGOTTEN).values_list("seq", flat=True).first() or 0) + 1
+    if not job_id or start == 1:
+        return start
+    oldest = Event.objects.filter(job_id=job_id).order_by("seq").values_list("job_seq", flat=True).first()
+    whole = oldest == 1 or (oldest is None and not EventStream.objects.filter(name=job_id).exists())
+    return 1 if whole else start
+
+
+def forget(job_id: str, *, before: datetime, at_most: int) -> int:
+    """Remove that many events of a job that is over, the oldest first; returns how many there
+    were. Their numbers are never given again."""
+    with transaction.atomic():
+        oldest = Event.objects.filter(job_id=job_id, at__lt=before).order_by("seq")
+        gone = list(oldest.values_list("seq", flat=True)[:at_most])
+        if gone:
+            EventStream.objects.get_or_create(name=FORGOTTEN)
+            EventStream.objects.filter(name=FORGOTTEN, seq__lt=gone[-1]).update(seq=gone[-1])
+            Event.objects.filter(seq__in=gone).delete()
+    return len(gone)
 
 
 def without_volatile(value: Any) -> Any:

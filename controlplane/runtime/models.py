@@ -4,15 +4,16 @@ from django.db import models
 
 
 class EventStream(models.Model):
-    """Newest sequence number of a stream: "all", or a job's id. Its row lock orders commits."""
+    """Newest sequence number of a stream: "all", or a job's id. Its row lock orders commits.
+    "forgotten": that of the newest event which was removed."""
 
     name = models.CharField(primary_key=True, max_length=40)
     seq = models.BigIntegerField(default=0)
 
 
 class Event(models.Model):
-    """Something that happened, immutable. `seq` is global, gap-free and in commit order;
-    `job_seq` is gap-free per job. `entity`, `entity_id`, `patch`: the new summary of what
+    """Something that happened, immutable. `seq` is global, gap-free and in commit order (from
+    `events.kept_from` on); `job_seq` is gap-free per job. `entity`, `entity_id`, `patch`: the new summary of what
     changed, for the browser's reducer (snapshot + events == fresh snapshot)."""
 
     seq = models.BigIntegerField(unique=True)

@@ -5,6 +5,7 @@ from django.conf import settings
 
 from controlplane.dispatch.services import forget_finished
 from controlplane.recovery import sweep
+from controlplane.recovery.forgetting import forget_events
 from controlplane.recovery.looks import forget_scheduled
 from controlplane.runtime import beats
 from controlplane.telemetry.services import forget_chunks
@@ -28,6 +29,8 @@ def canary() -> None:
 @shared_task(name="controlplane.sentinel.tasks.retention", ignore_result=True)
 def retention() -> None:
     """Forget what is older than the settings ask to keep."""
+    if settings.EVENT_RETENTION_DAYS:
+        forget_events(settings.EVENT_RETENTION_DAYS * DAY_S)
     forget_chunks(settings.RETENTION_DAYS * DAY_S)
     forget_scheduled(settings.RETENTION_DAYS * DAY_S)
     forget_finished(settings.RETENTION_DAYS * DAY_S)

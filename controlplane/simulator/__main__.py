@@ -1,14 +1,19 @@
-"""`python -m controlplane.simulator --seed 7 [--seeds 200]`: run, print, exit 1 on a violation."""
+"""`python -m controlplane.simulator --seed 7 [--seeds 200]`: run, print, exit 1 on a violation.
+`python -m controlplane.simulator effective`: how much of the time trains under failures."""
 
 import argparse
 import sys
 
-from controlplane.simulator import report
+from controlplane.simulator import effective, report
+from controlplane.simulator.effective import Arrivals
 from controlplane.simulator.world import World
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one seed with its tape, or many with a summary."""
+    """Run one seed with its tape, or many with a summary; or what `effective` measures."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["effective"]:
+        return _effective(given[1:])
     parser = argparse.ArgumentParser(prog="controlplane.simulator", description=__doc__)
     parser.add_argument("--seed", type=int, default=7, help="first seed")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds, from --seed on")
@@ -16,12 +21,30 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--standing-by", type=int, choices=(0, 1, 2), default=0, help="how many of the replicas compute nothing"
     )
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(given)
     seeds = range(options.seed, options.seed + options.seeds)
     outcomes = [World(seed, standing_by=options.standing_by).run(options.faults) for seed in seeds]
     text = report.one(outcomes[0]) if len(outcomes) == 1 else report.many(outcomes)
     sys.stdout.write(text + "\n")
     return 1 if any(outcome.violations for outcome in outcomes) else 0
+
+
+def _effective(given: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="controlplane.simulator effective", description=effective.__doc__)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--failures", type=int, default=100, help="failures for each way of recovery")
+    parser.add_argument("--mtbf-s", type=float, default=effective.MTBF_S, help="mean seconds between failures")
+    parser.add_argument("--arrivals", type=Arrivals, choices=tuple(Arrivals), default=Arrivals.EVEN)
+    options = parser.parse_args(given)
+    if options.failures < 1 or options.mtbf_s <= 0.0:
+        parser.error("--failures must be at least 1 and --mtbf-s more than 0")
+    mtbf_s, arrivals = options.mtbf_s, options.arrivals
+    runs = [
+        effective.measure(recovery, failures=options.failures, seed=options.seed, mtbf_s=mtbf_s, arrivals=arrivals)
+        for recovery in effective.RECOVERIES
+    ]
+    sys.stdout.write(effective.table(runs, mtbf_s=mtbf_s, arrivals=arrivals) + "\n")
+    return 1 if any(run.violations for run in runs) else 0
 
 
 if __name__ == "__main__":

@@ -113,6 +113,7 @@ class Apply:
             attempt=attempt.number if attempt else 0,
         )
         self._rows.commands[command_id] = CommandRow(envelope, self._kernel.now_s)
+        self._rows.outbox.append(command_id)
 
     def _job_state(self, to: JobState) -> None:
         self._check("job", self._rows.state, to)
@@ -130,7 +131,7 @@ class Apply:
         )
         self._resume = Resume(action.resume_path, action.resume_step) if action.resume_path else None
         rows.committed_step, rows.progressed_s = action.resume_step, now_s
-        rows.view, rows.install, rows.reissued_views = None, None, 0
+        rows.view, rows.install, rows.installed_s, rows.reissued_views = None, None, None, 0
         rows.flushes, rows.done = {}, set()
         older = rows.replicas
         rows.ghosts += [row for row in older.values() if not row.stopped]
@@ -241,14 +242,14 @@ class Apply:
         same = rows.view is not None and rows.view.members == view.members
         rows.reissued_views = rows.reissued_views + 1 if same else 0
         rows.epoch, rows.view, rows.view_since_s = view.epoch, view, self._kernel.now_s
-        rows.install, rows.flushes = None, {}
+        rows.install, rows.installed_s, rows.flushes = None, None, {}
         nodes = {p.node_id for replica in rows.replicas.values() for p in replica.placements}
         for node in sorted(nodes):
             self._command(node, DeliverView(view))
 
     def _send_install(self, action: SendInstall) -> None:
         rows, order = self._rows, action.install
-        rows.install = order
+        rows.install, rows.installed_s = order, self._kernel.now_s
         rows.committed_step = max(rows.committed_step, order.step)
         members = {member.replica for member in rows.view.members} if rows.view else set()
         for index in sorted(members):

@@ -42,6 +42,7 @@ def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
         view=rows.view,
         view_since_s=rows.view_since_s,
         install=rows.install,
+        installed_s=rows.installed_s,
         flushes=tuple(flush for _, flush in sorted(rows.flushes.items())),
         signals=tuple(signal for _, signal in sorted(rows.signals.items())),
         nodes=nodes,

@@ -70,7 +70,8 @@ class CommandRow:
 
 @dataclass(slots=True)
 class Rows:
-    """Everything the server knows. `ghosts`: older incarnations not proved gone."""
+    """Everything the server knows. `ghosts`: older incarnations not proved gone; `outbox`:
+    the commands that had no final answer when it was last gone through, in order."""
 
     spec: TrainSpec
     state: JobState = JobState.PENDING
@@ -83,11 +84,13 @@ class Rows:
     view: View | None = None
     view_since_s: float = 0.0
     install: Install | None = None
+    installed_s: float | None = None
     flushes: dict[tuple[int, int, int], Flush] = field(default_factory=dict)
     signals: dict[str, SignalFact] = field(default_factory=dict)
     nodes: dict[str, NodeRow] = field(default_factory=dict)
     checkpoints: list[CheckpointFact] = field(default_factory=list)
     commands: dict[str, CommandRow] = field(default_factory=dict)
+    outbox: list[str] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
     done: set[int] = field(default_factory=set)
     suspect_since_s: dict[str, float] = field(default_factory=dict)

@@ -108,7 +108,8 @@ class Server:
                 if fresh:
                     self._clear_overdue(status.ref)
                 replica.committed_step = max(replica.committed_step, status.step)
-                if replica.contributing:
+                # Whoever is in the view commits with the others: one that stands by or joins too.
+                if replica.state is not ReplicaState.EVICTED:
                     self._progress(status.step)
         for event in frame.events:
             if event.seq == row.applied_seq + 1:
@@ -331,9 +332,10 @@ class Server:
 
     def _expire_and_redeliver(self, now_s: float) -> None:
         due: dict[str, list[str]] = {}
-        for command_id, row in self.rows.commands.items():
-            if row.state in TERMINAL:
-                continue
+        commands = self.rows.commands
+        self.rows.outbox = [command_id for command_id in self.rows.outbox if commands[command_id].state not in TERMINAL]
+        for command_id in self.rows.outbox:
+            row = commands[command_id]
             if now_s - row.made_s > row.envelope.ttl_s:
                 row.state = "expired"
             elif now_s - self._sent_s.get(command_id, -REDELIVER_S) >= REDELIVER_S:
@@ -341,6 +343,6 @@ class Server:
         for node, ids in due.items():
             for command_id in ids:
                 self._sent_s[command_id] = now_s
-            rows = [self.rows.commands[command_id] for command_id in ids]
+            rows = [commands[command_id] for command_id in ids]
             aged = tuple(msgspec.structs.replace(row.envelope, age_s=now_s - row.made_s) for row in rows)
             self._downlink(node, Order(aged))

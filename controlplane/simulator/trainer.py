@@ -18,25 +18,25 @@ from controlplane.protocol.states import Phase
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.process import Group, Process, Rank
+from controlplane.simulator.timing import Timing
 
 Report = Flush | OuterError | CaughtUp | CheckpointReport | TrainingDone
-MICRO_BATCH_S = (0.2, 0.3)
-EXCHANGE_S = (0.001, 0.04)
-FETCH_S = (1.0, 6.0)
-SAVE_S = (0.5, 2.0)
-SETUP_S = (1.0, 3.0)
 UNREAD_MAX = 100
+STORED_MAX = 64
 RETRY_S = 0.5
-PEER_NOTICE_S = (0.01, 0.15)
 
 
 class Trainer:
     """All processes and groups of the one job. `said` hands a rank's report to its agent."""
 
-    def __init__(self, kernel: Kernel, checkers: Checkers, said: Callable[[Rank, Report], None]) -> None:
+    def __init__(
+        self, kernel: Kernel, checkers: Checkers, said: Callable[[Rank, Report], None], timing: Timing
+    ) -> None:
+        self.on_commit: Callable[[int], None] = lambda committed: None
         self._kernel = kernel
         self._checkers = checkers
         self._said = said
+        self._timing = timing
         self.processes: dict[tuple[int, int, int], Process] = {}
         self.groups: dict[tuple[int, int], Group] = {}
         self.stored: dict[str, list[int]] = {}
@@ -60,7 +60,7 @@ class Trainer:
             rank = Rank(ref=ref, node=node, device=placement.device_index)
             process.ranks[placement.rank] = rank
             ranks.append(rank)
-            self._kernel.after(self._kernel.between(*SETUP_S), self._hello, rank, joined)
+            self._kernel.after(self._kernel.between(*self._timing.setup_s), self._hello, rank, joined)
         return ranks
 
     def _hello(self, rank: Rank, joined: Callable[[Rank], None]) -> None:
@@ -107,7 +107,7 @@ class Trainer:
         for index, incarnation in sorted(group.members):
             process = self.processes.get((attempt, index, incarnation))
             if process is not None and process is not but:
-                self._kernel.after(self._kernel.between(*PEER_NOTICE_S), self._notice, process, epoch)
+                self._kernel.after(self._kernel.between(*self._timing.peer_notice_s), self._notice, process, epoch)
 
     def _notice(self, process: Process, epoch: int) -> None:
         """A member finds the exchange broken; it keeps what it has and waits for a view."""
@@ -188,7 +188,8 @@ class Trainer:
         process.role = self._role_in(process)
         if not holds:
             self._follow(process, view, order, fresh)
-        process.epoch, process.prepared, process.waiting = order.epoch, False, False
+        pause_s = self._regroup_s(process, view)
+        process.epoch, process.prepared, process.waiting = order.epoch, False, pause_s > 0.0
         kept = {done.replica: list(done.micro_batches) for done in order.done}
         self._checkers.expect(
             set(kept.get(process.index, ())) <= set(process.done),
@@ -202,7 +203,24 @@ class Trainer:
         self._checkers.installed(process, order)
         self._kernel.log("install", f"r{process.index}.{process.incarnation} epoch {order.epoch} step {order.step}")
         process.token += 1
-        self._work(process)
+        if pause_s > 0.0:
+            self._kernel.after(pause_s, self._regrouped, process, process.token)
+        else:
+            self._work(process)
+
+    def _regroup_s(self, process: Process, view: View) -> float:
+        """How long this member builds groups for the view: by whether one it trained with is
+        left out, or one is new. Its first groups are part of its setup."""
+        before = self.groups.get((process.attempt, process.epoch))
+        if before is None:
+            return 0.0
+        lost = before.members - {(member.replica, member.incarnation) for member in view.members}
+        return self._timing.regroup_s if lost else self._timing.rejoin_s
+
+    def _regrouped(self, process: Process, token: int) -> None:
+        if self._goes_on(process, token):
+            process.waiting = False
+            self._work(process)
 
     @staticmethod
     def _role_in(process: Process) -> MemberRole:
@@ -231,7 +249,7 @@ class Trainer:
             return
         process.donor, process.loaded, process.fetch_step = donor, False, order.step
         process.committed, process.lineage = order.step, []
-        self._kernel.after(self._kernel.between(*FETCH_S), self._fetched, process, donor, order.step)
+        self._kernel.after(self._kernel.between(*self._timing.fetch_s), self._fetched, process, donor, order.step)
 
     def _fetched(self, process: Process, donor: tuple[int, int], step: int) -> None:
         """The donor's state of `step` is here; what was committed since is replayed on it."""
@@ -258,10 +276,9 @@ class Trainer:
 
     def _work(self, process: Process) -> None:
         """Next micro-batch, or the exchange."""
-        if process.todo:
-            self._kernel.after(self._kernel.between(*MICRO_BATCH_S), self._computed, process, process.token)
-            return
-        self._kernel.after(self._kernel.between(*EXCHANGE_S), self._arrive, process, process.token)
+        timing = self._timing
+        span, call = (timing.micro_batch_s, self._computed) if process.todo else (timing.exchange_s, self._arrive)
+        self._kernel.after(self._kernel.between(*span), call, process, process.token)
 
     def _goes_on(self, process: Process, token: int) -> bool:
         return process.token == token and process.able() and not process.interrupted()
@@ -310,7 +327,7 @@ class Trainer:
         for index, incarnation in members:
             member = self.processes[(process.attempt, index, incarnation)]
             if member.epoch == process.epoch:
-                self._kernel.after(self._kernel.between(*EXCHANGE_S), call, member, member.token)
+                self._kernel.after(self._kernel.between(*self._timing.exchange_s), call, member, member.token)
 
     def _commit(self, process: Process, token: int) -> None:
         if not self._goes_on(process, token):
@@ -320,6 +337,7 @@ class Trainer:
         process.lineage.append(process.epoch)
         process.committed, process.prepared, process.waiting, process.done = step + 1, False, False, []
         process.token += 1
+        self.on_commit(process.committed)
         ready = group.ready.get(step, set())
         self._admit(process, ready)
         if process.index in ready:
@@ -366,7 +384,7 @@ class Trainer:
         interval = process.launch.config.checkpoint.interval_steps
         if process.committed % interval == 0 and process.index == process.contributors[0]:
             state = (process.committed, list(process.lineage), process.epoch)
-            self._kernel.after(self._kernel.between(*SAVE_S), self._saved, process, *state)
+            self._kernel.after(self._kernel.between(*self._timing.save_s), self._saved, process, *state)
 
     def _saved(self, process: Process, step: int, lineage: list[int], epoch: int) -> None:
         """Durable, if the process lived that long."""
@@ -374,6 +392,8 @@ class Trainer:
             return
         path = f"ckpt/{process.attempt}/{epoch}/{step}"
         self.stored[path] = lineage
+        if len(self.stored) > STORED_MAX:
+            del self.stored[next(iter(self.stored))]
         report = CheckpointReport(step=step, path=path, state="complete", kind="interval", epoch=epoch)
         self._said(process.ranks[0], report)
 

@@ -13,6 +13,7 @@ FOUND = {
     87: "a lost heartbeat and another replica's hang evicted a healthy replica",
     126: "two silent nodes under packet loss were both evicted",
     1426: "one attempt's key silenced the same eviction in the next",
+    1550: "a job that failed for its spent budget was taken to have failed without a reason",
     1817: "a step that only a joiner had committed was forgotten",
 }
 
@@ -21,6 +22,14 @@ FOUND_STANDING_BY = {
     (181, 1): "an attempt with too few replicas and room for no more waited for ever",
     (3018, 2): "replicas that stand by accused the only one that computes by waiting for it",
     (3148, 2): "a finding about a replica that the new attempt does not have stayed open",
+    (5137, 1): "a step that only one that stands by had told of was no progress, and a lost heartbeat evicted",
+    (5222, 1): "a step that only one that stands by had told of was no progress, and a lost heartbeat evicted",
+}
+
+# (seed, how many stand by, share of messages that are lost all the time)
+FOUND_LOSSY = {
+    (3098, 1, 0.05): "replicas that had waited for the install were taken to wait for a silent one",
+    (4145, 0, 0.05): "a word from before a step was committed accused a silent replica",
 }
 
 
@@ -32,6 +41,13 @@ def test_a_seed_that_failed_once_passes(seed):
 @pytest.mark.parametrize(("seed", "standing_by"), sorted(FOUND_STANDING_BY))
 def test_a_seed_that_failed_once_while_a_replica_stands_by_passes(seed, standing_by):
     assert World(seed, standing_by=standing_by).run().violations == ()
+
+
+@pytest.mark.parametrize(("seed", "standing_by", "loss"), sorted(FOUND_LOSSY))
+def test_a_seed_that_failed_once_on_a_bad_network_passes(seed, standing_by, loss):
+    world = World(seed, standing_by=standing_by)
+    world.network.loss = loss
+    assert world.run().violations == ()
 
 
 @pytest.mark.parametrize("first", range(0, 40, 10))

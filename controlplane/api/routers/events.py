@@ -11,8 +11,7 @@ from controlplane.access.models import Scope
 from controlplane.api.auth import needs
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
-from controlplane.api.eventlog import EventQuery, Seq, event_page, is_gone, stream
-from controlplane.api.problems import Kind, Problem
+from controlplane.api.eventlog import EventQuery, Seq, event_page, must_be_kept, stream
 from controlplane.protocol import rest
 from controlplane.runtime.events import newest_seq
 
@@ -34,9 +33,9 @@ class WatchQuery(Schema):
     job_id: Id = ""
 
 
-@router.get("/events", summary="Events", openapi_extra=describe(list[rest.Event], errors=(422,)))
+@router.get("/events", summary="Events", openapi_extra=describe(list[rest.Event], errors=(410, 422)))
 def events(request: HttpRequest, query: Query[FleetEventQuery]) -> HttpResponse:
-    """In order of seq; go on with after_seq = the last one."""
+    """In order of seq; go on with after_seq = the last one. 410: some are no longer kept."""
     return send(event_page(query, job_id=query.job_id, node_id=query.node_id))
 
 
@@ -51,8 +50,7 @@ async def watch(request: HttpRequest, query: Query[WatchQuery]) -> StreamingHttp
     since = int(last) if last.isdigit() else query.since
     if since is None:
         since = await sync_to_async(newest_seq)()
-    if await sync_to_async(is_gone)(since):
-        raise Problem(Kind.GONE, "These events are no longer kept; read the lists anew and watch from as_of_seq.")
+    await sync_to_async(must_be_kept)(since, query.job_id)
     response = StreamingHttpResponse(stream(since, query.job_id), content_type="text/event-stream")
     response["Cache-Control"] = "no-store"
     response["X-Accel-Buffering"] = "no"

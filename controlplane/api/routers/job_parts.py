@@ -133,10 +133,12 @@ def timeouts(request: HttpRequest, job_id: str) -> HttpResponse:
 
 
 @router.get(
-    "/jobs/{rid:job_id}/events", summary="Events of a job", openapi_extra=describe(list[rest.Event], errors=NOT_THERE)
+    "/jobs/{rid:job_id}/events",
+    summary="Events of a job",
+    openapi_extra=describe(list[rest.Event], errors=(*NOT_THERE, 410)),
 )
 def events(request: HttpRequest, job_id: str, query: Query[EventQuery]) -> HttpResponse:
-    """In order of seq; go on with after_seq = the last one."""
+    """In order of seq; go on with after_seq = the last one. 410: some are no longer kept."""
     return send(event_page(query, job_id=selectors.job(job_id).id))
 
 

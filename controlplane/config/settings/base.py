@@ -96,6 +96,7 @@ SAMPLE_INTERVAL_S = ENV.sample_interval_s
 OUTER_TIMEOUT_S = ENV.outer_timeout_s
 CHUNK_S = ENV.chunk_s
 RETENTION_DAYS = ENV.retention_days
+EVENT_RETENTION_DAYS = ENV.event_retention_days
 BIND = ENV.bind
 REQUIRE_LOOPBACK = False
 

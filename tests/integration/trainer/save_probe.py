@@ -10,7 +10,6 @@ import random
 import resource
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ import msgspec
 import numpy as np
 
 from benchmarks import crash_real
+from benchmarks.processes import die_with_parent, rendezvous_store
 from controlplane.protocol.launch import RankRef, TrainerConfig
 from controlplane.protocol.spec import Checkpoint, LocalTier
 from trainer import device
@@ -298,15 +298,12 @@ def told(folder: Path, body: Callable[[TrainerConfig, dict[str, Any]], None], co
 
 def main() -> None:
     """Facts of every part, then the kills around real saves."""
+    die_with_parent()
     device.prepare_import()
     import trainer.assemble  # noqa: F401
 
-    argv = [sys.executable, "-m", "trainer.store", "--port", "0"]
-    store = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
-    assert store.stdout is not None
-    address = store.stdout.readline().split()[-1]
     facts: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as name:
+    with rendezvous_store() as address, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for body in (bad_disk, random_state, writer_held_up):
             config = crash_real.config_of(folder / body.__name__, address)
@@ -318,8 +315,6 @@ def main() -> None:
         facts |= told(folder, restore_test, config)
         shared_optimizer(crash_real.config_of(folder / "shared", address, hidden=32), facts)
         facts["kills"] = crash_real.run(folder / "kills", 2, seed=5)
-    store.kill()
-    store.wait()
     print(json.dumps(facts), flush=True)
 
 

@@ -21,6 +21,7 @@ from agents.core.step import step
 from agents.errors import ConfigError, ProbeError
 from agents.examine import Examiner
 from agents.probes import node_checks
+from agents.probes.libraries import Interpreters
 from agents.probes.node_checks import ask_checker, read_launch, read_node, read_storage
 from agents.probes.sampler import InlineSampler
 from agents.probes.simulated import SimulatedProbe
@@ -216,11 +217,14 @@ def test_a_storage_that_takes_a_name_and_not_what_is_written_keeps_neither(tmp_p
 def test_a_launch_is_checked_for_where_it_saves_and_what_our_trainer_runs_with(tmp_path: Path) -> None:
     ours = launch()
     ours = msgspec.structs.replace(ours, config=msgspec.structs.replace(ours.config, checkpoint_dir=str(tmp_path)))
-    found = read_launch(ours, ())
+    found = read_launch(ours, (), Interpreters())
     assert [storage.path for storage in found.storages] == [str(tmp_path)]
     assert version_of(dict(found.libraries)["torch"]) >= (2, 5, 1)
     bucket = msgspec.structs.replace(ours.config, checkpoint_dir="s3://bucket/job")
-    assert read_launch(msgspec.structs.replace(ours, config=bucket, entrypoint=("prog",)), ()) == Readings()
+    assert (
+        read_launch(msgspec.structs.replace(ours, config=bucket, entrypoint=("prog",)), (), Interpreters())
+        == Readings()
+    )
 
 
 def test_a_full_store_refuses_no_launch_and_one_that_cannot_be_written_does(
@@ -228,7 +232,7 @@ def test_a_full_store_refuses_no_launch_and_one_that_cannot_be_written_does(
 ) -> None:
     def failed(directory: Path) -> list[str]:
         config = msgspec.structs.replace(launch().config, checkpoint_dir=str(directory))
-        found = read_launch(msgspec.structs.replace(launch(entrypoint=True), config=config), ())
+        found = read_launch(msgspec.structs.replace(launch(entrypoint=True), config=config), (), Interpreters())
         return [check.name for check in judge(found, Needs(driver_major=570, free_bytes=1 << 62))]
 
     assert failed(tmp_path) == [], "its room is judged where the operator asks for some"

@@ -139,6 +139,7 @@ def running(*, spares: int = 1, **fields: Any) -> JobSnapshot:
         "view": view,
         "view_since_s": NOW_S - 100.0,
         "install": install_of(view),
+        "installed_s": NOW_S - 99.0,
         "nodes": homes + tuple(node(3 + extra) for extra in range(spares)),
         "fleet_devices": 100,
     }

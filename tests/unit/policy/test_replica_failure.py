@@ -249,6 +249,28 @@ def test_one_that_stands_by_waits_through_every_step_and_accuses_nobody(accused,
     assert bool(decisions(snapshot, rule=RULE)) is evicts
 
 
+@pytest.mark.parametrize(
+    ("changes", "evicts"),
+    [
+        ({"installed_s": NOW_S - 2.0}, True),
+        ({"installed_s": NOW_S - 1.9}, False),
+        ({"installed_s": None}, True),
+        ({"installed_s": None, "view_since_s": NOW_S - 1.9}, False),
+    ],
+    ids=["long enough ago", "just now", "not known when", "announced just now"],
+)
+def test_who_waited_for_the_install_did_not_wait_for_the_silent_one(changes, evicts):
+    snapshot = change(others_wait(running(signals=(silent(),))), **changes)
+    assert bool(decisions(snapshot, rule=RULE)) is evicts
+
+
+@pytest.mark.parametrize(("word_s", "evicts"), [(0.9, True), (1.1, False), (None, False)])
+def test_a_word_from_before_the_last_step_or_soon_after_accuses_nobody(word_s, evicts):
+    snapshot = others_wait(running(job=job(progressed_s=NOW_S - 2.0), signals=(silent(),)))
+    nodes = tuple(change(n, silent_s=word_s) if n.id == "n2" else n for n in snapshot.nodes)
+    assert bool(decisions(change(snapshot, nodes=nodes), rule=RULE)) is evicts
+
+
 def test_two_silent_nodes_are_evidence_about_the_network():
     snapshot = others_wait(running(signals=(silent(1, 1), silent(2, 2))))
     assert decisions(snapshot, rule=RULE) == ()

@@ -70,14 +70,36 @@ def test_memory_that_training_needs_is_not_taken(ram: Path, tmp_path: Path) -> N
     memory.admit(2 * MIB)
     with pytest.raises(OSError, match=f"but {2 * MIB} bytes of memory available beyond the reserve"):
         memory.admit(2 * MIB + 1)
-    group = tmp_path / "cgroup" / "job"
-    group.mkdir(parents=True)
-    (group / "memory.max").write_text(f"{8 * MIB}\n")
-    (group / "memory.current").write_text(f"{7 * MIB}\n")
-    (group / "memory.stat").write_text(f"anon 1\ninactive_file {MIB}\n")
+    group = fill(tmp_path / "cgroup" / "job", "memory.max", "memory.current", "inactive_file")
     memory.admit(MIB)
     with pytest.raises(OSError, match=f"but {MIB} bytes left in cgroup {group}"):
         memory.admit(MIB + 1)
+
+
+def fill(group: Path, limit: str, held: str, reclaimable: str) -> Path:
+    """A group that may have 8 MiB and holds 7, of which it can give 1 back."""
+    group.mkdir(parents=True)
+    (group / limit).write_text(f"{8 * MIB}\n")
+    (group / held).write_text(f"{7 * MIB}\n")
+    (group / "memory.stat").write_text(f"anon 1\n{reclaimable} {MIB}\n")
+    return group
+
+
+@pytest.mark.parametrize("place", ["pods/job", "pods", "."])
+def test_a_limit_of_cgroups_v1_counts_where_memory_is_not_in_v2(ram: Path, tmp_path: Path, place: str) -> None:
+    """Its own, that of a group above it, or the root's, which a container sees as its own."""
+    shutil.copytree("/proc/self", tmp_path / "self", ignore=lambda _, names: set(names) - {"mountinfo", "cgroup"})
+    (tmp_path / "meminfo").write_text(f"MemAvailable: {1 << 20} kB\n")
+    (tmp_path / "self" / "cgroup").write_text("4:memory:/pods/job\n1:cpu,cpuacct:/pods/job\n0::/job\n")
+    group = fill(
+        tmp_path / "cgroup" / "memory" / place, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+    )
+    memory = Memory(ram, reserve_bytes=MIB, proc=tmp_path, cgroups=tmp_path / "cgroup")
+    memory.admit(MIB)
+    with pytest.raises(OSError, match=f"but {MIB} bytes left in cgroup {group}"):
+        memory.admit(MIB + 1)
+    (group / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    memory.admit(MIB + 1)
 
 
 def test_a_node_without_room_neither_takes_nor_fetches_a_copy(ram: Path, tmp_path: Path) -> None:

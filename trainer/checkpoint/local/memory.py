@@ -11,6 +11,7 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from controlplane.protocol.launch import TrainerConfig
 from controlplane.protocol.spec import LocalTier
@@ -20,6 +21,19 @@ DEFAULT_ROOT = Path("/dev/shm")  # noqa: S108  Not predictable: below it the fol
 RESERVE_BYTES = 1 << 30
 """Stays free for training, beside what is written."""
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+
+
+class _Names(NamedTuple):
+    """What a version of cgroups calls a group's limit and what it holds (files), and how much
+    of that it can give back, with the groups below it (a line of `memory.stat`)."""
+
+    limit: str
+    held: str
+    reclaimable: str
+
+
+V1 = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+V2 = _Names("memory.max", "memory.current", "inactive_file")
 
 
 def root_of(tier: LocalTier) -> Path:
@@ -92,24 +106,34 @@ def _available_bytes(proc: Path) -> int:
 
 
 def _cgroup_room(proc: Path, cgroups: Path) -> Iterator[tuple[Path, int]]:
-    """(group, bytes) of each of this process's cgroups (v2) that has a limit."""
+    """(group, bytes) of each of this process's cgroups that has a limit, in v2 and in v1."""
     try:
-        mine = next(line[3:] for line in (proc / "self/cgroup").read_text().splitlines() if line.startswith("0::"))
-    except (OSError, StopIteration):
+        lines = (proc / "self/cgroup").read_text().splitlines()
+    except OSError:
         return
-    folder = cgroups / mine.lstrip("/")
+    for line in lines:
+        _, controllers, mine = line.split(":", 2)
+        if not controllers:
+            yield from _room(cgroups, mine, V2)
+        elif "memory" in controllers.split(","):
+            yield from _room(cgroups / controllers, mine, V1)
+
+
+def _room(hierarchy: Path, mine: str, names: _Names) -> Iterator[tuple[Path, int]]:
+    """Of the group `mine` and those above it. A container may see itself as the root."""
+    folder = hierarchy / mine.lstrip("/")
     for group in (folder, *folder.parents):
-        if not group.is_relative_to(cgroups):
+        if not group.is_relative_to(hierarchy):
             return
         try:
-            limit = (group / "memory.max").read_text().strip()
-            if limit != "max":
-                yield group, int(limit) - _held_bytes(group)
+            limit = (group / names.limit).read_text().strip()
+            if limit != "max":  # In v1 no limit is a very large one.
+                yield group, int(limit) - _held_bytes(group, names)
         except OSError:
-            continue  # The root group has no limit, and not every group shows one.
+            continue  # The root group of v2 has no limit, and not every group shows one.
 
 
-def _held_bytes(group: Path) -> int:
+def _held_bytes(group: Path, names: _Names) -> int:
     """What the group cannot give back: all but file pages that nobody has used lately."""
     statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-    return int((group / "memory.current").read_text()) - int(statistics.get("inactive_file", 0))
+    return int((group / names.held).read_text()) - int(statistics.get(names.reclaimable, 0))

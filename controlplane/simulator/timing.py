@@ -1,0 +1,22 @@
+"""How long what a simulated trainer does takes."""
+
+from dataclasses import dataclass
+
+Span = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds. Pairs are drawn from evenly, anew each time; `fetch_s` and `save_s` are a
+    state's. `setup_s`: from a rank's start to its hello, loading a checkpoint included.
+    `regroup_s`: every member of a view that leaves someone out stands still that long before
+    it goes on; `rejoin_s`: of any other view after its first, as when a replica comes back."""
+
+    micro_batch_s: Span = (0.2, 0.3)
+    exchange_s: Span = (0.001, 0.04)
+    fetch_s: Span = (1.0, 6.0)
+    save_s: Span = (0.5, 2.0)
+    setup_s: Span = (1.0, 3.0)
+    peer_notice_s: Span = (0.01, 0.15)
+    regroup_s: float = 0.0
+    rejoin_s: float = 0.0
