@@ -67,6 +67,29 @@ class Process:
         """A rank has seen a newer view than the one it trains in."""
         return any(rank.view is not None and rank.view.epoch > self.epoch for rank in self.ranks.values())
 
+    def role_in_group(self) -> MemberRole:
+        """What its contributors and standbys make of it."""
+        if self.index in self.contributors:
+            return MemberRole.CONTRIBUTOR
+        return MemberRole.STANDBY if self.index in self.standbys else MemberRole.JOINER
+
+    def share(self, taken: set[int]) -> list[int]:
+        """Its part of the micro-batches nobody holds, dealt out in turn."""
+        if self.role is not MemberRole.CONTRIBUTOR:
+            return []
+        training = self.launch.config.training
+        batches = [b for b in range(training.global_batch // training.micro_batch) if b not in taken]
+        return batches[self.contributors.index(self.index) :: len(self.contributors)]
+
+    def admit(self, ready: set[int]) -> None:
+        """Who is ready contributes, or stands by where enough others compute."""
+        limit = self.launch.config.max_contributors
+        for index in sorted(ready - {*self.contributors, *self.standbys}):
+            if limit is None or len(self.contributors) < limit:
+                self.contributors = tuple(sorted((*self.contributors, index)))
+            else:
+                self.standbys = tuple(sorted((*self.standbys, index)))
+
 
 @dataclass(slots=True)
 class Group:

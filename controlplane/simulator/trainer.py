@@ -185,7 +185,7 @@ class Trainer:
         if holds or not fresh:
             self._roll_forward(process, order.step)
         process.contributors, process.standbys = order.contributors, order.standbys
-        process.role = self._role_in(process)
+        process.role = process.role_in_group()
         if not holds:
             self._follow(process, view, order, fresh)
         pause_s = self._regroup_s(process, view)
@@ -197,7 +197,7 @@ class Trainer:
         )
         process.done = kept.get(process.index, [])
         taken = {batch for batches in kept.values() for batch in batches}
-        process.todo = self._share(process, taken)
+        process.todo = process.share(taken)
         members = frozenset((member.replica, member.incarnation) for member in view.members)
         self.groups.setdefault((process.attempt, order.epoch), Group(members=members))
         self._checkers.installed(process, order)
@@ -221,13 +221,6 @@ class Trainer:
         if self._goes_on(process, token):
             process.waiting = False
             self._work(process)
-
-    @staticmethod
-    def _role_in(process: Process) -> MemberRole:
-        """What its contributors and standbys make of it."""
-        if process.index in process.contributors:
-            return MemberRole.CONTRIBUTOR
-        return MemberRole.STANDBY if process.index in process.standbys else MemberRole.JOINER
 
     def _roll_forward(self, process: Process, step: int) -> None:
         """A member that had prepared the step behind commits it now."""
@@ -263,14 +256,6 @@ class Trainer:
             return
         process.lineage = source.lineage[:step] + process.lineage
         process.loaded = True
-
-    def _share(self, process: Process, taken: set[int]) -> list[int]:
-        """This replica's part of the micro-batches nobody holds, dealt out in turn."""
-        if process.role is not MemberRole.CONTRIBUTOR:
-            return []
-        training = process.launch.config.training
-        batches = [b for b in range(training.global_batch // training.micro_batch) if b not in taken]
-        return batches[process.contributors.index(process.index) :: len(process.contributors)]
 
     # --- the step ---------------------------------------------------------------------
 
@@ -339,25 +324,15 @@ class Trainer:
         process.token += 1
         self.on_commit(process.committed)
         ready = group.ready.get(step, set())
-        self._admit(process, ready)
+        process.admit(ready)
         if process.index in ready:
-            process.role = self._role_in(process)
+            process.role = process.role_in_group()
             self._report_caught_up(process)
         if self._finished(process):
             return
         self._maybe_save(process)
-        process.todo = self._share(process, set())
+        process.todo = process.share(set())
         self._work(process)
-
-    @staticmethod
-    def _admit(process: Process, ready: set[int]) -> None:
-        """Who is ready contributes, or stands by where enough others compute."""
-        limit = process.launch.config.max_contributors
-        for index in sorted(ready - {*process.contributors, *process.standbys}):
-            if limit is None or len(process.contributors) < limit:
-                process.contributors = tuple(sorted((*process.contributors, index)))
-            else:
-                process.standbys = tuple(sorted((*process.standbys, index)))
 
     def _report_caught_up(self, process: Process) -> None:
         donor = process.donor[0] if process.donor else -1
