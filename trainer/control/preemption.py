@@ -38,11 +38,11 @@ class Preemption:
                 self.asked_at_s = time.monotonic()
 
         signal.signal(signal.SIGTERM, remember)
-        os.register_at_fork(after_in_child=_keep_working)
+        os.register_at_fork(after_in_child=keep_working)
         faulthandler.register(signal.SIGUSR2, all_threads=True, chain=False)
 
 
-def _keep_working() -> None:
-    """In a forked child. torch's data-loader workers set their own SIGTERM handler and would
+def keep_working() -> None:
+    """For a forked child. torch's data-loader workers set their own SIGTERM handler and would
     die of it, which ends the rank in its next batch, before it has saved."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
