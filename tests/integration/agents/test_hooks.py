@@ -41,6 +41,13 @@ def saves(server: Server, state: str) -> list[CheckpointReport]:
     return [report for _, report in said(server, CheckpointReport) if report.state == state]
 
 
+def has_bridge() -> bool:
+    try:
+        return importlib.util.find_spec("megatron.bridge") is not None
+    except ModuleNotFoundError:
+        return False
+
+
 async def start(
     server: Server,
     folder: Path,
@@ -125,7 +132,7 @@ async def test_a_program_with_five_lines_is_watched_saved_preempted_and_resumed(
 
 
 @pytest.mark.skipif(
-    not BRIDGE_PYTHON and importlib.util.find_spec("megatron.bridge") is None,
+    not BRIDGE_PYTHON and not has_bridge(),
     reason="Megatron-Bridge is not installed here; MEGATRON_BRIDGE_PYTHON may name an interpreter that has it",
 )
 @pytest.mark.timeout(900)

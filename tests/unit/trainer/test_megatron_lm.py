@@ -91,10 +91,8 @@ def test_steps_saves_and_the_end_are_told(agent: FakeAgent, start: Callable[...,
         (1, 4.0, 1.5, 128),
         (2, 3.0, 1.5, 128),
     ]
-    assert [said for said in saves(agent) if said[0] == "complete"] == [
-        ("complete", 2, "scheduled"),
-        ("complete", 3, "scheduled"),
-    ]
+    complete = [("complete", 2, "scheduled"), ("complete", 3, "scheduled")]
+    agent.until(lambda: [said for said in saves(agent) if said[0] == "complete"] == complete)
 
 
 def test_a_save_is_in_its_section(start: Callable[..., Run], tmp_path: Path) -> None:
@@ -117,7 +115,7 @@ def test_an_order_to_save_is_carried_out_behind_the_step(
     training.at = lambda step: hear(agent, run, SaveNow("cmd_1", "emergency", "ECC")) if step == 1 else None
     with Hooked(training, run=run):
         training.pretrain()
-    assert saves(agent) == [("writing", 2, "emergency"), ("complete", 2, "emergency")]
+    agent.until(lambda: saves(agent) == [("writing", 2, "emergency"), ("complete", 2, "emergency")])
     assert agent.of(CheckpointReport)[1].command_id == "cmd_1"
 
 
@@ -136,7 +134,7 @@ def test_a_stop_saves_and_leaves(agent: FakeAgent, start: Callable[..., Run], tm
     with pytest.raises(SystemExit) as left, Hooked(training, run=run):
         training.pretrain()
     assert left.value.code == 15
-    assert saves(agent) == [("writing", 2, "preemption"), ("complete", 2, "preemption")]
+    agent.until(lambda: saves(agent) == [("writing", 2, "preemption"), ("complete", 2, "preemption")])
     assert not agent.of(TrainingDone)
 
 
