@@ -50,7 +50,6 @@ def configure(options: argparse.Namespace) -> ConfigContainer:
             cross_entropy_loss_fusion=False,
             hidden_dropout=0.0,
             attention_dropout=0.0,
-            use_cpu_initialization=True,
         ),
         train=TrainingConfig(
             micro_batch_size=2,
@@ -61,7 +60,9 @@ def configure(options: argparse.Namespace) -> ConfigContainer:
             exit_signal_handler=True,  # (1) Bridge saves and exits on SIGTERM.
         ),
         optimizer=OptimizerConfig(optimizer="adam", lr=1e-3, min_lr=1e-4, use_distributed_optimizer=False),
-        scheduler=SchedulerConfig(lr_decay_style="constant", lr_warmup_iters=0),
+        scheduler=SchedulerConfig(
+            lr_decay_style="constant", lr_warmup_iters=0, start_weight_decay=0.01, end_weight_decay=0.01
+        ),
         ddp=DistributedDataParallelConfig(use_distributed_optimizer=False),
         dist=DistributedInitConfig(
             distributed_backend="nccl" if torch.cuda.device_count() else "gloo",
@@ -74,6 +75,7 @@ def configure(options: argparse.Namespace) -> ConfigContainer:
             reset_position_ids=False,
             reset_attention_mask=False,
             eod_mask_loss=False,
+            dataloader_type="single",
             num_workers=options.workers,
         ),
         tokenizer=TokenizerConfig(tokenizer_type="NullTokenizer", vocab_size=255),
@@ -97,8 +99,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--stages", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--save-interval", type=int, default=0)
-    parser.add_argument("--eval-interval", type=int, default=0)
+    parser.add_argument("--save-interval", type=int, default=1000)
+    parser.add_argument("--eval-interval", type=int, default=1000)
     parser.add_argument("--async-save", action="store_true")
     options = parser.parse_args()
     with HoldfastCallback(save=save) as holdfast:  # (3)

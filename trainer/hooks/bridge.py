@@ -20,7 +20,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from trainer.control.preemption import keep_working
 from trainer.hooks.agreement import Agree, any_rank
 from trainer.hooks.framework import Framework, say
 from trainer.hooks.run import Run, Step
@@ -59,9 +58,6 @@ class HoldfastCallback(Framework):
         self._step: Step | None = None
         self._told_to_leave = False
         self._setup.enter_context(self.run.section("setup"))
-        if self.run.active:
-            # Data-loader workers: SIGTERM goes to them too, and the save needs them.
-            os.register_at_fork(after_in_child=keep_working)
 
     def on_train_start(self, context: Any) -> None:
         """Model, optimizer and data are there."""

@@ -31,6 +31,16 @@ print("saved", flush=True)
 leave(ExitCode.SAVED_AND_LEFT, "told to end")
 """
 
+CRASH = """
+import multiprocessing, time
+from trainer.control.preemption import Preemption
+
+Preemption().listen()
+worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
+worker.start()
+raise RuntimeError("in the middle of an epoch")
+"""
+
 
 def test_a_rank_with_data_loader_workers_lives_to_save_when_its_group_is_told_to_end() -> None:
     rank = subprocess.Popen(
@@ -44,3 +54,8 @@ def test_a_rank_with_data_loader_workers_lives_to_save_when_its_group_is_told_to
         assert (rank.returncode, said) == (15, "saved\n"), errors
     finally:
         rank.kill()
+
+
+def test_a_program_that_ends_by_an_exception_does_not_wait_for_its_deaf_children() -> None:
+    done = subprocess.run([sys.executable, "-c", CRASH], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "in the middle of an epoch" in done.stderr
