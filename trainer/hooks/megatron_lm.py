@@ -73,7 +73,16 @@ class Hooked(Framework):
             return self._own["save_checkpoint"](*given, **named)
 
     def checkpoint_and_decide_exit(
-        self, model: Any, optimizer: Any, scheduler: Any, iteration: int, done: Any, context: Any, data: Any
+        self,
+        model: Any,
+        optimizer: Any,
+        scheduler: Any,
+        iteration: int,
+        done: Any,
+        context: Any,
+        data: Any,
+        *more: Any,
+        **named: Any,
     ) -> bool:
         """`iteration` steps are committed. True: leave."""
         wanted = self.run.wanted()
@@ -84,4 +93,4 @@ class Hooked(Framework):
         if wanted.leave:
             return True
         decide = self._own["checkpoint_and_decide_exit"]
-        return bool(decide(model, optimizer, scheduler, iteration, done, context, data))
+        return bool(decide(model, optimizer, scheduler, iteration, done, context, data, *more, **named))

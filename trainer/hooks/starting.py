@@ -45,9 +45,9 @@ def start(*, agree: Agree = any_rank, signals: bool = True) -> Run:
 
 
 def shield_worker(_worker: int = 0) -> None:
-    """`worker_init_fn` for data-loader workers: a preemption's SIGTERM reaches the whole
-    process group, and the save needs them alive. They end with their loader, or with the
-    program. Only workers that are started by spawn need it; forked ones are shielded."""
+    """`worker_init_fn` for data-loader workers that neither fork nor `multiprocessing` starts,
+    which are shielded by `start`: a preemption's SIGTERM reaches the whole process group, and
+    the save needs them alive. They end with their loader, or with the program."""
     if SOCKET_VARIABLE in os.environ:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
