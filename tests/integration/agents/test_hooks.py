@@ -145,7 +145,7 @@ async def test_megatron_bridges_own_loop_is_watched_saved_preempted_and_resumed(
     assert all(report.loss is None for report in steps(server, 0)), "the last stage has the loss"
 
     command = await server.send(RequestSave("job_1", 1, "emergency", "ECC"), epoch=1, **JOB)
-    (complete,) = await server.until(lambda: saves(server, "complete"), 60.0)
+    (complete,) = await server.until(lambda: saves(server, "complete"), BRIDGE_START_S)
     assert (complete.command_id, complete.kind) == (command, "emergency")
     assert verify(complete.path).ok and verify(complete.path).manifest.step == complete.step
 
