@@ -55,7 +55,7 @@ def shield_children() -> None:
     and would die of it, which ends the rank in its next batch, before it has saved; and the
     queue that Megatron saves through lives in a process that its first save spawns."""
     os.register_at_fork(after_in_child=_block)
-    util.spawnv_passfds = _deaf(util.spawnv_passfds)  # type: ignore[attr-defined]
+    util.spawnv_passfds = _deaf(util.spawnv_passfds)
     atexit.register(_end_children)
 
 

@@ -7,7 +7,7 @@ import threading
 
 from controlplane.protocol.rank import Evicted
 from controlplane.protocol.states import Phase, Section
-from trainer.config import SOCKET_VARIABLE, HookSettings, hook_settings
+from trainer.config import HookSettings, has_agent, hook_settings
 from trainer.control.faults import Faults
 from trainer.control.link import ControlLink
 from trainer.control.preemption import Preemption, shield_children
@@ -48,7 +48,7 @@ def shield_worker(_worker: int = 0) -> None:
     """`worker_init_fn` for data-loader workers that neither fork nor `multiprocessing` starts,
     which are shielded by `start`: a preemption's SIGTERM reaches the whole process group, and
     the save needs them alive. They end with their loader, or with the program."""
-    if SOCKET_VARIABLE in os.environ:
+    if has_agent():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
