@@ -61,7 +61,11 @@ def configure(options: argparse.Namespace) -> ConfigContainer:
         ),
         optimizer=OptimizerConfig(optimizer="adam", lr=1e-3, min_lr=1e-4, use_distributed_optimizer=False),
         scheduler=SchedulerConfig(
-            lr_decay_style="constant", lr_warmup_iters=0, start_weight_decay=0.01, end_weight_decay=0.01
+            lr_decay_style="constant",
+            lr_warmup_iters=0,
+            start_weight_decay=0.01,
+            end_weight_decay=0.01,
+            override_opt_param_scheduler=True,  # A later life may be given more steps.
         ),
         ddp=DistributedDataParallelConfig(use_distributed_optimizer=False),
         dist=DistributedInitConfig(
