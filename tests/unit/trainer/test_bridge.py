@@ -131,6 +131,12 @@ def hear(agent: FakeAgent, run: Run, order: SaveNow | StopTraining) -> None:
         run._control.mailbox.wait(1.0)
 
 
+def terminate() -> None:
+    """SIGTERM to this process, which is the tests' own."""
+    assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL, "nobody installed the handler"
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def until_said(agent: FakeAgent, *wanted: tuple[str, int, str]) -> None:
     agent.until(lambda: states(agent)[-len(wanted) :] == list(wanted))
 
@@ -218,7 +224,7 @@ def test_sigterm_that_bridge_sees_first_is_leaving_all_the_same(agent: FakeAgent
     """Bridge exits with 0 before any boundary; and up to 0.3.1 it has not installed its handler."""
     with pytest.raises(SystemExit) as left, HoldfastCallback(run=run) as callback:
         loop = Bridge(callback, steps=9, save=tmp_path)
-        loop.at = lambda step: os.kill(os.getpid(), signal.SIGTERM) if step == 1 else None
+        loop.at = lambda step: terminate() if step == 1 else None
         loop.pretrain()
     assert left.value.code == 15
     until_said(agent, ("complete", 2, "preemption"))
@@ -227,7 +233,7 @@ def test_sigterm_that_bridge_sees_first_is_leaving_all_the_same(agent: FakeAgent
 
 def test_leaving_without_a_save_says_so(run: Run) -> None:
     with pytest.raises(SystemExit) as left, HoldfastCallback(run=run) as callback:
-        Bridge(callback, steps=9, at=lambda step: os.kill(os.getpid(), signal.SIGTERM)).pretrain()
+        Bridge(callback, steps=9, at=lambda step: terminate()).pretrain()
     assert left.value.code == 14
 
 
