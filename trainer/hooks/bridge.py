@@ -34,8 +34,9 @@ optimizer, scheduler; `context.state.train_state.step` steps are committed."""
 def terminate_self(context: Any) -> None:
     """Ask Bridge's own exit handler for a save and an exit. Where it does not look for the
     signal nothing is sent, as that would end the program where it stands, or do nothing."""
-    if context.state.cfg.train.exit_signal_handler:
-        os.kill(os.getpid(), context.state.cfg.train.exit_signal)
+    train = context.state.cfg.train
+    if train.exit_signal_handler and signal.getsignal(train.exit_signal) is not signal.SIG_DFL:
+        os.kill(os.getpid(), train.exit_signal)
     else:
         say("a stop waits: set train.exit_signal_handler")
 
