@@ -83,6 +83,11 @@ class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int
 
 
+def has_agent() -> bool:
+    """An agent started this process."""
+    return SOCKET_VARIABLE in os.environ
+
+
 def hook_settings(environment: Mapping[str, str] = os.environ) -> HookSettings | None:
     """None: no agent started this process. Raises ConfigInvalid when what it set is malformed."""
     path = environment.get(SOCKET_VARIABLE)

@@ -3,16 +3,23 @@
 The handler only remembers; the loop leaves at the next step boundary (saving first where
 that is needed), see `trainer.loop`. The signal goes to the whole process group, so the rank's
 children (checkpoint writers, data-loader workers) get it too, and the save needs them: from
-`listen` on every forked child blocks SIGTERM, whatever handler its library installs. They
-end with the rank, or by the SIGKILL after the grace. SIGUSR2 dumps all stacks into the rank's log, also
-while the training thread is blocked in C++: the agent collects them from there.
+`listen` on every child, forked or spawned by multiprocessing, blocks SIGTERM, whatever
+handler its library installs. They end with the rank, which kills them, or by the SIGKILL
+after the grace. SIGUSR2 dumps all stacks into the rank's log, also while the training thread
+is blocked in C++: the agent collects them from there.
 """
 
+import atexit
 import faulthandler
+import functools
+import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Callable
+from multiprocessing import util
 from types import FrameType
+from typing import Any
 
 
 class Preemption:
@@ -38,11 +45,40 @@ class Preemption:
                 self.asked_at_s = time.monotonic()
 
         signal.signal(signal.SIGTERM, remember)
-        os.register_at_fork(after_in_child=_keep_working)
+        shield_children()
         faulthandler.register(signal.SIGUSR2, all_threads=True, chain=False)
 
 
-def _keep_working() -> None:
-    """In a forked child. torch's data-loader workers set their own SIGTERM handler and would
-    die of it, which ends the rank in its next batch, before it has saved."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+@functools.cache
+def shield_children() -> None:
+    """From now on children are deaf to SIGTERM. torch's data-loader workers set their own handler
+    and would die of it, which ends the rank in its next batch, before it has saved; and the
+    queue that Megatron saves through lives in a process that its first save spawns."""
+    os.register_at_fork(after_in_child=_block)
+    util.spawnv_passfds = _deaf(util.spawnv_passfds)
+    atexit.register(_end_children)
+
+
+def _block() -> set[int]:
+    return set(signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}))
+
+
+def _deaf(spawn: Callable[..., int]) -> Callable[..., int]:
+    """What is blocked here while it is started stays blocked there."""
+
+    def spawn_deaf(*given: Any) -> int:
+        before = _block()
+        try:
+            return spawn(*given)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    return spawn_deaf
+
+
+def _end_children() -> None:
+    """A program that ends with a loader still open, by an exception or sys.exit, would wait for
+    ever: multiprocessing asks its daemons to go with the SIGTERM that they do not hear."""
+    for child in multiprocessing.active_children():
+        if child.daemon:
+            child.kill()

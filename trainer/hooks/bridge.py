@@ -1,48 +1,47 @@
-"""Hooks as a callback of Megatron-Bridge.
+"""Hooks as a callback of Megatron-Bridge (0.3.0 and later).
 
-    from trainer.hooks.bridge import HoldfastCallback
-    pretrain(config, forward_step, callbacks=[HoldfastCallback(save=save)])
+    with HoldfastCallback(save=save) as holdfast:
+        pretrain(config, forward_step, callbacks=[holdfast])
 
-It has the methods that Bridge's `Callback` documents and takes what its contexts hold; it
-needs no base class of Bridge (its manager looks methods up by name) and imports nothing of
-it. Written against the documented interface of `megatron.bridge.training.callbacks`; it
-never ran with Bridge itself, which cannot be installed without CUDA. Bridge lets a
-callback's exception end the training, so all that is done here goes through `Run`, which
-raises only what the program's own `save`, `leave` and `agree` raise.
+It has the methods whose names Bridge's manager looks up, needs no base class of Bridge and
+imports nothing of it. Bridge lets a callback's exception end the training, so all that is
+done here goes through `Run`, which raises only what the program's own `save`, `leave` and
+`agree` raise.
 
-Leaving is left to Bridge: set `train.exit_signal_handler = True`, and the SIGTERM that a
-preemption sends makes it save and exit at the end of the step. A stop that comes on the
-agent's socket alone is turned into the same signal.
+Leaving is left to Bridge: with `train.exit_signal_handler = True` it sees SIGTERM at the end
+of a step, saves, and calls sys.exit(0) without another event. A stop that comes on the
+agent's socket alone is turned into the same signal. Saving of its own it does without an
+event too in 0.3, and its last save of all comes after `on_train_end`; `Framework` has both.
 """
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from trainer.hooks.agreement import Agree, any_rank
+from trainer.hooks.framework import Framework, say
 from trainer.hooks.run import Run, Step
 from trainer.hooks.starting import start
 
-Save = Callable[[Any], Path | str]
-"""Saves at once (a collective: it is called on every rank at the same step) and returns the
-checkpoint's directory. Its argument is the callback's context: state, model, optimizer,
-scheduler; `context.state.train_state.step` steps are committed."""
+Save = Callable[[Any], object]
+"""Saves at once, or begins an asynchronous save, into `checkpoint.save` (a collective: it is
+called on every rank at the same step). Its argument is the callback's context: state, model,
+optimizer, scheduler; `context.state.train_state.step` steps are committed."""
 
 
-def terminate_self(_context: Any) -> None:
-    """Ask Bridge's own exit handler for a save and an exit; without one nothing is sent, as
-    the signal would end the program where it stands."""
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        print("holdfast hooks: a stop waits: set train.exit_signal_handler", file=sys.stderr, flush=True)
-        return
-    os.kill(os.getpid(), signal.SIGTERM)
+def terminate_self(context: Any) -> None:
+    """Ask Bridge's own exit handler for a save and an exit. Where it does not look for the
+    signal nothing is sent, as that would end the program where it stands, or do nothing."""
+    train = context.state.cfg.train
+    if train.exit_signal_handler and signal.getsignal(train.exit_signal) is not signal.SIG_DFL:
+        os.kill(os.getpid(), train.exit_signal)
+    else:
+        say("a stop waits: set train.exit_signal_handler")
 
 
-class HoldfastCallback:
+class HoldfastCallback(Framework):
     """`save` None: save orders wait for Bridge's next save of its own. `run` None: start the
     hooks, without signal handlers, because Bridge has its own."""
 
@@ -54,16 +53,22 @@ class HoldfastCallback:
         agree: Agree = any_rank,
         run: Run | None = None,
     ) -> None:
-        self.run = run or start(agree=agree, signals=False)
+        super().__init__(run or start(agree=agree, signals=False))
         self._save, self._leave = save, leave
-        self._setup, self._open, self._aside = ExitStack(), ExitStack(), ExitStack()
+        self._setup, self._open = ExitStack(), ExitStack()
         self._step: Step | None = None
-        self._told_to_leave = self._saving = False
+        self._told_to_leave = False
         self._setup.enter_context(self.run.section("setup"))
 
     def on_train_start(self, context: Any) -> None:
         """Model, optimizer and data are there."""
         self._setup.close()
+        if not self.run.active:
+            return
+        self.watch_saves(context.state.cfg.checkpoint.save)
+        _arm_exit_handler(context)
+        if not self.entered:
+            say("pretrain() is not inside `with HoldfastCallback(...)`: its end will not be told")
 
     def on_train_step_start(self, context: Any) -> None:
         """The boundary behind the last step: Bridge has counted it and saved what it wanted to."""
@@ -77,32 +82,13 @@ class HoldfastCallback:
         self._step = None
         self._open.close()
 
-    def on_train_end(self, context: Any) -> None:
-        """All steps are committed. (Bridge does not call it when it exits on a signal.)"""
-        self.run.finish()
+    def on_eval_start(self, _context: Any) -> None:
+        """Evaluation has the timeout of what is outside of every section, at each of its steps."""
+        self._setup.close()
+        self.run.beat()
 
-    def on_eval_start(self, context: Any) -> None:
-        """Evaluation has the timeout of what is outside of every section."""
-        self._aside.enter_context(self.run.section("out_of_section"))
-
-    def on_eval_end(self, context: Any) -> None:
-        """Back to training."""
-        self._aside.close()
-
-    def on_test_start(self, context: Any) -> None:
-        """As evaluation."""
-        self.on_eval_start(context)
-
-    def on_test_end(self, context: Any) -> None:
-        """As evaluation."""
-        self.on_eval_end(context)
-
-    def on_checkpoint_save(self, context: Any) -> None:
-        """Bridge saved by itself, and says so once it is durable. A local checkpoint is a part
-        of one rank's disk, not a directory that anybody resumes from."""
-        if self._saving or "LOCAL" in str(context.checkpoint_type).upper():
-            return
-        self.run.saved(Path(str(context.checkpoint_name)), step=int(context.state.train_state.step))
+    on_eval_step_start = on_eval_step_end = on_eval_end = on_eval_start
+    on_test_start = on_test_step_start = on_test_step_end = on_test_end = on_eval_start
 
     def _boundary(self, context: Any) -> None:
         wanted = self.run.wanted()
@@ -111,13 +97,19 @@ class HoldfastCallback:
                 self._told_to_leave = True
                 self._leave(context)
         elif wanted.save and self._save is not None:
-            self._saving = True
-            try:
-                with self.run.section("checkpointing"):
-                    path = self._save(context)
-            finally:
-                self._saving = False
-            self.run.saved(path, step=int(context.state.train_state.step))
+            with self.run.section("checkpointing"):
+                self._save(context)
+        self.tell_of_save()
+
+
+def _arm_exit_handler(context: Any) -> None:
+    """Bridge up to 0.3.1 makes its handler and never installs it: SIGTERM would end the
+    program where it stands."""
+    train = context.state.cfg.train
+    if not train.exit_signal_handler or train.exit_signal != signal.SIGTERM:
+        say("SIGTERM will not save: set train.exit_signal_handler = True, and leave train.exit_signal at SIGTERM")
+    elif signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        context.state.signal_handler.__enter__()
 
 
 def _facts(context: Any) -> dict[str, Any]:

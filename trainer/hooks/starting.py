@@ -7,10 +7,10 @@ import threading
 
 from controlplane.protocol.rank import Evicted
 from controlplane.protocol.states import Phase, Section
-from trainer.config import HookSettings, hook_settings
+from trainer.config import HookSettings, has_agent, hook_settings
 from trainer.control.faults import Faults
 from trainer.control.link import ControlLink
-from trainer.control.preemption import Preemption
+from trainer.control.preemption import Preemption, shield_children
 from trainer.control.progress import Progress
 from trainer.errors import ConfigInvalid
 from trainer.exits import ExitCode
@@ -45,9 +45,11 @@ def start(*, agree: Agree = any_rank, signals: bool = True) -> Run:
 
 
 def shield_worker(_worker: int = 0) -> None:
-    """`worker_init_fn` for data-loader workers: a preemption's SIGTERM reaches the whole
-    process group, and the save needs them alive. They end with their loader."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    """`worker_init_fn` for data-loader workers that neither fork nor `multiprocessing` starts,
+    which are shielded by `start`: a preemption's SIGTERM reaches the whole process group, and
+    the save needs them alive. They end with their loader, or with the program."""
+    if has_agent():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _connect(settings: HookSettings, agree: Agree, *, signals: bool) -> Run:
@@ -58,6 +60,8 @@ def _connect(settings: HookSettings, agree: Agree, *, signals: bool) -> Run:
     preemption = Preemption()
     if signals and threading.current_thread() is threading.main_thread():
         preemption.listen()
+    else:
+        shield_children()
     mailbox = AnsweringMailbox(
         ref, started_at=first, send=lambda said: link.send(said), on_installed=lambda epoch: run.installed(epoch)
     )

@@ -1,6 +1,8 @@
 """A Megatron-core program of somebody's own under a real agent: it is watched, saved on
 command, sent away with its state saved, and goes on from there in its next life."""
 
+import importlib.util
+import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,6 +23,9 @@ from trainer.checkpoint.manifest import verify
 pytestmark = pytest.mark.trainer
 JOB = {"job_id": "job_1", "attempt": 1}
 START_S = 90.0
+BRIDGE_START_S = 240.0
+BRIDGE_PYTHON = os.environ.get("MEGATRON_BRIDGE_PYTHON", "")
+"""An interpreter that can import megatron.bridge, where this one cannot."""
 
 
 def said(server: Server, kind: type) -> list[tuple[int, object]]:
@@ -36,11 +41,24 @@ def saves(server: Server, state: str) -> list[CheckpointReport]:
     return [report for _, report in said(server, CheckpointReport) if report.state == state]
 
 
-async def start(server: Server, folder: Path, *, steps: int, incarnation: int, resume: Resume | None = None) -> None:
+def has_bridge() -> bool:
+    try:
+        return importlib.util.find_spec("megatron.bridge") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+async def start(
+    server: Server,
+    folder: Path,
+    *argv: str,
+    incarnation: int,
+    resume: Resume | None = None,
+    limit_s: float = START_S,
+) -> None:
     config = msgspec.structs.replace(
         launch().config, checkpoint_dir=str(folder), parallelism=Parallelism(pp=2), replicas=1, resume=resume
     )
-    argv = (sys.executable, "examples/megatron_loop.py", "--steps", str(steps), "--pause-s", "0.02")
     order = start_order(
         entrypoint=argv,
         config=config,
@@ -51,7 +69,16 @@ async def start(server: Server, folder: Path, *, steps: int, incarnation: int, r
     )
     assert (await server.done(await server.send(order, epoch=incarnation, **JOB))).state == "succeeded"
     joined = len(server.bodies(RankJoined))
-    await server.until(lambda: len(server.bodies(RankJoined)) >= joined + 2 or server.bodies(RankExited), START_S)
+    await server.until(lambda: len(server.bodies(RankJoined)) >= joined + 2 or server.bodies(RankExited), limit_s)
+
+
+def own_loop(steps: int) -> tuple[str, ...]:
+    return (sys.executable, "examples/megatron_loop.py", "--steps", str(steps), "--pause-s", "0.02")
+
+
+def bridge(folder: Path, steps: int) -> tuple[str, ...]:
+    program = (BRIDGE_PYTHON or sys.executable, "examples/megatron_bridge.py", "--stages", "2")
+    return (*program, "--save", str(folder), "--steps", str(steps), "--eval-interval", "2")
 
 
 @pytest.fixture
@@ -66,7 +93,7 @@ async def told(server: Server, agent: AgentProcess) -> AsyncIterator[Server]:
 @pytest.mark.timeout(240)
 async def test_a_program_with_five_lines_is_watched_saved_preempted_and_resumed(told: Server, tmp_path: Path) -> None:
     server, folder = told, tmp_path / "checkpoints"
-    await start(server, folder, steps=100_000, incarnation=1)
+    await start(server, folder, *own_loop(100_000), incarnation=1)
     await server.until(lambda: min(len(steps(server, 0)), len(steps(server, 1))) >= 5, START_S)
     assert [report.step for report in steps(server, 1)[:5]] == [0, 1, 2, 3, 4]
     assert all(report.loss is not None and report.tokens == 256 for report in steps(server, 1))
@@ -95,10 +122,47 @@ async def test_a_program_with_five_lines_is_watched_saved_preempted_and_resumed(
     assert len(saves(server, "complete")) == 2
 
     before = len(steps(server, 1))
-    await start(server, folder, steps=last.step + 3, incarnation=3, resume=Resume(last.path, last.step))
+    await start(server, folder, *own_loop(last.step + 3), incarnation=3, resume=Resume(last.path, last.step))
     await server.until(lambda: len(said(server, TrainingDone)) == 2, START_S)
     again = steps(server, 1)[before:]
     assert [report.step for report in again] == [last.step, last.step + 1, last.step + 2]
     assert again[0].loss < steps(server, 1)[0].loss, "it went on where it was"
     await server.until(lambda: len(server.bodies(RankExited)) == 4)
     assert [body.exit_code for body in server.bodies(RankExited)[2:]] == [0, 0]
+
+
+@pytest.mark.skipif(
+    not BRIDGE_PYTHON and not has_bridge(),
+    reason="Megatron-Bridge is not installed here; MEGATRON_BRIDGE_PYTHON may name an interpreter that has it",
+)
+@pytest.mark.timeout(900)
+async def test_megatron_bridges_own_loop_is_watched_saved_preempted_and_resumed(told: Server, tmp_path: Path) -> None:
+    server, folder = told, tmp_path / "checkpoints"
+    await start(server, folder, *bridge(folder, 100_000), incarnation=1, limit_s=BRIDGE_START_S)
+    await server.until(lambda: min(len(steps(server, 0)), len(steps(server, 1))) >= 5, BRIDGE_START_S)
+    assert [report.step for report in steps(server, 1)[:5]] == [0, 1, 2, 3, 4]
+    assert all(report.loss is not None and report.grad_norm and report.tokens == 256 for report in steps(server, 1))
+    assert all(report.loss is None for report in steps(server, 0)), "the last stage has the loss"
+
+    command = await server.send(RequestSave("job_1", 1, "emergency", "ECC"), epoch=1, **JOB)
+    (complete,) = await server.until(lambda: saves(server, "complete"), BRIDGE_START_S)
+    assert (complete.command_id, complete.kind) == (command, "emergency")
+    assert verify(complete.path).ok and verify(complete.path).manifest.step == complete.step
+
+    stop = await server.send(StopRanks("job_1", 1, 0, 1, 60.0, "preempted"), epoch=1, **JOB)
+    assert (await server.done(stop, 90.0)).state == "succeeded"
+    assert [(body.exit_code, body.expected) for body in server.bodies(RankExited)] == [(15, True), (15, True)]
+    assert not said(server, TrainingDone)
+    last = saves(server, "complete")[-1]
+    assert last.kind == "preemption" and last.step == steps(server, 1)[-1].step + 1
+    assert verify(last.path).ok
+
+    before = len(steps(server, 1))
+    again = bridge(folder, last.step + 3)
+    resume = Resume(last.path, last.step)
+    await start(server, folder, *again, incarnation=2, resume=resume, limit_s=BRIDGE_START_S)
+    await server.until(lambda: len(said(server, TrainingDone)) == 2, BRIDGE_START_S)
+    assert [report.step for report in steps(server, 1)[before:]] == [last.step, last.step + 1, last.step + 2]
+    await server.until(lambda: len(server.bodies(RankExited)) == 4, 60.0)
+    assert [body.exit_code for body in server.bodies(RankExited)[2:]] == [0, 0]
+    assert (saves(server, "complete")[-1].step, saves(server, "complete")[-1].kind) == (last.step + 3, "scheduled")

@@ -286,6 +286,7 @@ def test_hooks_need_neither_torch_nor_megatron_nor_numpy() -> None:
 def test_a_shielded_worker_outlives_the_preemption_signal() -> None:
     pid = os.fork()
     if pid == 0:
+        os.environ["HOLDFAST_SOCKET"] = "/run/agent.sock"
         hooks.shield_worker(0)
         os.kill(os.getpid(), signal.SIGTERM)
         os._exit(7)

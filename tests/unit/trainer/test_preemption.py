@@ -31,6 +31,29 @@ print("saved", flush=True)
 leave(ExitCode.SAVED_AND_LEFT, "told to end")
 """
 
+CRASH = """
+import multiprocessing, time
+from trainer.control.preemption import Preemption
+
+Preemption().listen()
+worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
+worker.start()
+raise RuntimeError("in the middle of an epoch")
+"""
+
+SPAWN = """
+import multiprocessing, os, signal
+from trainer.control.preemption import Preemption
+
+if __name__ == "__main__":
+    preemption = Preemption()
+    preemption.listen()
+    queue = multiprocessing.get_context("spawn").Manager().Queue()
+    os.killpg(0, signal.SIGTERM)
+    queue.put("saved")
+    print(preemption.asked, queue.get(), signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+"""
+
 
 def test_a_rank_with_data_loader_workers_lives_to_save_when_its_group_is_told_to_end() -> None:
     rank = subprocess.Popen(
@@ -44,3 +67,14 @@ def test_a_rank_with_data_loader_workers_lives_to_save_when_its_group_is_told_to
         assert (rank.returncode, said) == (15, "saved\n"), errors
     finally:
         rank.kill()
+
+
+def test_a_program_that_ends_by_an_exception_does_not_wait_for_its_deaf_children() -> None:
+    done = subprocess.run([sys.executable, "-c", CRASH], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "in the middle of an epoch" in done.stderr
+
+
+def test_a_spawned_helper_of_the_save_outlives_the_signal_too() -> None:
+    argv = [sys.executable, "-c", SPAWN]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, start_new_session=True)
+    assert done.stdout == "True saved set()\n", done.stderr
