@@ -1,5 +1,7 @@
 """A transfer from several donors ends with the whole, unharmed state, or says why not."""
 
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,9 +15,10 @@ import torch.distributed as dist
 from controlplane.protocol.launch import RankRef
 from trainer.errors import CatchUpFailed
 from trainer.replica import fetch as fetching
-from trainer.replica.donor import INDEX, Donor, Member, Request, store_key
+from trainer.replica.donor import IN_FLIGHT_BYTES, INDEX, Donor, Member, Request, bound_in_flight, store_key
 from trainer.replica.fetch import Fetch
 from trainer.replica.snapshot import CHUNK_BYTES
+from trainer.replica.sockets import connections
 
 STEP, CHUNKS = 9, 10
 JOINER: Member = (2, 2)
@@ -112,6 +115,47 @@ def test_runs_of_chunks_grow_short_towards_the_end(store: dist.TCPStore) -> None
     assert_arrived(transfer, mine)
     assert max(one.runs) == CHUNKS // (fetching.TURNS * fetching.CONNECTIONS) > 1
     assert min(one.runs) == 1
+
+
+def buffers(connection: socket.socket) -> tuple[int, int]:
+    """Bytes for sending, for receiving, as the kernel counts them."""
+    level = socket.SOL_SOCKET
+    return connection.getsockopt(level, socket.SO_SNDBUF), connection.getsockopt(level, socket.SO_RCVBUF)
+
+
+def buffers_at(port: int) -> Iterator[tuple[int, int]]:
+    """Of both ends of every connection to `port`, which are all in this process."""
+    for descriptor in connections():
+        with socket.socket(fileno=os.dup(descriptor)) as end:
+            if port in (end.getsockname()[1], end.getpeername()[1]):
+                yield buffers(end)
+
+
+def test_between_processes_of_one_host_no_more_is_under_way_than_a_cache_holds(store: dist.TCPStore) -> None:
+    (one,) = donors(store, 0)
+    port = one._listener.getsockname()[1]
+    seen: list[tuple[int, int]] = []
+    asked: set[int] = set()
+    both_asked = threading.Barrier(fetching.CONNECTIONS, action=lambda: seen.extend(buffers_at(port)))
+
+    def before(chunk: int) -> None:
+        if threading.get_ident() not in asked:
+            asked.add(threading.get_ident())
+            both_asked.wait(TIMEOUT_S)
+
+    one.before = before
+    assert_arrived(*begin(store, 0))
+    assert seen == [(IN_FLIGHT_BYTES, IN_FLIGHT_BYTES)] * 2 * fetching.CONNECTIONS
+
+
+def test_between_hosts_the_kernel_sizes_its_buffers_itself() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname(), source_address=("127.0.0.2", 0)) as connection,
+    ):
+        kernels = buffers(connection)
+        bound_in_flight(connection)
+        assert buffers(connection) == kernels
 
 
 def test_when_a_donor_dies_the_rest_comes_from_the_other_and_nothing_twice(store: dist.TCPStore) -> None:
