@@ -25,7 +25,7 @@ from benchmarks.peers.runner import PeerFailed
 from benchmarks.peers.transfer_state import MEGABYTE, STEP, state
 from benchmarks.processes import REPOSITORY
 from controlplane.protocol.launch import RankRef
-from trainer.replica.donor import IN_FLIGHT_BYTES, Donor, bound_blocking, bound_in_flight, local_host_towards
+from trainer.replica.donor import IN_FLIGHT_BYTES, Donor, bound_blocking, local_host_towards
 from trainer.replica.fetch import Fetch
 from trainer.replica.snapshot import CHUNK_BYTES
 
@@ -121,14 +121,13 @@ def loopback(megabytes: int, connections: int, *, into: torch.Tensor | None = No
     share = megabytes * MEGABYTE // connections
     source_bytes = share if into is not None else WARM_BYTES
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        if bounded:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, IN_FLIGHT_BYTES // 2)
         program = str(Path(__file__).with_name("tcp_source.py"))
         numbers = (listener.getsockname()[1], share, connections, source_bytes, IN_FLIGHT_BYTES if bounded else 0)
         source = subprocess.Popen([sys.executable, program, *map(str, numbers)], stdin=subprocess.PIPE)
         try:
             accepted = [listener.accept()[0] for _ in range(connections)]
-            if bounded:
-                for connection in accepted:
-                    bound_in_flight(connection)
             parts = [memoryview(bytearray(CHUNK_BYTES)) for _ in accepted]
             if into is not None:
                 parts = [into[n * share : (n + 1) * share].numpy().data for n in range(connections)]

@@ -30,10 +30,9 @@ TOKEN_BYTES = 16
 MAX_REQUEST_BYTES = 512
 MAX_OFFERS = 2
 IN_FLIGHT_BYTES = 512 << 10
-"""Between two processes of one host, as the kernel counts a socket's buffer, half of which is
-payload at most. A round trip there takes some 20 us, in which a core copies 128 KiB; the
-kernel's own buffers grow to many times a core's cache, and each byte is then written to and
-read from memory twice more."""
+"""Size of the socket's buffer at either end between two processes of one host. A round trip
+there takes some 20 us, in which a core copies 128 KiB; the kernel's own buffers grow to many
+times a core's cache, and each byte then goes out to memory and back once more."""
 INDEX = -1
 LENGTH = struct.Struct("<Q")
 Member = tuple[int, int]  # replica, incarnation
@@ -64,14 +63,26 @@ def bound_blocking(connection: socket.socket, timeout_s: int) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def bound_in_flight(connection: socket.socket) -> None:
-    """Keep what is under way between two processes of one host in a core's own cache, for
-    sender and receiver alike. A connection to another host keeps the kernel's buffers: there
-    the round trip decides how much has to be under way."""
-    if connection.getsockname()[0] != connection.getpeername()[0]:
-        return
-    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-        connection.setsockopt(socket.SOL_SOCKET, option, IN_FLIGHT_BYTES // 2)
+def bound_sending(connection: socket.socket) -> None:
+    """Bound what waits to be sent to a process of this host; to another host the kernel's own
+    buffer stays: there the round trip decides how much has to be under way."""
+    if connection.getsockname()[0] == connection.getpeername()[0]:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, IN_FLIGHT_BYTES // 2)
+
+
+def connect(host: str, port: int, timeout_s: float) -> socket.socket:
+    """A connection to IPv4 address `host` that takes in no more at once than `IN_FLIGHT_BYTES`
+    where that is this host. A window is sized by the buffer that there is before it connects."""
+    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if local_host_towards(host, port) == host:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, IN_FLIGHT_BYTES // 2)
+        connection.settimeout(timeout_s)
+        connection.connect((host, port))
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 @dataclass(slots=True)
@@ -150,7 +161,7 @@ class Donor:
         with connection:
             try:
                 bound_blocking(connection, IO_TIMEOUT_S)
-                bound_in_flight(connection)
+                bound_sending(connection)
                 with connection.makefile("rb") as lines:
                     while data := self._answer(lines.readline(MAX_REQUEST_BYTES)):
                         connection.sendall(data)

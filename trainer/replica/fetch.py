@@ -25,7 +25,7 @@ import xxhash
 
 from controlplane.protocol.launch import RankRef
 from trainer.errors import CatchUpFailed
-from trainer.replica.donor import INDEX, LENGTH, Member, Request, bound_blocking, bound_in_flight, store_key
+from trainer.replica.donor import INDEX, LENGTH, Member, Request, bound_blocking, connect, store_key
 from trainer.replica.snapshot import CHUNK_BYTES, Index, Target
 from trainer.yielding import yield_core
 
@@ -177,9 +177,8 @@ class Fetch:
     @contextlib.contextmanager
     def _connect(self, donor: Member, address: str) -> Iterator[tuple[socket.socket, str]]:
         host, port, token = address.split(" ")
-        with socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S) as connection:
+        with connect(host, int(port), CONNECT_TIMEOUT_S) as connection:
             bound_blocking(connection, IO_TIMEOUT_S)
-            bound_in_flight(connection)
             with self._lock:
                 self._sockets[connection] = donor
             try:
