@@ -25,7 +25,7 @@ from benchmarks.peers.runner import PeerFailed
 from benchmarks.peers.transfer_state import MEGABYTE, STEP, state
 from benchmarks.processes import REPOSITORY
 from controlplane.protocol.launch import RankRef
-from trainer.replica.donor import Donor, bound_blocking, local_host_towards
+from trainer.replica.donor import IN_FLIGHT_BYTES, Donor, bound_blocking, local_host_towards
 from trainer.replica.fetch import Fetch
 from trainer.replica.snapshot import CHUNK_BYTES
 
@@ -114,14 +114,17 @@ class Torchft:
         self._process.wait(TIMEOUT_S)
 
 
-def loopback(megabytes: int, connections: int, *, into: torch.Tensor | None = None) -> float:
+def loopback(megabytes: int, connections: int, *, into: torch.Tensor | None = None, bounded: bool = False) -> float:
     """Seconds to move the bytes over plain TCP, in blocks of our chunks: from and into a warm
-    buffer a connection, or, `into` (uint8), from as much memory into as much. Nothing is checked."""
+    buffer a connection, or, `into` (uint8), from as much memory into as much. Nothing is checked.
+    `bounded`: with the sockets' buffers that a transfer of ours has within a host."""
     share = megabytes * MEGABYTE // connections
     source_bytes = share if into is not None else WARM_BYTES
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        if bounded:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, IN_FLIGHT_BYTES // 2)
         program = str(Path(__file__).with_name("tcp_source.py"))
-        numbers = (listener.getsockname()[1], share, connections, source_bytes)
+        numbers = (listener.getsockname()[1], share, connections, source_bytes, IN_FLIGHT_BYTES if bounded else 0)
         source = subprocess.Popen([sys.executable, program, *map(str, numbers)], stdin=subprocess.PIPE)
         try:
             accepted = [listener.accept()[0] for _ in range(connections)]

@@ -1,5 +1,7 @@
 """A transfer from several donors ends with the whole, unharmed state, or says why not."""
 
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,9 +15,10 @@ import torch.distributed as dist
 from controlplane.protocol.launch import RankRef
 from trainer.errors import CatchUpFailed
 from trainer.replica import fetch as fetching
-from trainer.replica.donor import INDEX, Donor, Member, Request, store_key
+from trainer.replica.donor import IN_FLIGHT_BYTES, INDEX, Donor, Member, Request, bound_sending, connect, store_key
 from trainer.replica.fetch import Fetch
 from trainer.replica.snapshot import CHUNK_BYTES
+from trainer.replica.sockets import connections
 
 STEP, CHUNKS = 9, 10
 JOINER: Member = (2, 2)
@@ -112,6 +115,51 @@ def test_runs_of_chunks_grow_short_towards_the_end(store: dist.TCPStore) -> None
     assert_arrived(transfer, mine)
     assert max(one.runs) == CHUNKS // (fetching.TURNS * fetching.CONNECTIONS) > 1
     assert min(one.runs) == 1
+
+
+def buffer(connection: socket.socket, which: int) -> int:
+    """SO_SNDBUF or SO_RCVBUF, in bytes as the kernel counts them."""
+    return connection.getsockopt(socket.SOL_SOCKET, which)
+
+
+def buffers_at(port: int) -> Iterator[int]:
+    """Of a donor's connections and its joiners', which are all in this process: what each
+    donor sends from and what each joiner receives into."""
+    for descriptor in connections():
+        with socket.socket(fileno=os.dup(descriptor)) as end:
+            if end.getsockname()[1] == port:
+                yield buffer(end, socket.SO_SNDBUF)
+            elif end.getpeername()[1] == port:
+                yield buffer(end, socket.SO_RCVBUF)
+
+
+def test_between_processes_of_one_host_no_more_is_under_way_than_a_cache_holds(store: dist.TCPStore) -> None:
+    (one,) = donors(store, 0)
+    port = one._listener.getsockname()[1]
+    seen: list[int] = []
+    asked: set[int] = set()
+    both_asked = threading.Barrier(fetching.CONNECTIONS, action=lambda: seen.extend(buffers_at(port)))
+
+    def before(chunk: int) -> None:
+        if threading.get_ident() not in asked:
+            asked.add(threading.get_ident())
+            both_asked.wait(TIMEOUT_S)
+
+    one.before = before
+    assert_arrived(*begin(store, 0))
+    assert seen == [IN_FLIGHT_BYTES] * 2 * fetching.CONNECTIONS
+
+
+def test_between_hosts_the_kernel_sizes_its_buffers_itself() -> None:
+    """127.0.0.2, reached from 127.0.0.1, is as good as another host."""
+    with (
+        socket.create_server(("127.0.0.2", 0)) as listener,
+        connect(*listener.getsockname(), TIMEOUT_S) as joiner,
+        listener.accept()[0] as donor,
+    ):
+        bound_sending(donor)
+        assert buffer(joiner, socket.SO_RCVBUF) != IN_FLIGHT_BYTES
+        assert buffer(donor, socket.SO_SNDBUF) != IN_FLIGHT_BYTES
 
 
 def test_when_a_donor_dies_the_rest_comes_from_the_other_and_nothing_twice(store: dist.TCPStore) -> None:
