@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+# Tests kill processes, never the machine: what the server has not yet written it still holds.
+WITHOUT_SYNC = ("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off")
 PROGRAMS = ("initdb", "postgres", "createdb", "pg_isready")
 
 
@@ -45,7 +47,7 @@ def private_postgres() -> Iterator[str]:
     options = ["-c", "listen_addresses=127.0.0.1", "-c", f"port={port}", "-c", f"unix_socket_directories={directory}"]
     with (directory / "log").open("wb") as output:
         server = subprocess.Popen(
-            [*as_user, str(binaries / "postgres"), "-D", str(data), *options],
+            [*as_user, str(binaries / "postgres"), "-D", str(data), *options, *WITHOUT_SYNC],
             stdout=output,
             stderr=output,
             cwd=directory,

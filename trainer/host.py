@@ -15,6 +15,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 os.environ.setdefault("PYTHONWARNINGS", "ignore")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "error")
+# A rank asks for a name with each connection to the store (see `trainer.store`): a lost answer
+# shall cost a view change one second, not five.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:3")
 # A view change aborts communicators in place: the watchdog must not end the rank for it, and
 # with NVLS the abort may hang (protocol.launch_checks refuses the opposite).
 os.environ.setdefault("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0")

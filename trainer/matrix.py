@@ -29,8 +29,10 @@ from trainer.reference import TOLERANCE, Keep, reference_losses
 
 PRELOADED = ("torch._dynamo", "trainer.engine", "trainer.checkpoint.saver", "trainer.checkpoint.state")
 """Imported once for all the ranks that are forked; torch's first optimizer imports the first."""
-WARM_STEPS, BACK_STEPS, STEPS = 2, 3, 5
-"""Committed steps at the first checkpoint, at the layout's own, and at the end."""
+WARM_STEPS, BACK_STEPS, LAYOUT_STEPS, STEPS = 2, 3, 4, 5
+"""Committed steps at the first checkpoint, at the layout's own, at the layout's end, and at a
+single process's. From a checkpoint on the first loss tells of what was loaded, the second of
+the gradient and of the optimizer's state."""
 MODELS = {
     "gpt": Model(layers=4, hidden=32, heads=4, kv_heads=2, sequence_length=32),
     "bert": Model(family="bert", layers=4, hidden=32, heads=4, sequence_length=32),
@@ -41,7 +43,7 @@ MODELS = {
 # An odd number of micro-batches: shares inside a replica and of a pipeline come out uneven.
 # A high rate: the first weights attend to all tokens nearly alike, and then it hardly shows in a
 # loss which position a token was given (4e-6 with the usual rate, 2e-2 with this one).
-TRAINING = Training(steps=12, global_batch=7, warmup_steps=2, learning_rate=3e-2, min_learning_rate=3e-3)
+TRAINING = Training(steps=12, global_batch=5, warmup_steps=2, learning_rate=3e-2, min_learning_rate=3e-3)
 LAYOUTS = (
     ("gpt", Parallelism(tp=2)),
     ("gpt", Parallelism(pp=2)),
@@ -133,7 +135,7 @@ def _row(name: str, single: TrainerConfig, layout: Parallelism, start: Keep, wan
     keep = Keep(BACK_STEPS, f"{start.path}-{name.replace(' ', '-')}") if both else None
     split = msgspec.structs.replace(single, parallelism=layout)
     try:
-        difference = _difference(split, start, wanted, keep)
+        difference = _difference(split, start, wanted[:LAYOUT_STEPS], keep)
         if keep is not None:
             back = _difference(single, keep, wanted, None)
     except TrainerError as error:
@@ -142,9 +144,9 @@ def _row(name: str, single: TrainerConfig, layout: Parallelism, start: Keep, wan
 
 
 def _difference(config: TrainerConfig, start: Keep, wanted: list[float], keep: Keep | None) -> float:
-    """The largest difference of a loss from `start` on."""
+    """The largest difference of a loss from `start` on, as far as `wanted` goes."""
     resumed = msgspec.structs.replace(config, resume=Resume(start.path, start.step))
-    found = reference_losses(resumed, steps=STEPS, keep=keep).losses
+    found = reference_losses(resumed, steps=len(wanted), keep=keep).losses
     return max(abs(mine - theirs) for mine, theirs in zip(found, wanted[start.step :], strict=True))
 
 

@@ -8,10 +8,19 @@ from collections.abc import Iterable
 from typing import Any
 
 from controlplane.demo.driver import Driver
+from controlplane.demo.job import demo_job
 
 START_TIMEOUT_S = 120
 RECOVERY_TIMEOUT_S = 90
 CERTIFICATE_TIMEOUT_S = 300
+
+
+def scene_job(**changes: Any) -> dict[str, Any]:
+    """The demo's job with half the layers and half the micro-batches of a step: its steps come
+    as often and take a quarter of the time of a core, here and in a certificate's reference run."""
+    spec = demo_job(**({"global_batch": 6, "delay_s": 0.06} | changes))
+    spec["spec"]["model"]["layers"] = 2
+    return spec
 
 
 def submit_and_train(driver: Driver, spec: dict[str, Any], *, until_step: int = 12) -> str:

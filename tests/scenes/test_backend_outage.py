@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from controlplane.demo.driver import Driver
-from controlplane.demo.job import demo_job
 from tests.scenes.conftest import Ring
 from tests.scenes.helpers import (
     all_steps,
     assert_no_step_missing,
     incidents,
     pids,
+    scene_job,
     submit_and_train,
     wait_for_step,
     wait_resolved,
@@ -26,7 +26,7 @@ PARTS = ("web-1", "worker", "sentinel", "redis", "backend")
 
 def test_no_rank_restarts_and_nothing_is_lost_whichever_part_of_the_backend_dies(ring: Ring) -> None:
     driver = ring.driver
-    job_id = submit_and_train(driver, demo_job(name="outage"), until_step=12)
+    job_id = submit_and_train(driver, scene_job(name="outage"), until_step=12)
     before = pids(driver, job_id)
     epoch = driver.get(f"/jobs/{job_id}")["epoch"]
 

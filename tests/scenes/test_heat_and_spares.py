@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from controlplane.demo.job import demo_job
 from tests.scenes.conftest import Ring
 from tests.scenes.helpers import (
     all_steps,
@@ -14,6 +13,7 @@ from tests.scenes.helpers import (
     kill_all,
     live_ranks,
     pids,
+    scene_job,
     submit_and_train,
     wait_for_step,
     wait_resolved,
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.scenes, pytest.mark.timeout(420)]
 
 def test_an_overheating_device_causes_one_emergency_checkpoint_and_nothing_else(ring: Ring) -> None:
     driver = ring.driver
-    job_id = submit_and_train(driver, demo_job(name="hot", interval_steps=150), until_step=12)
+    job_id = submit_and_train(driver, scene_job(name="hot", interval_steps=150), until_step=12)
     epoch = driver.get(f"/jobs/{job_id}")["epoch"]
     rank = live_ranks(driver, job_id)[0, 0]
 
@@ -49,7 +49,7 @@ def test_an_overheating_device_causes_one_emergency_checkpoint_and_nothing_else(
 
 def test_without_a_spare_the_job_shrinks_and_grows_back_when_there_is_one(ring: Ring) -> None:
     driver = ring.driver
-    spec = demo_job(name="narrow", interval_steps=20)
+    spec = scene_job(name="narrow", interval_steps=20)
     spec["spec"]["checkpoint"]["local"] = {"medium": "memory", "interval_steps": 4}
     job_id = submit_and_train(driver, spec, until_step=25)
     driver.post("/demo/faults", {"kind": "no_spares"})
@@ -107,7 +107,7 @@ def test_when_the_last_replica_dies_the_job_restarts_from_the_newest_trusted_che
 def test_with_too_few_devices_it_restarts_with_another_layout(ring: Ring) -> None:
     driver = ring.driver
     cancel(driver, driver.job("narrow")["id"])
-    spec = demo_job(name="relaid", nodes=2, tp=2, pp=2, interval_steps=10, global_batch=4, spare_gpus=0)
+    spec = scene_job(name="relaid", nodes=2, tp=2, pp=2, interval_steps=10, global_batch=4, spare_gpus=0)
     job_id = submit_and_train(driver, spec, until_step=14)
     driver.wait(
         "a trusted checkpoint",

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from controlplane.demo.job import demo_job
 from tests.scenes.conftest import Ring
 from tests.scenes.helpers import (
     all_steps,
@@ -17,6 +16,7 @@ from tests.scenes.helpers import (
     incidents,
     live_ranks,
     pids,
+    scene_job,
     submit_and_train,
     wait_certificate,
     wait_for_step,
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.scenes, pytest.mark.timeout(420)]
 
 @pytest.fixture(scope="module")
 def job_id(ring: Ring) -> str:
-    spec = demo_job(name="survivor")
+    spec = scene_job(name="survivor")
     spec["spec"]["resiliency"]["look_every_s"] = LOOK_EVERY_S
     return submit_and_train(ring.driver, spec, until_step=15)
 
@@ -98,7 +98,7 @@ def test_a_job_is_looked_into_on_schedule_while_it_trains(ring: Ring, job_id: st
 def test_a_fault_comes_when_the_job_has_scheduled_it(ring: Ring, job_id: str) -> None:
     driver = ring.driver
     cancel(driver, job_id)
-    spec = demo_job(name="rehearsed")
+    spec = scene_job(name="rehearsed")
     spec["spec"]["resiliency"]["faults"] = {"kind": "rank_killed", "delay_s": SCHEDULED_S, "rank": 2, "times": 1}
     rehearsed = submit_and_train(driver, spec, until_step=1)
 

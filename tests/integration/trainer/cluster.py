@@ -42,11 +42,11 @@ Key = tuple[int, int, int]  # replica, incarnation, rank
 
 
 def tiny_config(folder: Path, **changes: object) -> TrainerConfig:
-    """4 layers, hidden 32, PP2, 12 micro-batches; `changes` replace fields of the parts."""
+    """2 layers, hidden 32, PP2, 6 micro-batches; `changes` replace fields of the parts."""
     parts: dict[str, object] = {
-        "model": Model(layers=4, hidden=32, heads=2, sequence_length=32),
+        "model": Model(layers=2, hidden=32, heads=2, sequence_length=32),
         "parallelism": Parallelism(pp=2),
-        "training": Training(steps=36, global_batch=12),
+        "training": Training(steps=36, global_batch=6),
         "checkpoint": Checkpoint(interval_steps=0),
     }
     parts.update(changes)

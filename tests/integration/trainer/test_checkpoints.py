@@ -12,11 +12,13 @@ from controlplane.protocol.launch import Resume
 from controlplane.protocol.rank import CheckpointReport, FromRank, SaveNow, StepReport, StopTraining
 from controlplane.protocol.spec import Checkpoint, Parallelism, Training
 from tests.integration.trainer.cluster import Cluster, Key
+from tests.integration.trainer.test_recovery import PACED
 from trainer.checkpoint.manifest import list_complete, newest_complete, verify
 from trainer.reference import TOLERANCE
 
 pytestmark = pytest.mark.trainer
 Make = Callable[..., Cluster]
+ENDLESS = Training(steps=10_000, global_batch=6)
 
 
 def complete(run: Cluster) -> list[CheckpointReport]:
@@ -24,18 +26,20 @@ def complete(run: Cluster) -> list[CheckpointReport]:
 
 
 def test_interval_saves_are_verified_and_old_ones_pruned(cluster: Make) -> None:
-    run = cluster(checkpoint=Checkpoint(interval_steps=6, keep=2, asynchronous=False))
+    run = cluster(
+        checkpoint=Checkpoint(interval_steps=6, keep=2, asynchronous=False), training=Training(steps=18, global_batch=6)
+    )
     run.start(0, 1, 2)
     run.wait_all_done()
     root = Path(run.config.checkpoint_dir)
-    assert [found.step for _, found in list_complete(root)] == [36, 30]
+    assert [found.step for _, found in list_complete(root)] == [18, 12]
     assert all(verify(path).ok for path, _ in list_complete(root))
     assert {message.kind for message in complete(run)} == {"interval", "final"}
     assert all(message.bytes > 0 and message.digest for message in complete(run))
 
 
 def test_an_ordered_save_happens_once_however_often_it_is_delivered(cluster: Make) -> None:
-    run = cluster()
+    run = cluster(training=PACED)
     run.start(0, 1, 2)
     run.wait_committed(3, 0, 1, 2)
     for _ in range(3):
@@ -53,27 +57,27 @@ def test_an_ordered_save_happens_once_however_often_it_is_delivered(cluster: Mak
 def test_a_saver_killed_in_the_middle_leaves_no_marker_and_the_previous_one_loads(
     cluster: Make, reference: list[float]
 ) -> None:
-    # Slow enough that the first save is done when the second is due.
-    slow = Training(steps=36, global_batch=12, step_delay_s=0.03)
-    run = cluster(checkpoint=Checkpoint(interval_steps=5, keep=9), training=slow)
+    run = cluster(checkpoint=Checkpoint(interval_steps=4, keep=9), training=PACED)
 
-    def kill_at_second(key: Key, message: FromRank) -> None:
-        if isinstance(message, CheckpointReport) and message.state == "writing" and message.step == 10:
+    def kill_once_one_is_complete(key: Key, message: FromRank) -> None:
+        if isinstance(message, CheckpointReport) and message.state == "writing" and complete(run):
             for rank in range(run.world):
                 os.killpg(run.pids[(0, 1, rank)], signal.SIGKILL)
 
-    run.on_said = kill_at_second
+    run.on_said = kill_once_one_is_complete
     run.start(0)
     run.wait_gone((0, 1, 0), (0, 1, 1))
     root = Path(run.config.checkpoint_dir)
-    assert not verify(root / "step_00000010-e1").ok
-    found = newest_complete(root)
-    assert found is not None and found[1].step == 5
-    again = cluster(msgspec.structs.replace(run.config, resume=Resume(str(found[0]), 5)))
+    torn = run.of(CheckpointReport)[-1]
+    assert torn.state == "writing"
+    assert not verify(torn.path).ok
+    found, saved = newest_complete(root), complete(run)[-1].step
+    assert found is not None and found[1].step == saved < torn.step
+    again = cluster(msgspec.structs.replace(run.config, resume=Resume(str(found[0]), saved)))
     again.start(0, 1)
-    again.wait_committed(9, 0, 1)
+    again.wait_committed(saved + 4, 0, 1)
     losses = again.losses()
-    assert min(losses) == 5
+    assert min(losses) == saved
     assert max(abs(losses[step] - reference[step]) for step in losses) <= TOLERANCE
 
 
@@ -98,7 +102,7 @@ def test_another_layout_resumes_with_the_same_losses(cluster: Make, reference: l
 
 
 def test_sigterm_to_all_saves_once_and_leaves(cluster: Make) -> None:
-    run = cluster(checkpoint=Checkpoint(interval_steps=100))
+    run = cluster(checkpoint=Checkpoint(interval_steps=10_000), training=ENDLESS)
     run.auto = False
     run.start(0, 1, 2)
     run.wait_committed(3, 0, 1, 2)
@@ -112,7 +116,7 @@ def test_sigterm_to_all_saves_once_and_leaves(cluster: Make) -> None:
 
 
 def test_a_stop_without_saving_leaves_nothing_behind(cluster: Make) -> None:
-    run = cluster(checkpoint=Checkpoint(interval_steps=100))
+    run = cluster(checkpoint=Checkpoint(interval_steps=10_000), training=ENDLESS)
     run.auto = False
     run.start(0, 1)
     run.wait_committed(2, 0, 1)
@@ -124,7 +128,7 @@ def test_a_stop_without_saving_leaves_nothing_behind(cluster: Make) -> None:
 
 
 def test_a_save_that_cannot_be_written_is_reported_and_training_goes_on(cluster: Make) -> None:
-    run = cluster(checkpoint=Checkpoint(interval_steps=4))
+    run = cluster(checkpoint=Checkpoint(interval_steps=12))
     Path(run.config.checkpoint_dir).write_text("a file is in the way")
     run.start(0, 1)
     run.wait_all_done()

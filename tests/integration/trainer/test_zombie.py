@@ -17,7 +17,7 @@ Make = Callable[..., Cluster]
 
 
 def test_stopped_saver_wakes_up_evicted_and_commits_no_checkpoint(cluster: Make, reference: list[float]) -> None:
-    slow = Training(steps=36, global_batch=12, step_delay_s=0.02)
+    slow = Training(steps=36, global_batch=6, step_delay_s=0.04)
     run = cluster(checkpoint=Checkpoint(interval_steps=2, keep=100), training=slow)
     root = Path(run.config.checkpoint_dir)
     run.start(0, 1, 2)
@@ -36,7 +36,8 @@ def test_stopped_saver_wakes_up_evicted_and_commits_no_checkpoint(cluster: Make,
     assert codes <= {9, None}
     assert {path for path, found in list_complete(root) if found.epoch == 1} == old
     assert len(run.of(StepReport, 0)) <= said + 1 * run.world
-    run.wait_all_done()
-    assert any(m.state == "complete" and m.epoch == 2 for m in run.of(CheckpointReport, 1))
+    run.wait(
+        lambda: any(m.state == "complete" and m.epoch == 2 for m in run.of(CheckpointReport, 1)), "a checkpoint by 1"
+    )
     losses = run.losses()
     assert max(abs(losses[step] - reference[step]) for step in losses) <= TOLERANCE
