@@ -20,7 +20,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     (G4: 2.5 s is the goal for a confirmed silence with a witness; without one we wait
     5 x as long). `witness_s`: others must have waited this long (S-design: 2 s).
     View protocol. `flush_timeout_s` for members that are silent as well,
-    `flush_limit_s` for any member (prototype: 34 ms from view to install).
+    `flush_limit_s` for any member (prototype: 34 ms from view to install). `admit_patience_s`:
+    so long an installed view is left to commit its first step before a joiner changes it.
     `outer_error_grace_s`: a death explains an outer error if it is told within this
     time (feasibility 2.9: ~1 s); `max_reissues` views with unchanged members.
     Governor. `storm_fraction` of devices suspect, but at least `storm_min_devices`;
@@ -41,6 +42,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     witness_s: float = 2.0
     flush_timeout_s: float = 5.0
     flush_limit_s: float = 30.0
+    admit_patience_s: float = 1.0
     outer_error_grace_s: float = 1.0
     max_reissues: int = 3
     catch_up_limit_s: float = 600.0

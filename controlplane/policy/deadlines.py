@@ -8,7 +8,15 @@ time to pass is listed here.
 from collections.abc import Iterator
 
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.facts import attempt_live, current_view, installed, live_replicas, setup_patience_s, signals_of
+from controlplane.policy.facts import (
+    attempt_live,
+    commits_until_s,
+    current_view,
+    installed,
+    live_replicas,
+    setup_patience_s,
+    signals_of,
+)
 from controlplane.policy.ladder import attempt_due_s, due_s
 from controlplane.policy.rehearsal import wait_s
 from controlplane.policy.rules import look
@@ -43,6 +51,8 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
         yield snapshot.view_since_s + config.flush_limit_s
     else:
         yield snapshot.view_since_s + config.shrunk_stable_s
+        if (until_s := commits_until_s(snapshot, config)) is not None:
+            yield until_s
     if snapshot.job.incident_opened_s is not None:
         yield snapshot.job.incident_opened_s + config.quiet_incident_s
         yield now_s + config.quiet_incident_s

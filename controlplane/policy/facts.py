@@ -39,6 +39,15 @@ def installed(snapshot: JobSnapshot) -> bool:
     return view is not None and snapshot.install is not None and snapshot.install.epoch == view.epoch
 
 
+def commits_until_s(snapshot: JobSnapshot, config: PolicyConfig) -> float | None:
+    """Until when (server seconds) the installed view is left alone to commit its first step; None
+    when it has, or when it was ordered is not known."""
+    ordered_s, progressed_s = snapshot.installed_s, snapshot.job.progressed_s
+    if ordered_s is None or not installed(snapshot) or (progressed_s is not None and progressed_s > ordered_s):
+        return None
+    return ordered_s + config.admit_patience_s
+
+
 def live_replicas(snapshot: JobSnapshot) -> tuple[ReplicaFact, ...]:
     """Replicas whose newest incarnation is not evicted."""
     return tuple(replica for replica in snapshot.replicas if replica.state in LIVE_REPLICA)

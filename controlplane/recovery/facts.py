@@ -62,6 +62,8 @@ class Facts:
     def finish(self) -> None:
         """Write the merged steps; score the jobs whose ranks have all told a new window."""
         self.points = self.merge.write()
+        # A joiner may have waited for the first step of the view.
+        self.touched |= self.merge.resumed
         self.touched |= {job_id for job_id in sorted(self.timed) if speed.score_if_due(self.jobs[job_id])}
 
 

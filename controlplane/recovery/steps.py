@@ -22,11 +22,13 @@ Key = tuple[str, int, int]
 
 @dataclass(slots=True)
 class StepMerge:
-    """Collects one batch's reports; `write` brings them to the table."""
+    """Collects one batch's reports; `write` brings them to the table. `resumed`: jobs that then
+    have committed the first step of a view."""
 
     rows: dict[Key, StepRecord] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     newest: dict[int, tuple[Replica, int]] = field(default_factory=dict)
+    resumed: set[str] = field(default_factory=set)
 
     def add(self, job: Job, rank: Rank, said: StepReport, at: datetime) -> None:
         """Take one report in."""
@@ -72,7 +74,8 @@ class StepMerge:
             job.committed_step = done
         for row in rows:
             first = ViewRow.objects.filter(job=job, epoch=row.epoch, resumed_at=None)
-            first.update(resumed_at=row.at)
+            if first.update(resumed_at=row.at):
+                self.resumed.add(job.id)
 
 
 FIELDS = (

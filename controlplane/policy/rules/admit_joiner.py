@@ -1,12 +1,15 @@
 """A new incarnation is up: admit it to a view; when it has caught up, count it in.
 
-Survivors never wait for its transfer: it takes part with zero gradients until then.
+Survivors never wait for its transfer: it takes part with zero gradients until then. Those that
+have just lost a member commit the step they were in before their view changes again, unless
+that takes them long: then there is time for it beside the step.
 """
 
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     all_joined,
     attempt_live,
+    commits_until_s,
     contributes,
     current_view,
     installed,
@@ -38,7 +41,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
         for replica in live_replicas(snapshot)
         if replica.state is ReplicaState.FORMING and all_joined(replica) and not is_member(snapshot, replica)
     )
-    if not ready or actionable(snapshot, config):
+    if not ready or actionable(snapshot, config) or snapshot.now_s < (commits_until_s(snapshot, config) or 0.0):
         return caught_up
     return (*caught_up, _admit(snapshot, ready))
 

@@ -3,6 +3,7 @@
 import pytest
 
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.decide import decide
 from controlplane.policy.plan import (
     AnnounceView,
     RequestCheckpoint,
@@ -18,6 +19,7 @@ from controlplane.protocol.membership import Donor, MemberRole
 from controlplane.protocol.states import JobState, NodeState, ReplicaState
 
 from .builders import (
+    CONFIG,
     CONTRIBUTOR,
     JOINER,
     NOW_S,
@@ -135,6 +137,23 @@ def test_a_failure_goes_before_a_joiner():
     snapshot = change(parked(), signals=(dead,))
     assert next(d.rule for d in decisions(snapshot)) == "replica_failure"
     assert decisions(snapshot, rule="admit_joiner") == ()
+
+
+@pytest.mark.parametrize(
+    ("progressed_s", "waited_s", "admitted"),
+    [(-5.0, 0.2, False), (-0.1, 0.2, True), (-5.0, 1.1, True), (None, 0.2, False)],
+)
+def test_a_joiner_waits_a_moment_for_the_first_step_of_the_view_before_it(
+    progressed_s: float | None, waited_s: float, admitted: bool
+) -> None:
+    last_s = NOW_S + progressed_s if progressed_s is not None else None
+    waits = parked()
+    snapshot = change(waits, installed_s=NOW_S - waited_s, job=change(waits.job, progressed_s=last_s))
+    assert bool(decisions(snapshot, rule="admit_joiner")) is admitted
+    if not admitted:
+        due_s = decide(snapshot, CONFIG).next_pass_s
+        assert due_s is not None
+        assert due_s <= NOW_S - waited_s + CONFIG.admit_patience_s + 1e-6
 
 
 def catching_up(contributing: bool):
