@@ -64,13 +64,13 @@ def enqueue_all(
     if job_id and kind in SUPERSEDED_BY:
         _supersede(SUPERSEDED_BY[kind], node_ids=node_ids, job_id=job_id, epoch=epoch)
     nodes = Node.objects.in_bulk(list(node_ids))
-    rows = Command.objects.bulk_create(
-        Command(
+    rows = [
+        Command.objects.create(
             id=new_id("cmd"), node=nodes[node_id], job_id=job_id, decision_id=decision_id, attempt=attempt, epoch=epoch,
             kind=kind, body=built, ttl_s=ttl_s, created_at=now(), due_at=after(ttl_s),
         )
         for node_id in node_ids
-    )  # fmt: skip
+    ]  # fmt: skip
     for row in rows:
         _publish(row, "command.queued", f"{kind} for node {row.node.name}.", patch=partial(command_summary, row))
     transaction.on_commit(lambda: ring(node_ids))

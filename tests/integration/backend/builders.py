@@ -16,8 +16,12 @@ from controlplane.protocol.membership import Flush
 from controlplane.protocol.rank import StepReport, ViewInstalled
 from controlplane.protocol.samples import DeviceInfo
 from controlplane.recovery import ingest
+from controlplane.recovery.models import ViewRow
 from controlplane.recovery.reconcile import reconcile_job
+from controlplane.runtime.clock import ago
 from tests.integration.backend.conftest import job_spec
+
+STARTED_AFTER_S = 2.0
 
 
 @dataclass
@@ -74,7 +78,9 @@ def bodies(job: Job, kind: str) -> list[tuple[Command, Body]]:
 
 
 def join_all(fleet: Fleet, job: Job) -> None:
-    """Every rank that was ordered and never told starts and joins."""
+    """Every rank that was ordered and never told starts and joins, which takes longer than an
+    installed view is left alone for its first step."""
+    ViewRow.objects.filter(job=job, ordered_at__isnull=False).update(ordered_at=ago(STARTED_AFTER_S))
     for command, body in bodies(job, "start_ranks"):
         assert isinstance(body, StartRanks)
         for placement in body.launch.ranks:

@@ -10,8 +10,8 @@ from controlplane.protocol.states import JobState
 from controlplane.recovery.certificate import LOSSES, certify, certify_due
 from controlplane.recovery.models import Incident, ViewRow
 from controlplane.recovery.phases import compute_phases
-from controlplane.recovery.reconcile import reconcile_job
-from controlplane.runtime.clock import ago
+from controlplane.recovery.reconcile import is_due, reconcile_job
+from controlplane.runtime.clock import ago, now
 from controlplane.runtime.models import Event
 from tests.integration.backend.builders import (
     commit_step,
@@ -81,3 +81,23 @@ def test_a_run_that_is_put_off_keeps_its_certificate_pending_until_the_job_has_e
     assert not list(tmp_path.iterdir()), "no run was begun"
     Job.objects.filter(pk=job.pk).update(state=JobState.CANCELLED, state_since=ago(3600.0))
     assert certify(Incident.objects.get(job=job))["state"] != "pending", "it is not waited for any longer"
+
+
+def test_the_first_step_of_a_view_rings_for_the_joiner_that_waited_for_it() -> None:
+    fleet = make_fleet(5)
+    job = run_job(fleet)
+    kill_rank(fleet, live_ranks(job)[0])
+    reconcile_job(job.id)
+    flush_all(fleet, job, committed=2)
+    reconcile_job(job.id)
+    install_all(fleet, job)
+    join_all(fleet, job)
+    ViewRow.objects.filter(job=job).update(ordered_at=now())
+    views = ViewRow.objects.filter(job=job).count()
+    reconcile_job(job.id)
+    assert ViewRow.objects.filter(job=job).count() == views, "survivors are left alone for a moment"
+    Job.objects.filter(pk=job.id).update(due_at=None)
+    commit_step(fleet, job, 2)
+    assert is_due(job.id)
+    reconcile_job(job.id)
+    assert ViewRow.objects.filter(job=job).count() == views + 1
