@@ -3,13 +3,15 @@
 Sets: fast (unit, properties, simulation, contracts, house), services (real Redis, sockets,
 agents, processes), trainer (real ranks), postgres (the backend's sets again on PostgreSQL),
 scenes (the whole ring broken five ways), e2e (pages in a browser). `all` is check + all of
-them, one after the other: two at a time took longer, as most of them use both cores.
+them, one after the other: two at a time took longer, as most of them use both cores. What
+failed is told again at the very end, however much the sets have printed.
 """
 
 import os
 import subprocess
 import sys
 import time
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -24,6 +26,8 @@ OTHERS = tuple(
     for path in sorted((ROOT / "tests" / "integration").glob("[!_]*/"))
     if str(path.relative_to(ROOT)) not in RANKS
 )
+REPORTS = ROOT / "var" / "tests"
+TOLD_LINES = 12
 SETS: dict[str, tuple[str, ...]] = {
     "fast": FAST,
     "services": OTHERS,
@@ -36,7 +40,9 @@ SETS: dict[str, tuple[str, ...]] = {
 
 def run_set(name: str) -> int:
     """One pytest run; for `postgres` with a private server around it."""
-    command = [PY, "-m", "pytest", "-q", "--durations=20", "-x" if name == "scenes" else "-rs", *SETS[name]]
+    report = f"--junitxml={report_of(name)}"
+    report_of(name).unlink(missing_ok=True)
+    command = [PY, "-m", "pytest", "-q", "--durations=20", report, "-x" if name == "scenes" else "-rs", *SETS[name]]
     print(f"--- {name}: {' '.join(SETS[name])}", flush=True)
     started_s = time.monotonic()
     if name == "postgres":
@@ -54,6 +60,24 @@ def run_set(name: str) -> int:
     return code
 
 
+def report_of(name: str) -> Path:
+    """Where pytest leaves what it found in a set."""
+    return REPORTS / f"{name}.xml"
+
+
+def failures(report: Path) -> list[str]:
+    """A set's failed tests, each with the end of what it said; none where pytest left no report."""
+    if not report.exists():
+        return []
+    told = []
+    for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it
+        for found in [*case.iter("failure"), *case.iter("error")]:
+            lines = [line for line in (found.text or "").splitlines() if line.startswith(("E ", ">")) or ": " in line]
+            end = "\n".join(f"    {line}" for line in lines[-TOLD_LINES:])
+            told.append(f"{case.get('classname')}::{case.get('name')} ({found.tag})\n{end}")
+    return told
+
+
 def main(argv: list[str]) -> int:
     """Run what was asked for; 1 if any of it failed, 2 if it is not known."""
     wanted = argv[0] if argv else "all"
@@ -64,6 +88,9 @@ def main(argv: list[str]) -> int:
     if wanted == "all" and subprocess.run([PY, "scripts/check.py"], cwd=ROOT, check=False).returncode:
         failed.append("check")
     failed += [name for name in (SETS if wanted == "all" else (wanted,)) if run_set(name)]
+    for name in failed:
+        for line in failures(report_of(name)):
+            print(line)
     print(f"failed: {', '.join(failed)}" if failed else "all sets passed", flush=True)
     return 1 if failed else 0
 
