@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable
 
 import msgspec
@@ -19,7 +18,8 @@ from tests.integration.trainer.cluster import Cluster
 
 pytestmark = pytest.mark.trainer
 Make = Callable[..., Cluster]
-SHORT = Training(steps=10, global_batch=4, step_delay_s=0.02)
+# A second from the step that is waited for to the last one: a fault must come in between.
+SHORT = Training(steps=10, global_batch=4, step_delay_s=0.05)
 SILENT_S = 1.8  # the reporter speaks once a second
 
 
@@ -95,10 +95,11 @@ def test_a_frozen_rank_lives_says_nothing_and_is_left_out(cluster: Make, fault: 
         run.signal(1, signal.SIGSTOP)
     else:
         run.tell(1, InjectFault(fault))
-    run.wait(lambda: time.monotonic() - last_word_s(run, 1) > SILENT_S, "replica 1 is silent")
+    run.wait(
+        lambda: last_word_s(run, 0) - last_word_s(run, 1) > SILENT_S, "1 is silent, and 0 that waits for it is not"
+    )
     os.kill(run.pids[(1, 1, 0)], 0)
     assert (1, 1, 0) not in run.gone
-    assert time.monotonic() - last_word_s(run, 0) < SILENT_S, "the one that waits for it still speaks"
     run.drop(1, "overdue")
     run.wait_gone((0, 1, 0))
     run.signal(1, signal.SIGKILL)
@@ -109,8 +110,7 @@ def test_a_frozen_rank_lives_says_nothing_and_is_left_out(cluster: Make, fault: 
 def test_a_hung_computation_still_speaks(cluster: Make) -> None:
     run = two_replicas(cluster)
     run.tell(1, InjectFault("hang"))
-    run.wait(lambda: _age_of_phase_s(run, 1) > SILENT_S, "its phase grows old")
-    assert time.monotonic() - last_word_s(run, 1) < SILENT_S
+    run.wait(lambda: _age_of_phase_s(run, 1) > SILENT_S, "it says that its phase grows old")
     run.drop(1, "overdue")
     run.wait_gone((0, 1, 0))
     assert_whole(run)
@@ -131,11 +131,10 @@ def test_broken_connections_fail_the_exchange_with_nobody_dead(cluster: Make) ->
 
 def test_a_slow_rank_costs_time_and_nothing_else(cluster: Make) -> None:
     run = two_replicas(cluster)
-    at = run.committed(0)
-    run.tell(1, InjectFault("slow", 0.15))
+    run.tell(1, InjectFault("slow", 0.6))
     run.wait_all_done()
-    slow = [report.step_time_s for report in run.of(StepReport, 0) if report.step > at + 1]
-    assert min(slow) >= 0.15
+    took_s = [report.step_time_s for report in run.of(StepReport, 0)]
+    assert min(took_s) < 0.6 <= took_s[-1]
     assert {gone.exit_code for gone in run.gone.values()} == {0}
     assert_whole(run)
 

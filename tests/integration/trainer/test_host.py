@@ -13,6 +13,7 @@ from controlplane.protocol.rank import HostReady, HostState, ListRanks, RankFork
 from controlplane.protocol.spec import Parallelism, Training
 from tests.integration.trainer.cluster import Cluster
 from tests.integration.trainer.node import Node
+from tests.integration.trainer.test_recovery import PACED
 from trainer.host import start_time_ticks
 
 pytestmark = pytest.mark.trainer
@@ -42,7 +43,7 @@ class Agent:
 
 
 def test_the_next_agent_learns_who_lives_and_which_exits_it_missed(cluster: Make, node: Node) -> None:
-    run = cluster(parallelism=Parallelism())
+    run = cluster(parallelism=Parallelism(), training=PACED)
     run.start(0, 1)
     run.wait_committed(2, 0, 1)
     run.signal(1, signal.SIGKILL)
