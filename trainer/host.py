@@ -164,7 +164,7 @@ class RankHost:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.setsid()
-            lower_session()
+            lower_session(starting=True)
             _redirect(Path(order.log_path))
             self._listener.close()
             if self._agent is not None:

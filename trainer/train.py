@@ -17,6 +17,7 @@ from trainer import device
 from trainer.config import RankSettings, fork_from_environment, from_fork
 from trainer.errors import TrainerError
 from trainer.exits import ExitCode
+from trainer.yielding import lower_session
 
 DRAIN_S = 5.0
 TRANSPORTS = ("third_party/gloo", "NCCL error", "ProcessGroupNCCL")
@@ -40,6 +41,7 @@ def run(settings: RankSettings) -> ExitCode:
     )
     loop = assemble(settings, controls)
     write_groups(settings.agent_socket)
+    lower_session()
     controls.link.start()
     code = loop.run()
     controls.link.drain(DRAIN_S)

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 
 TRANSFER_NICENESS = 5
+STARTING_NICENESS = 10
+MAX_NICENESS = 19
 AUTOGROUP = Path("/proc/self/autogroup")
 AUTOGROUP_PAUSE_S = 0.1
 AUTOGROUP_TRIES = 100
@@ -20,18 +22,32 @@ PARENT_POLL_S = 1.0
 ORPHANED = 75
 
 
+class _Wish:
+    """What this process's session was last asked to be."""
+
+    niceness = 0
+
+
+_wish = _Wish()
+
+
 def yield_core() -> None:
     """Lower the calling thread's priority for the rest of its life."""
     os.nice(TRANSFER_NICENESS)
 
 
-def lower_session(autogroup: Path = AUTOGROUP) -> None:
+def lower_session(autogroup: Path = AUTOGROUP, *, starting: bool = False) -> None:
     """Let this process's niceness count beyond its session, which it leads. Where the kernel
     groups tasks by session (sched(7), autogroup) a process's own niceness only orders the
-    session's inside. Does nothing at niceness 0 and where there are no such groups."""
-    niceness = os.nice(0)
-    if niceness and not _lower(autogroup, niceness):
-        threading.Thread(target=_lower_soon, args=(autogroup, niceness), name="niceness", daemon=True).start()
+    session's inside. Does nothing where there are no such groups.
+
+    While it is `starting` the session steps back further, for those who train on the same cores
+    already; the next call, when it has started, takes that back.
+    """
+    wish = min(MAX_NICENESS, os.nice(0) + (STARTING_NICENESS if starting else 0))
+    _wish.niceness = wish
+    if not _lower(autogroup, wish):
+        threading.Thread(target=_lower_soon, args=(autogroup, wish), name="niceness", daemon=True).start()
 
 
 def step_aside() -> None:
@@ -61,7 +77,7 @@ def _lower(autogroup: Path, niceness: int) -> bool:
 def _lower_soon(autogroup: Path, niceness: int) -> None:
     for _ in range(AUTOGROUP_TRIES):
         time.sleep(AUTOGROUP_PAUSE_S)
-        if _lower(autogroup, niceness):
+        if niceness != _wish.niceness or _lower(autogroup, niceness):
             return
 
 

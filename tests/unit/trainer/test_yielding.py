@@ -35,13 +35,39 @@ def in_child(body: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_niceness_is_told_to_the_session_and_none_is_not(tmp_path: Path) -> None:
+def test_a_niceness_is_told_to_the_session(tmp_path: Path) -> None:
     group = str(tmp_path / "group")
     say = f"from pathlib import Path; from trainer.yielding import lower_session; lower_session(Path({group!r}))"
-    in_child(say)
-    assert not (tmp_path / "group").exists()
     in_child(f"import os; os.nice(7); {say}")
     assert (tmp_path / "group").read_text() == "7"
+
+
+def test_who_starts_steps_back_further_until_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "nice", lambda increment: 5)
+    group = tmp_path / "group"
+    yielding.lower_session(group, starting=True)
+    assert group.read_text() == "15"
+    yielding.lower_session(group)
+    assert group.read_text() == "5"
+
+
+def test_a_niceness_the_kernel_had_no_time_for_never_replaces_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    class BusyOnce:
+        def write_text(self, text: str) -> None:
+            told.append(text)
+            if len(told) == 1:
+                raise OSError(errno.EAGAIN, "busy")
+
+    monkeypatch.setattr(os, "nice", lambda increment: 0)
+    group = BusyOnce()
+    yielding.lower_session(group, starting=True)  # type: ignore[arg-type]
+    yielding.lower_session(group)  # type: ignore[arg-type]
+    for thread in threading.enumerate():
+        if thread.name == "niceness":
+            thread.join(WAIT_S)
+    assert told == ["10", "0"]
 
 
 def test_a_kernel_that_is_asked_too_often_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
