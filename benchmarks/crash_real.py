@@ -88,7 +88,7 @@ def _train(config: TrainerConfig, life: int, say: int) -> None:
     while True:
         engine.clear()
         engine.compute(step, range(engine.micro_batch_count))
-        engine.apply(engine.stage(range(engine.micro_batch_count), ready=[False], leaving=[False]))
+        engine.apply(engine.stage(range(engine.micro_batch_count), leaving=[False]))
         step += 1
         saver.finish()
         saver.save(SaveOrder(step=step, epoch=life, kind="interval", blocking=False))

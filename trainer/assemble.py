@@ -100,7 +100,8 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
         send=send,
         micro_batch_count=settings.micro_batch_count,
     )
-    mailbox.on_view, controls.faults.cut = membership.foresee, outer.cut
+    mailbox.on_view, mailbox.on_install = membership.foresee, membership.foresee_install
+    controls.faults.cut = outer.cut
     boundary = Boundary(
         config=config,
         engine=engine,

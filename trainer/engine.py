@@ -13,8 +13,8 @@ adds them up, so that each of them stages the replica's vector. With the distrib
 a rank has the sum of its part only, stages that, steps it, and gathers the parameters; the
 parts are the same in every replica.
 
-The staged vector is [gradients | count of each micro-batch | loss sum | ready per member |
-leaving per member]. The counts travel with the gradients they count, so the reduced vector
+The staged vector is [gradients | count of each micro-batch | loss sum | leaving per member].
+The counts travel with the gradients they count, so the reduced vector
 itself proves that each sample of the step is in it exactly once, whoever dies afterwards.
 """
 
@@ -53,7 +53,6 @@ class Tail:
 
     trained: tuple[int, ...]
     loss_sum: float
-    ready: tuple[bool, ...]
     leaving: tuple[bool, ...]
 
 
@@ -150,7 +149,7 @@ class Engine:
         """What a run of the schedule adds to, by reference."""
         return [*(buffer.grad_data for buffer in self._buffers()), self._loss_sum]
 
-    def stage(self, micro_batches: Sequence[int], *, ready: Sequence[bool], leaving: Sequence[bool]) -> torch.Tensor:
+    def stage(self, micro_batches: Sequence[int], *, leaving: Sequence[bool]) -> torch.Tensor:
         """A contributor's vector for the exchange; the raw sums are left as they were. All
         ranks of the replica call it together. Raises MembershipViolated when they have not
         computed the replica's `micro_batches`, each once."""
@@ -159,12 +158,12 @@ class Engine:
         finished = [part.clone() for part in self._stepped]
         for buffer, kept in zip(self._buffers(), raw, strict=True):
             buffer.grad_data.copy_(kept)
-        return torch.cat([*finished, self._replica_head(micro_batches), self._flags(ready, leaving)])
+        return torch.cat([*finished, self._replica_head(micro_batches), self._flags(leaving)])
 
-    def stage_zeros(self, *, ready: Sequence[bool], leaving: Sequence[bool]) -> torch.Tensor:
+    def stage_zeros(self, *, leaving: Sequence[bool]) -> torch.Tensor:
         """A joiner's vector: no gradient, weight 0."""
         zeros = torch.zeros(self.gradient_elements, device=self.device)
-        return torch.cat([zeros, self._tail_head((), loss_sum=0.0), self._flags(ready, leaving)])
+        return torch.cat([zeros, self._tail_head((), loss_sum=0.0), self._flags(leaving)])
 
     def _replica_head(self, micro_batches: Sequence[int]) -> torch.Tensor:
         """The head of the whole replica's tail: its `micro_batches`, and its loss sum."""
@@ -184,20 +183,17 @@ class Engine:
             counts[number] += 1.0
         return torch.tensor([*counts, loss_sum], device=self.device)
 
-    def _flags(self, ready: Sequence[bool], leaving: Sequence[bool]) -> torch.Tensor:
-        return torch.tensor([float(flag) for flag in (*ready, *leaving)], device=self.device)
+    def _flags(self, leaving: Sequence[bool]) -> torch.Tensor:
+        return torch.tensor([float(flag) for flag in leaving], device=self.device)
 
     def tail(self, reduced: torch.Tensor) -> Tail:
         """Read the tail of a reduced vector."""
         numbers = reduced[self.gradient_elements :].tolist()
         counts, loss_sum = numbers[: self.micro_batch_count], numbers[self.micro_batch_count]
-        flags = [number > 0 for number in numbers[self.micro_batch_count + 1 :]]
-        members = len(flags) // 2
         return Tail(
             trained=tuple(number for number, count in enumerate(counts) for _ in range(round(count))),
             loss_sum=loss_sum,
-            ready=tuple(flags[:members]),
-            leaving=tuple(flags[members:]),
+            leaving=tuple(number > 0 for number in numbers[self.micro_batch_count + 1 :]),
         )
 
     def apply(self, reduced: torch.Tensor) -> Applied:

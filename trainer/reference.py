@@ -135,7 +135,7 @@ def _run_rank(settings: RankSettings, steps: int, keep: Keep | None, out: Path) 
     for step in range(first, steps):
         engine.clear()
         engine.compute(step, everything)
-        applied = engine.apply(engine.stage(everything, ready=[False], leaving=[False]))
+        applied = engine.apply(engine.stage(everything, leaving=[False]))
         if applied.loss is not None:
             losses.append(applied.loss)
         if keep is not None and step + 1 == keep.step:

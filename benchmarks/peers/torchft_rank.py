@@ -116,7 +116,7 @@ def main() -> None:
         manager.start_quorum()
         engine.clear()
         engine.compute(manager.current_step(), mine)
-        staged = engine.stage(mine, ready=(), leaving=())
+        staged = engine.stage(mine, leaving=())
         manager.allreduce(staged).wait()
         if not manager.should_commit():
             recorder.write("discard", step=manager.current_step())

@@ -49,7 +49,7 @@ def main() -> None:
     while step < config.training.steps:
         engine.clear()
         engine.compute(step, whole)
-        applied = engine.apply(engine.stage(whole, ready=(), leaving=()))
+        applied = engine.apply(engine.stage(whole, leaving=()))
         step += 1
         recorder.write("step", step=step, contributors=workload.REPLICAS, loss=applied.loss)
         if step % args.save_every == 0:

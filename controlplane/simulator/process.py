@@ -38,7 +38,6 @@ class Process:
     role: MemberRole = MemberRole.CONTRIBUTOR
     committed: int = 0
     prepared: bool = False
-    prepared_ready: frozenset[int] = frozenset()
     lineage: list[int] = field(default_factory=list)
     contributors: tuple[int, ...] = ()
     standbys: tuple[int, ...] = ()

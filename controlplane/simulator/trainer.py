@@ -280,23 +280,23 @@ class Trainer:
         self._enter_ordered(process)
 
     def _arrive(self, process: Process, token: int) -> None:
-        """Phase 1. A joiner that is loaded raises its ready flag with the same message."""
+        """Phase 1."""
         if not self._goes_on(process, token):
             return
         process.waiting = True
         group, step = self.groups[(process.attempt, process.epoch)], process.committed
         group.batches.setdefault(step, {})[process.index] = tuple(process.done)
-        if process.role is MemberRole.JOINER and process.loaded:
-            group.ready.setdefault(step, set()).add(process.index)
         here = group.summed.setdefault(step, set())
         self._meet(group, here, process, self._prepared)
 
     def _prepared(self, process: Process, token: int) -> None:
-        """All its ranks hold the sum; phase 2."""
+        """All its ranks hold the sum; phase 2, with which a joiner that is loaded raises its ready flag."""
         if not self._goes_on(process, token):
             return
         group, step = self.groups[(process.attempt, process.epoch)], process.committed
         process.prepared = True
+        if process.role is MemberRole.JOINER and process.loaded:
+            group.ready.setdefault(step, set()).add(process.index)
         here = group.barrier.setdefault(step, set())
         self._meet(group, here, process, self._commit)
 

@@ -3,7 +3,8 @@
 The newest view wins, an install is kept for the newest view only, a save order is
 consumed once (repeats of its `command_id` are dropped), a stop stays. The link's thread
 puts, the training loop takes; `wait` is the only place where the loop sleeps for orders.
-`on_view` is called by the link's thread with each view that is newer than those before.
+`on_view` and `on_install` are called by the link's thread with each view and each install that
+is newer than those before.
 """
 
 import threading
@@ -29,6 +30,7 @@ class Mailbox:
         self._seen_commands: OrderedDict[str, None] = OrderedDict()
         self._reconnects = 0
         self.on_view: Callable[[View], None] = _ignore
+        self.on_install: Callable[[Install], None] = _ignore
 
     def put(self, message: SetView | InstallView | SaveNow | StopTraining) -> None:
         """Keep one order."""
@@ -99,6 +101,7 @@ class Mailbox:
             return
         if self._install is None or install.epoch > self._install.epoch:
             self._install = install
+            self.on_install(install)
 
     def _put_save(self, order: SaveNow) -> None:
         if order.command_id in self._seen_commands:
@@ -109,5 +112,5 @@ class Mailbox:
         self._save = order
 
 
-def _ignore(view: View) -> None:
+def _ignore(order: View | Install) -> None:
     """Before the rank is assembled nobody looks ahead."""

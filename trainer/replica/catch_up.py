@@ -4,7 +4,7 @@ From its first view on a joiner takes part in every exchange with zeros and keep
 committed reduced gradient. Its own state is written by nobody else, so the chunks go
 straight into it. Once every rank of the replica has all of them, the backlog goes through
 the optimizer while the others compute; when none is left, the replica raises its ready
-flag in band, replays the one step of that commit as everybody does, and contributes from
+flag in the barrier of a step, replays that one step as everybody does, and contributes from
 the next. The others wait neither for the transfer nor for the replay.
 """
 

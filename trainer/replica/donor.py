@@ -1,7 +1,7 @@
 """The donor's side of catching up: copy the state in the background, serve its chunks over TCP.
 
-The copy starts when the view is installed and must be over before the next optimizer
-step (`wait_copied`); forward and backward do not touch it.
+The copy starts when the install is there, in the middle of a step if need be, and must be over
+before the next optimizer step (`wait_copied`); forward and backward do not touch the state.
 The address goes through the rendezvous store together with a token that the joiner has to
 send first. A snapshot is kept, through any number of views, for as long as one of the
 joiners it was taken for is still fetching, so that a transfer survives a view change.
@@ -119,7 +119,9 @@ class Donor:
             return
         offer = _Offer(Snapshot(step), new)
         self._offers = [*self._offers, offer][-MAX_OFFERS:]
-        after = torch.cuda.current_stream().record_event() if any(tensor.is_cuda for tensor in state) else None
+        # By device: the thread that brings an install has not chosen one.
+        on = next((tensor.device for tensor in state if tensor.is_cuda), None)
+        after = torch.cuda.current_stream(on).record_event() if on is not None else None
         arguments = (offer, list(state), after)
         threading.Thread(target=self._copy, args=arguments, name="donor-copy", daemon=True).start()
 

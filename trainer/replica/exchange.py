@@ -1,11 +1,12 @@
 """One attempt to commit the step in progress: two phases and the replica's votes.
 
-1. agree on the replica's flags (ready, leaving, save orders), and on whether a newer view is
+1. agree on the replica's flags (leaving, save orders), and on whether a newer view is
    at hand: then nothing is staged for an exchange that will not be;
 2. phase 1: all-reduce a clone of the finished gradients over the outer group; vote: the
    step is *prepared* only if every rank of my replica holds the sum;
-3. phase 2: a one-element barrier over the outer group; vote: if it passed anywhere, every
-   rank of every replica is prepared, so the step is committed here;
+3. phase 2: a barrier over the outer group; vote: if it passed anywhere, every rank of every
+   replica is prepared, so the step is committed here. With it a joiner says whether it is
+   level: the others have computed until now, and it may have fetched until now;
 4. commit: the optimizer steps (a joiner keeps the vector instead).
 
 A finished exchange alone never commits: a zombie can complete one that the others have
@@ -72,9 +73,12 @@ class Exchange:
         if not self._votes.all(reduced is not None):
             return None
         standing.prepared = reduced
-        if not self._votes.any(self._barrier()):
+        ready = self._barrier()
+        if ready is None:
             return None
-        return self.commit(rolled_forward=False)
+        commit = self.commit(rolled_forward=False)
+        self._welcome(ready)
+        return commit
 
     def commit(self, *, rolled_forward: bool) -> Commit:
         """Make the prepared step the state. A step that is rolled forward changes nobody's
@@ -105,25 +109,25 @@ class Exchange:
         self._step_s, self._committed_s = now_s - self._committed_s, now_s
         standing.prepared = None
         standing.todo = None
-        if not rolled_forward:
-            self._welcome(tail.ready)
         return commit
 
     def _agree(self) -> Intent | None:
-        joiner_ready = self._standing.is_joiner and self._catch_up.is_level
-        over, ready, *wishes = self._votes.counts([self._outer.is_over, joiner_ready, *self._wishes()])
+        over, *wishes = self._votes.counts([self._outer.is_over, *self._wishes()])
         if over:
             return None
-        return Intent(ready == self._votes.size, *(count > 0 for count in wishes))
+        return Intent(*(count > 0 for count in wishes))
 
     def _stage(self) -> torch.Tensor:
         standing = self._standing
-        mine = [member.replica == standing.ref.replica for member in standing.members]
-        ready = [flag and standing.intent.ready for flag in mine]
-        leaving = [flag and standing.intent.leaving for flag in mine]
+        leaving = self._my_flag(standing.intent.leaving)
         if standing.is_contributor:
-            return self._engine.stage(standing.done, ready=ready, leaving=leaving)
-        return self._engine.stage_zeros(ready=ready, leaving=leaving)
+            return self._engine.stage(standing.done, leaving=leaving)
+        return self._engine.stage_zeros(leaving=leaving)
+
+    def _my_flag(self, raised: bool) -> list[bool]:
+        """One for each member; mine as it is."""
+        mine = self._standing.ref.replica
+        return [raised and member.replica == mine for member in self._standing.members]
 
     def _reduce(self, stage: torch.Tensor) -> torch.Tensor | None:
         try:
@@ -134,15 +138,20 @@ class Exchange:
             self._report(error)
             return None
 
-    def _barrier(self) -> bool:
+    def _barrier(self) -> tuple[bool, ...] | None:
+        """For each member whether it is a joiner that is level now; None where the barrier has
+        passed on no rank of my replica."""
+        level = self._standing.is_joiner and self._votes.all(self._catch_up.is_level)
+        found: tuple[bool, ...] | None = None
         try:
-            self._outer.barrier(self._engine.device)
+            found = self._outer.barrier(self._my_flag(level), on=self._engine.device)
         except ExchangeAbandoned:
-            return False
+            pass
         except OuterFailed as error:
             self._report(error)
-            return False
-        return True
+        flags = found or (False,) * len(self._standing.members)
+        passed, *ready = (count > 0 for count in self._votes.counts([found is not None, *flags]))
+        return tuple(ready) if passed else None
 
     def _report(self, error: OuterFailed) -> None:
         standing = self._standing
@@ -156,7 +165,7 @@ class Exchange:
         )
 
     def _welcome(self, ready: Sequence[bool]) -> None:
-        """Joiners whose ready flag was committed hold the state from now on: they contribute
+        """Joiners that were level with the step before hold the state from now on: they contribute
         from the next step, or stand by where enough others do."""
         standing = self._standing
         joined = {member.replica for member, flag in zip(standing.members, ready, strict=True) if flag}

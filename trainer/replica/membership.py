@@ -7,6 +7,8 @@
 3. when the install is there, agree inside my replica that it is the same for all of us;
    while waiting for that, newer views are still flushed, or two ranks of one replica that
    saw different views would wait for each other for ever;
+   an install that arrives while I compute lets my joiners fetch at once (`foresee_install`):
+   what they need is the state that I compute with;
 4. prepared and the install stands one step ahead: roll forward;
 5. a joiner goes on with what it has fetched, if one of those it fetches from still serves it;
    else it starts to fetch the installed step;
@@ -105,6 +107,17 @@ class Membership:
         if seat is not None:
             self._promise(view)
             self._outer.prepare(seat)
+
+    def foresee_install(self, install: Install) -> None:
+        """An install has arrived: if it is that of the view I have flushed while computing, its
+        joiners are served the state of the step before while this one goes on. Callable from
+        any thread."""
+        with self._flushing:
+            view, standing = self._mailbox.view(), self._standing
+            asked = view is not None and view.epoch == install.epoch == self._flushed_epoch
+            if asked and self._computing is not None and install.step == standing.committed:
+                assert view is not None, "just seen"
+                self._offer(view)
 
     @contextlib.contextmanager
     def computing(self, todo: tuple[int, ...]) -> Iterator[None]:

@@ -12,7 +12,7 @@ in the background as soon as its view is seen, while the group before it still w
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -186,9 +186,9 @@ class OuterComm:
             raise OuterFailed(str(error)) from error
         return tensor
 
-    def barrier(self, on: torch.device) -> None:
-        """A one-element exchange."""
-        self.sum(torch.zeros(1, device=on))
+    def barrier(self, flags: Sequence[bool], *, on: torch.device) -> tuple[bool, ...]:
+        """Passed once every member is here; each flag, if any member has raised it."""
+        return tuple(number > 0 for number in self.sum(torch.tensor(flags, dtype=torch.float32, device=on)).tolist())
 
     def _bury(self, *contents: object) -> None:
         now_s = time.monotonic()

@@ -18,7 +18,6 @@ from trainer.replica.shares import share
 class Intent:
     """What the ranks of my replica agreed on before an exchange."""
 
-    ready: bool = False
     leaving: bool = False
     leave_now: bool = False
     leave_save: bool = False

@@ -54,7 +54,7 @@ def train(engine: Any, step: int) -> float:
     everything = range(engine.micro_batch_count)
     engine.clear()
     engine.compute(step, everything)
-    return float(engine.apply(engine.stage(everything, ready=[False], leaving=[False])).loss)
+    return float(engine.apply(engine.stage(everything, leaving=[False])).loss)
 
 
 def bad_disk(config: TrainerConfig, facts: dict[str, Any]) -> None:
@@ -162,7 +162,7 @@ def _train_shared(config: TrainerConfig, life: int, out: Path, rank: int) -> Non
     for step in (1, 2, 3):  # The third save reuses the plan of the first two.
         engine.clear()
         engine.compute(step, everything)
-        norms.append(engine.apply(engine.stage(everything, ready=[False], leaving=[False])).grad_norm)
+        norms.append(engine.apply(engine.stage(everything, leaving=[False])).grad_norm)
         save(saver, step)
     assert rank or [message.state for message in said] == ["writing", "complete"] * 3, said
     out.with_name(f"{out.name}-{rank}").write_text(json.dumps({**_held(engine), "norms": norms}))

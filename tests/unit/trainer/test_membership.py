@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from controlplane.protocol.launch import RankRef
-from controlplane.protocol.membership import Flush, Install, Member, MemberRole, ReplicaDone, View
+from controlplane.protocol.membership import Donor, Flush, Install, Member, MemberRole, ReplicaDone, View
 from controlplane.protocol.rank import FromRank, InstallView, SetView
 from trainer.control.mailbox import Mailbox
 from trainer.replica.membership import Membership
@@ -13,6 +13,7 @@ from trainer.replica.standing import Standing
 
 MEMBERS = (Member(0, 1, MemberRole.CONTRIBUTOR), Member(1, 1, MemberRole.CONTRIBUTOR))
 OLD, NEW = View("job", 1, 1, MEMBERS), View("job", 1, 2, MEMBERS)
+JOINED = View("job", 1, 2, (*MEMBERS, Member(2, 4, MemberRole.JOINER)), (Donor(joiner=2, donor=0),))
 
 
 class Rank:
@@ -20,6 +21,7 @@ class Rank:
 
     def __init__(self) -> None:
         self.said: list[FromRank] = []
+        self.served: list[tuple[int, set[tuple[int, int]]]] = []
         self.prepared: list[int] = []
         ref = RankRef("job", 1, 0, 1, 0)
         self.standing = Standing(ref, 5, role=MemberRole.CONTRIBUTOR, epoch=1, view=OLD, done=(0,), done_step=5)
@@ -27,19 +29,24 @@ class Rank:
         self.mailbox.put(SetView(OLD))
         self.membership = Membership(
             self.standing,
-            None,
+            SimpleNamespace(state=list),
             mailbox=self.mailbox,
             preemption=SimpleNamespace(age_s=lambda: 0.0),
             exchange=None,
             outer=SimpleNamespace(prepare=lambda seat: self.prepared.append(seat.epoch)),
             votes=SimpleNamespace(same=lambda value, idle: True),
-            donor=None,
+            donor=SimpleNamespace(serve=self.serve),
             catch_up=None,
             fence=None,
             send=self.said.append,
             micro_batch_count=4,
         )
         self.mailbox.on_view = self.membership.foresee
+        self.mailbox.on_install = self.membership.foresee_install
+
+    def serve(self, joiners: set[tuple[int, int]], state: list[object], *, step: int) -> None:
+        """The donor's."""
+        self.served.append((step, joiners))
 
     def flushes(self) -> list[tuple[int, tuple[int, ...]]]:
         """(epoch, micro-batches) of each flush."""
@@ -92,3 +99,30 @@ def test_a_view_without_me_is_not_answered() -> None:
         rank.mailbox.put(SetView(View("job", 1, 2, MEMBERS[1:])))
     assert rank.flushes() == []
     assert rank.prepared == []
+
+
+def test_an_install_that_comes_while_it_computes_serves_a_joiner_at_once() -> None:
+    rank = Rank()
+    with rank.membership.computing((2, 3)):
+        rank.mailbox.put(SetView(JOINED))
+        assert rank.served == [], "a view alone fixes no step"
+        rank.mailbox.put(InstallView(Install("job", 1, 2, 5, (0, 1), ())))
+        assert rank.served == [(5, {(2, 4)})]
+
+
+def test_outside_of_computing_only_the_training_thread_serves() -> None:
+    """The state may be about to be stepped."""
+    rank = Rank()
+    with rank.membership.computing((2, 3)):
+        rank.mailbox.put(SetView(JOINED))
+    rank.mailbox.put(InstallView(Install("job", 1, 2, 5, (0, 1), ())))
+    assert rank.served == []
+
+
+def test_an_install_of_a_view_that_was_overtaken_serves_nobody() -> None:
+    rank = Rank()
+    with rank.membership.computing((2, 3)):
+        rank.mailbox.put(SetView(JOINED))
+        rank.mailbox.put(SetView(View("job", 1, 3, MEMBERS)))
+        rank.mailbox.put(InstallView(Install("job", 1, 2, 5, (0, 1), ())))
+    assert rank.served == []
