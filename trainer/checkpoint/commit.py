@@ -4,7 +4,6 @@ Runs in the save's thread. `Board` is how the ranks of a replica tell each other
 wrote, through the rendezvous store and not by a collective: training uses those meanwhile.
 """
 
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from controlplane.protocol.launch import RankRef, TrainerConfig
 from trainer.checkpoint import manifest, retention
 from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.part import Part
-from trainer.checkpoint.storage import is_remote, storage_at, sync_directory
+from trainer.checkpoint.storage import is_remote, storage_at, sync
 from trainer.errors import CheckpointFault
 
 if TYPE_CHECKING:
@@ -155,9 +154,8 @@ class Committer:
 def _settle(folder: Path, common: Part) -> None:
     """Make durable what Megatron has only written, and the directory's own name."""
     for entry in common.files:
-        with (folder / entry.name).open("rb") as file:
-            os.fsync(file.fileno())
-    sync_directory(folder.parent)
+        sync(folder / entry.name)
+    sync(folder.parent)
 
 
 def _is_common(name: str) -> bool:

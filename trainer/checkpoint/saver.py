@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,11 +134,17 @@ class Saver:
         layout = self._config.parallelism
         state = rng.capture(rank=self._ref.rank, world=self._votes.size, tp=layout.tp, pp=layout.pp)
 
-        def body() -> Part:
-            part = planned.write()
+        def small() -> tuple[manifest.FileEntry, ...]:
             storage_at(folder).write(name, state)
-            beside = manifest.describe_files(folder, only=name.__eq__)
-            return Part(files=(*part.files, *beside), written=part.written)
+            names = planned.write_common(folder) | {name}
+            return manifest.describe_files(folder, only=names.__contains__)
+
+        def body() -> Part:
+            # Each small file waits for the disk as long as a large one: they do so beside them.
+            with ThreadPoolExecutor(1) as beside:
+                described = beside.submit(small)
+                part = planned.write()
+                return Part(files=(*part.files, *described.result()), written=part.written)
 
         return body
 

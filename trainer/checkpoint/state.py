@@ -72,6 +72,7 @@ def save(engine: Engine, step: int, path: Path) -> None:
     parts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(parts, planned.write())
     if dist.get_rank() == 0:
+        planned.write_common(path)
         planned.finish(path, [list(part.written) for part in parts])
     dist.barrier()
 

@@ -139,7 +139,7 @@ class LocalStorage:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
-        sync_directory(target.parent)
+        sync(target.parent)
 
     def upload(self, source: Path, name: str) -> None:
         target = self.path / name
@@ -156,9 +156,9 @@ class LocalStorage:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def sync_directory(directory: Path) -> None:
-    """Make names in `directory` durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make a file's content, or the names in a directory, durable. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -1,9 +1,9 @@
 """Megatron's torch_dist format, split where a save may fail.
 
 `Planner.plan` is the collective half, and does no I/O: sharding, the plan, the tensors on
-the host. What it returns writes itself without any collective: `Planned.write` in a forked
-writer of each rank, `Planned.finish` on rank 0 once every rank has written. So a full disk
-on one rank is an error message and never a hang of the others.
+the host. What it returns writes itself without any collective: `Planned.write` (and beside it
+`write_common`) in a forked writer of each rank, `Planned.finish` on rank 0 once every rank has
+written. So a full disk on one rank is an error message and never a hang of the others.
 
 Tensors that data-parallel ranks hold alike are shared out among them (fully parallel), for
 saving and for loading. The plan of an unchanged model is made twice and then reused.
@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
+from megatron.core.dist_checkpointing.core import CONFIG_FNAME, CheckpointingConfig, save_config
 from megatron.core.dist_checkpointing.serialization import get_default_load_sharded_strategy
 from megatron.core.dist_checkpointing.state_dict_utils import save_preprocess
 from megatron.core.dist_checkpointing.strategies import filesystem_async
@@ -40,6 +40,7 @@ from torch.serialization import set_crc32_options
 from controlplane.protocol import digests
 from trainer.checkpoint.manifest import FileEntry
 from trainer.checkpoint.part import Part, Written
+from trainer.checkpoint.storage import storage_at, sync
 from trainer.checkpoint.stream import DurableStream
 
 BACKEND = "torch_dist"
@@ -88,12 +89,20 @@ class Planned:
             stream.sync()
         return FileEntry(name, stream.tell(), digests.named(stream.hashed)), [_told(item) for item in items]
 
-    def finish(self, folder: Path, parts: list[list[Written]]) -> None:
-        """Rank 0, when all ranks have written: common state and metadata. Raises OSError."""
-        assert self.metadata is not None, "rank 0 holds the global metadata"
-        (folder / COMMON_STATE_FNAME).write_bytes(self.common)
-        self.writer.finish(self.metadata, [[_result(item) for item in part] for part in parts])
+    def write_common(self, folder: Path) -> frozenset[str]:
+        """Rank 0's files that hold no tensor and are known before one is written, durable; their
+        names. Nothing on the others. Raises OSError."""
+        if not self.common:
+            return frozenset()
+        storage_at(folder).write(COMMON_STATE_FNAME, self.common)
         save_config(CheckpointingConfig(BACKEND, VERSION), str(folder))
+        sync(folder / CONFIG_FNAME)
+        return frozenset({COMMON_STATE_FNAME, CONFIG_FNAME})
+
+    def finish(self, folder: Path, parts: list[list[Written]]) -> None:
+        """Rank 0, when all ranks have written: the metadata. Raises OSError."""
+        assert self.metadata is not None, "rank 0 holds the global metadata"
+        self.writer.finish(self.metadata, [[_result(item) for item in part] for part in parts])
 
 
 class Planner:

@@ -14,7 +14,7 @@ from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.local import shard
 from trainer.checkpoint.local.memory import Memory
 from trainer.checkpoint.manifest import directory_name, parse_name
-from trainer.checkpoint.storage import sync_directory
+from trainer.checkpoint.storage import sync
 from trainer.errors import CheckpointFault
 
 FORGOTTEN_S = 7 * 86400.0
@@ -94,7 +94,7 @@ class LocalDisk:
             if attempt is not None:
                 self.check_fence(attempt, epoch)
             draft.replace(path)
-            sync_directory(path.parent)
+            sync(path.parent)
         finally:
             draft.unlink(missing_ok=True)
 

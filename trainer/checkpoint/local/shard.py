@@ -14,7 +14,7 @@ import msgspec
 import torch
 
 from controlplane.protocol import digests
-from trainer.checkpoint.storage import sync_directory
+from trainer.checkpoint.storage import sync
 from trainer.checkpoint.stream import DurableStream
 from trainer.errors import CheckpointFault
 
@@ -67,7 +67,7 @@ def write(path: Path, head: ShardHead, tensors: Sequence[torch.Tensor], rng: byt
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    sync_directory(path.parent)
+    sync(path.parent)
     return alike
 
 
