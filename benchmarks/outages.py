@@ -4,8 +4,9 @@ Theory. Progress is the sequence of first commits of each new highest step. `nor
 the median gap of undisturbed progress. A killed rank is seen in the progress as
     ... before | kill | first commit of the changed membership ... | full strength
 `stall_s` is the gap that ends with the first commit of the changed membership, less one
-normal step; `rejoin_s` the longest later gap until two steps after full strength, less
-their median (where the global batch stays constant they are longer than normal ones);
+normal step; `rejoin_s` the most that a later gap until two steps after full strength is longer
+than it would be undisturbed: a normal step, or `alone_s` where a replica is missing and the
+others train its part of the global batch;
 `lost_s` the wall time until full strength less what the global batches
 trained meanwhile would have taken undisturbed (a step of two thirds of a batch counts as
 two thirds); `skipped` the global batches that those steps left out.
@@ -75,8 +76,11 @@ def is_full_again(records: Sequence[Record], kill: Kill, *, replicas: int) -> fl
     return min(times, default=None)
 
 
-def outage(records: Sequence[Record], kill: Kill, *, replicas: int, normal_s: float) -> Outage | None:
-    """The cost of `kill`; None while full strength is not reached."""
+def outage(
+    records: Sequence[Record], kill: Kill, *, replicas: int, normal_s: float, alone_s: float | None = None
+) -> Outage | None:
+    """The cost of `kill`; None while full strength is not reached. `alone_s`: an undisturbed step
+    with one replica less (None: as long as a normal one, for its part of the batch is left out)."""
     full_at_s = is_full_again(records, kill, replicas=replicas)
     if full_at_s is None:
         return None
@@ -90,12 +94,16 @@ def outage(records: Sequence[Record], kill: Kill, *, replicas: int, normal_s: fl
     )
     first = gaps[changed][1].at_s - gaps[changed][0].at_s
     last = next((index for index, (_, b) in enumerate(gaps) if b.at_s >= full_at_s), len(gaps) - 1)
-    later = [b.at_s - a.at_s for a, b in gaps[changed + 1 : last + 1 + STEPS_AFTER_FULL]]
+    short_s = normal_s if alone_s is None else alone_s
+    later = [
+        b.at_s - a.at_s - (short_s if b.contributors < replicas else normal_s)
+        for a, b in gaps[changed + 1 : last + 1 + STEPS_AFTER_FULL]
+    ]
     shares = [b.batch for _, b in gaps if b.at_s <= full_at_s]
     full_s = full_at_s - kill.at_s
     return Outage(
         stall_s=max(0.0, first - normal_s),
-        rejoin_s=max(later) - median(later) if later else 0.0,
+        rejoin_s=max(0.0, *later) if later else 0.0,
         full_s=full_s,
         lost_s=max(0.0, full_s - sum(shares) * normal_s),
         redone=_redone(records, kill, full_at_s),

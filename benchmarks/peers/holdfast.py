@@ -11,6 +11,7 @@ import random
 import signal
 import sys
 import time
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -25,6 +26,8 @@ from benchmarks.ring import Ring, ring, unix_s
 RECOVERY_TIMEOUT_S = 180.0
 SAVE_EVERY_STEPS = 50
 CERTIFICATE_WAIT_S = 300.0
+ALONE_STEPS = 10
+SETTLE_STEPS = 2
 POLL_S = 0.1
 
 
@@ -36,6 +39,7 @@ def measure(args: argparse.Namespace) -> Result:
         job_id = running.train(document, until_step=args.calm_steps + 2)
         normal_s = normal_step_s(_settled(records(running, job_id)), until_s=time.time())
         kills = [_kill_one(running, job_id, args, chance, normal_s) for _ in range(args.kills)]
+        alone_s = _alone_s(running, job_id)
         # The runs that certificates compare with get the ranks' cores once these are measured.
         running.cancel(job_id)
         certificates = judged(running, job_id)
@@ -43,7 +47,8 @@ def measure(args: argparse.Namespace) -> Result:
         found = records(running, job_id)
         incidents = running.incidents(job_id)
     outages = [
-        outage(_as_new_process(found, kill), kill, replicas=workload.REPLICAS, normal_s=normal_s) for kill in kills
+        outage(_as_new_process(found, kill), kill, replicas=workload.REPLICAS, normal_s=normal_s, alone_s=alone_s)
+        for kill in kills
     ]
     return Result(
         name="holdfast",
@@ -51,6 +56,7 @@ def measure(args: argparse.Namespace) -> Result:
         outages=[item for item in outages if item is not None],
         losses={item["step"] + 1: item["loss"] for item in steps if item["step"] < args.calm_steps},
         facts={
+            "a step with a replica less, undisturbed (s)": round(alone_s, 4),
             "certificates": certificates,
             "stall by the ranks' own clocks (s)": [round(item, 3) for item in _own_stalls(steps, kills)],
             "phases": [_phases(item) for item in incidents],
@@ -130,6 +136,26 @@ def _kill_one(running: Ring, job_id: str, args: argparse.Namespace, chance: rand
     now = running.driver.get(f"/jobs/{job_id}")["committed_step"]
     running.wait_for_step(job_id, now + args.calm_steps, timeout_s=RECOVERY_TIMEOUT_S)
     return kill
+
+
+def _alone_s(running: Ring, job_id: str) -> float:
+    """Median gap of undisturbed steps with a replica less: one is killed that may go nowhere, and
+    comes back afterwards."""
+    nodes = [node["id"] for node in running.driver.items("/nodes")]
+    for node_id in nodes:
+        running.driver.post(f"/nodes/{node_id}:cordon", {"reason": "a replica shall stay away for a while"})
+    kill_rank(running, job_id, (workload.REPLICAS - 1, 0))
+
+    def short() -> list[Record]:
+        line = progress(records(running, job_id))
+        return [item for item in line[-ALONE_STEPS:] if item.contributors < workload.REPLICAS]
+
+    running.driver.wait("steps of fewer replicas", lambda: len(short()) == ALONE_STEPS, timeout_s=RECOVERY_TIMEOUT_S)
+    times = [item.at_s for item in short()[SETTLE_STEPS:]]
+    for node_id in nodes:
+        running.driver.post(f"/nodes/{node_id}:uncordon", {"reason": "it may come back"})
+    running.wait_full(job_id, timeout_s=RECOVERY_TIMEOUT_S)
+    return median(b - a for a, b in pairwise(times))
 
 
 def _as_new_process(found: list[Record], kill: Kill) -> list[Record]:

@@ -30,6 +30,8 @@ from tests.integration.trainer.node import Node
 
 TIMEOUT_S = 120.0
 POLL_S = 0.02
+ALONE_STEPS = 10
+SETTLE_STEPS = 2
 
 
 def measure(args: argparse.Namespace, directory: Path) -> Result:
@@ -67,14 +69,18 @@ def _run(cluster: Cluster, args: argparse.Namespace, chance: random.Random) -> R
             return full_at_s is not None and len(_full(found, full_at_s)) > args.calm_steps
 
         _wait(cluster, calm, "recover")
+    alone_s = _alone_s(cluster, lives)
     found = records(cluster)
-    outages = [outage(found, kill, replicas=workload.REPLICAS, normal_s=normal_s) for kill in kills]
+    outages = [outage(found, kill, replicas=workload.REPLICAS, normal_s=normal_s, alone_s=alone_s) for kill in kills]
     return Result(
         name="holdfast protocol",
         normal_s=normal_s,
         outages=[item for item in outages if item is not None],
         losses={item.step: item.loss for item in found if item.loss is not None and item.step <= args.calm_steps},
-        facts={"control plane": "none: exits are seen by the rank host, membership is decided in the benchmark"},
+        facts={
+            "control plane": "none: exits are seen by the rank host, membership is decided in the benchmark",
+            "a step with a replica less, undisturbed (s)": round(alone_s, 4),
+        },
     )
 
 
@@ -112,6 +118,18 @@ def _kill_one(cluster: Cluster, lives: dict[int, int], chance: random.Random, no
     lives[replica] += 1
     cluster.start(replica, incarnation=lives[replica])
     return Kill(at_s=at_s, replica=replica, rank=rank, pid=pid)
+
+
+def _alone_s(cluster: Cluster, lives: dict[int, int]) -> float:
+    """Median gap of undisturbed steps with a replica less, which does not come back."""
+    replica = workload.REPLICAS - 1
+    os.kill(cluster.pids[replica, lives[replica], 0], signal.SIGKILL)
+
+    def short(found: list[Record]) -> list[Record]:
+        return [item for item in progress(found)[-ALONE_STEPS:] if item.contributors < workload.REPLICAS]
+
+    _wait(cluster, lambda found: len(short(found)) == ALONE_STEPS, "train with fewer replicas")
+    return normal_step_s(short(records(cluster))[SETTLE_STEPS:], until_s=time.monotonic())
 
 
 def _full(found: list[Record], since_s: float) -> list[Record]:

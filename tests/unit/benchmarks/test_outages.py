@@ -1,5 +1,7 @@
 """What one killed rank cost, from records."""
 
+import pytest
+
 from benchmarks.outages import Kill, is_full_again, normal_step_s, outage, progress
 from benchmarks.records import Record
 
@@ -62,6 +64,20 @@ def test_survivors_that_go_on_pay_a_stall_and_no_step() -> None:
     assert cost.full_s == 5.0
     assert cost.lost_s == 2.0
     assert (cost.redone, cost.discarded, cost.skipped) == (0, 0, 0.0)
+
+
+@pytest.mark.parametrize(("alone_s", "rejoin_s"), [(1.5, 0.25), (None, 0.75)])
+def test_a_rejoin_costs_what_a_step_of_as_many_replicas_does_not_take(alone_s: float | None, rejoin_s: float) -> None:
+    records = [
+        *undisturbed(10),
+        step(11, 12.5, contributors=2),
+        step(12, 14.25, contributors=2),
+        step(13, 15.25, replica=VICTIM, pid=NEW),
+        step(14, 16.25),
+    ]
+    cost = outage(records, KILL, replicas=REPLICAS, normal_s=1.0, alone_s=alone_s)
+    assert cost is not None
+    assert cost.rejoin_s == rejoin_s
 
 
 def test_a_restart_from_a_checkpoint_redoes_steps() -> None:
