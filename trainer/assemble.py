@@ -98,7 +98,6 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
         catch_up=catch_up,
         fence=fence,
         send=send,
-        micro_batch_count=settings.micro_batch_count,
     )
     mailbox.on_view, mailbox.on_install = membership.foresee, membership.foresee_install
     controls.faults.cut = outer.cut

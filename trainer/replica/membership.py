@@ -82,14 +82,12 @@ class Membership:
         catch_up: CatchUp,
         fence: Fence,
         send: Callable[[FromRank], None],
-        micro_batch_count: int,
     ) -> None:
         self._standing, self._engine = standing, engine
         self._mailbox, self._preemption = mailbox, preemption
         self._exchange, self._outer, self._votes = exchange, outer, votes
         self._donor, self._catch_up, self._fence = donor, catch_up, fence
         self._send = send
-        self._micro_batch_count = micro_batch_count
         self._flushed_epoch = 0
         self._flushed_at_s = 0.0
         self._flushed_connection = 0
@@ -246,7 +244,7 @@ class Membership:
         if standing.committed != install.step:
             raise MembershipViolated(f"epoch {view.epoch} stands at step {install.step}, I at {standing.committed}")
         self._keep_done(install)
-        standing.todo = share_of_install(install, self._micro_batch_count, standing.ref.replica)
+        standing.todo = share_of_install(install, self._engine.micro_batch_count, standing.ref.replica)
         self._offer(view)
         return commit
 

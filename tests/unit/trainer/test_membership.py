@@ -29,7 +29,7 @@ class Rank:
         self.mailbox.put(SetView(OLD))
         self.membership = Membership(
             self.standing,
-            SimpleNamespace(state=list),
+            SimpleNamespace(state=list, micro_batch_count=4),
             mailbox=self.mailbox,
             preemption=SimpleNamespace(age_s=lambda: 0.0),
             exchange=None,
@@ -39,7 +39,6 @@ class Rank:
             catch_up=None,
             fence=None,
             send=self.said.append,
-            micro_batch_count=4,
         )
         self.mailbox.on_view = self.membership.foresee
         self.mailbox.on_install = self.membership.foresee_install
