@@ -62,6 +62,7 @@ class HoldfastCallback(Framework):
 
     def on_train_start(self, context: Any) -> None:
         """Model, optimizer and data are there."""
+        self.began = True
         self._setup.close()
         if not self.run.active:
             return

@@ -3,8 +3,9 @@ command, sent away with its state saved, and goes on from there in its next life
 
 import importlib.util
 import os
+import shlex
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import msgspec
@@ -23,9 +24,20 @@ from trainer.checkpoint.manifest import verify
 pytestmark = pytest.mark.trainer
 JOB = {"job_id": "job_1", "attempt": 1}
 START_S = 90.0
-BRIDGE_START_S = 240.0
+FRAMEWORK_START_S = 240.0
 BRIDGE_PYTHON = os.environ.get("MEGATRON_BRIDGE_PYTHON", "")
 """An interpreter that can import megatron.bridge, where this one cannot."""
+LM_DIR, LM_PYTHON = os.environ.get("MEGATRON_LM_DIR", ""), os.environ.get("MEGATRON_LM_PYTHON", sys.executable)
+"""Megatron-LM's source tree, and an interpreter with what that needs."""
+LM_MODEL = """
+    --num-layers 4 --hidden-size 32 --ffn-hidden-size 64 --num-attention-heads 2 --seq-length 32
+    --max-position-embeddings 32 --mock-data --tokenizer-type NullTokenizer --vocab-size 4100 --num-workers 1
+    --micro-batch-size 2 --global-batch-size 8 --lr 1e-3 --lr-decay-style constant --override-opt_param-scheduler
+    --hidden-dropout 0 --attention-dropout 0 --eval-interval 1000 --eval-iters 1 --log-interval 1
+    --transformer-impl local --no-persist-layer-norm --no-gradient-accumulation-fusion --no-masked-softmax-fusion
+    --no-bias-gelu-fusion --no-bias-dropout-fusion --no-rope-fusion --inference-rng-tracker
+    --distributed-backend gloo
+""".split()
 
 
 def said(server: Server, kind: type) -> list[tuple[int, object]]:
@@ -76,9 +88,16 @@ def own_loop(steps: int) -> tuple[str, ...]:
     return (sys.executable, "examples/megatron_loop.py", "--steps", str(steps), "--pause-s", "0.02")
 
 
-def bridge(folder: Path, steps: int) -> tuple[str, ...]:
+def bridge(folder: Path, steps: int, save_interval: int) -> tuple[str, ...]:
     program = (BRIDGE_PYTHON or sys.executable, "examples/megatron_bridge.py", "--stages", "2")
-    return (*program, "--save", str(folder), "--steps", str(steps), "--eval-interval", "2")
+    saves = ("--save", str(folder), "--save-interval", str(save_interval))
+    return (*program, *saves, "--steps", str(steps), "--eval-interval", "2")
+
+
+def megatron_lm(folder: Path, steps: int, save_interval: int) -> tuple[str, ...]:
+    program = (LM_PYTHON, "examples/megatron_lm.py", f"{LM_DIR}/pretrain_gpt.py", *LM_MODEL)
+    saves = ("--save", str(folder), "--save-interval", str(save_interval), "--pipeline-model-parallel-size", "2")
+    return (*program, *saves, "--train-iters", str(steps), *shlex.split(os.environ.get("MEGATRON_LM_MORE", "")))
 
 
 @pytest.fixture
@@ -131,21 +150,35 @@ async def test_a_program_with_five_lines_is_watched_saved_preempted_and_resumed(
     assert [body.exit_code for body in server.bodies(RankExited)[2:]] == [0, 0]
 
 
-@pytest.mark.skipif(
-    not BRIDGE_PYTHON and not has_bridge(),
-    reason="Megatron-Bridge is not installed here; MEGATRON_BRIDGE_PYTHON may name an interpreter that has it",
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(
+            bridge,
+            marks=pytest.mark.skipif(
+                not BRIDGE_PYTHON and not has_bridge(),
+                reason="Megatron-Bridge is not installed here; MEGATRON_BRIDGE_PYTHON may name an interpreter that has it",
+            ),
+        ),
+        pytest.param(
+            megatron_lm,
+            marks=pytest.mark.skipif(not LM_DIR, reason="MEGATRON_LM_DIR names no source tree of Megatron-LM"),
+        ),
+    ],
 )
 @pytest.mark.timeout(900)
-async def test_megatron_bridges_own_loop_is_watched_saved_preempted_and_resumed(told: Server, tmp_path: Path) -> None:
+async def test_a_frameworks_own_loop_is_watched_saved_preempted_and_resumed(
+    told: Server, tmp_path: Path, program: Callable[[Path, int, int], tuple[str, ...]]
+) -> None:
     server, folder = told, tmp_path / "checkpoints"
-    await start(server, folder, *bridge(folder, 100_000), incarnation=1, limit_s=BRIDGE_START_S)
-    await server.until(lambda: min(len(steps(server, 0)), len(steps(server, 1))) >= 5, BRIDGE_START_S)
+    await start(server, folder, *program(folder, 100_000, 50_000), incarnation=1, limit_s=FRAMEWORK_START_S)
+    await server.until(lambda: min(len(steps(server, 0)), len(steps(server, 1))) >= 5, FRAMEWORK_START_S)
     assert [report.step for report in steps(server, 1)[:5]] == [0, 1, 2, 3, 4]
     assert all(report.loss is not None and report.grad_norm and report.tokens == 256 for report in steps(server, 1))
     assert all(report.loss is None for report in steps(server, 0)), "the last stage has the loss"
 
     command = await server.send(RequestSave("job_1", 1, "emergency", "ECC"), epoch=1, **JOB)
-    (complete,) = await server.until(lambda: saves(server, "complete"), BRIDGE_START_S)
+    (complete,) = await server.until(lambda: saves(server, "complete"), FRAMEWORK_START_S)
     assert (complete.command_id, complete.kind) == (command, "emergency")
     assert verify(complete.path).ok and verify(complete.path).manifest.step == complete.step
 
@@ -158,11 +191,12 @@ async def test_megatron_bridges_own_loop_is_watched_saved_preempted_and_resumed(
     assert verify(last.path).ok
 
     before = len(steps(server, 1))
-    again = bridge(folder, last.step + 3)
+    again = program(folder, last.step + 3, last.step + 1)
     resume = Resume(last.path, last.step)
-    await start(server, folder, *again, incarnation=2, resume=resume, limit_s=BRIDGE_START_S)
-    await server.until(lambda: len(said(server, TrainingDone)) == 2, BRIDGE_START_S)
+    await start(server, folder, *again, incarnation=2, resume=resume, limit_s=FRAMEWORK_START_S)
+    await server.until(lambda: len(said(server, TrainingDone)) == 2, FRAMEWORK_START_S)
     assert [report.step for report in steps(server, 1)[before:]] == [last.step, last.step + 1, last.step + 2]
     await server.until(lambda: len(server.bodies(RankExited)) == 4, 60.0)
     assert [body.exit_code for body in server.bodies(RankExited)[2:]] == [0, 0]
-    assert (saves(server, "complete")[-1].step, saves(server, "complete")[-1].kind) == (last.step + 3, "scheduled")
+    own = [(report.step, report.kind) for report in saves(server, "complete")[2:]]
+    assert own == [(last.step + 1, "scheduled"), (last.step + 3, "scheduled")], "by interval, and the last one"
