@@ -26,7 +26,9 @@ from trainer.hooks.tracker import NAME
 class Training:
     """The module: `pretrain` trains, saves what no interval has, evaluates and returns."""
 
-    def __init__(self, save: Path | None, *, steps: int, save_interval: int | None = None, evaluations: int = 0) -> None:
+    def __init__(
+        self, save: Path | None, *, steps: int, save_interval: int | None = None, evaluations: int = 0
+    ) -> None:
         self.args = Box(
             save=str(save) if save else None,
             save_interval=save_interval,
@@ -83,7 +85,9 @@ class Training:
         iteration = 0
         while iteration < self.args.steps:
             self.args.curr_iteration = iteration
-            *_, should_checkpoint, should_exit, exit_code, _, _, _ = self.train_step("forward", "data", iteration=iteration)
+            *_, should_checkpoint, should_exit, exit_code, _, _, _ = self.train_step(
+                "forward", "data", iteration=iteration
+            )
             if should_checkpoint:
                 self.save_checkpoint_and_time(iteration, "model", "optimizer", "scheduler")
             if should_exit:
