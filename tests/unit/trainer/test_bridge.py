@@ -1,7 +1,7 @@
 """The callback under a program that goes the way of Megatron-Bridge 0.3.1's `pretrain`.
 
 Bridge needs CUDA to install; this stands for the order of its events, saves and exits, and
-for the fields of its context. `tests/integration/agents/test_bridge.py` has the real one.
+for the fields of its context. `tests/integration/agents/test_hooks.py` has the real one.
 """
 
 import os

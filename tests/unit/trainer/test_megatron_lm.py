@@ -7,6 +7,7 @@ It stands for where Megatron-LM's `pretrain` calls what and how it ends;
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace as Box
@@ -18,6 +19,7 @@ from controlplane.protocol.launch import Resume
 from controlplane.protocol.rank import CheckpointReport, RankProgress, SaveNow, StepReport, StopTraining, TrainingDone
 from controlplane.protocol.states import Section
 from tests.unit.trainer.agent import FakeAgent
+from trainer.checkpoint.manifest import Manifest, verify, write_marker
 from trainer.hooks.megatron_lm import Hooked
 from trainer.hooks.run import Run
 from trainer.hooks.tracker import NAME
@@ -212,14 +214,20 @@ def test_an_order_without_a_place_for_saves_is_told_in_the_log(
     assert capfd.readouterr().err.count("nothing is saved on order: set --save") == 1
 
 
-def test_a_refused_step_is_not_committed_and_its_save_is_told(
-    agent: FakeAgent, start: Callable[..., Run], tmp_path: Path
+def test_a_refused_step_is_not_committed_and_the_program_ends_when_its_save_is_told(
+    agent: FakeAgent, start: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def slowly(path: Path, manifest: Manifest) -> None:
+        time.sleep(0.3)
+        write_marker(path, manifest)
+
+    monkeypatch.setattr("trainer.hooks.saves.write_marker", slowly)
     training = Training(tmp_path, steps=9)
     training.refused_at = 2
     with pytest.raises(SystemExit) as left, Hooked(training, run=start()):
         training.pretrain()
     assert left.value.code == 16
+    assert verify(tmp_path / "iter_0000002").ok
     agent.until(lambda: saves(agent) == [("writing", 2, "scheduled"), ("complete", 2, "scheduled")])
     assert [said.step for said in agent.of(StepReport)] == [0, 1]
     assert not agent.of(TrainingDone)
