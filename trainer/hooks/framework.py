@@ -70,6 +70,12 @@ class Framework:
             self.run.saved(news.path, step=news.step)
 
 
+def at_interval(save_interval: int | None, step: int) -> bool:
+    """The framework saves by itself at `step`, which answers an order too: two asynchronous
+    saves may not write one directory."""
+    return save_interval is not None and save_interval > 0 and step % save_interval == 0
+
+
 def say(text: str) -> None:
     """Into the rank's log."""
     print(f"holdfast hooks: {text}", file=sys.stderr, flush=True)

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from trainer.hooks.agreement import Agree, any_rank
-from trainer.hooks.framework import Framework, say
+from trainer.hooks.framework import Framework, at_interval, say
 from trainer.hooks.run import Run
 from trainer.hooks.starting import start
 
@@ -114,7 +114,7 @@ class Hooked(Framework):
         wanted, args = self.run.wanted(), self._training.get_args()
         if (wanted.save or wanted.leave) and not args.save:
             say("nothing is saved on order: set --save")
-        elif wanted.leave or (wanted.save and not _saves_by_itself(args, iteration)):
+        elif wanted.leave or (wanted.save and not at_interval(args.save_interval, iteration)):
             self._training.save_checkpoint_and_time(
                 iteration, model, optimizer, scheduler, done, context, train_data_iterator=data
             )
@@ -126,11 +126,6 @@ class Hooked(Framework):
     def _watch(self, args: Any) -> None:
         if not self.watching:
             self.watch_saves(args.save)
-
-
-def _saves_by_itself(args: Any, iteration: int) -> bool:
-    """The interval's save comes next, and two asynchronous ones may not write one directory."""
-    return bool(args.save_interval) and iteration % int(args.save_interval) == 0
 
 
 class _Refused(Exception):
