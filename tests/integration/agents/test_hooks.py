@@ -208,4 +208,6 @@ async def test_a_frameworks_own_loop_is_watched_saved_preempted_and_resumed(
     assert len(said(server, TrainingDone)) == ranks
     assert [report.step for report in steps(server, last_rank)[before:]] == [last.step, last.step + 1, last.step + 2]
     own = [(report.step, report.kind) for report in saves(server, "complete")[2:]]
-    assert own == [(last.step + 1, "scheduled"), (last.step + 3, "scheduled")], "by interval, and the last one"
+    assert own[-1] == (last.step + 3, "scheduled"), "the last one"
+    # Of two asynchronous saves that become whole within one step the newer is told.
+    assert own[0] == (last.step + 1, "scheduled") or "--async-save" in framework.more, "by interval"
