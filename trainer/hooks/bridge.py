@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from trainer.hooks.agreement import Agree, any_rank
-from trainer.hooks.framework import Framework, say
+from trainer.hooks.framework import Framework, at_interval, say
 from trainer.hooks.run import Run, Step
 from trainer.hooks.starting import start
 
@@ -57,11 +57,12 @@ class HoldfastCallback(Framework):
         self._save, self._leave = save, leave
         self._setup, self._open = ExitStack(), ExitStack()
         self._step: Step | None = None
-        self._told_to_leave = False
+        self._told_to_leave = self._stepped = False
         self._setup.enter_context(self.run.section("setup"))
 
     def on_train_start(self, context: Any) -> None:
         """Model, optimizer and data are there."""
+        self.began = True
         self._setup.close()
         if not self.run.active:
             return
@@ -96,10 +97,15 @@ class HoldfastCallback(Framework):
             if not self._told_to_leave:
                 self._told_to_leave = True
                 self._leave(context)
-        elif wanted.save and self._save is not None:
+        elif wanted.save and self._save is not None and not self._just_saved(context):
             with self.run.section("checkpointing"):
                 self._save(context)
         self.tell_of_save()
+        self._stepped = True
+
+    def _just_saved(self, context: Any) -> bool:
+        interval = context.state.cfg.checkpoint.save_interval
+        return self.watching and self._stepped and at_interval(interval, context.state.train_state.step)
 
 
 def _arm_exit_handler(context: Any) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from trainer.exits import ExitCode
 from trainer.hooks.run import Run
 from trainer.hooks.tracker import Tracker
 
@@ -20,7 +21,7 @@ class Framework:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.entered = False
+        self.entered = self.began = False
         self._tracker: Tracker | None = None
 
     def __enter__(self) -> Self:
@@ -30,14 +31,24 @@ class Framework:
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        """It came to its end, or leaves early: tell its last save and how it ended, which in
-        the second case is SystemExit 15, or 14 without a save. Any other end speaks for itself."""
-        left = isinstance(error, SystemExit) and not error.code
-        if error is not None and not left:
+        """It came to its end, or leaves: tell its last save and how it ended. SystemExit without
+        a code becomes 15, or 14 without a save; before the first step of a life that resumes it
+        becomes 74, as the frameworks end so when they cannot load. Any other end speaks for itself."""
+        if error is not None and not isinstance(error, SystemExit):
+            return
+        code = error.code if error is not None else None
+        left = error is not None and not code
+        if left and not self.began:
+            if self.run.resume is not None:
+                say(f"it ended before its first step: it did not load {self.run.resume.path}")
+                raise SystemExit(int(ExitCode.RESUME_FAILED)) from None
             return
         if left:
             self.run.leave()
         self.tell_of_save()
+        if code:  # The framework's own.
+            self.run.settle()
+            return
         code = self.run.finish()
         if left and code:
             raise SystemExit(int(code)) from None
@@ -57,6 +68,12 @@ class Framework:
         news = self._tracker.news() if self._tracker is not None else None
         if news is not None:
             self.run.saved(news.path, step=news.step)
+
+
+def at_interval(save_interval: int | None, step: int) -> bool:
+    """The framework saves by itself at `step`, which answers an order too: two asynchronous
+    saves may not write one directory."""
+    return save_interval is not None and save_interval > 0 and step % save_interval == 0
 
 
 def say(text: str) -> None:

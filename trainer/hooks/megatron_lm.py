@@ -4,27 +4,32 @@
     from trainer.hooks.megatron_lm import Hooked
 
     with Hooked(training) as holdfast:
+        sys.argv += holdfast.resume_arguments()
         pretrain(...)
 
-`training.train` looks three functions up in its own module each time it calls them, and
-`Hooked` puts itself around those: `train_step` is the step, `save_checkpoint` the
-checkpointing, and `checkpoint_and_decide_exit`, which Megatron-LM calls behind every counted
-step, the boundary at which orders are carried out. SIGTERM is remembered by the hooks; with
+`megatron.training.training` looks its functions up in its own module each time it calls
+them, and `Hooked` puts itself around four: `train_step` is the step, `save_checkpoint` the
+checkpointing, `evaluate` a sign of life at each of its steps, and
+`checkpoint_and_decide_exit`, which Megatron-LM calls behind every counted step, the boundary
+at which orders are carried out. SIGTERM is remembered by the hooks; with
 --exit-signal-handler Megatron-LM's own handler takes it, saves and leaves at the same place.
 """
 
+import functools
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from trainer.hooks.agreement import Agree, any_rank
-from trainer.hooks.framework import Framework
+from trainer.hooks.framework import Framework, at_interval, say
 from trainer.hooks.run import Run
 from trainer.hooks.starting import start
 
-WRAPPED = ("train_step", "save_checkpoint", "checkpoint_and_decide_exit")
-GRAD_NORM = 5
-"""Its place in what `train_step` returns, since the re-run state machine came in."""
+WRAPPED = ("train_step", "evaluate", "save_checkpoint", "checkpoint_and_decide_exit")
+SHOULD_EXIT, GRAD_NORM = 3, 5
+"""Their places in what `train_step` returns, since the re-run state machine came in."""
 
 
 class Hooked(Framework):
@@ -49,26 +54,47 @@ class Hooked(Framework):
             setattr(self._training, name, own)
         super().__exit__(kind, error, trace)
 
+    def resume_arguments(self) -> list[str]:
+        """What the script's command line must end with in a life that goes on from a
+        checkpoint; empty in one that does not. An earlier --load gives way to it."""
+        resume = self.run.resume
+        if resume is None:
+            return []
+        return ["--load", str(Path(resume.path).parent), "--ckpt-step", str(resume.step)]
+
     def train_step(self, *given: Any, **named: Any) -> Any:
         """One step, in its section; what it returned is told and passed on."""
         args = self._training.get_args()
-        if not self.watching:
-            self.watch_saves(args.save)
+        self.began = True
+        self._watch(args)
         self.tell_of_save()
-        with self.run.step(int(args.curr_iteration)) as said:
+        with suppress(_Refused), self.run.step(int(args.curr_iteration)) as said:
             result = self._own["train_step"](*given, **named)
             losses, skipped = result[0], result[1]
+            if len(result) > SHOULD_EXIT and result[SHOULD_EXIT]:
+                raise _Refused
             if not skipped:
-                grad_norm = result[GRAD_NORM] if len(result) > GRAD_NORM else None
+                samples = self._training.get_num_microbatches() * args.micro_batch_size * args.data_parallel_size
                 said.report(
                     loss=next(iter(losses.values()), None),
-                    grad_norm=grad_norm,
-                    tokens=args.global_batch_size * args.seq_length,
+                    grad_norm=result[GRAD_NORM] if len(result) > GRAD_NORM else None,
+                    tokens=samples * args.seq_length,
                 )
         return result
 
+    def evaluate(self, forward_step: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """An evaluation, outside of every section; each of its forward steps is a sign of life."""
+
+        @functools.wraps(forward_step)
+        def beating(*batch: Any, **options: Any) -> Any:
+            self.run.beat()
+            return forward_step(*batch, **options)
+
+        return self._own["evaluate"](beating, *given, **named)
+
     def save_checkpoint(self, *given: Any, **named: Any) -> Any:
         """A save, or the start of an asynchronous one."""
+        self._watch(self._training.get_args())
         with self.run.section("checkpointing"):
             return self._own["save_checkpoint"](*given, **named)
 
@@ -85,8 +111,10 @@ class Hooked(Framework):
         **named: Any,
     ) -> bool:
         """`iteration` steps are committed. True: leave."""
-        wanted = self.run.wanted()
-        if (wanted.save or wanted.leave) and self._training.get_args().save:
+        wanted, args = self.run.wanted(), self._training.get_args()
+        if (wanted.save or wanted.leave) and not args.save:
+            say("nothing is saved on order: set --save")
+        elif wanted.leave or (wanted.save and not at_interval(args.save_interval, iteration)):
             self._training.save_checkpoint_and_time(
                 iteration, model, optimizer, scheduler, done, context, train_data_iterator=data
             )
@@ -94,3 +122,11 @@ class Hooked(Framework):
             return True
         decide = self._own["checkpoint_and_decide_exit"]
         return bool(decide(model, optimizer, scheduler, iteration, done, context, data, *more, **named))
+
+    def _watch(self, args: Any) -> None:
+        if not self.watching:
+            self.watch_saves(args.save)
+
+
+class _Refused(Exception):
+    """Megatron-LM does not trust the step's result and exits without counting it."""

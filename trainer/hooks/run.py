@@ -85,6 +85,7 @@ class Run:
         self._section = Section.OUT_OF_SECTION
         self._step = control.progress.report().step if control else 0
         self._order: SaveNow | None = None
+        self._ordered_at = 0
         self._leaving = self._saved_to_leave = False
         self._notes = 0
 
@@ -155,7 +156,8 @@ class Run:
             return Wanted()
         save, leave, save_first = (bool(flag) for flag in agreed)
         if save and order is not None:
-            self._order = control.mailbox.take_save()
+            with self._lock:
+                self._order, self._ordered_at = control.mailbox.take_save(), self._step
         self._leaving = self._leaving or leave
         return Wanted(save=save or save_first, leave=leave)
 
@@ -186,20 +188,28 @@ class Run:
         of its own saw the signal first. The save that follows counts as the one to leave with."""
         self._leaving = True
 
+    def settle(self) -> None:
+        """As `finish`, for a program that ends with an exit code of its own: what there is to
+        tell is told, and nothing of an end."""
+        self._close(done=False)
+
     def finish(self) -> int:
         """The loop is over: tell the agent, wait for it briefly, and return the exit code:
         0 when it ran to its end, 15 when it left on order with its state saved, 14 without."""
-        control = self._control
-        if control is None:
-            return ExitCode.DONE
-        control.saves.wait(COMMIT_S)
-        if not self._leaving:
-            self._enter(Section.OUT_OF_SECTION)
-            self._quietly(lambda control: control.link.send(TrainingDone(self._step)))
-        self._quietly(lambda control: control.link.drain(DRAIN_S))
+        self._close(done=not self._leaving)
         if not self._leaving:
             return ExitCode.DONE
         return ExitCode.SAVED_AND_LEFT if self._saved_to_leave else ExitCode.LEFT
+
+    def _close(self, *, done: bool) -> None:
+        control = self._control
+        if control is None:
+            return
+        control.saves.wait(COMMIT_S)
+        if done:
+            self._enter(Section.OUT_OF_SECTION)
+            self._quietly(lambda control: control.link.send(TrainingDone(self._step)))
+        self._quietly(lambda control: control.link.drain(DRAIN_S))
 
     def _order_at_hand(self, control: Control) -> SaveNow | None:
         """Rank 0's copy counts; the others drop theirs, so one order makes one checkpoint."""
@@ -210,7 +220,9 @@ class Run:
 
     def _begin(self, path: Path | str, step: int) -> Save:
         with self._lock:
-            order, self._order = self._order, None
+            order = None
+            if step >= self._ordered_at:  # An asynchronous save from before the order is not its answer.
+                order, self._order = self._order, None
         kind = order.kind if order else "preemption" if self._leaving else "scheduled"
         epoch = self._control.progress.epoch if self._control else 0
         save = Save(path=Path(path), step=step, epoch=epoch, kind=kind, order=order, began_s=time.monotonic())

@@ -3,8 +3,10 @@ command, sent away with its state saved, and goes on from there in its next life
 
 import importlib.util
 import os
+import shlex
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -12,7 +14,7 @@ import pytest
 
 from controlplane.protocol.commands import DeliverInstall, DeliverView, RequestSave, StopRanks
 from controlplane.protocol.frames import RankExited, RankJoined, RankSaid
-from controlplane.protocol.launch import Resume
+from controlplane.protocol.launch import RankPlacement, Resume
 from controlplane.protocol.membership import Flush, Install, Member, MemberRole, View
 from controlplane.protocol.rank import CheckpointReport, StepReport, TrainingDone, ViewInstalled
 from controlplane.protocol.spec import Parallelism
@@ -23,9 +25,20 @@ from trainer.checkpoint.manifest import verify
 pytestmark = pytest.mark.trainer
 JOB = {"job_id": "job_1", "attempt": 1}
 START_S = 90.0
-BRIDGE_START_S = 240.0
+FRAMEWORK_START_S = 240.0
 BRIDGE_PYTHON = os.environ.get("MEGATRON_BRIDGE_PYTHON", "")
 """An interpreter that can import megatron.bridge, where this one cannot."""
+LM_DIR, LM_PYTHON = os.environ.get("MEGATRON_LM_DIR", ""), os.environ.get("MEGATRON_LM_PYTHON", sys.executable)
+"""Megatron-LM's source tree, and an interpreter with what that needs."""
+LM_MODEL = """
+    --num-layers 4 --hidden-size 32 --ffn-hidden-size 64 --num-attention-heads 2 --seq-length 32
+    --max-position-embeddings 32 --mock-data --tokenizer-type NullTokenizer --vocab-size 4100 --num-workers 1
+    --micro-batch-size 2 --global-batch-size 8 --lr 1e-3 --lr-decay-style constant --override-opt_param-scheduler
+    --hidden-dropout 0 --attention-dropout 0 --eval-interval 1000 --eval-iters 1 --log-interval 1
+    --transformer-impl local --no-persist-layer-norm --no-gradient-accumulation-fusion --no-masked-softmax-fusion
+    --no-bias-gelu-fusion --no-bias-dropout-fusion --no-rope-fusion --inference-rng-tracker
+    --distributed-backend gloo
+"""
 
 
 def said(server: Server, kind: type) -> list[tuple[int, object]]:
@@ -54,13 +67,16 @@ async def start(
     *argv: str,
     incarnation: int,
     resume: Resume | None = None,
+    ranks: int = 2,
     limit_s: float = START_S,
 ) -> None:
     config = msgspec.structs.replace(
-        launch().config, checkpoint_dir=str(folder), parallelism=Parallelism(pp=2), replicas=1, resume=resume
+        launch().config, checkpoint_dir=str(folder), parallelism=Parallelism(pp=ranks), replicas=1, resume=resume
     )
     order = start_order(
         entrypoint=argv,
+        world_size=ranks,
+        ranks=tuple(RankPlacement(rank, rank) for rank in range(ranks)),
         config=config,
         incarnation=incarnation,
         epoch=incarnation,
@@ -69,16 +85,41 @@ async def start(
     )
     assert (await server.done(await server.send(order, epoch=incarnation, **JOB))).state == "succeeded"
     joined = len(server.bodies(RankJoined))
-    await server.until(lambda: len(server.bodies(RankJoined)) >= joined + 2 or server.bodies(RankExited), limit_s)
+    await server.until(lambda: len(server.bodies(RankJoined)) >= joined + ranks or server.bodies(RankExited), limit_s)
 
 
 def own_loop(steps: int) -> tuple[str, ...]:
     return (sys.executable, "examples/megatron_loop.py", "--steps", str(steps), "--pause-s", "0.02")
 
 
-def bridge(folder: Path, steps: int) -> tuple[str, ...]:
-    program = (BRIDGE_PYTHON or sys.executable, "examples/megatron_bridge.py", "--stages", "2")
-    return (*program, "--save", str(folder), "--steps", str(steps), "--eval-interval", "2")
+@dataclass(frozen=True)
+class Framework:
+    """A program around a framework's own loop; `more` is added to its command line."""
+
+    program: tuple[str, ...]
+    steps: str
+    ranks: int
+    more: str = ""
+
+    def argv(self, folder: Path, *, steps: int, save_interval: int) -> tuple[str, ...]:
+        told = f"--save {folder} --save-interval {save_interval} {self.steps} {steps} {self.more}"
+        return (*self.program, *shlex.split(told))
+
+
+BRIDGE = (BRIDGE_PYTHON or sys.executable, "examples/megatron_bridge.py", "--eval-interval", "2")
+LM = (LM_PYTHON, "examples/megatron_lm.py", f"{LM_DIR}/pretrain_gpt.py", *shlex.split(LM_MODEL))
+HAS_BRIDGE = pytest.mark.skipif(
+    not BRIDGE_PYTHON and not has_bridge(),
+    reason="Megatron-Bridge is not installed here; MEGATRON_BRIDGE_PYTHON may name an interpreter that has it",
+)
+HAS_LM = pytest.mark.skipif(not LM_DIR, reason="MEGATRON_LM_DIR names no source tree of Megatron-LM")
+FRAMEWORKS = [
+    pytest.param(Framework(BRIDGE, "--steps", 2, "--stages 2"), id="bridge", marks=HAS_BRIDGE),
+    pytest.param(
+        Framework(LM, "--train-iters", 2, "--pipeline-model-parallel-size 2"), id="lm-two-stages", marks=HAS_LM
+    ),
+    pytest.param(Framework(LM, "--train-iters", 1, "--async-save"), id="lm-asynchronous-saves", marks=HAS_LM),
+]
 
 
 @pytest.fixture
@@ -131,38 +172,42 @@ async def test_a_program_with_five_lines_is_watched_saved_preempted_and_resumed(
     assert [body.exit_code for body in server.bodies(RankExited)[2:]] == [0, 0]
 
 
-@pytest.mark.skipif(
-    not BRIDGE_PYTHON and not has_bridge(),
-    reason="Megatron-Bridge is not installed here; MEGATRON_BRIDGE_PYTHON may name an interpreter that has it",
-)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.timeout(900)
-async def test_megatron_bridges_own_loop_is_watched_saved_preempted_and_resumed(told: Server, tmp_path: Path) -> None:
-    server, folder = told, tmp_path / "checkpoints"
-    await start(server, folder, *bridge(folder, 100_000), incarnation=1, limit_s=BRIDGE_START_S)
-    await server.until(lambda: min(len(steps(server, 0)), len(steps(server, 1))) >= 5, BRIDGE_START_S)
-    assert [report.step for report in steps(server, 1)[:5]] == [0, 1, 2, 3, 4]
-    assert all(report.loss is not None and report.grad_norm and report.tokens == 256 for report in steps(server, 1))
-    assert all(report.loss is None for report in steps(server, 0)), "the last stage has the loss"
+async def test_a_frameworks_own_loop_is_watched_saved_preempted_and_resumed(
+    told: Server, tmp_path: Path, framework: Framework
+) -> None:
+    server, folder, ranks, last_rank = told, tmp_path / "checkpoints", framework.ranks, framework.ranks - 1
+    first = framework.argv(folder, steps=100_000, save_interval=50_000)
+    await start(server, folder, *first, incarnation=1, ranks=ranks, limit_s=FRAMEWORK_START_S)
+    await server.until(lambda: min(len(steps(server, rank)) for rank in range(ranks)) >= 5, FRAMEWORK_START_S)
+    seen = steps(server, last_rank)
+    assert [report.step for report in seen[:5]] == [0, 1, 2, 3, 4]
+    assert all(report.loss is not None and report.grad_norm and report.tokens == 256 for report in seen)
+    assert last_rank == 0 or all(report.loss is None for report in steps(server, 0)), "the last stage has the loss"
 
     command = await server.send(RequestSave("job_1", 1, "emergency", "ECC"), epoch=1, **JOB)
-    (complete,) = await server.until(lambda: saves(server, "complete"), BRIDGE_START_S)
+    (complete,) = await server.until(lambda: saves(server, "complete"), FRAMEWORK_START_S)
     assert (complete.command_id, complete.kind) == (command, "emergency")
     assert verify(complete.path).ok and verify(complete.path).manifest.step == complete.step
 
     stop = await server.send(StopRanks("job_1", 1, 0, 1, 60.0, "preempted"), epoch=1, **JOB)
     assert (await server.done(stop, 90.0)).state == "succeeded"
-    assert [(body.exit_code, body.expected) for body in server.bodies(RankExited)] == [(15, True), (15, True)]
+    assert [(body.exit_code, body.expected) for body in server.bodies(RankExited)] == [(15, True)] * ranks
     assert not said(server, TrainingDone)
     last = saves(server, "complete")[-1]
-    assert last.kind == "preemption" and last.step == steps(server, 1)[-1].step + 1
+    assert last.kind == "preemption" and last.step == steps(server, last_rank)[-1].step + 1
     assert verify(last.path).ok
 
-    before = len(steps(server, 1))
-    again = bridge(folder, last.step + 3)
+    before = len(steps(server, last_rank))
+    again = framework.argv(folder, steps=last.step + 3, save_interval=last.step + 1)
     resume = Resume(last.path, last.step)
-    await start(server, folder, *again, incarnation=2, resume=resume, limit_s=BRIDGE_START_S)
-    await server.until(lambda: len(said(server, TrainingDone)) == 2, BRIDGE_START_S)
-    assert [report.step for report in steps(server, 1)[before:]] == [last.step, last.step + 1, last.step + 2]
-    await server.until(lambda: len(server.bodies(RankExited)) == 4, 60.0)
-    assert [body.exit_code for body in server.bodies(RankExited)[2:]] == [0, 0]
-    assert (saves(server, "complete")[-1].step, saves(server, "complete")[-1].kind) == (last.step + 3, "scheduled")
+    await start(server, folder, *again, incarnation=2, resume=resume, ranks=ranks, limit_s=FRAMEWORK_START_S)
+    await server.until(lambda: len(server.bodies(RankExited)) == 2 * ranks, FRAMEWORK_START_S)
+    assert [body.exit_code for body in server.bodies(RankExited)[ranks:]] == [0] * ranks
+    assert len(said(server, TrainingDone)) == ranks
+    assert [report.step for report in steps(server, last_rank)[before:]] == [last.step, last.step + 1, last.step + 2]
+    own = [(report.step, report.kind) for report in saves(server, "complete")[2:]]
+    assert own[-1] == (last.step + 3, "scheduled"), "the last one"
+    # Of two asynchronous saves that become whole within one step the newer is told.
+    assert own[0] == (last.step + 1, "scheduled") or "--async-save" in framework.more, "by interval"

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from controlplane.protocol.codec import decode_line, encode_line
-from controlplane.protocol.launch import RankRef, TrainerConfig
+from controlplane.protocol.launch import RankRef, Resume, TrainerConfig
 from controlplane.protocol.rank import FromRank, RankHello, ToRank
 from controlplane.protocol.spec import Checkpoint, Model, Parallelism, Training
 
@@ -39,7 +39,7 @@ class FakeAgent:
         if self._connection is not None:
             self._connection.shutdown(socket.SHUT_RDWR)
 
-    def environment(self, *, rank: int = 0, world_size: int = 1) -> dict[str, str]:
+    def environment(self, *, rank: int = 0, world_size: int = 1, resume: Resume | None = None) -> dict[str, str]:
         config = TrainerConfig(
             model=Model(),
             parallelism=Parallelism(),
@@ -48,6 +48,7 @@ class FakeAgent:
             checkpoint_dir=str(self.folder / "checkpoints"),
             replicas=1,
             store="127.0.0.1:1",
+            resume=resume,
         )
         return {
             "HOLDFAST_SOCKET": str(self.path),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.protocol.launch import Resume
 from tests.unit.trainer.agent import FakeAgent
 from trainer.config import hook_settings
 from trainer.hooks import any_rank, starting
@@ -25,8 +26,8 @@ def start(agent: FakeAgent) -> Iterator[Callable[..., Run]]:
     """Starts hooks as in a process of their own; SIGTERM gets its old meaning back."""
     before = signal.getsignal(signal.SIGTERM)
 
-    def make(agree: Agree = any_rank, *, signals: bool = True, **environment: int) -> Run:
-        settings = hook_settings(agent.environment(**environment))
+    def make(agree: Agree = any_rank, *, signals: bool = True, resume: Resume | None = None, **environment: int) -> Run:
+        settings = hook_settings(agent.environment(resume=resume, **environment))
         assert settings is not None
         return starting._connect(settings, agree, signals=signals)
 

@@ -1,7 +1,7 @@
 """The callback under a program that goes the way of Megatron-Bridge 0.3.1's `pretrain`.
 
 Bridge needs CUDA to install; this stands for the order of its events, saves and exits, and
-for the fields of its context. `tests/integration/agents/test_bridge.py` has the real one.
+for the fields of its context. `tests/integration/agents/test_hooks.py` has the real one.
 """
 
 import os
@@ -64,10 +64,16 @@ class Bridge:
         # As Bridge's manager does it: bound methods, by the name of the event.
         self.methods = {name: getattr(callback, name) for name in EVENTS if hasattr(callback, name)}
         assert all(hasattr(method, "__func__") for method in self.methods.values())
-        self.steps, self.at, self.save_interval, self.skipped, self.evaluations = steps, at, 0, False, 0
+        self.steps, self.at, self.skipped, self.evaluations = steps, at, False, 0
+        self.saved: list[int] = []
         train = Box(global_batch_size=8, exit_signal_handler=True, exit_signal=signal.SIGTERM)
-        cfg = Box(train=train, model=Box(seq_length=16), checkpoint=Box(save=str(save) if save else None))
+        checkpoint = Box(save=str(save) if save else None, save_interval=None)
+        cfg = Box(train=train, model=Box(seq_length=16), checkpoint=checkpoint)
         self.state = Box(train_state=Box(step=0), cfg=cfg, signal_handler=ExitHandler())
+
+    @property
+    def save_interval(self) -> int | None:
+        return self.state.cfg.checkpoint.save_interval
 
     @property
     def step(self) -> int:
@@ -110,6 +116,7 @@ class Bridge:
         self.fire(f"on_{kind}_end", total_loss_dict={})
 
     def save(self, _context: Any = None) -> None:
+        self.saved.append(self.step)
         folder = Path(self.state.cfg.checkpoint.save)
         (folder / f"iter_{self.step:07d}").mkdir(parents=True, exist_ok=True)
         (folder / f"iter_{self.step:07d}" / "__0_0.distcp").write_bytes(os.urandom(8))
@@ -186,6 +193,21 @@ def test_an_order_to_save_is_carried_out_at_the_boundary(agent: FakeAgent, run: 
     assert agent.of(CheckpointReport)[1].command_id == "cmd_1"
 
 
+@pytest.mark.parametrize("first", [0, 2])
+def test_an_order_behind_an_intervals_save_is_answered_by_that_one(
+    agent: FakeAgent, run: Run, tmp_path: Path, first: int
+) -> None:
+    """But not by one that an earlier life made."""
+    with HoldfastCallback(run=run, save=lambda context: loop.save(context)) as callback:
+        loop = Bridge(callback, steps=first + 3, save=tmp_path)
+        loop.state.train_state.step, loop.state.cfg.checkpoint.save_interval = first, 2
+        loop.at = lambda step: hear(agent, run, SaveNow("cmd_1", "emergency", "ECC")) if step == 2 else None
+        loop.pretrain()
+    agent.until(lambda: agent.of(TrainingDone))
+    assert loop.saved == ([2, 3] if first == 0 else [2, 4, 5])
+    agent.until(lambda: ("complete", 2, "emergency") in states(agent))
+
+
 def test_saves_of_bridges_own_are_reported_without_an_event_and_never_twice(
     agent: FakeAgent, run: Run, tmp_path: Path
 ) -> None:
@@ -193,7 +215,7 @@ def test_saves_of_bridges_own_are_reported_without_an_event_and_never_twice(
     while nobody may be reading its digests."""
     with HoldfastCallback(run=run) as callback:
         loop = Bridge(callback, steps=4, save=tmp_path)
-        loop.save_interval = 2
+        loop.state.cfg.checkpoint.save_interval = 2
         loop.pretrain()
         agent.until(lambda: ("complete", 2, "scheduled") in states(agent))
         assert not [state for state in states(agent) if state[1] == 4], "it may still be written again"

@@ -130,6 +130,24 @@ def test_a_save_that_is_told_of_twice_is_one_checkpoint(agent: FakeAgent, start:
     assert "failed" not in {said.state for said in agent.of(CheckpointReport)}
 
 
+def test_a_save_from_before_an_order_is_not_its_answer(agent: FakeAgent, start: Start, tmp_path: Path) -> None:
+    run = start()
+    for step in (1, 3):
+        (tmp_path / str(step)).mkdir()
+        (tmp_path / str(step) / "shard").write_bytes(b"x")
+    for step in range(3):
+        with run.step(step):
+            pass
+    agent.tell(SaveNow("cmd_1", "emergency", "ECC"))
+    until(lambda: run.wanted().save)
+    run.saved(tmp_path / "1", step=1)
+    run.saved(tmp_path / "3", step=3)
+    run.finish()
+    agent.until(lambda: agent.of(TrainingDone))
+    complete = {said.step: said.command_id for said in agent.of(CheckpointReport) if said.state == "complete"}
+    assert complete == {1: "", 3: "cmd_1"}
+
+
 def test_a_save_that_failed_is_told_and_raises_for_the_program(agent: FakeAgent, start: Start, tmp_path: Path) -> None:
     run = start()
     with pytest.raises(OSError, match="full"), run.saving(tmp_path / "x", step=1):
