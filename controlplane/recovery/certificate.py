@@ -81,7 +81,7 @@ def certify(incident: Incident) -> dict[str, Any]:
     """Check, store and publish; schedules itself again while the answer is pending."""
     with events.unit_of_work():
         certificate = build(incident)
-        put_off = proof.is_put_off(incident)
+        put_off = proof.is_put_off(incident) or proof.is_queued(incident)
         give_up_s = proof.GIVE_UP_S if proof.comes(incident) else GIVE_UP_S
         final = certificate["state"] != "pending" or (not put_off and proof.waited_s(incident) >= give_up_s)
         if final and certificate["state"] == "pending":

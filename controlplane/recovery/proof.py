@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 from django.conf import settings
@@ -31,7 +32,9 @@ from controlplane.runtime.clock import now
 from controlplane.runtime.logs import get
 
 GIVE_UP_S = 300.0
-"""How long a certificate waits for its reference run."""
+"""How long a certificate waits for its reference run once that has a place, and a run lasts."""
+RUNNING = "running"
+"""Mark of a run that was begun, in the incident's folder."""
 MAX_STEPS_ALONE = 600
 MAX_RUNS = 2
 """At a time, of this process: incidents in a row must not fill the machine with proofs."""
@@ -39,7 +42,13 @@ STEPS_AFTER = 20
 PATIENCE_S = 60.0
 
 _log = get(__name__)
-_running: list[subprocess.Popen[bytes]] = []
+
+
+class _Places:
+    """Of this process's runs: who has one and since when, and when one was free last (monotonic)."""
+
+    running: ClassVar[dict[subprocess.Popen[bytes], float]] = {}
+    free_s: float = time.monotonic()
 
 
 def folder(incident: Incident) -> Path:
@@ -84,12 +93,19 @@ def is_put_off(incident: Incident) -> bool:
     return settings.REFERENCE_WHEN == "ended" and job is not None and job.state not in TERMINAL and comes(incident)
 
 
+def is_queued(incident: Incident) -> bool:
+    """Its run has not begun, and those of other incidents have all the places."""
+    return comes(incident) and len(_Places.running) >= MAX_RUNS and not (folder(incident) / RUNNING).exists()
+
+
 def waited_s(incident: Incident) -> float:
-    """Seconds since its run could begin."""
+    """Seconds since its run has begun, or could have begun."""
+    with contextlib.suppress(OSError):
+        return time.time() - (folder(incident) / RUNNING).stat().st_mtime
     since = incident.resolved_at or now()
     if settings.REFERENCE_WHEN == "ended" and incident.job is not None:
         since = max(since, incident.job.state_since)
-    return (now() - since).total_seconds()
+    return min((now() - since).total_seconds(), time.monotonic() - _Places.free_s)
 
 
 def why_missing(incident: Incident) -> str:
@@ -100,6 +116,8 @@ def why_missing(incident: Incident) -> str:
         return "the reference run failed; see its log in the reference directory"
     if is_put_off(incident):
         return "the undisturbed run is made once the job has ended (HOLDFAST_REFERENCE_WHEN)"
+    if is_queued(incident):
+        return "the undisturbed run waits for those of other incidents"
     if comes(incident):
         return "the undisturbed run is being made"
     return "no checkpoint from before the fault is at hand to run from"
@@ -111,13 +129,13 @@ def start(incident: Incident, *, until_step: int) -> None:
     place = folder(incident)
     if job is None or not comes(incident) or (place / "losses.json").exists() or not _reaches_beyond(incident):
         return
-    if len(_running) >= MAX_RUNS or is_put_off(incident):
+    if len(_Places.running) >= MAX_RUNS or is_put_off(incident):
         return
     attempt = job.attempts.order_by("number").first()
     if attempt is None:
         return
     place.mkdir(parents=True, exist_ok=True)
-    if not _claim(place / "running"):
+    if not _claim(place / RUNNING):
         return
     config = msgspec.structs.replace(trainer_config(job, attempt), resume=None)
     pinned = _pinned(incident)
@@ -135,17 +153,22 @@ def start(incident: Incident, *, until_step: int) -> None:
         process = subprocess.Popen(
             ["nice", "-n", str(settings.REFERENCE_NICE), *argv], stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
-    _running.append(process)
+    _Places.running[process] = time.monotonic()
     _log.info("reference run started", incident=incident.id, pid=process.pid, until_step=until_step)
 
 
 def reap() -> None:
-    """Collect ended runs of this process; a failed one leaves its mark."""
-    for process in list(_running):
+    """Collect ended runs of this process, and end those that last too long; a failed one leaves
+    its mark."""
+    for process, since_s in list(_Places.running.items()):
         code = process.poll()
+        if code is None and time.monotonic() - since_s > GIVE_UP_S:
+            process.kill()
+            code = process.wait()
         if code is None:
             continue
-        _running.remove(process)
+        del _Places.running[process]
+        _Places.free_s = time.monotonic()
         if code != 0:
             arguments = process.args if isinstance(process.args, list) else []
             place = Path(str(arguments[arguments.index("--config") + 1])).parent

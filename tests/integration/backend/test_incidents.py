@@ -1,5 +1,8 @@
 """What an incident tells of itself: when training went on, and when its certificate is news."""
 
+import contextlib
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -7,6 +10,7 @@ from pytest_django.fixtures import Settings
 
 from controlplane.jobs.models import Job
 from controlplane.protocol.states import JobState
+from controlplane.recovery import proof
 from controlplane.recovery.certificate import LOSSES, certify, certify_due
 from controlplane.recovery.models import Incident, ViewRow
 from controlplane.recovery.phases import compute_phases
@@ -65,7 +69,7 @@ def test_a_certificate_that_waits_is_told_once_and_again_when_a_verdict_changes(
 
 
 def test_a_run_that_is_put_off_keeps_its_certificate_pending_until_the_job_has_ended(
-    settings: Settings, tmp_path: Path
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.REFERENCE_RUNS, settings.REFERENCE_WHEN, settings.REFERENCE_DIR = True, "ended", tmp_path
     fleet = make_fleet(5)
@@ -80,7 +84,38 @@ def test_a_run_that_is_put_off_keeps_its_certificate_pending_until_the_job_has_e
     assert "once the job has ended" in losses["detail"]
     assert not list(tmp_path.iterdir()), "no run was begun"
     Job.objects.filter(pk=job.pk).update(state=JobState.CANCELLED, state_since=ago(3600.0))
+    monkeypatch.setattr(proof, "GIVE_UP_S", 0.0)
     assert certify(Incident.objects.get(job=job))["state"] != "pending", "it is not waited for any longer"
+
+
+def test_a_run_that_has_no_place_yet_is_waited_for_and_one_that_hangs_gives_its_place_up(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.REFERENCE_RUNS, settings.REFERENCE_DIR = True, tmp_path
+    fleet = make_fleet(5)
+    job = run_job(fleet)
+    kill_rank(fleet, live_ranks(job)[0])
+    reconcile_job(job.id)
+    Incident.objects.filter(job=job).update(resolved_at=ago(3600.0))
+    others = [tmp_path / "incidents" / f"other{number}" for number in range(proof.MAX_RUNS)]
+    with contextlib.ExitStack() as ending:
+        for other in others:
+            other.mkdir(parents=True)
+            process = subprocess.Popen(["sh", "-c", "exec sleep 600", "--config", str(other / "config.json")])
+            ending.callback(process.wait)
+            ending.callback(process.kill)
+            proof._Places.running[process] = time.monotonic()
+        assert certify(Incident.objects.get(job=job))["state"] == "pending"
+        losses = next(each for each in Incident.objects.get(job=job).certificate["checks"] if each["name"] == LOSSES)
+        assert "waits for those of other incidents" in losses["detail"]
+        with monkeypatch.context() as patched:
+            patched.setattr(proof, "GIVE_UP_S", 0.0)
+            proof.reap()
+    assert not proof._Places.running
+    assert all((other / "failed").exists() for other in others)
+    assert certify(Incident.objects.get(job=job))["state"] == "pending", "there is a place for it only now"
+    monkeypatch.setattr(proof, "GIVE_UP_S", 0.0)
+    assert certify(Incident.objects.get(job=job))["state"] != "pending"
 
 
 def test_the_first_step_of_a_view_rings_for_the_joiner_that_waited_for_it() -> None:
