@@ -135,7 +135,8 @@ def _caught_up(facts: "Facts", rank: Rank, said: CaughtUp) -> None:
     Replica.objects.filter(pk=replica.pk).update(caught_up=told, contributing=counts, contributed=True)
     replica.caught_up, replica.contributing = told, counts
     outcome = "counts" if counts else "stands by"
-    sentence = f"Replica {replica.index} replayed {said.replayed_steps} steps and {outcome} from step {said.step} on."
+    steps = f"{said.replayed_steps} step{'' if said.replayed_steps == 1 else 's'}"
+    sentence = f"Replica {replica.index} replayed {steps} and {outcome} from step {said.step} on."
     publish_replica(replica, "replica.caught_up", sentence)
 
 
