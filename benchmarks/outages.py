@@ -20,6 +20,8 @@ from statistics import median
 from benchmarks.records import Record
 
 STEPS_AFTER_FULL = 2
+ALONE_STEPS = 10
+SETTLE_STEPS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,15 @@ def normal_step_s(records: Iterable[Record], *, until_s: float) -> float:
     times = [record.at_s for record in progress(records) if record.at_s < until_s]
     assert len(times) > 2, "too few undisturbed steps to know a normal one"
     return median(b - a for a, b in pairwise(times))
+
+
+def alone_step_s(records: Iterable[Record], *, replicas: int) -> float | None:
+    """Median gap of the newest ALONE_STEPS steps without the first SETTLE_STEPS, in seconds; None
+    while fewer of them were trained with a replica less, one after the other."""
+    newest = progress(records)[-ALONE_STEPS:]
+    if sum(item.contributors < replicas for item in newest) < ALONE_STEPS:
+        return None
+    return median(b.at_s - a.at_s for a, b in pairwise(newest[SETTLE_STEPS:]))
 
 
 def is_full_again(records: Sequence[Record], kill: Kill, *, replicas: int) -> float | None:
@@ -103,7 +114,7 @@ def outage(
     full_s = full_at_s - kill.at_s
     return Outage(
         stall_s=max(0.0, first - normal_s),
-        rejoin_s=max(0.0, *later) if later else 0.0,
+        rejoin_s=max([0.0, *later]),
         full_s=full_s,
         lost_s=max(0.0, full_s - sum(shares) * normal_s),
         redone=_redone(records, kill, full_at_s),

@@ -25,7 +25,9 @@ ORPHANED = 75
 class _Wish:
     """What this process's session was last asked to be."""
 
-    niceness = 0
+    def __init__(self) -> None:
+        self.niceness = 0
+        self.lock = threading.Lock()
 
 
 _wish = _Wish()
@@ -45,8 +47,10 @@ def lower_session(autogroup: Path = AUTOGROUP, *, starting: bool = False) -> Non
     already; the next call, when it has started, takes that back.
     """
     wish = min(MAX_NICENESS, os.nice(0) + (STARTING_NICENESS if starting else 0))
-    _wish.niceness = wish
-    if not _lower(autogroup, wish):
+    with _wish.lock:
+        _wish.niceness = wish
+        done = _lower(autogroup, wish)
+    if not done:
         threading.Thread(target=_lower_soon, args=(autogroup, wish), name="niceness", daemon=True).start()
 
 
@@ -77,8 +81,9 @@ def _lower(autogroup: Path, niceness: int) -> bool:
 def _lower_soon(autogroup: Path, niceness: int) -> None:
     for _ in range(AUTOGROUP_TRIES):
         time.sleep(AUTOGROUP_PAUSE_S)
-        if niceness != _wish.niceness or _lower(autogroup, niceness):
-            return
+        with _wish.lock:
+            if niceness != _wish.niceness or _lower(autogroup, niceness):
+                return
 
 
 def _end_with(parent: int) -> None:

@@ -11,11 +11,10 @@ import random
 import signal
 import sys
 import time
-from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from benchmarks.outages import Kill, is_full_again, normal_step_s, outage, progress
+from benchmarks.outages import Kill, alone_step_s, is_full_again, normal_step_s, outage, progress
 from benchmarks.peers import workload
 from benchmarks.peers.command import finish, parser
 from benchmarks.peers.runner import PeerFailed, Result
@@ -26,8 +25,6 @@ from benchmarks.ring import Ring, ring, unix_s
 RECOVERY_TIMEOUT_S = 180.0
 SAVE_EVERY_STEPS = 50
 CERTIFICATE_WAIT_S = 300.0
-ALONE_STEPS = 10
-SETTLE_STEPS = 2
 POLL_S = 0.1
 
 
@@ -146,16 +143,14 @@ def _alone_s(running: Ring, job_id: str) -> float:
         running.driver.post(f"/nodes/{node_id}:cordon", {"reason": "a replica shall stay away for a while"})
     kill_rank(running, job_id, (workload.REPLICAS - 1, 0))
 
-    def short() -> list[Record]:
-        line = progress(records(running, job_id))
-        return [item for item in line[-ALONE_STEPS:] if item.contributors < workload.REPLICAS]
+    def alone_s() -> float | None:
+        return alone_step_s(records(running, job_id), replicas=workload.REPLICAS)
 
-    running.driver.wait("steps of fewer replicas", lambda: len(short()) == ALONE_STEPS, timeout_s=RECOVERY_TIMEOUT_S)
-    times = [item.at_s for item in short()[SETTLE_STEPS:]]
+    found_s = float(running.driver.wait("steps of fewer replicas", alone_s, timeout_s=RECOVERY_TIMEOUT_S))
     for node_id in nodes:
         running.driver.post(f"/nodes/{node_id}:uncordon", {"reason": "it may come back"})
     running.wait_full(job_id, timeout_s=RECOVERY_TIMEOUT_S)
-    return median(b - a for a, b in pairwise(times))
+    return found_s
 
 
 def _as_new_process(found: list[Record], kill: Kill) -> list[Record]:

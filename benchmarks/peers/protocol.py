@@ -15,11 +15,12 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from benchmarks.outages import Kill, is_full_again, normal_step_s, outage, progress
+from benchmarks.outages import Kill, alone_step_s, is_full_again, normal_step_s, outage, progress
 from benchmarks.peers import workload
 from benchmarks.peers.command import finish, parser, scratch
 from benchmarks.peers.runner import PeerFailed, Result
@@ -30,8 +31,6 @@ from tests.integration.trainer.node import Node
 
 TIMEOUT_S = 120.0
 POLL_S = 0.02
-ALONE_STEPS = 10
-SETTLE_STEPS = 2
 
 
 def measure(args: argparse.Namespace, directory: Path) -> Result:
@@ -124,12 +123,11 @@ def _alone_s(cluster: Cluster, lives: dict[int, int]) -> float:
     """Median gap of undisturbed steps with a replica less, which does not come back."""
     replica = workload.REPLICAS - 1
     os.kill(cluster.pids[replica, lives[replica], 0], signal.SIGKILL)
-
-    def short(found: list[Record]) -> list[Record]:
-        return [item for item in progress(found)[-ALONE_STEPS:] if item.contributors < workload.REPLICAS]
-
-    _wait(cluster, lambda found: len(short(found)) == ALONE_STEPS, "train with fewer replicas")
-    return normal_step_s(short(records(cluster))[SETTLE_STEPS:], until_s=time.monotonic())
+    alone = partial(alone_step_s, replicas=workload.REPLICAS)
+    _wait(cluster, lambda found: alone(found) is not None, "train with fewer replicas")
+    found_s = alone(records(cluster))
+    assert found_s is not None, "it does not come back"
+    return found_s
 
 
 def _full(found: list[Record], since_s: float) -> list[Record]:

@@ -48,7 +48,7 @@ class _Places:
     """Of this process's runs: who has one and since when, and when one was free last (monotonic)."""
 
     running: ClassVar[dict[subprocess.Popen[bytes], float]] = {}
-    free_s: float = time.monotonic()
+    free_s: ClassVar[float] = time.monotonic()
 
 
 def folder(incident: Incident) -> Path:

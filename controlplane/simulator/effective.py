@@ -62,7 +62,7 @@ RECOVERIES = (
     Recovery(name="everything restarts", start_s=600.0, whole=True),
     Recovery(name="replica fault tolerance", start_s=420.0, stall_s=180.0),
     Recovery(name="the same, stalls at rejoin", start_s=420.0, stall_s=180.0, rejoin_s=100.0),
-    Recovery(name="Holdfast's own stalls", start_s=420.0, stall_s=0.6, rejoin_s=0.3),
+    Recovery(name="Holdfast's own stalls", start_s=420.0, stall_s=0.6, rejoin_s=0.2),
 )
 """Published for 98,304 devices in 12 replicas (arXiv 2602.00277): a whole restart takes 10
 minutes; with replica fault tolerance all stall for 3, the lost replica is away for another 7

@@ -125,6 +125,11 @@ class Donor:
         arguments = (offer, list(state), after)
         threading.Thread(target=self._copy, args=arguments, name="donor-copy", daemon=True).start()
 
+    @property
+    def is_copying(self) -> bool:
+        """A copy is under way: `serve` may wait for its end."""
+        return not all(offer.copied.is_set() for offer in self._offers)
+
     def wait_copied(self) -> float:
         """Call before anything writes to the state; returns the seconds that it took."""
         began_s = time.monotonic()

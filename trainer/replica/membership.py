@@ -109,11 +109,12 @@ class Membership:
     def foresee_install(self, install: Install) -> None:
         """An install has arrived: if it is that of the view I have flushed while computing, its
         joiners are served the state of the step before while this one goes on. Callable from
-        any thread."""
+        any thread, and never waits for a copy: the training thread does, when it enters."""
         with self._flushing:
             view, standing = self._mailbox.view(), self._standing
             asked = view is not None and view.epoch == install.epoch == self._flushed_epoch
-            if asked and self._computing is not None and install.step == standing.committed:
+            stands = self._computing is not None and install.step == standing.committed
+            if asked and stands and not self._donor.is_copying:
                 assert view is not None, "just seen"
                 self._offer(view)
 

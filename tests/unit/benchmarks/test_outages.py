@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.outages import Kill, is_full_again, normal_step_s, outage, progress
+from benchmarks.outages import Kill, alone_step_s, is_full_again, normal_step_s, outage, progress
 from benchmarks.records import Record
 
 REPLICAS = 3
@@ -78,6 +78,13 @@ def test_a_rejoin_costs_what_a_step_of_as_many_replicas_does_not_take(alone_s: f
     cost = outage(records, KILL, replicas=REPLICAS, normal_s=1.0, alone_s=alone_s)
     assert cost is not None
     assert cost.rejoin_s == rejoin_s
+
+
+def test_a_step_alone_is_known_once_enough_were_trained_with_a_replica_less() -> None:
+    alone = [step(number, 20.0 + 1.5 * number, contributors=2) for number in range(11, 21)]
+    assert alone_step_s([*undisturbed(10), *alone[:-1]], replicas=REPLICAS) is None
+    assert alone_step_s([*undisturbed(10), *alone], replicas=REPLICAS) == 1.5
+    assert alone_step_s([*undisturbed(10), *alone, step(21, 60.0)], replicas=REPLICAS) is None
 
 
 def test_a_restart_from_a_checkpoint_redoes_steps() -> None:

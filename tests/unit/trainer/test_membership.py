@@ -23,6 +23,7 @@ class Rank:
         self.said: list[FromRank] = []
         self.served: list[tuple[int, set[tuple[int, int]]]] = []
         self.prepared: list[int] = []
+        self.donor = SimpleNamespace(serve=self.serve, is_copying=False)
         ref = RankRef("job", 1, 0, 1, 0)
         self.standing = Standing(ref, 5, role=MemberRole.CONTRIBUTOR, epoch=1, view=OLD, done=(0,), done_step=5)
         self.mailbox = Mailbox("job", 1)
@@ -35,7 +36,7 @@ class Rank:
             exchange=None,
             outer=SimpleNamespace(prepare=lambda seat: self.prepared.append(seat.epoch)),
             votes=SimpleNamespace(same=lambda value, idle: True),
-            donor=SimpleNamespace(serve=self.serve),
+            donor=self.donor,
             catch_up=None,
             fence=None,
             send=self.said.append,
@@ -123,5 +124,15 @@ def test_an_install_of_a_view_that_was_overtaken_serves_nobody() -> None:
     with rank.membership.computing((2, 3)):
         rank.mailbox.put(SetView(JOINED))
         rank.mailbox.put(SetView(View("job", 1, 3, MEMBERS)))
+        rank.mailbox.put(InstallView(Install("job", 1, 2, 5, (0, 1), ())))
+    assert rank.served == []
+
+
+def test_who_brings_an_install_never_waits_for_a_copy() -> None:
+    """It brings heartbeats too."""
+    rank = Rank()
+    rank.donor.is_copying = True
+    with rank.membership.computing((2, 3)):
+        rank.mailbox.put(SetView(JOINED))
         rank.mailbox.put(InstallView(Install("job", 1, 2, 5, (0, 1), ())))
     assert rank.served == []
