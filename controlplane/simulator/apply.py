@@ -201,7 +201,8 @@ class Apply:
             checkpoint_dir="ckpt",
             replicas=replicas,
             store="store:1",
-            resume=self._resume,
+            # Who joins those who train has its state from them: the checkpoint may be gone by then.
+            resume=self._resume if self._rows.view is None else None,
             max_contributors=max_contributors(spec),
         )
 

@@ -35,6 +35,12 @@ def test_failures_without_memory_cost_less_a_piece_where_they_strike_a_recovery(
     assert run.lost_s < WHOLE.start_s
 
 
+def test_who_joins_long_after_a_restart_needs_no_checkpoint_that_is_gone_by_then():
+    run = measure(REPLICA, failures=25, arrivals=Arrivals.MEMORYLESS)
+    assert run.restarts > 0, "failures without memory take the last replica at times"
+    assert run.evictions > run.restarts
+
+
 def test_the_command_prints_every_way_of_recovery(capsys):
     assert main(["effective", "--failures", "1"]) == 0
     out = capsys.readouterr().out
