@@ -32,12 +32,12 @@ class Gate(Cluster):
 
     held_back = ""
 
-    def announce(self, reason: str) -> None:
+    def announce(self, reason: str, *, at_step: int | None = None) -> None:
         """Views without joiners go out at once."""
         if reason.startswith("join"):
             self.held_back = reason
         else:
-            super().announce(reason)
+            super().announce(reason, at_step=at_step)
 
     def admit(self) -> None:
         """The view that was held back."""

@@ -26,6 +26,7 @@ from trainer.replica.catch_up import CatchUp
 from trainer.replica.donor import Donor, local_host_towards
 from trainer.replica.exchange import Exchange
 from trainer.replica.membership import Membership
+from trainer.replica.newer import NewerView
 from trainer.replica.outer import OuterComm
 from trainer.replica.standing import Standing
 
@@ -66,15 +67,14 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
     mailbox, preemption, send = controls.mailbox, controls.preemption, controls.link.send
     my_device, store = device.activate(settings.device_index), connect_store(settings)
     enter_inner_world(settings, store)
-    votes = Votes()
-    engine = Engine(config, my_device, controls.faults)
+    votes, engine = Votes(), Engine(config, my_device, controls.faults)
     host = local_host_towards(*store_address(config))
     local = _local_tier(settings, store, host, send)
     standing = Standing(ref, resume(engine, settings, votes, local))
     engine.rerun.connect(send, epoch=lambda: standing.epoch)
-    fence = Fence(config.checkpoint_dir)
     donor, catch_up = Donor(ref, store, local_host=host), CatchUp(ref, store, engine)
-    outer = OuterComm(store, timeout_s=config.outer_timeout_s, interrupted=lambda: mailbox.epoch() > standing.epoch)
+    newer_view, fence = NewerView(standing, mailbox), Fence(config.checkpoint_dir)
+    outer = OuterComm(store, timeout_s=config.outer_timeout_s, interrupted=newer_view)
     exchange = Exchange(
         standing,
         engine,
@@ -90,6 +90,7 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
         standing,
         engine,
         mailbox=mailbox,
+        newer_view=newer_view,
         preemption=preemption,
         exchange=exchange,
         outer=outer,

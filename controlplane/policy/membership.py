@@ -25,10 +25,17 @@ class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 def next_view(
-    *, job_id: str, attempt: int, epoch: int, members: tuple[Member, ...], before: View | None, reason: str
+    *,
+    job_id: str,
+    attempt: int,
+    epoch: int,
+    members: tuple[Member, ...],
+    before: View | None,
+    reason: str,
+    at_step: int | None = None,
 ) -> View:
     """The view of `epoch` over `members` (any order, one a replica), with donors for every
-    joiner. A joiner keeps those it already fetches from while one of them still holds the
+    joiner, due at `at_step`. A joiner keeps those it already fetches from while one of them still holds the
     state; the others get `MAX_DONORS`: standbys first, which compute nothing, then the
     least busy contributors. Kept and new ones are never mixed: a new donor would offer the
     state of a later step, of which nothing has been fetched."""
@@ -41,6 +48,7 @@ def next_view(
         members=ordered,
         donors=_donors(ordered, before),
         reason=reason,
+        at_step=at_step,
     )
 
 

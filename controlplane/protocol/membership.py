@@ -9,12 +9,17 @@ have flushed, the control plane answers with one *install*: the step the group s
 at, who contributes, and which micro-batches of that step are computed by whom. A member that had
 prepared the step behind rolls forward. The micro-batches nobody has are dealt out
 again, so the global batch stays constant. A newer view voids an older one at any
-point. Ranks build the outer group under `outer/<job>/<attempt>/<epoch>/<rank>`.
+point. A view that leaves nobody out may name the step with which it begins; until then it
+is as if it had not come, so that nobody has to stop for it in mid-step. Ranks build the
+outer group under `outer/<job>/<attempt>/<epoch>/<rank>`.
 """
 
 from enum import StrEnum
 
 import msgspec
+
+MAX_AWAITED_S = 3.0
+"""So long a rank awaits the step that a view names; then the view is due all the same."""
 
 
 class MemberRole(StrEnum):
@@ -44,7 +49,8 @@ class Donor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class View(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who trains in `epoch`. Members are sorted by replica; `reason` is for people."""
+    """Who trains in `epoch`. Members are sorted by replica; `reason` is for people. `at_step`: it
+    is due to a rank that trains when that has committed so many steps (None: at once)."""
 
     job_id: str
     attempt: int
@@ -52,6 +58,12 @@ class View(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     members: tuple[Member, ...]
     donors: tuple[Donor, ...] = ()
     reason: str = ""
+    at_step: int | None = None
+
+    def is_due(self, *, committed: int, awaited_s: float) -> bool:
+        """To a rank that trains in an older epoch, has `committed` so many steps, and has known
+        of this view for `awaited_s`."""
+        return self.at_step is None or committed >= self.at_step or awaited_s >= MAX_AWAITED_S
 
 
 class Flush(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="flush"):

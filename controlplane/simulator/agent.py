@@ -95,7 +95,7 @@ class Agent:
             pid=1,
             device_index=rank.device,
             section=Section.STEP,
-            phase=self._trainer.phase(process),
+            phase=process.phase(),
             step=process.committed,
             phase_age_s=silent_s,
             silent_s=silent_s,

@@ -6,6 +6,7 @@ from controlplane.policy.snapshot import (
     DeviceFact,
     JobFact,
     JobSnapshot,
+    LearnedTimes,
     NodeFact,
     ReplicaFact,
 )
@@ -53,6 +54,7 @@ def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
             evictions_total=rows.evictions,
             no_progress_cycles=rows.no_progress,
         ),
+        learned=LearnedTimes(step_s=rows.step_s),
         acts_last_window=sum(now_s - act_s < ACTS_WINDOW_S for act_s in rows.acts_s),
         reissued_views=rows.reissued_views,
         fleet_devices=len(devices),

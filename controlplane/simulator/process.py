@@ -4,11 +4,13 @@ from dataclasses import dataclass, field
 
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.membership import Install, MemberRole, View
+from controlplane.protocol.states import Phase
 
 
 @dataclass(slots=True)
 class Rank:
-    """One operating system process. `view` newest it has seen, `install_epoch` newest install;
+    """One operating system process. `view` newest it has acted on, `later` one that is not due
+    yet, `install_epoch` newest install;
     `unread` waits in its socket while it is stopped."""
 
     ref: RankRef
@@ -20,8 +22,14 @@ class Rank:
     woke_s: float = -1e9
     joined: bool = False
     view: View | None = None
+    later: View | None = None
     install_epoch: int = 0
     unread: list[View | Install] = field(default_factory=list)
+
+    @property
+    def newest_epoch(self) -> int:
+        """Of the views that have reached it, 0 before the first."""
+        return max((view.epoch for view in (self.view, self.later) if view is not None), default=0)
 
 
 @dataclass(slots=True)
@@ -44,6 +52,7 @@ class Process:
     done: list[int] = field(default_factory=list)
     todo: list[int] = field(default_factory=list)
     waiting: bool = False
+    broken: bool = False
     ordered: tuple[View, Install] | None = None
     donor: tuple[int, int] | None = None
     fetch_step: int = 0
@@ -65,6 +74,14 @@ class Process:
     def interrupted(self) -> bool:
         """A rank has seen a newer view than the one it trains in."""
         return any(rank.view is not None and rank.view.epoch > self.epoch for rank in self.ranks.values())
+
+    def phase(self) -> Phase:
+        """Where the replica is, for its agent's frames."""
+        if self.epoch == 0 and not self.interrupted():
+            return Phase.PARKED if all(rank.joined for rank in self.ranks.values()) else Phase.BUILDING
+        if self.interrupted() and not self.computes():
+            return Phase.VIEW_CHANGE
+        return Phase.EXCHANGE if self.waiting else Phase.COMPUTE
 
     def role_in_group(self) -> MemberRole:
         """What its contributors and standbys make of it."""

@@ -1,6 +1,8 @@
 """What the simulated server keeps: the rows that the real one has in its database."""
 
+from collections import deque
 from dataclasses import dataclass, field
+from statistics import median
 
 from controlplane.policy.snapshot import CheckpointFact, Placement, SignalFact
 from controlplane.protocol.commands import CommandEnvelope
@@ -9,6 +11,7 @@ from controlplane.protocol.spec import Parallelism, TrainSpec
 from controlplane.protocol.states import AttemptState, JobState, NodeState, Phase, ReplicaState
 
 JOB_ID = "job_sim"
+PACES = 32
 
 
 @dataclass(slots=True)
@@ -71,13 +74,15 @@ class CommandRow:
 @dataclass(slots=True)
 class Rows:
     """Everything the server knows. `ghosts`: older incarnations not proved gone; `outbox`:
-    the commands that had no final answer when it was last gone through, in order."""
+    the commands that had no final answer when it was last gone through, in order; `paces`:
+    seconds that each of the last `PACES` steps took."""
 
     spec: TrainSpec
     state: JobState = JobState.PENDING
     epoch: int = 0
     committed_step: int = 0
     progressed_s: float | None = None
+    paces: deque[float] = field(default_factory=lambda: deque(maxlen=PACES))
     finished: bool = False
     attempt: AttemptRow | None = None
     replicas: dict[int, ReplicaRow] = field(default_factory=dict)
@@ -103,3 +108,14 @@ class Rows:
     ghosts: list[ReplicaRow] = field(default_factory=list)
     last_wait: str = ""
     history: list[str] = field(default_factory=list)
+
+    def note_step(self, step: int, now_s: float) -> None:
+        """`step` steps are committed, more than before."""
+        if self.progressed_s is not None:
+            self.paces.append((now_s - self.progressed_s) / (step - self.committed_step))
+        self.committed_step, self.progressed_s = step, now_s
+
+    @property
+    def step_s(self) -> float | None:
+        """Median seconds of a step; None before the first."""
+        return median(self.paces) if self.paces else None

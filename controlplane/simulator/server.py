@@ -144,7 +144,7 @@ class Server:
 
     def _progress(self, step: int) -> None:
         if step > self.rows.committed_step:
-            self.rows.committed_step, self.rows.progressed_s = step, self._kernel.now_s
+            self.rows.note_step(step, self._kernel.now_s)
             self.rows.reissued_views = 0
 
     def _replica(self, ref: RankRef) -> ReplicaRow | None:

@@ -5,16 +5,16 @@ micro-batches one by one, meets the other members of its view in the exchange (p
 is *prepared* when all its ranks hold the sum, meets them again in the barrier (phase 2),
 and commits. A newer view interrupts it anywhere in between; it then flushes what it has
 and waits for the install. While it computes it flushes what it will have, and goes on until
-it has that. `lineage` notes in which epoch each step was committed: two
-members of one view with different lineages have diverged.
+it has that. A view that names a step is kept until that is committed, or nothing can be.
+`lineage` notes in which epoch each step was committed: two members of one view with
+different lineages have diverged.
 """
 
 from collections.abc import Callable
 
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
-from controlplane.protocol.membership import Flush, Install, MemberRole, View
+from controlplane.protocol.membership import MAX_AWAITED_S, Flush, Install, MemberRole, View
 from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, TrainingDone
-from controlplane.protocol.states import Phase
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.process import Group, Process, Rank
@@ -113,9 +113,10 @@ class Trainer:
         """A member finds the exchange broken; it keeps what it has and waits for a view."""
         if process.epoch != epoch or process.interrupted() or not process.able():
             return
-        process.waiting = True
+        process.waiting = process.broken = True
         first = process.ranks[0]
         self._said(first, OuterError(epoch=epoch, step=process.committed, error="connection closed by peer"))
+        self._all_due(process)
 
     # --- views ----------------------------------------------------------------------
 
@@ -124,10 +125,33 @@ class Trainer:
         if rank.hung:
             rank.unread = [*rank.unread, view][-UNREAD_MAX:]
             return
-        if not rank.alive or (rank.view is not None and rank.view.epoch >= view.epoch):
+        if not rank.alive or view.epoch <= rank.newest_epoch:
             return
         process = self.process_of(rank)
-        rank.view = view
+        trains = process.epoch > 0 and not process.interrupted() and not process.broken
+        if trains and not view.is_due(committed=process.committed, awaited_s=0.0):
+            rank.later = view
+            self._kernel.after(MAX_AWAITED_S, self._due, rank, view.epoch)
+            return
+        self._take_view(process, rank, view)
+
+    def _due(self, rank: Rank, epoch: int) -> None:
+        """The view of `epoch` is awaited no longer, if it still is."""
+        if rank.later is None or rank.later.epoch != epoch or not rank.alive:
+            return
+        if rank.hung:
+            self._kernel.after(RETRY_S, self._due, rank, epoch)
+        else:
+            self._take_view(self.process_of(rank), rank, rank.later)
+
+    def _all_due(self, process: Process) -> None:
+        """Those views whose step is committed or, where the exchange is broken, every view."""
+        for rank in process.ranks.values():
+            if rank.later and (process.broken or rank.later.is_due(committed=process.committed, awaited_s=0.0)):
+                self._due(rank, rank.later.epoch)
+
+    def _take_view(self, process: Process, rank: Rank, view: View) -> None:
+        rank.view, rank.later = view, None
         if not process.computes():
             process.token += 1
             process.waiting = True
@@ -190,6 +214,7 @@ class Trainer:
             self._follow(process, view, order, fresh)
         pause_s = self._regroup_s(process, view)
         process.epoch, process.prepared, process.waiting = order.epoch, False, pause_s > 0.0
+        process.broken = False
         kept = {done.replica: list(done.micro_batches) for done in order.done}
         self._checkers.expect(
             set(kept.get(process.index, ())) <= set(process.done),
@@ -332,7 +357,9 @@ class Trainer:
             return
         self._maybe_save(process)
         process.todo = process.share(set())
-        self._work(process)
+        self._all_due(process)
+        if process.computes() or not process.interrupted():
+            self._work(process)
 
     def _report_caught_up(self, process: Process) -> None:
         donor = process.donor[0] if process.donor else -1
@@ -371,11 +398,3 @@ class Trainer:
             del self.stored[next(iter(self.stored))]
         report = CheckpointReport(step=step, path=path, state="complete", kind="interval", epoch=epoch)
         self._said(process.ranks[0], report)
-
-    def phase(self, process: Process) -> Phase:
-        """Where the replica is, for its agent's frames."""
-        if process.epoch == 0 and not process.interrupted():
-            return Phase.PARKED if all(rank.joined for rank in process.ranks.values()) else Phase.BUILDING
-        if process.interrupted() and not process.computes():
-            return Phase.VIEW_CHANGE
-        return Phase.EXCHANGE if process.waiting else Phase.COMPUTE

@@ -8,6 +8,7 @@ is newer than those before.
 """
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -24,6 +25,7 @@ class Mailbox:
         self._identity = (job_id, attempt)
         self._changed = threading.Condition()
         self._view: View | None = None
+        self._view_since_s = time.monotonic()
         self._install: Install | None = None
         self._save: SaveNow | None = None
         self._stop: StopTraining | None = None
@@ -61,6 +63,11 @@ class Mailbox:
         """The newest view."""
         return self._view
 
+    def view_and_age_s(self) -> tuple[View | None, float]:
+        """The newest view, and for how long it has been here."""
+        with self._changed:
+            return self._view, time.monotonic() - self._view_since_s
+
     def epoch(self) -> int:
         """Epoch of the newest view, 0 before the first."""
         view = self._view
@@ -93,7 +100,7 @@ class Mailbox:
         if (view.job_id, view.attempt) != self._identity:
             return
         if self._view is None or view.epoch > self._view.epoch:
-            self._view = view
+            self._view, self._view_since_s = view, time.monotonic()
             self.on_view(view)
 
     def _put_install(self, install: Install) -> None:

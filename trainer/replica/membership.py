@@ -1,6 +1,7 @@
 """A view change, seen from one rank: flush, wait for the install, enter the epoch.
 
-1. wait for a view newer than the installed one; not named in it: leave, write nothing;
+1. wait for a view newer than the installed one; not named in it: leave, write nothing; one
+   that names a step is waited for no longer once a view change has begun (`NewerView`);
 2. flush what I hold; a newer view meanwhile: start over. A view that arrives while micro-batches
    are computed is flushed at once, by the link's thread, with these as done: only my end keeps
    them from being so, and the install may be there before they are;
@@ -39,6 +40,7 @@ from trainer.replica.catch_up import CatchUp
 from trainer.replica.donor import Donor
 from trainer.replica.donor import Member as DonorMember
 from trainer.replica.exchange import MAX_ERROR_CHARS, Exchange
+from trainer.replica.newer import NewerView
 from trainer.replica.outer import OuterComm, OuterFailed, Seat
 from trainer.replica.shares import held_by, share_of_install
 from trainer.replica.standing import Commit, Standing
@@ -74,6 +76,7 @@ class Membership:
         engine: Engine,
         *,
         mailbox: Mailbox,
+        newer_view: NewerView,
         preemption: Preemption,
         exchange: Exchange,
         outer: OuterComm,
@@ -84,23 +87,18 @@ class Membership:
         send: Callable[[FromRank], None],
     ) -> None:
         self._standing, self._engine = standing, engine
-        self._mailbox, self._preemption = mailbox, preemption
+        self._mailbox, self._newer_view, self._preemption = mailbox, newer_view, preemption
         self._exchange, self._outer, self._votes = exchange, outer, votes
         self._donor, self._catch_up, self._fence = donor, catch_up, fence
         self._send = send
-        self._flushed_epoch = 0
         self._flushed_at_s = 0.0
         self._flushed_connection = 0
         self._flushing = threading.Lock()
         self._computing: tuple[int, ...] | None = None
 
-    def newer_view(self) -> bool:
-        """The installed epoch is over."""
-        return self._mailbox.epoch() > self._standing.epoch
-
     def foresee(self, view: View) -> None:
-        """A view has arrived: flush it and connect its group while the step goes on. Callable
-        from any thread."""
+        """A view has arrived: connect its group while the step goes on, and flush it if it is
+        due. Callable from any thread."""
         seat = self._seat(view)
         if seat is not None:
             self._promise(view)
@@ -112,7 +110,7 @@ class Membership:
         any thread, and never waits for a copy: the training thread does, when it enters."""
         with self._flushing:
             view, standing = self._mailbox.view(), self._standing
-            asked = view is not None and view.epoch == install.epoch == self._flushed_epoch
+            asked = view is not None and view.epoch == install.epoch == self._newer_view.answered
             stands = self._computing is not None and install.step == standing.committed
             if asked and stands and not self._donor.is_copying:
                 assert view is not None, "just seen"
@@ -125,7 +123,7 @@ class Membership:
         with self._flushing:
             self._computing = todo
         view = self._mailbox.view()
-        if view is not None and self.newer_view() and self._seat(view) is not None:
+        if view is not None and self._seat(view) is not None:
             self._promise(view)
         try:
             yield
@@ -138,6 +136,13 @@ class Membership:
 
         Raises EvictedError, LeaveUnsaved, MembershipViolated, InnerPeerLost.
         """
+        self._newer_view.changing = True
+        try:
+            return self._change_view()
+        finally:
+            self._newer_view.changing = False
+
+    def _change_view(self) -> ViewChange:
         commit: Commit | None = None
         clock = _Clock()
         began_s = self._await_view()
@@ -168,7 +173,7 @@ class Membership:
 
     def _await_view(self) -> float:
         """Until there is a view to change to; returns when that was (monotonic)."""
-        while not self.newer_view():
+        while not self._newer_view():
             self._mailbox.wait(WAIT_S)
             self._check_preemption()
         return time.monotonic()
@@ -183,7 +188,7 @@ class Membership:
         while True:
             view = self._mailbox.view()
             assert view is not None, "called with a view at hand"
-            if self.newer_view():
+            if self._newer_view():
                 install = self._mailbox.install_for(view.epoch)
                 if install is not None:
                     return view, install
@@ -194,14 +199,14 @@ class Membership:
     def _flush_newer(self) -> None:
         self._mailbox.wait(IDLE_WAIT_S)
         view = self._mailbox.view()
-        if view is not None and self.newer_view():
+        if view is not None and self._newer_view():
             self._flush(view)
 
     def _flush(self, view: View) -> None:
         """Say what I hold: once per view and connection, and again now and then."""
         with self._flushing:
             connection, now_s = self._mailbox.reconnects(), time.monotonic()
-            said = view.epoch == self._flushed_epoch and connection == self._flushed_connection
+            said = view.epoch == self._newer_view.answered and connection == self._flushed_connection
             if said and now_s - self._flushed_at_s < REFLUSH_S:
                 return
             self._take_role(view)
@@ -211,11 +216,12 @@ class Membership:
         """Say what I shall hold, if I compute: before that is done I enter no exchange, and the
         view that is at hand keeps me from the one after it."""
         with self._flushing:
-            if self._computing is not None and view.epoch > self._flushed_epoch:
+            if self._computing is not None and view.epoch > self._newer_view.answered and self._newer_view():
                 self._say(view, self._mailbox.reconnects(), time.monotonic())
 
     def _say(self, view: View, connection: int, now_s: float) -> None:
-        self._flushed_epoch, self._flushed_at_s, self._flushed_connection = view.epoch, now_s, connection
+        self._newer_view.answered = view.epoch
+        self._flushed_at_s, self._flushed_connection = now_s, connection
         self._send(self._standing.flush(view.epoch, computing=self._computing or ()))
 
     def _take_role(self, view: View) -> None:
@@ -307,4 +313,4 @@ class Membership:
         except OuterFailed as error:
             self._send(OuterError(view.epoch, standing.committed, str(error)[:MAX_ERROR_CHARS]))
             return False
-        return not self.newer_view()
+        return not self._newer_view()

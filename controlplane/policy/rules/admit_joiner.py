@@ -2,7 +2,9 @@
 
 Survivors never wait for its transfer: it takes part with zero gradients until then. Those that
 have just lost a member commit the step they were in before their view changes again, unless
-that takes them long: then there is time for it beside the step.
+that takes them long: then there is time for it beside the step. The view names the step with
+which it begins: one that ranks are not in yet, or not so far in that it would end before their
+flushes have been answered (docs/adr/0014).
 """
 
 from controlplane.policy.config import PolicyConfig
@@ -25,6 +27,8 @@ from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.protocol.states import ReplicaState
 
 RULE = "admit_joiner"
+LATE_STEPS = 2.0
+"""A rank may be so many steps past the last commit that is known; later, its exchange has failed."""
 
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
@@ -43,10 +47,10 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     )
     if not ready or actionable(snapshot, config) or snapshot.now_s < (commits_until_s(snapshot, config) or 0.0):
         return caught_up
-    return (*caught_up, _admit(snapshot, ready))
+    return (*caught_up, _admit(snapshot, config, ready))
 
 
-def _admit(snapshot: JobSnapshot, ready: tuple[ReplicaFact, ...]) -> Decision:
+def _admit(snapshot: JobSnapshot, config: PolicyConfig, ready: tuple[ReplicaFact, ...]) -> Decision:
     view, attempt = current_view(snapshot), snapshot.attempt
     assert view is not None, "called for an installed view"
     assert attempt is not None, "views belong to an attempt"
@@ -59,13 +63,16 @@ def _admit(snapshot: JobSnapshot, ready: tuple[ReplicaFact, ...]) -> Decision:
         members=tuple(member_of(snapshot, replica) for replica in members),
         before=view,
         reason=f"replica {names} joins",
+        at_step=_at_step(snapshot, config),
     )
+    when = f" once {following.at_step} steps are committed" if following.at_step is not None else ""
     donors = ", ".join(f"{pair.donor} to {pair.joiner}" for pair in following.donors)
     return Decision(
         rule=RULE,
         choice="admit",
         reason_code="joined",
-        sentence=f"Replica {names} joins in view {following.epoch} and catches up in the background (donor {donors}).",
+        sentence=f"Replica {names} joins in view {following.epoch}{when} and catches up in the background"
+        f" (donor {donors}).",
         key=f"admit:{','.join(tag(replica) for replica in ready)}:{following.epoch}",
         actions=(
             AnnounceView(view=following),
@@ -74,9 +81,25 @@ def _admit(snapshot: JobSnapshot, ready: tuple[ReplicaFact, ...]) -> Decision:
         evidence={
             "donors": donors,
             "contributors": sum(contributes(snapshot, replica) for replica in members),
+            **({"at_step": following.at_step} if following.at_step is not None else {}),
         },
         routine=True,
     )
+
+
+def _at_step(snapshot: JobSnapshot, config: PolicyConfig) -> int | None:
+    """Committed steps at which the ranks of the installed view find the next one due; None: at
+    once, where their pace is not known, or they have not kept to it."""
+    step_s, progressed_s, job = snapshot.learned.step_s, snapshot.job.progressed_s, snapshot.job
+    if not step_s or progressed_s is None or commits_until_s(snapshot, config) is not None:
+        return None
+    since_s = snapshot.now_s - progressed_s
+    if since_s > LATE_STEPS * step_s + config.install_way_s:
+        return None
+    seen = (since_s + config.view_way_s) / step_s
+    left_s = (1.0 - seen % 1.0) * step_s
+    at_step = job.committed_step + int(seen) + (left_s < config.install_way_s)
+    return at_step if at_step < job.spec.training.steps else None
 
 
 def _caught_up(replica: ReplicaFact) -> Decision:

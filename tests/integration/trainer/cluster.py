@@ -70,6 +70,7 @@ class Cluster:
         self.world = ranks_per_replica(config.parallelism)
         self.changed = threading.Condition(threading.RLock())
         self.epoch = 0
+        self.joins_at: int | None = None
         self.env: dict[str, str] = {}
         self.node_of: Callable[[int, int], str] = lambda replica, rank: f"node{replica}"
         self.members: dict[int, Member] = {}
@@ -165,8 +166,8 @@ class Cluster:
         _hang_up(self._host)
 
     # -- membership --------------------------------------------------------------
-    def announce(self, reason: str) -> None:
-        """A new epoch of the present members; donors for every joiner."""
+    def announce(self, reason: str, *, at_step: int | None = None) -> None:
+        """A new epoch of the present members, due at `at_step`; donors for every joiner."""
         with self.changed:
             self.epoch += 1
             self._flushes.clear()
@@ -177,6 +178,7 @@ class Cluster:
                 members=tuple(self.members.values()),
                 before=self.views[-1][1] if self.views else None,
                 reason=reason,
+                at_step=at_step,
             )
             self.views.append((time.monotonic(), view))
             for member in view.members:
@@ -215,7 +217,7 @@ class Cluster:
         role = MemberRole.CONTRIBUTOR if initial else MemberRole.JOINER
         self.members[replica] = Member(replica, incarnation, role)
         if not initial:
-            self.announce(f"join {replica}")
+            self.announce(f"join {replica}", at_step=self.joins_at)
         elif set(self.members) == self.expected:
             self.announce("initial")
 

@@ -7,7 +7,16 @@ from collections.abc import Callable
 import pytest
 
 from controlplane.protocol.membership import Flush, Member, MemberRole
-from controlplane.protocol.rank import CaughtUp, FromRank, RankHello, StepReport, ViewInstalled
+from controlplane.protocol.rank import (
+    CaughtUp,
+    FromRank,
+    InjectFault,
+    OuterError,
+    RankHello,
+    StepReport,
+    ViewInstalled,
+)
+from controlplane.protocol.spec import Training
 from tests.integration.trainer.cluster import Cluster, Key
 from tests.integration.trainer.test_recovery import (
     PACED,
@@ -18,6 +27,9 @@ from tests.integration.trainer.test_recovery import (
 )
 
 pytestmark = pytest.mark.trainer
+# Time for a joiner to arrive and for a step that is awaited in vain.
+LONG = Training(steps=36, global_batch=6, step_delay_s=0.12)
+NEVER = 10**6
 Make = Callable[..., Cluster]
 
 
@@ -132,4 +144,63 @@ def test_a_view_in_mid_transfer_leaves_the_transfer_alone(cluster: Make, referen
     began = next(message for message in run.of(ViewInstalled, 2, 0) if message.epoch == 3)
     assert level.replayed_steps == level.step - began.step
     assert run.members[2] == Member(2, 2, MemberRole.CONTRIBUTOR)
+    assert_as_undisturbed(run, reference, until=together)
+
+
+def return_of_2(run: Cluster, *, steps_ahead: int) -> None:
+    """Replica 2 is lost and comes back, with a view that is due so many steps after it is up."""
+
+    def name_the_step(key: Key, message: FromRank) -> None:
+        if isinstance(message, RankHello) and key[:2] == (2, 2):
+            run.joins_at = run.committed(0) + steps_ahead
+
+    run.start(0, 1, 2)
+    run.wait_committed(3, 0, 1, 2)
+    run.signal(2, signal.SIGKILL)
+    run.wait(lambda: run.epoch == 2, "a view without replica 2")
+    run.on_said = name_the_step
+    run.wait_committed(run.committed(0) + 2, 0, 1)
+    run.start(2, incarnation=2)
+    run.wait(lambda: run.epoch == 3, "the view with replica 2")
+
+
+def test_a_joiners_view_begins_with_the_step_it_names(cluster: Make, reference: list[float]) -> None:
+    run = cluster(training=LONG)
+    return_of_2(run, steps_ahead=3)
+    at_step = run.views[-1][1].at_step
+    together = wait_together(run, 2)
+    assert [order.step for order in run.installs[2:]] == [at_step]
+    reports = [report for replica in (0, 1) for report in run.of(StepReport, replica)]
+    assert {report.epoch for report in reports if 4 < report.step < at_step} == {2}
+    assert {report.epoch for report in reports if report.step >= at_step} == {3}
+    assert_as_undisturbed(run, reference, until=together)
+
+
+def test_a_step_that_never_comes_holds_no_joiner_up_for_long(cluster: Make, reference: list[float]) -> None:
+    run = cluster(training=LONG)
+    return_of_2(run, steps_ahead=NEVER)
+    announced = run.committed(0)
+    together = wait_together(run, 2)
+    assert announced < run.installs[-1].step < NEVER
+    assert_as_undisturbed(run, reference, until=together)
+
+
+def test_an_exchange_that_fails_ends_the_wait_for_a_step(cluster: Make, reference: list[float]) -> None:
+    run = cluster(training=LONG)
+    return_of_2(run, steps_ahead=NEVER)
+    run.tell(1, InjectFault("communication"))
+    together = wait_together(run, 2)
+    assert run.of(OuterError)
+    assert [view.epoch for _, view in run.views] == [1, 2, 3], "no other view was needed"
+    assert_as_undisturbed(run, reference, until=together)
+
+
+def test_a_death_overtakes_a_view_whose_step_is_awaited(cluster: Make, reference: list[float]) -> None:
+    run = cluster(training=LONG)
+    return_of_2(run, steps_ahead=NEVER)
+    kill(run, (1, 1, 0))
+    run.wait(lambda: run.epoch == 4, "a view without replica 1")
+    together = wait_together(run, 2)
+    assert run.installs[-1].epoch == 4
+    assert [order.epoch for order in run.installs] == [1, 2, 4]
     assert_as_undisturbed(run, reference, until=together)

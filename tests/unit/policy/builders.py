@@ -18,7 +18,7 @@ from controlplane.policy.snapshot import (
     ReplicaFact,
     SignalFact,
 )
-from controlplane.protocol.membership import Flush, Install, Member, MemberRole, View
+from controlplane.protocol.membership import Donor, Flush, Install, Member, MemberRole, View
 from controlplane.protocol.spec import Parallelism, Resources, Spares, Training, TrainSpec
 from controlplane.protocol.states import AttemptState, CheckpointState, JobState, NodeState, ReplicaState
 
@@ -199,3 +199,41 @@ def action(decision: Decision, kind: type) -> Any:
     found = actions(decision, kind)
     assert len(found) == 1, decision.actions
     return found[0]
+
+
+WITHOUT_1 = view_of((0, 1, CONTRIBUTOR), (2, 1, CONTRIBUTOR), epoch=3)
+
+
+def shrunk(
+    *, spares: int = 0, job_state: JobState = JobState.RECOVERING, since_s: float = 100.0, **slot: Any
+) -> JobSnapshot:
+    """Replica 1 is evicted; its node is cordoned."""
+    snapshot = running(
+        spares=spares,
+        job=job(state=job_state, epoch=3),
+        view=WITHOUT_1,
+        install=install_of(WITHOUT_1),
+        view_since_s=NOW_S - since_s,
+    )
+    nodes = tuple(change(n, state=NodeState.CORDONED) if n.id == "n1" else n for n in snapshot.nodes)
+    fields = {
+        "state": ReplicaState.EVICTED,
+        "contributing": False,
+        "in_view": False,
+        "stopped": True,
+        "joined_ranks": 0,
+    } | slot
+    return with_replica(change(snapshot, nodes=nodes), 1, **fields)
+
+
+def parked(**slot: Any) -> JobSnapshot:
+    """Replica 1 is up again, and parked."""
+    fields = {"state": ReplicaState.FORMING, "incarnation": 2, "joined_ranks": 2, "state_since_s": NOW_S - 3.0} | slot
+    return shrunk(**fields)
+
+
+def catching_up(contributing: bool) -> JobSnapshot:
+    """Replica 1 is in the view again."""
+    view = view_of((0, 1, CONTRIBUTOR), (1, 2, JOINER), (2, 1, CONTRIBUTOR), epoch=3, donors=(Donor(1, 0),))
+    snapshot = parked(state=ReplicaState.CATCHING_UP, contributing=contributing, in_view=True)
+    return change(snapshot, view=view, install=install_of(view))

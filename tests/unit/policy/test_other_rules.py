@@ -3,28 +3,24 @@
 import pytest
 
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.decide import decide
 from controlplane.policy.plan import (
     AnnounceView,
     RequestCheckpoint,
     ResolveIncident,
     SetJobState,
     SetNodeState,
-    SetReplicaState,
     SettleSignals,
     StartReplica,
 )
 from controlplane.policy.snapshot import LearnedTimes, SaveFact
-from controlplane.protocol.membership import Donor, MemberRole
 from controlplane.protocol.states import JobState, NodeState, ReplicaState
 
 from .builders import (
-    CONFIG,
     CONTRIBUTOR,
-    JOINER,
     NOW_S,
     action,
     actions,
+    catching_up,
     change,
     decisions,
     install_of,
@@ -32,33 +28,11 @@ from .builders import (
     node,
     only,
     running,
+    shrunk,
     signal,
     view_of,
     with_replica,
 )
-
-WITHOUT_1 = view_of((0, 1, CONTRIBUTOR), (2, 1, CONTRIBUTOR), epoch=3)
-
-
-def shrunk(*, spares: int = 0, job_state=JobState.RECOVERING, since_s: float = 100.0, **slot):
-    """Replica 1 is evicted; its node is cordoned."""
-    snapshot = running(
-        spares=spares,
-        job=job(state=job_state, epoch=3),
-        view=WITHOUT_1,
-        install=install_of(WITHOUT_1),
-        view_since_s=NOW_S - since_s,
-    )
-    nodes = tuple(change(n, state=NodeState.CORDONED) if n.id == "n1" else n for n in snapshot.nodes)
-    fields = {
-        "state": ReplicaState.EVICTED,
-        "contributing": False,
-        "in_view": False,
-        "stopped": True,
-        "joined_ranks": 0,
-    } | slot
-    return with_replica(change(snapshot, nodes=nodes), 1, **fields)
-
 
 # --- replace -----------------------------------------------------------------------
 
@@ -104,72 +78,6 @@ def test_the_devices_of_a_process_not_proved_gone_are_not_given_away():
     ghost = change(ghost, view=view_of((0, 1, CONTRIBUTOR), epoch=3))
     starts = [s for d in decisions(ghost, rule="replace") for s in actions(d, StartReplica)]
     assert all(p.node_id != "n1" for s in starts for p in s.placements)
-
-
-# --- joiners -----------------------------------------------------------------------------
-
-
-def parked(**slot):
-    fields = {"state": ReplicaState.FORMING, "incarnation": 2, "joined_ranks": 2, "state_since_s": NOW_S - 3.0} | slot
-    return shrunk(**fields)
-
-
-def test_a_replica_that_is_up_joins_with_a_donor():
-    decision = only(parked(), "admit_joiner")
-    view = action(decision, AnnounceView).view
-    roles = {member.replica: member.role for member in view.members}
-    assert roles == {0: MemberRole.CONTRIBUTOR, 1: MemberRole.JOINER, 2: MemberRole.CONTRIBUTOR}
-    assert view.donors == (Donor(1, 0), Donor(1, 2))
-    assert action(decision, SetReplicaState).to is ReplicaState.CATCHING_UP
-
-
-@pytest.mark.parametrize("slot", [{"joined_ranks": 1}, {"exited_ranks": 1}])
-def test_a_replica_that_is_not_wholly_up_does_not_join(slot):
-    assert decisions(parked(**slot), rule="admit_joiner") == ()
-
-
-def test_nobody_joins_before_the_view_is_installed():
-    assert decisions(change(parked(), install=None, view_since_s=NOW_S), rule="admit_joiner") == ()
-
-
-def test_a_failure_goes_before_a_joiner():
-    dead = signal("rank_exit", replica=0, incarnation=1, rank=0, value=1.0)
-    snapshot = change(parked(), signals=(dead,))
-    assert next(d.rule for d in decisions(snapshot)) == "replica_failure"
-    assert decisions(snapshot, rule="admit_joiner") == ()
-
-
-@pytest.mark.parametrize(
-    ("progressed_s", "waited_s", "admitted"),
-    [(-5.0, 0.2, False), (-0.1, 0.2, True), (-5.0, 1.1, True), (None, 0.2, False)],
-)
-def test_a_joiner_waits_a_moment_for_the_first_step_of_the_view_before_it(
-    progressed_s: float | None, waited_s: float, admitted: bool
-) -> None:
-    last_s = NOW_S + progressed_s if progressed_s is not None else None
-    waits = parked()
-    snapshot = change(waits, installed_s=NOW_S - waited_s, job=change(waits.job, progressed_s=last_s))
-    assert bool(decisions(snapshot, rule="admit_joiner")) is admitted
-    if not admitted:
-        due_s = decide(snapshot, CONFIG).next_pass_s
-        assert due_s is not None
-        assert due_s <= NOW_S - waited_s + CONFIG.admit_patience_s + 1e-6
-
-
-def catching_up(contributing: bool):
-    view = view_of((0, 1, CONTRIBUTOR), (1, 2, JOINER), (2, 1, CONTRIBUTOR), epoch=3, donors=(Donor(1, 0),))
-    snapshot = parked(state=ReplicaState.CATCHING_UP, contributing=contributing, in_view=True)
-    return change(snapshot, view=view, install=install_of(view))
-
-
-def test_who_has_caught_up_is_counted_in():
-    decision = only(catching_up(contributing=True), "admit_joiner")
-    assert action(decision, SetReplicaState).to is ReplicaState.ACTIVE
-    assert decision.routine
-
-
-def test_who_has_not_caught_up_is_left_to_it():
-    assert decisions(catching_up(contributing=False)) == ()
 
 
 # --- strength --------------------------------------------------------------------------

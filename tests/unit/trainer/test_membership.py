@@ -1,18 +1,30 @@
 """A rank that computes answers a view at once, and stands by its answer."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from controlplane.protocol.launch import RankRef
-from controlplane.protocol.membership import Donor, Flush, Install, Member, MemberRole, ReplicaDone, View
+from controlplane.protocol.membership import (
+    MAX_AWAITED_S,
+    Donor,
+    Flush,
+    Install,
+    Member,
+    MemberRole,
+    ReplicaDone,
+    View,
+)
 from controlplane.protocol.rank import FromRank, InstallView, SetView
 from trainer.control.mailbox import Mailbox
 from trainer.replica.membership import Membership
+from trainer.replica.newer import NewerView
 from trainer.replica.standing import Standing
 
 MEMBERS = (Member(0, 1, MemberRole.CONTRIBUTOR), Member(1, 1, MemberRole.CONTRIBUTOR))
 OLD, NEW = View("job", 1, 1, MEMBERS), View("job", 1, 2, MEMBERS)
+LATER = View("job", 1, 2, MEMBERS, at_step=6)
 JOINED = View("job", 1, 2, (*MEMBERS, Member(2, 4, MemberRole.JOINER)), (Donor(joiner=2, donor=0),))
 
 
@@ -27,11 +39,13 @@ class Rank:
         ref = RankRef("job", 1, 0, 1, 0)
         self.standing = Standing(ref, 5, role=MemberRole.CONTRIBUTOR, epoch=1, view=OLD, done=(0,), done_step=5)
         self.mailbox = Mailbox("job", 1)
+        self.newer_view = NewerView(self.standing, self.mailbox)
         self.mailbox.put(SetView(OLD))
         self.membership = Membership(
             self.standing,
             SimpleNamespace(state=list, micro_batch_count=4),
             mailbox=self.mailbox,
+            newer_view=self.newer_view,
             preemption=SimpleNamespace(age_s=lambda: 0.0),
             exchange=None,
             outer=SimpleNamespace(prepare=lambda seat: self.prepared.append(seat.epoch)),
@@ -136,3 +150,58 @@ def test_who_brings_an_install_never_waits_for_a_copy() -> None:
         rank.mailbox.put(SetView(JOINED))
         rank.mailbox.put(InstallView(Install("job", 1, 2, 5, (0, 1), ())))
     assert rank.served == []
+
+
+def test_a_view_that_names_a_step_is_as_if_it_had_not_come_until_that_is_committed() -> None:
+    rank = Rank()
+    with rank.membership.computing((2, 3)):
+        rank.mailbox.put(SetView(LATER))
+        assert rank.flushes() == []
+    assert rank.prepared == [2], "its group is connected meanwhile"
+    assert not rank.newer_view(), "the exchange of the step in progress goes on"
+    rank.standing.committed, rank.standing.done, rank.standing.done_step = 6, (), 6
+    assert rank.newer_view()
+    with rank.membership.computing((0, 1)):
+        assert rank.flushes() == [(2, (0, 1))]
+
+
+def test_a_view_whose_step_is_committed_already_is_due_at_once() -> None:
+    rank = Rank()
+    with rank.membership.computing((2, 3)):
+        rank.mailbox.put(SetView(View("job", 1, 2, MEMBERS, at_step=5)))
+        assert rank.flushes() == [(2, (0, 2, 3))]
+
+
+def test_a_view_that_leaves_somebody_out_is_not_held_up_by_one_that_is_awaited() -> None:
+    rank = Rank()
+    with rank.membership.computing((2, 3)):
+        rank.mailbox.put(SetView(LATER))
+        rank.mailbox.put(SetView(View("job", 1, 3, MEMBERS)))
+        assert rank.flushes() == [(3, (0, 2, 3))]
+
+
+def test_who_has_flushed_a_view_awaits_no_other() -> None:
+    """It may commit nothing more in its epoch, so the step would never come."""
+    rank = Rank()
+    with rank.membership.computing((2, 3)):
+        rank.mailbox.put(SetView(NEW))
+        rank.mailbox.put(SetView(View("job", 1, 3, MEMBERS, at_step=9)))
+        assert rank.flushes() == [(2, (0, 2, 3)), (3, (0, 2, 3))]
+    assert rank.newer_view()
+
+
+def test_who_is_in_a_view_change_awaits_no_step() -> None:
+    """Its exchange has failed, or it trains nothing yet."""
+    rank = Rank()
+    rank.mailbox.put(SetView(LATER))
+    assert not rank.newer_view()
+    rank.newer_view.changing = True
+    assert rank.newer_view()
+
+
+def test_a_step_is_not_awaited_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = Rank()
+    rank.mailbox.put(SetView(LATER))
+    arrived_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: arrived_s + MAX_AWAITED_S)
+    assert rank.newer_view()
