@@ -56,6 +56,9 @@ def measure(args: argparse.Namespace) -> Result:
             "a step with a replica less, undisturbed (s)": round(alone_s, 4),
             "certificates": certificates,
             "stall by the ranks' own clocks (s)": [round(item, 3) for item in _own_stalls(steps, kills)],
+            "stands still in the joiner's view, by the ranks' own clocks (s)": [
+                round(item, 3) for item in _own_rejoins(steps, kills)
+            ],
             "phases": [_phases(item) for item in incidents],
         }
         | evidence(steps, incidents),
@@ -180,6 +183,19 @@ def _own_stalls(steps: list[dict[str, Any]], kills: list[Kill]) -> list[float]:
         hit = [s for s in steps if unix_s(s["at"]) > kill.at_s and s["contributors"] < workload.REPLICAS]
         if hit:
             found.append(max(0.0, hit[0]["step_time_s"] - normal_s))
+    return found
+
+
+def _own_rejoins(steps: list[dict[str, Any]], kills: list[Kill]) -> list[float]:
+    """How long the rank that waited longest stood still for the view that takes the replica back:
+    the first after the one without it."""
+    found = []
+    for kill in kills:
+        after = [item for item in steps if unix_s(item["at"]) > kill.at_s]
+        without = next((item["epoch"] for item in after if item["contributors"] < workload.REPLICAS), None)
+        joined = next((item for item in after if without is not None and item["epoch"] > without), None)
+        if joined is not None:
+            found.append(float(joined["stall_s"] or 0.0))
     return found
 
 

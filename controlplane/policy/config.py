@@ -23,8 +23,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     `flush_limit_s` for any member (prototype: 34 ms from view to install). `admit_patience_s`:
     so long an installed view is left to commit its first step before a joiner changes it.
     `view_way_s` from a decision until ranks have the view, `install_way_s` from their flushes
-    until they have the install (0.1 to 0.2 s each where control plane and ranks share two
-    cores): a joiner's view begins with a step that leaves time for both.
+    until they have the install (0.15 s each where control plane and ranks share two cores): a
+    joiner's view begins with a step that leaves time for both.
     `outer_error_grace_s`: a death explains an outer error if it is told within this
     time (feasibility 2.9: ~1 s); `max_reissues` views with unchanged members.
     Governor. `storm_fraction` of devices suspect, but at least `storm_min_devices`;
@@ -47,7 +47,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     flush_limit_s: float = 30.0
     admit_patience_s: float = 1.0
     view_way_s: float = 0.2
-    install_way_s: float = 0.4
+    install_way_s: float = 0.25
     outer_error_grace_s: float = 1.0
     max_reissues: int = 3
     catch_up_limit_s: float = 600.0

@@ -15,6 +15,7 @@ import torch
 from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
 from numpy.typing import NDArray
 
+from trainer.checkpoint.storage import sync
 from trainer.data.manifest import (
     DOCUMENTS,
     TOKENIZERS,
@@ -25,7 +26,6 @@ from trainer.data.manifest import (
     idx_path,
     manifest_path,
     read_index,
-    sync_directory,
     write_manifest,
 )
 from trainer.errors import DataInvalid
@@ -55,10 +55,10 @@ def build(
         _write(inputs, new_bin, new_idx, documents)
         _sync(new_bin, new_idx)
         manifest_path(prefix).unlink(missing_ok=True)
-        sync_directory(prefix.parent)
+        sync(prefix.parent)
         os.replace(new_bin, bin_path(prefix))
         os.replace(new_idx, idx_path(prefix))
-        sync_directory(prefix.parent)
+        sync(prefix.parent)
     finally:
         new_bin.unlink(missing_ok=True)
         new_idx.unlink(missing_ok=True)

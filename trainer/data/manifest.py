@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.checkpoint.storage import sync
 from trainer.errors import DataInvalid
 
 FORMAT = "holdfast-data/1"
@@ -111,7 +112,7 @@ def write_manifest(prefix: Path, manifest: Manifest) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    sync_directory(path.parent)
+    sync(path.parent)
 
 
 def check_files(prefix: Path, manifest: Manifest) -> None:
@@ -178,15 +179,6 @@ def digest(path: Path) -> str:
         while chunk := file.read(CHUNK_BYTES):
             found.update(chunk)
     return found.hexdigest()
-
-
-def sync_directory(directory: Path) -> None:
-    """Make renames in it durable. Raises OSError."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _columns(

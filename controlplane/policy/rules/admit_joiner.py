@@ -24,6 +24,7 @@ from controlplane.policy.failures import actionable
 from controlplane.policy.membership import next_view
 from controlplane.policy.plan import AnnounceView, Decision, SetReplicaState
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
+from controlplane.protocol.spec import max_contributors
 from controlplane.protocol.states import ReplicaState
 
 RULE = "admit_joiner"
@@ -90,8 +91,8 @@ def _admit(snapshot: JobSnapshot, config: PolicyConfig, ready: tuple[ReplicaFact
 def _at_step(snapshot: JobSnapshot, config: PolicyConfig) -> int | None:
     """Committed steps at which the ranks of the installed view find the next one due; None: at
     once, where their pace is not known, or they have not kept to it."""
-    step_s, progressed_s, job = snapshot.learned.step_s, snapshot.job.progressed_s, snapshot.job
-    if not step_s or progressed_s is None or commits_until_s(snapshot, config) is not None:
+    step_s, progressed_s, job = _step_s(snapshot), snapshot.job.progressed_s, snapshot.job
+    if step_s is None or progressed_s is None or commits_until_s(snapshot, config) is not None:
         return None
     since_s = snapshot.now_s - progressed_s
     if since_s > LATE_STEPS * step_s + config.install_way_s:
@@ -100,6 +101,16 @@ def _at_step(snapshot: JobSnapshot, config: PolicyConfig) -> int | None:
     left_s = (1.0 - seen % 1.0) * step_s
     at_step = job.committed_step + int(seen) + (left_s < config.install_way_s)
     return at_step if at_step < job.spec.training.steps else None
+
+
+def _step_s(snapshot: JobSnapshot) -> float | None:
+    """Of the replicas that contribute now: fewer than usual have more of the batch to compute."""
+    learned_s, attempt = snapshot.learned.step_s, snapshot.attempt
+    computing = sum(contributes(snapshot, replica) for replica in live_replicas(snapshot))
+    if not learned_s or attempt is None or not computing:
+        return None
+    usual = max_contributors(snapshot.job.spec) or attempt.replicas
+    return learned_s * max(1.0, usual / computing)
 
 
 def _caught_up(replica: ReplicaFact) -> Decision:

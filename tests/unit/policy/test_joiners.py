@@ -54,23 +54,26 @@ def test_a_joiner_waits_a_moment_for_the_first_step_of_the_view_before_it(
 
 
 def in_step(since_s: float, *, step_s: float | None = 0.5, steps: int = 1000, progressed: bool = True):
-    """A joiner is up; the last known commit, of step 40, is `since_s` old."""
+    """A joiner is up; the last known commit, of step 40, is `since_s` old. Steps of the two that
+    contribute take `step_s`, of all three two thirds of that."""
     waits = parked()
     spec = waits.job.spec
     spec = change(spec, training=change(spec.training, steps=steps))
     job = change(waits.job, spec=spec, committed_step=40, progressed_s=NOW_S - since_s if progressed else None)
-    return change(waits, job=job, installed_s=NOW_S - 60.0, learned=LearnedTimes(step_s=step_s))
+    return change(waits, job=job, installed_s=NOW_S - 60.0, learned=LearnedTimes(step_s=step_s and step_s * 2 / 3))
 
 
 @pytest.mark.parametrize(
     ("since_s", "step_s", "at_step"),
     [
-        (0.0, 0.5, 41),  # There in mid-step 40, which is over before flushes are answered.
-        (0.31, 0.5, 41),  # There at the beginning of step 41.
-        (0.45, 0.5, 42),  # There in mid-step 41.
-        (0.0, 0.2, 42),  # Short steps are over before anything is answered.
-        (0.0, 10.0, 40),  # Time enough in the step that they are in.
-        (9.6, 10.0, 41),  # Not any more.
+        (0.0, 0.5, 40),  # Time enough in the step that they are in.
+        (0.1, 0.5, 41),  # Not any more: there when it is nearly over.
+        (0.31, 0.5, 41),  # There at the beginning of the next.
+        (0.45, 0.5, 41),
+        (0.6, 0.5, 42),
+        (0.05, 0.2, 42),  # Short steps are over before anything is answered.
+        (0.0, 10.0, 40),
+        (9.6, 10.0, 41),
         (9.9, 10.0, 41),  # There in the next, with all of it ahead.
         (19.0, 10.0, 41),  # Late, but as good as any guess.
         (21.0, 10.0, None),  # Something holds them up.
@@ -85,7 +88,7 @@ def test_a_joiners_view_begins_with_a_step_that_leaves_time_for_its_orders(since
 
 
 def test_a_joiners_view_names_no_step_beyond_the_jobs_last():
-    decision = only(in_step(0.0, steps=41), "admit_joiner")
+    decision = only(in_step(0.1, steps=41), "admit_joiner")
     assert action(decision, AnnounceView).view.at_step is None
 
 
