@@ -23,6 +23,8 @@ CONNECT_TIMEOUT_S = 90.0
 START_TIMEOUT_S = 180.0
 PROOFS_WHEN = "ended"
 """What proves a recovery must not slow down what is measured; in a fleet it has cores of its own."""
+TRAINER_NICE = 0
+"""As on a node of a fleet, where it is not set."""
 ENDED = ("failed", "cancelled", "succeeded")
 
 
@@ -104,7 +106,14 @@ def ring(name: str, *, nodes: int = 4, spare_nodes: int = 1) -> Iterator[Ring]:
     root.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=root))
     installation = Installation(
-        DemoConfig(directory=directory, port=0, nodes=nodes, spare_nodes=spare_nodes, reference_when=PROOFS_WHEN)
+        DemoConfig(
+            directory=directory,
+            port=0,
+            nodes=nodes,
+            spare_nodes=spare_nodes,
+            reference_when=PROOFS_WHEN,
+            trainer_nice=TRAINER_NICE,
+        )
     )
     stop = threading.Event()
     keeper = threading.Thread(target=installation.supervisor.run, args=(stop.is_set,), daemon=True)

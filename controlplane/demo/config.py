@@ -8,7 +8,9 @@ from pathlib import Path
 class DemoConfig:
     """`nodes` carry jobs, `spare_nodes` more of the same; `devices_per_node` simulated
     GPUs each. `directory` holds everything the demo writes. `reference_when`: as
-    HOLDFAST_REFERENCE_WHEN; "ended" leaves all cores to the ranks while a job lasts."""
+    HOLDFAST_REFERENCE_WHEN; "ended" leaves all cores to the ranks while a job lasts.
+    `trainer_nice`: as HOLDFAST_TRAINER_NICE; here ranks share the cores with the control plane,
+    on GPU nodes they have their own. Much of it, and each decision holds a step up."""
 
     directory: Path
     host: str = "127.0.0.1"
@@ -19,6 +21,7 @@ class DemoConfig:
     submit_job: bool = True
     database_url: str = ""
     reference_when: str = "resolved"
+    trainer_nice: int = 3
 
     @property
     def node_names(self) -> tuple[str, ...]:

@@ -170,7 +170,6 @@ class Installation:
         ours["DJANGO_SETTINGS_MODULE"] = "controlplane.config.settings.embedded"
         ours["PYTHONUNBUFFERED"] = "1"
         ours["OMP_NUM_THREADS"] = "1"
-        # Ranks share the cores with the control plane here; on GPU nodes they have their own.
-        ours["HOLDFAST_TRAINER_NICE"] = "12"
+        ours["HOLDFAST_TRAINER_NICE"] = str(self.config.trainer_nice)
         ours["PYTHONPATH"] = str(REPOSITORY)
         return foreign | ours
