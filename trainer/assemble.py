@@ -62,7 +62,7 @@ def control(settings: RankSettings, preemption: Preemption, *, on_evicted: Calla
 
 def assemble(settings: RankSettings, controls: Controls) -> Loop:
     """Enter the inner world, build the model, load the checkpoint if there is one to resume
-    from, and wire the loop. Raises SetupFailed, ConfigInvalid, ResumeFailed."""
+    from, and wire the loop. Raises SetupFailed, ConfigInvalid, ResumeFailed, StorageAway."""
     ref, config = settings.ref, settings.config
     mailbox, preemption, send = controls.mailbox, controls.preemption, controls.link.send
     my_device, store = device.activate(settings.device_index), connect_store(settings)

@@ -4,6 +4,9 @@ A flipped bit in a shard would load without a word, so nothing is trained on bef
 file was compared with the marker: the ranks of a replica share the files out. From an
 object store each node fetches once, whoever of its ranks comes first, and compares what
 it fetched.
+
+Only what differs or is missing is a fault of the checkpoint. A storage that cannot be read
+says nothing about it: an outage must not burn every checkpoint that was kept.
 """
 
 import fcntl
@@ -21,33 +24,41 @@ from trainer.checkpoint.state import load
 from trainer.checkpoint.storage import is_remote, storage_at
 from trainer.config import RankSettings, staging_root
 from trainer.engine import Engine
-from trainer.errors import CheckpointFault, ResumeFailed
+from trainer.errors import CheckpointFault, ResumeFailed, StorageAway
 from trainer.parallel import Votes
 
 
 def resume(engine: Engine, settings: RankSettings, votes: Votes, tier: LocalTier | None) -> int:
     """Fill `engine` as the configuration says; returns the step to go on from, 0 where there
-    is nothing to resume. All ranks of the replica call it together. Raises ResumeFailed."""
+    is nothing to resume. All ranks of the replica call it together. Raises ResumeFailed, StorageAway."""
     wanted, rank = settings.config.resume, settings.ref.rank
     if wanted is None:
         return 0
     if manifest.is_local(wanted.path):
         return _resume_local(engine, tier, wanted.path, wanted.step, votes)
-    fault, folder = "", Path(wanted.path)
+    fault, away, folder = "", "", Path(wanted.path)
     try:
         if is_remote(wanted.path):
             folder = fetch(wanted.path, staging_root() / settings.ref.job_id)
         else:
+            _see(folder.parent)
             verdict = manifest.verify(folder, only=lambda number: number % votes.size == rank)
             fault = "; ".join(verdict.faults)
-    except (CheckpointFault, OSError, ValueError) as error:
+    except CheckpointFault as error:
         fault = str(error)
-    if not votes.all(not fault):
+    except (OSError, ValueError) as error:  # ValueError: no driver, or an unknown digest.
+        away = str(error)
+    harmed, unseen = votes.counts([bool(fault), bool(away)])
+    if harmed:
         raise ResumeFailed(f"{wanted.path}: {fault or 'refused by another rank'}")
+    if unseen:
+        raise StorageAway(f"{wanted.path} cannot be read: {away or 'by another rank'}")
     try:
         return load(engine, folder)
     except CheckpointFault as error:
         raise ResumeFailed(str(error)) from error
+    except OSError as error:
+        raise StorageAway(f"{wanted.path} cannot be read: {error}") from error
 
 
 def fetch(address: str, root: Path) -> Path:
@@ -56,7 +67,7 @@ def fetch(address: str, root: Path) -> Path:
     remote = storage_at(address)
     content = manifest.read_marker(remote)
     if content is None:
-        raise CheckpointFault(f"{manifest.MARKER} is absent or unreadable")
+        raise CheckpointFault(f"{manifest.MARKER} is absent or no marker")
     target = root / f"fetched-{content.digest}"
     with _alone(root / f"fetched-{content.digest}.lock"):
         if target.is_dir():
@@ -91,6 +102,13 @@ def _resume_local(engine: Engine, tier: LocalTier | None, path: str, step: int, 
         raise ResumeFailed(f"{path}: {fault or 'refused by another rank'}")
     engine.stand_at(step)
     return step
+
+
+def _see(root: Path) -> None:
+    """Where the job's folder is gone with all that is in it, its file system is not there.
+    Raises OSError."""
+    if not root.is_dir():
+        raise OSError(f"{root} is not visible from this node: is its file system mounted?")
 
 
 @contextmanager

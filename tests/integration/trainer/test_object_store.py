@@ -18,6 +18,7 @@ from tests.integration.trainer.cluster import Cluster, tiny_config
 from tests.integration.trainer.object_store import BUCKET, NEW, OLD, Door, GoogleStore, ObjectStore
 from trainer.checkpoint import manifest
 from trainer.checkpoint.fence import Fence
+from trainer.checkpoint.objects import CHUNK_BYTES
 from trainer.checkpoint.resume import fetch
 from trainer.checkpoint.retention import prune
 from trainer.checkpoint.storage import Storage, storage_at
@@ -158,6 +159,24 @@ def test_an_expired_token_is_renewed_and_the_request_made_once_more(
     door.on_refusal = lambda: give(credentials, NEW)
     place.write("second", b"kept")
     assert (door.refused, place.read("second", 10)) == (3, b"kept")
+    door.close()
+
+
+def test_a_token_that_expires_while_a_file_is_read_is_renewed_and_no_byte_is_lost(
+    object_store: ObjectStore, credentials: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    door, data = Door(object_store, code="ExpiredToken"), bytes(range(256)) * (3 * CHUNK_BYTES // 256)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", door.url)
+    place = storage_at(f"s3://{BUCKET}/{tmp_path.name}")
+    place.write("file", data)
+    with place.open("file") as file:
+        read = file.read(1000)
+        door.expired = NEW
+        with pytest.raises(OSError):
+            file.read()
+        door.on_refusal = lambda: give(credentials, OLD)
+        read += file.read()
+    assert (read == data, door.refused) == (True, 3)
     door.close()
 
 
