@@ -13,7 +13,8 @@ from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.local.tier import LocalTier
 from trainer.checkpoint.resume import resume
 from trainer.checkpoint.saver import Saver
-from trainer.config import RankSettings, node_name, store_address
+from trainer.checkpoint.staging import sweep
+from trainer.config import RankSettings, node_name, staging_root, store_address
 from trainer.control.faults import Faults
 from trainer.control.link import ControlLink
 from trainer.control.mailbox import Mailbox
@@ -66,6 +67,7 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
     ref, config = settings.ref, settings.config
     mailbox, preemption, send = controls.mailbox, controls.preemption, controls.link.send
     my_device, store = device.activate(settings.device_index), connect_store(settings)
+    sweep(staging_root(), ref)
     enter_inner_world(settings, store)
     votes, engine = Votes(), Engine(config, my_device, controls.faults)
     host = local_host_towards(*store_address(config))

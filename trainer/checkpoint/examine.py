@@ -95,7 +95,7 @@ def _load(path: str, config: TrainerConfig, read: str) -> Verdict:
     engine = Engine(settings.config, my_device, Faults(allowed=False))
     with tempfile.TemporaryDirectory() as folder:
         try:
-            step = load(engine, fetch(path, Path(folder)) if is_remote(path) else Path(path))
+            step = load(engine, fetch(path, Path(folder), life=0) if is_remote(path) else Path(path))
         except CheckpointFault as error:
             return Verdict(ok=False, detail=f"it does not load: {error}")
     state = engine.state()

@@ -27,7 +27,7 @@ import torch.distributed as dist
 
 from controlplane.protocol.launch import RankRef, TrainerConfig
 from controlplane.protocol.rank import CheckpointReport, FromRank
-from trainer.checkpoint import manifest, retention, rng
+from trainer.checkpoint import manifest, retention, rng, staging
 from trainer.checkpoint.commit import Board, Committer, Order
 from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.part import Part
@@ -125,8 +125,7 @@ class Saver:
         """Where Megatron writes: the checkpoint itself, or this rank's staging."""
         if not is_remote(address):
             return Path(address)
-        ref = self._ref
-        return staging_root() / f"{ref.job_id}-{ref.replica}.{ref.incarnation}.{ref.rank}" / Path(address).name
+        return staging.outgoing(staging_root(), self._ref) / Path(address).name
 
     def _body(self, running: "_Running", planned: Planned) -> Callable[[], Part]:
         """What the fork does; the random state is taken now."""

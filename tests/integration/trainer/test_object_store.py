@@ -135,14 +135,22 @@ def test_checkpoints_are_listed_verified_fenced_and_pruned_alike(place: Storage)
 def test_what_is_fetched_is_compared_before_it_is_used(credentials: Path, tmp_path: Path) -> None:
     root = storage_at(f"s3://{BUCKET}/{tmp_path.name}")
     checkpoint = commit(root, 10)
-    folder = fetch(str(checkpoint), tmp_path / "staging")
+    folder = fetch(str(checkpoint), tmp_path / "staging", life=1)
     assert manifest.verify(folder).ok
-    assert fetch(str(checkpoint), tmp_path / "staging") == folder
+    (folder / "of our own").touch()
+    assert fetch(str(checkpoint), tmp_path / "staging", life=2) == folder
+    assert (folder / "of our own").exists(), "what still compares is not fetched again"
+    (folder / "sub" / "common.pt").write_bytes(b"Common")
+    assert fetch(str(checkpoint), tmp_path / "staging", life=3) == folder
+    assert manifest.verify(folder).ok
     shutil.rmtree(folder)
     checkpoint.write("sub/common.pt", b"Common")
     with pytest.raises(CheckpointFault, match=r"sub/common\.pt: content differs"):
-        fetch(str(checkpoint), tmp_path / "staging")
+        fetch(str(checkpoint), tmp_path / "staging", life=4)
     assert not folder.exists()
+    checkpoint.remove("sub/common.pt")
+    with pytest.raises(CheckpointFault, match="a file is missing"):
+        fetch(str(checkpoint), tmp_path / "staging", life=4)
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "ExpiredTokenException", "RequestExpired"])
