@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import fsspec
 
 EXPIRES_SOON_S = 300
-EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
+EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "400"})
+"""The answer to a HEAD has no body that could say which: it is a bare 400."""
 CHUNK_BYTES = 8 << 20
 # One attempt by botocore: s3fs makes five of its own, with pauses between.
 S3_OPTIONS: dict[str, Any] = {
