@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from controlplane.protocol.launch import Resume
+from controlplane.protocol.launch import RankRef, Resume
 from controlplane.protocol.rank import CheckpointReport, StepReport
 from controlplane.protocol.spec import Checkpoint, Training
 from tests.integration.trainer.cluster import Cluster, tiny_config
@@ -21,6 +21,7 @@ from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.objects import CHUNK_BYTES
 from trainer.checkpoint.resume import fetch
 from trainer.checkpoint.retention import prune
+from trainer.checkpoint.staging import outgoing
 from trainer.checkpoint.storage import Storage, storage_at
 from trainer.errors import CheckpointFault
 from trainer.reference import TOLERANCE
@@ -240,8 +241,11 @@ def test_a_job_saves_to_an_object_store_and_resumes_from_it(
     resume = Resume(f"{root}/step_00000024-e1", 24)
     again = cluster(msgspec.structs.replace(run.config, resume=resume, checkpoint=Checkpoint(interval_steps=0)))
     again.env = run.env
+    killed = outgoing(tmp_path / "staging", RankRef(again.job_id, 1, 0, 0, 1)) / "step_00000030-e1"
+    killed.mkdir(parents=True)
     again.start(0)
     again.wait_all_done()
+    assert not killed.parent.exists(), "what its replica's life before has staged is swept"
     losses = again.losses()
     assert min(losses) == 24
     assert max(abs(losses[step] - reference[step]) for step in losses) <= TOLERANCE

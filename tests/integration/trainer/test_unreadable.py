@@ -1,16 +1,20 @@
 """A storage that cannot be read says nothing of what lies there: no checkpoint is condemned for it."""
 
+import errno
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from traceback import StackSummary
 from typing import Any, cast
 
 import msgspec
 import pytest
+from torch.distributed.checkpoint.api import CheckpointException
 
 from controlplane.protocol.launch import RankRef, Resume
 from tests.integration.trainer.cluster import tiny_config
 from tests.integration.trainer.object_store import BUCKET, NEW
 from tests.unit.trainer.test_manifest import checkpoint, fails_when_read
+from trainer.checkpoint import state
 from trainer.checkpoint.commit import Committer
 from trainer.checkpoint.examine import examine
 from trainer.checkpoint.fence import Fence
@@ -87,6 +91,18 @@ def test_what_is_missing_or_differs_ends_it_with_74_and_is_one(
         start_from(str(path), tmp_path)
     assert left.value.exit_code == 74
     assert examine(str(path), job_id="job", step=10, epoch=1, config=None).ok is False
+
+
+def test_what_the_storage_says_while_a_checkpoint_is_loaded_is_found_in_what_torch_raises() -> None:
+    """The error of whichever rank; a missing file is the checkpoint's own."""
+    away, missing = OSError(errno.ESTALE, "Stale file handle"), FileNotFoundError(errno.ENOENT, "gone")
+    for raised, said in (
+        (away, away),
+        (CheckpointException("load", {1: (away, StackSummary())}), away),
+        (CheckpointException("load", {0: (missing, StackSummary())}), None),
+        (RuntimeError("a shape that differs"), None),
+    ):
+        assert state._of_the_storage(raised) is said
 
 
 def test_a_failed_save_takes_nothing_away_that_may_be_committed(tmp_path: Path) -> None:
