@@ -13,7 +13,8 @@ from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.local.tier import LocalTier
 from trainer.checkpoint.resume import resume
 from trainer.checkpoint.saver import Saver
-from trainer.config import RankSettings, node_name, store_address
+from trainer.checkpoint.staging import sweep
+from trainer.config import RankSettings, node_name, staging_root, store_address
 from trainer.control.faults import Faults
 from trainer.control.link import ControlLink
 from trainer.control.mailbox import Mailbox
@@ -62,14 +63,14 @@ def control(settings: RankSettings, preemption: Preemption, *, on_evicted: Calla
 
 def assemble(settings: RankSettings, controls: Controls) -> Loop:
     """Enter the inner world, build the model, load the checkpoint if there is one to resume
-    from, and wire the loop. Raises SetupFailed, ConfigInvalid, ResumeFailed."""
+    from, and wire the loop. Raises SetupFailed, ConfigInvalid, ResumeFailed, StorageAway."""
     ref, config = settings.ref, settings.config
     mailbox, preemption, send = controls.mailbox, controls.preemption, controls.link.send
     my_device, store = device.activate(settings.device_index), connect_store(settings)
+    sweep(staging_root(), ref)
     enter_inner_world(settings, store)
-    votes, engine = Votes(), Engine(config, my_device, controls.faults)
-    host = local_host_towards(*store_address(config))
-    local = _local_tier(settings, store, host, send)
+    votes, host = Votes(), local_host_towards(*store_address(config))
+    engine, local = Engine(config, my_device, controls.faults), _local_tier(settings, store, host, send)
     standing = Standing(ref, resume(engine, settings, votes, local))
     engine.rerun.connect(send, epoch=lambda: standing.epoch)
     donor, catch_up = Donor(ref, store, local_host=host), CatchUp(ref, store, engine)

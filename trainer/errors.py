@@ -6,6 +6,7 @@ TrainerError                anything that ends this rank
 |- ConfigInvalid            93  a fault of the job, not of the node: do not requeue
 |  `- DataInvalid           93  its data is absent, damaged, too short or of another vocabulary
 |- ResumeFailed             74  the checkpoint is harmed or cannot be loaded; try the one before
+|- StorageAway              75  the checkpoint cannot be read, which says nothing of it; retry helps
 |- SetupFailed              75  the inner world or the store could not be reached; retry helps
 |- InnerPeerLost            71  another rank of my replica is gone; the replica restarts
 |- MembershipViolated       70  a view or install contradicts what this rank holds
@@ -52,6 +53,12 @@ class ResumeFailed(TrainerError):
     """Found before a single step was trained on it."""
 
     exit_code = ExitCode.RESUME_FAILED
+
+
+class StorageAway(TrainerError):
+    """Nothing can be said of the checkpoint to resume from; it stays what it was."""
+
+    exit_code = ExitCode.TEMPORARY
 
 
 class SetupFailed(TrainerError):

@@ -25,6 +25,6 @@ class ExitCode(IntEnum):
     RESUME_FAILED = 74
     """The checkpoint to resume from is harmed or cannot be loaded: try the one before."""
     TEMPORARY = 75
-    """Could not set up or catch up; a fresh incarnation may."""
+    """Could not set up, read the storage of its checkpoint or catch up; a fresh incarnation may."""
     DO_NOT_REQUEUE = 93
     """The job's configuration is wrong; restarting cannot help."""

@@ -172,7 +172,7 @@ def distrust_if_damaged(job: Job, path: str) -> bool:
 def refused(job: Job, path: str, *, said: str) -> None:
     """A rank could not load what its attempt resumes from. One that this machine can read is
     judged by what reads back: a fault of the software must not burn sound checkpoints. Of any
-    other the rank's word is all there is."""
+    other the rank's word is all there is; one that could not read the storage says nothing here."""
     row = Checkpoint.objects.filter(job=job, path=path, state__in=GOOD_CHECKPOINTS).first()
     if row is None:
         return

@@ -19,9 +19,9 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`ok` None: the directory is not visible from here, or the digests' algorithm is not known
-    here, nothing can be said. `loaded`: it was
-    loaded into a model as well."""
+    """`ok` None: nothing can be said, as the directory is not visible from here, its storage
+    fails, or the digests' algorithm is not known here. `loaded`: it was loaded into a model
+    as well."""
 
     ok: bool | None
     detail: str
@@ -29,7 +29,8 @@ class Verdict:
 
 
 def verify_directory(path: str, *, job_id: str, step: int, epoch: int) -> Verdict:
-    """Never raises: whatever is wrong with the disk is the answer."""
+    """Never raises: what is missing or differs is a fault of the checkpoint, what the disk does
+    not give is not."""
     directory = Path(path)
     try:
         if not directory.is_dir():
@@ -38,7 +39,11 @@ def verify_directory(path: str, *, job_id: str, step: int, epoch: int) -> Verdic
         fault = _identity(manifest, job_id, step, epoch) or _files(directory, manifest.get("files"))
     except digests.UnknownDigest as error:
         return Verdict(ok=None, detail=str(error))
-    except (OSError, ValueError) as error:
+    except FileNotFoundError as error:
+        return Verdict(ok=False, detail=f"{error.filename} is missing")
+    except OSError as error:
+        return Verdict(ok=None, detail=f"it cannot be read: {error}")
+    except ValueError as error:
         return Verdict(ok=False, detail=f"the marker cannot be read: {error}")
     if fault:
         return Verdict(ok=False, detail=fault)

@@ -33,7 +33,7 @@ ENDINGS: dict[int, Ending] = {
     70: Ending("exception", "an exception ended it; the traceback is in its log"),
     EXIT_PEER_LOST: Ending("peer_lost", "it lost another rank of its replica and is not the culprit"),
     74: Ending("resume_failed", "the checkpoint to resume from could not be loaded"),
-    75: Ending("temporary", "it could not set up or catch up; a fresh start may"),
+    75: Ending("temporary", "it could not set up, read its checkpoint's storage or catch up; a fresh start may"),
     EXIT_DO_NOT_REQUEUE: Ending("do_not_requeue", "the job's configuration is wrong and a restart cannot help"),
     -4: Ending("illegal_instruction", "SIGILL: an illegal instruction in native code"),
     -6: Ending("abort", "SIGABRT: its ranks disagree on a collective's size or type, or native code gave up"),

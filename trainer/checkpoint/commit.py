@@ -146,9 +146,13 @@ class Committer:
             print(f"checkpoint retention: {error}", flush=True)
 
     def discard(self, address: str) -> None:
-        """After a failure: what was written takes no space on a disk that may be full of it."""
-        if manifest.read_marker(address) is None:
-            storage_at(address).remove_all()
+        """After a failure: what was written takes no space on a disk that may be full of it. Never
+        raises: where the storage does not say whether it is committed, retention takes it later."""
+        try:
+            if manifest.read_marker(address) is None:
+                storage_at(address).remove_all()
+        except (OSError, ValueError) as error:
+            print(f"checkpoint {address}: {error}", flush=True)
 
 
 def _settle(folder: Path, common: Part) -> None:

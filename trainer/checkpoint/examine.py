@@ -45,13 +45,18 @@ class OutOfTime(Exception):
 
 
 def examine(path: str, *, job_id: str, step: int, epoch: int, config: TrainerConfig | None) -> Verdict:
-    """Read it back; with `config` load it as well. Raises OutOfTime from the alarm."""
+    """Read it back; with `config` load it as well. Where the storage or its driver fails, nothing
+    is said of the checkpoint. Raises OutOfTime from the alarm."""
     try:
-        place = storage_at(path)
-        if isinstance(place, LocalStorage) and not place.path.is_dir():
-            return Verdict(ok=None, detail=f"{path} is not visible from here")
-    except ValueError as error:
-        return Verdict(ok=None, detail=str(error))
+        return _judge(path, job_id, step, epoch, config)
+    except (OSError, ValueError) as error:
+        return Verdict(ok=None, detail=f"it cannot be read from here: {error}")
+
+
+def _judge(path: str, job_id: str, step: int, epoch: int, config: TrainerConfig | None) -> Verdict:
+    place = storage_at(path)
+    if isinstance(place, LocalStorage) and not place.path.is_dir():
+        return Verdict(ok=None, detail=f"{path} is not visible from here")
     content = manifest.read_marker(place)
     if content is not None and (content.job_id, content.step, content.epoch) != (job_id, step, epoch):
         return Verdict(
@@ -90,7 +95,7 @@ def _load(path: str, config: TrainerConfig, read: str) -> Verdict:
     engine = Engine(settings.config, my_device, Faults(allowed=False))
     with tempfile.TemporaryDirectory() as folder:
         try:
-            step = load(engine, fetch(path, Path(folder)) if is_remote(path) else Path(path))
+            step = load(engine, fetch(path, Path(folder), life=0) if is_remote(path) else Path(path))
         except CheckpointFault as error:
             return Verdict(ok=False, detail=f"it does not load: {error}")
     state = engine.state()

@@ -116,20 +116,22 @@ def write_marker(place: Place, manifest: Manifest) -> None:
 
 
 def read_marker(place: Place) -> Manifest | None:
-    """None when there is no marker or it cannot be read as one."""
+    """None when there is no marker, or what is there is none. Raises OSError where the storage
+    does not say: that is no word about the checkpoint."""
     try:
         return msgspec.json.decode(storage_at(place).read(MARKER, MAX_MARKER_BYTES), type=Manifest)
-    except (OSError, msgspec.DecodeError):
+    except (FileNotFoundError, msgspec.DecodeError):
         return None
 
 
 def verify(place: Place, *, only: Callable[[int], bool] = lambda number: True) -> Verdict:
     """Read the files and compare them with the marker. `only` admits files by their number, so
-    that several may share the work. Never raises for a broken checkpoint."""
+    that several may share the work. A broken checkpoint is an answer; raises OSError for a storage
+    that cannot be read, UnknownDigest for a digest that cannot be computed here."""
     storage = storage_at(place)
     manifest = read_marker(storage)
     if manifest is None:
-        return Verdict(None, (f"{MARKER} is absent or unreadable",))
+        return Verdict(None, (f"{MARKER} is absent or no marker",))
     if manifest.format not in READABLE:
         return Verdict(manifest, (f"format {manifest.format} is none of {READABLE}",))
     mine = [entry for number, entry in enumerate(manifest.files) if only(number)]
@@ -166,8 +168,8 @@ def _check(storage: Storage, entry: FileEntry) -> Iterator[str]:
             yield f"{entry.name}: {size} bytes, not {entry.bytes}"
         elif not digests.matches(digests.committed(entry.digest, entry.blake2b), _chunks(storage, entry.name)):
             yield f"{entry.name}: content differs"
-    except OSError as error:
-        yield f"{entry.name}: {error.strerror or error}"
+    except FileNotFoundError:
+        yield f"{entry.name}: No such file"
 
 
 def _chunks(storage: Storage, name: str) -> Iterator[bytes]:

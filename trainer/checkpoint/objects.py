@@ -6,14 +6,15 @@ the store refuses as expired is made once more with credentials read anew.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import fsspec
 
 EXPIRES_SOON_S = 300
-EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
+EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "400"})
+"""The answer to a HEAD has no body that could say which: it is a bare 400."""
 CHUNK_BYTES = 8 << 20
 # One attempt by botocore: s3fs makes five of its own, with pauses between.
 S3_OPTIONS: dict[str, Any] = {
@@ -58,12 +59,8 @@ class ObjectStorage:
     def size(self, name: str) -> int:
         return int(self._call(lambda fs: fs.info(self._path(name), refresh=True)["size"]))
 
-    @contextlib.contextmanager
-    def open(self, name: str) -> Iterator[BinaryIO]:
-        with self._call(
-            lambda fs: fs.open(self._path(name), "rb", block_size=CHUNK_BYTES, cache_type="readahead")
-        ) as f:
-            yield f
+    def open(self, name: str) -> "_Reader":
+        return _Reader(self._call, self._path(name))
 
     def read(self, name: str, limit: int) -> bytes:
         with self.open(name) as file:
@@ -111,6 +108,38 @@ class ObjectStorage:
             return fsspec.filesystem(self._scheme, skip_instance_cache=True, use_listings_cache=False, **options)
         except (ImportError, ValueError) as error:
             raise ValueError(f"{self._scheme}:// cannot be used here: {error}") from error
+
+
+class _Reader:
+    """One object, front to back; a request that is refused as expired is made once more from
+    where it stood. `call` is its storage's."""
+
+    def __init__(self, call: Callable[[Callable[[Any], Any]], Any], path: str) -> None:
+        self._call, self._path = call, path
+        self._fs: Any = None
+        self._file: Any = None
+        self._position = 0
+
+    def __enter__(self) -> "_Reader":
+        self._call(self._on)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def read(self, size: int = -1, /) -> bytes:
+        data: bytes = self._call(lambda fs: self._on(fs).read(size))
+        self._position += len(data)
+        return data
+
+    def _on(self, fs: Any) -> Any:
+        """The object as `fs` has it open, at the same place in it."""
+        if fs is not self._fs:
+            self._file = fs.open(self._path, "rb", block_size=CHUNK_BYTES, cache_type="readahead")
+            self._file.seek(self._position)
+            self._fs = fs
+        return self._file
 
 
 def is_expired(error: BaseException | None) -> bool:

@@ -3,7 +3,10 @@
 A flipped bit in a shard would load without a word, so nothing is trained on before every
 file was compared with the marker: the ranks of a replica share the files out. From an
 object store each node fetches once, whoever of its ranks comes first, and compares what
-it fetched.
+it fetched, or what an earlier attempt has left there.
+
+Only what differs or is missing is a fault of the checkpoint. A storage that cannot be read
+says nothing about it: an outage must not burn every checkpoint that was kept.
 """
 
 import fcntl
@@ -14,60 +17,76 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainer.checkpoint import manifest
+from trainer.checkpoint import manifest, staging
 from trainer.checkpoint.commit import UPLOADS_AT_ONCE
 from trainer.checkpoint.local.tier import LocalTier
 from trainer.checkpoint.state import load
 from trainer.checkpoint.storage import is_remote, storage_at
 from trainer.config import RankSettings, staging_root
 from trainer.engine import Engine
-from trainer.errors import CheckpointFault, ResumeFailed
+from trainer.errors import CheckpointFault, ResumeFailed, StorageAway
 from trainer.parallel import Votes
 
 
 def resume(engine: Engine, settings: RankSettings, votes: Votes, tier: LocalTier | None) -> int:
     """Fill `engine` as the configuration says; returns the step to go on from, 0 where there
-    is nothing to resume. All ranks of the replica call it together. Raises ResumeFailed."""
+    is nothing to resume. All ranks of the replica call it together. Raises ResumeFailed, StorageAway."""
     wanted, rank = settings.config.resume, settings.ref.rank
     if wanted is None:
         return 0
     if manifest.is_local(wanted.path):
         return _resume_local(engine, tier, wanted.path, wanted.step, votes)
-    fault, folder = "", Path(wanted.path)
+    fault, away, folder = "", "", Path(wanted.path)
     try:
         if is_remote(wanted.path):
-            folder = fetch(wanted.path, staging_root() / settings.ref.job_id)
+            folder = fetch(
+                wanted.path, staging.incoming(staging_root(), settings.ref.job_id), life=settings.ref.attempt
+            )
         else:
+            _see(folder.parent)
             verdict = manifest.verify(folder, only=lambda number: number % votes.size == rank)
             fault = "; ".join(verdict.faults)
-    except (CheckpointFault, OSError, ValueError) as error:
+    except CheckpointFault as error:
         fault = str(error)
-    if not votes.all(not fault):
+    except (OSError, ValueError) as error:  # ValueError: no driver, or an unknown digest.
+        away = str(error)
+    harmed, unseen = votes.counts([bool(fault), bool(away)])
+    if harmed:
         raise ResumeFailed(f"{wanted.path}: {fault or 'refused by another rank'}")
+    if unseen:
+        raise StorageAway(f"{wanted.path} cannot be read: {away or 'by another rank'}")
     try:
         return load(engine, folder)
     except CheckpointFault as error:
         raise ResumeFailed(str(error)) from error
+    except OSError as error:
+        raise StorageAway(f"{wanted.path} cannot be read: {error}") from error
 
 
-def fetch(address: str, root: Path) -> Path:
-    """The checkpoint at `address` as a directory below `root`, fetched and compared unless it
-    is there already; what was fetched there before is removed. Raises CheckpointFault, OSError, ValueError."""
+def fetch(address: str, root: Path, *, life: int) -> Path:
+    """The checkpoint at `address` as a directory below `root`, compared once by those of one
+    `life` (the attempt), and fetched where it is not there or differs; what else was fetched
+    there is removed. Raises CheckpointFault, OSError, ValueError."""
     remote = storage_at(address)
     content = manifest.read_marker(remote)
     if content is None:
-        raise CheckpointFault(f"{manifest.MARKER} is absent or unreadable")
+        raise CheckpointFault(f"{manifest.MARKER} is absent or no marker")
     target = root / f"fetched-{content.digest}"
-    with _alone(root / f"fetched-{content.digest}.lock"):
-        if target.is_dir():
+    with _alone(root / f"fetched-{content.digest}.lock") as lock:
+        if target.is_dir() and (lock.read_text() == str(life) or manifest.verify(target).ok):
+            lock.write_text(str(life))
+            os.utime(target)  # It is in use: `staging.sweep` leaves it.
             return target
         draft = target.with_suffix(".draft")
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         for entry in content.files:
             (draft / entry.name).parent.mkdir(parents=True, exist_ok=True)
-        with ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
-            list(pool.map(lambda entry: remote.download(entry.name, draft / entry.name), content.files))
+        try:
+            with ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
+                list(pool.map(lambda entry: remote.download(entry.name, draft / entry.name), content.files))
+        except FileNotFoundError as error:
+            raise CheckpointFault(f"a file is missing: {error}") from error
         manifest.write_marker(draft, content)
         verdict = manifest.verify(draft)
         if not verdict.ok:
@@ -77,6 +96,7 @@ def fetch(address: str, root: Path) -> Path:
             if old.is_dir() and old != draft:
                 shutil.rmtree(old, ignore_errors=True)
         os.replace(draft, target)
+        lock.write_text(str(life))
     return target
 
 
@@ -93,10 +113,17 @@ def _resume_local(engine: Engine, tier: LocalTier | None, path: str, step: int, 
     return step
 
 
+def _see(root: Path) -> None:
+    """Where the job's folder is gone with all that is in it, its file system is not there.
+    Raises OSError."""
+    if not root.is_dir():
+        raise OSError(f"{root} is not visible from this node: is its file system mounted?")
+
+
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """One rank of this node at a time; a rank that dies lets go."""
+def _alone(path: Path) -> Iterator[Path]:
+    """One rank of this node at a time; a rank that dies lets go. Gives the file that is locked."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
+    with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        yield path

@@ -75,5 +75,5 @@ def prune(root: Place, *, keep: int, epoch: int) -> None:
 def _has_marker(checkpoint: Storage) -> bool:
     try:
         return checkpoint.size(MARKER) > 0
-    except OSError:
+    except FileNotFoundError:
         return False

@@ -27,7 +27,7 @@ import torch.distributed as dist
 
 from controlplane.protocol.launch import RankRef, TrainerConfig
 from controlplane.protocol.rank import CheckpointReport, FromRank
-from trainer.checkpoint import manifest, retention, rng
+from trainer.checkpoint import manifest, retention, rng, staging
 from trainer.checkpoint.commit import Board, Committer, Order
 from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.part import Part
@@ -100,8 +100,8 @@ class Saver:
             writer = Writer(self._body(running, planned))
         except InnerPeerLost:
             raise
-        except Exception as error:  # Megatron raises a dozen unrelated types; every rank gets here together.
-            self._report(running, "failed", error=f"{type(error).__name__}: {error}")
+        except Exception as error:  # Megatron raises a dozen unrelated types, or the memory is short.
+            self._give_up(running, f"{type(error).__name__}: {error}")
             return
         running.blocking_s = time.monotonic() - began_s
         self._thread = threading.Thread(
@@ -110,6 +110,15 @@ class Saver:
         self._thread.start()
         if order.blocking:
             self.finish()
+
+    def _give_up(self, running: "_Running", error: str) -> None:
+        """This rank has nothing to write. Others may have got further: rank 0 does not wait for it."""
+        self._report(running, "failed", error=error)
+        if is_remote(running.address):
+            shutil.rmtree(running.folder, ignore_errors=True)
+        if self._ref.rank != 0:
+            self._thread = threading.Thread(target=self._post, args=(running, Part(error=error)), daemon=True)
+            self._thread.start()
 
     def finish(self) -> None:
         """Wait for the running save: on rank 0 until it is committed or has failed."""
@@ -125,8 +134,7 @@ class Saver:
         """Where Megatron writes: the checkpoint itself, or this rank's staging."""
         if not is_remote(address):
             return Path(address)
-        ref = self._ref
-        return staging_root() / f"{ref.job_id}-{ref.replica}.{ref.incarnation}.{ref.rank}" / Path(address).name
+        return staging.outgoing(staging_root(), self._ref) / Path(address).name
 
     def _body(self, running: "_Running", planned: Planned) -> Callable[[], Part]:
         """What the fork does; the random state is taken now."""

@@ -79,7 +79,7 @@ def save(engine: Engine, step: int, path: Path) -> None:
 
 def load(engine: Engine, path: Path) -> int:
     """Fill `engine` from a checkpoint directory; returns its step. All ranks of the replica
-    call it together. Raises CheckpointFault."""
+    call it together. Raises CheckpointFault, and OSError where the storage could not be read."""
     try:
         loaded = dist_checkpointing.load(
             sharded_state(engine, 0, loading=True), str(path), sharded_strategy=load_strategy(str(path))
@@ -92,9 +92,19 @@ def load(engine: Engine, path: Path) -> int:
         fill_adam_state(engine.optimizer, parameters, state, step)
         _load_rng(engine, path)
     except Exception as error:  # Megatron raises a dozen unrelated types for a damaged directory.
+        if (said := _of_the_storage(error)) is not None:
+            raise said from error
         raise CheckpointFault(f"{path}: {type(error).__name__}: {error}") from error
     engine.stand_at(step)
     return step
+
+
+def _of_the_storage(error: Exception) -> OSError | None:
+    """What the storage itself said; torch wraps it, with the errors of all ranks. A file that is
+    missing is the checkpoint's fault."""
+    told = [wrapped[0] for wrapped in getattr(error, "failures", {}).values()]
+    found = (one for one in (error, *told) if isinstance(one, OSError) and not isinstance(one, FileNotFoundError))
+    return next(found, None)
 
 
 def _load_rng(engine: Engine, path: Path) -> None:

@@ -16,6 +16,14 @@ from typing import BinaryIO, Protocol
 SCHEME = "://"
 
 
+class Reader(Protocol):
+    """One file, front to back."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """The next bytes, all that are left where `size` is negative."""
+        ...
+
+
 class Storage(Protocol):
     """A place with named files in it."""
 
@@ -40,7 +48,7 @@ class Storage(Protocol):
         """Bytes of one file."""
         ...
 
-    def open(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
+    def open(self, name: str) -> contextlib.AbstractContextManager[Reader]:
         """One file, to be read in chunks."""
         ...
 

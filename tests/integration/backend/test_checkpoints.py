@@ -108,6 +108,32 @@ def test_what_ranks_refuse_to_load_is_passed_over_and_said_so(tmp_path: Path) ->
     assert job.checkpoints.get(step=1).state == "complete"
 
 
+def test_a_storage_that_fails_burns_no_checkpoint(tmp_path: Path) -> None:
+    """The ranks leave with 75, as from any passing trouble: the next attempt takes the same one.
+    Nor does an error of the disk here take one off the ladder."""
+    fleet = make_fleet()
+    job = run_job(fleet)
+    here = commit(fleet, job, tmp_path, 1)
+    row = live_ranks(job)[0]
+    path = "s3://bucket/job/step_00000003-e2"
+    said = CheckpointReport(3, path, "complete", "scheduled", 2, digest="d")
+    fleet.tell(row.node.name, frames.RankSaid(ref_of(row), said))
+    kill_all(fleet, job, None)
+    join_all(fleet, job)
+    kill_all(fleet, job, 75, log=f"StorageAway: {path} cannot be read: EndpointConnectionError")
+    assert [attempt.resume_path for attempt in job.attempts.order_by("number")] == ["", path, path]
+    marker = tmp_path / "step_1" / "COMMITTED.json"
+    marker.unlink()
+    marker.symlink_to("/proc/self/mem")  # It opens, and reading it is an input/output error.
+    verify(job, step=1)
+    assert states(job) == {1: "complete", 3: "complete"}
+    assert "Input/output error" in Checkpoint.objects.get(pk=here.pk).state_reason
+    assert not services.distrust_if_damaged(job, here.path)
+    marker.unlink()
+    verify(job, step=1)
+    assert states(job) == {1: "corrupt", 3: "complete"}
+
+
 def test_what_retention_has_removed_is_off_the_ladder_and_never_resumed_from(tmp_path: Path) -> None:
     """Whatever state it had reached; each tier by itself, and not before it is said."""
     fleet = make_fleet()

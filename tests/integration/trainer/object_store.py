@@ -65,12 +65,12 @@ class GoogleStore(_Server):
 
 
 class Door:
-    """Forwards to a store, but answers `code` to requests signed with the key OLD. `keys` are
+    """Forwards to a store, but answers `code` to requests signed with the key `expired`. `keys` are
     those it has seen, in order; `on_refusal` is called before each refusal is sent."""
 
     def __init__(self, store: ObjectStore, *, code: str | None) -> None:
         self.keys: list[str] = []
-        self.refused = 0
+        self.refused, self.expired = 0, OLD
         self.on_refusal = lambda: None
         door = self
 
@@ -84,7 +84,7 @@ class Door:
                 body = self._body()
                 key = OLD if OLD in self.headers.get("Authorization", "") else NEW
                 door.keys.append(key)
-                if code is not None and key == OLD:
+                if code is not None and key == door.expired:
                     door.refused += 1
                     door.on_refusal()
                     text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>expired</Message></Error>"

@@ -84,6 +84,26 @@ def bad_disk(config: TrainerConfig, facts: dict[str, Any]) -> None:
     facts["mended"] = [state for _, state, _ in both(3)]
 
 
+def no_memory(config: TrainerConfig, facts: dict[str, Any]) -> None:
+    """The local tier wants buffers for a state that no machine holds, then for the real one."""
+    import torch
+
+    from trainer.checkpoint.local.tier import LocalOrder
+    from trainer.checkpoint.local.tier import LocalTier as Tier
+
+    class Vast:
+        def state(self) -> list[torch.Tensor]:
+            return [torch.zeros(1), torch.zeros(1).expand(1 << 52)]
+
+    said: list[Any] = []
+    engine, saver, store = saver_of(config, said, 61)
+    tier = Tier(saver._ref, config, world=1, node="node0", host="127.0.0.1", store=store, send=said.append)
+    for step, saved in ((1, Vast()), (2, engine)):
+        tier.save(saved, LocalOrder(step=step, epoch=1, contributors=(0,)))  # type: ignore[arg-type]
+        tier.finish()
+    facts["no_memory"] = [(message.step, message.state, message.error) for message in said]
+
+
 def torsos(places: list[str]) -> list[str]:
     """Files of saves that have failed."""
     return sorted(path.name for place in places for path in Path(place).rglob("step_*/*") if path.is_file())
@@ -235,6 +255,22 @@ def _save_share(config: TrainerConfig, rank: int) -> None:
     time.sleep(0.0 if rank == 0 else 0.1)
     assert rank or [message.state for message in said] == ["writing", "complete"] * 3, said
     (Path(config.checkpoint_dir) / f"hash_{rank}").write_text(engine.parameter_hash())
+    _run_out_of_memory(saver, rank)
+    save(saver, 4)
+    assert [(message.state, "rank 1: " in message.error) for message in said[-1:]] == [("failed", rank == 0)], said
+
+
+def _run_out_of_memory(saver: Any, rank: int) -> None:
+    """From now on rank 1 has no memory for its tensors on the host, behind the collective half."""
+    plan = saver._planner.plan
+
+    def too_much(*arguments: Any) -> Any:
+        import torch
+
+        planned = plan(*arguments)
+        return planned if rank == 0 else torch.empty(1 << 60)
+
+    saver._planner.plan = too_much
 
 
 def _load(config: TrainerConfig, life: int, rank: int, world: int, out: Path) -> None:
@@ -305,7 +341,7 @@ def main() -> None:
     facts: dict[str, Any] = {}
     with rendezvous_store() as address, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for body in (bad_disk, random_state, writer_held_up):
+        for body in (bad_disk, no_memory, random_state, writer_held_up):
             config = crash_real.config_of(folder / body.__name__, address)
             tier = LocalTier(dir=str(folder / "disks"), copies=0)
             config = msgspec.structs.replace(config, checkpoint=Checkpoint(interval_steps=1, keep=9, local=tier))

@@ -154,3 +154,14 @@ def test_a_flipped_bit_in_a_shard_is_found_before_training_on_it(cluster: Make) 
     assert any(gone.exit_code == 74 for gone in again.gone.values())
     assert "content differs" in (again.folder / "rank-0.1.0.log").read_text()
     assert not again.of(StepReport)
+
+
+def test_ranks_whose_file_system_is_not_there_leave_with_75(cluster: Make, tmp_path: Path) -> None:
+    """It says nothing of the checkpoint, and the next attempt may see it."""
+    run = cluster(resume=Resume(str(tmp_path / "mount" / "job" / "step_00000003-e1"), 3))
+    run.start(0)
+    run.wait_gone((0, 1, 0), (0, 1, 1))
+    codes = [gone.exit_code for gone in run.gone.values()]
+    assert 75 in codes
+    assert set(codes) <= {75, None}
+    assert "is not visible from this node" in (run.folder / "rank-0.1.0.log").read_text()

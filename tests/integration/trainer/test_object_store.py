@@ -11,15 +11,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from controlplane.protocol.launch import Resume
+from controlplane.protocol.launch import RankRef, Resume
 from controlplane.protocol.rank import CheckpointReport, StepReport
 from controlplane.protocol.spec import Checkpoint, Training
 from tests.integration.trainer.cluster import Cluster, tiny_config
 from tests.integration.trainer.object_store import BUCKET, NEW, OLD, Door, GoogleStore, ObjectStore
 from trainer.checkpoint import manifest
 from trainer.checkpoint.fence import Fence
+from trainer.checkpoint.objects import CHUNK_BYTES
 from trainer.checkpoint.resume import fetch
 from trainer.checkpoint.retention import prune
+from trainer.checkpoint.staging import outgoing
 from trainer.checkpoint.storage import Storage, storage_at
 from trainer.errors import CheckpointFault
 from trainer.reference import TOLERANCE
@@ -134,14 +136,22 @@ def test_checkpoints_are_listed_verified_fenced_and_pruned_alike(place: Storage)
 def test_what_is_fetched_is_compared_before_it_is_used(credentials: Path, tmp_path: Path) -> None:
     root = storage_at(f"s3://{BUCKET}/{tmp_path.name}")
     checkpoint = commit(root, 10)
-    folder = fetch(str(checkpoint), tmp_path / "staging")
+    folder = fetch(str(checkpoint), tmp_path / "staging", life=1)
     assert manifest.verify(folder).ok
-    assert fetch(str(checkpoint), tmp_path / "staging") == folder
+    (folder / "of our own").touch()
+    assert fetch(str(checkpoint), tmp_path / "staging", life=2) == folder
+    assert (folder / "of our own").exists(), "what still compares is not fetched again"
+    (folder / "sub" / "common.pt").write_bytes(b"Common")
+    assert fetch(str(checkpoint), tmp_path / "staging", life=3) == folder
+    assert manifest.verify(folder).ok
     shutil.rmtree(folder)
     checkpoint.write("sub/common.pt", b"Common")
     with pytest.raises(CheckpointFault, match=r"sub/common\.pt: content differs"):
-        fetch(str(checkpoint), tmp_path / "staging")
+        fetch(str(checkpoint), tmp_path / "staging", life=4)
     assert not folder.exists()
+    checkpoint.remove("sub/common.pt")
+    with pytest.raises(CheckpointFault, match="a file is missing"):
+        fetch(str(checkpoint), tmp_path / "staging", life=4)
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "ExpiredTokenException", "RequestExpired"])
@@ -158,6 +168,25 @@ def test_an_expired_token_is_renewed_and_the_request_made_once_more(
     door.on_refusal = lambda: give(credentials, NEW)
     place.write("second", b"kept")
     assert (door.refused, place.read("second", 10)) == (3, b"kept")
+    door.close()
+
+
+def test_a_token_that_expires_while_a_file_is_read_is_renewed_and_no_byte_is_lost(
+    object_store: ObjectStore, credentials: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    door, data = Door(object_store, code="ExpiredToken"), bytes(range(256)) * (3 * CHUNK_BYTES // 256)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", door.url)
+    place = storage_at(f"s3://{BUCKET}/{tmp_path.name}")
+    place.write("file", data)
+    with place.open("file") as file:
+        read = file.read(1000)
+        door.expired = NEW
+        with pytest.raises(OSError):
+            file.read()
+        door.on_refusal = lambda: give(credentials, OLD)
+        read += file.read()
+    assert read == data
+    assert door.refused > 1
     door.close()
 
 
@@ -212,8 +241,11 @@ def test_a_job_saves_to_an_object_store_and_resumes_from_it(
     resume = Resume(f"{root}/step_00000024-e1", 24)
     again = cluster(msgspec.structs.replace(run.config, resume=resume, checkpoint=Checkpoint(interval_steps=0)))
     again.env = run.env
+    killed = outgoing(tmp_path / "staging", RankRef(again.job_id, 1, 0, 0, 1)) / "step_00000030-e1"
+    killed.mkdir(parents=True)
     again.start(0)
     again.wait_all_done()
+    assert not killed.parent.exists(), "what its replica's life before has staged is swept"
     losses = again.losses()
     assert min(losses) == 24
     assert max(abs(losses[step] - reference[step]) for step in losses) <= TOLERANCE

@@ -38,6 +38,13 @@ def test_a_disk_that_fails_in_fsync_fails_the_save_of_either_tier_until_it_is_me
     assert facts["mended"] == ["writing", "complete", "complete"]
 
 
+def test_a_local_save_without_memory_for_its_buffers_fails_and_the_next_one_does_not(facts: dict[str, Any]) -> None:
+    """Of the persistent tier the probe itself asserts it: rank 0 is told, and does not wait."""
+    (_, failed, error), (_, complete, _) = facts["no_memory"]
+    assert (failed, complete) == ("failed", "complete")
+    assert "no buffer in memory" in error
+
+
 def test_a_failed_save_leaves_nothing_that_takes_space(facts: dict[str, Any]) -> None:
     assert facts["left_behind"] == []
 

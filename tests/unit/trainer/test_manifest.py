@@ -20,18 +20,29 @@ def checkpoint(root: Path, step: int, epoch: int = 1, *, commit: bool = True) ->
     (path / "__0_0.distcp").write_bytes(b"shard" * 100)
     (path / "sub" / "common.pt").write_bytes(b"common")
     if commit:
-        content = manifest.Manifest(
-            job_id="job",
-            attempt=1,
-            epoch=epoch,
-            step=step,
-            kind="interval",
-            layout=manifest.Layout(1, 2, 3),
-            consumed_samples=step * 12,
-            files=manifest.describe_files(path),
-        )
-        manifest.write_marker(path, content)
+        seal(path, step, epoch)
     return path
+
+
+def seal(path: Path, step: int, epoch: int = 1) -> None:
+    content = manifest.Manifest(
+        job_id="job",
+        attempt=1,
+        epoch=epoch,
+        step=step,
+        kind="interval",
+        layout=manifest.Layout(1, 2, 3),
+        consumed_samples=step * 12,
+        files=manifest.describe_files(path),
+    )
+    manifest.write_marker(path, content)
+
+
+def fails_when_read(path: Path) -> None:
+    """As on a bad sector: it is there, it opens, and reading it is an input/output error, as
+    nothing lies at a process's address 0."""
+    path.unlink()
+    path.symlink_to("/proc/self/mem")
 
 
 def test_an_unharmed_checkpoint_verifies(tmp_path: Path) -> None:
@@ -73,6 +84,39 @@ def test_a_marker_of_format_1_is_compared_by_its_blake2b(tmp_path: Path) -> None
     assert manifest.verify(path).ok
     (path / "__0_0.distcp").write_bytes(b"sharD" * 100)
     assert manifest.verify(path).faults == ("__0_0.distcp: content differs",)
+
+
+def test_a_disk_that_does_not_answer_says_nothing_of_the_checkpoint(tmp_path: Path) -> None:
+    """Missing and differing are faults of the checkpoint; any other error is none."""
+    path = checkpoint(tmp_path, 10, commit=False)
+    (path / "empty").touch()
+    seal(path, 10)
+    assert manifest.verify(path).ok
+    fails_when_read(path / "empty")
+    with pytest.raises(OSError, match="Input/output error"):
+        manifest.verify(path)
+    (path / "empty").unlink()
+    assert manifest.verify(path).faults == ("empty: No such file",)
+    fails_when_read(path / manifest.MARKER)
+    for look in (manifest.read_marker, manifest.verify):
+        with pytest.raises(OSError, match="Input/output error"):
+            look(path)
+    with pytest.raises(OSError):
+        manifest.newest_complete(tmp_path)
+
+
+def test_retention_takes_nothing_for_a_torso_whose_marker_cannot_be_looked_at(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        checkpoint(tmp_path, step)
+    marker = tmp_path / "step_00000010-e1" / manifest.MARKER
+    marker.unlink()
+    marker.symlink_to(marker)
+    with pytest.raises(OSError, match="symbolic links"):
+        prune(tmp_path, keep=3, epoch=2)
+    assert len(list(tmp_path.glob("step_*"))) == 3
+    marker.unlink()
+    prune(tmp_path, keep=3, epoch=2)
+    assert len(list(tmp_path.glob("step_*"))) == 2
 
 
 def test_a_torn_marker_is_no_marker(tmp_path: Path) -> None:

@@ -95,21 +95,30 @@ class LocalTier:
             return
         began_s = time.monotonic()
         tensors = engine.state()
-        if self._buffers is None:
-            pinned = device.has_cuda()
-            self._buffers = [torch.empty(t.shape, dtype=t.dtype, pin_memory=pinned) for t in tensors]
-        for buffer, tensor in zip(self._buffers, tensors, strict=True):
-            buffer.copy_(tensor.detach(), non_blocking=True)
-        device.synchronize()
+        fault = self._copy(tensors)
         head, random_state = self._head(order, tensors), self._rng()
         blocking_s = time.monotonic() - began_s
         self._thread = threading.Thread(
             target=self._see_through,
-            args=(order, head, random_state, began_s, blocking_s),
+            args=(order, head, random_state, fault, began_s, blocking_s),
             name="local-save",
             daemon=True,
         )
         self._thread.start()
+
+    def _copy(self, tensors: Sequence[torch.Tensor]) -> str:
+        """Step 1. Why not, where there is no memory for the buffers: then this save fails, and the
+        next one asks for them again."""
+        try:
+            if self._buffers is None:
+                pinned = device.has_cuda()
+                self._buffers = [torch.empty(t.shape, dtype=t.dtype, pin_memory=pinned) for t in tensors]
+        except (RuntimeError, MemoryError) as error:
+            return f"no buffer in memory for a copy of the state: {type(error).__name__}: {error}"
+        for buffer, tensor in zip(self._buffers, tensors, strict=True):
+            buffer.copy_(tensor.detach(), non_blocking=True)
+        device.synchronize()
+        return ""
 
     def finish(self) -> None:
         """Wait for the running save."""
@@ -173,12 +182,19 @@ class LocalTier:
         return rng.capture(rank=self._ref.rank, world=self._world, tp=layout.tp, pp=layout.pp)
 
     def _see_through(
-        self, order: LocalOrder, head: shard.ShardHead, random_state: bytes, began_s: float, blocking_s: float
+        self,
+        order: LocalOrder,
+        head: shard.ShardHead,
+        random_state: bytes,
+        fault: str,
+        began_s: float,
+        blocking_s: float,
     ) -> None:
-        """The save's thread, steps 2 to 4."""
+        """The save's thread, steps 2 to 4; with a `fault` of step 1 there is nothing to write, and
+        the others are told."""
         local = self._config.checkpoint.local
         try:
-            held = self._write(order, head, random_state)
+            held = Held(error=f"node {self._node}: {fault}") if fault else self._write(order, head, random_state)
             self._book.post(order.step, order.epoch, self._ref, held)
             if order.contributors[0] == self._ref.replica:
                 held = self._look_after(order, held)
