@@ -157,9 +157,18 @@ def newest_complete(root: Place) -> tuple[Storage, Manifest] | None:
     return complete[0] if complete else None
 
 
+def outside(content: Manifest) -> tuple[str, ...]:
+    """A sentence for each name of a file that does not lie in the checkpoint."""
+    return tuple(f"{entry.name}: outside the checkpoint" for entry in content.files if not _is_inside(entry.name))
+
+
+def _is_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts
+
+
 def _check(storage: Storage, entry: FileEntry) -> Iterator[str]:
-    path = PurePosixPath(entry.name)
-    if path.is_absolute() or ".." in path.parts:
+    if not _is_inside(entry.name):
         yield f"{entry.name}: outside the checkpoint"
         return
     try:

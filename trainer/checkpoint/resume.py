@@ -71,6 +71,8 @@ def fetch(address: str, root: Path, *, life: int) -> Path:
     content = manifest.read_marker(remote)
     if content is None:
         raise CheckpointFault(f"{manifest.MARKER} is absent or no marker")
+    if strangers := manifest.outside(content):
+        raise CheckpointFault("; ".join(strangers))
     target = root / f"fetched-{content.digest}"
     with _alone(root / f"fetched-{content.digest}.lock") as lock:
         if target.is_dir() and (lock.read_text() == str(life) or manifest.verify(target).ok):

@@ -10,8 +10,10 @@ import pytest
 from trainer.checkpoint import fence as fencing
 from trainer.checkpoint import manifest
 from trainer.checkpoint.fence import Fence
+from trainer.checkpoint.resume import fetch
 from trainer.checkpoint.retention import Found, Plan, plan, prune
 from trainer.checkpoint.storage import LocalStorage
+from trainer.errors import CheckpointFault
 
 
 def checkpoint(root: Path, step: int, epoch: int = 1, *, commit: bool = True) -> Path:
@@ -135,6 +137,9 @@ def test_a_marker_may_not_point_outside(tmp_path: Path) -> None:
     content = manifest.Manifest(**{f: getattr(found, f) for f in found.__struct_fields__} | {"files": (entry,)})
     manifest.write_marker(path, content)
     assert manifest.verify(path).faults == ("../secret: outside the checkpoint",)
+    with pytest.raises(CheckpointFault, match=r"\.\./secret: outside the checkpoint"):
+        fetch(str(path), tmp_path / "staging", life=1)
+    assert not (tmp_path / "staging").exists(), "nothing was fetched"
 
 
 def test_newest_is_by_step_then_epoch(tmp_path: Path) -> None:
