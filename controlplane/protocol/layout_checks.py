@@ -18,6 +18,7 @@ Rules = tuple[tuple[Rule, tuple[str, ...]], ...]
 _TP, _PP, _VP, _CP, _EP, _INNER = (f"/spec/parallelism/{name}" for name in ("tp", "pp", "vp", "cp", "ep", "replica_dp"))
 _SEQUENCE, _DISTRIBUTED = "/spec/parallelism/sequence_parallel", "/spec/parallelism/distributed_optimizer"
 _FAMILY, _LAYERS, _LENGTH = "/spec/model/family", "/spec/model/layers", "/spec/model/sequence_length"
+_NUMERICS = "/spec/training/numerics"
 _EXPERTS, _PER_TOKEN = "/spec/model/experts", "/spec/model/experts_per_token"
 
 
@@ -123,6 +124,16 @@ def check_sequence_parallel(layout: Parallelism, model: Model, training: Trainin
         )
 
 
+def check_rerun(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
+    """All ranks of a replica take the same batches again, of one feed each."""
+    if training.numerics.rerun != "disabled" and (layout.vp > 1 or layout.replica_dp > 1):
+        yield Fault(
+            f"{_NUMERICS}/rerun",
+            "all ranks of a replica must compute again together, which they do with vp = 1 and replica_dp = 1",
+            "leave it out, or set both to 1",
+        )
+
+
 def check_feed_forward(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
     """Every tensor-parallel rank has equally many rows of the feed-forward layer."""
     if model.ffn_hidden is not None and model.ffn_hidden % layout.tp:
@@ -193,6 +204,7 @@ BUILT_IN_RULES: Rules = (
     (check_context_parallel, (_CP, _LENGTH)),
     (check_distributed_optimizer, (_DISTRIBUTED, _INNER, _CP)),
     (check_sequence_parallel, (_SEQUENCE, _TP, _CP, _FAMILY, _LENGTH)),
+    (check_rerun, (_NUMERICS, _VP, _INNER)),
 )
 
 

@@ -32,13 +32,6 @@ def check_numerics(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
             "steps are computed again by the built-in trainer only, and this job runs a program of its own",
             "leave it out",
         )
-    layout = spec.parallelism
-    if wish.rerun != "disabled" and (layout.vp > 1 or layout.replica_dp > 1):
-        yield Fault(
-            "/spec/training/numerics/rerun",
-            "all ranks of a replica must compute again together, which they do with vp = 1 and replica_dp = 1",
-            "leave it out, or set both to 1",
-        )
 
 
 def check_stragglers(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:

@@ -289,10 +289,7 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     (check_restore_test, ("/spec/checkpoint/restore_test", "/spec/entrypoint")),
     (check_data, ("/spec/training/data",)),
     (check_entrypoint, ("/spec/entrypoint",)),
-    (
-        check_numerics,
-        ("/spec/training/numerics", "/spec/entrypoint", "/spec/parallelism/vp", "/spec/parallelism/replica_dp"),
-    ),
+    (check_numerics, ("/spec/training/numerics", "/spec/entrypoint")),
     (check_looks, ("/spec/resiliency/look_every_s", "/spec/resiliency/look_ranks")),
     (check_stragglers, ("/spec/resiliency/stragglers",)),
     (check_log_markers, ("/spec/resiliency/log_markers",)),

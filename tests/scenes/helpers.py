@@ -104,9 +104,11 @@ def assert_certificate_green(incident: dict[str, Any]) -> None:
     }
 
 
-def all_steps(driver: Driver, job_id: str) -> list[dict[str, Any]]:
-    """The newest committed steps of the job (as many as the API gives), in order."""
-    return sorted(driver.items(f"/jobs/{job_id}/steps?limit=2000"), key=lambda s: (s["attempt"], s["step"]))
+def all_steps(driver: Driver, job_id: str, *attempts: int) -> list[dict[str, Any]]:
+    """The committed steps of these attempts (none: of the newest), as many as the API gives, in order."""
+    asked = [f"&attempt={number}" for number in attempts] or [""]
+    found = [step for of in asked for step in driver.items(f"/jobs/{job_id}/steps?limit=2000{of}")]
+    return sorted(found, key=lambda s: (s["attempt"], s["step"]))
 
 
 def assert_no_step_missing(steps: list[dict[str, Any]]) -> None:

@@ -106,7 +106,9 @@ def test_when_the_last_replica_dies_the_job_restarts_from_the_newest_trusted_che
 
 def test_with_too_few_devices_it_restarts_with_another_layout(ring: Ring) -> None:
     driver = ring.driver
-    cancel(driver, driver.job("narrow")["id"])
+    for job in driver.items("/jobs"):
+        if job["state"] == "running":
+            cancel(driver, job["id"])
     spec = scene_job(name="relaid", nodes=2, tp=2, pp=2, interval_steps=10, global_batch=4, spare_gpus=0)
     job_id = submit_and_train(driver, spec, until_step=14)
     driver.wait(
@@ -128,6 +130,9 @@ def test_with_too_few_devices_it_restarts_with_another_layout(ring: Ring) -> Non
     assert attempt["layout"]["tp"] * attempt["layout"]["pp"] == 2, attempt["layout"]
     assert attempt["resume_step"] >= 10
     wait_for_step(driver, job_id, attempt["resume_step"] + 5, timeout_s=120)
+    kept = [s for s in all_steps(driver, job_id, 1, 2) if s["attempt"] == 2 or s["step"] < attempt["resume_step"]]
+    assert [s["step"] for s in kept] == list(range(len(kept))), "a step is missing, or counts twice"
+    assert_no_step_missing(kept)
     driver.post("/demo/faults", {"kind": "restore_spares"})
     cancel(driver, job_id)
 

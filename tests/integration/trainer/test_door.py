@@ -1,6 +1,11 @@
 """The debug door of real ranks, asked as their agent asks it, also while they hang."""
 
+import contextlib
+import re
+import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +20,11 @@ from tests.integration.trainer.cluster import Cluster
 
 pytestmark = pytest.mark.trainer
 Make = Callable[..., Cluster]
+TCP_LISTEN = "0A"
+"""Of the kernel's `include/net/tcp_states.h`, as /proc/net/tcp writes it."""
+PING = b"POST /handler/ping HTTP/1.1\r\nHost: rank\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+ANSWER_S = 0.3
+Address = str | tuple[str, int]
 
 
 def one_replica(cluster: Make) -> Cluster:
@@ -63,7 +73,42 @@ def test_every_look_is_answered_and_only_on_a_private_socket(cluster: Make) -> N
     assert dump.entries[0].state == "completed"
     folder = run.folder / door.FOLDER
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert (folder / f"{subject.identity.pid}.sock").stat().st_mode & 0o077 == 0
+    path = folder / f"{subject.identity.pid}.sock"
+    assert path.stat().st_mode & 0o077 == 0
+    assert b"pong" in answer(socket.AF_UNIX, str(path))
+    elsewhere = listening(subject.identity.pid)
+    assert elsewhere, "its process groups and its donor listen"
+    with ThreadPoolExecutor(len(elsewhere)) as pool:
+        answers = pool.map(lambda place: answer(*place), elsewhere)
+    assert [place for place, said in zip(elsewhere, answers, strict=True) if b"HTTP" in said] == []
+
+
+def listening(pid: int) -> list[tuple[socket.AddressFamily, Address]]:
+    """Where this process listens for TCP connections."""
+    held = set()
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            held.update(re.findall(r"socket:\[(\d+)\]", str(file.readlink())))
+    found: list[tuple[socket.AddressFamily, Address]] = []
+    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for row in map(str.split, Path(f"/proc/{pid}/net/{name}").read_text().splitlines()):
+            if row[3] == TCP_LISTEN and row[9] in held:
+                host, port = row[1].split(":")
+                # An address is written as words of the machine's own byte order.
+                words = b"".join(bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8))
+                found.append((family, (socket.inet_ntop(family, words), int(port, 16))))
+    return found
+
+
+def answer(family: socket.AddressFamily, address: Address) -> bytes:
+    """What comes back for a door's ping, if anything does within `ANSWER_S`."""
+    with socket.socket(family, socket.SOCK_STREAM) as connection:
+        connection.settimeout(ANSWER_S)
+        connection.connect(address)
+        with contextlib.suppress(OSError):
+            connection.sendall(PING)
+            return connection.recv(65536)
+    return b""
 
 
 def test_a_hung_rank_is_named_by_the_recorders_of_its_replica(cluster: Make) -> None:

@@ -1,5 +1,6 @@
-"""Real replicas on an indexed dataset: after kills, a rejoin, and a restart with another
-number of replicas, the ranks' own reports name every sample of every data epoch once."""
+"""Real replicas on an indexed dataset: after kills, a rejoin, and a restart in another layout
+with another number of replicas, the ranks' own reports name every sample of every data epoch
+once, and the losses are those of a job that nothing happened to."""
 
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from tests.integration.trainer.cluster import Cluster
 from trainer.checkpoint.manifest import newest_complete
 from trainer.data import load_corpus, micro_batch_samples
 from trainer.data.sources import SHIPPED_TEXT
+from trainer.reference import TOLERANCE
 
 pytestmark = pytest.mark.trainer
 MODEL = Model(layers=2, hidden=32, heads=2, sequence_length=32, vocab_size=264)
@@ -41,10 +43,10 @@ def trained(run: Cluster) -> dict[int, tuple[int, ...]]:
     return found
 
 
-def test_every_sample_is_trained_once_through_kills_a_rejoin_and_a_restart_with_fewer_replicas(
+def test_every_sample_is_trained_once_through_kills_a_rejoin_and_a_restart_in_another_layout(
     cluster: Callable[..., Cluster], prefix: Path
 ) -> None:
-    training = Training(steps=STEPS, global_batch=12, data=str(prefix), step_delay_s=0.03)
+    training = Training(steps=STEPS, global_batch=12, data=str(prefix), step_delay_s=0.02)
     changes = {"model": MODEL, "parallelism": Parallelism(), "checkpoint": Checkpoint(interval_steps=9, keep=9)}
     first = cluster(training=training, **changes)
     first.start(0, 1, 2)
@@ -61,12 +63,18 @@ def test_every_sample_is_trained_once_through_kills_a_rejoin_and_a_restart_with_
     path, manifest = found
     first.close()
 
-    second = cluster(msgspec.structs.replace(first.config, resume=Resume(str(path), manifest.step), replicas=2))
+    resume = Resume(str(path), manifest.step)
+    second = cluster(msgspec.structs.replace(first.config, resume=resume, replicas=2, parallelism=Parallelism(pp=2)))
     second.start(0, 1)
     second.wait_committed(manifest.step + 4, 0, 1)
     second.signal(0, signal.SIGKILL)
     second.wait_all_done()
+    alone = cluster(training=msgspec.structs.replace(training, step_delay_s=0.0), **changes)
+    alone.start(0)
+    alone.wait_all_done()
 
+    losses = {step: loss for step, loss in first.losses().items() if step < manifest.step} | second.losses()
+    assert losses == {step: pytest.approx(loss, abs=TOLERANCE, rel=0) for step, loss in alone.losses().items()}
     ledger = {step: ids for step, ids in trained(first).items() if step < manifest.step} | trained(second)
     assert sorted(ledger) == list(range(STEPS))
     assert all(sorted(ids) == list(range(12)) for ids in ledger.values()), "the global batch is constant"

@@ -17,6 +17,9 @@ Make = Callable[..., Cluster]
 INTERVAL_S = 2.0
 UNDISTURBED_INTERVALS = 3
 WISH = Stragglers(interval_s=INTERVAL_S)
+ALONE = Stragglers(interval_s=INTERVAL_S, relative=False)
+LONG = 512
+"""Tokens of a sample that takes several times as long to compute as one of the others' 32."""
 
 
 def work(key: Key, told: TimingReport, best_s: float | None) -> RankWork:
@@ -36,7 +39,7 @@ def work(key: Key, told: TimingReport, best_s: float | None) -> RankWork:
     )
 
 
-def scored(run: Cluster, *, after_s: float = 0.0) -> list[tuple[Score, ...]]:
+def scored(run: Cluster, *, after_s: float = 0.0, wish: Stragglers = WISH) -> list[tuple[Score, ...]]:
     """The k-th windows of all ranks, scored together, for each k; those that began after `after_s`."""
     windows: dict[Key, list[RankWork]] = {key: [] for key in run.started}
     best: dict[Key, float] = {}
@@ -46,7 +49,7 @@ def scored(run: Cluster, *, after_s: float = 0.0) -> list[tuple[Score, ...]]:
             best[key] = min(told.work_s, best.get(key, told.work_s))
             if at_s - INTERVAL_S / 2 >= after_s:
                 windows[key].append(told)
-    return [scores(window, WISH) for window in zip(*windows.values(), strict=False)]
+    return [scores(window, wish) for window in zip(*windows.values(), strict=False)]
 
 
 def test_a_slow_rank_is_found_within_an_interval_and_an_undisturbed_job_has_none(cluster: Make, tmp_path: Path) -> None:
@@ -64,7 +67,30 @@ def test_a_slow_rank_is_found_within_an_interval_and_an_undisturbed_job_has_none
     assert {score.work.replica for score in slow} == {1}
     assert {(score.straggler, score.cause) for score in slow} == {("relative", "data")}
     assert max(score.lowest for score in slow) < WISH.relative_threshold
+    own = [score for score in scored(run, after_s=began_s, wish=ALONE)[0] if score.straggler]
+    assert {(s.work.replica, s.straggler, s.cause) for s in own} == {(1, "individual", "data")}
+    stop(run)
+
+
+def test_a_rank_that_computes_longer_is_slow_in_its_computation(cluster: Make, tmp_path: Path) -> None:
+    """Its samples are longer; rotary positions have no weights, so its gradient fits the others'."""
+    training = Training(steps=100_000, global_batch=12, step_delay_s=0.005)
+    config = tiny_config(tmp_path, training=training, checkpoint=Checkpoint(interval_steps=0))
+    run = cluster(msgspec.structs.replace(config, timing_interval_s=INTERVAL_S))
+    run.start(0, 1)
+    run.config = msgspec.structs.replace(
+        run.config, model=msgspec.structs.replace(run.config.model, sequence_length=LONG)
+    )
+    run.start(2)
+    run.wait(lambda: len(scored(run)) >= 2, "windows of all")
+    slow = [score for score in scored(run)[1] if score.straggler]
+    assert {(score.work.replica, score.straggler, score.cause) for score in slow} == {(2, "relative", "compute")}
+    stop(run)
+
+
+def stop(run: Cluster) -> None:
+    """All ranks leave."""
     run.auto = False
-    for replica in (0, 1, 2):
+    for replica in run.members:
         run.tell(replica, StopTraining(save=False, reason="seen enough"))
     run.wait_all_done()

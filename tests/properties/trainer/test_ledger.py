@@ -1,8 +1,9 @@
 """Each sample of each data epoch is trained exactly once, whatever happens to the replicas.
 
-The job is a model; what is under test is real: who computes what (`trainer.replica.shares`),
-the install after a membership change (`controlplane.policy.membership`), and which window
-of the data a micro-batch is (`trainer.data`).
+The job is a model; what is under test is real: who computes what (`trainer.replica.shares`;
+inside a replica `trainer.batches`), the install after a membership change
+(`controlplane.policy.membership`), the layout of a restart (`controlplane.policy.layout`),
+and which window of the data a micro-batch is (`trainer.data`).
 """
 
 from dataclasses import dataclass, field
@@ -11,8 +12,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.policy.layout import plan_layout
 from controlplane.policy.membership import Refusal, install, next_view
 from controlplane.protocol.membership import Flush, Install, Member, MemberRole
+from controlplane.protocol.spec import Model, Parallelism, Resources, Training, TrainSpec, ranks_per_replica
+from trainer.batches import filler_count, inner_share
 from trainer.data import Corpus, micro_batch_samples
 from trainer.data.sources import Text
 from trainer.replica.shares import held_by, share, share_of_install
@@ -21,14 +25,21 @@ STEPS = 12
 MICRO_BATCHES, SIZE = 6, 2
 GLOBAL_BATCH = MICRO_BATCHES * SIZE
 SEQUENCE = 4
+REPLICAS = 5
+# Two samples a micro-batch, spread over pipelines of stages in chunks, context ranks and, in a
+# replica, data-parallel ranks with experts: a re-plan may change all but the samples of a step.
+TRAINING = Training(global_batch=GLOBAL_BATCH, micro_batch=SIZE)
+MODEL = Model(family="moe", layers=8, experts=4, sequence_length=16)
 events = st.sampled_from(["step", "step", "step", "evict", "evict", "rejoin", "reissue", "save", "restart"])
 
 
 @dataclass
 class Job:
-    """`trained[step]`: micro-batches in the committed gradient. `held`: of the step in progress."""
+    """`trained[step]`: micro-batches in the committed gradient. `held`: of the step in progress.
+    `layout`: of each replica."""
 
     replicas: dict[int, int]
+    layout: Parallelism
     committed: int = 0
     saved: int = 0
     epoch: int = 0
@@ -49,7 +60,19 @@ class Job:
                 continue
             ordinary = share(range(MICRO_BATCHES), self.contributors, replica)
             todo = ordinary if self.todo is None else self.todo.get(replica, ())
-            self.held[replica] = tuple(sorted({*self.held.get(replica, ()), *todo}))
+            held = self.held.get(replica, ())
+            fresh = tuple(number for number in todo if number not in held)
+            self.held[replica] = tuple(sorted((*held, *self.dealt(fresh))))
+
+    def dealt(self, micro_batches: tuple[int, ...]) -> tuple[int, ...]:
+        """What the data-parallel ranks of a replica count together; what they compute besides
+        makes their numbers of passes fit the schedule."""
+        layout = self.layout
+        shares = [inner_share(micro_batches, rank, layout.replica_dp) for rank in range(layout.replica_dp)]
+        passes = {len(mine) + filler_count(micro_batches, len(mine), layout) for mine in shares}
+        assert layout.ep == 1 or len(passes) == 1, "an expert's rank passes less often than another"
+        assert layout.vp == 1 or all(number % layout.pp == 0 for number in passes)
+        return tuple(number for mine in shares for number in mine)
 
     def commit(self) -> None:
         """All gradients are in: the step is trained, joiners are ready."""
@@ -93,25 +116,53 @@ class Job:
         self.joiners.add(replica)
         self.change_view()
 
-    def restart(self, replicas: int) -> None:
-        """From the newest checkpoint, with another number of replicas: what came after it is undone."""
+    def restart(self, layout: Parallelism, replicas: int) -> None:
+        """From the newest checkpoint, in another layout: what came after it is undone."""
         del self.trained[self.saved :]
         self.committed, self.held, self.todo, self.joiners = self.saved, {}, None, set()
         self.lives += 1
-        self.replicas = dict.fromkeys(range(replicas), self.lives)
+        self.layout, self.replicas = layout, dict.fromkeys(range(replicas), self.lives)
         self.change_view()
 
 
-def happen(job: Job, event: str, data: st.DataObject) -> None:
+@st.composite
+def asked(draw: st.DrawFn) -> TrainSpec:
+    """A job that fits no more than `MICRO_BATCHES` data-parallel ranks, over all of its replicas."""
+    inner = draw(st.integers(1, 3))
+    pp, tp = draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, 2]))
+    layout = Parallelism(
+        tp=tp,
+        pp=pp,
+        vp=draw(st.sampled_from([1, 2])) if pp > 1 else 1,
+        cp=draw(st.sampled_from([1, 2])),
+        ep=2 if inner == 2 and draw(st.booleans()) else 1,
+        replica_dp=inner,
+        sequence_parallel=tp > 1,
+        dp=min(REPLICAS, MICRO_BATCHES // inner),
+    )
+    resources = Resources(nodes=ranks_per_replica(layout), gpus_per_node=REPLICAS, min_replicas=1)
+    return TrainSpec(resources=resources, parallelism=layout, model=MODEL, training=TRAINING)
+
+
+def planned(spec: TrainSpec, data: st.DataObject) -> tuple[Parallelism, int]:
+    """Layout and replicas for some of the job's devices; with few of them a part of a replica."""
+    least = min(spec.parallelism.cp, ranks_per_replica(spec.parallelism))
+    most = ranks_per_replica(spec.parallelism) * REPLICAS
+    found = plan_layout(spec, data.draw(st.integers(least, most)))
+    return found.parallelism, found.replicas
+
+
+def happen(job: Job, spec: TrainSpec, event: str, data: st.DataObject) -> None:
     match event:
         case "step":
             job.commit()
         case "save":
             job.saved = job.committed
         case "restart":
-            job.restart(data.draw(st.integers(1, 5)))
+            job.restart(*planned(spec, data))
         case "rejoin":
-            gone = [replica for replica in range(5) if replica not in job.replicas]
+            most = MICRO_BATCHES // job.layout.replica_dp
+            gone = [replica for replica in range(min(REPLICAS, most)) if replica not in job.replicas]
             if gone:
                 job.rejoin(data.draw(st.sampled_from(gone)))
         case "reissue" | "evict":
@@ -125,14 +176,15 @@ def happen(job: Job, event: str, data: st.DataObject) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.integers(1, 5), st.lists(events, max_size=30), st.integers(5, 60), st.integers(0, 99), st.data())
+@given(asked(), st.lists(events, max_size=30), st.integers(5, 60), st.integers(0, 99), st.data())
 def test_every_sample_of_every_data_epoch_is_trained_exactly_once(
-    replicas: int, story: list[str], windows: int, seed: int, data: st.DataObject
+    spec: TrainSpec, story: list[str], windows: int, seed: int, data: st.DataObject
 ) -> None:
-    job = Job(replicas=dict.fromkeys(range(replicas), 1))
+    layout, replicas = planned(spec, data)
+    job = Job(replicas=dict.fromkeys(range(replicas), 1), layout=layout)
     job.change_view()
     for event in story:
-        happen(job, event, data)
+        happen(job, spec, event, data)
     while job.committed < STEPS:
         job.commit()
     assert all(sorted(ids) == list(range(MICRO_BATCHES)) for ids in job.trained), "the global batch is constant"

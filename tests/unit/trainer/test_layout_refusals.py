@@ -1,12 +1,12 @@
 """A layout that cannot train is refused at submit, and again by the trainer, with its reason."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
 
 from controlplane.protocol.launch import TrainerConfig
-from controlplane.protocol.spec import Checkpoint, Model, Parallelism, Training, ranks_per_replica
+from controlplane.protocol.spec import Checkpoint, Model, Numerics, Parallelism, Training, ranks_per_replica
 from controlplane.protocol.spec_lint import lint
 from trainer.config import check
 from trainer.errors import ConfigInvalid
@@ -120,3 +120,21 @@ def test_the_trainer_names_every_fault_at_once() -> None:
     wrong = msgspec.structs.replace(config({"cp": 3, "vp": 2}, {}), replicas=0)
     with pytest.raises(ConfigInvalid, match=r"replicas.*parallelism\.vp.*parallelism\.cp"):
         check(wrong, 2)
+
+
+@pytest.mark.parametrize("layout", [{"pp": 2, "vp": 2}, {"replica_dp": 2}, {"pp": 2}], ids=str)
+@pytest.mark.parametrize("rerun", ["validate_results", "report_determinism_stats"])
+def test_a_step_is_computed_twice_only_by_ranks_that_do_so_together(
+    layout: dict[str, int], rerun: Literal["validate_results", "report_determinism_stats"]
+) -> None:
+    pointer, together = "/spec/training/numerics/rerun", layout == {"pp": 2}
+    submitted = document(layout, {}, training={"numerics": {"rerun": rerun}})
+    faults = [fault.message for fault in lint(submitted).faults if fault.pointer == pointer]
+    assert ["must compute again together" in message for message in faults] == ([] if together else [True])
+    given = msgspec.structs.replace(config(layout, {}), training=Training(numerics=Numerics(rerun=rerun)))
+    try:
+        check(given, ranks_per_replica(given.parallelism))
+    except ConfigInvalid as error:
+        assert not together and "training.numerics.rerun: all ranks of a replica must compute again" in str(error)
+    else:
+        assert together, "the trainer takes it"
