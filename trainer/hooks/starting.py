@@ -74,6 +74,8 @@ def _connect(settings: HookSettings, agree: Agree, *, signals: bool) -> Run:
         faults=Faults(allowed=False),
         on_evicted=_leave_evicted,
     )
+    saves = Saves(ref, settings.config, link.send)
+    saves.enter(0)
     run = Run(
         Control(
             settings=settings,
@@ -81,7 +83,7 @@ def _connect(settings: HookSettings, agree: Agree, *, signals: bool) -> Run:
             mailbox=mailbox,
             progress=progress,
             preemption=preemption,
-            saves=Saves(ref, settings.config, link.send),
+            saves=saves,
             agree=agree,
         )
     )
