@@ -5,11 +5,11 @@ profile, and that there is no Flight Recorder. As soon as the program has a proc
 torch's own server takes its place, which also answers while the interpreter is locked.
 """
 
+import atexit
 import os
 import socket
 import sys
 import threading
-import time
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -34,15 +34,18 @@ class Door:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._absent = NO_GROUP
+        self._ending, self._with_torch = threading.Event(), False
+        self._thread = threading.Thread(target=self._run, name="debug-door", daemon=True)
 
     def start(self) -> None:
         """Raises OSError."""
         self._path.with_suffix(".json").unlink(missing_ok=True)
-        listener = listen_at(self._path, _listen)
-        threading.Thread(target=self._run, args=(listener,), name="debug-door", daemon=True).start()
+        self._listener = listen_at(self._path, _listen)
+        atexit.register(self._end)
+        self._thread.start()
 
-    def _run(self, listener: socket.socket) -> None:
-        with listener:
+    def _run(self) -> None:
+        with self._listener as listener:
             while not self._gave_way():
                 try:
                     connection, _ = listener.accept()
@@ -54,6 +57,9 @@ class Door:
     def _gave_way(self) -> bool:
         """Torch's door is open in this one's place."""
         if self._absent is not NO_GROUP or not _has_group():
+            return False
+        self._with_torch = True
+        if self._ending.is_set():
             return False
         try:
             from trainer.control import door
@@ -71,14 +77,21 @@ class Door:
         from trainer.control import door
 
         last: tuple[str, ...] = ()
-        while True:
+        while not self._ending.is_set():
             try:
                 if (names := door.group_names()) != last:
                     door.write_groups(self._path)
                     last = names
             except (RuntimeError, KeyError):
                 pass  # They changed while they were read.
-            time.sleep(LOOK_INTERVAL_S)
+            self._ending.wait(LOOK_INTERVAL_S)
+
+    def _end(self) -> None:
+        """Before the interpreter ends: a thread that has had torch's groups in hand and outlives
+        it would end the process by SIGABRT."""
+        self._ending.set()
+        if self._with_torch:
+            self._thread.join(LOOK_INTERVAL_S)
 
     def _answer(self, connection: socket.socket) -> None:
         try:
