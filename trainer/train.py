@@ -29,18 +29,20 @@ def run(settings: RankSettings) -> ExitCode:
     # `main` has to prepare the device first.
     from trainer.assemble import assemble, control
     from trainer.control.door import open_door, write_groups
+    from trainer.control.doorway import door_path
     from trainer.control.preemption import Preemption
 
     preemption = Preemption()
     preemption.listen()
-    open_door(settings.agent_socket)
+    door = door_path(settings.agent_socket, os.getpid())
+    open_door(door)
     controls = control(
         settings,
         preemption,
         on_evicted=lambda order: leave(ExitCode.EVICTED, f"evicted in epoch {order.epoch}: {order.reason}"),
     )
     loop = assemble(settings, controls)
-    write_groups(settings.agent_socket)
+    write_groups(door)
     lower_session()
     controls.link.start()
     code = loop.run()

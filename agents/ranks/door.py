@@ -1,8 +1,8 @@
 """The agent's end of a rank's debug door: one bounded question over its unix socket.
 
-The door is torch's worker server (`trainer.control.door`); it speaks HTTP/1.1 on a unix
-socket in the agent's private directory and is never proxied anywhere but here. Blocking:
-call it in a thread.
+The door is torch's worker server (`trainer.control.door`), or what stands in for it until
+torch is there (`trainer.hooks.door`); it speaks HTTP/1.1 on a unix socket in the agent's
+private directory and is never proxied anywhere but here. Blocking: call it in a thread.
 """
 
 import os

@@ -1,7 +1,8 @@
 """What the end of a rank means: its exit code or signal, in words and as a cause.
 
-The codes are the trainer's (`trainer.exits`) and the field's: 16, 17 (S1.10) and 93 keep
-the meaning they have elsewhere. A negative code is the signal that ended the process.
+The codes are the trainer's (`trainer.exits`) and the field's: 16, 17, 93, 201, 202 and 247
+(S1.10) keep the meaning they have elsewhere. A negative code is the signal that ended the
+process; 128 + n is how a shell or another launcher tells that its child ended by signal n.
 """
 
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ EXIT_DISAMBIGUATE = 16
 EXIT_FAILED_VALIDATION = 17
 EXIT_PEER_LOST = 71
 EXIT_DO_NOT_REQUEUE = 93
+SHELL_SIGNALS, LAST_SIGNAL = 128, 64
 
 
 class Ending(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,6 +37,9 @@ ENDINGS: dict[int, Ending] = {
     74: Ending("resume_failed", "the checkpoint to resume from could not be loaded"),
     75: Ending("temporary", "it could not set up, read its checkpoint's storage or catch up; a fresh start may"),
     EXIT_DO_NOT_REQUEUE: Ending("do_not_requeue", "the job's configuration is wrong and a restart cannot help"),
+    201: Ending("gpu_driver", "its launcher met an error of the GPU driver"),
+    202: Ending("pod_residue", "its launcher found what an earlier pod had left on the device"),
+    247: Ending("out_of_memory", "it was killed for want of memory"),
     -4: Ending("illegal_instruction", "SIGILL: an illegal instruction in native code"),
     -6: Ending("abort", "SIGABRT: its ranks disagree on a collective's size or type, or native code gave up"),
     -7: Ending("bus_error", "SIGBUS: a bus error, often shared memory that ran full"),
@@ -48,7 +53,9 @@ _UNKNOWN_SIGNAL = Ending("signal", "a signal ended it")
 
 
 def ending(code: int) -> Ending:
-    """Of an exit code, or of a signal as its negative."""
+    """Of an exit code, or of a signal as its negative or as 128 more than its number."""
+    if SHELL_SIGNALS < code <= SHELL_SIGNALS + LAST_SIGNAL:
+        code = SHELL_SIGNALS - code
     return ENDINGS.get(code, _UNKNOWN_SIGNAL if code < 0 else _UNKNOWN)
 
 

@@ -102,6 +102,17 @@ def test_page_is_clean_and_accessible(context: BrowserContext, server: Target, s
     page.close()
 
 
+def test_the_rank_tables_show_their_last_column_on_every_desk(context: BrowserContext, server: Target) -> None:
+    if not server.mock:
+        pytest.skip("needs the fixtures of the mock server")
+    page, _ = _open(context, server, next(view for view in VIEWS if view.name == "job"))
+    for width in (1280, 1440, 1920):
+        page.set_viewport_size({"width": width, "height": 900})
+        hidden = page.locator(".replica .table-wrap").evaluate_all("all => all.map(e => e.scrollWidth - e.clientWidth)")
+        assert hidden == [0] * len(hidden) != [], f"at {width} px"
+    page.close()
+
+
 def test_a_node_that_fails_its_checks_says_that_nothing_is_started_there(
     context: BrowserContext, server: Target
 ) -> None:

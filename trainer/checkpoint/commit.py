@@ -105,22 +105,13 @@ class Committer:
 
     def _mark(self, order: Order, files: tuple[manifest.FileEntry, ...], address: str) -> manifest.Manifest:
         config, attempt = self._config, self._ref.attempt
-        layout = config.parallelism
         content = manifest.Manifest(
             job_id=self._ref.job_id,
             attempt=attempt,
             epoch=order.epoch,
             step=order.step,
             kind=order.kind,
-            layout=manifest.Layout(
-                tp=layout.tp,
-                pp=layout.pp,
-                replicas=config.replicas,
-                vp=layout.vp,
-                cp=layout.cp,
-                ep=layout.ep,
-                replica_dp=layout.replica_dp,
-            ),
+            layout=manifest.layout_of(config),
             consumed_samples=order.step * config.training.global_batch,
             files=tuple(sorted(files, key=lambda entry: entry.name)),
         )

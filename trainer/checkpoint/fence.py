@@ -23,9 +23,11 @@ class Fence:
     """Fence of one checkpoint directory."""
 
     def __init__(self, root: Place) -> None:
+        self._root = root
         self._folder = storage_at(root).child(FENCE)
         self._raiser: threading.Thread | None = None
         self._until_s = 0.0
+        self._writing = threading.Lock()
 
     def raise_to(self, attempt: int, epoch: int) -> None:
         """Begin to raise it to at least (attempt, epoch); a view change does not wait for a disk."""
@@ -50,20 +52,21 @@ class Fence:
 
     def raise_now(self, attempt: int, epoch: int) -> None:
         """At least (attempt, epoch), here and now. Raises OSError."""
-        if self.current() >= (attempt, epoch):
-            return
-        self._folder.write(f"a{attempt}-e{epoch}", b"fence")
-        for name in self._folder.files():
-            number = _parse(name)
-            if number and number < (attempt, epoch):
-                self._folder.remove(name)
+        with self._writing:  # Two writers of one process would share a temporary file.
+            if self.current() >= (attempt, epoch):
+                return
+            self._folder.write(f"a{attempt}-e{epoch}", b"fence")
+            for name in self._folder.files():
+                number = _parse(name)
+                if number and number < (attempt, epoch):
+                    self._folder.remove(name)
 
     def _raise(self, attempt: int, epoch: int) -> None:
         try:
             self.raise_now(attempt, epoch)
         except OSError as error:
             # Training goes on; a save meets the same file system and fails by itself.
-            print(f"checkpoint fence: {error}", file=sys.stderr, flush=True)
+            print(f"no checkpoint fence at {self._root}: {error}", file=sys.stderr, flush=True)
 
 
 def _parse(name: str) -> tuple[int, int] | None:

@@ -14,6 +14,7 @@ import msgspec
 
 from controlplane.protocol import digests
 from controlplane.protocol.digests import DIGEST_BYTES
+from controlplane.protocol.launch import TrainerConfig
 from trainer.checkpoint.storage import Place, Storage, storage_at
 
 MARKER = "COMMITTED.json"
@@ -45,6 +46,20 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cp: int = 1
     ep: int = 1
     replica_dp: int = 1
+
+
+def layout_of(config: TrainerConfig) -> Layout:
+    """Of every replica of the attempt."""
+    asked = config.parallelism
+    return Layout(
+        tp=asked.tp,
+        pp=asked.pp,
+        replicas=config.replicas,
+        vp=asked.vp,
+        cp=asked.cp,
+        ep=asked.ep,
+        replica_dp=asked.replica_dp,
+    )
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

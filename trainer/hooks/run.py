@@ -260,6 +260,7 @@ class Run:
 
     def installed(self, epoch: int) -> None:
         """Called by the link's thread: from now on reports are of `epoch`."""
+        self._quietly(lambda control: control.saves.enter(epoch))
         with self._lock:
             self._quietly(
                 lambda control: control.progress.enter(

@@ -3,8 +3,13 @@
 Rank 0 reports. When the program says that everything is written, a thread of its own reads
 the files back, writes the marker with their digests (`trainer.checkpoint.manifest`) and
 reports the save as complete: training does not wait for that.
+
+Lives of one program may write the same directories. Each raises the job's fence
+(`trainer.checkpoint.fence`) when it starts and at each view it is in; one that a newer life
+has overtaken, and that its agent cannot reach, commits nothing any more.
 """
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +18,9 @@ from pathlib import Path
 
 from controlplane.protocol.launch import RankRef, TrainerConfig
 from controlplane.protocol.rank import CheckpointReport, FromRank, SaveNow
-from trainer.checkpoint.manifest import Layout, Manifest, describe_files, write_marker
+from trainer.checkpoint.fence import Fence
+from trainer.checkpoint.manifest import Manifest, describe_files, layout_of, write_marker
+from trainer.errors import CheckpointFault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +43,15 @@ class Saves:
         self._threads: list[threading.Thread] = []
         self._lock, self._turn = threading.Lock(), threading.Lock()
         self._committed: set[Path] = set()
+        self._epoch = 0
+        self._fence = self._find_fence() if ref.rank == 0 else None
+
+    def enter(self, epoch: int) -> None:
+        """This life is in view `epoch` of its attempt (0: in none yet): fence those before it.
+        Waits for no disk; a save does it again if this fails."""
+        self._epoch = epoch
+        if self._fence is not None:
+            self._fence.raise_to(self._ref.attempt, epoch)
 
     def begin(self, save: Save) -> None:
         """It is being written."""
@@ -71,7 +87,6 @@ class Saves:
                 self._write(save, blocking_s)
 
     def _write(self, save: Save, blocking_s: float) -> None:
-        layout, training = self._config.parallelism, self._config.training
         try:
             manifest = Manifest(
                 job_id=self._ref.job_id,
@@ -79,17 +94,39 @@ class Saves:
                 epoch=save.epoch,
                 step=save.step,
                 kind=save.kind,
-                layout=Layout(tp=layout.tp, pp=layout.pp, replicas=self._config.replicas),
-                consumed_samples=save.step * training.global_batch,
+                layout=layout_of(self._config),
+                consumed_samples=save.step * self._config.training.global_batch,
                 files=describe_files(save.path),
             )
             if not manifest.files:
                 raise FileNotFoundError(f"{save.path} holds no file")
+            self._check_fence()
             write_marker(save.path, manifest)
-        except OSError as error:
+        except (OSError, CheckpointFault) as error:
             self.fail(save, error)
             return
         self._report(save, "complete", manifest=manifest, blocking_s=blocking_s)
+
+    def _check_fence(self) -> None:
+        """By the view of now, not of when the save began: the life is what is fenced. Raises
+        CheckpointFault, OSError."""
+        if self._fence is None:
+            return
+        mine = self._ref.attempt, self._epoch
+        self._fence.raise_now(*mine)
+        newest = self._fence.current()
+        if newest > mine:
+            theirs = "attempt {}, epoch {}".format(*newest)
+            raise CheckpointFault("attempt {}, epoch {} is fenced: {} is in its place".format(*mine, theirs))
+
+    def _find_fence(self) -> Fence | None:
+        """None where the program's Python cannot reach the job's object store."""
+        place = self._config.checkpoint_dir
+        try:
+            return Fence(place)
+        except (ImportError, ValueError) as error:
+            print(f"holdfast hooks: no checkpoint fence at {place}: {error}", file=sys.stderr, flush=True)
+            return None
 
     def _report(
         self, save: Save, state: str, *, error: str = "", manifest: Manifest | None = None, blocking_s: float = 0.0

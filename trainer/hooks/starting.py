@@ -15,6 +15,7 @@ from trainer.control.progress import Progress
 from trainer.errors import ConfigInvalid
 from trainer.exits import ExitCode
 from trainer.hooks.agreement import Agree, any_rank
+from trainer.hooks.door import open_door
 from trainer.hooks.orders import AnsweringMailbox
 from trainer.hooks.run import Control, Run
 from trainer.hooks.saves import Saves
@@ -74,6 +75,8 @@ def _connect(settings: HookSettings, agree: Agree, *, signals: bool) -> Run:
         faults=Faults(allowed=False),
         on_evicted=_leave_evicted,
     )
+    saves = Saves(ref, settings.config, link.send)
+    saves.enter(0)
     run = Run(
         Control(
             settings=settings,
@@ -81,11 +84,15 @@ def _connect(settings: HookSettings, agree: Agree, *, signals: bool) -> Run:
             mailbox=mailbox,
             progress=progress,
             preemption=preemption,
-            saves=Saves(ref, settings.config, link.send),
+            saves=saves,
             agree=agree,
         )
     )
     link.start()
+    try:
+        open_door(settings.agent_socket)
+    except OSError as error:
+        print(f"holdfast hooks: no debug door: {error}", file=sys.stderr, flush=True)
     return run
 
 

@@ -87,7 +87,7 @@ function RankRow({ jobId, rank: snapshot, asOfSeq, onLogs }: { jobId: string; ra
       <td className="num">{now ? count(now.step) : <span className="missing">{MISSING}</span>}</td>
       <td className={`num ${beat}`}>{!alive ? <span className="muted">ended</span> : silentS === null ? <span className="missing">{MISSING}</span> : duration(silentS)}</td>
       <td className="num">{alive && speed ? <span className={speed.straggler ? "text-warn" : ""} title={speedTitle(speed)}>{percent(slowest(speed))}{speed.straggler ? ` slow ${speed.cause}` : ""}</span> : <span className="muted" title={MISSING}>-</span>}</td>
-      <td className="nowrap"><Link to={paths.node(rank.node_id)}>{rank.node_name}</Link> <span className="muted">gpu {rank.device_index}</span></td>
+      <td><Link className="nowrap" to={paths.node(rank.node_id)}>{rank.node_name}</Link> <span className="muted nowrap">gpu {rank.device_index}</span></td>
       <td className="nowrap">{rank.pid ?? <span className="muted">-</span>} <button type="button" className="link" onClick={() => onLogs(rank)} aria-label={`Log of rank ${rank.rank} of replica ${rank.replica}`}>log</button></td>
     </tr>
   );

@@ -19,6 +19,10 @@ from typing import Any
 
 import msgspec
 
+from agents.core.state import Identity
+from agents.ranks.door import FOLDER
+from agents.ranks.identity import identity_of
+from agents.ranks.look import Subject, look
 from trainer.workloads.errors import NoRanksLeft, RanksLost
 from trainer.workloads.ppo.controller import PpoController, Recovery, StepResult
 from trainer.workloads.ppo.messages import EnterWorld
@@ -133,10 +137,22 @@ def loss_in_a_recovery(controller: PpoController, outcome: Outcome) -> None:
     outcome.recoveries.append(controller.recover())
 
 
-def save_only(controller: PpoController, _outcome: Outcome) -> None:
-    """Leaves a checkpoint of one step."""
+def save_only(controller: PpoController, outcome: Outcome) -> None:
+    """Leaves a checkpoint of one step; its ranks are looked at as an agent would."""
     controller.step()
     controller.save()
+    doors = controller._root.parent / FOLDER
+    outcome.notes["doors"] = [oct(path.stat().st_mode & 0o777) for path in (doors, *doors.glob("*.sock"))]
+    log = doors.parent / "logs" / "process-1.log"
+    whom = Subject(rank=1, identity=_identity(controller.pool.pid(1)), log_path=log, doors=doors, duration_s=0.1)
+    looks = ("ping", "stacks", "flight_recorder", "wait_counters", "profile")
+    outcome.notes["looks"] = {what: look(what, whom) for what in looks}
+
+
+def _identity(pid: int) -> Identity:
+    found = identity_of(pid)
+    assert found is not None
+    return found
 
 
 def learning(controller: PpoController, outcome: Outcome) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from controlplane.protocol.flight import decode_dump
 from tests.integration.workloads.scenarios import BASE, STEPS, Outcome
 from trainer.checkpoint.manifest import list_complete, verify
 from trainer.workloads.ppo.controller import StepResult
@@ -51,6 +52,22 @@ def test_healthy_ranks_restore_from_memory_and_only_fresh_ones_load(outcomes: Ou
     assert recovery.fresh == [1, 3]
     assert recovery.sources == {"memory": 2, "storage": 2}
     assert recovery.places == [0, 4, 2, 5]
+
+
+def test_every_rank_answers_at_its_own_private_door(outcomes: Outcomes) -> None:
+    notes = outcomes["saved"].notes
+    assert notes["doors"] == ["0o700"] + ["0o600"] * 4
+    looks = notes["looks"]
+    assert {what: looks[what][1] for what in ("ping", "flight_recorder", "wait_counters", "profile")} == {
+        "ping": "door",
+        "flight_recorder": "door",
+        "wait_counters": "door",
+        "profile": "sampling",
+    }
+    assert "_wait_for_wakes" in looks["stacks"][0]
+    dump = decode_dump(looks["flight_recorder"][0])
+    assert dump.groups[0].ranks == (0, 1, 2, 3)
+    assert dump.entries
 
 
 def test_with_everybody_alive_recovery_does_nothing(outcomes: Outcomes) -> None:

@@ -23,7 +23,16 @@ def ended(code: int, *, rank: int = 0, number: int = 1, seen_s: float = 999.0):
         (70, "exception", "ended with code 70: an exception ended it; the traceback is in its log"),
         (71, "peer_lost", "ended with code 71: it lost another rank of its replica"),
         (-64, "signal", "ended by signal 64: a signal ended it"),
-        (137, "unknown", "ended with code 137: the code has no meaning known here"),
+        (134, "abort", "ended with code 134: SIGABRT"),
+        (137, "killed", "ended with code 137: SIGKILL"),
+        (139, "segfault", "ended with code 139: SIGSEGV"),
+        (143, "terminated", "ended with code 143: SIGTERM"),
+        (192, "signal", "ended with code 192: a signal ended it"),
+        (201, "gpu_driver", "ended with code 201: its launcher met an error of the GPU driver"),
+        (202, "pod_residue", "ended with code 202: its launcher found what an earlier pod had left"),
+        (247, "out_of_memory", "ended with code 247: it was killed for want of memory"),
+        (128, "unknown", "ended with code 128: the code has no meaning known here"),
+        (193, "unknown", "ended with code 193: the code has no meaning known here"),
     ],
 )
 def test_a_decision_says_what_ended_the_rank(code, cause, words):

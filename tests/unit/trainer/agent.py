@@ -39,20 +39,29 @@ class FakeAgent:
         if self._connection is not None:
             self._connection.shutdown(socket.SHUT_RDWR)
 
-    def environment(self, *, rank: int = 0, world_size: int = 1, resume: Resume | None = None) -> dict[str, str]:
+    def environment(
+        self,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        attempt: int = REF.attempt,
+        parallelism: Parallelism | None = None,
+        checkpoint_dir: str | None = None,
+        resume: Resume | None = None,
+    ) -> dict[str, str]:
         config = TrainerConfig(
             model=Model(),
-            parallelism=Parallelism(),
+            parallelism=parallelism or Parallelism(),
             training=Training(),
             checkpoint=Checkpoint(),
-            checkpoint_dir=str(self.folder / "checkpoints"),
+            checkpoint_dir=checkpoint_dir or str(self.folder / "checkpoints"),
             replicas=1,
             store="127.0.0.1:1",
             resume=resume,
         )
         return {
             "HOLDFAST_SOCKET": str(self.path),
-            "HOLDFAST_REF": msgspec.json.encode(msgspec.structs.replace(REF, rank=rank)).decode(),
+            "HOLDFAST_REF": msgspec.json.encode(msgspec.structs.replace(REF, rank=rank, attempt=attempt)).decode(),
             "HOLDFAST_CONFIG": msgspec.json.encode(config).decode(),
             "WORLD_SIZE": str(world_size),
         }

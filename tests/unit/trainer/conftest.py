@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def start(agent: FakeAgent) -> Iterator[Callable[..., Run]]:
     """Starts hooks as in a process of their own; SIGTERM gets its old meaning back."""
     before = signal.getsignal(signal.SIGTERM)
 
-    def make(agree: Agree = any_rank, *, signals: bool = True, resume: Resume | None = None, **environment: int) -> Run:
+    def make(agree: Agree = any_rank, *, signals: bool = True, resume: Resume | None = None, **environment: Any) -> Run:
         settings = hook_settings(agent.environment(resume=resume, **environment))
         assert settings is not None
         return starting._connect(settings, agree, signals=signals)

@@ -3,12 +3,14 @@
 For a process of its own without threads: everything here forks.
 """
 
+import functools
 import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from trainer.control.doorway import FOLDER
 from trainer.workloads.pool import RankPool
 from trainer.workloads.ppo.controller import PpoController, StepResult
 from trainer.workloads.ppo.messages import Calls, Replies
@@ -39,12 +41,13 @@ def import_everything() -> float:
 def session(
     settings: PpoSettings, folder: Path, *, on_step: Callable[[StepResult], None] = lambda _result: None
 ) -> Iterator[PpoController]:
-    """A controller whose processes end with the block; logs and checkpoints stay in
-    `folder`. Raises ConfigInvalid before anything is started."""
+    """A controller whose processes end with the block; logs, checkpoints and the processes'
+    debug doors are in `folder`. Raises ConfigInvalid before anything is started."""
     check(settings)
     from trainer.workloads.ppo.worker import live
 
-    pool = RankPool(live, calls=Calls, replies=Replies, log_dir=folder / "logs")
+    body = functools.partial(live, doors=folder / FOLDER)
+    pool = RankPool(body, calls=Calls, replies=Replies, log_dir=folder / "logs")
     controller = PpoController(settings, pool, checkpoint_dir=folder / "checkpoints", on_step=on_step)
     try:
         yield controller

@@ -4,8 +4,10 @@ A spare lives the same life without ever being asked into a world. What a rank h
 worlds is its copy of the state in host memory, nothing else.
 """
 
+import faulthandler
 import gc
 import os
+import signal
 import traceback
 from collections.abc import MutableMapping
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from torch.distributed import distributed_c10d
 
 from trainer import device
 from trainer.config import RankSettings
+from trainer.control.door import open_door, write_groups
 from trainer.errors import CatchUpFailed, CheckpointFault, InnerPeerLost, NumericsSuspect, SetupFailed
 from trainer.exits import ExitCode
 from trainer.parallel import connect_store, enter_inner_world
@@ -35,12 +38,16 @@ ANSWERED = (CatchUpFailed, CheckpointFault, NumericsSuspect, SetupFailed)
 """Errors that leave a rank fit for the next call."""
 
 
-def live(wire: Wire, number: int, environment: MutableMapping[str, str] = os.environ) -> ExitCode:
-    """Answer every call on `wire`. `number` chooses the device."""
+def live(wire: Wire, number: int, environment: MutableMapping[str, str] = os.environ, *, doors: Path) -> ExitCode:
+    """Answer every call on `wire`. `number` chooses the device; the debug door is in `doors`,
+    under the process's id."""
     isolate_device(environment, number)
     state.prepare_writers()
     hang_up_when_woken()
-    rank = _Rank(environment)
+    faulthandler.register(signal.SIGUSR2, all_threads=True, chain=False)
+    door = doors / f"{os.getpid()}.sock"
+    open_door(door)  # Its threads must find WAKE blocked.
+    rank = _Rank(environment, door)
     while True:
         try:
             call = wire.receive()
@@ -60,8 +67,8 @@ class _World:
 class _Rank:
     """State of one process between calls."""
 
-    def __init__(self, environment: MutableMapping[str, str]) -> None:
-        self._environment = environment
+    def __init__(self, environment: MutableMapping[str, str], door: Path) -> None:
+        self._environment, self._door = environment, door
         self._place: MeshRank | None = None
         self._world: _World | None = None
         self._engine: PpoEngine | None = None
@@ -129,6 +136,7 @@ class _Rank:
         renew_rendezvous(self._environment, rank=call.rank, world_size=call.mesh.size, store=call.store)
         self._world = _World(call, settings)
         enter_inner_world(settings, connect_store(settings))
+        write_groups(self._door)
         self._place = call.mesh.at(call.rank)
 
     def _build(self) -> None:
