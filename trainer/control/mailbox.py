@@ -4,7 +4,8 @@ The newest view wins, an install is kept for the newest view only, a save order 
 consumed once (repeats of its `command_id` are dropped), a stop stays. The link's thread
 puts, the training loop takes; `wait` is the only place where the loop sleeps for orders.
 `on_view` and `on_install` are called by the link's thread with each view and each install that
-is newer than those before.
+is newer than those before, once it is kept and no lock is held: who they call may hold one of
+its own while it reads here.
 """
 
 import threading
@@ -35,18 +36,23 @@ class Mailbox:
         self.on_install: Callable[[Install], None] = _ignore
 
     def put(self, message: SetView | InstallView | SaveNow | StopTraining) -> None:
-        """Keep one order."""
+        """Keep one order, then tell of it."""
+        newer = False
         with self._changed:
             match message:
                 case SetView(view=view):
-                    self._put_view(view)
+                    newer = self._put_view(view)
                 case InstallView(install=install):
-                    self._put_install(install)
+                    newer = self._put_install(install)
                 case SaveNow():
                     self._put_save(message)
                 case StopTraining():
                     self._stop = message
             self._changed.notify_all()
+        if newer and isinstance(message, SetView):
+            self.on_view(message.view)
+        elif newer and isinstance(message, InstallView):
+            self.on_install(message.install)
 
     def reconnected(self) -> None:
         """The link has a new connection: what was said on the old one may be lost."""
@@ -96,19 +102,20 @@ class Mailbox:
         """The stop order, once there is one."""
         return self._stop
 
-    def _put_view(self, view: View) -> None:
-        if (view.job_id, view.attempt) != self._identity:
-            return
-        if self._view is None or view.epoch > self._view.epoch:
+    def _put_view(self, view: View) -> bool:
+        newer = self._is_mine(view) and (self._view is None or view.epoch > self._view.epoch)
+        if newer:
             self._view, self._view_since_s = view, time.monotonic()
-            self.on_view(view)
+        return newer
 
-    def _put_install(self, install: Install) -> None:
-        if (install.job_id, install.attempt) != self._identity:
-            return
-        if self._install is None or install.epoch > self._install.epoch:
+    def _put_install(self, install: Install) -> bool:
+        newer = self._is_mine(install) and (self._install is None or install.epoch > self._install.epoch)
+        if newer:
             self._install = install
-            self.on_install(install)
+        return newer
+
+    def _is_mine(self, order: View | Install) -> bool:
+        return (order.job_id, order.attempt) == self._identity
 
     def _put_save(self, order: SaveNow) -> None:
         if order.command_id in self._seen_commands:

@@ -35,7 +35,7 @@ from controlplane.protocol.rank import (
 )
 from controlplane.protocol.spec import Checkpoint, Model, Parallelism, Training, ranks_per_replica
 from tests.integration.trainer.node import Node
-from tests.integration.trainer.processes import wait_stopped
+from tests.integration.trainer.processes import stacks_of, wait_stopped
 
 ATTEMPT = 1
 Key = tuple[int, int, int]  # replica, incarnation, rank
@@ -261,7 +261,7 @@ class Cluster:
         """Until `claim` holds; it is evaluated whenever anything was said or ended."""
         with self.changed:
             if not self.changed.wait_for(claim, timeout_s):
-                raise AssertionError(f"not within {timeout_s} s: {what}\n{self.logs()}")
+                raise AssertionError(f"not within {timeout_s} s: {what}\n{self.logs()}\n{self._stacks()}")
 
     def of(self, kind: type, replica: int | None = None, rank: int | None = None) -> list:
         """Messages of one type, in order of arrival."""
@@ -313,6 +313,11 @@ class Cluster:
         for path in sorted(self.folder.glob("*.log")):
             parts.append(f"--- {path.name}\n{path.read_text(errors='replace')[-1500:]}")
         return "\n".join(parts)
+
+    def _stacks(self) -> str:
+        """Where every rank that lives is now."""
+        alive = sorted(set(self.pids) - set(self.gone))
+        return "\n".join(stacks_of(self.pids[key], self.folder / "rank-{}.{}.{}.log".format(*key)) for key in alive)
 
     # -- sockets -----------------------------------------------------------------
     def _accept(self, listener: socket.socket) -> None:

@@ -1,5 +1,8 @@
-"""What the kernel says of a process."""
+"""What the kernel, and a rank itself, say of a process."""
 
+import contextlib
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -17,3 +20,12 @@ def _state(thread: Path) -> str:
         return (thread / "stat").read_text().rsplit(")", 1)[1].split()[0]
     except FileNotFoundError:
         return "T"  # It has ended.
+
+
+def stacks_of(pid: int, log: Path) -> str:
+    """What a rank adds to its log when it is asked for its stacks."""
+    before = log.stat().st_size
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGUSR2)
+    time.sleep(0.2)
+    return f"--- stacks of {log.name}\n{log.read_bytes()[before:].decode(errors='replace')}"

@@ -1,5 +1,7 @@
 """The mailbox keeps the newest and consumes once; the outbox sheds the least important."""
 
+import threading
+
 import pytest
 
 from controlplane.protocol.codec import decode_line
@@ -53,6 +55,21 @@ def test_each_view_newer_than_those_before_is_told_of_once() -> None:
     for order in (view(2), view(2), view(5), view(3), view(9, attempt=2)):
         box.put(order)
     assert told == [2, 5]
+
+
+@pytest.mark.parametrize("order", [view(2), install(2)])
+def test_who_is_told_of_an_order_may_wait_for_another_thread_that_reads_the_box(order: SetView | InstallView) -> None:
+    box, read = Mailbox("job", 1), []
+
+    def told(_newest: object) -> None:
+        reader = threading.Thread(target=lambda: read.append(box.view_and_age_s()), daemon=True)
+        reader.start()
+        reader.join(5.0)
+        read.append(reader.is_alive())
+
+    box.on_view = box.on_install = told
+    box.put(order)
+    assert read[-1] is False
 
 
 def test_orders_of_another_job_or_attempt_are_dropped() -> None:
