@@ -102,13 +102,13 @@ class Saver:
             raise
         except Exception as error:  # Megatron raises a dozen unrelated types, or the memory is short.
             self._give_up(running, f"{type(error).__name__}: {error}")
-            return
-        running.blocking_s = time.monotonic() - began_s
-        self._thread = threading.Thread(
-            target=self._see_through, args=(running, planned, writer), name="checkpoint", daemon=True
-        )
-        self._thread.start()
-        if order.blocking:
+        else:
+            running.blocking_s = time.monotonic() - began_s
+            self._thread = threading.Thread(
+                target=self._see_through, args=(running, planned, writer), name="checkpoint", daemon=True
+            )
+            self._thread.start()
+        if order.blocking:  # A rank that gave up has told rank 0 so by then: it may be about to leave.
             self.finish()
 
     def _give_up(self, running: "_Running", error: str) -> None:
