@@ -11,14 +11,14 @@ SEED ?= 7
 
 $(READY): requirements/lock.txt requirements/trainer.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/lock.txt
-	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements/trainer.txt
+	$(PY) -m pip install -qq --disable-pip-version-check torch==2.13.0
+	$(PY) -m pip install -qq --disable-pip-version-check --require-hashes -r requirements/lock.txt
+	$(PY) -m pip install -qq --disable-pip-version-check -r requirements/trainer.txt
 	touch $(READY)
 
 # What the tests use and nothing else does.
 $(TESTABLE): $(READY) requirements/test.txt
-	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements/test.txt
+	$(PY) -m pip install -qq --disable-pip-version-check -r requirements/test.txt
 	touch $(TESTABLE)
 
 demo: $(READY)

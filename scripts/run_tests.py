@@ -4,14 +4,18 @@ Sets: fast (unit, properties, simulation, contracts, house), services (real Redi
 agents, processes), trainer (real ranks), postgres (the backend's sets again on PostgreSQL),
 scenes (the whole ring broken five ways), e2e (pages in a browser). `all` is check + all of
 them, one after the other: two at a time took longer, as most of them use both cores. What
-failed is told again at the very end, however much the sets have printed.
+pytest prints goes to var/tests/SET.log; of it are shown here the progress, the skips, the
+slowest and the sum, so that a whole run stays short enough to be read. What failed is told
+when its set ends, and again at the very end.
 """
 
 import os
+import re
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -27,7 +31,9 @@ OTHERS = tuple(
     if str(path.relative_to(ROOT)) not in RANKS
 )
 REPORTS = ROOT / "var" / "tests"
-TOLD_LINES = 12
+TOLD_LINES, TOLD_CHARS = 8, 300
+TITLE = re.compile(r"=+ (.+) =+")
+SHOWN = ("short test summary", "slowest")
 SETS: dict[str, tuple[str, ...]] = {
     "fast": FAST,
     "services": OTHERS,
@@ -40,9 +46,9 @@ SETS: dict[str, tuple[str, ...]] = {
 
 def run_set(name: str) -> int:
     """One pytest run; for `postgres` with a private server around it."""
-    report = f"--junitxml={report_of(name)}"
     report_of(name).unlink(missing_ok=True)
-    command = [PY, "-m", "pytest", "-q", "--durations=20", report, "-x" if name == "scenes" else "-rs", *SETS[name]]
+    options = ["-q", "--durations=8", f"--junitxml={report_of(name)}", "-x" if name == "scenes" else "-rs"]
+    command = [PY, "-m", "pytest", *options, *SETS[name]]
     print(f"--- {name}: {' '.join(SETS[name])}", flush=True)
     started_s = time.monotonic()
     if name == "postgres":
@@ -50,14 +56,49 @@ def run_set(name: str) -> int:
             with private_postgres() as url:
                 env = os.environ | {"HOLDFAST_TEST_DATABASE": "postgres", "HOLDFAST_DATABASE_URL": url}
                 # The database goes with its server; to drop it waits 5 s for a connection that is still open.
-                code = subprocess.run([*command, "--reuse-db"], cwd=ROOT, env=env, check=False).returncode
+                code = run_pytest([*command, "--reuse-db"], log_of(name), env)
         except MissingPostgres as error:
             print(f"postgres: NOT RUN, {error}")
             code = 1 if os.environ.get("CI") else 0
     else:
-        code = subprocess.run(command, cwd=ROOT, check=False).returncode
-    print(f"--- {name}: exit {code}, {time.monotonic() - started_s:.0f} s", flush=True)
+        code = run_pytest(command, log_of(name), dict(os.environ))
+    for line in failures(report_of(name)):
+        print(line)
+    where = f", all of it: {log_of(name).relative_to(ROOT)}" if code else ""
+    print(f"--- {name}: exit {code}, {time.monotonic() - started_s:.0f} s{where}", flush=True)
     return code
+
+
+def run_pytest(command: list[str], log: Path, env: dict[str, str]) -> int:
+    """Run it; all it prints to `log`, the readable part of it to here."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as whole:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+        assert process.stdout is not None
+
+        def kept() -> Iterator[str]:
+            for line in process.stdout or ():
+                whole.write(line)
+                yield line
+
+        for line in readable(kept()):
+            print(line, end="", flush=True)
+        return process.wait()
+
+
+def readable(lines: Iterable[str]) -> Iterator[str]:
+    """Pytest's progress, skips, durations and its last line; not what failing tests and warnings say."""
+    shown, line, printed = True, "", True
+    for line in lines:
+        title = TITLE.fullmatch(line.strip())
+        shown = title[1].startswith(SHOWN) if title else shown
+        printed = shown and not title
+        if printed:
+            yield line
+    if not printed:
+        yield line
 
 
 def report_of(name: str) -> Path:
@@ -65,16 +106,22 @@ def report_of(name: str) -> Path:
     return REPORTS / f"{name}.xml"
 
 
+def log_of(name: str) -> Path:
+    """Where all that pytest printed of a set is kept."""
+    return REPORTS / f"{name}.log"
+
+
 def failures(report: Path) -> list[str]:
-    """A set's failed tests, each with the end of what it said; none where pytest left no report."""
+    """A set's failed tests, each with its line and the beginning of what it said; none where
+    pytest left no report."""
     if not report.exists():
         return []
     told = []
     for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it
         for found in [*case.iter("failure"), *case.iter("error")]:
-            lines = [line for line in (found.text or "").splitlines() if line.startswith(("E ", ">")) or ": " in line]
-            end = "\n".join(f"    {line}" for line in lines[-TOLD_LINES:])
-            told.append(f"{case.get('classname')}::{case.get('name')} ({found.tag})\n{end}")
+            lines = [line for line in (found.text or "").splitlines() if line.startswith(("E ", ">"))]
+            beginning = "\n".join(f"    {line[:TOLD_CHARS]}" for line in lines[:TOLD_LINES])
+            told.append(f"{case.get('classname')}::{case.get('name')} ({found.tag})\n{beginning}")
     return told
 
 

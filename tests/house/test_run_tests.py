@@ -1,4 +1,4 @@
-"""What failed is told again at the end of a run, by name and with its reason."""
+"""A run says what failed, by name and with its reason, and keeps the rest in a log."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.house.tree import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
-from run_tests import failures
+from run_tests import failures, readable
 
 
 def test_a_failed_test_is_told_with_its_assertion_and_a_passed_one_is_not(tmp_path: Path) -> None:
@@ -37,3 +37,21 @@ def test_a_failed_test_is_told_with_its_assertion_and_a_passed_one_is_not(tmp_pa
 
 def test_a_set_that_left_no_report_is_no_failure(tmp_path: Path) -> None:
     assert failures(tmp_path / "none.xml") == []
+
+
+def test_progress_skips_and_sum_are_shown_and_what_tests_and_warnings_print_is_not() -> None:
+    printed = [
+        "....F...s  [100%]\n",
+        "=== FAILURES ===\n",
+        "E  assert 1 == 2\n",
+        "=== warnings summary ===\n",
+        "  UserWarning: old\n",
+        "=== slowest 8 durations ===\n",
+        "1.0s call test_a\n",
+        "=== short test summary info ===\n",
+        "SKIPPED [1] no card\n",
+        "1 failed, 7 passed, 1 skipped in 3.00s\n",
+    ]
+    shown = [printed[0], printed[6], printed[8], printed[9]]
+    assert list(readable(printed)) == shown
+    assert list(readable([printed[0], printed[1], printed[2], printed[9]])) == [printed[0], printed[9]]
