@@ -1,9 +1,16 @@
 """Free loopback ports and the Redis binary."""
 
 import os
+import random
 import shutil
 import socket
 from pathlib import Path
+
+PORTS = range(20_000, 30_000)
+"""Below the range from which the kernel takes ports for outgoing connections: one of those could
+be gone before who asked for it listens there, or while it restarts."""
+PROBES = 64
+_random = random.SystemRandom()
 
 
 class MissingProgram(RuntimeError):
@@ -11,15 +18,15 @@ class MissingProgram(RuntimeError):
 
 
 def free_port(host: str, preferred: int = 0) -> int:
-    """`preferred` if nothing listens there, else one that the kernel picks."""
-    for port in (preferred, 0):
+    """`preferred` if nothing listens there, else one of `PORTS`."""
+    for port in ([preferred] if preferred else []) + _random.sample(PORTS, PROBES):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))
             except OSError:
                 continue
-            return int(probe.getsockname()[1])
+            return port
     raise OSError(f"no free port on {host}")
 
 

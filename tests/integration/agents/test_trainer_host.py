@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from controlplane.demo.ports import free_port
 from controlplane.protocol.commands import CollectStacks, StopRanks, WarmHost
 from controlplane.protocol.frames import RankExited, RankJoined, RankStarted, StacksCollected
 from controlplane.protocol.launch import RankPlacement
@@ -34,9 +34,7 @@ JOB = {"job_id": "job_1", "attempt": 1}
 
 @pytest.mark.timeout(110)
 async def test_a_megatron_rank_joins_survives_the_agent_and_stops(server: Server, tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port("127.0.0.1")
     argv = [sys.executable, "-m", "trainer.store", "--host", "127.0.0.1", "--port", str(port)]
     store = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL)
     agent = AgentProcess(server, tmp_path / "s", "--host-module", "trainer.host").start()

@@ -15,6 +15,8 @@ from pathlib import Path
 from django.conf import settings
 from django.db import connection
 
+from controlplane.demo.ports import free_port
+
 ROOT = Path(__file__).resolve().parents[3]
 START_S = 30.0
 STOP_S = 10.0
@@ -24,13 +26,6 @@ PR_SET_PDEATHSIG = 1
 def _die_with_parent() -> None:
     """In the child: a test run that is killed leaves nothing behind (Linux)."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def database_url() -> str:
@@ -90,7 +85,7 @@ class RedisServer:
     """A real redis-server on a private port."""
 
     def __init__(self, directory: Path) -> None:
-        self.port = free_port()
+        self.port = free_port("127.0.0.1")
         self.url = f"redis://127.0.0.1:{self.port}/0"
         binary = shutil.which("redis-server") or "redis-server"
         argv = [binary, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)]
@@ -118,7 +113,7 @@ class Stack:
 
     def __init__(self, directory: Path, redis_url: str, *, port: int | None = None) -> None:
         self.directory = directory
-        self.port = port or free_port()
+        self.port = port or free_port("127.0.0.1")
         self.url = f"http://127.0.0.1:{self.port}"
         self.env = {
             "HOLDFAST_PROFILE": "test",

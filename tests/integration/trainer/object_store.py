@@ -1,7 +1,6 @@
 """Real servers of the S3 protocol (moto) and of Google's (gcp-storage-emulator) as processes
 of their own, and a door before the former that can refuse a key as expired."""
 
-import socket
 import subprocess
 import sys
 import threading
@@ -9,6 +8,8 @@ import time
 import urllib.error
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from controlplane.demo.ports import free_port
 
 BUCKET = "checkpoints"
 _HOP_BY_HOP = ("connection", "content-length", "transfer-encoding", "expect")
@@ -39,7 +40,7 @@ class ObjectStore(_Server):
     """`url` answers with one empty bucket, BUCKET."""
 
     def __init__(self) -> None:
-        port = _free_port()
+        port = free_port("127.0.0.1")
         make_bucket = urllib.request.Request(f"{_url(port)}/{BUCKET}", method="PUT")
         super().__init__(port, ["-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], make_bucket)
 
@@ -58,7 +59,7 @@ class GoogleStore(_Server):
     """`url` answers with one empty bucket, BUCKET, and asks for no credentials."""
 
     def __init__(self) -> None:
-        port = _free_port()
+        port = free_port("127.0.0.1")
         serve = f"create_server('127.0.0.1', {port}, True, '{BUCKET}').run()"
         run = f"from gcp_storage_emulator.server import create_server; {serve}"
         super().__init__(port, ["-c", run], urllib.request.Request(f"{_url(port)}/storage/v1/b/{BUCKET}"))
@@ -126,12 +127,6 @@ class Door:
 
 def _url(port: int) -> str:
     return f"http://127.0.0.1:{port}"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _ask(url: str, method: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, dict[str, str]]:
