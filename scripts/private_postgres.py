@@ -4,11 +4,12 @@ port, without touching the system's. As root it runs as the unprivileged `nobody
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from controlplane.demo.ports import free_port
 
 # Tests kill processes, never the machine: what the server has not yet written it still holds.
 WITHOUT_SYNC = ("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off")
@@ -38,9 +39,7 @@ def private_postgres() -> Iterator[str]:
     if os.geteuid() == 0:
         as_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
         os.chown(directory, 65534, 65534)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port("127.0.0.1")
     data = directory / "data"
     initdb = [str(binaries / "initdb"), "-D", str(data), "-U", "holdfast", "-A", "trust", "-E", "UTF8", "--no-sync"]
     subprocess.run([*as_user, *initdb], check=True, capture_output=True, cwd=directory)

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from private_postgres import MissingPostgres, private_postgres
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,8 +32,9 @@ OTHERS = tuple(
     if str(path.relative_to(ROOT)) not in RANKS
 )
 REPORTS = ROOT / "var" / "tests"
-TOLD_LINES, TOLD_CHARS = 8, 300
+TOLD_LINES, TOLD_CHARS, POLL_S = 12, 300, 0.2
 TITLE = re.compile(r"=+ (.+) =+")
+TOLD = re.compile(r"E |>|\S+\.py:\d+: ")
 SHOWN = ("short test summary", "slowest")
 SETS: dict[str, tuple[str, ...]] = {
     "fast": FAST,
@@ -73,19 +75,27 @@ def run_pytest(command: list[str], log: Path, env: dict[str, str]) -> int:
     """Run it; all it prints to `log`, the readable part of it to here."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as whole:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-        )
-        assert process.stdout is not None
+        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=whole, stderr=subprocess.STDOUT)
+    for line in readable(followed(log, process)):
+        print(line, end="", flush=True)
+    return process.wait()
 
-        def kept() -> Iterator[str]:
-            for line in process.stdout or ():
-                whole.write(line)
-                yield line
 
-        for line in readable(kept()):
-            print(line, end="", flush=True)
-        return process.wait()
+def followed(log: Path, process: subprocess.Popen[bytes]) -> Iterator[str]:
+    """The lines of `log` until the process has ended: a child of its that lives on, and holds the
+    file open, keeps nobody waiting."""
+    with log.open(errors="replace") as text:
+        line, ended = "", False
+        while not ended:
+            ended = process.poll() is not None
+            while more := text.readline():
+                line += more
+                if line.endswith("\n"):
+                    yield line
+                    line = ""
+            time.sleep(0.0 if ended else POLL_S)
+        if line:
+            yield line
 
 
 def readable(lines: Iterable[str]) -> Iterator[str]:
@@ -112,14 +122,14 @@ def log_of(name: str) -> Path:
 
 
 def failures(report: Path) -> list[str]:
-    """A set's failed tests, each with its line and the beginning of what it said; none where
+    """A set's failed tests, each with its lines and the beginning of what it said; none where
     pytest left no report."""
     if not report.exists():
         return []
     told = []
     for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it
         for found in [*case.iter("failure"), *case.iter("error")]:
-            lines = [line for line in (found.text or "").splitlines() if line.startswith(("E ", ">"))]
+            lines = [line for line in (found.text or "").splitlines() if TOLD.match(line)]
             beginning = "\n".join(f"    {line[:TOLD_CHARS]}" for line in lines[:TOLD_LINES])
             told.append(f"{case.get('classname')}::{case.get('name')} ({found.tag})\n{beginning}")
     return told

@@ -19,7 +19,7 @@ import msgspec
 from agents.core.state import Identity
 from agents.errors import LaunchError
 from agents.ranks.identity import read_stat
-from controlplane.protocol.launch import RankRef, ReplicaLaunch
+from controlplane.protocol.launch import LISTENING_PORTS, RankRef, ReplicaLaunch
 
 _OWN_PREFIXES = ("HOLDFAST_AGENT_", "TORCHELASTIC_", "PET_")
 _STALE = frozenset(
@@ -29,8 +29,6 @@ _STALE = frozenset(
         "HOLDFAST_SOCKET", "HOLDFAST_REF", "HOLDFAST_CONFIG", "HOLDFAST_FORK_RANK",
     }
 )  # fmt: skip
-# Below the range from which the kernel takes ports for outgoing connections.
-_PORTS = range(20_000, 30_000)
 _MAX_PROBES = 64
 _MAX_REMEMBERED = 1024
 
@@ -97,7 +95,7 @@ def _free_port(slot: str) -> int:
 
 def _port(slot: str, probe: int) -> int:
     digest = hashlib.blake2b(f"{slot}/{probe}".encode(), digest_size=8).digest()
-    return _PORTS[int.from_bytes(digest, "big") % len(_PORTS)]
+    return LISTENING_PORTS[int.from_bytes(digest, "big") % len(LISTENING_PORTS)]
 
 
 def clean_environment(inherited: Mapping[str, str]) -> dict[str, str]:

@@ -6,9 +6,8 @@ import shutil
 import socket
 from pathlib import Path
 
-PORTS = range(20_000, 30_000)
-"""Below the range from which the kernel takes ports for outgoing connections: one of those could
-be gone before who asked for it listens there, or while it restarts."""
+from controlplane.protocol.launch import LISTENING_PORTS
+
 PROBES = 64
 _random = random.SystemRandom()
 
@@ -18,8 +17,8 @@ class MissingProgram(RuntimeError):
 
 
 def free_port(host: str, preferred: int = 0) -> int:
-    """`preferred` if nothing listens there, else one of `PORTS`."""
-    for port in ([preferred] if preferred else []) + _random.sample(PORTS, PROBES):
+    """`preferred` if nothing listens there, else one of `LISTENING_PORTS`. Raises OSError."""
+    for port in ([preferred] if preferred else []) + _random.sample(LISTENING_PORTS, PROBES):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

@@ -4,6 +4,10 @@ import msgspec
 
 from controlplane.protocol.spec import Checkpoint, Model, Parallelism, Training
 
+LISTENING_PORTS = range(20_000, 30_000)
+"""For who names a port before it listens there. Below the range from which Linux takes ports for
+outgoing connections (ip(7), ip_local_port_range): one of those could be gone by then."""
+
 
 class RankRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One process. `rank` is the index inside the replica, from 0;

@@ -1,13 +1,17 @@
 """A run says what failed, by name and with its reason, and keeps the rest in a log."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.house.tree import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
-from run_tests import failures, readable
+from run_tests import failures, readable, run_pytest
 
 
 def test_a_failed_test_is_told_with_its_assertion_and_a_passed_one_is_not(tmp_path: Path) -> None:
@@ -55,3 +59,11 @@ def test_progress_skips_and_sum_are_shown_and_what_tests_and_warnings_print_is_n
     shown = [printed[0], printed[6], printed[8], printed[9]]
     assert list(readable(printed)) == shown
     assert list(readable([printed[0], printed[1], printed[2], printed[9]])) == [printed[0], printed[9]]
+
+
+def test_a_child_that_outlives_a_run_keeps_nobody_waiting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    left = tmp_path / "pid"
+    shell = f"sleep 600 & echo $! > {left}; echo 'all of it'; exit 3"
+    assert run_pytest(["bash", "-c", shell], tmp_path / "log", dict(os.environ)) == 3
+    os.kill(int(left.read_text()), signal.SIGKILL)
+    assert capsys.readouterr().out == (tmp_path / "log").read_text() == "all of it\n"

@@ -16,6 +16,7 @@ from controlplane.protocol.rank import CheckpointReport, StepReport
 from controlplane.protocol.spec import Checkpoint, Training
 from tests.integration.trainer.cluster import Cluster, tiny_config
 from tests.integration.trainer.object_store import BUCKET, NEW, OLD, Door, GoogleStore, ObjectStore
+from tests.unit.trainer.test_manifest import seal
 from trainer.checkpoint import manifest
 from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.objects import CHUNK_BYTES
@@ -79,17 +80,7 @@ def commit(root: Storage, step: int, epoch: int = 1) -> Storage:
     checkpoint = root.child(manifest.directory_name(step, epoch))
     checkpoint.write("__0_0.distcp", b"shard" * 100)
     checkpoint.write("sub/common.pt", b"common")
-    content = manifest.Manifest(
-        job_id="job",
-        attempt=1,
-        epoch=epoch,
-        step=step,
-        kind="interval",
-        layout=manifest.Layout(1, 2, 3),
-        consumed_samples=step * 12,
-        files=manifest.describe_files(checkpoint),
-    )
-    manifest.write_marker(checkpoint, content)
+    seal(checkpoint, step, epoch)
     return checkpoint
 
 

@@ -12,7 +12,7 @@ from trainer.checkpoint import manifest
 from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.resume import fetch
 from trainer.checkpoint.retention import Found, Plan, plan, prune
-from trainer.checkpoint.storage import LocalStorage
+from trainer.checkpoint.storage import LocalStorage, Place
 from trainer.errors import CheckpointFault
 
 
@@ -26,7 +26,7 @@ def checkpoint(root: Path, step: int, epoch: int = 1, *, commit: bool = True) ->
     return path
 
 
-def seal(path: Path, step: int, epoch: int = 1) -> None:
+def seal(path: Place, step: int, epoch: int = 1) -> None:
     content = manifest.Manifest(
         job_id="job",
         attempt=1,
