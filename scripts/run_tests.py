@@ -1,8 +1,9 @@
 """`make test`: the checks and every test set, each once, with a private PostgreSQL.
 
-Sets: fast (unit, properties, simulation, contracts, house), services (real Redis, sockets,
-agents, processes), trainer (real ranks), postgres (the backend's sets again on PostgreSQL),
-scenes (the whole ring broken five ways), e2e (pages in a browser). `all` is check + all of
+Sets: fast (unit, properties, simulation, contracts, house), attacks (each hole that was found,
+replayed), services (real Redis, sockets, agents, processes), trainer (real ranks), postgres (the
+backend's sets and attacks again on PostgreSQL), scenes (the whole ring broken five ways), e2e
+(pages in a browser). `all` is check + all of
 them, one after the other: two at a time took longer, as most of them use both cores. What
 pytest prints goes to var/tests/SET.log; of it are shown here the progress, the skips, the
 slowest and the sum, so that a whole run stays short enough to be read. What failed is told
@@ -36,11 +37,18 @@ TOLD_LINES, TOLD_CHARS, POLL_S = 12, 300, 0.2
 TITLE = re.compile(r"=+ (.+) =+")
 TOLD = re.compile(r"E |>|\S+\.py:\d+: ")
 SHOWN = ("short test summary", "slowest")
+# What an attacker meets in the backend can differ by database.
+ATTACKED_BACKEND = ("tests/attacks/backend", "tests/attacks/api")
 SETS: dict[str, tuple[str, ...]] = {
     "fast": FAST,
+    "attacks": ("tests/attacks",),
     "services": OTHERS,
     "trainer": RANKS,
-    "postgres": ("tests/unit/backend", "tests/integration/backend", "tests/unit/api", "tests/integration/api"),
+    "postgres": (
+        *("tests/unit/backend", "tests/integration/backend", "tests/unit/api", "tests/integration/api"),
+        *ATTACKED_BACKEND,
+    ),
+    "attacks-postgres": ATTACKED_BACKEND,
     "scenes": ("tests/scenes",),
     "e2e": ("tests/e2e",),
 }
@@ -53,7 +61,7 @@ def run_set(name: str) -> int:
     command = [PY, "-m", "pytest", *options, *SETS[name]]
     print(f"--- {name}: {' '.join(SETS[name])}", flush=True)
     started_s = time.monotonic()
-    if name == "postgres":
+    if name.endswith("postgres"):
         try:
             with private_postgres() as url:
                 env = os.environ | {"HOLDFAST_TEST_DATABASE": "postgres", "HOLDFAST_DATABASE_URL": url}
@@ -144,7 +152,9 @@ def main(argv: list[str]) -> int:
     failed = []
     if wanted == "all" and subprocess.run([PY, "scripts/check.py"], cwd=ROOT, check=False).returncode:
         failed.append("check")
-    failed += [name for name in (SETS if wanted == "all" else (wanted,)) if run_set(name)]
+    # The attacks on PostgreSQL are part of its own set; alone they are for `make test-attacks`.
+    every = [name for name in SETS if name != "attacks-postgres"]
+    failed += [name for name in (every if wanted == "all" else (wanted,)) if run_set(name)]
     for name in failed:
         for line in failures(report_of(name)):
             print(line)
