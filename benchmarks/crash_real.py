@@ -16,9 +16,10 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.processes import die_with_parent, rendezvous_store
+from benchmarks.processes import STORE_KEY, die_with_parent, rendezvous_store
 from controlplane.protocol.launch import RankRef, TrainerConfig
 from controlplane.protocol.spec import Checkpoint, Model, Parallelism, Training
+from controlplane.protocol.store_keys import store_token
 
 MAX_DELAY_S = 0.6
 START_LIMIT_S = 120.0
@@ -129,9 +130,10 @@ def rank_of(config: TrainerConfig, life: int, *, rank: int = 0, world: int = 1) 
 
     my_device = device.activate(rank)
     layout = msgspec.structs.replace(config.parallelism, replica_dp=world)
-    config = msgspec.structs.replace(config, parallelism=layout)
+    ref = RankRef("job_bench", 1, 0, life, rank)
+    config = msgspec.structs.replace(config, parallelism=layout, store_token=store_token(STORE_KEY, ref.job_id))
     settings = RankSettings(
-        ref=RankRef("job_bench", 1, 0, life, rank),
+        ref=ref,
         world_size=world,
         device_index=rank,
         agent_socket="",

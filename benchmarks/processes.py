@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +15,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 STOP_GRACE_S = 5.0
 PR_SET_PDEATHSIG = 1
 ORPHANED = 75
+STORE_KEY = b"the store's key in benchmarks, 32 bytes or more"
 
 
 def start_ticks(pid: int) -> int | None:
@@ -45,15 +47,18 @@ def die_with_parent(parent: int | None = None) -> None:
 
 @contextlib.contextmanager
 def rendezvous_store() -> Iterator[str]:
-    """HOST:PORT of a store that ends with the block, or with who started it."""
-    argv = [sys.executable, "-m", "trainer.store", "--port", "0"]
-    store = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
-    try:
-        assert store.stdout is not None
-        yield store.stdout.readline().split()[-1]
-    finally:
-        store.kill()
-        store.wait()
+    """HOST:PORT of a store that ends with the block, or with who started it. Its key: STORE_KEY."""
+    with tempfile.NamedTemporaryFile() as key_file:
+        key_file.write(STORE_KEY)
+        key_file.flush()
+        argv = [sys.executable, "-m", "trainer.store", "--port", "0", "--key-file", key_file.name]
+        store = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
+        try:
+            assert store.stdout is not None
+            yield store.stdout.readline().split()[-1]
+        finally:
+            store.kill()
+            store.wait()
 
 
 class Processes:

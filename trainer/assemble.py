@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch.distributed import TCPStore
+from torch.distributed import Store
 
 from controlplane.protocol.rank import Evicted, FromRank
 from trainer import device
@@ -125,9 +125,7 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
     )
 
 
-def _local_tier(
-    settings: RankSettings, store: TCPStore, host: str, send: Callable[[FromRank], None]
-) -> LocalTier | None:
+def _local_tier(settings: RankSettings, store: Store, host: str, send: Callable[[FromRank], None]) -> LocalTier | None:
     if not settings.config.checkpoint.local.wanted:
         return None
     return LocalTier(

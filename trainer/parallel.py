@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
 
+from controlplane.protocol.store_keys import store_prefix
 from trainer import device
 from trainer.config import RankSettings, store_address
 from trainer.errors import InnerPeerLost, SetupFailed
@@ -20,15 +21,25 @@ from trainer.errors import InnerPeerLost, SetupFailed
 STORE_TIMEOUT_S = 60.0
 
 
-def connect_store(settings: RankSettings) -> dist.TCPStore:
-    """A client of the job's rendezvous store. Raises SetupFailed."""
+def connect_store(settings: RankSettings) -> dist.Store:
+    """The job's part of the rendezvous store: every key begins with its secret, so that what is
+    asked for is its own (`protocol.store_keys`). Raises SetupFailed."""
     host, port = store_address(settings.config)
+    prefix = store_prefix(settings.ref.job_id, settings.config.store_token)
     try:
-        return dist.TCPStore(
+        client = dist.TCPStore(
             host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=STORE_TIMEOUT_S)
         )
     except dist.DistError as error:
         raise SetupFailed(f"rendezvous store {settings.config.store}: {error}") from error
+    return dist.PrefixStore(prefix, client)
+
+
+def port_of(store: dist.Store) -> int:
+    """Where the store listens, whatever prefixes are around its client."""
+    client: dist.Store = getattr(store, "_underlying_non_prefix_store", store)
+    assert isinstance(client, dist.TCPStore), "the rendezvous store is reached over TCP"
+    return client.port
 
 
 def enter_inner_world(settings: RankSettings, store: dist.Store) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from agents.core import limits
 from agents.core.effects import Commit, DropLink, InjectDevice, Persist, Reach, Signal, TakeStacks
 from agents.core.ends import is_looked_at, kill, kill_after_look, looked, settle_stops
@@ -56,13 +58,22 @@ def on_order(turn: Turn, event: OrderReceived) -> None:
             detail = f"expired: {envelope.age_s:.1f} s old, lives {envelope.ttl_s:.1f} s"
             turn.answer(envelope.command_id, CommandStage.SUPERSEDED, detail)
         else:
-            command_id = envelope.command_id
+            command_id, envelope = envelope.command_id, _with_store_token(envelope)
             turn.put_command(Command(command_id=command_id, stage=CommandStage.JOURNALING, envelope=envelope))
             turn.do(Persist(CommandSeen(envelope)))
             fresh.append(envelope)
     if fresh:
         durable = any(isinstance(envelope.body, _DURABLE) for envelope in fresh)
         turn.do(Commit(tuple(envelope.command_id for envelope in fresh), durable))
+
+
+def _with_store_token(envelope: CommandEnvelope) -> CommandEnvelope:
+    """The job's secret at the rendezvous store comes beside a start, as no row holds it."""
+    if not isinstance(envelope.body, StartRanks) or not envelope.store_token:
+        return envelope
+    config = msgspec.structs.replace(envelope.body.launch.config, store_token=envelope.store_token)
+    launch = msgspec.structs.replace(envelope.body.launch, config=config)
+    return msgspec.structs.replace(envelope, body=StartRanks(launch))
 
 
 def on_journaled(turn: Turn, event: Journaled) -> None:

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from controlplane.protocol.launch import RankRef
+from controlplane.protocol.store_keys import without_tokens
 
 TAIL_BYTES = 4_000
 MAX_LOG_BYTES = 64 * 1024 * 1024
@@ -70,5 +71,6 @@ def tail(path: Path, count: int = TAIL_BYTES) -> str:
 
 
 def printable(text: str) -> str:
-    """Without terminal escapes and control characters; newlines and tabs stay."""
-    return _CONTROL.sub("", text)
+    """Without terminal escapes, control characters and the job's secret at the store; newlines
+    and tabs stay."""
+    return without_tokens(_CONTROL.sub("", text))

@@ -43,6 +43,7 @@ class Env(BaseSettings):
     demo: bool = False
     demo_control: Path | None = None
     store_address: str = "127.0.0.1:29400"
+    store_key_file: Path | None = None
     checkpoint_root: Path | None = None
     reference_dir: Path | None = None
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"

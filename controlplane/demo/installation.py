@@ -77,7 +77,7 @@ class Installation:
                 binary=redis_binary(), addresses=self.addresses, directory=directory, password=self._redis_password
             )
         )
-        start(store_process(self.addresses))
+        start(store_process(self.addresses, directory / "store_key"))
         start(web_process(self.addresses))
         start(sentinel_process())
         start(worker_process())

@@ -48,9 +48,12 @@ def redis_process(*, binary: str, addresses: Addresses, directory: Path, passwor
     )
 
 
-def store_process(addresses: Addresses) -> ProcessSpec:
+def store_process(addresses: Addresses, key_file: Path) -> ProcessSpec:
     """The rendezvous store: losing the control plane must not lose it."""
-    argv = (sys.executable, "-m", "trainer.store", "--host", addresses.host, "--port", str(addresses.store_port))
+    argv = (
+        sys.executable, "-m", "trainer.store", "--host", addresses.host, "--port", str(addresses.store_port),
+        "--key-file", str(key_file),
+    )  # fmt: skip
     return ProcessSpec(name="store", argv=argv, stop_order=70)
 
 

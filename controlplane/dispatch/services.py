@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from django.conf import settings
 from django.db import transaction
 from django.db.models import F, Q
 
@@ -20,6 +21,7 @@ from controlplane.dispatch.present import command_summary
 from controlplane.fleet.models import Node
 from controlplane.protocol.commands import Body, CommandEnvelope
 from controlplane.protocol.states import CommandState
+from controlplane.protocol.store_keys import store_token
 from controlplane.runtime import bus, events, guard, metrics
 from controlplane.runtime.clock import after, age_s, ago, now
 from controlplane.runtime.ids import new_id
@@ -28,6 +30,7 @@ RESEND_S = 2.0
 # An acknowledged order may still be at work when its time to be received is over.
 WORK_S = 300.0
 MAX_ORDERS = 200
+STARTS = "start_ranks"
 UNSENT = (CommandState.QUEUED, CommandState.DELIVERED)
 LIVE = (CommandState.QUEUED, CommandState.DELIVERED, CommandState.ACKNOWLEDGED)
 # A newer one of these for the same job and node makes an older one void.
@@ -134,6 +137,7 @@ def envelope(command: Command) -> CommandEnvelope:
         job_id=command.job_id or "",
         attempt=command.attempt,
         decision_id=command.decision_id,
+        store_token=store_token(settings.STORE_KEY, command.job_id or "") if command.kind == STARTS else "",
     )
 
 

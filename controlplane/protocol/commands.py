@@ -126,7 +126,8 @@ Body = (
 
 class CommandEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One order. `epoch` is the job's fencing token when it was decided (0: not about a
-    job); `age_s` how long ago the server committed it; `ttl_s` its whole life."""
+    job); `age_s` how long ago the server committed it; `ttl_s` its whole life. `store_token`:
+    the job's secret at the rendezvous store, added to a start as it is delivered."""
 
     command_id: str
     node_id: str
@@ -137,3 +138,4 @@ class CommandEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     job_id: str = ""
     attempt: int = 0
     decision_id: str = ""
+    store_token: str = ""

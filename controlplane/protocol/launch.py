@@ -38,7 +38,8 @@ class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Everything the built-in trainer needs, the same for all ranks of a replica.
 
     `replicas` is the number of slots of the layout (D); `store` is host:port of the
-    rendezvous store; `checkpoint_dir` holds one directory per checkpoint.
+    rendezvous store and `store_token` the job's secret there (`protocol.store_keys`; never in
+    the database: it comes with the delivery of a start); `checkpoint_dir` holds one directory per checkpoint.
     `resume` None starts from step 0. `max_contributors` replicas compute, the others that
     hold the state stand by (None: all compute). `timing_interval_s` between two timing
     reports of a rank; 0: none.
@@ -51,6 +52,7 @@ class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     checkpoint_dir: str
     replicas: int
     store: str
+    store_token: str = ""
     resume: Resume | None = None
     max_contributors: int | None = None
     outer_timeout_s: float = 60.0

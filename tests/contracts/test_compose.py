@@ -43,6 +43,7 @@ PLACES = frozenset(
         "--save",
         "--daemonize",
         "--probe",
+        "--key-file",
     ]
 )
 # What makes the production Redis keep its data, and the demo's forget it.
@@ -70,7 +71,7 @@ def demo_commands() -> dict[str, tuple[str, ...]]:
         "sentinel": processes.sentinel_process().argv,
         "worker": processes.worker_process().argv,
         "beat": processes.beat_process(here).argv,
-        "store": processes.store_process(ADDRESSES).argv,
+        "store": processes.store_process(ADDRESSES, here).argv,
         "agent": agent.argv,
         "redis": processes.redis_process(binary="redis-server", addresses=ADDRESSES, directory=here, password="x").argv,
     }
@@ -262,7 +263,12 @@ def test_the_settings_of_the_containers_pass_the_deployment_check(tmp_path: Path
     filled = re.sub(r"\$\{[A-Z_]+:-([^}]*)\}", r"\1", text)
     filled = re.sub(r"\$\{[A-Z_]+:\?[^}]*\}", string.ascii_letters + string.digits, filled)
     environment = yaml.safe_load(filled)["services"]["web-1"]["environment"]
-    places = {"HOLDFAST_STATE_DIR": str(tmp_path), "HOLDFAST_CHECKPOINT_ROOT": str(tmp_path / "checkpoints")}
+    (tmp_path / "store_key").write_text(string.ascii_letters)
+    places = {
+        "HOLDFAST_STATE_DIR": str(tmp_path),
+        "HOLDFAST_CHECKPOINT_ROOT": str(tmp_path / "checkpoints"),
+        "HOLDFAST_STORE_KEY_FILE": str(tmp_path / "store_key"),
+    }
     done = subprocess.run(
         [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
         cwd=ROOT,

@@ -39,7 +39,7 @@ class Order:
 class Board:
     """Posts of the ranks of one replica, by the number of the save."""
 
-    def __init__(self, store: dist.TCPStore, ref: RankRef, world: int, *, timeout_s: float) -> None:
+    def __init__(self, store: dist.Store, ref: RankRef, world: int, *, timeout_s: float) -> None:
         self._store = store.clone()  # type: ignore[attr-defined]
         self._prefix = f"save/{ref.job_id}/{ref.attempt}/{ref.replica}.{ref.incarnation}"
         self._rank, self._world, self._timeout_s = ref.rank, world, timeout_s

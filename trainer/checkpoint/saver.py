@@ -66,7 +66,7 @@ class Saver:
         *,
         votes: Votes,
         fence: Fence,
-        store: dist.TCPStore,
+        store: dist.Store,
         send: Callable[[FromRank], None],
     ) -> None:
         self._ref, self._config, self._engine, self._votes, self._send = ref, config, engine, votes, send

@@ -26,7 +26,7 @@ MAX_BACKLOG_BYTES = 8 << 30
 class CatchUp:
     """Fetch and backlog of one rank."""
 
-    def __init__(self, ref: RankRef, store: dist.TCPStore, engine: Engine) -> None:
+    def __init__(self, ref: RankRef, store: dist.Store, engine: Engine) -> None:
         self._ref, self._engine = ref, engine
         self._store = store.clone()  # type: ignore[attr-defined]
         self._fetch: Fetch | None = None

@@ -97,7 +97,7 @@ class _Offer:
 class Donor:
     """One listening socket per rank, `MAX_OFFERS` snapshots at most."""
 
-    def __init__(self, ref: RankRef, store: dist.TCPStore, *, local_host: str) -> None:
+    def __init__(self, ref: RankRef, store: dist.Store, *, local_host: str) -> None:
         self._ref = ref
         self._store = store.clone()  # type: ignore[attr-defined]
         self._offers: list[_Offer] = []

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from controlplane.protocol.rank import CaughtUp, FromRank, OuterError
+from controlplane.protocol.store_keys import without_tokens
 from trainer.checkpoint.fence import Fence
 from trainer.engine import Applied, Engine
 from trainer.errors import ExchangeAbandoned
@@ -155,7 +156,7 @@ class Exchange:
 
     def _report(self, error: OuterFailed) -> None:
         standing = self._standing
-        self._send(OuterError(standing.epoch, standing.committed, str(error)[:MAX_ERROR_CHARS]))
+        self._send(OuterError(standing.epoch, standing.committed, without_tokens(str(error))[:MAX_ERROR_CHARS]))
 
     def _everyone(self, leaving: Sequence[bool]) -> bool:
         return all(

@@ -69,7 +69,7 @@ class Fetch:
     def __init__(
         self,
         ref: RankRef,
-        store: dist.TCPStore,
+        store: dist.Store,
         state: Sequence[torch.Tensor],
         *,
         step: int,

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 
 from controlplane.protocol.membership import Install, View
 from controlplane.protocol.rank import FromRank, OuterError, ViewInstalled
+from controlplane.protocol.store_keys import without_tokens
 from trainer.checkpoint.fence import Fence
 from trainer.control.mailbox import Mailbox
 from trainer.control.preemption import Preemption
@@ -311,6 +312,6 @@ class Membership:
         except ExchangeAbandoned:
             return False
         except OuterFailed as error:
-            self._send(OuterError(view.epoch, standing.committed, str(error)[:MAX_ERROR_CHARS]))
+            self._send(OuterError(view.epoch, standing.committed, without_tokens(str(error))[:MAX_ERROR_CHARS]))
             return False
         return not self._newer_view()

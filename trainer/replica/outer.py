@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from trainer import device
 from trainer.errors import ExchangeAbandoned, GraveyardFull
+from trainer.parallel import port_of
 from trainer.replica.sockets import connections, shut_down
 
 POLL_S = 0.001
@@ -56,7 +57,7 @@ class _Building:
     """A group under construction. The constructor blocks until all members are there, so it
     runs in a thread, with a store client of its own: a stuck one holds its client for good."""
 
-    def __init__(self, seat: Seat, spare: dist.TCPStore, timeout_s: float) -> None:
+    def __init__(self, seat: Seat, spare: dist.Store, timeout_s: float) -> None:
         self.seat = seat
         self.group: Any = None
         self.sockets: dict[int, str] = {}
@@ -73,14 +74,14 @@ class _Building:
         except RuntimeError as error:
             self.failed = error
             return
-        after = connections(but_to_port=store.port)
+        after = connections(but_to_port=port_of(store))
         self.sockets = {fd: name for fd, name in after.items() if before.get(fd) != name}
 
 
 class OuterComm:
     """build, exchange, barrier; each gives up with ExchangeAbandoned when interrupted."""
 
-    def __init__(self, store: dist.TCPStore, *, timeout_s: float, interrupted: Callable[[], bool]) -> None:
+    def __init__(self, store: dist.Store, *, timeout_s: float, interrupted: Callable[[], bool]) -> None:
         self._store = store.clone()  # type: ignore[attr-defined]
         self._timeout_s = timeout_s
         self._interrupted = interrupted
@@ -198,7 +199,7 @@ class OuterComm:
         self._graves.append(_Grave(now_s + self._timeout_s + GRAVE_MARGIN_S, contents))
 
 
-def _make_group(store: dist.TCPStore, seat: Seat, timeout_s: float) -> Any:
+def _make_group(store: dist.Store, seat: Seat, timeout_s: float) -> Any:
     timeout = timedelta(seconds=timeout_s)
     meeting = dist.PrefixStore(seat.prefix, store)
     if not device.has_cuda():

@@ -84,6 +84,7 @@ HOLDFAST_DEMO = ENV.demo
 # The demo supervisor watches <HOLDFAST_DEMO_DIR>/requests; HOLDFAST_DEMO_CONTROL names that folder.
 HOLDFAST_DEMO_DIR = ENV.demo_control.parent if ENV.demo_control else None
 STORE_ADDRESS = ENV.store_address
+STORE_KEY_FILE = (ENV.store_key_file or STATE_DIR / "store_key").absolute()
 CHECKPOINT_ROOT = (ENV.checkpoint_root or STATE_DIR / "checkpoints").absolute()
 REFERENCE_DIR = (ENV.reference_dir or STATE_DIR / "references").absolute()
 # Reference runs need the trainer (torch) on the machine that certifies.

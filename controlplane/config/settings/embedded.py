@@ -7,7 +7,8 @@ from pathlib import Path
 from django.core.exceptions import ImproperlyConfigured
 
 from controlplane.config.settings.base import *  # noqa: F403
-from controlplane.config.settings.base import ENV, SECRET_KEY, STATE_DIR
+from controlplane.config.settings.base import ENV, SECRET_KEY, STATE_DIR, STORE_KEY_FILE
+from controlplane.protocol.store_keys import read_store_key
 
 
 def _kept_secret(path: Path) -> str:
@@ -23,6 +24,8 @@ def _kept_secret(path: Path) -> str:
 
 
 SECRET_KEY = SECRET_KEY or _kept_secret(STATE_DIR / "secret_key")
+_kept_secret(STORE_KEY_FILE)
+STORE_KEY = read_store_key(STORE_KEY_FILE)
 REQUIRE_LOOPBACK = not ENV.allow_remote_embedded
 if REQUIRE_LOOPBACK and ENV.bind.rpartition(":")[0].strip("[]") not in ("127.0.0.1", "::1", "localhost"):
     raise ImproperlyConfigured(

@@ -3,7 +3,8 @@
 from django.core.exceptions import ImproperlyConfigured
 
 from controlplane.config.settings.base import *  # noqa: F403
-from controlplane.config.settings.base import ALLOWED_HOSTS, ENV, SECRET_KEY
+from controlplane.config.settings.base import ALLOWED_HOSTS, ENV, SECRET_KEY, STORE_KEY_FILE
+from controlplane.protocol.store_keys import WeakStoreKey, read_store_key
 
 if not SECRET_KEY:
     raise ImproperlyConfigured("HOLDFAST_SECRET_KEY is required in production (50 random characters or more)")
@@ -11,6 +12,10 @@ if not ALLOWED_HOSTS:
     raise ImproperlyConfigured("HOLDFAST_ALLOWED_HOSTS is required in production (comma-separated host names)")
 if ENV.database_url is None:
     raise ImproperlyConfigured("HOLDFAST_DATABASE_URL is required in production (postgres://user:password@host/name)")
+try:
+    STORE_KEY = read_store_key(STORE_KEY_FILE)
+except WeakStoreKey as error:
+    raise ImproperlyConfigured(f"HOLDFAST_STORE_KEY_FILE: {error}") from error
 
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 SECURE_SSL_REDIRECT = True

@@ -4,6 +4,7 @@ from controlplane.config.settings.base import *  # noqa: F403
 from controlplane.config.settings.base import SECRET_KEY
 
 SECRET_KEY = SECRET_KEY or "a key for tests only, long enough to please the checks of Django 5"
+STORE_KEY = b"a key for tests only, of 32 bytes or more"
 ALLOWED_HOSTS = ["*"]
 GRACE_S = 0.0
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

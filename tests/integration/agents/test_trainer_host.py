@@ -16,6 +16,7 @@ from controlplane.protocol.commands import CollectStacks, StopRanks, WarmHost
 from controlplane.protocol.frames import RankExited, RankJoined, RankStarted, StacksCollected
 from controlplane.protocol.launch import RankPlacement
 from controlplane.protocol.spec import Parallelism
+from controlplane.protocol.store_keys import store_token
 from tests.integration.agents.conftest import (
     ROOT,
     AgentProcess,
@@ -29,13 +30,16 @@ from tests.integration.agents.server import Server
 
 pytest.importorskip("trainer.host", reason="the trainer is not installed")
 pytestmark = pytest.mark.trainer
+STORE_KEY = b"the store's key in these tests, 32 bytes or more"
 JOB = {"job_id": "job_1", "attempt": 1}
 
 
 @pytest.mark.timeout(110)
 async def test_a_megatron_rank_joins_survives_the_agent_and_stops(server: Server, tmp_path: Path) -> None:
     port = free_port("127.0.0.1")
+    (tmp_path / "store_key").write_bytes(STORE_KEY)
     argv = [sys.executable, "-m", "trainer.store", "--host", "127.0.0.1", "--port", str(port)]
+    argv += ["--key-file", str(tmp_path / "store_key")]
     store = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL)
     agent = AgentProcess(server, tmp_path / "s", "--host-module", "trainer.host").start()
     try:
@@ -45,6 +49,7 @@ async def test_a_megatron_rank_joins_survives_the_agent_and_stops(server: Server
         config = msgspec.structs.replace(
             launch().config,
             store=f"127.0.0.1:{port}",
+            store_token=store_token(STORE_KEY, "job_1"),
             checkpoint_dir=str(tmp_path / "ckpt"),
             parallelism=Parallelism(),
             replicas=1,

@@ -66,7 +66,7 @@ class Cluster:
         """`auto` False: exits change no membership by themselves."""
         self.node, self.folder, self.auto = node, folder, auto
         self.job_id = f"job_{folder.parent.name}_{folder.name}"
-        self.config = msgspec.structs.replace(config, store=node.store_address)
+        self.config = msgspec.structs.replace(config, store=node.store_address, store_token=node.token(self.job_id))
         self.world = ranks_per_replica(config.parallelism)
         self.changed = threading.Condition(threading.RLock())
         self.epoch = 0

@@ -6,14 +6,21 @@ import sys
 import time
 from pathlib import Path
 
+from controlplane.protocol.store_keys import store_token
+
+STORE_KEY = b"the store's key in these tests, 32 bytes or more"
+
 
 class Node:
     """What outlives a test: the rendezvous store and a rank host with everything imported."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        (folder / "store_key").write_bytes(STORE_KEY)
         self.store = subprocess.Popen(
-            [sys.executable, "-m", "trainer.store", "--port", "0"], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "trainer.store", "--port", "0", "--key-file", str(folder / "store_key")],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert self.store.stdout is not None
         self.store_address = self.store.stdout.readline().split()[-1]
@@ -21,6 +28,10 @@ class Node:
             [sys.executable, "-m", "trainer.host", "--socket", str(folder / "host.sock"), "--job-id", "job_test"],
             stderr=(folder / "host.log").open("wb"),
         )
+
+    def token(self, job_id: str) -> str:
+        """The job's secret at the store."""
+        return store_token(STORE_KEY, job_id)
 
     def connect(self) -> socket.socket:
         """A connection to the host; the newest replaces the one before."""

@@ -70,6 +70,7 @@ def resumed(cluster: Make, run: Cluster, report: CheckpointReport, *, incarnatio
     """The same job, started again from a local checkpoint."""
     again = cluster(msgspec.structs.replace(run.config, resume=Resume(report.path, report.step)))
     again.job_id = run.job_id
+    again.config = msgspec.structs.replace(again.config, store_token=run.config.store_token)
     start(again, incarnation=incarnation)
     return again
 

@@ -28,7 +28,7 @@ class Held(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 class Book:
     """Keys under `local/<job>/<attempt>`."""
 
-    def __init__(self, store: dist.TCPStore, ref: RankRef) -> None:
+    def __init__(self, store: dist.Store, ref: RankRef) -> None:
         self._store = store.clone()  # type: ignore[attr-defined]
         self._ref, self._prefix = ref, f"local/{ref.job_id}/{ref.attempt}"
 

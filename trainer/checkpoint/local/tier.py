@@ -65,7 +65,7 @@ class LocalTier:
         world: int,
         node: str,
         host: str,
-        store: dist.TCPStore,
+        store: dist.Store,
         send: Callable[[FromRank], None],
     ) -> None:
         local = config.checkpoint.local
