@@ -7,18 +7,27 @@ READY := $(VENV)/.ready
 TESTABLE := $(VENV)/.testable
 SEED ?= 7
 
-.PHONY: demo demo-ppo test test-fast test-attacks test-scenes test-postgres test-e2e check format simulate bundle generated bench clean
+.PHONY: demo demo-ppo test test-fast test-attacks test-scenes test-postgres test-e2e check format simulate bundle generated lock images bench clean
 
-$(READY): requirements/lock.txt requirements/trainer.txt
+# Each file is complete, so nothing that it does not name comes along (scripts/lock.py).
+INSTALL := $(PY) -m pip install -qq --disable-pip-version-check --require-hashes --no-deps
+# torch's CPU build where pip finds it (it is not on PyPI: TORCH_INDEX=https://download.pytorch.org/whl/cpu),
+# else PyPI's, with the CUDA libraries it needs. TORCH=cuda takes the latter at once.
+TORCH ?= cpu
+TORCH_INDEX ?=
+TORCH_CPU := $(INSTALL) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r requirements/torch-cpu.txt
+TORCH_CUDA := $(INSTALL) -r requirements/torch.txt -r requirements/cuda.txt
+
+$(READY): requirements/lock.txt requirements/torch-cpu.txt requirements/torch.txt requirements/cuda.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install -qq --disable-pip-version-check torch==2.13.0
-	$(PY) -m pip install -qq --disable-pip-version-check --require-hashes -r requirements/lock.txt
-	$(PY) -m pip install -qq --disable-pip-version-check -r requirements/trainer.txt
+	if [ "$(TORCH)" != cpu ] || ! $(TORCH_CPU); then $(TORCH_CUDA); fi
+	$(INSTALL) -r requirements/lock.txt
+	$(PY) -m pip check
 	touch $(READY)
 
 # What the tests use and nothing else does.
 $(TESTABLE): $(READY) requirements/test.txt
-	$(PY) -m pip install -qq --disable-pip-version-check -r requirements/test.txt
+	$(INSTALL) -r requirements/test.txt
 	touch $(TESTABLE)
 
 demo: $(READY)
@@ -65,6 +74,14 @@ generated: $(READY)
 
 bundle:
 	cd frontend && npm ci --ignore-scripts && npm run build
+
+# After a change of pyproject.toml; needs a package index.
+lock: $(TESTABLE)
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) scripts/lock.py
+
+# The digests of the base images, written where the tags are; needs their registry.
+images: $(READY)
+	$(PY) scripts/pin_images.py
 
 bench: $(READY)
 	$(PY) -m benchmarks

@@ -25,7 +25,6 @@ from benchmarks.report import Report
 from controlplane.demo.driver import Driver
 from controlplane.demo.ports import free_port
 
-TORCH = "torch==2.13.0"
 INSTALL_TIMEOUT_S = 900.0
 RUNNING_TIMEOUT_S = 240.0
 LOOPBACK = "127.0.0.1"
@@ -54,9 +53,9 @@ def install(clone: Path, *, reuse: bool) -> dict[str, float]:
         link.write_text(sysconfig.get_paths()["purelib"] + "\n")
         return parts
     pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    parts["torch"] = timed(*pip, TORCH, cwd=clone)
-    parts["locked packages"] = timed(*pip, "--require-hashes", "-r", "requirements/lock.txt", cwd=clone)
-    parts["trainer packages"] = timed(*pip, "-r", "requirements/trainer.txt", cwd=clone)
+    locked = (*pip, "--require-hashes", "--no-deps")
+    parts["torch"] = timed(*locked, "-r", "requirements/torch-cpu.txt", cwd=clone)
+    parts["locked packages"] = timed(*locked, "-r", "requirements/lock.txt", cwd=clone)
     return parts
 
 
