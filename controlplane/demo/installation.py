@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from controlplane.config.guards import close_directory
 from controlplane.demo.config import DemoConfig
 from controlplane.demo.nodes import MARKER
 from controlplane.demo.ports import free_port, redis_binary
@@ -47,7 +48,7 @@ class Installation:
         """`stopped` ends a start that waits."""
         self.config = config
         directory = config.directory.absolute()
-        directory.mkdir(parents=True, exist_ok=True)
+        close_directory(directory)
         redis_port, store_port = free_port(config.host), free_port(config.host)
         web_port = free_port(config.host, config.port)
         self.addresses = Addresses(host=config.host, web_port=web_port, redis_port=redis_port, store_port=store_port)

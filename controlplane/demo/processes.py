@@ -57,10 +57,8 @@ def store_process(addresses: Addresses) -> ProcessSpec:
 def web_process(addresses: Addresses) -> ProcessSpec:
     """REST API, page, browser and agent WebSockets."""
     argv = (
-        sys.executable, "-m", "uvicorn", "controlplane.config.asgi:application",
-        "--host", addresses.host, "--port", str(addresses.web_port),
-        "--ws", "websockets-sansio", "--ws-per-message-deflate", "false", "--ws-max-size", "262144",
-        "--no-access-log", "--timeout-graceful-shutdown", "3", "--log-level", "warning",
+        sys.executable, "-m", "controlplane.config.serve",
+        "--host", addresses.host, "--port", str(addresses.web_port), "--timeout-graceful-shutdown", "3",
     )  # fmt: skip
     return ProcessSpec(name="web-1", argv=argv, stop_order=30)
 
