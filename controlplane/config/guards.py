@@ -27,6 +27,14 @@ def close_directory(path: Path) -> None:
         path.chmod(0o700)
 
 
+def private_file(path: Path, text: str) -> Path:
+    """A file of mode 0600 with this text, also where one is that others could read."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    return path
+
+
 def close_database(path: Path) -> None:
     """An SQLite file of mode 0600, made so before SQLite makes it; its -wal and -shm, which take
     their mode from it, and those an older version left readable."""
