@@ -37,20 +37,21 @@ def check_virtual_stages(layout: Parallelism, model: Model, training: Training) 
         )
 
 
-def check_experts(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
-    """Experts belong to a mixture of experts."""
-    if model.family != "moe":
-        default = Model()
-        for name, value, usual in (
-            ("experts", model.experts, default.experts),
-            ("experts_per_token", model.experts_per_token, default.experts_per_token),
-        ):
-            if value != usual:
-                yield Fault(
-                    f"/spec/model/{name}", f"a {model.family} has no experts", "leave it out, or set family to moe"
-                )
-        if layout.ep > 1:
-            yield Fault(_EP, f"a {model.family} has no experts to spread", "set ep to 1, or family to moe")
+def _only_of_experts(name: str) -> tuple[Rule, tuple[str, ...]]:
+    """The rule that a field of a mixture of experts is left out of other models."""
+    usual = getattr(Model(), name)
+
+    def check(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
+        if model.family != "moe" and getattr(model, name) != usual:
+            yield Fault(f"/spec/model/{name}", f"a {model.family} has no experts", "leave it out, or set family to moe")
+
+    return check, (_FAMILY, f"/spec/model/{name}")
+
+
+def check_no_experts(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
+    """Experts to spread belong to a mixture of experts."""
+    if model.family != "moe" and layout.ep > 1:
+        yield Fault(_EP, f"a {model.family} has no experts to spread", "set ep to 1, or family to moe")
 
 
 def check_chosen_experts(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
@@ -217,7 +218,9 @@ SHAPE_RULES: Rules = (
     _divisible("/spec/training/global_batch", "/spec/training/micro_batch"),
     (check_feed_forward, ("/spec/model/ffn_hidden", _TP)),
     (check_virtual_stages, (_VP, _PP, _LAYERS)),
-    (check_experts, (_FAMILY, _EXPERTS, _PER_TOKEN, _EP)),
+    _only_of_experts("experts"),
+    _only_of_experts("experts_per_token"),
+    (check_no_experts, (_FAMILY, _EP)),
     (check_chosen_experts, (_FAMILY, _EXPERTS, _PER_TOKEN)),
     (check_spread_experts, (_FAMILY, _EXPERTS, _EP)),
     (check_expert_ranks, (_FAMILY, _EP, _CP, _INNER)),
