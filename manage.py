@@ -6,8 +6,10 @@ import sys
 from django.core.management import execute_from_command_line
 
 from controlplane.config.env import choose_settings_module
+from controlplane.config.guards import close_files
 
 if __name__ == "__main__":
+    close_files()
     choose_settings_module()
     import controlplane.config.celery  # noqa: F401 - bells of the sentinel are sent through this application
 

@@ -19,6 +19,8 @@ class ApiToken(models.Model):
     id = models.CharField(primary_key=True, max_length=32)
     name = models.CharField(max_length=100)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
+    # The token that made this one; None: a signed-in person or the console did.
+    parent = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="children")
     scope = models.CharField(max_length=16, choices=Scope.choices)
     sha256 = models.CharField(max_length=64, unique=True)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -45,6 +47,20 @@ class OneTimePassword(models.Model):
     sha256 = models.CharField(max_length=64, unique=True)
     expires_at = models.DateTimeField()
     used_at = models.DateTimeField(null=True)
+
+
+class SignInGate(models.Model):
+    """What is remembered about sign-ins of one name, one address, or one pair of them.
+
+    `key` is a SHA-256 of the kind and of what was typed, so that a name typed into the wrong
+    field (a password) rests nowhere. `failures` since `last_at` was last quiet; no attempt is
+    looked at before `closed_until`. `known_until`: from here the name has signed in before."""
+
+    key = models.CharField(primary_key=True, max_length=64)
+    failures = models.IntegerField(default=0)
+    last_at = models.DateTimeField(db_index=True)
+    closed_until = models.DateTimeField(null=True)
+    known_until = models.DateTimeField(null=True)
 
 
 class AuditEntry(models.Model):

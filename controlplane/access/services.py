@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -10,16 +10,17 @@ from django.contrib.auth.models import AbstractBaseUser
 from django.db import transaction
 from django.db.models import F
 
-from controlplane.access import tokens
+from controlplane.access import lineage, tokens
 from controlplane.access.models import ApiToken, AuditEntry, JoinToken, OneTimePassword, Scope
 from controlplane.runtime.clock import after, now
-from controlplane.runtime.errors import Denied
+from controlplane.runtime.errors import Conflict, Denied, Invalid
 from controlplane.runtime.ids import new_id
 
 ONE_TIME_TTL_S = 3600.0
 JOIN_TTL_S = 3600.0
 JOIN_TTL_MAX_S = 7 * 86400.0
 USED_EVERY_S = 60.0
+MAX_LIVE_TOKENS = 1000
 SCOPES = (Scope.READ, Scope.SUBMIT, Scope.OPERATE, Scope.ADMIN)
 
 
@@ -83,20 +84,54 @@ def revoke_join_token(token_id: str, *, actor: str) -> bool:
 
 
 def create_api_token(
-    user: AbstractBaseUser, *, name: str, scope: str = Scope.READ, ttl_s: float | None = None, actor: str = "console"
+    user: AbstractBaseUser,
+    *,
+    name: str,
+    scope: str = Scope.READ,
+    ttl_s: float | None = None,
+    parent_id: str | None = None,
+    actor: str = "console",
 ) -> Shown:
-    """`holdfast_<scope>_<secret>`; `ttl_s` None never expires."""
-    secret = tokens.new_secret(f"holdfast_{scope}_")
-    row = ApiToken.objects.create(
-        id=new_id("tok"),
-        name=name,
-        user=user,
-        scope=scope,
-        sha256=tokens.digest(secret),
-        expires_at=None if ttl_s is None else after(ttl_s),
-    )
-    audit(actor, "api_token.create", row.id, data={"name": name, "scope": scope})
+    """`holdfast_<scope>_<secret>`. `ttl_s` None: as long as its maker `parent_id` lasts, without
+    one for ever. Raises Denied for a scope beyond the owner's or the maker's and for a maker
+    that is no longer live, Invalid for a time beyond the maker's."""
+    if not allows(scope_of(user), scope):
+        raise Denied(f"the account has {scope_of(user)}, so a token of it cannot have {scope}")
+    secret, moment = tokens.new_secret(f"holdfast_{scope}_"), now()
+    expires_at = None if ttl_s is None else after(ttl_s)
+    with transaction.atomic():
+        if parent_id is not None:
+            expires_at = _bounded(parent_id, scope, expires_at)
+        live = ApiToken.objects.filter(user=user, revoked_at=None).exclude(expires_at__lte=moment)
+        if live.count() >= MAX_LIVE_TOKENS:
+            raise Conflict(f"the account has {MAX_LIVE_TOKENS} live tokens; revoke some first")
+        row = ApiToken.objects.create(
+            id=new_id("tok"),
+            name=name,
+            user=user,
+            parent_id=parent_id,
+            scope=scope,
+            sha256=tokens.digest(secret),
+            expires_at=expires_at,
+        )
+        audit(actor, "api_token.create", row.id, data={"name": name, "scope": scope, "parent": parent_id})
     return Shown(id=row.id, secret=secret)
+
+
+def _bounded(parent_id: str, scope: str, asked: datetime | None) -> datetime | None:
+    """When a child of this live token ends at the latest. The row stays locked, so that a
+    revocation finds the child."""
+    parent = ApiToken.objects.select_for_update().filter(pk=parent_id, revoked_at=None).first()
+    if parent is None or (parent.expires_at is not None and parent.expires_at <= now()):
+        raise Denied("the token that asks has ended meanwhile")
+    if not allows(parent.scope, scope):
+        raise Denied(f"a token with {parent.scope} cannot make one with {scope}")
+    if parent.expires_at is not None and asked is not None and asked > parent.expires_at:
+        left_s = int((parent.expires_at - now()).total_seconds())
+        message = f"the token that asks ends in {left_s} s, and what it makes may not outlive it"
+        fix = f"ask for at most {left_s}, leave it out to end with it, or sign in"
+        raise Invalid(message, errors=[{"pointer": "/expires_in_s", "message": message, "fix": fix}])
+    return parent.expires_at if asked is None else asked
 
 
 def find_api_token(secret: str) -> ApiToken | None:
@@ -110,10 +145,20 @@ def find_api_token(secret: str) -> ApiToken | None:
     return row
 
 
+@transaction.atomic
 def revoke_api_token(token_id: str, *, actor: str) -> bool:
-    """True if it was live."""
-    changed = ApiToken.objects.filter(id=token_id, revoked_at=None).update(revoked_at=now())
+    """True if it was live. All that came from it ends with it."""
+    moment = now()
+    changed = ApiToken.objects.filter(id=token_id, revoked_at=None).update(revoked_at=moment)
     audit(actor, "api_token.revoke", token_id)
+    # Level by level: a child being made holds its maker's row, so it is waited for and found.
+    found, level = {token_id}, lineage.children([token_id])
+    while level := level - found:
+        ended = ApiToken.objects.filter(pk__in=level, revoked_at=None).update(revoked_at=moment)
+        if ended:
+            audit(actor, "api_token.revoke", token_id, data={"came_from_it": sorted(level)})
+        found |= level
+        level = lineage.children(level)
     return bool(changed)
 
 
@@ -158,8 +203,16 @@ def scope_of(user: Any) -> str | None:
         return Scope.ADMIN
     if user.is_staff:
         return Scope.OPERATE
-    groups = set(user.groups.values_list("name", flat=True))
+    groups = {group.name for group in user.groups.all()}
     return next((scope for scope in reversed(SCOPES) if scope.value in groups), Scope.READ)
+
+
+def effective_scope(token: ApiToken) -> Scope | None:
+    """What the token may do now: no more than it was made for, and no more than its owner may."""
+    owner = scope_of(token.user) if token.user.is_active else None
+    if owner is None:
+        return None
+    return Scope(token.scope if allows(owner, token.scope) else owner)
 
 
 def allows(scope: str | None, needed: str) -> bool:

@@ -13,19 +13,28 @@ from ninja.security.base import AuthBase
 from ninja.utils import check_csrf
 
 from controlplane.access.models import Scope
-from controlplane.access.services import SCOPES, allows, find_api_token, scope_of
+from controlplane.access.services import SCOPES, allows, effective_scope, find_api_token, scope_of
+from controlplane.access.sessions import stored_key
+from controlplane.access.standing import Standing
 from controlplane.api.problems import Kind, Problem
 from controlplane.api.throttle import allow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """`name` identifies who acted in audit and idempotency: `user:ada` or `token:tok_...`."""
+    """`name` identifies who acted in audit and idempotency: `user:ada` or `token:tok_...`.
+    `scope` is what he may do now; `standing` lets an open stream ask again."""
 
     user: AbstractBaseUser
     username: str
     scope: Scope
     name: str
+    standing: Standing
+
+    @property
+    def token_id(self) -> str | None:
+        """The token that asks; None for a signed-in person."""
+        return self.standing.key if self.standing.kind == "token" else None
 
     @property
     def scopes(self) -> list[str]:
@@ -64,15 +73,17 @@ class TokenAuth(AuthBase):
             return None
         kind, _, secret = header.partition(" ")
         token = find_api_token(secret.strip()) if kind.lower() == "bearer" else None
-        if token is None:
+        scope = None if token is None else effective_scope(token)
+        if token is None or scope is None:
             raise Problem(
                 Kind.BAD_CREDENTIALS, "The token is unknown, expired or revoked; `holdfast login` takes a new one."
             )
         principal = Principal(
             user=token.user,
             username=token.user.get_username(),
-            scope=Scope(token.scope),
+            scope=scope,
             name=f"token:{token.id}",
+            standing=Standing(kind="token", key=token.id, user_id=token.user_id),
         )
         return _checked(principal, self.needed)
 
@@ -96,14 +107,34 @@ class SessionAuth(AuthBase):
             return None
         if check_csrf(request) is not None:
             raise Problem(Kind.CSRF, "Send the cookie `csrftoken` again in the header X-CSRFToken.")
-        name, scope = user.get_username(), Scope(scope_of(user) or Scope.READ)
-        principal = Principal(user=user, username=name, scope=scope, name=f"user:{name}")
-        return _checked(principal, self.needed)
+        return _checked(signed_in(request, user), self.needed)
+
+
+def signed_in(request: HttpRequest, user: User) -> Principal:
+    """The person of the request's session."""
+    name = user.get_username()
+    key = stored_key(request.session.session_key or "")
+    return Principal(
+        user=user,
+        username=name,
+        scope=Scope(scope_of(user) or Scope.READ),
+        name=f"user:{name}",
+        standing=Standing(kind="session", key=key, user_id=user.pk),
+    )
 
 
 def needs(scope: Scope) -> list[AuthBase]:
     """Ninja's `auth=` for an operation: token first, then session."""
     return [TokenAuth(scope), SessionAuth(scope)]
+
+
+def who_asks(request: HttpRequest, scope: Scope) -> Principal:
+    """Through either door, for views outside the routers. Raises Problem (401) for nobody."""
+    for door in needs(scope):
+        principal = door(request)
+        if isinstance(principal, Principal):
+            return principal
+    raise Problem(Kind.UNAUTHENTICATED, "Sign in, or send `Authorization: Bearer holdfast_...`.")
 
 
 def principal_of(request: HttpRequest) -> Principal:

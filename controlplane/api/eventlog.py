@@ -1,6 +1,7 @@
 """The event log as the API shows it: pages by sequence number, and a stream that goes on."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -11,6 +12,9 @@ from django.db.models import QuerySet
 from ninja import Schema
 from pydantic import Field
 
+from controlplane.access.models import Scope
+from controlplane.access.standing import Standing
+from controlplane.access.watch import watch
 from controlplane.api.pages import MAX_LIMIT, listing
 from controlplane.api.problems import Kind, Problem
 from controlplane.runtime.clock import iso
@@ -78,22 +82,27 @@ def must_be_kept(since: int, job_id: str = "") -> None:
         raise Problem(Kind.GONE, "These events are no longer kept; read the lists anew and watch from as_of_seq.")
 
 
-async def stream(since: int, job_id: str) -> AsyncIterator[bytes]:
-    """Server-sent events from `since` on, until the reader leaves. `id` is the sequence
-    number; a comment each HEARTBEAT_S keeps proxies from closing the line."""
+async def stream(since: int, job_id: str, reader: Standing) -> AsyncIterator[bytes]:
+    """Server-sent events from `since` on, until the reader leaves or may no longer read. `id` is
+    the sequence number; a comment each HEARTBEAT_S keeps proxies from closing the line."""
     yield f"retry: {RETRY_MS}\n\n".encode()
     quiet_s = 0.0
-    while True:
-        rows = await sync_to_async(_read_fresh)(since, job_id)
-        for row in rows:
-            since = row.seq
-            yield b"id: %d\nevent: event\ndata: %s\n\n" % (row.seq, msgspec.json.encode(event_view(row)))
-        quiet_s = 0.0 if rows else quiet_s + POLL_S
-        if quiet_s >= HEARTBEAT_S:
-            quiet_s = 0.0
-            yield b": quiet\n\n"
-        if len(rows) < BATCH:
-            await asyncio.sleep(POLL_S)
+    async with watch().guarded(reader, Scope.READ) as watched:
+        while not watched.ended.is_set():
+            rows = await sync_to_async(_read_fresh)(since, job_id)
+            for row in rows:
+                if watched.ended.is_set():
+                    break
+                since = row.seq
+                yield b"id: %d\nevent: event\ndata: %s\n\n" % (row.seq, msgspec.json.encode(event_view(row)))
+            quiet_s = 0.0 if rows else quiet_s + POLL_S
+            if quiet_s >= HEARTBEAT_S:
+                quiet_s = 0.0
+                yield b": quiet\n\n"
+            if len(rows) < BATCH:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(watched.ended.wait(), POLL_S)
+        yield f": ended: {watched.reason}\n\n".encode()
 
 
 def _read_fresh(since: int, job_id: str) -> list[Event]:

@@ -16,7 +16,7 @@ BUNDLE = Path(__file__).parent / "static" / "ui"
 MANIFESTS = (BUNDLE / "manifest.json", BUNDLE / ".vite" / "manifest.json")
 POLICY = (
     "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
-    "connect-src 'self' ws: wss:; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    "connect-src 'self' {socket}; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 _MISSING = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Holdfast</title>
 <p>The page's bundle is not installed. The API works: see <a href="/api/v1/openapi.json">openapi.json</a>.</p></html>"""
@@ -28,9 +28,15 @@ def index(request: HttpRequest, path: str = "") -> HttpResponse:
     """The document; 503 with a hint where the bundle is missing."""
     html = _document(*_stamp())
     response = HttpResponse(html or _MISSING, status=200 if html else 503)
-    response["Content-Security-Policy"] = POLICY
+    response["Content-Security-Policy"] = POLICY.format(socket=_own_socket(request))
     response["Cache-Control"] = "no-cache"
     return response
+
+
+def _own_socket(request: HttpRequest) -> str:
+    """The live socket's origin, which older browsers do not count as 'self'. Django has checked
+    the host against ALLOWED_HOSTS and its alphabet."""
+    return f"{'wss' if request.is_secure() else 'ws'}://{request.get_host()}"
 
 
 def _stamp() -> tuple[Path | None, float]:

@@ -1,13 +1,17 @@
 """/healthz (this process), /readyz (what it needs), /metrics (Prometheus)."""
 
 import msgspec
+from django.conf import settings
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from controlplane.access.models import Scope
+from controlplane.api.auth import who_asks
 from controlplane.runtime import beats, bus
+from controlplane.runtime.address import is_direct_from
 
 
 @require_safe
@@ -31,7 +35,10 @@ def readyz(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
-    """This process's metrics; the gauges of the fleet are refreshed by the sentinel."""
+    """This process's metrics; the gauges of the fleet are refreshed by the sentinel. For scrapers
+    at the addresses of HOLDFAST_METRICS_FROM, and for accounts: they name jobs and nodes."""
+    if not is_direct_from(request, settings.METRICS_FROM):
+        who_asks(request, Scope.READ)
     return HttpResponse(generate_latest(), content_type=CONTENT_TYPE_LATEST)
 
 

@@ -1,7 +1,8 @@
 """Rate limits: token buckets in this process.
 
 Simple on purpose: with n web processes a caller gets at most n times the rate, and a
-restart forgives everything. That stops loops and password guessing; a proxy stops floods.
+restart forgives everything. That stops loops; a proxy stops floods; the guessing of passwords
+is met by `access.gate`, in rows that all processes share.
 """
 
 import math
@@ -12,8 +13,6 @@ from collections.abc import Callable
 MAX_BUCKETS = 10_000
 REQUESTS_A_SECOND = 50.0
 REQUEST_BURST = 200.0
-LOGINS_A_SECOND = 0.2
-LOGIN_BURST = 10.0
 
 
 class Buckets:
@@ -44,7 +43,6 @@ class Buckets:
 
 
 requests = Buckets(REQUESTS_A_SECOND, REQUEST_BURST)
-logins = Buckets(LOGINS_A_SECOND, LOGIN_BURST)
 
 
 def allow(principal: str) -> int | None:

@@ -6,7 +6,9 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from django.core.asgi import get_asgi_application
 
 from controlplane.config.env import choose_settings_module
+from controlplane.config.guards import close_files
 
+close_files()
 choose_settings_module()
 _django = get_asgi_application()
 

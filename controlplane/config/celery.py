@@ -5,14 +5,22 @@ of `celery -A controlplane.config.celery beat`. Never pass --without-gossip (see
 """
 
 from celery import Celery
-from celery.signals import setup_logging
+from celery.signals import beat_init, celeryd_init, setup_logging
 
 from controlplane.config.env import choose_settings_module
+from controlplane.config.guards import close_files
 
 choose_settings_module()
 app = Celery("holdfast")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+
+
+@celeryd_init.connect  # type: ignore[untyped-decorator]
+@beat_init.connect  # type: ignore[untyped-decorator]
+def _close_files(**_: object) -> None:
+    """Only in worker and beat: others import this module to send."""
+    close_files()
 
 
 @setup_logging.connect  # type: ignore[untyped-decorator]

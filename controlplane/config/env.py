@@ -19,6 +19,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from controlplane.config.guards import close_database
+
 PREFIX = "HOLDFAST_"
 FOREIGN_PREFIXES = ("HOLDFAST_AGENT_", "HOLDFAST_TRAINER_", "HOLDFAST_TEST_", "HOLDFAST_CLI_")
 FOREIGN_KEYS = frozenset({"HOLDFAST_URL", "HOLDFAST_TOKEN", "HOLDFAST_DEMO_NODE_STATE"})
@@ -38,6 +40,11 @@ class Env(BaseSettings):
     secret_key: SecretStr | None = None
     allowed_hosts: str = ""
     origins: str = ""
+    trusted_proxies: str = ""
+    metrics_from: str = "127.0.0.0/8,::1/128"
+    hsts_s: int = Field(default=31_536_000, ge=0)
+    hsts_include_subdomains: bool = False
+    hsts_preload: bool = False
     bind: str = "127.0.0.1:8420"
     allow_remote_embedded: bool = False
     demo: bool = False
@@ -118,7 +125,8 @@ def sqlite(path: Path) -> dict[str, Any]:
     """One file in WAL mode. synchronous=FULL, as an acknowledged event must survive a power cut;
     BEGIN IMMEDIATE, as a deferred transaction that upgrades fails at once instead of waiting."""
     path = path.absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    close_database(path)
     return {
         "ENGINE": "controlplane.runtime.sqlite",
         "NAME": str(path),

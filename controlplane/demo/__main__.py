@@ -9,6 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from controlplane.config.guards import private_file
 from controlplane.demo.config import DemoConfig
 from controlplane.demo.ending import Ending
 from controlplane.demo.installation import Installation, InstallationError
@@ -78,9 +79,7 @@ def submit_demo_job(installation: Installation) -> None:
     from controlplane.sdk import Client
 
     token = installation.api_token("admin")
-    config_file = installation.config.directory / "token"
-    config_file.touch(mode=0o600)
-    config_file.write_text(token)
+    private_file(installation.config.directory / "token", token)
     (installation.config.directory / "url").write_text(installation.addresses.web)
     with Client(installation.addresses.web, token=token) as client:
         client.jobs.submit(demo_job())

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from controlplane.config.guards import close_directory, private_file
 from controlplane.demo.config import DemoConfig
 from controlplane.demo.nodes import MARKER
 from controlplane.demo.ports import free_port, redis_binary
@@ -47,7 +48,7 @@ class Installation:
         """`stopped` ends a start that waits."""
         self.config = config
         directory = config.directory.absolute()
-        directory.mkdir(parents=True, exist_ok=True)
+        close_directory(directory)
         redis_port, store_port = free_port(config.host), free_port(config.host)
         web_port = free_port(config.host, config.port)
         self.addresses = Addresses(host=config.host, web_port=web_port, redis_port=redis_port, store_port=store_port)
@@ -74,7 +75,10 @@ class Installation:
         directory = self.config.directory.absolute()
         start(
             redis_process(
-                binary=redis_binary(), addresses=self.addresses, directory=directory, password=self._redis_password
+                binary=redis_binary(),
+                addresses=self.addresses,
+                directory=directory,
+                password_file=private_file(directory / "redis.conf", f"requirepass {self._redis_password}\n"),
             )
         )
         start(store_process(self.addresses, directory / "store_key"))
@@ -84,9 +88,7 @@ class Installation:
         start(beat_process(directory))
         self.wait_ready()
         token = self.manage("create_join_token", "--uses", str(len(self.config.node_names))).strip().splitlines()[-1]
-        token_file = directory / "join-token"
-        token_file.touch(mode=0o600)
-        token_file.write_text(token)
+        token_file = private_file(directory / "join-token", token)
         for number, node in enumerate(self.config.node_names):
             self._start_agent(node, number, token_file)
 

@@ -39,12 +39,13 @@ class Addresses:
         return f"http://{self.host}:{self.web_port}"
 
 
-def redis_process(*, binary: str, addresses: Addresses, directory: Path, password: str) -> ProcessSpec:
-    """A private Redis: hints only, so nothing is persisted and nothing is evicted."""
+def redis_process(*, binary: str, addresses: Addresses, directory: Path, password_file: Path) -> ProcessSpec:
+    """A private Redis: hints only, so nothing is persisted and nothing is evicted.
+    `password_file`: a configuration with `requirepass`, as everybody can read command lines."""
     options = ("--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction", "--daemonize", "no")
     listen = ("--bind", addresses.host, "--port", str(addresses.redis_port), "--dir", str(directory))
     return ProcessSpec(
-        name="redis", argv=(binary, *listen, *options, "--requirepass", password), stop_order=80, restart_delay_s=0.5
+        name="redis", argv=(binary, str(password_file), *listen, *options), stop_order=80, restart_delay_s=0.5
     )
 
 
@@ -60,10 +61,8 @@ def store_process(addresses: Addresses, key_file: Path) -> ProcessSpec:
 def web_process(addresses: Addresses) -> ProcessSpec:
     """REST API, page, browser and agent WebSockets."""
     argv = (
-        sys.executable, "-m", "uvicorn", "controlplane.config.asgi:application",
-        "--host", addresses.host, "--port", str(addresses.web_port),
-        "--ws", "websockets-sansio", "--ws-per-message-deflate", "false", "--ws-max-size", "262144",
-        "--no-access-log", "--timeout-graceful-shutdown", "3", "--log-level", "warning",
+        sys.executable, "-m", "controlplane.config.serve",
+        "--host", addresses.host, "--port", str(addresses.web_port), "--timeout-graceful-shutdown", "3",
     )  # fmt: skip
     return ProcessSpec(name="web-1", argv=argv, stop_order=30)
 

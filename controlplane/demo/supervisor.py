@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from controlplane.config.guards import UMASK
 from controlplane.demo.nodes import kill_node_processes
 from controlplane.demo.processes import ProcessSpec
 
@@ -52,8 +53,8 @@ class Supervisor:
         self._node_state = node_state
         self._children: dict[str, _Child] = {}
         self._stopping = False
-        logs.mkdir(parents=True, exist_ok=True)
-        requests.mkdir(parents=True, exist_ok=True)
+        for directory in (logs, requests):
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def start(self, spec: ProcessSpec) -> None:
         """Start a process and keep it running."""
@@ -142,7 +143,7 @@ class Supervisor:
 
     def _spawn(self, child: _Child) -> None:
         log_path = self._logs / f"{child.spec.name.replace(':', '-')}.log"
-        with log_path.open("ab") as output:
+        with open(log_path, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
             child.process = subprocess.Popen(
                 child.spec.argv,
                 env=self._env | child.spec.env,
@@ -150,6 +151,7 @@ class Supervisor:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                umask=UMASK,
             )
         child.started_s = time.monotonic()
 

@@ -14,6 +14,7 @@ from controlplane.protocol.spec import Parallelism, rank_coordinates, ranks_per_
 from controlplane.runtime.clock import iso
 
 Json = dict[str, Any]
+MASK = "***"
 
 
 def job_summary(job: Job, *, numbers: JobNumbers | None = None) -> Json:
@@ -48,6 +49,13 @@ def job_summary(job: Job, *, numbers: JobNumbers | None = None) -> Json:
         "created_at": iso(job.created_at),
         "finished_at": iso(job.finished_at),
     }
+
+
+def without_values(spec: Json) -> Json:
+    """The spec as those see it who neither own the job nor administer: of its environment the
+    names alone, as people put keys and passwords there."""
+    told = spec["spec"]
+    return spec | {"spec": told | {"env": dict.fromkeys(told.get("env", {}), MASK)}}
 
 
 # Fields of a job summary that move without an event: pushed as pictures, polled slowly.

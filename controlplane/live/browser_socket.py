@@ -1,5 +1,8 @@
 """WS /api/v1/live: durable events in order, pictures by topic; see /api/v1's contract.
 
+It ends within 5 s of the session that opened it (`access.watch`), with 4401: sign in again.
+4503: the session could not be confirmed, connect again.
+
 The page works without it (it polls slowly), so nothing relies on a push arriving.
 """
 
@@ -14,6 +17,10 @@ from channels.consumer import AsyncConsumer
 from channels.security.websocket import AllowedHostsOriginValidator
 
 import controlplane
+from controlplane.access.models import Scope
+from controlplane.access.sessions import stored_key
+from controlplane.access.standing import Standing
+from controlplane.access.watch import SIGNED_OUT, watch
 from controlplane.live.hub import Client, text_of
 from controlplane.live.links import Send
 from controlplane.live.process import WebProcess
@@ -29,6 +36,8 @@ MAX_CLIENTS = 500
 CLOSE_ANONYMOUS = 4401
 CLOSE_FULL = 4429
 CLOSE_BAD = 4400
+CLOSE_UNCONFIRMED = 4503
+CLOSE_S = 1.0
 VERSION = getattr(controlplane, "__version__", "0.1.0")
 
 
@@ -55,7 +64,8 @@ class BrowserSocket(AsyncConsumer):
         await send({"type": "websocket.accept"})
         process = WebProcess.current()
         await process.ensure_started()
-        if not await process.in_thread(lambda: scope["user"].is_authenticated):
+        reader = await process.in_thread(_who, scope)
+        if reader is None:
             await send({"type": "websocket.close", "code": CLOSE_ANONYMOUS, "reason": "log in first"})
             return
         if len(process.hub.clients) >= MAX_CLIENTS:
@@ -64,14 +74,36 @@ class BrowserSocket(AsyncConsumer):
         client = Client()
         process.hub.clients.add(client)
         writer = asyncio.create_task(_write(client, send))
+        reading: asyncio.Task[None] | None = None
         try:
-            seq = await process.in_thread(events.newest_seq)
-            client.put(text_of({"type": "hello", "seq": seq, "version": VERSION}))
-            await _read(process, client, receive, send)
+            async with watch().guarded(reader, Scope.READ) as watched:
+                seq = await process.in_thread(events.newest_seq)
+                client.put(text_of({"type": "hello", "seq": seq, "version": VERSION}))
+                reading = asyncio.create_task(_read(process, client, receive, send))
+                ended = asyncio.create_task(watched.ended.wait())
+                await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
+                ended.cancel()
+                if reading.done():
+                    reading.result()
         finally:
             process.hub.clients.discard(client)
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
+            tasks = [task for task in (writer, reading) if task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if watched.ended.is_set():
+            code = CLOSE_ANONYMOUS if watched.reason == SIGNED_OUT else CLOSE_UNCONFIRMED
+            with contextlib.suppress(OSError, RuntimeError, TimeoutError):
+                close = send({"type": "websocket.close", "code": code, "reason": watched.reason})
+                await asyncio.wait_for(close, CLOSE_S)
+
+
+def _who(scope: dict[str, Any]) -> Standing | None:
+    """By what the page was let in; None for nobody. Reads the session: not on the loop."""
+    user, key = scope["user"], scope["session"].session_key
+    if not user.is_authenticated or key is None:
+        return None
+    return Standing(kind="session", key=stored_key(key), user_id=user.pk)
 
 
 async def _write(client: Client, send: Send) -> None:

@@ -96,6 +96,13 @@ def check_watchdog(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
             f"collectives inside a replica time out after setup_s = {setup_s:g} s, before step_s = {step_s:g} s",
             "lower step_s or raise setup_s",
         )
+
+
+def check_nccl_watchdog(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """Nor may its heartbeat end a rank before that."""
+    step_s = spec.resiliency.timeouts.step_s
+    if step_s == "auto":
+        return
     told = spec.env.get(_HEARTBEAT, "")
     if told.isdecimal() and int(told) <= step_s:
         yield Fault(

@@ -37,36 +37,47 @@ def check_virtual_stages(layout: Parallelism, model: Model, training: Training) 
         )
 
 
-def check_experts(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
-    """Experts belong to a mixture of experts, and are spread evenly over context and
-    data-parallel ranks."""
-    if model.family != "moe":
-        default = Model()
-        for name, value, usual in (
-            ("experts", model.experts, default.experts),
-            ("experts_per_token", model.experts_per_token, default.experts_per_token),
-        ):
-            if value != usual:
-                yield Fault(
-                    f"/spec/model/{name}", f"a {model.family} has no experts", "leave it out, or set family to moe"
-                )
-        if layout.ep > 1:
-            yield Fault(_EP, f"a {model.family} has no experts to spread", "set ep to 1, or family to moe")
-        return
-    if model.experts_per_token > model.experts:
+def _only_of_experts(name: str) -> tuple[Rule, tuple[str, ...]]:
+    """The rule that a field of a mixture of experts is left out of other models."""
+    usual = getattr(Model(), name)
+
+    def check(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
+        if model.family != "moe" and getattr(model, name) != usual:
+            yield Fault(f"/spec/model/{name}", f"a {model.family} has no experts", "leave it out, or set family to moe")
+
+    return check, (_FAMILY, f"/spec/model/{name}")
+
+
+def check_no_experts(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
+    """Experts to spread belong to a mixture of experts."""
+    if model.family != "moe" and layout.ep > 1:
+        yield Fault(_EP, f"a {model.family} has no experts to spread", "set ep to 1, or family to moe")
+
+
+def check_chosen_experts(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
+    """A token chooses among those there are."""
+    if model.family == "moe" and model.experts_per_token > model.experts:
         yield Fault(
             _PER_TOKEN,
             f"experts_per_token = {model.experts_per_token} of experts = {model.experts}",
             f"set it to {model.experts} or less",
         )
-    if model.experts % layout.ep:
+
+
+def check_spread_experts(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
+    """They are spread evenly."""
+    if model.family == "moe" and model.experts % layout.ep:
         yield Fault(
             _EP,
             f"experts = {model.experts} is not divisible by ep = {layout.ep}",
             f"choose ep so that it divides {model.experts}",
         )
+
+
+def check_expert_ranks(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
+    """Over a replica's context and data-parallel ranks."""
     inner = layout.replica_dp * layout.cp
-    if inner % layout.ep:
+    if model.family == "moe" and inner % layout.ep:
         yield Fault(
             _EP,
             f"ep = {layout.ep} does not divide replica_dp x cp = {inner}: experts are spread over a replica's"
@@ -99,24 +110,34 @@ def check_distributed_optimizer(layout: Parallelism, model: Model, training: Tra
 
 def check_sequence_parallel(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
     """It splits what tensor parallelism leaves whole, along the sequence."""
-    if not layout.sequence_parallel:
-        if model.family == "moe" and layout.tp > 1:
-            yield Fault(
-                _SEQUENCE,
-                f"Megatron-core trains a mixture of experts with tp = {layout.tp} only with sequence parallelism",
-                "set sequence_parallel to true, or tp to 1",
-            )
-        return
-    if layout.tp == 1:
+    if layout.sequence_parallel and layout.tp == 1:
         yield Fault(_SEQUENCE, "tp = 1 leaves nothing to split along the sequence", "leave it out (false), or raise tp")
-    if model.sequence_length % (layout.tp * layout.cp):
+
+
+def check_sequence_of_experts(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
+    """A mixture of experts under tensor parallelism needs it."""
+    if model.family == "moe" and layout.tp > 1 and not layout.sequence_parallel:
+        yield Fault(
+            _SEQUENCE,
+            f"Megatron-core trains a mixture of experts with tp = {layout.tp} only with sequence parallelism",
+            "set sequence_parallel to true, or tp to 1",
+        )
+
+
+def check_sequence_pieces(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
+    """The pieces are equally long."""
+    if layout.sequence_parallel and model.sequence_length % (layout.tp * layout.cp):
         by = "tp x cp" if layout.cp > 1 else "tp"
         yield Fault(
             _SEQUENCE,
             f"sequence_length = {model.sequence_length} is not divisible by {by} = {layout.tp * layout.cp}",
             f"make sequence_length a multiple of {layout.tp * layout.cp}",
         )
-    if model.family == "bert":
+
+
+def check_sequence_of_bert(layout: Parallelism, model: Model, training: Training) -> Iterator[Fault]:
+    """Not every model can be split so."""
+    if layout.sequence_parallel and model.family == "bert":
         yield Fault(
             _SEQUENCE,
             "Megatron-core's BERT refuses it without Apex: the norm before its output layer cannot be split",
@@ -197,14 +218,22 @@ SHAPE_RULES: Rules = (
     _divisible("/spec/training/global_batch", "/spec/training/micro_batch"),
     (check_feed_forward, ("/spec/model/ffn_hidden", _TP)),
     (check_virtual_stages, (_VP, _PP, _LAYERS)),
-    (check_experts, (_FAMILY, _EXPERTS, _PER_TOKEN, _EP, _CP, _INNER)),
+    _only_of_experts("experts"),
+    _only_of_experts("experts_per_token"),
+    (check_no_experts, (_FAMILY, _EP)),
+    (check_chosen_experts, (_FAMILY, _EXPERTS, _PER_TOKEN)),
+    (check_spread_experts, (_FAMILY, _EXPERTS, _EP)),
+    (check_expert_ranks, (_FAMILY, _EP, _CP, _INNER)),
     (check_inner_batch, (_INNER, "/spec/training/global_batch", "/spec/training/micro_batch")),
 )
 BUILT_IN_RULES: Rules = (
     (check_context_parallel, (_CP, _LENGTH)),
     (check_distributed_optimizer, (_DISTRIBUTED, _INNER, _CP)),
-    (check_sequence_parallel, (_SEQUENCE, _TP, _CP, _FAMILY, _LENGTH)),
-    (check_rerun, (_NUMERICS, _VP, _INNER)),
+    (check_sequence_parallel, (_SEQUENCE, _TP)),
+    (check_sequence_of_experts, (_SEQUENCE, _TP, _FAMILY)),
+    (check_sequence_pieces, (_SEQUENCE, _TP, _CP, _LENGTH)),
+    (check_sequence_of_bert, (_SEQUENCE, _FAMILY)),
+    (check_rerun, (f"{_NUMERICS}/rerun", _VP, _INNER)),
 )
 
 

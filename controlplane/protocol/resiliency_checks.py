@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from controlplane.protocol import markers
 from controlplane.protocol.rank_faults import RANDOM, is_scheduled, kinds_for
 from controlplane.protocol.spec import TrainSpec, ranks_per_replica, replica_count
-from controlplane.protocol.spec_fault import Fault, Ground
+from controlplane.protocol.spec_fault import Check, Fault, Ground
 
 LOOK_FLOOR_S = 60.0
 LOOK_RANKS_MAX = 64
 
 
-def check_numerics(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """A check needs a second run to be judged by, and a second run needs our trainer."""
+def check_spikes(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """A check needs a second run to be judged by."""
     wish = spec.training.numerics
     if wish.check_spike and wish.rerun != "validate_results":
         yield Fault(
@@ -20,12 +20,22 @@ def check_numerics(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
             f"a spike is judged by computing it again, but rerun = {wish.rerun!r}",
             'set rerun to "validate_results", or check_spike to false',
         )
+
+
+def check_rerun_checks(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """A second run needs a check to ask for it."""
+    wish = spec.training.numerics
     if wish.rerun == "validate_results" and not (wish.check_nan or wish.check_spike):
         yield Fault(
             "/spec/training/numerics/rerun",
             "nothing is checked, so nothing would ever be computed again",
             "set check_nan or check_spike, or leave rerun out",
         )
+
+
+def check_rerun_program(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """A second run needs our trainer."""
+    wish = spec.training.numerics
     if wish.rerun != "disabled" and spec.entrypoint is not None:
         yield Fault(
             "/spec/training/numerics/rerun",
@@ -35,7 +45,7 @@ def check_numerics(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
 
 
 def check_stragglers(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """A detector without a score finds nothing; a threshold of 0 is never passed."""
+    """A detector without a score finds nothing."""
     wish = spec.resiliency.stragglers
     if not (wish.relative or wish.individual):
         yield Fault(
@@ -43,7 +53,13 @@ def check_stragglers(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
             "relative and individual are both off: no straggler could ever be found",
             "leave at least one on",
         )
-    for name in ("relative", "individual"):
+
+
+def straggler_threshold(name: str) -> Check:
+    """The check of `name` (relative, individual): a threshold of 0 is never passed."""
+
+    def check(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+        wish = spec.resiliency.stragglers
         if getattr(wish, name) and getattr(wish, f"{name}_threshold") <= 0.0:
             yield Fault(
                 f"/spec/resiliency/stragglers/{name}_threshold",
@@ -51,9 +67,11 @@ def check_stragglers(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
                 f"set it above 0 (0.7 is the default), or {name} to false",
             )
 
+    return check
 
-def check_looks(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """Looks on schedule cost the ranks something, so there is a floor and a cap."""
+
+def check_look_interval(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """Looks on schedule cost the ranks something, so there is a floor."""
     wish = spec.resiliency
     if wish.look_every_s != 0.0 and wish.look_every_s < LOOK_FLOOR_S:
         yield Fault(
@@ -61,6 +79,11 @@ def check_looks(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
             f"{wish.look_every_s:g} s is below the floor: a look stops a rank's interpreter for some milliseconds",
             f"set it to {LOOK_FLOOR_S:g} or more, or to 0 for looks at a hang alone",
         )
+
+
+def check_look_ranks(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """And a cap."""
+    wish = spec.resiliency
     if not 1 <= wish.look_ranks <= LOOK_RANKS_MAX:
         yield Fault(
             "/spec/resiliency/look_ranks",
@@ -88,18 +111,21 @@ def check_log_markers(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
             )
 
 
-def check_faults(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """A rehearsal is allowed explicitly, and can be carried out."""
+def check_faults_allowed(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """A rehearsal is allowed explicitly."""
     schedule = spec.resiliency.faults
-    if not is_scheduled(schedule):
-        return
-    if not spec.resiliency.allow_faults:
+    if is_scheduled(schedule) and not spec.resiliency.allow_faults:
         yield Fault(
             "/spec/resiliency/faults/kind",
             f"kind = {schedule.kind!r} breaks ranks on purpose, but allow_faults is false",
             "set resiliency.allow_faults to true, or leave faults out",
         )
-    if schedule.kind not in (RANDOM, *kinds_for(spec)):
+
+
+def check_fault_kind(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """And can be carried out by what the job runs."""
+    schedule = spec.resiliency.faults
+    if is_scheduled(schedule) and schedule.kind not in (RANDOM, *kinds_for(spec)):
         yield Fault(
             "/spec/resiliency/faults/kind",
             f"kind = {schedule.kind!r} is done by the built-in trainer, not by an entrypoint of the job's own",
@@ -117,6 +143,11 @@ def check_fault_target(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
             f"rank = {schedule.rank}, but the job has ranks 0 to {ranks - 1}",
             "choose one of them, or -1 for any",
         )
+
+
+def check_fault_replicas(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """To be cut off takes somebody to be cut off from."""
+    schedule, replicas = spec.resiliency.faults, replica_count(spec)
     if schedule.kind == "communication" and replicas < 2:
         yield Fault(
             "/spec/resiliency/faults/kind",

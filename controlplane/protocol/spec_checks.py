@@ -1,22 +1,34 @@
 """Checks of a job spec that span fields. Each reads a well-typed spec and yields faults.
 
 `CHECKS` pairs each check with the pointers it reads: a check runs only when none of
-those is faulty itself, so one mistake is told once.
+those is faulty itself, so one mistake is told once. A check reads no more than its one
+sentence needs: what it reads besides would hide its fault behind another.
 """
 
 import difflib
 from collections.abc import Iterator
 
-from controlplane.protocol.launch_checks import check_launcher, check_nccl_environment, check_watchdog
+from controlplane.protocol.launch_checks import (
+    check_launcher,
+    check_nccl_environment,
+    check_nccl_watchdog,
+    check_watchdog,
+)
 from controlplane.protocol.layout_checks import BUILT_IN_RULES, SHAPE_RULES, Rule, Rules
 from controlplane.protocol.presets import PRESETS
 from controlplane.protocol.resiliency_checks import (
+    check_fault_kind,
+    check_fault_replicas,
     check_fault_target,
-    check_faults,
+    check_faults_allowed,
     check_log_markers,
-    check_looks,
-    check_numerics,
+    check_look_interval,
+    check_look_ranks,
+    check_rerun_checks,
+    check_rerun_program,
+    check_spikes,
     check_stragglers,
+    straggler_threshold,
 )
 from controlplane.protocol.spec import (
     TrainSpec,
@@ -58,9 +70,8 @@ def check_devices(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
             f"{devices} devices (nodes x gpus_per_node) cannot hold one replica of {sum_of}",
             f"ask for at least {-(-per_replica // gpus)} nodes of {gpus}, or lower tp or pp",
         )
-        return
     dp = spec.parallelism.dp
-    if dp == "auto" and devices % per_replica:
+    if dp == "auto" and devices > per_replica and devices % per_replica:
         yield Fault(
             "/spec/parallelism",
             f"{sum_of} does not divide {devices} devices: {devices % per_replica} would stay idle",
@@ -70,7 +81,7 @@ def check_devices(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
         yield Fault(
             "/spec/parallelism/dp",
             f"tp x pp x cp x replica_dp x dp = {dp * per_replica}, but nodes x gpus_per_node = {devices}",
-            f'set dp to {devices // per_replica} or "auto", or change nodes',
+            f'set dp to {max(1, devices // per_replica)} or "auto", or change nodes',
         )
     if per_replica % gpus and gpus % per_replica:
         yield Fault(
@@ -81,7 +92,7 @@ def check_devices(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
 
 
 def check_replicas(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """There must be enough replicas to lose some, and work for each."""
+    """There must be enough replicas to lose some."""
     replicas = replica_count(spec)
     if spec.resources.min_replicas > max(replicas, 1):
         yield Fault(
@@ -89,6 +100,12 @@ def check_replicas(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
             f"min_replicas = {spec.resources.min_replicas}, but the job has {replicas} replicas",
             f"set it to {max(replicas, 1)} or less",
         )
+
+
+def check_shares(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """Each replica needs work. (min_replicas counts only where it bounds who computes; where it
+    is faulty its default, 1, asks for nothing here.)"""
+    replicas = replica_count(spec)
     if spec.training.global_batch % spec.training.micro_batch:
         return
     inner = spec.parallelism.replica_dp
@@ -175,7 +192,12 @@ def check_step_timeout(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
             f"step_s = {timeouts.step_s} is below step_floor_s = {timeouts.step_floor_s}",
             "raise step_s or lower step_floor_s",
         )
-    if timeouts.step_s <= spec.training.step_delay_s:
+
+
+def check_step_delay(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """Nor may one micro-batch alone take longer."""
+    timeouts = spec.resiliency.timeouts
+    if timeouts.step_s != "auto" and timeouts.step_s <= spec.training.step_delay_s:
         yield Fault(
             "/spec/resiliency/timeouts/step_s",
             f"one micro-batch waits {spec.training.step_delay_s} s by step_delay_s: every step would time out",
@@ -184,16 +206,19 @@ def check_step_timeout(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
 
 
 def check_checkpoint_timeout(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """An emergency save may not take longer than any save may; only saves that block teach."""
+    """Only saves that block teach how long one takes."""
+    if spec.resiliency.timeouts.checkpoint_s == "auto" and spec.checkpoint.asynchronous:
+        yield Fault(
+            "/spec/resiliency/timeouts/checkpoint_s",
+            '"auto" learns from saves that hold training up, and asynchronous ones do not',
+            "give seconds (420 is the default), or set checkpoint.async to false",
+        )
+
+
+def check_emergency_deadline(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """An emergency save may not take longer than any save may."""
     deadline_s, timeout_s = spec.checkpoint.emergency.deadline_s, spec.resiliency.timeouts.checkpoint_s
-    if timeout_s == "auto":
-        if spec.checkpoint.asynchronous:
-            yield Fault(
-                "/spec/resiliency/timeouts/checkpoint_s",
-                '"auto" learns from saves that hold training up, and asynchronous ones do not',
-                "give seconds (420 is the default), or set checkpoint.async to false",
-            )
-    elif deadline_s > timeout_s:
+    if timeout_s != "auto" and deadline_s > timeout_s:
         yield Fault(
             "/spec/checkpoint/emergency/deadline_s",
             f"an emergency save may take {deadline_s} s, but a save times out after checkpoint_s = {timeout_s} s",
@@ -258,7 +283,9 @@ _PP = "/spec/parallelism/pp"
 _TIMEOUTS = "/spec/resiliency/timeouts"
 _LOCAL = "/spec/checkpoint/local"
 _LOCAL_TIER = (f"{_LOCAL}/medium", f"{_LOCAL}/dir")
-_FAULTS = ("/spec/resiliency/faults/kind", "/spec/resiliency/faults/rank", "/spec/resiliency/allow_faults")
+_FAULTS = "/spec/resiliency/faults"
+_NUMERICS = "/spec/training/numerics"
+_STRAGGLERS = "/spec/resiliency/stragglers"
 
 CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     (check_devices, (*_LAYOUT, *_DEVICES, "/spec/parallelism/dp")),
@@ -266,7 +293,8 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     *_as_checks(BUILT_IN_RULES, built_in=True),
     (check_preset, ("/spec/model/preset",)),
     (check_pipeline, (*_BATCH, _PP)),
-    (check_replicas, (*_LAYOUT, *_DEVICES, *_BATCH, "/spec/parallelism/dp", "/spec/resources/min_replicas")),
+    (check_replicas, (*_LAYOUT, *_DEVICES, "/spec/parallelism/dp", "/spec/resources/min_replicas")),
+    (check_shares, (*_LAYOUT, *_DEVICES, *_BATCH, "/spec/parallelism/dp", "/spec/training/batch_mode")),
     (
         check_batch_mode,
         (*_LAYOUT, *_DEVICES, "/spec/parallelism/dp", "/spec/resources/min_replicas", "/spec/training/batch_mode"),
@@ -274,11 +302,10 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     (check_spares, ("/spec/resources/spares/gpus", *_LAYOUT)),
     (check_learning_rates, ("/spec/training/min_learning_rate", "/spec/training/learning_rate")),
     (check_warmup, ("/spec/training/warmup_steps", "/spec/training/steps")),
-    (check_step_timeout, (f"{_TIMEOUTS}/step_s", f"{_TIMEOUTS}/step_floor_s", "/spec/training/step_delay_s")),
-    (
-        check_checkpoint_timeout,
-        ("/spec/checkpoint/emergency/deadline_s", "/spec/checkpoint/async", f"{_TIMEOUTS}/checkpoint_s"),
-    ),
+    (check_step_timeout, (f"{_TIMEOUTS}/step_s", f"{_TIMEOUTS}/step_floor_s")),
+    (check_step_delay, (f"{_TIMEOUTS}/step_s", "/spec/training/step_delay_s")),
+    (check_checkpoint_timeout, ("/spec/checkpoint/async", f"{_TIMEOUTS}/checkpoint_s")),
+    (check_emergency_deadline, ("/spec/checkpoint/emergency/deadline_s", f"{_TIMEOUTS}/checkpoint_s")),
     (check_risk, ("/spec/resiliency/risk/threshold",)),
     (check_budget, ("/spec/resiliency/budget/restarts_per_window", "/spec/resiliency/budget/max_restarts")),
     (check_checkpoint_dir, ("/spec/checkpoint/dir",)),
@@ -289,14 +316,24 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     (check_restore_test, ("/spec/checkpoint/restore_test", "/spec/entrypoint")),
     (check_data, ("/spec/training/data",)),
     (check_entrypoint, ("/spec/entrypoint",)),
-    (check_numerics, ("/spec/training/numerics", "/spec/entrypoint")),
-    (check_looks, ("/spec/resiliency/look_every_s", "/spec/resiliency/look_ranks")),
-    (check_stragglers, ("/spec/resiliency/stragglers",)),
+    (check_spikes, (f"{_NUMERICS}/check_spike", f"{_NUMERICS}/rerun")),
+    (check_rerun_checks, (f"{_NUMERICS}/rerun", f"{_NUMERICS}/check_nan", f"{_NUMERICS}/check_spike")),
+    (check_rerun_program, (f"{_NUMERICS}/rerun", "/spec/entrypoint")),
+    (check_look_interval, ("/spec/resiliency/look_every_s",)),
+    (check_look_ranks, ("/spec/resiliency/look_ranks",)),
+    (check_stragglers, (f"{_STRAGGLERS}/relative", f"{_STRAGGLERS}/individual")),
+    *(
+        (straggler_threshold(name), (f"{_STRAGGLERS}/{name}", f"{_STRAGGLERS}/{name}_threshold"))
+        for name in ("relative", "individual")
+    ),
     (check_log_markers, ("/spec/resiliency/log_markers",)),
     (check_env, ("/spec/env",)),
     (check_launcher, ("/spec/entrypoint",)),
     (check_nccl_environment, ("/spec/env", "/spec/entrypoint")),
-    (check_watchdog, (f"{_TIMEOUTS}/step_s", f"{_TIMEOUTS}/setup_s", "/spec/env", "/spec/entrypoint")),
-    (check_faults, (*_FAULTS, "/spec/entrypoint")),
-    (check_fault_target, (*_FAULTS, *_LAYOUT, *_DEVICES, "/spec/parallelism/dp")),
+    (check_watchdog, (f"{_TIMEOUTS}/step_s", f"{_TIMEOUTS}/setup_s", "/spec/entrypoint")),
+    (check_nccl_watchdog, (f"{_TIMEOUTS}/step_s", "/spec/env")),
+    (check_faults_allowed, (f"{_FAULTS}/kind", "/spec/resiliency/allow_faults")),
+    (check_fault_kind, (f"{_FAULTS}/kind", "/spec/entrypoint")),
+    (check_fault_target, (f"{_FAULTS}/kind", f"{_FAULTS}/rank", *_LAYOUT, *_DEVICES, "/spec/parallelism/dp")),
+    (check_fault_replicas, (f"{_FAULTS}/kind", *_LAYOUT, *_DEVICES, "/spec/parallelism/dp")),
 )

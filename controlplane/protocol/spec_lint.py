@@ -41,6 +41,8 @@ _STAND_INS: dict[str, Any] = {
     "/spec/resources/gpus_per_node": 1,
 }
 _MAX_UNKNOWN_KEYS = 20
+# Stands for a word of an argv that is no text: an option, for those who look for the program.
+_UNREAD = "-"
 
 
 class LintResult(msgspec.Struct, frozen=True):
@@ -57,12 +59,17 @@ class _Walk:
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []
+        self.untold = 0
         self.defaults: list[str] = []
+        # Entries of mappings and lists that were left out: the rest can still be checked.
+        self.left_out: set[str] = set()
 
     def fault(self, pointer: str, message: str, fix: str) -> object:
         """Record, up to the limit, and answer "no usable value"."""
         if len(self.faults) < MAX_FAULTS:
             self.faults.append(Fault(pointer, message, fix))
+        else:
+            self.untold += 1
         return _MISSING
 
     def value(self, kind: inspect.Type, value: object, pointer: str) -> object:
@@ -191,6 +198,8 @@ class _Walk:
                 self.fault(here, f"{_show(key)} is no valid name", pattern[1])
             elif isinstance(text := self.text(entry, here), str):
                 answer[key] = text
+                continue
+            self.left_out.add(here)
         return answer
 
     def listing(self, value: object, pointer: str) -> object:
@@ -201,7 +210,8 @@ class _Walk:
         if len(value) > MAX_ARGUMENTS:
             return self.fault(pointer, f"{len(value)} entries", f"use at most {MAX_ARGUMENTS}")
         entries = [self.text(entry, f"{pointer}/{index}") for index, entry in enumerate(value)]
-        return _MISSING if _MISSING in entries else entries
+        self.left_out |= {f"{pointer}/{index}" for index, entry in enumerate(entries) if entry is _MISSING}
+        return [_UNREAD if entry is _MISSING else entry for entry in entries]
 
 
 def lint(document: object, ground: Ground | None = None) -> LintResult:
@@ -211,12 +221,14 @@ def lint(document: object, ground: Ground | None = None) -> LintResult:
     repaired = walk.struct(_ROOT, document, "")
     repaired["spec"]["model"] = expand(repaired["spec"]["model"], _given(repaired["spec"]["model"], walk.defaults))
     spec = msgspec.convert(repaired, JobSpec)
-    faulty = {fault.pointer for fault in walk.faults}
+    faulty = {fault.pointer for fault in walk.faults} - walk.left_out
     for check, reads in CHECKS:
         if any(_overlaps(pointer, read) for pointer in faulty for read in reads):
             continue
         for fault in check(spec.spec, ground or Ground()):
             walk.fault(fault.pointer, fault.message, fault.fix)
+    if walk.untold:
+        walk.faults.append(Fault("", f"{walk.untold} more faults", "mend these first"))
     faults = tuple(walk.faults)
     return LintResult(None if faults else spec, faults, tuple(walk.defaults))
 

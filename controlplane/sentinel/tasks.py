@@ -3,6 +3,8 @@
 from celery import shared_task
 from django.conf import settings
 
+from controlplane.access import gate
+from controlplane.access.sessions import SessionStore
 from controlplane.dispatch.services import forget_finished
 from controlplane.recovery import sweep
 from controlplane.recovery.forgetting import forget_events
@@ -35,3 +37,5 @@ def retention() -> None:
     forget_scheduled(settings.RETENTION_DAYS * DAY_S)
     forget_finished(settings.RETENTION_DAYS * DAY_S)
     beats.forget_old()
+    gate.forget_old()
+    SessionStore.clear_expired()

@@ -8,7 +8,7 @@ from ninja import Query, Router, Schema
 from pydantic import Field
 
 from controlplane.access.models import Scope
-from controlplane.api.auth import needs
+from controlplane.api.auth import needs, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.api.eventlog import EventQuery, Seq, event_page, must_be_kept, stream
@@ -45,13 +45,15 @@ def events(request: HttpRequest, query: Query[FleetEventQuery]) -> HttpResponse:
     openapi_extra=describe(rest.Event, media_type="text/event-stream", errors=(410, 422)),
 )
 async def watch(request: HttpRequest, query: Query[WatchQuery]) -> StreamingHttpResponse:
-    """Server-sent events; `Last-Event-ID` resumes. 410: some are no longer kept, list anew."""
+    """Server-sent events; `Last-Event-ID` resumes. Ends when who opened it may no longer read.
+    410: some are no longer kept, list anew."""
     last = request.headers.get("Last-Event-ID", "")
     since = int(last) if last.isdigit() else query.since
     if since is None:
         since = await sync_to_async(newest_seq)()
     await sync_to_async(must_be_kept)(since, query.job_id)
-    response = StreamingHttpResponse(stream(since, query.job_id), content_type="text/event-stream")
+    reader = principal_of(request).standing
+    response = StreamingHttpResponse(stream(since, query.job_id, reader), content_type="text/event-stream")
     response["Cache-Control"] = "no-store"
     response["X-Accel-Buffering"] = "no"
     return response

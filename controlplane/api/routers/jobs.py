@@ -20,7 +20,7 @@ from controlplane.api.problems import Kind, Problem
 from controlplane.api.why import why
 from controlplane.jobs import selectors, services
 from controlplane.jobs.models import Job
-from controlplane.jobs.present import attempt_view, job_summary
+from controlplane.jobs.present import attempt_view, job_summary, without_values
 from controlplane.protocol import rest
 from controlplane.protocol.states import JobState
 from controlplane.runtime.events import newest_seq
@@ -83,10 +83,12 @@ def submit(
     openapi_extra=describe(rest.JobDetail, errors=(304, 404)),
 )
 def get_job(request: HttpRequest, job_id: str) -> HttpResponse:
-    """By id, or by the name of the newest job of that name. Has an ETag."""
+    """By id, or by the name of the newest job of that name. Has an ETag. The values of `spec.env`
+    are for the job's owner and for admins; others read `***`."""
     seq = newest_seq()
-    row = selectors.job(job_id)
-    detail = _detail(row)
+    row, principal = selectors.job(job_id), principal_of(request)
+    sees_env = principal.may(Scope.ADMIN) or row.owner == principal.username
+    detail = _detail(row, spec=row.spec if sees_env else without_values(row.spec))
     # The tag covers the object, not the moment: as_of_seq moves with every event of the fleet.
     tag = f'"{hashlib.sha256(msgspec.json.encode(detail)).hexdigest()[:32]}"'
     asked = [part.strip() for part in request.headers.get("If-None-Match", "").split(",")]
@@ -152,12 +154,12 @@ def evict(request: HttpRequest, job_id: str) -> HttpResponse:
     return once(request, effect)
 
 
-def _detail(row: Job) -> dict[str, Any]:
+def _detail(row: Job, *, spec: dict[str, Any]) -> dict[str, Any]:
     attempts = selectors.attempts(row)
     layout = attempts[-1].layout if attempts else None
     spares = SpareReservation.objects.filter(job=row).select_related("device__node").order_by("device_id")
     return job_summary(row) | {
-        "spec": row.spec,
+        "spec": spec,
         "layout": None if layout is None else _layout(layout, attempts[-1].replicas),
         "attempts": [_attempt(attempt) for attempt in attempts],
         "spares": [

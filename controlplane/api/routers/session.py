@@ -1,5 +1,7 @@
 """Signing in and out, who I am, API tokens, and the version."""
 
+import math
+
 from django.conf import settings
 from django.contrib.auth import authenticate, login, logout
 from django.contrib.auth.models import User
@@ -8,17 +10,18 @@ from django.middleware.csrf import get_token
 from ninja import Query, Router
 from ninja.utils import check_csrf
 
-from controlplane.access import services
+from controlplane.access import gate, lineage, services
 from controlplane.access.models import ApiToken, Scope
 from controlplane.api import bodies, pages
-from controlplane.api.auth import Principal, needs, principal_of
+from controlplane.api.auth import Principal, needs, principal_of, signed_in, who_asks
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.api.idempotency import Effect, once
+from controlplane.api.origin import from_another_site
 from controlplane.api.problems import Kind, Problem
-from controlplane.api.throttle import logins
 from controlplane.protocol import rest
 from controlplane.protocol.version import VERSION
+from controlplane.runtime.address import client_address
 from controlplane.runtime.clock import iso
 from controlplane.runtime.events import newest_seq
 
@@ -31,18 +34,19 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     """Name and password, or a one-time password; answers who you are and sets the session."""
     if check_csrf(request) is not None and "sessionid" in request.COOKIES:
         raise Problem(Kind.CSRF, "Send the cookie `csrftoken` again in the header X-CSRFToken.")
+    if from_another_site(request):
+        raise Problem(Kind.CSRF, "Sign in on the page itself: this request came from another site.")
     body = bodies.read(request, bodies.Login)
-    for name in (f"name:{body.username}", f"from:{request.META.get('REMOTE_ADDR', '')}"):
-        wait_s = logins.take(name)
-        if wait_s is not None:
-            raise Problem(Kind.TOO_MANY_REQUESTS, "Too many attempts.", headers={"Retry-After": str(wait_s)})
+    attempt = gate.knock(body.username, client_address(request), one_time=body.password.startswith("otp_"))
+    if attempt.wait_s is not None:
+        wait = {"Retry-After": str(math.ceil(attempt.wait_s))}
+        raise Problem(Kind.TOO_MANY_REQUESTS, "Too many failed attempts; wait.", headers=wait)
     user = authenticate(request, username=body.username, password=body.password)
     if not isinstance(user, User):
         raise Problem(Kind.BAD_CREDENTIALS, "The name or the password is wrong, or the one-time password was used.")
+    gate.opened(attempt)
     login(request, user)
-    scope = Scope(services.scope_of(user) or Scope.READ)
-    name = user.get_username()
-    return send(_me(request, Principal(user=user, username=name, scope=scope, name=f"user:{name}")))
+    return send(_me(request, signed_in(request, user)))
 
 
 @router.post("/logout", summary="Sign out", auth=needs(Scope.READ), openapi_extra=describe(None, status=204))
@@ -56,11 +60,7 @@ def sign_out(request: HttpRequest) -> HttpResponse:
 def me(request: HttpRequest) -> HttpResponse:
     """Sets the CSRF cookie also when it answers 401, so that the page can sign in next."""
     get_token(request)
-    for door in needs(Scope.READ):
-        principal = door(request)
-        if principal is not None:
-            return send(_me(request, principal))
-    raise Problem(Kind.UNAUTHENTICATED, "Sign in, or send `Authorization: Bearer holdfast_...`.")
+    return send(_me(request, who_asks(request, Scope.READ)))
 
 
 @router.get("/version", summary="Version of the server", openapi_extra=describe(rest.Version))
@@ -71,8 +71,10 @@ def get_version(request: HttpRequest) -> HttpResponse:
 
 @router.get("/tokens", summary="My API tokens", auth=needs(Scope.READ), openapi_extra=describe(list[rest.Token]))
 def tokens(request: HttpRequest, paging: Query[pages.Paging]) -> HttpResponse:
-    """Without their secrets, which exist nowhere."""
-    rows, after = pages.page(ApiToken.objects.filter(user=principal_of(request).user), paging, name="tokens")
+    """Without their secrets, which exist nowhere. A token sees itself and what came from it."""
+    principal = principal_of(request)
+    visible = lineage.visible(principal.user, token_id=principal.token_id)
+    rows, after = pages.page(visible, paging, name="tokens")
     return send(pages.listing([_token(row) for row in rows], after, newest_seq()))
 
 
@@ -83,7 +85,8 @@ def tokens(request: HttpRequest, paging: Query[pages.Paging]) -> HttpResponse:
     openapi_extra=describe(rest.Token, status=201, body=bodies.NewToken, errors=(409, 415, 422)),
 )
 def create_token(request: HttpRequest) -> HttpResponse:
-    """`token` is in this answer and nowhere else. Nobody can give more than he has."""
+    """`token` is in this answer and nowhere else. Nobody can give more than he has: a token that
+    a token makes ends no later than it (422), and with it when that is revoked."""
     body, principal = bodies.read(request, bodies.NewToken), principal_of(request)
     if body.scope not in Scope.values:
         told = rest.Told("/scope", f"{body.scope!r} is no scope", f"use one of {', '.join(Scope.values)}")
@@ -92,7 +95,12 @@ def create_token(request: HttpRequest) -> HttpResponse:
         raise Problem(Kind.FORBIDDEN, f"You have {principal.scope.value} and cannot give {body.scope}.")
 
     shown = services.create_api_token(
-        principal.user, name=body.name, scope=body.scope, ttl_s=body.expires_in_s, actor=principal.name
+        principal.user,
+        name=body.name,
+        scope=body.scope,
+        ttl_s=body.expires_in_s,
+        parent_id=principal.token_id,
+        actor=principal.name,
     )
     # Not kept for replays: a secret must not rest in the table of stored answers.
     response = send(_token(ApiToken.objects.get(pk=shown.id)) | {"token": shown.secret}, 201)
@@ -107,14 +115,15 @@ def create_token(request: HttpRequest) -> HttpResponse:
     openapi_extra=describe(rest.Accepted, status=202, errors=(404, 409, 422)),
 )
 def revoke_token(request: HttpRequest, token_id: str) -> HttpResponse:
-    """At once and for good. Admins may revoke anybody's; others' tokens are invisible."""
+    """At once and for good, with all that came from it. A token may revoke itself and what came
+    from it, a signed-in person all of his, an admin anybody's; other tokens are invisible."""
     principal = principal_of(request)
 
     def effect() -> Effect:
-        rows = ApiToken.objects.filter(pk=token_id)
+        rows = ApiToken.objects.all()
         if not principal.may(Scope.ADMIN):
-            rows = rows.filter(user=principal.user)
-        if not rows.exists():
+            rows = lineage.visible(principal.user, token_id=principal.token_id)
+        if not rows.filter(pk=token_id).exists():
             raise Problem(Kind.NOT_FOUND, "You have no such token.")
         revoked = services.revoke_api_token(token_id, actor=principal.name)
         return Effect(data={"detail": "Revoked." if revoked else "It was revoked before."})

@@ -64,7 +64,7 @@ def version(output: Output = Format.TABLE) -> None:
 def create_token(
     name: Annotated[str, typer.Argument(help="What it is for.")],
     scope: Annotated[str, typer.Option(help="read, submit, operate or admin.")] = "read",
-    days: Annotated[float, typer.Option(help="Valid so long; 0 never expires.", min=0)] = 90.0,
+    days: Annotated[float, typer.Option(help="Valid so long; 0: as long as the token that asks.", min=0)] = 90.0,
     output: Output = Format.TABLE,
 ) -> None:
     """Make one; it is shown this once."""
@@ -79,7 +79,7 @@ def create_token(
 
 @token.command("ls")
 def list_tokens(output: Output = Format.TABLE) -> None:
-    """List mine, without their secrets."""
+    """List the token in use and what it made, without their secrets."""
     with context.client() as client:
         rows = [context.plain(row) for row in client.tokens.list()]
         emit_rows(rows, columns.TOKENS, output, context.screen(), name="id")

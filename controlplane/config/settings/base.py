@@ -6,15 +6,21 @@ from pathlib import Path
 from celery.schedules import crontab
 
 from controlplane.config import env as _env
+from controlplane.config import guards as _guards
+from controlplane.runtime.address import parse_networks as _parse_networks
 
 ENV = _env.load()
 PACKAGE_DIR = Path(__file__).resolve().parents[2]
 STATE_DIR = ENV.state_dir.absolute()
 
+_guards.close_directory(STATE_DIR)
+
 SECRET_KEY = ENV.secret_key.get_secret_value() if ENV.secret_key else ""
 DEBUG = False
 ALLOWED_HOSTS = [h for h in ENV.allowed_hosts.split(",") if h]
 CSRF_TRUSTED_ORIGINS = [o for o in ENV.origins.split(",") if o]
+TRUSTED_PROXIES = _parse_networks(ENV.trusted_proxies)
+METRICS_FROM = _parse_networks(ENV.metrics_from)
 ROOT_URLCONF = "controlplane.config.urls"
 ASGI_APPLICATION = "controlplane.config.asgi.application"
 
@@ -72,6 +78,7 @@ STATIC_ROOT.mkdir(parents=True, exist_ok=True)
 # The committed bundle is served from the package itself: nothing to collect.
 WHITENOISE_USE_FINDERS = True
 X_FRAME_OPTIONS = "DENY"
+SESSION_ENGINE = "controlplane.access.sessions"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_SAMESITE = "Lax"

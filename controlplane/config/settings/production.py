@@ -2,14 +2,20 @@
 
 from django.core.exceptions import ImproperlyConfigured
 
+from controlplane.config.guards import weakness_of_secret
 from controlplane.config.settings.base import *  # noqa: F403
 from controlplane.config.settings.base import ALLOWED_HOSTS, ENV, SECRET_KEY, STORE_KEY_FILE
 from controlplane.protocol.store_keys import WeakStoreKey, read_store_key
 
+_HOW = "`openssl rand -base64 48` makes one"
 if not SECRET_KEY:
-    raise ImproperlyConfigured("HOLDFAST_SECRET_KEY is required in production (50 random characters or more)")
+    raise ImproperlyConfigured(f"HOLDFAST_SECRET_KEY is required in production; {_HOW}")
+if _weakness := weakness_of_secret(SECRET_KEY):
+    raise ImproperlyConfigured(f"HOLDFAST_SECRET_KEY can be guessed: {_weakness}. Holdfast does not start; {_HOW}")
 if not ALLOWED_HOSTS:
     raise ImproperlyConfigured("HOLDFAST_ALLOWED_HOSTS is required in production (comma-separated host names)")
+if any("*" in host for host in ALLOWED_HOSTS):
+    raise ImproperlyConfigured("HOLDFAST_ALLOWED_HOSTS: '*' lets anybody choose the name; list the host names")
 if ENV.database_url is None:
     raise ImproperlyConfigured("HOLDFAST_DATABASE_URL is required in production (postgres://user:password@host/name)")
 try:
@@ -21,8 +27,10 @@ SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 SECURE_SSL_REDIRECT = True
 # Probes and agents inside the cluster speak plain HTTP to the pod itself.
 SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$", r"^metrics$"]
-SECURE_HSTS_SECONDS = 31_536_000
-SECURE_HSTS_INCLUDE_SUBDOMAINS = True
-SECURE_HSTS_PRELOAD = True
+# What goes beyond this host's own name is its owner's decision: preloading cannot be taken back soon.
+SECURE_HSTS_SECONDS = ENV.hsts_s
+SECURE_HSTS_INCLUDE_SUBDOMAINS = ENV.hsts_include_subdomains
+SECURE_HSTS_PRELOAD = ENV.hsts_preload
+SILENCED_SYSTEM_CHECKS = ["security.W004", "security.W005", "security.W021"]
 SESSION_COOKIE_SECURE = True
 CSRF_COOKIE_SECURE = True

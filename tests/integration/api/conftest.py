@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.test import Client
 
-from controlplane.access.services import create_api_token
+from controlplane.access.services import allows, create_api_token, scope_of
 from controlplane.api import throttle
 from controlplane.fleet.models import Device, Node
 from controlplane.runtime.ids import new_id
@@ -42,7 +42,6 @@ class Caller:
 
 @pytest.fixture(autouse=True)
 def _forget_rates() -> Iterator[None]:
-    throttle.logins.clear()
     throttle.requests.clear()
     yield
 
@@ -54,12 +53,22 @@ def user(db: None) -> User:
 
 @pytest.fixture
 def caller(user: User) -> Any:
-    """caller("submit") -> Caller with a token of that scope; caller("") is nobody."""
+    """caller("submit") -> Caller with a token of that scope, as whose owner the user may from
+    then on do as much; caller("") is nobody."""
 
     def make(scope: str) -> Caller:
-        return Caller(create_api_token(user, name=scope, scope=scope).secret if scope else "")
+        if not scope:
+            return Caller("")
+        grant(user, scope)
+        return Caller(create_api_token(user, name=scope, scope=scope).secret)
 
     return make
+
+
+def grant(user: User, scope: str) -> None:
+    """Let the account do as much as `scope`, if it could do less."""
+    if not allows(scope_of(User.objects.get(pk=user.pk)), scope):
+        user.groups.add(Group.objects.get_or_create(name=scope)[0])
 
 
 @pytest.fixture

@@ -1,12 +1,17 @@
 """A real HTTP server over the test's own database, for clients that speak sockets."""
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 from django.core.asgi import get_asgi_application
+
+from controlplane.config.http import DeadlineProtocol
+from controlplane.live.process import WebProcess
 
 START_TIMEOUT_S = 20.0
 
@@ -28,14 +33,33 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def running() -> Iterator[str]:
-    """The address of a server that runs until the block ends."""
+def running_whole() -> Iterator[str]:
+    """As `running`, with the sockets, the pumps and the protocol of a web process. Nothing listens
+    where it looks for Redis."""
+    before = os.umask(0)
+    try:
+        from controlplane.config import asgi
+    finally:
+        os.umask(before)
+    process = WebProcess(asgi.application.app)
+    with running(process, http=DeadlineProtocol, ws="websockets-sansio", lifespan="on") as url:
+        yield url
+
+
+@contextmanager
+def running(application: Any = None, **options: Any) -> Iterator[str]:
+    """The address of a server that runs until the block ends: of HTTP alone, or an application
+    with options of uvicorn."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         # An open event stream never ends by itself.
         config = uvicorn.Config(
-            get_asgi_application(), log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1
+            application or get_asgi_application(),
+            log_level="error",
+            proxy_headers=False,
+            timeout_graceful_shutdown=1,
+            **({"lifespan": "off", "ws": "none"} | options),
         )
         server = _Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

@@ -129,8 +129,7 @@ class Stack:
             "PYTHONUNBUFFERED": "1",
         }
         web = [
-            sys.executable, "-m", "uvicorn", "controlplane.config.asgi:application", "--host", "127.0.0.1",
-            "--port", str(self.port), "--ws-per-message-deflate", "false", "--log-level", "warning",
+            sys.executable, "-m", "controlplane.config.serve", "--host", "127.0.0.1", "--port", str(self.port),
             "--timeout-graceful-shutdown", "2",
         ]  # fmt: skip
         celery = [sys.executable, "-m", "celery", "-A", "controlplane.config.celery"]

@@ -1,0 +1,134 @@
+"""Every address of the server and what it takes to use it: the rows of the access matrix.
+
+The operations are read from the API itself, the other addresses from the URL configuration and
+the sockets' routes, so that a new one without a row here fails.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.urls import URLPattern, get_resolver
+
+from tests.integration.api.conftest import SPEC
+
+WITH_REASON = {"reason": "r"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`needed`: the scope; "" for everybody. `body` of a POST. `query` of a GET."""
+
+    needed: str
+    body: Any = field(default_factory=dict)
+    query: str = ""
+
+
+OPERATIONS: dict[str, Row] = {
+    "POST /login": Row(""),
+    "POST /logout": Row("read"),
+    "GET /me": Row("read"),
+    "GET /version": Row(""),
+    "GET /tokens": Row("read"),
+    "POST /tokens": Row("read", {"name": "x"}),
+    "POST /tokens/{token_id}:revoke": Row("read"),
+    "GET /jobs": Row("read"),
+    "POST /jobs": Row("submit", SPEC),
+    "GET /jobs/{job_id}": Row("read"),
+    "POST /jobs/{job_id}:cancel": Row("operate", WITH_REASON),
+    "POST /jobs/{job_id}:checkpoint": Row("operate", WITH_REASON),
+    "POST /jobs/{job_id}:evict-replica": Row("operate", {"reason": "r", "replica": 0}),
+    "POST /jobs/{job_id}:fault": Row("operate", {"reason": "r", "replica": 0, "rank": 0, "fault": "nan"}),
+    "POST /jobs/{job_id}:debug": Row("operate", {"reason": "r", "replica": 0, "rank": 0, "look": "ping"}),
+    "GET /jobs/{job_id}/replicas": Row("read"),
+    "GET /jobs/{job_id}/steps": Row("read"),
+    "GET /jobs/{job_id}/speed": Row("read"),
+    "GET /jobs/{job_id}/numerics": Row("read"),
+    "GET /jobs/{job_id}/budget": Row("read"),
+    "GET /jobs/{job_id}/timeouts": Row("read"),
+    "GET /jobs/{job_id}/events": Row("read"),
+    "GET /jobs/{job_id}/decisions": Row("read"),
+    "GET /jobs/{job_id}/incidents": Row("read"),
+    "GET /jobs/{job_id}/checkpoints": Row("read"),
+    "GET /jobs/{job_id}/commands": Row("read"),
+    "GET /jobs/{job_id}/logs": Row("read"),
+    "GET /jobs/{job_id}/looks": Row("read"),
+    "GET /incidents": Row("read"),
+    "GET /incidents/{incident_id}": Row("read"),
+    "GET /decisions/{decision_id}": Row("read"),
+    "GET /events": Row("read"),
+    "GET /events/watch": Row("read"),
+    "GET /overview": Row("read"),
+    "GET /nodes": Row("read"),
+    "GET /nodes/{node_id}": Row("read"),
+    "POST /nodes/{node_id}:cordon": Row("operate", WITH_REASON),
+    "POST /nodes/{node_id}:uncordon": Row("operate", WITH_REASON),
+    "GET /nodes/{node_id}/series": Row("read"),
+    "GET /demo/faults": Row("read"),
+    "POST /demo/faults": Row("operate", {"kind": "no_spares"}),
+}
+
+OTHER_ADDRESSES: dict[str, str] = {
+    "agent/v1/enroll": "a join token in the body",
+    "healthz": "everybody: it says only that the process answers",
+    "readyz": "everybody: details only to accounts",
+    "metrics": "HOLDFAST_METRICS_FROM, or scope read",
+    "api/v1/openapi.json": "everybody",
+    "api/v1/": "the operations above",
+    "^(?!api/|agent/|static/|healthz|readyz|metrics).*$": "everybody: the page's document, which holds no data",
+}
+
+SOCKETS: dict[str, str] = {
+    "agent/v1/stream": "a node's credential",
+    "api/v1/live": "the page's session, scope read",
+}
+
+STREAMS: frozenset[str] = frozenset({"GET /events/watch"})
+"""Operations whose answer goes on; with the socket of the page all there are."""
+
+
+def operations_of_the_api() -> set[str]:
+    """ "METHOD /path" of every operation."""
+    from controlplane.api.app import api
+
+    paths = api.get_openapi_schema(path_prefix="")["paths"]
+    return {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+
+
+def streaming_operations() -> set[str]:
+    """Those that say they answer with a stream."""
+    from controlplane.api.app import api
+    from controlplane.api.edge import EXTRA
+
+    paths = api.get_openapi_schema(path_prefix="")["paths"]
+    return {
+        f"{method.upper()} {path}"
+        for path, methods in paths.items()
+        for method, operation in methods.items()
+        if operation[EXTRA]["media_type"] == "text/event-stream"
+    }
+
+
+def other_addresses() -> set[str]:
+    """Patterns of the URL configuration."""
+    return {str(entry.pattern) for entry in get_resolver().url_patterns}
+
+
+def socket_routes() -> set[str]:
+    """Patterns of the sockets' router."""
+    import os
+
+    before = os.umask(0)
+    try:
+        from controlplane.config.asgi import application
+    finally:
+        os.umask(before)
+    router = application.app.application_mapping["websocket"]
+    return {str(route.pattern) for route in router.routes if isinstance(route, URLPattern)}
+
+
+def ask(client: Any, operation: str) -> int:
+    """The status of one operation, aimed at things that do not exist, as `client` (a Caller)."""
+    method, _, path = operation.partition(" ")
+    row = OPERATIONS[operation]
+    path = path.replace("{", "").replace("}", "")
+    return (client.get(path) if method == "GET" else client.post(path, row.body)).status_code
