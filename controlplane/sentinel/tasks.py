@@ -4,7 +4,7 @@ from celery import shared_task
 from django.conf import settings
 
 from controlplane.dispatch.services import forget_finished
-from controlplane.recovery import sweep
+from controlplane.recovery import deadletter, sweep
 from controlplane.recovery.forgetting import forget_events
 from controlplane.recovery.looks import forget_scheduled
 from controlplane.runtime import beats
@@ -34,4 +34,5 @@ def retention() -> None:
     forget_chunks(settings.RETENTION_DAYS * DAY_S)
     forget_scheduled(settings.RETENTION_DAYS * DAY_S)
     forget_finished(settings.RETENTION_DAYS * DAY_S)
+    deadletter.forget(settings.RETENTION_DAYS * DAY_S)
     beats.forget_old()
