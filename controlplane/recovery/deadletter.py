@@ -13,9 +13,8 @@ import msgspec
 from django.db.models import Count, QuerySet, Sum
 
 from controlplane.access import services as access
-from controlplane.access.models import AuditEntry
 from controlplane.fleet.models import Node
-from controlplane.fleet.services import publish_node
+from controlplane.fleet.publish import publish_node
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import AgentEvent, RankSaid
 from controlplane.recovery.models import DeadLetter, LetterState
@@ -24,14 +23,13 @@ from controlplane.runtime.clock import ago, iso, now
 from controlplane.runtime.errors import Conflict, Invalid, NotFound
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.logs import get
-from controlplane.runtime.models import Event
 from controlplane.runtime.text import printable
 
 # Kept a node; the oldest go first, those that were dealt with before those that wait.
 MAX_KEPT_A_NODE = 500
 MAX_KEPT_BYTES_A_NODE = 8 << 20
 REASON_MAX = 500
-# A node that sends one after the other is told of, and audited, once in so long; counts are exact.
+# One after the other is told, and audited, with the first after so long without; counts are exact.
 TELL_EVERY_S = 60.0
 AUDIT_EVERY_S = 600.0
 TOLD = "node.dead_letter"
@@ -171,7 +169,7 @@ def _happened_at(event: AgentEvent) -> datetime:
 
 
 def _tell(node: Node, letter: DeadLetter) -> None:
-    if Event.objects.filter(node_id=node.id, kind=TOLD, at__gte=ago(TELL_EVERY_S)).exists():
+    if _others(node, letter, TELL_EVERY_S).exists():
         return
     sentence = (
         f"An event of {node.name} ({letter.kind}, {letter.seq}) could not be applied and was put aside; "
@@ -181,10 +179,13 @@ def _tell(node: Node, letter: DeadLetter) -> None:
 
 
 def _audit(node: Node, letter: DeadLetter) -> None:
-    action = f"agent.{IdentityMismatch.code}"
-    if AuditEntry.objects.filter(action=action, subject=node.id, at__gte=ago(AUDIT_EVERY_S)).exists():
-        return
-    access.audit(f"node:{node.name}", action, node.id, reason=letter.reason)
+    if not _others(node, letter, AUDIT_EVERY_S).filter(reason__startswith=IdentityMismatch.__name__).exists():
+        access.audit(f"node:{node.name}", f"agent.{IdentityMismatch.code}", node.id, reason=letter.reason)
+
+
+def _others(node: Node, letter: DeadLetter, within_s: float) -> QuerySet[DeadLetter]:
+    """Those of the node that came just before."""
+    return DeadLetter.objects.filter(node=node, first_seen_at__gte=ago(within_s)).exclude(pk=letter.pk)
 
 
 def _keep_within_bounds(node: Node) -> None:

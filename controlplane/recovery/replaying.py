@@ -3,6 +3,7 @@ fault that kept the events from being applied is mended."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from controlplane.access import services as access
 from controlplane.recovery import deadletter, ingest
@@ -25,7 +26,7 @@ def replay(letters: list[DeadLetter], *, actor: str, reason: str = "") -> Iterat
     Raises the database's own error while it is out."""
     for letter in letters:
         try:
-            retrying(lambda pk=letter.pk: ingest.replay(pk), "replay a dead letter")  # type: ignore[misc]
+            retrying(partial(ingest.replay, letter.pk), "replay a dead letter")
         except Exception as error:
             raise_if_outage(error)
             if not isinstance(error, Conflict):

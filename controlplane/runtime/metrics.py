@@ -16,6 +16,7 @@ AGENT_CONNECTIONS = Gauge("holdfast_agent_connections", "Agent sockets of this p
 FRAMES = Counter("holdfast_telemetry_frames_total", "Agent frames by result.", ["result"])
 DEAD_LETTERS = Counter("holdfast_dead_letters_total", "Events of agents that could not be applied.", ["kind"])
 DEAD_LETTERS_WAITING = Gauge("holdfast_dead_letters_waiting", "Of them, those that wait for a replay.")
+ISOLATED_FAILURES = Counter("holdfast_isolated_failures_total", "Work for one that failed alone.", ["what"])
 TELEMETRY_LAG = Histogram("holdfast_telemetry_lag_seconds", "From socket to sentinel.", buckets=_FAST_S)
 DECISIONS = Counter("holdfast_decisions_total", "Decisions.", ["action", "trigger", "mode", "result"])
 DECISION_LATENCY = Histogram("holdfast_decision_latency_seconds", "From first signal to commit.", buckets=_FAST_S)
