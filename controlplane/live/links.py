@@ -23,6 +23,7 @@ class AgentLink:
         self.loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[int] = self.loop.create_future()
         self.closed = False
+        self.refused_as = ""
         self._send = send
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -40,7 +41,8 @@ class AgentLink:
         return True
 
     async def refuse(self, code: str, detail: str, retry_after_s: float | None = None) -> None:
-        """Say why and close."""
+        """Say why and close. The first reason stays in `refused_as`."""
+        self.refused_as = self.refused_as or code
         await self.tell(Refused(code=code, detail=detail, retry_after_s=retry_after_s))
         if self.closed:
             return

@@ -28,7 +28,7 @@ MAX_WAITING_A_NODE = 200
 MAX_TURN_EVENTS = 200
 GATHER_S = 0.01
 # Events of one session that speak for another node before it is disconnected.
-MAX_FOREIGN = 10
+MAX_FOREIGN = 8
 _log = get(__name__)
 
 # (acknowledged seq, resend, refusal code, detail)
