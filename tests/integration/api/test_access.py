@@ -47,6 +47,13 @@ def test_reading_needs_an_account_and_no_more(caller: Any, path: str, scope: str
     assert (caller(scope).get(path).status_code == 401) == (scope == "")
 
 
+@pytest.mark.parametrize("path", ["/nodes/nope/dead-letters"])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_what_agents_sent_and_nobody_could_apply_is_for_operators(caller: Any, path: str, scope: str) -> None:
+    expected = {"": 401, "read": 403, "submit": 403, "operate": 404, "admin": 404}
+    assert caller(scope).get(path).status_code == expected[scope]
+
+
 @pytest.mark.parametrize(("path", "body", "needed"), WRITES)
 @pytest.mark.parametrize("scope", SCOPES)
 def test_writing_needs_its_scope(caller: Any, path: str, body: Any, needed: str, scope: str) -> None:
