@@ -14,6 +14,7 @@ from controlplane.jobs import selectors as jobs
 from controlplane.jobs.models import Job
 from controlplane.jobs.numbers import numbers_of
 from controlplane.protocol.states import IncidentState, JobState
+from controlplane.recovery import deadletter, sight
 from controlplane.recovery.models import Decision, Incident
 from controlplane.recovery.present import decision_summary, incident_summary
 from controlplane.runtime import beats, bus
@@ -64,12 +65,13 @@ def health() -> dict[str, Any]:
     return {
         "database": {"ok": database_ok, "detail": connection.vendor if database_ok else "does not answer"},
         "redis": {"ok": redis_ok, "detail": "answers" if redis_ok else "away: everything works, later"},
-        "sentinel": _beat("sentinel"),
+        "sentinel": _sentinel(),
         "worker": _beat("worker"),
         "agents_connected": Node.objects.filter(connected=True).count(),
         "agents_total": Node.objects.filter(revoked_at=None).count(),
         "outbox_pending": pending,
         "outbox_oldest_s": oldest_s,
+        "dead_letters": deadletter.waiting_count(),
         "mode": "demo" if settings.HOLDFAST_DEMO else "enforce",
     }
 
@@ -77,6 +79,15 @@ def health() -> dict[str, Any]:
 def _beat(role: str) -> dict[str, Any]:
     view = beats.view(role)
     return {"ok": view.ok, "detail": view.detail, "beat_age_s": view.beat_age_s}
+
+
+def _sentinel() -> dict[str, Any]:
+    """Alive is not enough: blind, it finds no silent node."""
+    view = _beat("sentinel")
+    why = sight.blind_reason() if view["ok"] else ""
+    if why:
+        view |= {"ok": False, "detail": f"blind ({why}): silent nodes are not found now"}
+    return view
 
 
 def _database_ok() -> bool:

@@ -102,6 +102,18 @@ NODES = (
     Column(title="SINCE", show=text("state_since"), wide=True),
     Column(title="REASON", show=text("state_reason"), wide=True),
 )
+DEAD_LETTERS = (
+    Column(title="SEQ", show=text("seq")),
+    Column(title="KIND", show=text("kind")),
+    Column(title="STATE", show=text("state"), state=True),
+    Column(title="TRIES", show=text("tries")),
+    Column(title="AGE", show=age("first_seen_at")),
+    Column(title="REASON", show=text("reason")),
+    Column(title="ID", show=text("id"), wide=True),
+    Column(title="JOURNAL", show=text("journal_id"), wide=True),
+    Column(title="HAPPENED", show=text("happened_at"), wide=True),
+    Column(title="BYTES", show=text("size_bytes"), wide=True),
+)
 GPUS = (
     Column(title="NODE", show=text("node_name")),
     Column(title="GPU", show=text("index")),

@@ -32,6 +32,11 @@ def node_view(row: Node) -> dict[str, Any]:
     return node_summary(row, hot=bus.read_hot(f"node:{row.id}"))
 
 
+def device_indexes(node_id: str) -> frozenset[int]:
+    """Of every device that the node ever listed."""
+    return frozenset(Device.objects.filter(node_id=node_id).values_list("index", flat=True))
+
+
 def node_count() -> int:
     """Nodes that may connect."""
     return Node.objects.filter(revoked_at=None).count()

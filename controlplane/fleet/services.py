@@ -7,11 +7,13 @@ from django.db.models import Q
 from controlplane.access import services as access
 from controlplane.access import tokens
 from controlplane.access.services import Shown
+from controlplane.fleet import flapping
 from controlplane.fleet.models import Device, Node
-from controlplane.fleet.present import device_summary, node_summary
+from controlplane.fleet.present import device_summary
+from controlplane.fleet.publish import publish_node
 from controlplane.protocol.samples import DeviceInfo
 from controlplane.protocol.states import NodeState
-from controlplane.runtime import events, guard
+from controlplane.runtime import counters, events, guard
 from controlplane.runtime.clock import now
 from controlplane.runtime.errors import Conflict, NotFound
 from controlplane.runtime.ids import new_id
@@ -109,7 +111,7 @@ def open_session(
             "last_event_seq",
         ]
     )  # fmt: skip
-    publish_node(node, "node.connected", f"Node {node.name} is connected.")
+    flapping.tell(node, "node.connected", f"Node {node.name} is connected.")
     return renewed
 
 
@@ -121,7 +123,7 @@ def close_session(node_id: str, session_id: str) -> bool:
         )
         if closed:
             node = _get(node_id)
-            publish_node(node, "node.disconnected", f"Node {node.name} lost its connection.")
+            flapping.tell(node, "node.disconnected", f"Node {node.name} lost its connection.")
     return bool(closed)
 
 
@@ -146,8 +148,12 @@ def sync_devices(node: Node, infos: Sequence[DeviceInfo]) -> None:
     """Make the rows say what the driver lists. A device that is not listed is absent, never
     deleted (ranks refer to it); a replaced one (other uuid) is healthy again."""
     known = {device.index: device for device in node.devices.all()}
-    for info in list(infos)[:MAX_DEVICES_A_NODE]:
+    room = MAX_DEVICES_A_NODE - len(known)
+    for info in _each_once(node, infos):
         device = known.pop(info.index, None)
+        if device is None and room <= 0:
+            counters.count(node.name, "too_many_devices", detail=f"device {info.index}: {MAX_DEVICES_A_NODE} are known")
+            continue
         values = {
             "uuid": info.uuid[:80],
             "model": info.model[:80],
@@ -155,6 +161,7 @@ def sync_devices(node: Node, infos: Sequence[DeviceInfo]) -> None:
             "driver": info.driver[:16],
         }
         if device is None:
+            room -= 1
             device = Device.objects.create(id=new_id("dev"), node=node, index=info.index, **values)
             publish_device(device, "device.found", f"{node.name} has device {info.index}: {info.model}.")
             continue
@@ -168,6 +175,17 @@ def sync_devices(node: Node, infos: Sequence[DeviceInfo]) -> None:
     for device in known.values() if infos else ():
         if device.present:
             mark_device_lost(device, "not listed by its driver")
+
+
+def _each_once(node: Node, infos: Sequence[DeviceInfo]) -> list[DeviceInfo]:
+    """The first of each index, as many as a node may have; the others are counted."""
+    first: dict[int, DeviceInfo] = {}
+    for info in infos:
+        first.setdefault(info.index, info)
+    kept = list(first.values())[:MAX_DEVICES_A_NODE]
+    if len(kept) < len(infos):
+        counters.count(node.name, "too_many_devices", number=len(infos) - len(kept), detail=f"{len(infos)} listed")
+    return kept
 
 
 def mark_device_lost(device: Device, reason: str) -> None:
@@ -200,18 +218,6 @@ def set_device_present(device: Device) -> None:
     """Its samples came back after it had been away."""
     if Device.objects.filter(pk=device.pk, present=False).update(present=True, healthy=True, health_reason=""):
         publish_device(device, "device.back", f"Device {device.index} of {device.node.name} is back.")
-
-
-def publish_node(node: Node, kind: str, sentence: str) -> None:
-    """An event with the node's summary as this unit of work leaves it."""
-    events.publish(
-        kind,
-        sentence,
-        node_id=node.id,
-        entity="node",
-        entity_id=node.id,
-        patch=lambda: node_summary(Node.objects.get(pk=node.id)),
-    )
 
 
 def publish_device(device: Device, kind: str, sentence: str, *, job_id: str = "") -> None:

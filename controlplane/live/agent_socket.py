@@ -7,18 +7,20 @@ touches no table in the loop.
 """
 
 import asyncio
-import time
 from typing import Any
 
+import msgspec
 from channels.consumer import AsyncConsumer
 from django.conf import settings
 
 from controlplane.fleet.models import Node
+from controlplane.fleet.selectors import device_indexes
 from controlplane.fleet.services import find_by_credential
+from controlplane.live.limits import FRAMES_PER_S, MAX_HINT_BYTES, SESSION_RETRY_S, Pace, check_size, only_listed
 from controlplane.live.links import AgentLink, Send
 from controlplane.live.process import WebProcess
 from controlplane.live.writer import Item
-from controlplane.protocol.codec import decode_from_agent
+from controlplane.protocol.codec import decode_from_agent, encode_frame
 from controlplane.protocol.errors import FrameTooLarge, MalformedFrame, ProtocolError
 from controlplane.protocol.frames import (
     MAX_EVENTS_PER_FRAME,
@@ -36,9 +38,8 @@ from controlplane.runtime.logs import get
 HELLO_TIMEOUT_S = 10.0
 OPEN_TIMEOUT_S = 10.0
 MAX_BAD_FRAMES = 10
-RATE_PER_S = 200.0
-BURST = 1000.0
 OVERLOAD_RETRY_S = 2.0
+CLOSE_TRY_LATER = 1013
 _log = get(__name__)
 
 
@@ -51,7 +52,12 @@ class AgentSocket(AsyncConsumer):
         await send({"type": "websocket.accept"})
         process = WebProcess.current()
         await process.ensure_started()
-        node = await process.in_thread(authenticate, scope)
+        if not process.doorman.room():
+            await process.count("?", "unknown_sockets", "too many sockets wait to be authenticated")
+            await send({"type": "websocket.close", "code": CLOSE_TRY_LATER})
+            return
+        with process.doorman.unknown_socket():
+            node = await process.in_thread(authenticate, scope)
         link = AgentLink(
             node_id=node.id if node else "",
             node_name=node.name if node else "?",
@@ -63,8 +69,12 @@ class AgentSocket(AsyncConsumer):
             await link.refuse("unknown_node", "this credential belongs to no node; enrol again with a join token")
         elif node.revoked_at is not None:
             await link.refuse("revoked", f"node {node.name} was revoked")
+        elif not process.doorman.may_open(node.id):
+            await process.count(node.name, "reconnects", "more sessions than allowed")
+            await link.refuse("overloaded", "this node opens sessions too often", SESSION_RETRY_S)
         else:
             await Session(process, link).run(receive)
+        process.note_refusal(link)
 
 
 def authenticate(scope: dict[str, Any]) -> Node | None:
@@ -83,8 +93,8 @@ class Session:
         self.process = process
         self.link = link
         self.bad = 0
-        self.tokens = BURST
-        self.refilled_at = time.monotonic()
+        self.pace = Pace()
+        self.listed: frozenset[int] = frozenset()
 
     async def run(self, receive: Any) -> None:
         """Hello, welcome, frames; always leaves the session row closed."""
@@ -149,6 +159,7 @@ class Session:
                 reconnect_within_s=reconnect_within_s(self.process.fleet_nodes),
             )
         )
+        self.listed = await self.process.in_thread(device_indexes, link.node_id)
         await self.process.register(link)
         return True
 
@@ -157,34 +168,54 @@ class Session:
             data = await _next_bytes(receive)
             if data is None:
                 return
-            if not self._may_speak():
+            if not self.pace.may_speak():
                 await self._count("rate", "more frames than allowed")
-                await self.link.refuse("overloaded", f"at most {RATE_PER_S:.0f} frames a second", OVERLOAD_RETRY_S)
+                await self.link.refuse("overloaded", f"at most {FRAMES_PER_S:.0f} frames a second", OVERLOAD_RETRY_S)
                 return
             try:
-                self._take(data)
+                pause_s = self.pace.pause_s(len(data), await self._take(data))
             except ProtocolError as error:
                 if not await self._bad(error):
                     return
             except asyncio.QueueFull:
                 await self.link.refuse("overloaded", "too many events wait to be written", OVERLOAD_RETRY_S)
                 return
+            else:
+                if pause_s > 0.0:
+                    await self._count("pace", f"{pause_s:.1f} s until more is read")
+                    await asyncio.sleep(pause_s)
 
-    def _take(self, data: bytes) -> None:
-        """One frame. Raises ProtocolError, or QueueFull when the writer is behind."""
+    async def _take(self, data: bytes) -> int:
+        """One frame; how many events it has. Raises ProtocolError, or QueueFull when the writer
+        is behind."""
         frame = decode_from_agent(data)
         if not isinstance(frame, AgentFrame):
             raise MalformedFrame("a second hello in one session")
         if len(frame.events) > MAX_EVENTS_PER_FRAME:
             raise MalformedFrame(f"{len(frame.events)} events in one frame, {MAX_EVENTS_PER_FRAME} are allowed")
+        check_size(frame)
         metrics.FRAMES.labels(result="ok").inc()
-        self.process.buffer_frame(self.link, data)
+        await self._hints(frame, data)
         if not frame.events:
-            return
+            return 0
         link = self.link
         item = Item(node_id=link.node_id, session_id=link.session_id, callback=link.on_written, events=frame.events)
         if not self.process.writer.put(item):
             raise asyncio.QueueFull
+        return len(frame.events)
+
+    async def _hints(self, frame: AgentFrame, data: bytes) -> None:
+        """Its readings, of what the node has listed and within its share, to the sentinel."""
+        clean = only_listed(frame, self.listed)
+        if clean is not frame:
+            dropped = len(frame.devices) - len(clean.devices) + len(frame.ranks) - len(clean.ranks)
+            await self._count("unknown_device", f"{dropped} readings of devices that the node never listed")
+        if clean is not frame or len(data) > MAX_HINT_BYTES:
+            data = encode_frame(msgspec.structs.replace(clean, events=()))
+        if self.pace.may_hint(len(data)):
+            self.process.buffer_frame(self.link, data)
+        else:
+            await self._count("hints", f"{len(data)} bytes of readings are over this node's share")
 
     async def _bad(self, error: ProtocolError) -> bool:
         """Count it; False when it was one too many (or too large to go on)."""
@@ -195,15 +226,6 @@ class Session:
             return True
         await self.link.refuse(error.code, f"{self.bad} bad frames; the last: {error}", OVERLOAD_RETRY_S)
         return False
-
-    def _may_speak(self) -> bool:
-        moment = time.monotonic()
-        self.tokens = min(BURST, self.tokens + (moment - self.refilled_at) * RATE_PER_S)
-        self.refilled_at = moment
-        if self.tokens < 1.0:
-            return False
-        self.tokens -= 1.0
-        return True
 
     async def _count(self, reason: str, detail: str) -> None:
         await self.process.count(self.link.node_name, reason, detail)

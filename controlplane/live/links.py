@@ -9,6 +9,8 @@ from controlplane.protocol.frames import Acked, Refused, ToAgent
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 CLOSE_REFUSED = 4400
+NO_RETRY = ("identity_mismatch", "bad_protocol")
+FOREIGN_RETRY_S = 10.0
 
 
 class AgentLink:
@@ -21,6 +23,7 @@ class AgentLink:
         self.loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[int] = self.loop.create_future()
         self.closed = False
+        self.refused_as = ""
         self._send = send
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -38,7 +41,8 @@ class AgentLink:
         return True
 
     async def refuse(self, code: str, detail: str, retry_after_s: float | None = None) -> None:
-        """Say why and close."""
+        """Say why and close. The first reason stays in `refused_as`."""
+        self.refused_as = self.refused_as or code
         await self.tell(Refused(code=code, detail=detail, retry_after_s=retry_after_s))
         if self.closed:
             return
@@ -55,14 +59,19 @@ class AgentLink:
 
     def _after_write(self, seq: int, resend: bool, code: str, detail: str) -> None:
         if code:
-            retry = None if code == "identity_mismatch" else 1.0
-            self._spawn(self.refuse(code, detail, retry))
+            self._spawn(self.refuse(code, detail, self._retry_after_s(code)))
             if not self.opened.done():
                 self.opened.set_exception(ConnectionError(code))
         elif not self.opened.done():
             self.opened.set_result(seq)
         else:
             self._spawn(self._ack(seq, resend))
+
+    def _retry_after_s(self, code: str) -> float | None:
+        """A session that could not be opened for what its hello says is not tried again soon."""
+        if not self.opened.done():
+            return None if code in NO_RETRY else 1.0
+        return FOREIGN_RETRY_S if code in NO_RETRY else 1.0
 
     async def _ack(self, seq: int, resend: bool) -> None:
         await self.tell(Acked(seq=seq, resend=resend))

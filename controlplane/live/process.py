@@ -6,7 +6,6 @@ and says so once.
 """
 
 import asyncio
-import contextlib
 import ipaddress
 import os
 import time
@@ -17,16 +16,23 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 import redis
 from django.conf import settings
-from django.db import close_old_connections
+from django.db import close_old_connections, transaction
 
+from controlplane.access import services as access
 from controlplane.live import pumps
 from controlplane.live.hub import Hub
+from controlplane.live.limits import Doorman, Refusals
 from controlplane.live.links import AgentLink
 from controlplane.live.writer import Writer
 from controlplane.runtime import bus, counters, metrics
 from controlplane.runtime.logs import get
 
 FLUSH_S = 0.025
+COUNT_S = 0.5
+# Refusals for what a session did; "replaced" and "overloaded" are ordinary and only counted.
+AUDITED = frozenset(
+    {"unknown_node", "revoked", "bad_protocol", "identity_mismatch", "frame_too_large", "malformed_frame"}
+)
 MAX_BUFFERED = 20_000
 RESTART_S = 0.5
 DB_THREADS = 3
@@ -52,6 +58,9 @@ class WebProcess:
         self.writer = Writer(self._volatile_from_thread)
         self.started_s = time.monotonic()
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.doorman = Doorman()
+        self.refusals = Refusals()
+        self._counts: dict[tuple[str, str], tuple[int, str]] = {}
         self._buffer: list[tuple[str, str, float, bytes]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._pool = ThreadPoolExecutor(DB_THREADS, thread_name_prefix="live-db")
@@ -88,6 +97,7 @@ class WebProcess:
         self.writer.start()
         loops = (
             self._flush_telemetry,
+            self._flush_counts,
             lambda: pumps.listen(self),
             lambda: pumps.deliver_orders(self),
             lambda: pumps.follow_events(self),
@@ -112,10 +122,15 @@ class WebProcess:
         return await asyncio.get_running_loop().run_in_executor(self._pool, _with_connection, work, *args)
 
     async def count(self, node_name: str, reason: str, detail: str = "") -> None:
-        """Count refused input; a database that is away must not end the socket."""
+        """Count refused input. Rows are written once in `COUNT_S`, whatever a flood sends."""
         metrics.FRAMES.labels(result=reason).inc()
-        with contextlib.suppress(Exception):
-            await self.in_thread(lambda: counters.count(node_name, reason, detail=detail))
+        number, _ = self._counts.get((node_name, reason), (0, ""))
+        self._counts[node_name, reason] = (number + 1, detail)
+
+    def note_refusal(self, link: AgentLink) -> None:
+        """A session was refused by us for what it did: audited, not with every try."""
+        if link.refused_as in AUDITED:
+            self.refusals.note(link.node_name, link.refused_as)
 
     async def register(self, link: AgentLink) -> None:
         """The newest session of a node is the one that gets its orders."""
@@ -138,6 +153,22 @@ class WebProcess:
             del self._buffer[: MAX_BUFFERED // 10]
             metrics.FRAMES.labels(result="shed").inc(MAX_BUFFERED // 10)
         self._buffer.append((link.node_id, link.session_id, time.time(), data))
+
+    async def _flush_counts(self) -> None:
+        """Counts and refusals to rows; while the database is away they wait in memory."""
+        while True:
+            await asyncio.sleep(COUNT_S)
+            counts, self._counts = self._counts, {}
+            try:
+                await self.in_thread(_write_counts, counts)
+            except Exception:
+                for (node_name, reason), (number, detail) in counts.items():
+                    later, newest = self._counts.get((node_name, reason), (0, ""))
+                    self._counts[node_name, reason] = (number + later, newest or detail)
+                raise
+            refused = self.refusals.due()
+            if refused:
+                await self.in_thread(_audit_refusals, refused)
 
     def _volatile_from_thread(self, topic: str, message: dict[str, Any]) -> None:
         """The writer's pictures, when Redis cannot carry them: at least to our own browsers."""
@@ -172,6 +203,18 @@ class WebProcess:
             except Exception:
                 _log.exception("a pump failed and starts again")
             await asyncio.sleep(RESTART_S)
+
+
+def _write_counts(counts: dict[tuple[str, str], tuple[int, str]]) -> None:
+    """All or none, so that none is counted twice."""
+    with transaction.atomic():
+        for (node_name, reason), (number, detail) in counts.items():
+            counters.count(node_name, reason, number=number, detail=detail)
+
+
+def _audit_refusals(refused: list[tuple[str, str, int]]) -> None:
+    for node_name, code, number in refused:
+        access.audit(f"node:{node_name}", "agent.session_refused", node_name, reason=code, data={"times": number})
 
 
 def _on_loopback(scope: dict[str, Any]) -> bool:

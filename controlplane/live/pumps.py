@@ -12,6 +12,7 @@ from redis.asyncio.client import PubSub
 
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
+from controlplane.fleet import flapping
 from controlplane.fleet.models import Node
 from controlplane.fleet.selectors import node_count
 from controlplane.fleet.services import reopen_session
@@ -167,6 +168,7 @@ async def beat(process: "WebProcess") -> None:
             refreshed_at = time.monotonic()
             process.fleet_nodes = await process.in_thread(node_count)
             await process.in_thread(gauges.refresh)
+            await process.in_thread(flapping.settle)
         begin = time.monotonic()
         await asyncio.sleep(BEAT_S)
         lag_s = max(0.0, time.monotonic() - begin - BEAT_S)

@@ -8,11 +8,12 @@ node and turn, so a burst costs few commits. Full means the sockets stop reading
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import DatabaseError, close_old_connections
+from django.db import close_old_connections
 
 from controlplane.fleet.services import close_session
 from controlplane.protocol.errors import IdentityMismatch
@@ -20,10 +21,14 @@ from controlplane.protocol.frames import AgentEvent, AgentHello
 from controlplane.recovery import ingest
 from controlplane.runtime import bus
 from controlplane.runtime.logs import get
+from controlplane.runtime.outages import is_outage
 
 MAX_WAITING = 5_000
+MAX_WAITING_A_NODE = 200
 MAX_TURN_EVENTS = 200
 GATHER_S = 0.01
+# Events of one session that speak for another node before it is disconnected.
+MAX_FOREIGN = 8
 _log = get(__name__)
 
 # (acknowledged seq, resend, refusal code, detail)
@@ -48,6 +53,9 @@ class Writer:
         self._queue: queue.Queue[Item | None] = queue.Queue(MAX_WAITING)
         self._thread = threading.Thread(target=self._run, name="ingest", daemon=True)
         self._on_volatile = on_volatile
+        self._lock = threading.Lock()
+        self._waiting: Counter[str] = Counter()
+        self._foreign: Counter[str] = Counter()
 
     def start(self) -> None:
         """Begin."""
@@ -59,12 +67,22 @@ class Writer:
         self._thread.join(timeout_s)
 
     def put(self, item: Item) -> bool:
-        """False when full: refuse the peer, it will send again."""
-        try:
-            self._queue.put_nowait(item)
-        except queue.Full:
-            return False
+        """False when full, or full of this node: refuse the peer, it will send again."""
+        with self._lock:
+            if item.events and self._waiting[item.node_id] >= MAX_WAITING_A_NODE:
+                return False
+            try:
+                self._queue.put_nowait(item)
+            except queue.Full:
+                return False
+            self._waiting[item.node_id] += 1
         return True
+
+    def _taken(self, item: Item) -> None:
+        with self._lock:
+            self._waiting[item.node_id] -= 1
+            if self._waiting[item.node_id] <= 0:
+                del self._waiting[item.node_id]
 
     def depth(self) -> int:
         """Items that wait."""
@@ -75,6 +93,7 @@ class Writer:
             item = self._queue.get()
             if item is None:
                 return
+            self._taken(item)
             turn, ended = self._turn(item)
             for joined in turn:
                 self._one(joined)
@@ -97,6 +116,7 @@ class Writer:
             if item is None:
                 ended = True
                 break
+            self._taken(item)
             count += max(1, len(item.events))
             items.append(item)
         return _join(items), ended
@@ -107,23 +127,33 @@ class Writer:
                 acked = ingest.open_session(item.node_id, item.session_id, item.hello)
                 item.callback(acked, False, "", "")
             elif item.events:
-                outcome = ingest.apply_events(item.node_id, item.session_id, item.events)
-                item.callback(outcome.acked_seq, outcome.resend, "", "")
-                self._tell_steps(outcome.steps)
+                self._events(item)
             else:
+                self._foreign.pop(item.session_id, None)
                 close_session(item.node_id, item.session_id)
         except IdentityMismatch as error:
             item.callback(0, False, error.code, str(error))
         except ingest.StaleSession:
             item.callback(0, False, "replaced", "a newer session of this node is live")
-        except DatabaseError as error:
-            _log.exception("the database refused what an agent told", node_id=item.node_id)
-            item.callback(0, False, "overloaded", f"not written, send again: {type(error).__name__}")
         except Exception as error:
-            # The event was decodable and still broke us: our bug. The session ends and is
-            # counted; the agent keeps the event, other nodes go on.
-            _log.exception("an event could not be applied", node_id=item.node_id)
-            item.callback(0, False, "overloaded", f"not applied: {type(error).__name__}")
+            _log.exception("what an agent reported was not written", node_id=item.node_id)
+            if item.hello is not None and not is_outage(error):
+                # No later try can store this hello; the agent waits long before the next one.
+                detail = f"this hello cannot be stored ({type(error).__name__}); see the server's log"
+                item.callback(0, False, "bad_protocol", detail)
+            else:
+                item.callback(0, False, "overloaded", f"not written, send again: {type(error).__name__}")
+
+    def _events(self, item: Item) -> None:
+        """Apply and acknowledge. A session that speaks for others again and again ends."""
+        outcome = ingest.apply_events(item.node_id, item.session_id, item.events)
+        item.callback(outcome.acked_seq, outcome.resend, "", "")
+        if outcome.refused:
+            self._foreign[item.session_id] += outcome.refused
+            if self._foreign[item.session_id] >= MAX_FOREIGN:
+                detail = f"{self._foreign[item.session_id]} events of this session are none of this node's"
+                item.callback(0, False, IdentityMismatch.code, detail)
+        self._tell_steps(outcome.steps)
 
     def _tell_steps(self, points: list[dict[str, object]]) -> None:
         by_job: dict[str, list[dict[str, object]]] = {}

@@ -6,6 +6,7 @@ from controlplane.fleet import selectors as fleet
 from controlplane.jobs import selectors as jobs
 from controlplane.jobs.models import Job
 from controlplane.jobs.numbers import ENDED, numbers_of
+from controlplane.recovery import deadletter
 from controlplane.runtime import metrics
 
 MAX_JOBS = 50
@@ -23,6 +24,7 @@ def refresh() -> None:
     pending, oldest_s = outbox_numbers()
     metrics.OUTBOX_PENDING.set(pending)
     metrics.OUTBOX_OLDEST.set(oldest_s or 0.0)
+    metrics.DEAD_LETTERS_WAITING.set(deadletter.waiting_count())
     metrics.EFFECTIVE.clear()
     metrics.CHECKPOINT_AGE.clear()
     for job in Job.objects.exclude(state__in=ENDED).order_by("-created_at")[:MAX_JOBS]:

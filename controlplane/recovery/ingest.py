@@ -4,11 +4,16 @@ Called by the web process's one writer thread with what one node sent. One trans
 batch: lock the jobs it touches (by id), then the node; drop what was applied before,
 stop at a gap; apply each event; remember the newest `seq`. The caller acknowledges after
 the commit, so a crash in between only makes the agent send again.
+
+A batch that cannot be applied is cut in two until the event at fault stands alone; after
+`TRIES` it is put aside (`deadletter`) and everything else goes on. Only an outage of the
+database makes a node wait.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 
-from controlplane.access import services as access
 from controlplane.dispatch.models import Command
 from controlplane.fleet import services as fleet
 from controlplane.fleet.models import Node
@@ -17,24 +22,32 @@ from controlplane.jobs.services import TERMINAL, ring_job
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import AgentEvent, AgentHello, DeviceLost, XidSeen
 from controlplane.protocol.states import JobState
-from controlplane.recovery import hello, identity, signals
+from controlplane.recovery import deadletter, hello, identity, signals
 from controlplane.recovery.facts import Facts, apply_event
 from controlplane.runtime import counters, events
 from controlplane.runtime.clock import ago
 from controlplane.runtime.locks import lock_row, lock_rows, retrying
+from controlplane.runtime.outages import raise_if_outage
 
 # Jobs that wait for capacity are looked at when a node comes.
 DEVICE_EVENTS = (XidSeen, DeviceLost)
 WANTS_NODES = (JobState.PENDING, JobState.RECOVERING, JobState.PREEMPTED)
+# How often an event is tried by itself before it is put aside.
+TRIES = 3
+# So many events are put aside at once; then other nodes have their turn, and this one resends.
+MAX_ASIDE_A_TURN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`acked_seq`: newest event applied. `resend`: there was a gap behind it."""
+    """`acked_seq`: newest event applied or put aside. `resend`: those behind it are wanted
+    again. `aside`: how many were put aside; `refused`: of them, for speaking for another node."""
 
     acked_seq: int
     resend: bool = False
     steps: list[dict[str, object]] = field(default_factory=list)
+    aside: int = 0
+    refused: int = 0
 
 
 class StaleSession(Exception):
@@ -81,38 +94,113 @@ def signals_open_silence(node_id: str) -> list[signals.Signal]:
 
 
 def apply_events(node_id: str, session_id: str, batch: tuple[AgentEvent, ...]) -> Outcome:
-    """Apply a batch of one node. Raises IdentityMismatch (nothing of the batch is kept, the
-    attempt is audited) or StaleSession."""
+    """Apply a batch of one node; what cannot be applied is put aside and told. Raises
+    StaleSession, or the database's own error while it is out."""
+    return _apply_halves(node_id, session_id, batch, room=MAX_ASIDE_A_TURN)
+
+
+def _apply_halves(node_id: str, session_id: str, batch: tuple[AgentEvent, ...], *, room: int) -> Outcome:
+    """The batch as a whole, or, if that fails, its first half, then its second. `room`: so many
+    events may still be put aside in this turn."""
     try:
         return retrying(lambda: _apply_events(node_id, session_id, batch), "apply events")
-    except IdentityMismatch as error:
-        name = Node.objects.values_list("name", flat=True).filter(pk=node_id).first() or "?"
-        counters.count(name, "identity_mismatch", detail=str(error))
-        access.audit(f"node:{name}", "agent.identity_mismatch", node_id, reason=str(error))
+    except StaleSession:
         raise
+    except Exception as error:
+        raise_if_outage(error)
+        if len(batch) == 1:
+            return _apply_alone(node_id, session_id, batch[0])
+    ordered = tuple(sorted(batch, key=lambda event: event.seq))
+    middle = len(ordered) // 2
+    first = _apply_halves(node_id, session_id, ordered[:middle], room=room)
+    if first.resend or first.aside >= room:
+        return Outcome(
+            acked_seq=first.acked_seq, resend=True, steps=first.steps, aside=first.aside, refused=first.refused
+        )
+    second = _apply_halves(node_id, session_id, ordered[middle:], room=room - first.aside)
+    return Outcome(
+        acked_seq=second.acked_seq,
+        resend=second.resend,
+        steps=first.steps + second.steps,
+        aside=first.aside + second.aside,
+        refused=first.refused + second.refused,
+    )
+
+
+def _apply_alone(node_id: str, session_id: str, event: AgentEvent) -> Outcome:
+    """The event that failed, once more (another writer may have been first); then aside."""
+    failed: list[Exception] = []
+    while len(failed) < TRIES - 1:
+        try:
+            return retrying(lambda: _apply_events(node_id, session_id, (event,)), "apply one event")
+        except StaleSession:
+            raise
+        except Exception as error:
+            raise_if_outage(error)
+            failed.append(error)
+    return retrying(lambda: _put_aside(node_id, session_id, event, failed[-1]), "put an event aside")
+
+
+def _put_aside(node_id: str, session_id: str, event: AgentEvent, error: Exception) -> Outcome:
+    """Keep the event where it delays nobody, and count it as taken, if it is the next one."""
+    with events.unit_of_work():
+        node = _own(node_id, session_id)
+        fresh, gap = _in_order(node, (event,))
+        if not fresh:
+            return Outcome(acked_seq=node.last_event_seq, resend=gap)
+        deadletter.put(node, event, error, tries=TRIES)
+        Node.objects.filter(pk=node_id).update(last_event_seq=event.seq)
+    return Outcome(acked_seq=event.seq, aside=1, refused=int(isinstance(error, IdentityMismatch)))
 
 
 def _apply_events(node_id: str, session_id: str, batch: tuple[AgentEvent, ...]) -> Outcome:
     with events.unit_of_work():
         jobs = lock_rows(Job, _jobs_touched(node_id, batch))
-        node = lock_row(Node, node_id)
-        if node is None or node.session_id != session_id:
-            raise StaleSession(session_id)
+        node = _own(node_id, session_id)
         fresh, gap = _in_order(node, batch)
-        facts = Facts(node=node, jobs=jobs, ranks=identity.ranks_here(node_id, fresh))
-        for event in fresh:
-            facts.at = ago(event.age_s)
-            apply_event(facts, event.body)
-        facts.finish()
+        facts = apply_to(node, jobs, [(ago(event.age_s), event) for event in fresh])
         acked = node.last_event_seq + len(fresh)
         if fresh:
             Node.objects.filter(pk=node_id).update(last_event_seq=acked)
-        for job_id in sorted(facts.touched):
-            if jobs[job_id].state not in TERMINAL or facts.freed:
-                ring_job(job_id, sure=job_id in facts.sure)
-        for job_id in _waiting_for(facts):
-            ring_job(job_id)
     return Outcome(acked_seq=acked, resend=gap, steps=facts.points)
+
+
+def replay(letter_id: str) -> None:
+    """Apply an event that was put aside, exactly as a session would have. Raises NotFound or
+    Conflict (it does not wait), an outage's error, or whatever makes it fail again."""
+    letter = deadletter.waiting(letter_id)
+    event = deadletter.event_of(letter)
+    with events.unit_of_work():
+        jobs = lock_rows(Job, _jobs_touched(letter.node_id, (event,)))
+        node = lock_row(Node, letter.node_id)
+        assert node is not None, "a node's letters are deleted with it"
+        apply_to(node, jobs, [(letter.happened_at, event)])
+        deadletter.replayed(letter)
+
+
+def apply_to(node: Node, jobs: dict[str, Job], timed: Iterable[tuple[datetime, AgentEvent]]) -> Facts:
+    """Each event with the moment it happened, to rows, in the current unit of work; `node` and
+    `jobs` are locked. Raises whatever a handler raises."""
+    batch = list(timed)
+    facts = Facts(node=node, jobs=jobs, ranks=identity.ranks_here(node.id, [event for _, event in batch]))
+    for at, event in batch:
+        facts.at = at
+        apply_event(facts, event.body)
+    facts.finish()
+    for job_id in sorted(facts.touched):
+        if jobs[job_id].state not in TERMINAL or facts.freed:
+            ring_job(job_id, sure=job_id in facts.sure)
+    for job_id in _waiting_for(facts):
+        ring_job(job_id)
+    return facts
+
+
+def _own(node_id: str, session_id: str) -> Node:
+    """The node's row, locked. Raises StaleSession when another session is its newest."""
+    node = lock_row(Node, node_id)
+    if node is None or node.session_id != session_id:
+        raise StaleSession(session_id)
+    return node
 
 
 def _waiting_for(facts: Facts) -> list[str]:

@@ -8,6 +8,14 @@ from controlplane.jobs.models import Job
 from controlplane.protocol.states import IncidentState, Mode
 
 
+class LetterState(models.TextChoices):
+    """What became of an event that was put aside."""
+
+    WAITING = "waiting"
+    REPLAYED = "replayed"
+    DISCARDED = "discarded"
+
+
 class Incident(models.Model):
     """Something to investigate. `phases`: [{"name", "at", "since_fault_s"}] in order;
     `certificate`: see recovery.certificate; `findings`: what the Flight Recorders of each
@@ -165,3 +173,26 @@ class FlushRow(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["view", "replica", "rank"], name="flush_once")]
+
+
+class DeadLetter(models.Model):
+    """An agent's event that could not be applied (`recovery.deadletter`). `raw`: the event as
+    msgpack, so that it is kept whatever its text holds; `reason`: the error, printable; `seq` is
+    its number in the journal; `tries` of ingest and of replays together."""
+
+    id = models.CharField(primary_key=True, max_length=32)
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="dead_letters")
+    journal_id = models.CharField(max_length=64)
+    seq = models.BigIntegerField()
+    kind = models.CharField(max_length=60)
+    raw = models.BinaryField()
+    size_bytes = models.IntegerField()
+    reason = models.TextField()
+    tries = models.IntegerField()
+    happened_at = models.DateTimeField()
+    first_seen_at = models.DateTimeField()
+    last_seen_at = models.DateTimeField()
+    state = models.CharField(max_length=12, default=LetterState.WAITING, choices=LetterState.choices)
+
+    class Meta:
+        indexes = [models.Index(fields=["node", "state"], name="letters_of_a_node")]

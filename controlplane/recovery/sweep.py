@@ -1,8 +1,11 @@
 """Deadlines that stand in columns, swept: by the tick (Celery) and by the sentinel alike.
 Each row is claimed by compare-and-set, so two sweeps at once do the work once."""
 
+from functools import partial
+
 from controlplane.checkpoints.services import verify_due
 from controlplane.dispatch import services as dispatch
+from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.fleet.services import close_session
 from controlplane.jobs.models import Job
@@ -12,17 +15,15 @@ from controlplane.recovery.answers import after_expiry
 from controlplane.recovery.certificate import certify_due
 from controlplane.runtime import beats, bell, events
 from controlplane.runtime.clock import ago, now
+from controlplane.runtime.isolate import isolated
 
 MAX_JOBS = 100
 
 
 def sweep() -> None:
-    """Everything that is due now, except jobs: those are rung."""
-    expire_commands()
-    close_dead_sessions()
-    verify_due()
-    certify_due()
-    marks.tell_due()
+    """Everything that is due now, except jobs: those are rung. One part's fault stops no other."""
+    for part in (expire_commands, close_dead_sessions, verify_due, certify_due, marks.tell_due):
+        isolated("sweep", part.__name__, part)
 
 
 def ring_due() -> list[str]:
@@ -44,12 +45,15 @@ def expire_commands() -> int:
     """Orders that nobody answered in time; a start that failed so is a finding."""
     expired = dispatch.expire_overdue()
     for command in expired:
-        if not command.job_id:
-            continue
-        with events.unit_of_work():
-            after_expiry(command, now())
-            ring_job(command.job_id)
+        if command.job_id:
+            isolated("expiry", command.id, partial(_expired, command))
     return len(expired)
+
+
+def _expired(command: Command) -> None:
+    with events.unit_of_work():
+        after_expiry(command, now())
+        ring_job(str(command.job_id))
 
 
 def close_dead_sessions() -> int:

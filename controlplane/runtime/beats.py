@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, QuerySet
 
 from controlplane.runtime.clock import age_s, ago, now
 from controlplane.runtime.models import ProcessBeat
@@ -56,6 +56,11 @@ def view(role: str) -> BeatView:
     age = age_s(row.beat_at) or 0.0
     ok = age <= STALE_S
     return BeatView(ok=ok, detail=row.name if ok else f"{row.name} is silent", beat_age_s=age)
+
+
+def live(role: str) -> QuerySet[ProcessBeat]:
+    """Processes of that role whose beat is fresh, the newest first."""
+    return ProcessBeat.objects.filter(role=role, beat_at__gte=ago(STALE_S)).order_by("-beat_at")
 
 
 def live_web() -> set[str]:

@@ -5,13 +5,14 @@ from django.db.models import F
 
 from controlplane.runtime.clock import now
 from controlplane.runtime.models import FrameCounter
+from controlplane.runtime.text import printable
 
 DETAIL_MAX = 500
 
 
 def count(node_name: str, reason: str, *, number: int = 1, detail: str = "") -> None:
     """Add to a counter. `node_name` "?" for a peer that is not known."""
-    fields = {"last_at": now(), "last_detail": detail[:DETAIL_MAX]}
+    fields = {"last_at": now(), "last_detail": printable(detail[:DETAIL_MAX])}
     changed = FrameCounter.objects.filter(node_name=node_name, reason=reason).update(
         count=F("count") + number, **fields
     )

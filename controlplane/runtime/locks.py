@@ -12,6 +12,7 @@ from typing import TypeVar
 from django.db import OperationalError, close_old_connections, connection, models
 
 from controlplane.runtime.logs import get
+from controlplane.runtime.outages import is_outage
 
 FLEET_KEY = 0x486F6C64
 TRIES = 4
@@ -47,7 +48,7 @@ def retrying(work: Callable[[], T], what: str) -> T:
         try:
             return work()
         except OperationalError as error:
-            if connection.in_atomic_block or number == TRIES:
+            if connection.in_atomic_block or number == TRIES or not is_outage(error):
                 raise
             _log.warning("database refused, trying again", what=what, error=str(error), number=number)
             close_old_connections()

@@ -161,6 +161,11 @@ class Nodes(_Group):
         path = calls.one("nodes", node_id, "/series")
         return self._run(calls.get(path, rest.Series, window_s=window_s, max_points=max_points))
 
+    def dead_letters(self, node_id: str, *, state: str | None = None) -> Any:
+        """Iterates over events of its agent that could not be applied, newest first."""
+        path = calls.one("nodes", node_id, "/dead-letters")
+        return self._pages(calls.get(path, Page[rest.DeadLetter], state=state))
+
     def cordon(self, node_id: str, reason: str) -> Any:
         """Give it no new work."""
         return self._run(calls.post(calls.one("nodes", node_id, ":cordon"), {"reason": reason}, rest.Accepted))

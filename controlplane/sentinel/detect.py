@@ -53,6 +53,8 @@ class RiskLatch:
     def step(self, picture: Picture, fleet: FleetMap, now_s: float) -> list[RiskMove]:
         """Moves since the last step, in order of node and device."""
         moves = []
+        if len(self.states) > len(picture.slots):
+            self.states = {key: state for key, state in self.states.items() if key in picture.slots}
         for key in sorted(picture.slots):
             device = fleet.devices.get(key)
             risk = picture.risk_of(*key)
@@ -74,6 +76,10 @@ class RiskLatch:
                     )
                 )
         return moves
+
+    def forget(self, node_id: str, index: int) -> None:
+        """A move that could not be stored: the next step begins from the row again."""
+        self.states.pop((node_id, index), None)
 
 
 def _latch(state: RiskState, risk: float, limits: JobLimits, now_s: float) -> bool | None:

@@ -1,26 +1,32 @@
 """Samples on their way to packed history: collected a node, stored when a chunk is full."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
-from controlplane.runtime import bus
+from controlplane.runtime import bus, metrics
+from controlplane.runtime.isolate import isolated
 from controlplane.sentinel.picture import Heard, Picture
 from controlplane.telemetry.codec import METRICS, Chunk, pack
 from controlplane.telemetry.selectors import pending_name
 from controlplane.telemetry.services import store_chunk
 
 MAX_SAMPLES = 7200
+# Of one node: 7,200 samples of 8 devices.
+MAX_READINGS = 57_600
 NAN = float("nan")
 
 
 @dataclass(slots=True)
 class Pending:
-    """Rows of one node: [device][metric] by time."""
+    """Rows of one node: [device][metric] by time; `readings` in all of them."""
 
     t_s: list[float] = field(default_factory=list)
     rows: list[dict[int, list[float]]] = field(default_factory=list)
     changed: bool = False
+    readings: int = 0
 
     def chunk(self) -> Chunk:
         """What is collected so far, as a chunk."""
@@ -38,26 +44,34 @@ class History:
         self.nodes: dict[str, Pending] = {}
 
     def take(self, heard: list[Heard], picture: Picture) -> None:
-        """Note the samples of these frames with the scores they led to."""
+        """Note the samples of frames that the picture has taken, with the scores they led to."""
         for item in heard:
             if not item.frame.devices:
                 continue
             pending = self.nodes.setdefault(item.node_id, Pending())
             if len(pending.t_s) >= MAX_SAMPLES or (pending.t_s and item.at_s <= pending.t_s[-1]):
                 continue
+            if pending.readings + len(item.frame.devices) > MAX_READINGS:
+                metrics.FRAMES.labels(result="history_full").inc()
+                continue
+            pending.readings += len(item.frame.devices)
             pending.t_s.append(item.at_s)
             pending.rows.append(_row(item, picture))
             pending.changed = True
 
-    def flush(self, now_s: float, *, force: bool = False) -> int:
-        """Store full chunks (all of them when `force`); returns how many."""
+    def flush(self, now_s: float, *, known: Collection[str], force: bool = False) -> int:
+        """Store full chunks (all of them when `force`), and what is left of nodes that are not
+        `known` any more; returns how many. What cannot be stored of one node is dropped."""
         stored = 0
-        for node_id, pending in self.nodes.items():
-            if not pending.t_s or not (force or now_s - pending.t_s[0] >= self.chunk_s):
+        for node_id, pending in list(self.nodes.items()):
+            gone = node_id not in known
+            if not pending.t_s or not (force or gone or now_s - pending.t_s[0] >= self.chunk_s):
                 continue
-            store_chunk(node_id, pending.chunk())
-            self.nodes[node_id] = Pending()
-            stored += 1
+            stored += isolated("history", node_id, partial(_store, node_id, pending))
+            if gone:
+                del self.nodes[node_id]
+            else:
+                self.nodes[node_id] = Pending()
         return stored
 
     def publish(self) -> None:
@@ -65,7 +79,15 @@ class History:
         for node_id, pending in self.nodes.items():
             if pending.changed:
                 pending.changed = False
-                bus.write_blob(pending_name(node_id), pack(pending.chunk()))
+                isolated("history", node_id, partial(_show, node_id, pending))
+
+
+def _store(node_id: str, pending: Pending) -> None:
+    store_chunk(node_id, pending.chunk())
+
+
+def _show(node_id: str, pending: Pending) -> None:
+    bus.write_blob(pending_name(node_id), pack(pending.chunk()))
 
 
 def _row(item: Heard, picture: Picture) -> dict[int, list[float]]:

@@ -6,6 +6,7 @@ nobody looked at within a second (at once, while the worker or Redis is known to
 
 import threading
 import time
+from functools import partial
 
 from celery import current_app
 from django.db import DatabaseError, close_old_connections
@@ -14,6 +15,7 @@ from kombu.exceptions import KombuError
 from controlplane.recovery import sweep
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime import beats, bus, metrics
+from controlplane.runtime.isolate import isolated
 from controlplane.runtime.logs import get
 
 TURN_S = 0.25
@@ -26,12 +28,14 @@ _log = get(__name__)
 
 
 class Net:
-    """`term`: of our lease while we lead, else None. `detail` is told with the beat."""
+    """`term`: of our lease while we lead, else None. `detail` is told with the beat, and how
+    long ago the other thread turned (`turned_at`, monotonic): this one beats while that hangs."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.term: int | None = None
         self.detail: dict[str, object] = {}
+        self.turned_at = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="net", daemon=True)
         self._rung: dict[str, float] = {}
@@ -56,6 +60,10 @@ class Net:
                 # No database, no lead: whoever reaches it takes the lease.
                 self.term = None
                 _log.warning("the database is away", error=str(error))
+            except Exception:
+                # A catch-all: this thread is the net under everybody else and never ends.
+                metrics.ISOLATED_FAILURES.labels(what="net_turn").inc()
+                _log.exception("a turn of the net failed")
             finally:
                 close_old_connections()
 
@@ -67,7 +75,7 @@ class Net:
             return
         self._ring()
         for job_id in sweep.overdue(self._slack_s()):
-            reconcile_job(job_id)
+            isolated("reconcile", job_id, partial(reconcile_job, job_id))
         if time.monotonic() - self._swept_at >= SWEEP_S:
             self._swept_at = time.monotonic()
             sweep.sweep()
@@ -76,7 +84,9 @@ class Net:
     def _lead(self) -> None:
         self._led_at = time.monotonic()
         before, self.term = self.term, beats.take_lead(LEASE_ROLE, self.name)
-        beats.beat("sentinel", self.name, {**self.detail, "leads": self.term is not None, "term": self.term})
+        late_s = round(max(0.0, self._led_at - self.turned_at), 3)
+        detail = {**self.detail, "late_s": late_s, "leads": self.term is not None, "term": self.term}
+        beats.beat("sentinel", self.name, detail)
         metrics.LEADER.set(self.term is not None)
         if before != self.term:
             _log.info("leadership", term=self.term, name=self.name)

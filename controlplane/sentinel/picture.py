@@ -3,9 +3,14 @@
 Frames come in waves: the k-th frame of every node is taken as one vector, so a stall is
 worked off at the speed of the arrays (feasibility 3.7). Repeats are dropped by (session,
 seq). Holds no clock: times come with the calls.
+
+A frame says nothing about what exists: nodes, devices and ranks that `expect` did not name
+are dropped and counted, so what one node sends cannot make the picture grow; what is not
+named any more gives its place back.
 """
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +25,9 @@ from controlplane.runtime.clock import from_s, iso
 from controlplane.sentinel.scores import COLUMNS, WINDOW, Floats, score
 
 GROW = 64
+# A rank may run before the tables that were read a moment ago name it: counted as unknown after this.
+STRANGE_S = 5.0
+UNKNOWN_NODE = "?"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,7 +42,8 @@ class Heard:
 
 @dataclass(slots=True, kw_only=True)
 class NodePicture:
-    """The newest of one node. `samples` by device index."""
+    """The newest of one node. `samples` by device index. `strange_since_s`: since when its
+    frames name ranks that are not placed on it."""
 
     row: int
     session_id: str = ""
@@ -42,6 +51,7 @@ class NodePicture:
     agent: dict[str, Any] = field(default_factory=dict)
     samples: dict[int, DeviceSample] = field(default_factory=dict)
     errors: dict[int, int] = field(default_factory=dict)
+    strange_since_s: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +64,8 @@ class RankPicture:
 
 
 class Picture:
-    """Arrays grow by doubling; a row is a node, or a (node, device)."""
+    """Arrays grow by doubling; a row is a node, or a (node, device). `dropped`: entries of
+    frames by (node id, reason), taken out by whoever reports them."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodePicture] = {}
@@ -64,20 +75,46 @@ class Picture:
         self.window: Floats = np.full((GROW, WINDOW, len(COLUMNS)), np.nan)
         self.risk: Floats = np.full(GROW, np.nan)
         self.duplicates = 0
+        self.dropped: Counter[tuple[str, str]] = Counter()
+        self._expected: Collection[str] = ()
+        self._devices: Collection[tuple[str, int]] = ()
+        self._placed: Mapping[RankRef, str] = {}
+        self._free_rows: list[int] = []
+        self._free_slots: list[int] = []
+
+    def expect(
+        self, nodes: Collection[str], devices: Collection[tuple[str, int]], placed: Mapping[RankRef, str]
+    ) -> None:
+        """What there is by the tables: nodes, (node, device index), and each rank's node. What
+        is not named any more is forgotten and its rows are free."""
+        self._expected, self._devices, self._placed = nodes, devices, placed
+        for node_id in [known for known in self.nodes if known not in nodes]:
+            self._free_rows.append(self.nodes.pop(node_id).row)
+        for key in [known for known in self.slots if known not in devices or known[0] not in nodes]:
+            slot = self.slots.pop(key)
+            self.window[slot], self.risk[slot] = np.nan, np.nan
+            self._free_slots.append(slot)
+            if key[0] in self.nodes:
+                self.nodes[key[0]].samples.pop(key[1], None)
+                self.nodes[key[0]].errors.pop(key[1], None)
+        for ref in [ref for ref, rank in self.ranks.items() if placed.get(ref) != rank.node_id]:
+            del self.ranks[ref]
 
     def know(self, node_id: str, at_s: float) -> None:
         """A node that should be heard from `at_s` on."""
         if node_id not in self.nodes:
-            row = len(self.nodes)
+            row = self._free_rows.pop() if self._free_rows else len(self.nodes)
             if row >= len(self.last_seen_s):
                 self.last_seen_s = np.concatenate([self.last_seen_s, np.zeros(len(self.last_seen_s))])
             self.nodes[node_id] = NodePicture(row=row)
             self.last_seen_s[row] = at_s
 
-    def take(self, heard: Iterable[Heard]) -> None:
-        """Work a batch off, wave by wave."""
+    def take(self, heard: Iterable[Heard]) -> list[Heard]:
+        """Work a batch off, wave by wave; returns what was taken, without what was dropped."""
+        taken: list[Heard] = []
         for wave in waves(heard):
-            self._wave(wave)
+            taken += self._wave(wave)
+        return taken
 
     def silent_s(self, node_id: str, now_s: float) -> float:
         """Seconds since the node was last heard."""
@@ -88,25 +125,56 @@ class Picture:
         slot = self.slots.get((node_id, index))
         return None if slot is None or np.isnan(self.risk[slot]) else float(self.risk[slot])
 
-    def _wave(self, wave: list[Heard]) -> None:
+    def _wave(self, wave: list[Heard]) -> list[Heard]:
         slots: list[int] = []
         samples: list[list[float]] = []
+        taken: list[Heard] = []
         for heard in wave:
             node = self._accept(heard)
             if node is None:
                 continue
-            training = {s.device_index for s in heard.frame.ranks if s.section is Section.STEP}
-            for sample in heard.frame.devices:
-                slots.append(self._slot(heard.node_id, sample.index))
-                samples.append(_reading(node, sample, heard.frame.uptime_s, sample.index in training))
+            clean = self._only_known(heard, node)
+            taken.append(clean)
+            training = {s.device_index for s in clean.frame.ranks if s.section is Section.STEP}
+            for sample in clean.frame.devices:
+                slots.append(self._slot(clean.node_id, sample.index))
+                samples.append(_reading(node, sample, clean.frame.uptime_s, sample.index in training))
                 node.samples[sample.index] = sample
-            for status in heard.frame.ranks:
-                self.ranks[status.ref] = RankPicture(node_id=heard.node_id, status=status, at_s=heard.at_s)
+            for status in clean.frame.ranks:
+                self.ranks[status.ref] = RankPicture(node_id=clean.node_id, status=status, at_s=clean.at_s)
         if slots:
             self._append(np.array(slots), np.array(samples))
+        return taken
+
+    def _only_known(self, heard: Heard, node: NodePicture) -> Heard:
+        """The frame without devices and ranks that are none of this node's, each device once."""
+        node_id, frame = heard.node_id, heard.frame
+        ranks = tuple(status for status in frame.ranks if self._placed.get(status.ref) == node_id)
+        samples: dict[int, DeviceSample] = {}
+        for sample in frame.devices:
+            if (node_id, sample.index) in self._devices:
+                samples.setdefault(sample.index, sample)
+        self._note_strangers(heard, node, len(frame.ranks) - len(ranks))
+        if len(samples) == len(frame.devices) and len(ranks) == len(frame.ranks):
+            return heard
+        if len(samples) != len(frame.devices):
+            self.dropped[node_id, "unknown_device"] += len(frame.devices) - len(samples)
+        frame = msgspec.structs.replace(frame, devices=tuple(samples.values()), ranks=ranks)
+        return Heard(node_id=node_id, session_id=heard.session_id, at_s=heard.at_s, frame=frame)
+
+    def _note_strangers(self, heard: Heard, node: NodePicture, unplaced: int) -> None:
+        if not unplaced:
+            node.strange_since_s = None
+        elif node.strange_since_s is None:
+            node.strange_since_s = heard.at_s
+        elif heard.at_s - node.strange_since_s > STRANGE_S:
+            self.dropped[heard.node_id, "unknown_rank"] += unplaced
 
     def _accept(self, heard: Heard) -> NodePicture | None:
-        """None for a repeat of what was taken."""
+        """None for a repeat of what was taken, and for a node that is not in the tables."""
+        if heard.node_id not in self._expected:
+            self.dropped[UNKNOWN_NODE, "unknown_node"] += 1
+            return None
         self.know(heard.node_id, heard.at_s)
         node = self.nodes[heard.node_id]
         if node.session_id == heard.session_id and heard.frame.seq <= node.seq:
@@ -120,7 +188,7 @@ class Picture:
     def _slot(self, node_id: str, index: int) -> int:
         key = (node_id, index)
         if key not in self.slots:
-            slot = len(self.slots)
+            slot = self._free_slots.pop() if self._free_slots else len(self.slots)
             if slot >= len(self.risk):
                 self.window = np.concatenate([self.window, np.full_like(self.window, np.nan)])
                 self.risk = np.concatenate([self.risk, np.full_like(self.risk, np.nan)])
@@ -128,9 +196,8 @@ class Picture:
         return self.slots[key]
 
     def _append(self, slots: Any, samples: Any) -> None:
-        """Every slot occurs once in a wave (a frame lists a device once), so one vector does it."""
-        slots, first = np.unique(slots, return_index=True)
-        moved = np.concatenate([self.window[slots, 1:], samples[first][:, None, :]], axis=1)
+        """Every slot occurs once in a wave (`_only_known`), so one vector does it."""
+        moved = np.concatenate([self.window[slots, 1:], samples[:, None, :]], axis=1)
         self.window[slots] = moved
         self.risk[slots] = score(moved)
 

@@ -2,19 +2,23 @@
 
 Two threads: this one reads and scans (it must never wait for a decision), `Net` leads,
 decides what nobody decided, sweeps. A second sentinel keeps its own picture warm and
-takes over when the lease runs out.
+takes over when the lease runs out. Nothing that one node sends ends either thread: a fault
+of ours makes the turn fail, the sentinel says that it is blind, and goes on.
 """
 
 import signal
 import threading
 import time
+from collections import Counter
+from functools import partial
 from types import FrameType
 
 from django.conf import settings
 from django.db import DatabaseError, close_old_connections
 
 from controlplane.protocol.frames import reconnect_within_s
-from controlplane.runtime import beats, bus, metrics
+from controlplane.runtime import beats, bus, counters, metrics
+from controlplane.runtime.isolate import isolated
 from controlplane.runtime.logs import get
 from controlplane.sentinel import scan
 from controlplane.sentinel.fleetmap import FleetMap, read_map
@@ -31,6 +35,8 @@ HISTORY_S = 2.0
 BLIND_LAG_S = 1.0
 # After our own side was unhealthy, silence is no evidence for this long.
 RECOVER_S = 3.0
+# What the picture dropped is counted in rows this often.
+DROPPED_S = 5.0
 # A connection is open this long after an agent has begun to ask for it.
 MARGIN_S = 1.0
 _log = get(__name__)
@@ -65,6 +71,7 @@ class Sentinel:
         self.stopping = threading.Event()
         self.started = time.monotonic()
         self.blind_until = self.started + settings.GRACE_S
+        self.blind_why = "it has just started"
         self._turned_at = time.monotonic()
         self._led = False
 
@@ -73,7 +80,7 @@ class Sentinel:
         self.net.start()
         every = {
             "map": Every(MAP_S), "scan": Every(SCAN_S), "ranks": Every(RANKS_S),
-            "devices": Every(DEVICES_S), "history": Every(HISTORY_S),
+            "devices": Every(DEVICES_S), "history": Every(HISTORY_S), "dropped": Every(DROPPED_S),
         }  # fmt: skip
         _log.info("sentinel started", name=self.name, grace_s=settings.GRACE_S)
         while not self.stopping.is_set():
@@ -82,6 +89,12 @@ class Sentinel:
             except DatabaseError as error:
                 self._blind("the database is away")
                 _log.warning("the database is away", error=str(error))
+                self.stopping.wait(SCAN_S)
+            except Exception as error:
+                # A catch-all: whatever is wrong, the next turn may see again, and health tells.
+                self._blind(f"a turn failed: {type(error).__name__}")
+                metrics.ISOLATED_FAILURES.labels(what="sentinel_turn").inc()
+                _log.exception("a turn failed")
                 self.stopping.wait(SCAN_S)
             finally:
                 close_old_connections()
@@ -92,15 +105,17 @@ class Sentinel:
         self.stopping.set()
 
     def _turn(self, every: dict[str, Every]) -> None:
+        if every["map"].due(time.monotonic()):
+            self.fleet = read_map()
+            self.picture.expect(self.fleet.nodes, self.fleet.devices, self.fleet.placed)
         heard = self.reader.read()
         moment, now_s = time.monotonic(), time.time()
         self._watch_ourselves(moment)
         if heard:
-            self.picture.take(heard)
-            self.history.take(heard, self.picture)
+            self.history.take(self.picture.take(heard), self.picture)
             metrics.TELEMETRY_LAG.observe(max(0.0, now_s - heard[0].at_s))
-        if every["map"].due(moment):
-            self.fleet = read_map()
+        if every["dropped"].due(moment):
+            self._count_dropped()
         if self.net.term is None:
             self._led = False
             if not self.reader.ok:
@@ -118,7 +133,7 @@ class Sentinel:
         if every["devices"].due(moment):
             scan.tell_devices(self.picture, self.fleet, now_s)
         if every["history"].due(moment):
-            self.history.flush(now_s)
+            self.history.flush(now_s, known=self.fleet.nodes)
             self.history.publish()
         if not self.reader.ok:
             self.stopping.wait(SCAN_S)
@@ -135,15 +150,27 @@ class Sentinel:
         self.net.detail = {
             "loop_lag_s": round(lag_s, 3),
             "blind": moment < self.blind_until,
+            "why": self.blind_why if moment < self.blind_until else "",
             "nodes": len(self.picture.nodes),
             "ranks": len(self.picture.ranks),
+            "devices": len(self.picture.slots),
             "duplicates": self.picture.duplicates,
         }
+        self.net.turned_at = moment
+
+    def _count_dropped(self) -> None:
+        """What frames named and the tables do not, to the counters that people see."""
+        dropped, self.picture.dropped = self.picture.dropped, Counter()
+        for (node_id, reason), number in dropped.items():
+            metrics.FRAMES.labels(result=reason).inc(number)
+            info = self.fleet.nodes.get(node_id)
+            isolated("dropped", node_id, partial(counters.count, info.name if info else "?", reason, number=number))
 
     def _blind(self, why: str, *, for_s: float = RECOVER_S) -> None:
         until = time.monotonic() + for_s
         if time.monotonic() >= self.blind_until:
             _log.warning("blind: silence is no evidence for now", why=why)
+        self.blind_why = why
         self.blind_until = max(self.blind_until, until)
 
     def _begin_to_lead(self) -> None:
@@ -151,11 +178,12 @@ class Sentinel:
         if not self._led:
             self._led = True
             self.blind_until = max(self.blind_until, time.monotonic() + settings.GRACE_S)
+            self.blind_why = "it has just begun to lead"
 
     def _leave(self) -> None:
         self.net.stop()
         if self._led:
-            self.history.flush(time.time(), force=True)
+            self.history.flush(time.time(), known=self.fleet.nodes, force=True)
             beats.release_lead("sentinel", self.name)
         _log.info("sentinel stopped", name=self.name)
 

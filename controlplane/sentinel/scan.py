@@ -1,6 +1,7 @@
 """One scan: findings to rows, pictures to Redis. Called four times a second by the leader."""
 
 import time
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -12,11 +13,10 @@ from controlplane.recovery import signals
 from controlplane.recovery.models import Signal
 from controlplane.runtime import bus, events
 from controlplane.runtime.clock import from_s, iso
+from controlplane.runtime.isolate import isolated
 from controlplane.sentinel.detect import RiskLatch, RiskMove, Silence, find_silent, mostly_silent
 from controlplane.sentinel.fleetmap import DEFAULT_SILENCE_S, FleetMap
 from controlplane.sentinel.picture import Picture, live_of, sample_fields
-
-FORGET_RANK_S = 60.0
 
 
 class Scanner:
@@ -35,20 +35,25 @@ class Scanner:
         if not blind and not ours:
             self._silence(find_silent(picture, fleet, now_s, frame_interval_s=settings.FRAME_INTERVAL_S), fleet)
         for move in self.latch.step(picture, fleet, now_s):
-            _apply_risk(move, fleet)
+            if not isolated("risk", move.node_id, partial(_apply_risk, move, fleet)):
+                self.latch.forget(move.node_id, move.index)
         _returned(picture, fleet)
         return ours
 
     def _silence(self, found: list[Silence], fleet: FleetMap) -> None:
         now_silent = {(item.node_id, item.job_id) for item in found}
+        failed = set()
         for item in found:
-            if (item.node_id, item.job_id) not in self.silent:
-                _raise_silence(item, fleet.nodes[item.node_id].name)
+            key_of = (item.node_id, item.job_id)
+            name = fleet.nodes[item.node_id].name
+            work = partial(_raise_silence, item, name)
+            if key_of not in self.silent and not isolated("silence", item.node_id, work):
+                failed.add(key_of)
         open_keys = Signal.objects.filter(kind="node_silent", settled_at=None).values_list("node_id", "job_id", "key")
         for node_id, job_id, key in open_keys:
             if (node_id, job_id) not in now_silent:
-                _refute(key, str(job_id))
-        self.silent = now_silent
+                isolated("silence", str(node_id), partial(_refute, key, str(job_id)))
+        self.silent = now_silent - failed
 
 
 def _raise_silence(item: Silence, name: str) -> None:
@@ -101,19 +106,21 @@ def _returned(picture: Picture, fleet: FleetMap) -> None:
         sample = picture.nodes[key[0]].samples.get(key[1]) if key[0] in picture.nodes else None
         if info.present or sample is None or not sample.present or sample.temperature_c is None:
             continue
-        with events.unit_of_work():
-            set_device_present(Device.objects.select_related("node").get(pk=info.id))
-            signals.settle_keys(f"device_lost:{key[0]}:{key[1]}", "the device is back")
+        isolated("device", key[0], partial(_is_back, info.id, key))
+
+
+def _is_back(device_id: str, key: tuple[str, int]) -> None:
+    with events.unit_of_work():
+        set_device_present(Device.objects.select_related("node").get(pk=device_id))
+        signals.settle_keys(f"device_lost:{key[0]}:{key[1]}", "the device is back")
 
 
 def publish(picture: Picture, fleet: FleetMap, now_s: float, *, sight: dict[str, Any]) -> None:
     """The newest pictures, for load, the API and the browsers, in one round trip."""
     ranks: dict[str, dict[str, Any]] = {}
-    for ref, rank in list(picture.ranks.items()):
+    for ref, rank in picture.ranks.items():
         # A node speaks for ranks placed on it, and for no others.
         if fleet.placed.get(ref) != rank.node_id:
-            if now_s - rank.at_s > FORGET_RANK_S:
-                del picture.ranks[ref]
             continue
         field = f"{ref.replica}.{ref.incarnation}.{ref.rank}"
         ranks.setdefault(ref.job_id, {})[field] = live_of(rank, now_s)

@@ -6,7 +6,7 @@ from django.conf import settings
 from controlplane.access import gate
 from controlplane.access.sessions import SessionStore
 from controlplane.dispatch.services import forget_finished
-from controlplane.recovery import sweep
+from controlplane.recovery import deadletter, sweep
 from controlplane.recovery.forgetting import forget_events
 from controlplane.recovery.looks import forget_scheduled
 from controlplane.runtime import beats
@@ -36,6 +36,7 @@ def retention() -> None:
     forget_chunks(settings.RETENTION_DAYS * DAY_S)
     forget_scheduled(settings.RETENTION_DAYS * DAY_S)
     forget_finished(settings.RETENTION_DAYS * DAY_S)
+    deadletter.forget(settings.RETENTION_DAYS * DAY_S)
     beats.forget_old()
     gate.forget_old()
     SessionStore.clear_expired()

@@ -93,12 +93,14 @@ function nodeRoute(id, part, params) {
   const node = find(w.nodes(), id, "node");
   const at = w.nodes().findIndex((item) => item.id === id);
   if (part === "series") return series(at, Number(params.get("window_s") ?? 600));
+  if (part === "dead-letters") return list(w.deadLetters(at));
   const ranks = w.replicas().filter((replica) => replica.current).flatMap((replica) => replica.ranks).filter((rank) => rank.node_id === id);
-  return detail({ ...node, signals: at === 1 ? [f.signal(3, "device_risk", { value: 0.71, threshold: 0.3, seen_at: f.iso(14), settled_at: null }), f.signal(4, "node_check", { job_id: null, replica: null, incarnation: null, rank: null, device_index: null, value: null, evidence: { detail: "driver: device 0 has driver 535.129.03, 570 or newer is needed", node: "node-b" }, seen_at: f.iso(20), settled_at: null })] : [], ranks: ranks.map((rank) => ({ ...rank, job_id: f.JOB })), events: f.events(10) });
+  const deadLetters = w.deadLetters(at).filter((letter) => letter.state === "waiting").length;
+  return detail({ ...node, dead_letters: deadLetters, signals: at === 1 ? [f.signal(3, "device_risk", { value: 0.71, threshold: 0.3, seen_at: f.iso(14), settled_at: null }), f.signal(4, "node_check", { job_id: null, replica: null, incarnation: null, rank: null, device_index: null, value: null, evidence: { detail: "driver: device 0 has driver 535.129.03, 570 or newer is needed", node: "node-b" }, seen_at: f.iso(20), settled_at: null })] : [], ranks: ranks.map((rank) => ({ ...rank, job_id: f.JOB })), events: f.events(10) });
 }
 
 function emptyWorld(path) {
-  if (path === "/overview") return detail({ ...w.overview(), jobs: {}, nodes: {}, devices: { total: 0, healthy: 0, at_risk: 0, lost: 0, busy: 0, spare: 0 }, open_incidents: 0, decisions_last_hour: 0, goodput_24h: null, recent_incidents: [], recent_decisions: [], health: { ...w.health(), agents_connected: 0, agents_total: 0 } });
+  if (path === "/overview") return detail({ ...w.overview(), jobs: {}, nodes: {}, devices: { total: 0, healthy: 0, at_risk: 0, lost: 0, busy: 0, spare: 0 }, open_incidents: 0, decisions_last_hour: 0, goodput_24h: null, recent_incidents: [], recent_decisions: [], health: { ...w.health(), agents_connected: 0, agents_total: 0, dead_letters: 0 } });
   return ["/jobs", "/nodes", "/incidents"].includes(path) ? list([]) : null;
 }
 

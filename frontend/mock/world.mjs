@@ -132,10 +132,25 @@ export function nodes() {
   }));
 }
 
+/* Of the second node: what its agent sent and nobody could apply. */
+export function deadLetters(i) {
+  if (i !== 1) return [];
+  const letter = (n, kind, state, reason) => ({
+    id: `dlt_${String(n).padStart(26, "0")}`, node_id: nodeId(i), journal_id: "jrn_01", seq: 4_100 + n, kind, size_bytes: 180 + n, reason, tries: 3,
+    happened_at: iso(900 - n * 60), first_seen_at: iso(899 - n * 60), last_seen_at: iso(899 - n * 60), state,
+  });
+  return [
+    letter(4, "rank_said step", "waiting", "DataError: bigint out of range"),
+    letter(3, "log_marked", "waiting", "DataError: PostgreSQL text fields cannot contain NUL (0x00) bytes"),
+    letter(2, "rank_exited", "waiting", "IdentityMismatch: RankRef(job_id='job_01KEXAMPLE', attempt=1, replica=2, incarnation=1, rank=0) was never placed on this node"),
+    letter(1, "xid_seen", "replayed", "IdentityMismatch: device 2 is none of this node's"),
+  ];
+}
+
 export function health() {
   return {
     database: { ok: true, detail: "sqlite, 0.4 ms" }, redis: { ok: true, detail: "0.2 ms" }, sentinel: { ok: true, detail: "term 3", beat_age_s: 0.3 }, worker: { ok: true, detail: "1 worker", beat_age_s: 0.8 },
-    agents_connected: 5, agents_total: 5, outbox_pending: 0, outbox_oldest_s: null, mode: "enforce",
+    agents_connected: 5, agents_total: 5, outbox_pending: 0, outbox_oldest_s: null, mode: "enforce", dead_letters: 3,
   };
 }
 

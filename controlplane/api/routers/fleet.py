@@ -1,6 +1,6 @@
 """Nodes, devices and the overview."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router
@@ -17,6 +17,7 @@ from controlplane.api.overview import overview
 from controlplane.fleet import selectors, services
 from controlplane.jobs.selectors import ranks_on_node
 from controlplane.protocol import rest
+from controlplane.recovery import deadletter
 from controlplane.recovery.selectors import signals_of_node
 from controlplane.runtime.events import newest_seq, told
 from controlplane.runtime.models import Event
@@ -30,6 +31,12 @@ class NodeFilter(pages.Paging):
 
     state: Annotated[str | None, Field(max_length=16)] = None
     q: Annotated[str, Field(max_length=100, description="Part of the name.")] = ""
+
+
+class LetterFilter(pages.Paging):
+    """Query of a node's dead letters."""
+
+    state: Literal["waiting", "replayed", "discarded"] | None = None
 
 
 @router.get("/overview", summary="The fleet on one page", openapi_extra=describe(rest.Overview))
@@ -58,9 +65,26 @@ def get_node(request: HttpRequest, node_id: str) -> HttpResponse:
             "signals": signals_of_node(row.id),
             "ranks": ranks_on_node(row.id),
             "events": [event_view(event) for event in reversed(events)],
+            "dead_letters": deadletter.waiting_count(row.id),
             "as_of_seq": seq,
         }
     )
+
+
+@router.get(
+    "/nodes/{rid:node_id}/dead-letters",
+    summary="Events that could not be applied",
+    auth=needs(Scope.OPERATE),
+    openapi_extra=describe(list[rest.DeadLetter], errors=(404, 422)),
+)
+def list_dead_letters(request: HttpRequest, node_id: str, query: Query[LetterFilter]) -> HttpResponse:
+    """What the node's agent sent and the server could not take in, newest first, without the
+    events themselves. `manage.py replay_dead_letters` applies them, `discard_dead_letters`
+    drops them."""
+    seq = newest_seq()
+    rows = deadletter.letters(node_id=selectors.node(node_id).id, state=query.state or "")
+    found, after = pages.page(rows, query, name="dead-letters")
+    return send(pages.listing([deadletter.letter_view(row) for row in found], after, seq))
 
 
 @router.post(

@@ -40,6 +40,16 @@ def get_node(node: Node, output: Output = Format.TABLE) -> None:
         emit_object(row, columns.NODES, output, context.screen(), name="id")
 
 
+@node.command("dead-letters")
+def list_dead_letters(node: Node, output: Output = Format.TABLE) -> None:
+    """List events of its agent that could not be applied, newest first."""
+    with context.client() as client:
+        rows = [context.plain(row) for row in client.nodes.dead_letters(find(client, node))]
+        emit_rows(rows, columns.DEAD_LETTERS, output, context.screen(), name="id")
+    if any(row["state"] == "waiting" for row in rows):
+        context.next_commands(f"manage.py replay_dead_letters --node {node}", "on the server, once the fault is mended")
+
+
 @node.command()
 def cordon(node: Node, reason: Reason = BY_HAND) -> None:
     """Give it no new work."""

@@ -8,6 +8,7 @@ fields that they don't know.
 
 from controlplane.protocol.rest.base import Accepted, Event, Health, Me, Part, Problem, Token, Told, Version
 from controlplane.protocol.rest.fleet import (
+    DeadLetter,
     Device,
     DeviceCounts,
     DeviceSeries,
@@ -64,6 +65,7 @@ __all__ = [
     "Check",
     "Checkpoint",
     "Command",
+    "DeadLetter",
     "Decision",
     "Device",
     "DeviceCounts",

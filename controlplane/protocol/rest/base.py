@@ -93,7 +93,8 @@ class Part(Answer, frozen=True, kw_only=True):
 
 
 class Health(Answer, frozen=True, kw_only=True):
-    """The control plane's own state."""
+    """The control plane's own state. `dead_letters`: events of agents that could not be applied
+    and wait for a replay."""
 
     database: Part
     redis: Part
@@ -104,3 +105,4 @@ class Health(Answer, frozen=True, kw_only=True):
     outbox_pending: int
     outbox_oldest_s: float | None
     mode: str
+    dead_letters: int = 0

@@ -50,13 +50,33 @@ class Node(Answer, frozen=True, kw_only=True):
     agent_rss_bytes: int | None = None
 
 
+class DeadLetter(Answer, frozen=True, kw_only=True):
+    """An event of the node's agent that could not be applied: number `seq` of its journal.
+    `reason`: the error; `state`: waiting, replayed or discarded."""
+
+    id: str
+    node_id: str
+    journal_id: str
+    seq: int
+    kind: str
+    size_bytes: int
+    reason: str
+    tries: int
+    happened_at: str
+    first_seen_at: str
+    last_seen_at: str
+    state: str
+
+
 class NodeDetail(Node, frozen=True, kw_only=True):
-    """A node with what was found and runs there."""
+    """A node with what was found and runs there. `dead_letters`: events of its agent that wait
+    to be replayed."""
 
     signals: list[Signal]
     ranks: list[Rank]
     events: list[Event]
     as_of_seq: int
+    dead_letters: int = 0
 
 
 class DeviceSeries(Answer, frozen=True, kw_only=True):

@@ -101,6 +101,14 @@ export const nodes = () =>
 export const node = (id: string) =>
   queryOptions({ queryKey: keys.node(id), queryFn: ({ signal }) => get<t.NodeDetail>(`/nodes/${id}`, {}, signal), refetchInterval: POLL_MS });
 
+export const deadLetters = (id: string) =>
+  queryOptions({
+    queryKey: [...keys.node(id), "dead-letters"],
+    queryFn: ({ signal }) => get<t.Page<t.DeadLetter>>(`/nodes/${id}/dead-letters`, {}, signal),
+    refetchInterval: POLL_MS,
+    retry: false,
+  });
+
 export const series = (id: string, windowS: number) =>
   queryOptions({
     queryKey: ["series", id, windowS],

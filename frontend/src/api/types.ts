@@ -42,6 +42,7 @@ export interface Health {
   outbox_pending: number;
   outbox_oldest_s: number | null;
   mode: string;
+  dead_letters: number;
 }
 
 export interface Job {
@@ -308,6 +309,23 @@ export interface NodeDetail extends Node {
   signals: Signal[];
   ranks: Rank[];
   events: EventItem[];
+  /** Events of its agent that could not be applied and wait for a replay. */
+  dead_letters: number;
+}
+
+export interface DeadLetter {
+  id: string;
+  node_id: string;
+  journal_id: string;
+  seq: number;
+  kind: string;
+  size_bytes: number;
+  reason: string;
+  tries: number;
+  happened_at: string;
+  first_seen_at: string;
+  last_seen_at: string;
+  state: "waiting" | "replayed" | "discarded";
 }
 
 export interface DeviceSeries {

@@ -33,6 +33,11 @@ export function HealthStrip({ health: snapshot }: { health: Health }): ReactElem
         <Icon name={slow ? "hourglass" : "check"} size={13} /> <b>Outbox</b>
         <span>{count(health.outbox_pending)} pending{health.outbox_pending > 0 ? `, oldest ${duration(health.outbox_oldest_s)}` : ""}</span>
       </li>
+      {health.dead_letters > 0 ? (
+        <li className="health-part tone-warn" title="Events of agents that could not be applied; each node's page lists its own">
+          <Icon name="alert" size={13} /> <b>Put aside</b> <span>{count(health.dead_letters)} event{health.dead_letters === 1 ? "" : "s"}</span>
+        </li>
+      ) : null}
       <li className="health-part tone-info" title="How far automation may go"><Icon name="shield" size={13} /> <b>Mode</b> <span>{health.mode}</span></li>
     </ul>
   );

@@ -5,6 +5,7 @@ import { Link, useParams } from "react-router";
 import { post } from "../api/client";
 import * as queries from "../api/queries";
 import type { Accepted, Device, NodeDetail, Rank, Signal } from "../api/types";
+import { DeadLetters } from "../components/DeadLetters";
 import { DeviceCharts } from "../components/DeviceCharts";
 import { EventTable } from "../components/EventTable";
 import { exitText } from "../components/ReplicaGrid";
@@ -60,6 +61,7 @@ function Content({ node }: { node: NodeDetail }): ReactElement {
         <Panel title="Ranks on this node" flush><Ranks ranks={node.ranks} /></Panel>
         <Panel title="Signals" flush><Signals signals={node.signals} /></Panel>
       </div>
+      {node.dead_letters > 0 ? <DeadLetters node={node} /> : null}
       <Panel title="Events" flush><EventTable events={node.events} /></Panel>
       {act ? <CordonDialog node={node} cordoned={cordoned} onClose={() => { setAct(false); void client.invalidateQueries({ queryKey: queries.keys.node(node.id) }); }} /> : null}
     </>

@@ -63,6 +63,7 @@ OPERATIONS: dict[str, Row] = {
     "POST /nodes/{node_id}:cordon": Row("operate", WITH_REASON),
     "POST /nodes/{node_id}:uncordon": Row("operate", WITH_REASON),
     "GET /nodes/{node_id}/series": Row("read"),
+    "GET /nodes/{node_id}/dead-letters": Row("operate"),
     "GET /demo/faults": Row("read"),
     "POST /demo/faults": Row("operate", {"kind": "no_spares"}),
 }

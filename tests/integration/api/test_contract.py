@@ -11,6 +11,8 @@ from controlplane.api import openapi
 from controlplane.jobs.models import Job, StepRecord
 from controlplane.jobs.services import refresh_job
 from controlplane.protocol import rest
+from controlplane.protocol.frames import AgentEvent, DeviceLost
+from controlplane.recovery import deadletter
 from controlplane.recovery.models import Decision, Incident
 from controlplane.runtime.clock import now
 from controlplane.runtime.events import publish, unit_of_work
@@ -43,6 +45,7 @@ LISTS: list[tuple[str, Any]] = [
     ("/incidents", rest.Incident),
     ("/events", rest.Event),
     ("/nodes", rest.Node),
+    ("/nodes/{node}/dead-letters", rest.DeadLetter),
     ("/tokens", rest.Token),
     ("/demo/faults", rest.Fault),
 ]
@@ -52,6 +55,8 @@ LISTS: list[tuple[str, Any]] = [
 def ids(db: None) -> dict[str, str]:
     nodes = [make_node("node-1"), make_node("node-2")]
     job = running_job(nodes, SPEC)
+    with unit_of_work():
+        deadletter.put(nodes[0], AgentEvent(1, 0.0, DeviceLost(9, "GPU-9")), ValueError("no such device"), tries=3)
     return {
         "job": job.id,
         "node": nodes[0].id,

@@ -3,9 +3,11 @@
 import asyncio
 import json
 import urllib.error
+from collections import Counter
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.db.models import Sum
 from websockets.asyncio.client import connect
 
 from controlplane.access.services import create_join_token
@@ -58,14 +60,20 @@ async def test_an_enrolled_agent_is_welcomed_and_every_misuse_of_the_socket_is_r
     assert (await refusal(agent, hello, *[b"\xc1"] * 10)).code == "malformed_frame"
     stranger = FakeAgent(stack.url, "node-9", agent.credential)
     assert (await refusal(agent, encode_frame(stranger._hello()))).code == "identity_mismatch"
-    frame = encode_frame(
-        frames.AgentFrame(
-            seq=1, uptime_s=1.0, events=(frames.AgentEvent(1, 0.0, frames.RankJoined(RankRef("job_x", 1, 0, 1, 0))),)
-        )
+    foreign = [frames.AgentEvent(n, 0.0, frames.RankJoined(RankRef("job_x", 1, 0, 1, 0))) for n in range(1, 13)]
+    frame, again = (
+        encode_frame(frames.AgentFrame(seq=seq, uptime_s=1.0, events=tuple(part)))
+        for seq, part in ((1, foreign[:6]), (2, foreign[6:]))
     )
-    assert (await refusal(agent, hello, frame)).code == "identity_mismatch"
+    assert (await refusal(agent, hello, frame, again)).code == "identity_mismatch"
     await eventually("garbage is counted", lambda: FrameCounter.objects.filter(reason="malformed_frame").exists())
-    assert await counted("malformed_frame") >= 12
+    everything = {"malformed_frame": 12, "unknown_credential": 1, "identity_mismatch": 8}
+
+    def all_counted() -> bool:
+        found = Counter(dict(FrameCounter.objects.values_list("reason").annotate(Sum("count"))))
+        return all(found[reason] >= number for reason, number in everything.items())
+
+    await eventually("each is counted", all_counted, stack=stack)
     assert await counted("unknown_credential") == 1
 
 

@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.policy.risk import RiskSample, risk_score
-from controlplane.protocol.frames import AgentFrame
+from controlplane.protocol.frames import AgentFrame, RankStatus
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.samples import DeviceSample
+from controlplane.protocol.states import Phase, RankState, Section
+from controlplane.sentinel import history
 from controlplane.sentinel.detect import RiskLatch, find_silent, mostly_silent
 from controlplane.sentinel.fleetmap import DeviceInfo, FleetMap, JobLimits, NodeInfo
-from controlplane.sentinel.picture import Heard, Picture, waves
+from controlplane.sentinel.picture import GROW, Heard, Picture, waves
 from controlplane.sentinel.scores import COLUMNS, WINDOW, score
 
 REF = RankRef("job_a", 1, 0, 1, 0)
@@ -66,6 +68,13 @@ def heard(node: str, seq: int, *, at_s: float = 0.0, session: str = "s", tempera
     )
 
 
+def picture_of(*nodes: str, devices: int = 1) -> Picture:
+    """A picture that expects these nodes with so many devices each, and REF on the first."""
+    made = Picture()
+    made.expect(set(nodes), {(node, index) for node in nodes for index in range(devices)}, {REF: nodes[0]})
+    return made
+
+
 def test_a_wave_holds_a_node_once_and_keeps_its_order() -> None:
     batch = [heard("a", 1), heard("a", 2), heard("b", 1), heard("a", 3)]
     found = [[(item.node_id, item.frame.seq) for item in wave] for wave in waves(batch)]
@@ -73,7 +82,7 @@ def test_a_wave_holds_a_node_once_and_keeps_its_order() -> None:
 
 
 def test_a_repeated_frame_is_dropped_and_a_new_session_begins_anew() -> None:
-    picture = Picture()
+    picture = picture_of("a")
     picture.take([heard("a", 1), heard("a", 2), heard("a", 2), heard("a", 1)])
     assert picture.duplicates == 2
     picture.take([heard("a", 1, session="t", at_s=9.0)])
@@ -81,11 +90,75 @@ def test_a_repeated_frame_is_dropped_and_a_new_session_begins_anew() -> None:
 
 
 def test_many_nodes_make_the_arrays_grow() -> None:
-    picture = Picture()
+    picture = picture_of(*(f"n{i}" for i in range(200)))
     picture.take([heard(f"n{i}", 1, at_s=5.0, temperature_c=40.0 + i) for i in range(200)])
     assert all(picture.silent_s(f"n{i}", 6.0) == 1.0 for i in range(200))
     assert picture.risk_of("n0", 0) == 0.0
     assert (picture.risk_of("n150", 0) or 0.0) > 0.0
+
+
+def sampled(node: str, seq: int, indexes: list[int], *, refs: tuple[RankRef, ...] = (), at_s: float = 0.0) -> Heard:
+    """A frame with a sample of each of these indexes and a status of each of these ranks."""
+    samples = tuple(DeviceSample(index=index, temperature_c=50.0) for index in indexes)
+    ranks = tuple(
+        RankStatus(
+            ref=ref, state=RankState.TRAINING, pid=1, device_index=0, section=Section.STEP, phase=Phase.COMPUTE,
+            step=1, phase_age_s=0.0, silent_s=0.0,
+        )
+        for ref in refs
+    )  # fmt: skip
+    frame = AgentFrame(seq=seq, uptime_s=float(seq), devices=samples, ranks=ranks)
+    return Heard(node_id=node, session_id="s", at_s=at_s, frame=frame)
+
+
+def test_devices_that_a_node_never_listed_and_repeated_ones_are_dropped_and_counted() -> None:
+    picture = picture_of("a", "b", devices=2)
+    taken = picture.take([sampled("a", 1, [0, 1, 1, 2, -1, 2**40])])
+    assert [sample.index for sample in taken[0].frame.devices] == [0, 1]
+    assert sorted(picture.slots) == [("a", 0), ("a", 1)]
+    assert picture.dropped == {("a", "unknown_device"): 4}
+    assert len(picture.nodes["a"].samples) == 2
+
+
+def test_a_frame_of_a_node_that_is_not_in_the_tables_is_dropped() -> None:
+    picture = picture_of("a")
+    assert picture.take([sampled("stranger", 1, [0])]) == []
+    assert not picture.nodes
+    assert picture.dropped == {("?", "unknown_node"): 1}
+
+
+def test_ranks_that_are_placed_elsewhere_are_dropped_and_counted_once_the_tables_had_time() -> None:
+    picture = picture_of("a", "b")
+    other = RankRef("job_x", 1, 0, 1, 0)
+    picture.take([sampled("b", 1, [0], refs=(REF, other), at_s=10.0)])
+    assert not picture.ranks
+    assert not picture.dropped
+    picture.take([sampled("b", 2, [0], refs=(REF, other), at_s=16.0)])
+    assert picture.dropped == {("b", "unknown_rank"): 2}
+    picture.take([sampled("a", 1, [0], refs=(REF,), at_s=16.0)])
+    assert set(picture.ranks) == {REF}
+
+
+def test_a_node_that_goes_gives_its_rows_back_to_the_next_one() -> None:
+    picture = picture_of("a", "b", devices=3)
+    picture.take([sampled("a", 1, [0, 1, 2], refs=(REF,)), sampled("b", 1, [0, 1, 2])])
+    for number in range(300):
+        name = f"next{number}"
+        picture.expect({"b", name}, {(n, i) for n in ("b", name) for i in range(3)}, {})
+        picture.take([sampled(name, 1, [0, 1, 2], at_s=float(number))])
+        assert picture.silent_s(name, float(number)) == 0.0
+        assert picture.risk_of(name, 0) == 0.0
+    assert (len(picture.nodes), len(picture.slots), len(picture.ranks)) == (2, 6, 0)
+    assert len(picture.risk) == GROW
+    assert len(picture.last_seen_s) == GROW
+
+
+def test_a_history_holds_no_more_than_its_limit_of_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MAX_READINGS", 10)
+    picture, kept = picture_of("a", devices=4), history.History(60.0)
+    for number in range(1, 9):
+        kept.take(picture.take([sampled("a", number, [0, 1, 2, 3], at_s=float(number))]), picture)
+    assert len(kept.nodes["a"].rows) == 2
 
 
 def fleet(*, jobs_on: dict[str, set[str]] | None = None, nodes: int = 1, limits: JobLimits | None = None) -> FleetMap:
@@ -101,7 +174,7 @@ def fleet(*, jobs_on: dict[str, set[str]] | None = None, nodes: int = 1, limits:
 
 
 def test_a_hot_device_alarms_once_and_clears_only_after_its_hysteresis() -> None:
-    picture, latch, where = Picture(), RiskLatch(), fleet(limits=JobLimits(risk=0.2, hysteresis_s=30.0))
+    picture, latch, where = picture_of("n0"), RiskLatch(), fleet(limits=JobLimits(risk=0.2, hysteresis_s=30.0))
     seq = 0
 
     def step(now_s: float, temperature_c: float) -> list[bool]:
@@ -121,7 +194,7 @@ def test_a_hot_device_alarms_once_and_clears_only_after_its_hysteresis() -> None
 
 
 def test_only_nodes_with_ranks_are_missed_and_never_before_two_frames() -> None:
-    picture = Picture()
+    picture = picture_of("n0", "n1")
     picture.take([heard("n0", 1, at_s=0.0), heard("n1", 1, at_s=0.0)])
     where = fleet(nodes=2)
     assert find_silent(picture, where, 1.9, frame_interval_s=1.0) == []
@@ -131,7 +204,7 @@ def test_only_nodes_with_ranks_are_missed_and_never_before_two_frames() -> None:
 
 
 def test_when_most_of_the_fleet_is_silent_at_once_the_fault_is_ours() -> None:
-    picture = Picture()
+    picture = picture_of(*(f"n{i}" for i in range(4)))
     picture.take([heard(f"n{i}", 1, at_s=0.0) for i in range(4)])
     assert mostly_silent(picture, fleet(nodes=4), 5.0, limit_s=2.0)
     picture.take([heard("n0", 2, at_s=5.0), heard("n1", 2, at_s=5.0)])
@@ -142,7 +215,7 @@ def test_when_most_of_the_fleet_is_silent_at_once_the_fault_is_ours() -> None:
 def test_nodes_whose_connection_one_of_our_processes_took_along_count_as_silent_by_our_fault(
     cut: bool, ours: bool
 ) -> None:
-    picture = Picture()
+    picture = picture_of(*(f"n{i}" for i in range(4)))
     picture.take([heard(f"n{i}", 1, at_s=0.0) for i in range(4)])
     closed = replace(
         fleet(nodes=4), nodes={f"n{i}": NodeInfo(name=f"n{i}", connected=False, cut=cut) for i in range(4)}
