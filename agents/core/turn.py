@@ -6,7 +6,7 @@ from outside the core stays a function of values.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from agents.core import limits
 from agents.core.effects import Effect, Note, Persist, SendSoon
@@ -21,7 +21,8 @@ from agents.core.records import (
     RankKept,
 )
 from agents.core.state import Command, CommandStage, Host, Job, KeptEvent, Rank, State
-from controlplane.protocol.frames import CommandAnswer, EventBody, LogMarked, RankSaid
+from controlplane.protocol.bounds import MAX_DETAIL_CHARS, fitted
+from controlplane.protocol.frames import AnswerState, CommandAnswer, EventBody, LogMarked, RankSaid
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.rank import StepReport
 
@@ -107,11 +108,12 @@ class Turn:
             return
         if stage in OPEN_STAGES:
             assert known is not None, "only a command once seen is acknowledged"
-            self.put_command(replace(known, stage=stage))
+            answered = replace(known, stage=stage)
         else:
-            self.put_command(Command(command_id=command_id, stage=stage, detail=detail, data=data))
+            answered = Command(command_id=command_id, stage=stage, detail=detail, data=data)
             self.do(Persist(CommandClosed(command_id, stage.value, detail, data)))
-        self.report(CommandAnswer(command_id, stage.value, detail, data))
+        self.put_command(answered)
+        self.report(answer_of(answered))
 
     def put_command(self, command: Command) -> None:
         """Store a command; the oldest closed ones make room."""
@@ -128,6 +130,12 @@ class Turn:
         if isinstance(said, LogMarked) or isinstance(said.report, StepReport):
             return kept >= limits.MAX_UNACKED_STEP_REPORTS
         return kept >= limits.MAX_UNACKED_SAID
+
+
+def answer_of(command: Command) -> CommandAnswer:
+    """The command as its server hears of it."""
+    detail, data = fitted(command.detail, MAX_DETAIL_CHARS), fitted(command.data, MAX_DETAIL_CHARS)
+    return CommandAnswer(command.command_id, cast(AnswerState, command.stage.value), detail, data)
 
 
 def rank_record(rank: Rank) -> RankKept:

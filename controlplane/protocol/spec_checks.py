@@ -7,6 +7,7 @@ those is faulty itself, so one mistake is told once.
 import difflib
 from collections.abc import Iterator
 
+from controlplane.protocol.bounds import MAX_MICRO_BATCHES
 from controlplane.protocol.launch_checks import check_launcher, check_nccl_environment, check_watchdog
 from controlplane.protocol.layout_checks import BUILT_IN_RULES, SHAPE_RULES, Rule, Rules
 from controlplane.protocol.presets import PRESETS
@@ -99,6 +100,16 @@ def check_replicas(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
             "/spec/training/global_batch",
             f"{micro_batch_count(spec)} micro-batches cannot keep {computing} replicas{each} busy",
             f"raise global_batch to at least {computing * inner * spec.training.micro_batch}, or lower micro_batch",
+        )
+
+
+def check_micro_batches(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """Each step's report names its micro-batches one by one, and a report has its bounds."""
+    if micro_batch_count(spec) > MAX_MICRO_BATCHES:
+        yield Fault(
+            "/spec/training/micro_batch",
+            f"{micro_batch_count(spec)} micro-batches a step, the limit is {MAX_MICRO_BATCHES}",
+            f"raise it to at least {-(-spec.training.global_batch // MAX_MICRO_BATCHES)}, or lower global_batch",
         )
 
 
@@ -262,6 +273,7 @@ _FAULTS = ("/spec/resiliency/faults/kind", "/spec/resiliency/faults/rank", "/spe
 
 CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     (check_devices, (*_LAYOUT, *_DEVICES, "/spec/parallelism/dp")),
+    (check_micro_batches, _BATCH),
     *_as_checks(SHAPE_RULES, built_in=False),
     *_as_checks(BUILT_IN_RULES, built_in=True),
     (check_preset, ("/spec/model/preset",)),
