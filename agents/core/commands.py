@@ -18,6 +18,7 @@ from agents.core.records import CommandSeen
 from agents.core.relay import take_install, take_view, tell
 from agents.core.state import Command, CommandStage, Job, Life, PendingStacks, PendingStop, Rank
 from agents.core.turn import Turn, answer_of
+from controlplane.protocol.bounds import fitted_tail
 from controlplane.protocol.commands import (
     Body,
     CollectStacks,
@@ -212,7 +213,7 @@ def inject_link_fault(turn: Turn, command_id: str, body: InjectLinkFault) -> Non
 def on_stacks(turn: Turn, event: StacksTaken) -> None:
     """One look at one rank; the last one closes the command, and lets a rank go whose end
     waited for it."""
-    text = event.text[-limits.MAX_STACK_CHARS :]
+    text = fitted_tail(event.text, limits.MAX_STACK_CHARS)
     turn.report(StacksCollected(event.ref, text, event.method, event.command_id, event.look))
     still: list[PendingStacks] = []
     for pending in turn.state.stacks:

@@ -4,6 +4,9 @@ from controlplane.protocol.bounds import MAX_LOOK_CHARS
 
 MAX_UNACKED_STEP_REPORTS = 20_000  # 40 min of 8 ranks at 1 Hz while cut off, about 10 MB
 MAX_UNACKED_SAID = 40_000  # flushes and the like; exits and answers are never refused
+MAX_UNACKED_BYTES = 32 * 1024 * 1024  # of all ranks' events, beside facts that are told once
+MIN_SHARES = 4  # a node's few ranks leave room for others'
+REFUSED_EVERY_S = 60.0  # what is refused of a rank is told at once, then rarely
 MAX_CLOSED_COMMANDS = 2_048  # a repeat older than that is past its ttl
 MAX_JOBS = 128  # fences of jobs without a process here, oldest forgotten first
 MAX_IN_FLIGHT_EVENTS = 2_000  # sent and not acknowledged in one session

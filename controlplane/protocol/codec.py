@@ -15,7 +15,7 @@ import msgspec
 from controlplane.protocol.bounds import quoted, unstorable
 from controlplane.protocol.commands import StartRanks
 from controlplane.protocol.errors import FrameTooLarge, MalformedFrame
-from controlplane.protocol.frames import MAX_FRAME_BYTES, EventBody, FromAgent, Order, ToAgent
+from controlplane.protocol.frames import MAX_EVENT_BYTES, MAX_FRAME_BYTES, EventBody, FromAgent, Order, ToAgent
 from controlplane.protocol.launch import TrainerConfig
 from controlplane.protocol.rank import (
     MAX_LINE_BYTES,
@@ -78,14 +78,13 @@ def decode_line(door: str, line: bytes) -> Any:
     return message
 
 
-def event_fault(body: EventBody) -> str | None:
-    """Why this event of an agent's own could not be decoded by its server; None: it can. An
-    agent asks before it keeps an event, because what is kept is sent until it is applied."""
-    try:
-        _decoded(_event.decode, _encoded(_pack, body), MAX_REPORT_BYTES, "event")
-    except (FrameTooLarge, MalformedFrame) as error:
-        return str(error)
-    return None
+def event_bytes(body: EventBody) -> int:
+    """Size of an event of an agent's own. Raises FrameTooLarge or MalformedFrame where its server
+    could not decode it: an agent asks before it keeps one, for what is kept is sent until it is
+    applied."""
+    data = _encoded(_pack, body)
+    _decoded(_event.decode, data, MAX_EVENT_BYTES, "event")
+    return len(data)
 
 
 def _encoded(encode: Callable[[Any], bytes], message: Any) -> bytes:

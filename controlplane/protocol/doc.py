@@ -33,9 +33,10 @@ DOORS: tuple[tuple[str, str, ModuleType], ...] = (
 LIMITS: tuple[tuple[str, int, str], ...] = (
     ("MAX_FRAME_BYTES", frames.MAX_FRAME_BYTES, "bytes of one frame from an agent"),
     ("MAX_EVENTS_PER_FRAME", frames.MAX_EVENTS_PER_FRAME, "events of one frame"),
+    ("MAX_EVENT_BYTES", frames.MAX_EVENT_BYTES, "bytes of one event"),
     ("MAX_ORDER_BYTES", codec.MAX_ORDER_BYTES, "bytes of one message to an agent"),
     ("MAX_LINE_BYTES", rank.MAX_LINE_BYTES, "bytes of one line on a unix socket"),
-    ("MAX_REPORT_BYTES", rank.MAX_REPORT_BYTES, "bytes of one line from a rank, and of one event"),
+    ("MAX_REPORT_BYTES", rank.MAX_REPORT_BYTES, "bytes of one line from a rank"),
     ("PROTOCOL_MIN", frames.PROTOCOL_MIN, "oldest revision spoken"),
     ("PROTOCOL_MAX", frames.PROTOCOL_MAX, "newest revision spoken"),
 )

@@ -58,6 +58,8 @@ from controlplane.protocol.states import Phase, RankState, Section
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
 MAX_FRAME_BYTES = 256 * 1024
+MAX_EVENT_BYTES = 144 * 1024
+"""A rank's longest line, and what its agent adds."""
 MAX_EVENTS_PER_FRAME = 500
 RECONNECTS_PER_S = 500
 RECONNECT_SHORTEST_S = 2.0
@@ -175,6 +177,17 @@ class LogMarked(_Event, tag="log_marked"):
     count: Repeats = 1
 
 
+class InputRefused(_Event, tag="input_refused"):
+    """What this node's agent did not take, `count` times since it was last told: lines or events
+    of a rank (`ref`), or records of its own journal that it cannot read (`ref` None). `reason` is
+    the last one's; `closed`: the rank's connection was closed for it."""
+
+    ref: RankRef | None
+    count: Repeats
+    reason: Line
+    closed: bool = False
+
+
 class NodeCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A check of the node that failed: driver, storage, network, nvlink, library
     or external. `detail` says what is wrong and how to mend it."""
@@ -209,6 +222,7 @@ EventBody = (
     | CommandAnswer
     | StacksCollected
     | LogMarked
+    | InputRefused
     | NodeChecked
     | HostExited
 )
