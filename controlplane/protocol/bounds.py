@@ -49,7 +49,7 @@ _STORABLE = r"\A[^\x00\ud800-\udfff]*\Z"
 _PRINTABLE = r"\A[^\x00-\x1f\x7f\ud800-\udfff]*\Z"
 _WORD = r"\A[A-Za-z0-9_.:@+-]*\Z"
 CHARACTERS = MappingProxyType(
-    {_STORABLE: "any lines", _PRINTABLE: "one line", _WORD: "letters, digits and `_.:@+-`"},
+    {_STORABLE: "lines without U+0000", _PRINTABLE: "one line", _WORD: "letters, digits and `_.:@+-`"},
 )
 """In words, for docs/protocol.md."""
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -138,7 +138,10 @@ def fitted_tail(text: str, max_chars: int) -> str:
 
 def quoted(error: Exception) -> str:
     """The words of a decoder, which may quote what came, in a form that can be stored."""
-    return fitted(str(error), MAX_QUOTED_CHARS)
+    text = str(error)
+    for pattern, words in CHARACTERS.items():
+        text = text.replace(f"matching regex {pattern!r}", f"of {words}")
+    return fitted(text, MAX_QUOTED_CHARS)
 
 
 def unstorable(value: Any) -> str | None:
