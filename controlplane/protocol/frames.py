@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from controlplane.protocol.bounds import (
     MAX_DEVICES,
+    MAX_NODE_CHECKS,
     MAX_RANKS_PER_NODE,
     Bytes,
     Cores,
@@ -200,7 +201,7 @@ class NodeChecked(_Event, tag="node_checked"):
     """Which checks of this node fail now; none: it is healthy. Told when that changes and
     once after each start of the agent."""
 
-    failed: Annotated[tuple[NodeCheck, ...], Meta(max_length=MAX_DEVICES)]
+    failed: Annotated[tuple[NodeCheck, ...], Meta(max_length=MAX_NODE_CHECKS)]
 
 
 class HostExited(_Event, tag="host_exited"):
