@@ -86,7 +86,7 @@ def _open_state(state_dir: Path) -> tuple[State, Journal, bool]:
     boot = boot_id()
     fresh_id = f"jrn_{secrets.token_hex(8)}"
     state = restore(
-        read_journal(path),
+        read_journal(path, lambda count, aside: note("journal records not read", count=count, kept_in=aside)),
         boot_id=boot,
         fresh_journal_id=fresh_id,
         agent_socket=str(state_dir / "agent.sock"),

@@ -234,6 +234,8 @@ class Agent:
             case fx.DropLink(seconds=seconds):
                 if self.link is not None:
                     self.link.drop(seconds)
+            case fx.WriteToLog(ref=ref, line=line):
+                self.logs.append(ref, line)
             case fx.Note(event=text, fields=fields):
                 note(text, **dict(fields))
 

@@ -19,7 +19,8 @@ from agents.core.launches import accept, advance, end_launch, want_host
 from agents.core.records import CommandSeen
 from agents.core.relay import take_install, take_view, tell
 from agents.core.state import Command, CommandStage, Job, Life, PendingStacks, PendingStop, Rank
-from agents.core.turn import Turn
+from agents.core.turn import Turn, answer_of
+from controlplane.protocol.bounds import fitted_tail
 from controlplane.protocol.commands import (
     Body,
     CollectStacks,
@@ -34,7 +35,7 @@ from controlplane.protocol.commands import (
     StopRanks,
     WarmHost,
 )
-from controlplane.protocol.frames import CommandAnswer, StacksCollected
+from controlplane.protocol.frames import StacksCollected
 from controlplane.protocol.looks import LOOKS, looks_of
 from controlplane.protocol.rank import InjectFault, SaveNow
 from controlplane.protocol.rank_faults import INSIDE, SIGNALS
@@ -223,7 +224,7 @@ def inject_link_fault(turn: Turn, command_id: str, body: InjectLinkFault) -> Non
 def on_stacks(turn: Turn, event: StacksTaken) -> None:
     """One look at one rank; the last one closes the command, and lets a rank go whose end
     waited for it."""
-    text = event.text[-limits.MAX_STACK_CHARS :]
+    text = fitted_tail(event.text, limits.MAX_STACK_CHARS)
     turn.report(StacksCollected(event.ref, text, event.method, event.command_id, event.look))
     still: list[PendingStacks] = []
     for pending in turn.state.stacks:
@@ -246,7 +247,7 @@ def on_fault_injected(turn: Turn, event: FaultInjected) -> None:
 def _repeat(turn: Turn, known: Command) -> None:
     if known.stage is CommandStage.JOURNALING:
         return
-    answer = CommandAnswer(known.command_id, known.stage.value, known.detail, known.data)
+    answer = answer_of(known)
     if not any(kept.body == answer for kept in turn.state.events):
         turn.report(answer)
 

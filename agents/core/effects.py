@@ -158,6 +158,14 @@ class DropLink:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteToLog:
+    """A line for the rank's own log, where its owner looks."""
+
+    ref: RankRef
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """A line for the agent's own log."""
 
@@ -184,5 +192,6 @@ Effect = (
     | TakeStacks
     | InjectDevice
     | DropLink
+    | WriteToLog
     | Note
 )

@@ -9,8 +9,9 @@ from dataclasses import replace
 from agents.core import limits
 from agents.core.effects import Reach, Signal, SweepGroup, ToConnection
 from agents.core.events import GroupGone, RankProcessGone
-from agents.core.state import CommandStage, Life, Rank
+from agents.core.state import NOTHING_REFUSED, CommandStage, Life, Rank
 from agents.core.turn import Turn
+from controlplane.protocol.bounds import fitted_tail
 from controlplane.protocol.frames import RankExited
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.rank import StopTraining
@@ -88,11 +89,12 @@ def on_process_gone(turn: Turn, event: RankProcessGone) -> None:
 
 def conclude(turn: Turn, rank: Rank, exit_code: int | None, signal: int | None, log_tail: str) -> None:
     """Report the end, condemn the replica's other ranks here, sweep the group."""
-    gone = replace(rank, life=Life.GONE, exit_due_s=None, kill_at_s=None)
-    turn.put_rank(gone)
+    gone = replace(rank, life=Life.GONE, exit_due_s=None, kill_at_s=None, refused=NOTHING_REFUSED)
     clean = exit_code in CLEAN_CODES
     aside_s = rank.aside.at_close(turn.now_s, rank.steps) if clean else None
-    tail = log_tail[-limits.MAX_LOG_TAIL_CHARS :]
+    turn.tell_refused(rank.ref)
+    turn.put_rank(gone)
+    tail = fitted_tail(log_tail, limits.MAX_LOG_TAIL_CHARS)
     turn.report(RankExited(rank.ref, exit_code, signal, rank.expected, tail, aside_s))
     if not rank.expected and not clean:
         _kill_peers(turn, rank.ref)

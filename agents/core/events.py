@@ -82,6 +82,16 @@ class RankMessage(_Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankLineRefused(_Event):
+    """A line of a connected rank was dropped; `closed`: it was one too many, and its connection
+    was closed."""
+
+    conn_id: int
+    reason: str
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankForkedHere(_Event):
     """The process of `ref` exists (by the host or spawned directly). `took_s` of spawning."""
 
@@ -231,6 +241,7 @@ Event = (
     | RankConnected
     | RankDisconnected
     | RankMessage
+    | RankLineRefused
     | RankForkedHere
     | RankSpawnFailed
     | RankProcessGone

@@ -12,6 +12,7 @@ from agents.core.effects import CheckNode
 from agents.core.events import NodeRead
 from agents.core.state import PendingLaunch
 from agents.core.turn import Turn
+from controlplane.protocol.bounds import fitted
 from controlplane.protocol.frames import NodeCheck, NodeChecked
 
 
@@ -90,7 +91,7 @@ def judge(found: Readings, needs: Needs) -> tuple[NodeCheck, ...]:
     if found.external is not None and not found.external[0]:
         reason = found.external[1] or "the node's own checker says that it is not healthy, not why; see its log"
         failed.append(NodeCheck("external", reason))
-    return tuple(NodeCheck(check.name, check.detail[:MAX_DETAIL_CHARS]) for check in failed)
+    return tuple(NodeCheck(check.name, fitted(check.detail, MAX_DETAIL_CHARS)) for check in failed)
 
 
 def sentence(failed: tuple[NodeCheck, ...]) -> str:

@@ -24,6 +24,7 @@ from agents.core.events import (
 )
 from agents.core.state import CommandStage, Host, Identity, Job, Life, PendingLaunch, Rank
 from agents.core.turn import Turn
+from controlplane.protocol.bounds import fitted_tail
 from controlplane.protocol.frames import HostExited, RankStarted
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.rank import ForkRank
@@ -199,7 +200,7 @@ def on_host_gone(turn: Turn, event: HostProcessGone) -> None:
     last_words = event.log_tail.strip().rpartition("\n")[2]
     why = f"the rank host exited with code {event.exit_code}"
     _lose_host(turn, event.job_id, f"{why}: {last_words}" if last_words else why)
-    turn.report(HostExited(event.job_id, event.exit_code, event.log_tail[-limits.MAX_LOG_TAIL_CHARS :]))
+    turn.report(HostExited(event.job_id, event.exit_code, fitted_tail(event.log_tail, limits.MAX_LOG_TAIL_CHARS)))
 
 
 def on_host_start_failed(turn: Turn, event: HostStartFailed) -> None:

@@ -1,13 +1,18 @@
 """Every bound and duration of the agent's decisions, with the reason for its value."""
 
+from controlplane.protocol.bounds import MAX_LOOK_CHARS
+
 MAX_UNACKED_STEP_REPORTS = 20_000  # 40 min of 8 ranks at 1 Hz while cut off, about 10 MB
 MAX_UNACKED_SAID = 40_000  # flushes and the like; exits and answers are never refused
+MAX_UNACKED_BYTES = 32 * 1024 * 1024  # of all ranks' events, beside facts that are told once
+MIN_SHARES = 4  # a node's few ranks leave room for others'
+REFUSED_EVERY_S = 60.0  # what is refused of a rank is told at once, then rarely
 MAX_CLOSED_COMMANDS = 2_048  # a repeat older than that is past its ttl
 MAX_JOBS = 128  # fences of jobs without a process here, oldest forgotten first
 MAX_IN_FLIGHT_EVENTS = 2_000  # sent and not acknowledged in one session
 FRAME_EVENT_BYTES = 160 * 1024  # leaves room for samples under MAX_FRAME_BYTES
 MAX_LOG_TAIL_CHARS = 4_000
-MAX_STACK_CHARS = 32_000
+MAX_STACK_CHARS = MAX_LOOK_CHARS
 
 RESEND_AFTER_S = 15.0  # an acknowledgement takes one commit; the link itself is ordered
 EVICT_KILL_AFTER_S = 0.5  # an evicted rank may exit by itself first

@@ -11,10 +11,11 @@ from dataclasses import replace
 from agents.core import limits
 from agents.core.effects import CloseConnection, Reach, Signal, ToConnection
 from agents.core.ends import SIGKILL, is_looked_at, kill_after_look
-from agents.core.events import RankConnected, RankDisconnected, RankMessage
+from agents.core.events import RankConnected, RankDisconnected, RankLineRefused, RankMessage
 from agents.core.launches import advance, bind
 from agents.core.state import Job, Life, Rank
 from agents.core.turn import Turn
+from controlplane.protocol.bounds import fitted_tail
 from controlplane.protocol.frames import RankJoined, RankSaid, StacksCollected
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import Flush, Install, View
@@ -144,12 +145,19 @@ def on_message(turn: Turn, event: RankMessage) -> None:
         case RankProgress():
             _progress(turn, rank, message)
         case RankHello():
-            turn.note("second hello ignored", rank=rank.ref.rank)
+            turn.refuse(rank.ref, "a second hello on one connection")
         case StacksReport():
-            text = message.text[-limits.MAX_STACK_CHARS :]
+            text = fitted_tail(message.text, limits.MAX_STACK_CHARS)
             turn.report(StacksCollected(rank.ref, text, "in_process", message.command_id))
         case _:
             _pass_on(turn, rank, message)
+
+
+def on_line_refused(turn: Turn, event: RankLineRefused) -> None:
+    """A line that was dropped at the socket: counted, and told now and then."""
+    ref = turn.state.connections.get(event.conn_id)
+    if ref is not None:
+        turn.refuse(ref, event.reason, closed=event.closed)
 
 
 def is_member(ref: RankRef, view: View) -> bool:
@@ -184,7 +192,7 @@ def _progress(turn: Turn, rank: Rank, said: RankProgress) -> None:
 def _pass_on(turn: Turn, rank: Rank, message: FromRank) -> None:
     assert not isinstance(message, RankHello | RankProgress | StacksReport), "handled before"
     if isinstance(message, Flush) and _speaker(message) != rank.ref:
-        turn.note("flush refused: it speaks for another rank", rank=rank.ref.rank)
+        turn.refuse(rank.ref, "a flush that speaks for another rank")
         return
     done = rank.done or isinstance(message, TrainingDone)
     epoch = max(rank.epoch, message.epoch) if isinstance(message, ViewInstalled) else rank.epoch

@@ -38,7 +38,8 @@ from agents.core.state import (
     Rank,
     State,
 )
-from agents.core.turn import OPEN_STAGES, Turn, job_record, rank_record
+from agents.core.turn import OPEN_STAGES, Turn, job_record, rank_record, waiting_of
+from controlplane.protocol.codec import event_bytes
 from controlplane.protocol.commands import DeliverInstall, DeliverView, StartRanks, StopRanks
 from controlplane.protocol.frames import RankSaid
 from controlplane.protocol.launch import RankRef
@@ -64,7 +65,7 @@ def restore(
                 command = _command(record)
                 commands[command.command_id] = command
             case EventKept():
-                events.append(KeptEvent(record.seq, record.at_s, record.body))
+                events.append(_kept(record))
                 next_seq = max(next_seq, record.seq + 1)
             case EventsAcked():
                 events = [kept for kept in events if kept.seq > record.seq]
@@ -95,6 +96,7 @@ def restore(
         jobs=jobs,
         commands=commands,
         events=tuple(events),
+        waiting=waiting_of(events),
         next_seq=next_seq,
     )
     return state if same_boot else _after_reboot(state)
@@ -184,6 +186,10 @@ def _rank(record: RankKept, now_s: float) -> Rank:
     )
 
 
+def _kept(record: EventKept) -> KeptEvent:
+    return KeptEvent(record.seq, record.at_s, record.body, event_bytes(record.body))
+
+
 def _command(record: CommandSeen | CommandClosed) -> Command:
     if isinstance(record, CommandSeen):
         envelope = record.envelope
@@ -205,6 +211,7 @@ def _job(record: JobKept) -> Job:
 
 def _after_reboot(state: State) -> State:
     facts = [kept for kept in state.events if not isinstance(kept.body, RankSaid)]
-    renumbered = tuple(KeptEvent(seq, state.started_s, kept.body) for seq, kept in enumerate(facts, start=1))
+    renumbered = tuple(replace(kept, seq=seq, at_s=state.started_s) for seq, kept in enumerate(facts, start=1))
     ranks = {ref: replace(rank, launched_at_s=state.started_s) for ref, rank in state.ranks.items() if rank.identity}
-    return replace(state, events=renumbered, next_seq=len(renumbered) + 1, ranks=ranks)
+    waiting = waiting_of(renumbered)
+    return replace(state, events=renumbered, waiting=waiting, next_seq=len(renumbered) + 1, ranks=ranks)

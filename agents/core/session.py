@@ -6,15 +6,13 @@ only after a reconnect, when the server asks, or when no acknowledgement comes.
 
 from dataclasses import replace
 
-import msgspec
-
 from agents import VERSION
 from agents.core import limits
 from agents.core.effects import Persist, SendSoon
 from agents.core.events import LinkDown, LinkUp, ServerAcked
 from agents.core.records import EventsAcked
 from agents.core.state import Life, Link, Rank, State
-from agents.core.turn import Turn
+from agents.core.turn import Turn, waiting_of
 from controlplane.protocol.frames import (
     MAX_EVENTS_PER_FRAME,
     PROTOCOL_MAX,
@@ -22,16 +20,12 @@ from controlplane.protocol.frames import (
     AgentEvent,
     AgentFrame,
     AgentHello,
-    EventBody,
-    HostExited,
-    RankExited,
     RankStatus,
-    StacksCollected,
 )
 from controlplane.protocol.samples import DeviceInfo, DeviceSample
 from controlplane.protocol.states import RankState, Section
 
-_EVENT_BASE_BYTES = 512
+_ENVELOPE_BYTES = 32
 
 
 def hello(
@@ -72,7 +66,7 @@ def compose(
     start = max(link.sent_seq + 1 - first, 0)
     if start < limits.MAX_IN_FLIGHT_EVENTS:
         for kept in state.events[start : start + MAX_EVENTS_PER_FRAME]:
-            room_bytes -= event_bytes(kept.body)
+            room_bytes -= kept.size_bytes + _ENVELOPE_BYTES
             if room_bytes < 0 and events:
                 break
             events.append(AgentEvent(kept.seq, max(now_s - kept.at_s, 0.0), kept.body))
@@ -128,17 +122,6 @@ def rank_state(rank: Rank) -> RankState:
     return RankState.CHECKPOINTING if rank.section is Section.CHECKPOINTING else RankState.TRAINING
 
 
-def event_bytes(body: EventBody) -> int:
-    """An upper estimate of an event's size in a frame; long ones are measured."""
-    match body:
-        case RankExited() | HostExited():
-            return _EVENT_BASE_BYTES + 4 * len(body.log_tail)
-        case StacksCollected():
-            return _EVENT_BASE_BYTES + 4 * len(body.text)
-        case _:
-            return len(msgspec.msgpack.encode(body)) + 32
-
-
 def on_link_up(turn: Turn, event: LinkUp) -> None:
     """A new session: what the server has is forgotten here, the rest is sent again."""
     welcome = event.welcome
@@ -174,5 +157,6 @@ def on_acked(turn: Turn, event: ServerAcked) -> None:
 def _forget_through(turn: Turn, seq: int) -> None:
     if not turn.state.events or turn.state.events[0].seq > seq:
         return
-    turn.set(events=tuple(kept for kept in turn.state.events if kept.seq > seq))
+    events = tuple(kept for kept in turn.state.events if kept.seq > seq)
+    turn.set(events=events, waiting=waiting_of(events))
     turn.do(Persist(EventsAcked(seq)))

@@ -49,6 +49,32 @@ class Mark:
 Marks = Mapping[str, Mark]
 
 
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What was refused of a rank: when that was last told (None: never), and what came since.
+    `closed`: a connection was closed for it; `told_closed`: and that was told once."""
+
+    told_s: float | None = None
+    count: int = 0
+    reason: str = ""
+    closed: bool = False
+    told_closed: bool = False
+
+
+NOTHING_REFUSED = Refused()
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Events about one rank that the server has not acknowledged."""
+
+    count: int = 0
+    bytes: int = 0
+
+
+NONE_WAITS = Waiting()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
     """One process of one incarnation. `conn_id` None: not connected.
@@ -77,6 +103,7 @@ class Rank:
     steps: StepTimes = NO_STEPS
     aside: TimeAside = NEVER_ASIDE
     marks: Marks = field(default_factory=dict)
+    refused: Refused = NOTHING_REFUSED
     log_read_bytes: int = 0
     kill_at_s: float | None = None
     looked_at: bool = False
@@ -174,11 +201,13 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class KeptEvent:
-    """A fact that the server has not acknowledged; `at_s` when it happened."""
+    """A fact that the server has not acknowledged; `at_s` when it happened, `size_bytes` in a
+    frame."""
 
     seq: int
     at_s: float
     body: EventBody
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +245,7 @@ class State:
     stacks: tuple[PendingStacks, ...] = ()
     events: tuple[KeptEvent, ...] = ()
     next_seq: int = 1
+    waiting: Mapping[RankRef, Waiting] = field(default_factory=dict)
     shed_reports: int = 0
     absent_devices: frozenset[int] = frozenset()
     node_failed: tuple[NodeCheck, ...] | None = None

@@ -4,12 +4,13 @@ It is created by `step`, handed to one handler, and never outlives the call, so 
 from outside the core stays a function of values.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from agents.core import limits
-from agents.core.effects import Effect, Note, Persist, SendSoon
+from agents.core.effects import Effect, Note, Persist, SendSoon, WriteToLog
 from agents.core.records import (
     CommandClosed,
     EventKept,
@@ -20,14 +21,39 @@ from agents.core.records import (
     RankDropped,
     RankKept,
 )
-from agents.core.state import Command, CommandStage, Host, Job, KeptEvent, Rank, State
-from controlplane.protocol.frames import CommandAnswer, EventBody, LogMarked, RankSaid
+from agents.core.state import (
+    NONE_WAITS,
+    Command,
+    CommandStage,
+    Host,
+    Job,
+    KeptEvent,
+    Rank,
+    Refused,
+    State,
+    Waiting,
+)
+from controlplane.protocol.bounds import MAX_DETAIL_CHARS, MAX_QUOTED_CHARS, fitted
+from controlplane.protocol.codec import event_bytes
+from controlplane.protocol.errors import ProtocolError
+from controlplane.protocol.frames import (
+    AnswerState,
+    CommandAnswer,
+    EventBody,
+    InputRefused,
+    LogMarked,
+    RankOverdue,
+    RankSaid,
+    StacksCollected,
+)
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.rank import StepReport
 
 K = TypeVar("K")
 V = TypeVar("V")
 
+# What a rank, by what it sends or writes, makes its agent keep; its end is never shed.
+SHEDDABLE = (RankSaid, LogMarked, StacksCollected, RankOverdue)
 OPEN_STAGES = frozenset({CommandStage.JOURNALING, CommandStage.ACKNOWLEDGED})
 
 
@@ -93,12 +119,47 @@ class Turn:
 
     def report(self, body: EventBody, within_s: float = limits.URGENT_S) -> None:
         """Keep a fact until the server has acknowledged it, and see that a frame leaves."""
-        if isinstance(body, RankSaid | LogMarked) and self._must_shed(body):
+        try:
+            size_bytes = event_bytes(body)
+        except ProtocolError as error:
+            # Kept, it would be sent for ever and be refused each time, with all that follows.
+            self.note("event not kept: its server could not read it", kind=type(body).__name__, error=error)
+            return
+        if isinstance(body, SHEDDABLE) and self._must_shed(body, size_bytes):
             self.set(shed_reports=self.state.shed_reports + 1)
+            self.refuse(body.ref, "more of its events wait for the control plane than its share")
             return
         seq = self.state.next_seq
-        self.set(events=(*self.state.events, KeptEvent(seq, self.now_s, body)), next_seq=seq + 1)
+        kept = KeptEvent(seq, self.now_s, body, size_bytes)
+        self.set(events=(*self.state.events, kept), next_seq=seq + 1, waiting=with_event(self.state.waiting, kept))
         self.do(Persist(EventKept(seq, self.now_s, body)), SendSoon(within_s))
+
+    def refuse(self, ref: RankRef, reason: str, *, closed: bool = False) -> None:
+        """Something that the rank sent is dropped. Told at once, in the rank's log too, then at
+        most every REFUSED_EVERY_S with how many there were."""
+        rank = self.state.ranks.get(ref)
+        if rank is None:
+            return
+        was = rank.refused
+        is_news = was.told_s is None or (closed and not was.told_closed)
+        refused = replace(was, count=was.count + 1, reason=reason, closed=was.closed or closed)
+        self.put_rank(replace(rank, refused=refused))
+        if is_news or self.now_s - (was.told_s or 0.0) >= limits.REFUSED_EVERY_S:
+            self.tell_refused(ref)
+
+    def tell_refused(self, ref: RankRef) -> None:
+        """What was refused of a rank and not told yet."""
+        rank = self.state.ranks.get(ref)
+        if rank is None or rank.refused.count == 0:
+            return
+        refused = rank.refused
+        told = Refused(told_s=self.now_s, told_closed=refused.told_closed or refused.closed)
+        self.put_rank(replace(rank, refused=told))
+        reason = fitted(refused.reason, MAX_QUOTED_CHARS)
+        closed = "; its connection was closed" if refused.closed else ""
+        self.do(WriteToLog(ref, f"agent: {refused.count} of this rank's messages refused{closed}; the last: {reason}"))
+        self.note("messages of a rank refused", replica=ref.replica, rank=ref.rank, count=refused.count, last=reason)
+        self.report(InputRefused(ref, refused.count, reason, refused.closed))
 
     def answer(self, command_id: str, stage: CommandStage, detail: str = "", data: str = "") -> None:
         """Close a command (or acknowledge it) and tell the server; closed ones stay closed."""
@@ -107,11 +168,12 @@ class Turn:
             return
         if stage in OPEN_STAGES:
             assert known is not None, "only a command once seen is acknowledged"
-            self.put_command(replace(known, stage=stage))
+            answered = replace(known, stage=stage)
         else:
-            self.put_command(Command(command_id=command_id, stage=stage, detail=detail, data=data))
+            answered = Command(command_id=command_id, stage=stage, detail=detail, data=data)
             self.do(Persist(CommandClosed(command_id, stage.value, detail, data)))
-        self.report(CommandAnswer(command_id, stage.value, detail, data))
+        self.put_command(answered)
+        self.report(answer_of(answered))
 
     def put_command(self, command: Command) -> None:
         """Store a command; the oldest closed ones make room."""
@@ -123,11 +185,44 @@ class Turn:
                 del commands[key]
         self.set(commands=commands)
 
-    def _must_shed(self, said: RankSaid | LogMarked) -> bool:
-        kept = len(self.state.events)
-        if isinstance(said, LogMarked) or isinstance(said.report, StepReport):
-            return kept >= limits.MAX_UNACKED_STEP_REPORTS
-        return kept >= limits.MAX_UNACKED_SAID
+    def _must_shed(self, said: RankSaid | LogMarked | StacksCollected | RankOverdue, size_bytes: int) -> bool:
+        """No room is left, in all or in this rank's share of it."""
+        frequent = isinstance(said, LogMarked) or (isinstance(said, RankSaid) and isinstance(said.report, StepReport))
+        most = limits.MAX_UNACKED_STEP_REPORTS if frequent else limits.MAX_UNACKED_SAID
+        shares = max(len(self.state.ranks), limits.MIN_SHARES)
+        mine = self.state.waiting.get(said.ref, NONE_WAITS)
+        return (
+            len(self.state.events) >= most
+            or mine.count >= most // shares
+            or mine.bytes + size_bytes > limits.MAX_UNACKED_BYTES // shares
+        )
+
+
+def with_event(waiting: Mapping[RankRef, Waiting], kept: KeptEvent) -> Mapping[RankRef, Waiting]:
+    """What waits of each rank, one event more."""
+    ref = getattr(kept.body, "ref", None)
+    if ref is None:
+        return waiting
+    mine = waiting.get(ref, NONE_WAITS)
+    return {**waiting, ref: Waiting(mine.count + 1, mine.bytes + kept.size_bytes)}
+
+
+def waiting_of(events: Iterable[KeptEvent]) -> Mapping[RankRef, Waiting]:
+    """The same of many."""
+    counts: Counter[RankRef] = Counter()
+    sizes: Counter[RankRef] = Counter()
+    for kept in events:
+        ref = getattr(kept.body, "ref", None)
+        if ref is not None:
+            counts[ref] += 1
+            sizes[ref] += kept.size_bytes
+    return {ref: Waiting(count, sizes[ref]) for ref, count in counts.items()}
+
+
+def answer_of(command: Command) -> CommandAnswer:
+    """The command as its server hears of it."""
+    detail, data = fitted(command.detail, MAX_DETAIL_CHARS), fitted(command.data, MAX_DETAIL_CHARS)
+    return CommandAnswer(command.command_id, cast(AnswerState, command.stage.value), detail, data)
 
 
 def rank_record(rank: Rank) -> RankKept:

@@ -17,12 +17,11 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from agents.core import backoff
 from agents.core.events import Event, LinkDown, LinkUp, OrderReceived, ServerAcked
 from agents.errors import LinkRefused
-from controlplane.protocol.codec import decode_to_agent, encode_frame
+from controlplane.protocol.codec import MAX_ORDER_BYTES, decode_to_agent, encode_frame
 from controlplane.protocol.errors import ProtocolError
 from controlplane.protocol.frames import Acked, AgentFrame, AgentHello, Order, Refused, Welcome
 
 _OPEN_TIMEOUT_S = 10.0
-_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _QUIET_S = 10.0  # nothing heard for so long: ask
 _DEAD_S = 20.0  # nor any answer: the session is dead, whatever TCP says
 _STABLE_S = 10.0  # a session that lasted resets the backoff
@@ -115,7 +114,7 @@ class Link:
             self._url,
             additional_headers={"Authorization": f"Bearer {self._credential()}"},
             compression=None,
-            max_size=_MAX_MESSAGE_BYTES,
+            max_size=MAX_ORDER_BYTES,
             open_timeout=_OPEN_TIMEOUT_S,
             ping_interval=None,
             close_timeout=1.0,

@@ -9,13 +9,15 @@ exist: reading stops at the first one that is torn or damaged, and the file is c
 import os
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
-from agents.core.records import Record
+from agents.core.records import EventKept, Record
 from agents.errors import JournalError
+from controlplane.protocol.bounds import Count, Number, quoted
+from controlplane.protocol.frames import InputRefused
 
 _HEAD = struct.Struct("<II")
 _MAX_RECORD_BYTES = 4 * 1024 * 1024
@@ -23,6 +25,14 @@ COMPACT_ABOVE_BYTES = 2 * 1024 * 1024
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Record).decode
+_REFUSALS = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
+
+
+class _EventHead(msgspec.Struct, tag_field="record", tag="event"):
+    """What must be readable of an event for another to take its place."""
+
+    seq: Count
+    at_s: Number
 
 
 class Journal:
@@ -37,6 +47,7 @@ class Journal:
         self._half_written = False
         self._compacted_bytes = self._size_bytes
         self.error = ""
+        self.unwritable = 0
 
     @property
     def wants_compaction(self) -> bool:
@@ -44,10 +55,12 @@ class Journal:
         return self._size_bytes > COMPACT_ABOVE_BYTES + 2 * self._compacted_bytes
 
     def append(self, record: Record) -> None:
-        """Write one record; trouble is kept in `error` and raised by `sync`."""
-        payload = _encode(record)
-        self._unwritten.append(_HEAD.pack(len(payload), zlib.crc32(payload)) + payload)
-        self._flush()
+        """Write one record; trouble is kept in `error` and raised by `sync`. A record that has no
+        form on disk is counted and left out: it must not end the agent, nor stop the others."""
+        framed = self._framed(record)
+        if framed:
+            self._unwritten.append(framed)
+            self._flush()
 
     def sync(self) -> None:
         """Everything appended is on disk when this returns. Raises JournalError. Blocking:
@@ -61,7 +74,7 @@ class Journal:
 
     def compact(self, records: Iterable[Record]) -> None:
         """Replace the whole journal by these records, or leave it as it is if that fails."""
-        data = b"".join(_HEAD.pack(len(payload), zlib.crc32(payload)) + payload for payload in map(_encode, records))
+        data = b"".join(map(self._framed, records))
         fresh = self._path.with_suffix(".new")
         try:
             descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
@@ -87,6 +100,14 @@ class Journal:
         """The file stays."""
         os.close(self._file)
 
+    def _framed(self, record: Record) -> bytes:
+        try:
+            payload = _encode(record)
+        except (ValueError, OverflowError, RecursionError):
+            self.unwritable += 1
+            return b""
+        return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
+
     def _flush(self) -> None:
         while self._unwritten:
             try:
@@ -103,13 +124,17 @@ class Journal:
         self.error = ""
 
 
-def read_journal(path: Path) -> tuple[Record, ...]:
-    """Every whole record in order; a torn or damaged tail is cut off and kept aside."""
+def read_journal(path: Path, on_unread: Callable[[int, Path], None] | None = None) -> tuple[Record, ...]:
+    """Every whole record in order; a torn or damaged tail is cut off and kept aside. So is a whole
+    record that this agent cannot read, because another version wrote it, or a rank put it there
+    before its door had bounds: `on_unread` is told how many and where. An unreadable event has a
+    stand-in of the same number: the server takes events without a gap, or none."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return ()
     records: list[Record] = []
+    unread: list[bytes] = []
     offset = 0
     while offset + _HEAD.size <= len(data):
         length, checksum = _HEAD.unpack_from(data, offset)
@@ -118,13 +143,29 @@ def read_journal(path: Path) -> tuple[Record, ...]:
             break
         try:
             records.append(_decode(payload))
-        except msgspec.DecodeError:
-            break
+        except _REFUSALS as error:
+            unread.append(data[offset : offset + _HEAD.size + length])
+            records.extend(_stand_in(payload, quoted(error)))
         offset += _HEAD.size + length
+    if unread:
+        aside = path.with_suffix(".unread")
+        aside.write_bytes(b"".join(unread))
+        if on_unread is not None:
+            on_unread(len(unread), aside)
     if offset < len(data):
         path.with_suffix(".torn").write_bytes(data[offset:])
         os.truncate(path, offset)
     return tuple(records)
+
+
+def _stand_in(payload: bytes, why: str) -> tuple[Record, ...]:
+    """What the journal goes on with in the place of an event that cannot be read."""
+    try:
+        head = msgspec.msgpack.decode(payload, type=_EventHead)
+    except _REFUSALS:
+        return ()
+    body = InputRefused(None, 1, f"an event in the agent's journal cannot be read: {why}")
+    return (EventKept(head.seq, head.at_s, body),)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from agents.core.health import NvLinks
 from agents.errors import ProbeError
 from agents.probes.base import Probe
+from agents.probes.plausible import plausible
 from agents.probes.worker_line import WorkerLine
 from controlplane.protocol.commands import InjectDeviceFault
 from controlplane.protocol.samples import DeviceInfo, DeviceSample, XidEvent
@@ -76,7 +77,7 @@ class InlineSampler:
     @property
     def devices(self) -> tuple[DeviceInfo, ...]:
         """As the driver lists them now."""
-        return self._probe.devices()
+        return plausible(self._probe.devices())
 
     @property
     def nvlinks(self) -> tuple[NvLinks, ...]:
@@ -88,7 +89,7 @@ class InlineSampler:
 
     def ask(self, now_s: float, busy: frozenset[int]) -> None:
         """Answers before it returns."""
-        self._on_samples(self._probe.sample(now_s, busy))
+        self._on_samples(plausible(self._probe.sample(now_s, busy)))
         self._tell_xids()
 
     def inject(self, fault: InjectDeviceFault) -> None:
@@ -101,7 +102,7 @@ class InlineSampler:
         self._probe.close()
 
     def _tell_xids(self) -> None:
-        for xid in self._probe.xids():
+        for xid in plausible(self._probe.xids()):
             self._on_xid(xid)
 
 

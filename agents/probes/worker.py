@@ -14,6 +14,7 @@ import msgspec
 
 from agents.errors import ProbeError
 from agents.probes.nvml import NvmlProbe
+from agents.probes.plausible import plausible
 from agents.probes.worker_line import WorkerLine
 
 _XID_POLL_S = 1.0
@@ -26,15 +27,15 @@ def main() -> int:
     except ProbeError as error:
         _say(WorkerLine(error=str(error)))
         return 3
-    _say(WorkerLine(devices=probe.devices()))
+    _say(WorkerLine(devices=plausible(probe.devices())))
     while True:
         asked, _, _ = select.select([0], [], [], _XID_POLL_S)
         if asked and not os.read(0, 64):
             probe.close()
             return 0
-        xids = probe.xids()
+        xids = plausible(probe.xids())
         if asked:
-            samples = probe.sample(time.monotonic(), frozenset())
+            samples = plausible(probe.sample(time.monotonic(), frozenset()))
             _say(WorkerLine(samples=samples, nvlinks=probe.nvlinks(), xids=xids))
         elif xids:
             _say(WorkerLine(xids=xids))

@@ -7,11 +7,15 @@ private directory and is never proxied anywhere but here. Blocking: call it in a
 
 import os
 import socket
+import time
 from pathlib import Path
+
+from agents.ranks.logs import open_log
 
 FOLDER = "doors"
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 _READ_BYTES = 65536
+_LEAST_TIMEOUT_S = 0.001
 
 
 class DoorError(Exception):
@@ -37,7 +41,7 @@ def ask(folder: Path, pid: int, handler: str, *, timeout_s: float) -> bytes:
             connection.settimeout(timeout_s)
             _connect(connection, folder, f"{pid}.sock")
             connection.sendall(request.encode())
-            return _body(_read_all(connection))
+            return _body(_read_all(connection, time.monotonic() + timeout_s))
     except FileNotFoundError as error:
         raise DoorError("the rank has no debug door (a program without the trainer's hooks, or not yet up)") from error
     except TimeoutError as error:
@@ -49,7 +53,7 @@ def ask(folder: Path, pid: int, handler: str, *, timeout_s: float) -> bytes:
 def groups(folder: Path, pid: int) -> bytes:
     """What the rank wrote down of its process groups; empty when it has not."""
     try:
-        with open(folder / f"{pid}.json", "rb") as file:
+        with open_log(folder / f"{pid}.json", os.O_RDONLY) as file:
             return file.read(MAX_ANSWER_BYTES)
     except OSError:
         return b""
@@ -64,10 +68,12 @@ def _connect(connection: socket.socket, folder: Path, name: str) -> None:
         os.close(directory)
 
 
-def _read_all(connection: socket.socket) -> bytes:
+def _read_all(connection: socket.socket, until_s: float) -> bytes:
+    """In all by `until_s`: a rank that sends a byte now and then gets no longer than any other."""
     data = bytearray()
     while chunk := connection.recv(_READ_BYTES):
         data += chunk
+        connection.settimeout(max(until_s - time.monotonic(), _LEAST_TIMEOUT_S))
         if len(data) > MAX_ANSWER_BYTES:
             raise DoorError(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
     return bytes(data)

@@ -22,7 +22,8 @@ from agents.core.events import (
 )
 from agents.core.state import Identity
 from agents.errors import LaunchError
-from agents.ranks.identity import is_alive
+from agents.log import note
+from agents.ranks.identity import is_alive, read_stat
 from agents.ranks.launch import host_argv, spawn_detached
 from agents.ranks.lines import LineConnection
 from agents.ranks.logs import LogFiles, tail
@@ -32,6 +33,7 @@ from controlplane.protocol.errors import ProtocolError
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.rank import (
     ForkRank,
+    FromHost,
     HostReady,
     HostState,
     ListRanks,
@@ -43,6 +45,8 @@ from controlplane.protocol.rank import (
 
 _RETRY_FIRST_S = 0.02
 _RETRY_MAX_S = 0.5
+_STABLE_S = 5.0
+_NOTE_EVERY_S = 10.0
 
 
 class HostKeeper:
@@ -66,6 +70,8 @@ class HostKeeper:
         self._waiting: dict[str, list[ToHost]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._asked_at_s: dict[RankRef, float] = {}
+        self._noted_s = -_NOTE_EVERY_S
+        self.refused_lines = 0
 
     def socket_path(self, job_id: str) -> Path:
         """Short and fixed-length: unix socket paths end at 107 bytes."""
@@ -117,7 +123,7 @@ class HostKeeper:
         while is_alive(identity):
             closed = asyncio.get_running_loop().create_future()
             protocol = LineConnection(
-                lambda _, line: self._on_line(job_id, line),
+                lambda made, line: self._on_line(job_id, identity, made, line),
                 lambda opened: self._on_open(job_id, identity, opened),
                 lambda _, done=closed: done.done() or done.set_result(None),  # type: ignore[misc]
             )
@@ -130,10 +136,13 @@ class HostKeeper:
                 await asyncio.sleep(delay_s)
                 delay_s = min(delay_s * 2, _RETRY_MAX_S)
                 continue
-            delay_s = _RETRY_FIRST_S
+            opened_s = time.monotonic()
             await closed
             if self._connections.get(job_id) is protocol:
                 del self._connections[job_id]
+            # One that is closed at once, because it speaks nonsense, is not asked all the time.
+            stable = time.monotonic() - opened_s > _STABLE_S
+            delay_s = _RETRY_FIRST_S if stable else min(delay_s * 2, _RETRY_MAX_S)
             await asyncio.sleep(delay_s)
 
     def _on_open(self, job_id: str, identity: Identity, connection: LineConnection) -> None:
@@ -145,17 +154,29 @@ class HostKeeper:
         for message in self._waiting.pop(job_id, []):
             connection.send(encode_line(message))
 
-    def _on_line(self, job_id: str, line: bytes) -> None:
-        now_s = time.monotonic()
+    def _on_line(self, job_id: str, host: Identity, connection: LineConnection, line: bytes) -> None:
         try:
             message = decode_line("from_host", line)
-        except ProtocolError:
-            self._connections[job_id].abort()
+        except ProtocolError as error:
+            self._refuse(job_id, connection, str(error))
             return
+        if not self._take(job_id, host, message):
+            self._refuse(job_id, connection, "it speaks for a rank, or for a process, that is not its own")
+
+    def _refuse(self, job_id: str, connection: LineConnection, why: str) -> None:
+        self.refused_lines += 1
+        if time.monotonic() - self._noted_s >= _NOTE_EVERY_S:
+            self._noted_s = time.monotonic()
+            note("a rank host's line refused", job=job_id, lines=self.refused_lines, last=why)
+        connection.abort()
+
+    def _take(self, job_id: str, host: Identity, message: FromHost) -> bool:
+        """False: a host may tell of its own job's ranks, and of its own children, alone."""
+        now_s = time.monotonic()
         match message:
             case HostReady():
                 self._dispatch(HostReadied(now_s=now_s, job_id=job_id, import_s=message.import_s))
-            case RankForked() if message.ref.job_id == job_id:
+            case RankForked() if message.ref.job_id == job_id and _is_child(message, host):
                 asked_s = self._asked_at_s.pop(message.ref, now_s)
                 identity = Identity(message.pid, message.start_time_ticks)
                 self._dispatch(RankForkedHere(now_s=now_s, ref=message.ref, identity=identity, took_s=now_s - asked_s))
@@ -171,11 +192,12 @@ class HostKeeper:
                         log_tail=tail(self._logs.rank(message.ref)),
                     )
                 )
-            case HostState():
+            case HostState() if all(_is_child(forked, host) for forked in message.ranks):
                 ranks = tuple(forked for forked in message.ranks if forked.ref.job_id == job_id)
                 self._dispatch(HostListed(now_s=now_s, job_id=job_id, ranks=ranks))
             case _:
-                self._connections[job_id].abort()
+                return False
+        return True
 
     def _on_gone(self, job_id: str, code: int | None, number: int | None, known: bool) -> None:
         self._identities.pop(job_id, None)
@@ -187,3 +209,10 @@ class HostKeeper:
         exit_code = -number if known and number is not None else code
         log_tail = tail(self._logs.host(job_id))
         self._dispatch(HostProcessGone(now_s=time.monotonic(), job_id=job_id, exit_code=exit_code, log_tail=log_tail))
+
+
+def _is_child(forked: RankForked, host: Identity) -> bool:
+    """The process is the host's own: what is signalled as a rank must be no stranger. One that is
+    gone already, or whose pid is another's by now, is never signalled."""
+    stat = read_stat(forked.pid)
+    return stat is None or stat.start_time_ticks != forked.start_time_ticks or stat.parent == host.pid

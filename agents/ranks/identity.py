@@ -18,6 +18,7 @@ class Stat:
     """The few fields of /proc/<pid>/stat that we use. `state` as in ps."""
 
     state: str
+    parent: int
     group: int
     session: int
     start_time_ticks: int
@@ -34,7 +35,8 @@ def read_stat(pid: int) -> Stat | None:
     fields = text.rpartition(")")[2].split()
     if len(fields) < 20:
         return None
-    return Stat(state=fields[0], group=int(fields[2]), session=int(fields[3]), start_time_ticks=int(fields[19]))
+    parent, group, session = map(int, fields[1:4])
+    return Stat(state=fields[0], parent=parent, group=group, session=session, start_time_ticks=int(fields[19]))
 
 
 def identity_of(pid: int) -> Identity | None:

@@ -19,6 +19,7 @@ import msgspec
 from agents.core.state import Identity
 from agents.errors import LaunchError
 from agents.ranks.identity import read_stat
+from agents.ranks.logs import open_log
 from controlplane.protocol.launch import LISTENING_PORTS, RankRef, ReplicaLaunch
 
 _OWN_PREFIXES = ("HOLDFAST_AGENT_", "TORCHELASTIC_", "PET_")
@@ -110,7 +111,7 @@ def spawn_detached(argv: Sequence[str], *, extra: Mapping[str, str], log_path: P
     environment = clean_environment(os.environ) | extra
     try:
         log_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with open(log_path, "ab") as log:
+        with open_log(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as log:
             process = subprocess.Popen(
                 list(argv),
                 stdin=subprocess.DEVNULL,

@@ -42,7 +42,7 @@ def look(what: str, subject: Subject) -> tuple[str, str]:
     """(text, method); method "none" when it could not be got, and the text says why."""
     try:
         return _LOOKS[what](subject)
-    except (door.DoorError, ProtocolError) as error:
+    except (door.DoorError, ProtocolError, OSError) as error:
         return f"{what.replace('_', ' ')} could not be got: {error}{_why(subject)}", NOT_GOT
 
 
@@ -87,7 +87,7 @@ def _wait_counters(subject: Subject) -> tuple[str, str]:
             f"{int(c['max_time_us']) / 1e6:.6f} s at most, {c['active_count']} waiting now"
             for total_us, name, c in rows
         ]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise door.DoorError(f"its counters make no sense: {error!r}") from error
     return printable("\n".join(lines) or "nothing was counted yet"), "door"
 

@@ -16,12 +16,13 @@ from pathlib import Path
 
 from agents.core.events import Event, LogRead
 from agents.core.state import Finding, Rank
-from agents.ranks.logs import LogFiles, printable
+from agents.ranks.logs import LogFiles, open_log, printable
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.markers import marker_of, may_hold_any
 
 SCAN_S = 1.0
 MAX_PASS_BYTES = 256 * 1024
+MAX_PASS_LINES = 5_000
 MAX_LINE_CHARS = 300
 
 
@@ -55,7 +56,7 @@ class LogTail:
             return tuple(found.values()), self._position
 
     def _search(self, text: str) -> None:
-        for line in text.splitlines():
+        for line in text.splitlines()[-MAX_PASS_LINES:]:
             marker = marker_of(line, self._own)
             if marker is not None:
                 count = self._found[marker].count + 1 if marker in self._found else 1
@@ -64,14 +65,14 @@ class LogTail:
 
     def _new_text(self, *, last: bool) -> str:
         try:
-            size = os.stat(self._path).st_size
+            size = os.lstat(self._path).st_size
             if size < self._position:
                 # The log was cut to its tail, which has been read.
                 self._position = size
             if size == self._position:
                 return ""
             self._position = max(self._position, size - MAX_PASS_BYTES)
-            with open(self._path, "rb") as file:
+            with open_log(self._path, os.O_RDONLY) as file:
                 file.seek(self._position)
                 data = file.read(MAX_PASS_BYTES)
         except OSError:

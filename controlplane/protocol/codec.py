@@ -1,65 +1,111 @@
 """Bytes to messages and back, with the limits of each door.
 
 Agents' WebSocket: MessagePack. Rank and host sockets: JSON lines. Decoders are strict:
-unknown fields, wrong types and oversized input raise a `ProtocolError` that says so.
+unknown fields, wrong types, values outside of their bounds (`protocol.bounds`) and oversized
+input raise a `ProtocolError` that says so, and nothing else is ever raised, however the bytes
+are made: nested a hundred thousand deep, with numbers of a thousand digits, torn in a
+character. What a decoder returns can be encoded again and stored.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from controlplane.protocol.bounds import quoted, unstorable
+from controlplane.protocol.commands import StartRanks
 from controlplane.protocol.errors import FrameTooLarge, MalformedFrame
-from controlplane.protocol.frames import MAX_FRAME_BYTES, FromAgent, ToAgent
-from controlplane.protocol.rank import MAX_LINE_BYTES, FromHost, FromRank, ToHost, ToRank
+from controlplane.protocol.frames import MAX_EVENT_BYTES, MAX_FRAME_BYTES, EventBody, FromAgent, Order, ToAgent
+from controlplane.protocol.launch import TrainerConfig
+from controlplane.protocol.rank import (
+    MAX_LINE_BYTES,
+    MAX_REPORT_BYTES,
+    ForkRank,
+    FromHost,
+    FromRank,
+    ToHost,
+    ToRank,
+)
+
+MAX_ORDER_BYTES = 64 * 1024 * 1024
+_REFUSALS = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
 
 _pack = msgspec.msgpack.Encoder().encode
 _json = msgspec.json.Encoder().encode
 _from_agent: msgspec.msgpack.Decoder[FromAgent] = msgspec.msgpack.Decoder(FromAgent)
 _to_agent: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
-_line_decoders: dict[str, msgspec.json.Decoder[Any]] = {
-    "from_rank": msgspec.json.Decoder(FromRank),
-    "to_rank": msgspec.json.Decoder(ToRank),
-    "from_host": msgspec.json.Decoder(FromHost),
-    "to_host": msgspec.json.Decoder(ToHost),
+_event: msgspec.msgpack.Decoder[EventBody] = msgspec.msgpack.Decoder(EventBody)
+_line_decoders: dict[str, tuple[msgspec.json.Decoder[Any], int]] = {
+    "from_rank": (msgspec.json.Decoder(FromRank), MAX_REPORT_BYTES),
+    "to_rank": (msgspec.json.Decoder(ToRank), MAX_LINE_BYTES),
+    "from_host": (msgspec.json.Decoder(FromHost), MAX_LINE_BYTES),
+    "to_host": (msgspec.json.Decoder(ToHost), MAX_LINE_BYTES),
 }
 
 
 def encode_frame(message: FromAgent | ToAgent) -> bytes:
-    """One WebSocket frame."""
-    return _pack(message)
+    """One WebSocket frame. Raises MalformedFrame for what could not be decoded either."""
+    return _encoded(_pack, message)
 
 
 def decode_from_agent(data: bytes) -> FromAgent:
     """Raises FrameTooLarge or MalformedFrame."""
-    _check_size(data, MAX_FRAME_BYTES, "agent frame")
-    try:
-        return _from_agent.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError) as error:
-        raise MalformedFrame(f"agent frame: {error}") from error
+    message: FromAgent = _decoded(_from_agent.decode, data, MAX_FRAME_BYTES, "agent frame")
+    return message
 
 
 def decode_to_agent(data: bytes) -> ToAgent:
-    """Raises MalformedFrame. Orders may be larger than frames; the server is trusted."""
-    try:
-        return _to_agent.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError) as error:
-        raise MalformedFrame(f"server message: {error}") from error
+    """Raises FrameTooLarge or MalformedFrame. Orders may be larger than frames."""
+    message: ToAgent = _decoded(_to_agent.decode, data, MAX_ORDER_BYTES, "server message")
+    if isinstance(message, Order):
+        for command in message.commands:
+            if isinstance(command.body, StartRanks):
+                _check_config(command.body.launch.config, "server message")
+    return message
 
 
 def encode_line(message: FromRank | ToRank | FromHost | ToHost) -> bytes:
-    """One JSON line, newline included."""
-    return _json(message) + b"\n"
+    """One JSON line, newline included. Raises MalformedFrame."""
+    return _encoded(_json, message) + b"\n"
 
 
 def decode_line(door: str, line: bytes) -> Any:
     """`door`: from_rank, to_rank, from_host or to_host. Raises like the frame decoders."""
-    _check_size(line, MAX_LINE_BYTES, door)
+    decoder, limit = _line_decoders[door]
+    message = _decoded(decoder.decode, line, limit, f"{door} line")
+    if isinstance(message, ForkRank):
+        _check_config(message.config, f"{door} line")
+    return message
+
+
+def event_bytes(body: EventBody) -> int:
+    """Size of an event of an agent's own. Raises FrameTooLarge or MalformedFrame where its server
+    could not decode it: an agent asks before it keeps one, for what is kept is sent until it is
+    applied."""
+    data = _encoded(_pack, body)
+    _decoded(_event.decode, data, MAX_EVENT_BYTES, "event")
+    return len(data)
+
+
+def _encoded(encode: Callable[[Any], bytes], message: Any) -> bytes:
     try:
-        return _line_decoders[door].decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError) as error:
-        raise MalformedFrame(f"{door} line: {error}") from error
+        return encode(message)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise MalformedFrame(f"{type(message).__name__}: {quoted(error)}") from error
 
 
-def _check_size(data: bytes, limit: int, what: str) -> None:
+def _decoded(decode: Callable[[bytes], Any], data: bytes, limit: int, what: str) -> Any:
     if len(data) > limit:
         raise FrameTooLarge(f"{what} is {len(data)} bytes, the limit is {limit}; split it or send less at once")
+    try:
+        return decode(data)
+    except _REFUSALS as error:
+        raise MalformedFrame(f"{what}: {quoted(error)}") from error
+
+
+def _check_config(config: TrainerConfig, what: str) -> None:
+    """The ranges of a job's spec are checked where it is submitted (`spec_limits`); what must
+    hold of it wherever it goes is checked here."""
+    fault = unstorable(msgspec.to_builtins(config))
+    if fault is not None:
+        raise MalformedFrame(f"{what}: the trainer's configuration: {fault}")

@@ -9,6 +9,18 @@ passed before it was first received (`ttl_s` counts from receipt of the envelope
 
 import msgspec
 
+from controlplane.protocol.bounds import (
+    CommandText,
+    DeviceIndex,
+    Epoch,
+    Id,
+    IdOrNone,
+    Index,
+    IndexOrAll,
+    Number,
+    Seconds,
+    Word,
+)
 from controlplane.protocol.launch import ReplicaLaunch
 from controlplane.protocol.membership import Install, View
 
@@ -28,12 +40,12 @@ class StopRanks(_Body, tag="stop_ranks"):
     process group at once; else SIGTERM, then SIGKILL after `grace_s`. Succeeds when
     the processes are proved gone. `replica` -1 means every replica of the attempt."""
 
-    job_id: str
-    attempt: int
-    replica: int
-    incarnation: int
-    grace_s: float
-    reason: str
+    job_id: Id
+    attempt: Index
+    replica: IndexOrAll
+    incarnation: Index
+    grace_s: Seconds
+    reason: CommandText
 
 
 class DeliverView(_Body, tag="deliver_view"):
@@ -53,10 +65,10 @@ class RequestSave(_Body, tag="request_save"):
     """Ask the ranks of this job here to save at the next step boundary.
     `save_kind`: emergency or manual."""
 
-    job_id: str
-    attempt: int
-    save_kind: str
-    reason: str
+    job_id: Id
+    attempt: Index
+    save_kind: Word
+    reason: CommandText
 
 
 class CollectStacks(_Body, tag="collect_stacks"):
@@ -66,19 +78,19 @@ class CollectStacks(_Body, tag="collect_stacks"):
     and the Flight Recorder. `rank` -1: all ranks here. `duration_s` of a profile. Every
     answer is a `StacksCollected`; refused while the same rank is being looked at."""
 
-    job_id: str
-    replica: int
-    incarnation: int
-    rank: int = -1
-    look: str = "stacks"
-    duration_s: float = 0.0
+    job_id: Id
+    replica: Index
+    incarnation: Index
+    rank: IndexOrAll = -1
+    look: Word = "stacks"
+    duration_s: Seconds = 0.0
 
 
 class WarmHost(_Body, tag="warm_host"):
     """Start the rank host of this job ahead of need."""
 
-    job_id: str
-    attempt: int
+    job_id: Id
+    attempt: Index
 
 
 class InjectDeviceFault(_Body, tag="inject_device_fault"):
@@ -86,9 +98,9 @@ class InjectDeviceFault(_Body, tag="inject_device_fault"):
     (of the whole node), heal. `value`: XID number, target degrees C for overheat, number of the
     link for nvlink, major version of the driver for old_driver."""
 
-    device_index: int
-    fault: str
-    value: float = 0.0
+    device_index: DeviceIndex
+    fault: Word
+    value: Number = 0.0
 
 
 class InjectRankFault(_Body, tag="inject_rank_fault"):
@@ -96,18 +108,18 @@ class InjectRankFault(_Body, tag="inject_rank_fault"):
     slow, exception, nan, abort, segfault, gil_lock, communication (`rank_faults`);
     `value` as there."""
 
-    job_id: str
-    replica: int
-    incarnation: int
-    rank: int
-    fault: str
-    value: float = 0.0
+    job_id: Id
+    replica: Index
+    incarnation: Index
+    rank: Index
+    fault: Word
+    value: Number = 0.0
 
 
 class InjectLinkFault(_Body, tag="inject_link_fault"):
     """Demo only: the agent drops its control-plane link for `seconds`."""
 
-    seconds: float
+    seconds: Seconds
 
 
 Body = (
@@ -129,13 +141,13 @@ class CommandEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     job); `age_s` how long ago the server committed it; `ttl_s` its whole life. `store_token`:
     the job's secret at the rendezvous store, added to a start as it is delivered."""
 
-    command_id: str
-    node_id: str
-    epoch: int
-    age_s: float
-    ttl_s: float
+    command_id: Id
+    node_id: Id
+    epoch: Epoch
+    age_s: Seconds
+    ttl_s: Seconds
     body: Body
-    job_id: str = ""
-    attempt: int = 0
-    decision_id: str = ""
-    store_token: str = ""
+    job_id: IdOrNone = ""
+    attempt: Index = 0
+    decision_id: IdOrNone = ""
+    store_token: IdOrNone = ""

@@ -6,10 +6,23 @@ trainer writes down its groups itself; `repair` puts them back, takes "retired" 
 completed, and drops groups nobody named (the outer ones, each built for one epoch).
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
+from controlplane.protocol.bounds import (
+    MAX_GROUPS,
+    MAX_OPERATIONS,
+    Count,
+    Index,
+    Line,
+    Names,
+    Replicas,
+    Shapes,
+    Word,
+    quoted,
+)
 from controlplane.protocol.errors import MalformedFrame
 
 COMPLETED, STARTED, SCHEDULED = "completed", "started", "scheduled"
@@ -18,9 +31,9 @@ COMPLETED, STARTED, SCHEDULED = "completed", "started", "scheduled"
 class FlightGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A process group: its name, what it is for, and its ranks inside the replica."""
 
-    name: str
-    desc: str
-    ranks: tuple[int, ...]
+    name: Line
+    desc: Line
+    ranks: Replicas
 
 
 class FlightEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -28,39 +41,39 @@ class FlightEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array
     point-to-point operations apart, `p2p`); sizes are shapes in elements; `state`:
     scheduled, started or completed."""
 
-    group: str
-    number: int
-    operation: str
-    input_sizes: tuple[tuple[int, ...], ...]
-    output_sizes: tuple[tuple[int, ...], ...]
-    input_dtypes: tuple[str, ...]
-    output_dtypes: tuple[str, ...]
-    state: str
+    group: Line
+    number: Count
+    operation: Line
+    input_sizes: Shapes
+    output_sizes: Shapes
+    input_dtypes: Names
+    output_dtypes: Names
+    state: Word
     p2p: bool = False
 
 
 class FlightDump(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The newest operations of one rank (index inside its replica), oldest first."""
 
-    rank: int
-    groups: tuple[FlightGroup, ...]
-    entries: tuple[FlightEntry, ...]
+    rank: Index
+    groups: Annotated[tuple[FlightGroup, ...], Meta(max_length=MAX_GROUPS)]
+    entries: Annotated[tuple[FlightEntry, ...], Meta(max_length=MAX_OPERATIONS)]
 
 
 class _Raw(msgspec.Struct, frozen=True):
     """An entry as torch writes it (version 2.10); fields not named here are ignored."""
 
-    process_group: tuple[str, str]
-    collective_seq_id: int
-    p2p_seq_id: int
-    profiling_name: str
-    state: str
+    process_group: tuple[Line, Line]
+    collective_seq_id: Count
+    p2p_seq_id: Count
+    profiling_name: Line
+    state: Word
     retired: bool
     is_p2p: bool
-    input_sizes: tuple[tuple[int, ...], ...] = ()
-    output_sizes: tuple[tuple[int, ...], ...] = ()
-    input_dtypes: tuple[str, ...] = ()
-    output_dtypes: tuple[str, ...] = ()
+    input_sizes: Shapes = ()
+    output_sizes: Shapes = ()
+    input_dtypes: Names = ()
+    output_dtypes: Names = ()
 
 
 class _RawDump(msgspec.Struct, frozen=True):
@@ -80,8 +93,8 @@ def repair(dump: bytes, rank: int, groups: bytes) -> FlightDump:
     try:
         raw = _raw.decode(dump)
         known = _groups.decode(groups) if groups else ()
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise MalformedFrame(f"Flight Recorder of rank {rank}: {error}") from error
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise MalformedFrame(f"Flight Recorder of rank {rank}: {quoted(error)}") from error
     names = {group.name for group in known}
     entries = tuple(_entry(entry) for entry in raw.entries if entry.process_group[0] in names)
     return FlightDump(rank, known, entries)
@@ -101,8 +114,8 @@ def decode_dump(text: str) -> FlightDump:
     """The reverse, on a text from a node. Raises MalformedFrame."""
     try:
         return _dump.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise MalformedFrame(f"Flight Recorder: {error}") from error
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise MalformedFrame(f"Flight Recorder: {quoted(error)}") from error
 
 
 def _entry(raw: _Raw) -> FlightEntry:

@@ -6,8 +6,39 @@ Events are facts: the agent keeps each in its journal until the server has ackno
 its `seq`, and the server applies them once, in order, by (node, journal_id, seq).
 """
 
-import msgspec
+from typing import Annotated, Literal
 
+import msgspec
+from msgspec import Meta
+
+from controlplane.protocol.bounds import (
+    MAX_DEVICES,
+    MAX_NODE_CHECKS,
+    MAX_RANKS_PER_NODE,
+    Bytes,
+    Cores,
+    Count,
+    Detail,
+    DeviceIndex,
+    ErrorText,
+    ExitCode,
+    Id,
+    IdOrNone,
+    Index,
+    Label,
+    Line,
+    LookText,
+    Marker,
+    NodeName,
+    Pid,
+    Repeats,
+    Seconds,
+    Segment,
+    SignalNumber,
+    Step,
+    Version,
+    Word,
+)
 from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import Flush
@@ -28,10 +59,13 @@ from controlplane.protocol.states import Phase, RankState, Section
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
 MAX_FRAME_BYTES = 256 * 1024
+MAX_EVENT_BYTES = 144 * 1024
+"""A rank's longest line, and what its agent adds."""
 MAX_EVENTS_PER_FRAME = 500
 RECONNECTS_PER_S = 500
 RECONNECT_SHORTEST_S = 2.0
 RECONNECT_LONGEST_S = 15.0
+AnswerState = Literal["acknowledged", "succeeded", "failed", "superseded"]
 
 
 class _Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="event"):
@@ -42,17 +76,17 @@ class RankStarted(_Event, tag="rank_started"):
     """The process exists; `host_start_s` and `fork_s` are what it took."""
 
     ref: RankRef
-    pid: int
-    device_index: int
-    host_start_s: float = 0.0
-    fork_s: float = 0.0
+    pid: Pid
+    device_index: DeviceIndex
+    host_start_s: Seconds = 0.0
+    fork_s: Seconds = 0.0
 
 
 class RankJoined(_Event, tag="rank_joined"):
     """The rank said hello: Megatron is built, it is parked and awaits a view."""
 
     ref: RankRef
-    setup_s: float = 0.0
+    setup_s: Seconds = 0.0
 
 
 class RankExited(_Event, tag="rank_exited"):
@@ -62,11 +96,11 @@ class RankExited(_Event, tag="rank_exited"):
     that ended well and was watched from its first step on; else None."""
 
     ref: RankRef
-    exit_code: int | None
-    signal: int | None
+    exit_code: ExitCode | None
+    signal: SignalNumber | None
     expected: bool
-    log_tail: str = ""
-    out_of_section_s: float | None = None
+    log_tail: ErrorText = ""
+    out_of_section_s: Seconds | None = None
 
 
 class RankOverdue(_Event, tag="rank_overdue"):
@@ -76,10 +110,10 @@ class RankOverdue(_Event, tag="rank_overdue"):
     ref: RankRef
     section: Section
     phase: Phase
-    step: int
-    age_s: float
-    timeout_s: float
-    silent_s: float
+    step: Step
+    age_s: Seconds
+    timeout_s: Seconds
+    silent_s: Seconds
 
 
 class RankSaid(_Event, tag="rank_said"):
@@ -109,18 +143,18 @@ class XidSeen(_Event, tag="xid_seen"):
 class DeviceLost(_Event, tag="device_lost"):
     """A device that was present is gone from the bus."""
 
-    index: int
-    uuid: str
+    index: DeviceIndex
+    uuid: Label
 
 
 class CommandAnswer(_Event, tag="command_answer"):
     """`state`: acknowledged (journaled), succeeded, failed or superseded (stale epoch,
     expired). `detail` for people; `data` small JSON text for the server."""
 
-    command_id: str
-    state: str
-    detail: str = ""
-    data: str = ""
+    command_id: Id
+    state: AnswerState
+    detail: Detail = ""
+    data: Detail = ""
 
 
 class StacksCollected(_Event, tag="stacks_collected"):
@@ -128,10 +162,10 @@ class StacksCollected(_Event, tag="stacks_collected"):
     `method`: how it was got; "none" when it could not be, and `text` says why."""
 
     ref: RankRef
-    text: str
-    method: str
-    command_id: str = ""
-    look: str = "stacks"
+    text: LookText
+    method: Label
+    command_id: IdOrNone = ""
+    look: Word = "stacks"
 
 
 class LogMarked(_Event, tag="log_marked"):
@@ -139,32 +173,43 @@ class LogMarked(_Event, tag="log_marked"):
     `line` is untrusted text; `count` lines since this marker was last told, it among them."""
 
     ref: RankRef
-    marker: str
-    line: str
-    count: int = 1
+    marker: Marker
+    line: Line
+    count: Repeats = 1
+
+
+class InputRefused(_Event, tag="input_refused"):
+    """What this node's agent did not take, `count` times since it was last told: lines or events
+    of a rank (`ref`), or records of its own journal that it cannot read (`ref` None). `reason` is
+    the last one's; `closed`: the rank's connection was closed for it."""
+
+    ref: RankRef | None
+    count: Repeats
+    reason: Line
+    closed: bool = False
 
 
 class NodeCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A check of the node that failed: driver, storage, network, nvlink, library
     or external. `detail` says what is wrong and how to mend it."""
 
-    name: str
-    detail: str
+    name: Word
+    detail: Line
 
 
 class NodeChecked(_Event, tag="node_checked"):
     """Which checks of this node fail now; none: it is healthy. Told when that changes and
     once after each start of the agent."""
 
-    failed: tuple[NodeCheck, ...]
+    failed: Annotated[tuple[NodeCheck, ...], Meta(max_length=MAX_NODE_CHECKS)]
 
 
 class HostExited(_Event, tag="host_exited"):
     """A rank host ended; `log_tail` untrusted."""
 
-    job_id: str
-    exit_code: int | None
-    log_tail: str = ""
+    job_id: Id
+    exit_code: ExitCode | None
+    log_tail: ErrorText = ""
 
 
 EventBody = (
@@ -178,6 +223,7 @@ EventBody = (
     | CommandAnswer
     | StacksCollected
     | LogMarked
+    | InputRefused
     | NodeChecked
     | HostExited
 )
@@ -187,8 +233,8 @@ class AgentEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`seq` is gap-free per journal, from 1. `age_s`: how long ago it happened, at
     the moment of sending."""
 
-    seq: int
-    age_s: float
+    seq: Count
+    age_s: Seconds
     body: EventBody
 
 
@@ -197,13 +243,13 @@ class RankStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     ref: RankRef
     state: RankState
-    pid: int
-    device_index: int
+    pid: Pid
+    device_index: DeviceIndex
     section: Section
     phase: Phase
-    step: int
-    phase_age_s: float
-    silent_s: float
+    step: Step
+    phase_age_s: Seconds
+    silent_s: Seconds
 
 
 class AgentHello(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type", tag="hello"):
@@ -211,16 +257,16 @@ class AgentHello(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     `segment`: nodes that name the same one are near each other (an NVLink domain, a block of the
     network); "": nothing is known."""
 
-    protocol_min: int
-    protocol_max: int
-    node_name: str
-    agent_version: str
-    boot_id: str
-    journal_id: str
-    devices: tuple[DeviceInfo, ...]
-    ranks: tuple[RankStatus, ...] = ()
-    first_unacked_seq: int = 1
-    segment: str = ""
+    protocol_min: Index
+    protocol_max: Index
+    node_name: NodeName
+    agent_version: Version
+    boot_id: Id
+    journal_id: Id
+    devices: Annotated[tuple[DeviceInfo, ...], Meta(max_length=MAX_DEVICES)]
+    ranks: Annotated[tuple[RankStatus, ...], Meta(max_length=MAX_RANKS_PER_NODE)] = ()
+    first_unacked_seq: Count = 1
+    segment: Segment = ""
 
 
 class AgentFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type", tag="frame"):
@@ -228,14 +274,14 @@ class AgentFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     `cpu_ratio` of one core and `rss_bytes` are the agent's own cost. `age_s` above 0: its
     device samples were taken so long ago, while the link was down (backfill)."""
 
-    seq: int
-    uptime_s: float
-    devices: tuple[DeviceSample, ...] = ()
-    ranks: tuple[RankStatus, ...] = ()
-    events: tuple[AgentEvent, ...] = ()
-    cpu_ratio: float = 0.0
-    rss_bytes: int = 0
-    age_s: float = 0.0
+    seq: Count
+    uptime_s: Seconds
+    devices: Annotated[tuple[DeviceSample, ...], Meta(max_length=MAX_DEVICES)] = ()
+    ranks: Annotated[tuple[RankStatus, ...], Meta(max_length=MAX_RANKS_PER_NODE)] = ()
+    events: Annotated[tuple[AgentEvent, ...], Meta(max_length=MAX_EVENTS_PER_FRAME)] = ()
+    cpu_ratio: Cores = 0.0
+    rss_bytes: Bytes = 0
+    age_s: Seconds = 0.0
 
 
 FromAgent = AgentHello | AgentFrame
@@ -245,14 +291,14 @@ class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Session accepted. `acked_seq`: events up to here are applied for this journal.
     `reconnect_within_s`: the longest wait between two tries should the session end."""
 
-    protocol: int
-    node_id: str
-    session_id: str
-    acked_seq: int
-    frame_interval_s: float
-    sample_interval_s: float
+    protocol: Index
+    node_id: Id
+    session_id: Id
+    acked_seq: Count
+    frame_interval_s: Seconds
+    sample_interval_s: Seconds
     demo: bool = False
-    reconnect_within_s: float = RECONNECT_LONGEST_S
+    reconnect_within_s: Seconds = RECONNECT_LONGEST_S
 
 
 def reconnect_within_s(nodes: int) -> float:
@@ -264,7 +310,7 @@ def reconnect_within_s(nodes: int) -> float:
 class Acked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="acked"):
     """Events up to `seq` are committed; resend from `seq` + 1 if `resend`."""
 
-    seq: int
+    seq: Count
     resend: bool = False
 
 
@@ -278,9 +324,9 @@ class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
     """The session ends. `code`: bad_protocol, unknown_node, revoked, identity_mismatch,
     frame_too_large, malformed_frame, replaced, overloaded. `retry_after_s` None: do not."""
 
-    code: str
-    detail: str
-    retry_after_s: float | None = None
+    code: Word
+    detail: ErrorText
+    retry_after_s: Seconds | None = None
 
 
 ToAgent = Welcome | Acked | Order | Refused

@@ -1,7 +1,24 @@
 """What a rank is told when it is started: its identity and its whole configuration."""
 
-import msgspec
+from typing import Annotated
 
+import msgspec
+from msgspec import Meta
+
+from controlplane.protocol.bounds import (
+    MAX_ARGUMENTS,
+    MAX_RANKS_PER_NODE,
+    CommandText,
+    DeviceIndex,
+    Environment,
+    Epoch,
+    Id,
+    IdOrNone,
+    Index,
+    Label,
+    Seconds,
+    Step,
+)
 from controlplane.protocol.spec import Checkpoint, Model, Parallelism, Training
 
 LISTENING_PORTS = range(20_000, 30_000)
@@ -13,25 +30,25 @@ class RankRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One process. `rank` is the index inside the replica, from 0;
     `incarnation` counts the lives of that replica slot over the whole job."""
 
-    job_id: str
-    attempt: int
-    replica: int
-    incarnation: int
-    rank: int
+    job_id: Id
+    attempt: Index
+    replica: Index
+    incarnation: Index
+    rank: Index
 
 
 class RankPlacement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rank `rank` of the replica runs on device `device_index` of this node."""
 
-    rank: int
-    device_index: int
+    rank: Index
+    device_index: DeviceIndex
 
 
 class Resume(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Load this checkpoint before training. `path` is the directory of one checkpoint."""
 
-    path: str
-    step: int
+    path: CommandText
+    step: Step
 
 
 class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -49,16 +66,16 @@ class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     parallelism: Parallelism
     training: Training
     checkpoint: Checkpoint
-    checkpoint_dir: str
-    replicas: int
-    store: str
-    store_token: str = ""
+    checkpoint_dir: CommandText
+    replicas: Index
+    store: CommandText
+    store_token: IdOrNone = ""
     resume: Resume | None = None
-    max_contributors: int | None = None
-    outer_timeout_s: float = 60.0
-    inner_timeout_s: float = 600.0
+    max_contributors: Index | None = None
+    outer_timeout_s: Seconds = 60.0
+    inner_timeout_s: Seconds = 600.0
     allow_faults: bool = False
-    timing_interval_s: float = 0.0
+    timing_interval_s: Seconds = 0.0
 
 
 class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -70,21 +87,21 @@ class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     timeout is given; else the agent may tighten it to what the rank's own steps teach, not
     below this. `log_markers`: the job's own, name to pattern (`protocol.markers`)."""
 
-    job_id: str
-    job_name: str
-    attempt: int
-    epoch: int
-    replica: int
-    incarnation: int
-    world_size: int
-    ranks: tuple[RankPlacement, ...]
+    job_id: Id
+    job_name: Label
+    attempt: Index
+    epoch: Epoch
+    replica: Index
+    incarnation: Index
+    world_size: Index
+    ranks: Annotated[tuple[RankPlacement, ...], Meta(max_length=MAX_RANKS_PER_NODE)]
     config: TrainerConfig
-    entrypoint: tuple[str, ...] | None = None
-    master_host: str = ""
-    env: dict[str, str] = {}
-    log_markers: dict[str, str] = {}
-    step_timeout_s: float = 60.0
-    step_floor_s: float | None = None
-    setup_timeout_s: float = 600.0
-    checkpoint_timeout_s: float = 420.0
-    out_of_section_timeout_s: float = 300.0
+    entrypoint: Annotated[tuple[CommandText, ...], Meta(max_length=MAX_ARGUMENTS)] | None = None
+    master_host: Label = ""
+    env: Environment = {}
+    log_markers: Environment = {}
+    step_timeout_s: Seconds = 60.0
+    step_floor_s: Seconds | None = None
+    setup_timeout_s: Seconds = 600.0
+    checkpoint_timeout_s: Seconds = 420.0
+    out_of_section_timeout_s: Seconds = 300.0

@@ -15,8 +15,12 @@ outer group under `outer/<job>/<attempt>/<epoch>/<rank>`.
 """
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
+
+from controlplane.protocol.bounds import MAX_MEMBERS, CommandText, Epoch, Id, Index, MicroBatches, Replicas, Step
 
 MAX_AWAITED_S = 3.0
 """So long a rank awaits the step that a view names; then the view is due all the same."""
@@ -35,8 +39,8 @@ class MemberRole(StrEnum):
 class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One incarnation of one replica in a view."""
 
-    replica: int
-    incarnation: int
+    replica: Index
+    incarnation: Index
     role: MemberRole
 
 
@@ -44,21 +48,21 @@ class Donor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`joiner` (replica index) fetches its state from `donor` (replica index). A joiner may have
     several pairs, in order of preference: it fetches from all of them at once."""
 
-    joiner: int
-    donor: int
+    joiner: Index
+    donor: Index
 
 
 class View(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Who trains in `epoch`. Members are sorted by replica; `reason` is for people. `at_step`: it
     is due to a rank that trains when that has committed so many steps (None: at once)."""
 
-    job_id: str
-    attempt: int
-    epoch: int
-    members: tuple[Member, ...]
-    donors: tuple[Donor, ...] = ()
-    reason: str = ""
-    at_step: int | None = None
+    job_id: Id
+    attempt: Index
+    epoch: Epoch
+    members: Annotated[tuple[Member, ...], Meta(max_length=MAX_MEMBERS)]
+    donors: Annotated[tuple[Donor, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    reason: CommandText = ""
+    at_step: Step | None = None
 
     def is_due(self, *, committed: int, awaited_s: float) -> bool:
         """To a rank that trains in an older epoch, has `committed` so many steps, and has known
@@ -75,34 +79,34 @@ class Flush(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
     epoch, or it never does. They are void unless `done_step` is the installed step.
     """
 
-    job_id: str
-    attempt: int
-    epoch: int
-    replica: int
-    incarnation: int
-    rank: int
-    committed_step: int
+    job_id: Id
+    attempt: Index
+    epoch: Epoch
+    replica: Index
+    incarnation: Index
+    rank: Index
+    committed_step: Step
     prepared: bool
     role: MemberRole
-    done_step: int = 0
-    done_micro_batches: tuple[int, ...] = ()
+    done_step: Step = 0
+    done_micro_batches: MicroBatches = ()
 
 
 class ReplicaDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Micro-batches of the installed step whose gradients `replica` already holds."""
 
-    replica: int
-    micro_batches: tuple[int, ...]
+    replica: Index
+    micro_batches: MicroBatches
 
 
 class Install(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The group stands at `step`; train it with `contributors` (replica indices, sorted).
     `standbys` (sorted) hold the state too and compute nothing."""
 
-    job_id: str
-    attempt: int
-    epoch: int
-    step: int
-    contributors: tuple[int, ...]
-    done: tuple[ReplicaDone, ...] = ()
-    standbys: tuple[int, ...] = ()
+    job_id: Id
+    attempt: Index
+    epoch: Epoch
+    step: Step
+    contributors: Replicas
+    done: Annotated[tuple[ReplicaDone, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    standbys: Replicas = ()

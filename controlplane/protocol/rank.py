@@ -1,20 +1,55 @@
 """Messages on the unix sockets of a node: rank <-> agent and agent <-> rank host.
 
 Both sockets are SOCK_STREAM and carry JSON lines (UTF-8, one message a line, at most
-`MAX_LINE_BYTES`). The agent listens on `<state>/agent.sock` for ranks; each rank host
-listens on the socket given by `--socket` for its agent, and outlives it.
+`MAX_LINE_BYTES`, from a rank `MAX_REPORT_BYTES`). The agent listens on `<state>/agent.sock`
+for ranks; each rank host listens on the socket given by `--socket` for its agent, and
+outlives it.
 """
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
+from controlplane.protocol.bounds import (
+    MAX_RANKS_PER_NODE,
+    Bytes,
+    CommandText,
+    Count,
+    Detail,
+    DeviceIndex,
+    Digest,
+    Environment,
+    Epoch,
+    ErrorText,
+    ExitCode,
+    Holders,
+    Id,
+    IdOrNone,
+    Index,
+    IndexOrAll,
+    Line,
+    LookText,
+    Magnitude,
+    MicroBatches,
+    Number,
+    Path,
+    Pid,
+    Reported,
+    Seconds,
+    SignalNumber,
+    Step,
+    Ticks,
+    Word,
+)
 from controlplane.protocol.launch import RankRef, TrainerConfig
 from controlplane.protocol.membership import Flush, Install, MemberRole, View
 from controlplane.protocol.states import Phase, Section
 
 MAX_LINE_BYTES = 1 << 20
+MAX_REPORT_BYTES = 128 * 1024
+"""Of a line from a rank: what it reports must fit into a frame of its agent's."""
 
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
@@ -28,8 +63,8 @@ class RankHello(_Message, tag="hello"):
     """First line of every connection. `epoch` is the newest view installed (0: none)."""
 
     ref: RankRef
-    pid: int
-    epoch: int = 0
+    pid: Pid
+    epoch: Epoch = 0
 
 
 class RankProgress(_Message, tag="progress"):
@@ -38,10 +73,10 @@ class RankProgress(_Message, tag="progress"):
 
     section: Section
     phase: Phase
-    phase_age_s: float
-    section_age_s: float
-    step: int
-    epoch: int = 0
+    phase_age_s: Reported
+    section_age_s: Reported
+    step: Step
+    epoch: Epoch = 0
 
 
 class StepReport(_Message, tag="step"):
@@ -56,18 +91,18 @@ class StepReport(_Message, tag="step"):
     ids of all micro-batches in the committed gradient, each as often as it is in it; it
     came through the same all-reduce, so any survivor can tell the whole step's ledger."""
 
-    step: int
-    epoch: int
-    step_time_s: float
-    tokens: int
-    micro_batches: tuple[int, ...]
+    step: Step
+    epoch: Epoch
+    step_time_s: Reported
+    tokens: Count
+    micro_batches: MicroBatches
     loss: float | None = None
-    grad_norm: float | None = None
-    parameter_hash: str | None = None
-    stall_s: float = 0.0
-    exchange_s: float = 0.0
-    trained: tuple[int, ...] = ()
-    copy_wait_s: float = 0.0
+    grad_norm: Number | None = None
+    parameter_hash: Digest | None = None
+    stall_s: Reported = 0.0
+    exchange_s: Reported = 0.0
+    trained: MicroBatches = ()
+    copy_wait_s: Reported = 0.0
     loss_not_finite: Literal["nan", "inf", "-inf"] | None = None
 
     def __post_init__(self) -> None:
@@ -80,9 +115,9 @@ class StepReport(_Message, tag="step"):
 class OuterError(_Message, tag="outer_error"):
     """The exchange of `epoch` failed here (a peer's socket closed, or a timeout)."""
 
-    epoch: int
-    step: int
-    error: str
+    epoch: Epoch
+    step: Step
+    error: ErrorText
 
 
 class CaughtUp(_Message, tag="caught_up"):
@@ -90,14 +125,14 @@ class CaughtUp(_Message, tag="caught_up"):
     came from `donor_count` replicas, `donor` the lowest-numbered of them (-1: it is empty);
     `harmed_chunks` were refused and fetched again."""
 
-    epoch: int
-    step: int
-    replayed_steps: int
-    fetch_s: float
-    fetch_bytes: int
-    donor: int
-    donor_count: int = 1
-    harmed_chunks: int = 0
+    epoch: Epoch
+    step: Step
+    replayed_steps: Count
+    fetch_s: Reported
+    fetch_bytes: Bytes
+    donor: IndexOrAll
+    donor_count: Index = 1
+    harmed_chunks: Count = 0
     role: MemberRole = MemberRole.CONTRIBUTOR
 
 
@@ -105,13 +140,13 @@ class ViewInstalled(_Message, tag="view_installed"):
     """The rank is in `epoch` at `step`; `waited_s` since it saw the view, of which `install_s`
     until the install was there on every rank of the replica and `build_s` for the outer group."""
 
-    epoch: int
-    step: int
+    epoch: Epoch
+    step: Step
     rolled_forward: bool
-    waited_s: float
-    recomputed_micro_batches: tuple[int, ...] = ()
-    install_s: float = 0.0
-    build_s: float = 0.0
+    waited_s: Reported
+    recomputed_micro_batches: MicroBatches = ()
+    install_s: Reported = 0.0
+    build_s: Reported = 0.0
 
 
 class CheckpointReport(_Message, tag="checkpoint"):
@@ -121,28 +156,28 @@ class CheckpointReport(_Message, tag="checkpoint"):
     `oldest_kept`: (epoch, step) of the oldest complete one that retention leaves in this
     tier, those before it are gone; (0, 0) says nothing."""
 
-    step: int
-    path: str
-    state: str
-    kind: str
-    epoch: int
-    bytes: int = 0
-    blocking_s: float = 0.0
-    total_s: float = 0.0
-    digest: str = ""
-    error: str = ""
-    command_id: str = ""
-    holders: tuple[tuple[str, ...], ...] = ()
-    oldest_kept: tuple[int, int] = (0, 0)
+    step: Step
+    path: Path
+    state: Literal["writing", "complete", "failed"]
+    kind: Word
+    epoch: Epoch
+    bytes: Bytes = 0
+    blocking_s: Reported = 0.0
+    total_s: Reported = 0.0
+    digest: Digest = ""
+    error: ErrorText = ""
+    command_id: IdOrNone = ""
+    holders: Holders = ()
+    oldest_kept: tuple[Epoch, Step] = (0, 0)
 
 
 class SectionTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Times of one section in a window: how many, their sum, median and longest, in seconds."""
 
-    count: int
-    total_s: float
-    median_s: float
-    max_s: float
+    count: Count
+    total_s: Reported
+    median_s: Reported
+    max_s: Reported
 
 
 class TimingReport(_Message, tag="timings"):
@@ -150,9 +185,9 @@ class TimingReport(_Message, tag="timings"):
     (forward and backward, without waiting for others) and `data` are of one micro-batch,
     `exchange`, `optimizer` and `step` of one step. Sent at most every `timing_interval_s`."""
 
-    first_step: int
-    last_step: int
-    epoch: int
+    first_step: Step
+    last_step: Step
+    epoch: Epoch
     compute: SectionTime
     data: SectionTime
     exchange: SectionTime
@@ -167,36 +202,36 @@ class NumericsReport(_Message, tag="numerics"):
     failed_validation (different and wrong again), reproduced (a spike that is what the model
     computes). Results are text, because they need not be finite."""
 
-    step: int
-    epoch: int
-    check: str
-    diagnosis: str
-    first_result: str
-    second_result: str
-    micro_batches: tuple[int, ...] = ()
+    step: Step
+    epoch: Epoch
+    check: Word
+    diagnosis: Word
+    first_result: Line
+    second_result: Line
+    micro_batches: MicroBatches = ()
 
 
 class DeterminismReport(_Message, tag="determinism"):
     """Steps computed twice since the rank began, and how many of them agreed bit for bit;
     `largest_difference` is relative, over all results compared."""
 
-    step: int
-    steps: int
-    identical_steps: int
-    largest_difference: float
+    step: Step
+    steps: Count
+    identical_steps: Count
+    largest_difference: Magnitude
 
 
 class TrainingDone(_Message, tag="done"):
     """All steps are committed; the process exits 0 next."""
 
-    step: int
+    step: Step
 
 
 class StacksReport(_Message, tag="stacks"):
     """Answer to `CollectStacks` where the rank could still answer itself."""
 
-    text: str
-    command_id: str = ""
+    text: LookText
+    command_id: IdOrNone = ""
 
 
 FromRank = (
@@ -233,31 +268,31 @@ class InstallView(_Message, tag="install_view"):
 class Evicted(_Message, tag="evicted"):
     """This incarnation is no member any more: exit, write nothing."""
 
-    reason: str
-    epoch: int
+    reason: CommandText
+    epoch: Epoch
 
 
 class SaveNow(_Message, tag="save_now"):
     """Save at the next step boundary. `kind`: emergency or manual. Consumed once."""
 
-    command_id: str
-    kind: str
-    reason: str
+    command_id: Id
+    kind: Word
+    reason: CommandText
 
 
 class StopTraining(_Message, tag="stop"):
     """Leave at the next step boundary; `save` first if asked."""
 
     save: bool
-    reason: str
+    reason: CommandText
 
 
 class InjectFault(_Message, tag="inject_fault"):
     """Only honoured when the job allows faults. kinds: hang, slow, exception, nan, abort,
     segfault, gil_lock, communication (`rank_faults.INSIDE`)."""
 
-    kind: str
-    value: float = 0.0
+    kind: Word
+    value: Number = 0.0
 
 
 ToRank = SetView | InstallView | Evicted | SaveNow | StopTraining | InjectFault
@@ -270,12 +305,12 @@ class ForkRank(_Message, tag="fork_rank"):
     `agent_socket` to connect to. Answered by `RankForked`, later `RankGone`."""
 
     ref: RankRef
-    world_size: int
-    device_index: int
+    world_size: Index
+    device_index: DeviceIndex
     config: TrainerConfig
-    agent_socket: str
-    log_path: str
-    env: dict[str, str] = {}
+    agent_socket: Detail
+    log_path: Detail
+    env: Environment = {}
 
 
 class ListRanks(_Message, tag="list_ranks"):
@@ -294,16 +329,16 @@ ToHost = ForkRank | ListRanks | ShutdownHost
 class HostReady(_Message, tag="host_ready"):
     """Imports are done; sent on each connect once true."""
 
-    pid: int
-    import_s: float
+    pid: Pid
+    import_s: Seconds
 
 
 class RankForked(_Message, tag="rank_forked"):
     """`start_time_ticks` is field 22 of /proc/<pid>/stat: (pid, ticks) is an identity."""
 
     ref: RankRef
-    pid: int
-    start_time_ticks: int
+    pid: Pid
+    start_time_ticks: Ticks
 
 
 class RankGone(_Message, tag="rank_gone"):
@@ -311,15 +346,15 @@ class RankGone(_Message, tag="rank_gone"):
     reconnect until the host ends, so a restarted agent learns exits it missed."""
 
     ref: RankRef
-    pid: int
-    exit_code: int | None
-    signal: int | None
+    pid: Pid
+    exit_code: ExitCode | None
+    signal: SignalNumber | None
 
 
 class HostState(_Message, tag="host_state"):
     """Every rank this host ever forked that is alive, as (ref, pid, ticks)."""
 
-    ranks: tuple[RankForked, ...]
+    ranks: Annotated[tuple[RankForked, ...], Meta(max_length=MAX_RANKS_PER_NODE)]
 
 
 FromHost = HostReady | RankForked | RankGone | HostState

@@ -8,6 +8,7 @@ sentence needs: what it reads besides would hide its fault behind another.
 import difflib
 from collections.abc import Iterator
 
+from controlplane.protocol.bounds import MAX_MICRO_BATCHES
 from controlplane.protocol.launch_checks import (
     check_launcher,
     check_nccl_environment,
@@ -116,6 +117,16 @@ def check_shares(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
             "/spec/training/global_batch",
             f"{micro_batch_count(spec)} micro-batches cannot keep {computing} replicas{each} busy",
             f"raise global_batch to at least {computing * inner * spec.training.micro_batch}, or lower micro_batch",
+        )
+
+
+def check_micro_batches(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """Each step's report names its micro-batches one by one, and a report has its bounds."""
+    if micro_batch_count(spec) > MAX_MICRO_BATCHES:
+        yield Fault(
+            "/spec/training/micro_batch",
+            f"{micro_batch_count(spec)} micro-batches a step, the limit is {MAX_MICRO_BATCHES}",
+            f"raise it to at least {-(-spec.training.global_batch // MAX_MICRO_BATCHES)}, or lower global_batch",
         )
 
 
@@ -289,6 +300,7 @@ _STRAGGLERS = "/spec/resiliency/stragglers"
 
 CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     (check_devices, (*_LAYOUT, *_DEVICES, "/spec/parallelism/dp")),
+    (check_micro_batches, _BATCH),
     *_as_checks(SHAPE_RULES, built_in=False),
     *_as_checks(BUILT_IN_RULES, built_in=True),
     (check_preset, ("/spec/model/preset",)),

@@ -20,6 +20,7 @@ from controlplane.recovery.answers import after_answer
 from controlplane.recovery.models import Signal
 from controlplane.recovery.said import HANDLERS as SAID
 from controlplane.recovery.steps import StepMerge
+from controlplane.runtime import counters, events
 from controlplane.runtime.clock import now
 
 EXIT_RESUME_FAILED = 74
@@ -260,6 +261,32 @@ def _marked(facts: Facts, body: frames.LogMarked) -> None:
     marks.note(facts.rank(body.ref), body)
 
 
+def _refused(facts: Facts, body: frames.InputRefused) -> None:
+    """What the agent did not take from a rank, for the job's owner; or from its own journal."""
+    node = facts.node
+    counters.count(node.name, "refused_at_node", number=body.count, detail=body.reason)
+    if body.ref is None:
+        events.publish(
+            "node.refused",
+            f"The agent on {node.name} could not read {body.count} record(s) of its journal and left them out:"
+            f" {body.reason}. Its log names the file that keeps them; no action needed.",
+            node_id=node.id,
+        )
+        return
+    rank = facts.rank(body.ref)
+    what = f"{body.count} message{'' if body.count == 1 else 's'}"
+    closed = " and closed its connection" if body.closed else ""
+    events.publish(
+        "rank.refused",
+        f"The agent on {node.name} dropped {what} of rank {rank.rank} of replica {rank.replica.index}{closed}:"
+        f" {body.reason}. Training goes on; what they reported is missing. The program sent what the protocol"
+        " does not allow (docs/protocol.md): mend it.",
+        job_id=body.ref.job_id,
+        node_id=node.id,
+        data={"count": body.count, "reason": body.reason, "closed": body.closed, "rank": rank.rank},
+    )
+
+
 def _host_exited(facts: Facts, body: frames.HostExited) -> None:
     """A rank host's end is no rank's end: ranks outlive it and are told one by one."""
     job = facts.jobs.get(body.job_id)
@@ -283,6 +310,7 @@ HANDLERS: dict[type, Callable[[Facts, Any], None]] = {
     frames.StacksCollected: _looked,
     frames.NodeChecked: _node_checked,
     frames.LogMarked: _marked,
+    frames.InputRefused: _refused,
     frames.HostExited: _host_exited,
 }
 assert set(HANDLERS) == set(frames.EventBody.__args__), "every event has its handler"

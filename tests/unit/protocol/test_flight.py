@@ -48,7 +48,7 @@ ENTRIES = st.builds(
     FlightEntry,
     group=st.just("0"),
     number=st.integers(1, 10**6),
-    operation=st.text(max_size=30),
+    operation=st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30),
     input_sizes=st.just(((8,),)),
     output_sizes=st.just(()),
     input_dtypes=st.just(("Float",)),

@@ -1,0 +1,46 @@
+"""The ranges of the protocol are those of the columns that its values end in."""
+
+import msgspec
+import pytest
+
+from controlplane.protocol import bounds
+from controlplane.protocol.codec import decode_line, encode_line
+from controlplane.protocol.errors import MalformedFrame
+from controlplane.protocol.rank import OuterError, StepReport, TrainingDone
+
+
+def test_both_ends_of_a_range_are_allowed_and_nothing_beyond() -> None:
+    for step in (0, bounds.MAX_INT):
+        assert decode_line("from_rank", encode_line(TrainingDone(step)).rstrip()) == TrainingDone(step)
+    for step in (-1, bounds.MAX_INT + 1, 2**63 + 5, 2**70):
+        with pytest.raises(MalformedFrame, match="step"):
+            decode_line("from_rank", encode_line(TrainingDone(step)).rstrip())
+
+
+@pytest.mark.parametrize("text", ["a\0b", "x" * (bounds.MAX_ERROR_CHARS + 1)])
+def test_a_text_that_no_column_takes_is_refused(text: str) -> None:
+    with pytest.raises(MalformedFrame, match="error"):
+        decode_line("from_rank", encode_line(OuterError(1, 1, text)).rstrip())
+
+
+def test_newlines_and_other_scripts_are_no_offence() -> None:
+    said = OuterError(1, 1, "Traceback:\n\tpeer \u7aef closed")
+    assert decode_line("from_rank", encode_line(said).rstrip()) == said
+
+
+def test_a_step_with_more_micro_batches_than_a_report_may_name_is_refused() -> None:
+    most = StepReport(1, 1, 1.0, 1, tuple(range(bounds.MAX_MICRO_BATCHES)), trained=tuple(range(8192)))
+    assert decode_line("from_rank", encode_line(most).rstrip()) == most
+    with pytest.raises(MalformedFrame, match="micro_batches"):
+        decode_line("from_rank", encode_line(msgspec.structs.replace(most, micro_batches=(0,) * 8193)).rstrip())
+
+
+def test_what_is_fitted_can_be_stored() -> None:
+    assert bounds.fitted("a\0\ud800b", 3) == "a\ufffd\ufffd"
+    assert bounds.fitted_tail("xyz\0", 2) == "z\ufffd"
+    assert bounds.unstorable({"a": [1, 2.0, None, True, "b"]}) is None
+
+
+@pytest.mark.parametrize("value", [2**53, float("nan"), float("inf"), "\0", {"\0": 1}, [["\udc00"]], b"x"])
+def test_what_cannot_be_stored_is_named(value: object) -> None:
+    assert bounds.unstorable({"a": [value]})
