@@ -18,10 +18,12 @@ from controlplane.cli.exits import Exit
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job, Rank
+from controlplane.protocol.frames import AgentEvent, DeviceLost
 from controlplane.protocol.rank import DeterminismReport, NumericsReport, SectionTime, TimingReport
-from controlplane.recovery import numerics, speed
+from controlplane.recovery import deadletter, numerics, speed
 from controlplane.recovery.models import Decision, Incident, RankLook, Restart
 from controlplane.runtime.clock import now
+from controlplane.runtime.events import unit_of_work
 from tests.integration.cli.conftest import World
 
 Run = Callable[..., Any]
@@ -277,12 +279,24 @@ def test_a_rank_is_broken_by_name_of_the_fault(world: World, holdfast: Run) -> N
         ["incident", "ls"], ["decision", "ls"], ["decision", "ls", "--job", "tiny"], ["token", "ls"], ["config"],
         ["version"], ["job", "logs", "tiny"], ["node", "get", "node-1"], ["job", "speed", "tiny"],
         ["job", "numerics", "tiny"], ["job", "budget", "tiny"], ["job", "timeouts", "tiny"],
+        ["node", "dead-letters", "node-1"],
     ],
     ids=" ".join,
 )  # fmt: skip
 def test_every_reading_command_succeeds(world: World, holdfast: Run, argv: list[str]) -> None:
     result = holdfast(*argv)
     assert result.code == Exit.OK, result.err
+
+
+def test_an_event_that_was_put_aside_is_listed_with_what_to_do(world: World, holdfast: Run) -> None:
+    node = Node.objects.get(name="node-1")
+    with unit_of_work():
+        deadletter.put(node, AgentEvent(7, 0.0, DeviceLost(9, "GPU-9")), ValueError("no such device"), tries=3)
+    result = holdfast("node", "dead-letters", "node-1")
+    assert result.code == Exit.OK
+    assert result.out.splitlines()[1].split()[:4] == ["7", "device_lost", "waiting", "3"]
+    assert "ValueError: no such device" in result.out
+    assert "replay_dead_letters --node node-1" in result.err
 
 
 def test_what_is_measured_and_counted_about_a_job_is_told_to_people_and_programs(world: World, holdfast: Run) -> None:
