@@ -99,6 +99,7 @@ Word = Annotated[str, Meta(max_length=24, pattern=_WORD)]
 """A name out of a closed set: a kind, a look, a check."""
 Label = Annotated[str, Meta(max_length=80, pattern=_PRINTABLE)]
 """A name given by a driver or an operator: one line."""
+HostOrNone = Annotated[str, Meta(max_length=100, pattern=_WORD)]
 NodeName = Annotated[str, Meta(min_length=1, max_length=100, pattern=_WORD)]
 DriverName = Annotated[str, Meta(max_length=16, pattern=_WORD)]
 Version = Annotated[str, Meta(max_length=40, pattern=_PRINTABLE)]

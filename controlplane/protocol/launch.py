@@ -12,6 +12,7 @@ from controlplane.protocol.bounds import (
     DeviceIndex,
     Environment,
     Epoch,
+    HostOrNone,
     Id,
     IdOrNone,
     Index,
@@ -97,7 +98,7 @@ class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     ranks: Annotated[tuple[RankPlacement, ...], Meta(max_length=MAX_RANKS_PER_NODE)]
     config: TrainerConfig
     entrypoint: Annotated[tuple[CommandText, ...], Meta(max_length=MAX_ARGUMENTS)] | None = None
-    master_host: Label = ""
+    master_host: HostOrNone = ""
     env: Environment = {}
     log_markers: Environment = {}
     step_timeout_s: Seconds = 60.0

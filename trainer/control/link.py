@@ -65,8 +65,13 @@ class ControlLink:
         self._thread.start()
 
     def send(self, message: FromRank) -> None:
-        """Queue a fact; it is sent now or after a reconnect."""
-        self._outbox.put(message)
+        """Queue a fact; it is sent now or after a reconnect. One that the protocol does not allow
+        is dropped, and the log says why: what it reports is missing, training goes on."""
+        try:
+            self._outbox.put(message)
+        except ProtocolError as error:
+            print(f"report not sent: {error}", file=sys.stderr, flush=True)
+            return
         self._ring()
 
     def drain(self, timeout_s: float) -> bool:

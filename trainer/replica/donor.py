@@ -20,6 +20,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from controlplane.protocol.bounds import Digest, Index, IndexOrAll, Step
 from controlplane.protocol.launch import RankRef
 from trainer.replica.snapshot import Snapshot
 from trainer.yielding import yield_core
@@ -43,10 +44,10 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     (`first` INDEX). The answer is the chunks' bytes, or the index's length and its bytes; the
     connection is closed where there is none."""
 
-    token: str
-    step: int
-    first: int
-    count: int = 1
+    token: Digest
+    step: Step
+    first: IndexOrAll
+    count: Index = 1
 
 
 def store_key(ref: RankRef, donor: Member, step: int) -> str:
@@ -179,7 +180,7 @@ class Donor:
         """Empty: nothing of the kind here."""
         try:
             request = msgspec.json.decode(line, type=Request)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, ValueError, RecursionError):
             return b""
         held = [offer.snapshot for offer in self._offers if offer.snapshot.step == request.step]
         if not hmac.compare_digest(request.token, self._token) or not held or held[0].index is None:

@@ -5,10 +5,13 @@ import threading
 import pytest
 
 from controlplane.protocol.codec import decode_line
+from controlplane.protocol.errors import ProtocolError
 from controlplane.protocol.membership import Install, Member, MemberRole, View
 from controlplane.protocol.rank import (
+    FromRank,
     InjectFault,
     InstallView,
+    OuterError,
     SaveNow,
     SetView,
     StepReport,
@@ -126,6 +129,15 @@ def test_a_full_outbox_sheds_step_reports_before_facts() -> None:
         box.put(message)
     assert said(box) == [TrainingDone(1), TrainingDone(2), TrainingDone(3)]
     assert box.shed == 2
+
+
+@pytest.mark.parametrize("message", [TrainingDone(2**70), OuterError(1, 1, "a\0b"), OuterError(1, 1, "\ud800")])
+def test_what_the_agent_would_refuse_is_never_queued_before_what_it_takes(message: FromRank) -> None:
+    box = Outbox()
+    with pytest.raises(ProtocolError):
+        box.put(message)
+    box.put(TrainingDone(1))
+    assert said(box) == [TrainingDone(1)]
 
 
 def test_a_head_that_was_not_sent_stays() -> None:

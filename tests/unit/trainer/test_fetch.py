@@ -265,6 +265,14 @@ def test_the_token_and_the_step_open_the_door(store: dist.TCPStore) -> None:
     assert not one._answer(line % (token, STEP, CHUNKS))
     assert not one._answer(line.replace(b"}", b',"count":2}') % (token, STEP, CHUNKS - 1))
     assert not one._answer(b"GET / HTTP/1.1\r\n")
+    assert not one._answer(line % (token, 2**70, INDEX))
+    assert not one._answer(line % (token, STEP, -(2**70)))
+
+
+@pytest.mark.parametrize("line", [b"\xff\xfe", b"[" * 4000, b'{"token":"\xc3\xa9","step":1,"first":0}', b"\0"])
+def test_garbage_at_the_door_is_answered_with_nothing(store: dist.TCPStore, line: bytes) -> None:
+    (one,) = donors(store, 0)
+    assert not one._answer(line + b"\n")
 
 
 def test_a_donor_keeps_its_snapshot_for_who_still_fetches_it(store: dist.TCPStore) -> None:

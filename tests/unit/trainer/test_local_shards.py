@@ -1,5 +1,8 @@
 """A shard on a node's disk is whole or none; nodes send each other whole ones only."""
 
+import json
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +43,22 @@ def other(tmp_path: Path) -> Iterator[tuple[LocalDisk, Peer]]:
     server = Server(disk, node="node1", host="127.0.0.1")
     yield disk, server.peer
     server.close()
+
+
+@pytest.mark.parametrize("line", [b"\xff\xfe", b"[" * 4000, b"{}", b"\0", b"9" * 4000])
+def test_garbage_ends_its_own_connection_and_no_thread(
+    other: tuple[LocalDisk, Peer], line: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    _, peer = other
+    for token in ("\u00e9", "0" * 32):
+        ask = json.dumps({"token": token, "op": "get", "attempt": 1, "step": 2**70, "epoch": 1, "rank": 0})
+        for said in (line, ask.encode()):
+            with socket.create_connection((peer.host, peer.port)) as connection:
+                connection.sendall(said + b"\n")
+                assert connection.recv(1) == b"", "it is closed, not answered"
+    assert raised == []
 
 
 def test_what_was_written_is_read_back(disk: LocalDisk) -> None:

@@ -16,6 +16,7 @@ from typing import BinaryIO, Literal
 
 import msgspec
 
+from controlplane.protocol.bounds import Bytes, Digest, Epoch, Index, Step
 from trainer.checkpoint.local.disk import LocalDisk
 from trainer.errors import CheckpointFault
 
@@ -39,20 +40,20 @@ class Peer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`bytes` follow a put."""
 
-    token: str
+    token: Digest
     op: Literal["put", "get"]
-    attempt: int
-    step: int
-    epoch: int
-    rank: int
-    bytes: int = 0
+    attempt: Index
+    step: Step
+    epoch: Epoch
+    rank: Index
+    bytes: Bytes = 0
 
 
 class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`bytes` follow a get that found something; `error` is empty when all went well."""
 
     error: str = ""
-    bytes: int = 0
+    bytes: Bytes = 0
 
 
 class Server:
@@ -82,7 +83,7 @@ class Server:
             try:
                 with connection.makefile("rwb") as stream:
                     self._answer(stream)
-            except (OSError, msgspec.DecodeError):
+            except (OSError, msgspec.DecodeError, ValueError, RecursionError):
                 return  # The other side went away or spoke nonsense; it asks somebody else.
 
     def _answer(self, stream: BinaryIO) -> None:
