@@ -75,6 +75,7 @@ KNOWN_BAD: tuple[tuple[str, tuple[int, ...], tuple[int, ...], bool], ...] = (
 UP = frozenset({"up", "unknown"})
 """`unknown`: the driver does not tell, as for loopback and many virtual ones."""
 MAX_DETAIL_CHARS = 200
+"""Of one check, in its own words."""
 MAX_PATH_CHARS = 80
 
 

@@ -1,13 +1,17 @@
 """Logs of ranks and hosts: where they are, their tails, and their cap.
 
 Names are built from checked parts alone; what is inside is untrusted text and is
-stripped of control characters before it travels.
+stripped of control characters before it travels. A log is made by the agent, in a directory
+of its own, and given to the job's user: no link can stand in its place.
 """
 
 import os
 import re
 from pathlib import Path
 
+from agents.errors import LaunchError
+from agents.ranks.files import open_regular
+from agents.ranks.places import Place
 from controlplane.protocol.launch import RankRef
 
 TAIL_BYTES = 4_000
@@ -18,7 +22,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 class LogFiles:
-    """Paths under `<state>/logs/<job>/`."""
+    """Paths under `<jobs>/logs/<job>/`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -32,13 +36,27 @@ class LogFiles:
         """One file per job, appended to by every host of it."""
         return self._job(job_id) / "host.log"
 
+    def create(self, path: Path, place: Place) -> int:
+        """The log, open for appending, as a file of the job's user; the caller closes it. Raises
+        LaunchError."""
+        try:
+            if place.separate:
+                # Everybody may pass through; the log itself is its user's alone.
+                path.parent.chmod(0o711)
+            descriptor = open_regular(path, flags=os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            if place.separate:
+                os.fchown(descriptor, place.uid, place.gid)
+        except OSError as error:
+            raise LaunchError(f"cannot open the log {path}: {error.strerror or error}") from error
+        return descriptor
+
     def cap(self, max_bytes: int = MAX_LOG_BYTES) -> list[Path]:
         """Cut every longer file down to its tail (writers append, so they go on); the cut ones."""
         cut = []
         for path in sorted(self._directory.glob("*/*.log")):
-            if path.stat().st_size > max_bytes:
+            if path.stat(follow_symlinks=False).st_size > max_bytes:
                 kept = read_tail_bytes(path, min(_KEPT_BYTES, max_bytes // 2))
-                with open(path, "r+b") as file:
+                with open(open_regular(path, flags=os.O_RDWR), "r+b") as file:
                     file.truncate(0)
                     file.write(b"[earlier lines were cut: the log had reached its limit]\n" + kept)
                 cut.append(path)
@@ -53,7 +71,7 @@ class LogFiles:
 def read_tail_bytes(path: Path, count: int) -> bytes:
     """The last bytes of a file; empty if it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with open(open_regular(path), "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(size - count, 0))
             return file.read(count)

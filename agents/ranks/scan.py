@@ -16,6 +16,7 @@ from pathlib import Path
 
 from agents.core.events import Event, LogRead
 from agents.core.state import Finding, Rank
+from agents.ranks.files import open_regular
 from agents.ranks.logs import LogFiles, printable
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.markers import marker_of, may_hold_any
@@ -71,7 +72,7 @@ class LogTail:
             if size == self._position:
                 return ""
             self._position = max(self._position, size - MAX_PASS_BYTES)
-            with open(self._path, "rb") as file:
+            with open(open_regular(self._path), "rb") as file:
                 file.seek(self._position)
                 data = file.read(MAX_PASS_BYTES)
         except OSError:

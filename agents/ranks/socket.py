@@ -1,46 +1,95 @@
-"""The agent's socket for its ranks: who is who, one line at a time."""
+"""The agent's sockets for its ranks, one a job: who is who, one line at a time."""
 
 import asyncio
 import os
+import socket
 import time
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
 
 from agents.core.events import Event, RankConnected, RankDisconnected, RankMessage
 from agents.ranks.identity import identity_of, read_stat
 from agents.ranks.lines import LineConnection
+from agents.ranks.places import Place
 from controlplane.protocol.codec import decode_line, encode_line
 from controlplane.protocol.errors import ProtocolError
 from controlplane.protocol.rank import RankHello, ToRank
 
+_BACKLOG = 128
+
+
+@dataclass(frozen=True, slots=True)
+class _Door:
+    """One job's socket. `uid` is who its ranks run as."""
+
+    job_id: str
+    uid: int
+    listener: socket.socket
+    serving: "asyncio.Task[asyncio.AbstractServer]"
+
 
 class RankServer:
-    """Listens on `path` (mode 0600). Turns lines into events, messages into lines.
+    """Listens on each job's socket, which the job's user alone can use. Turns lines into events,
+    messages into lines.
 
-    The first line of a connection must be a hello; garbage ends the connection and is
-    counted, it never reaches the core.
+    The first line of a connection must be a hello of a rank of that job, from a process of the
+    job's user; garbage ends the connection and is counted, it never reaches the core.
     """
 
-    def __init__(self, path: Path, dispatch: Callable[[Event], None]) -> None:
-        self._path = path
+    def __init__(self, dispatch: Callable[[Event], None]) -> None:
         self._dispatch = dispatch
-        self._server: asyncio.AbstractServer | None = None
+        self._doors: dict[str, _Door] = {}
         self._numbers: dict[LineConnection, int] = {}
         self._connections: dict[int, LineConnection] = {}
         self._greeted: set[int] = set()
         self._next_number = 1
         self.refused_lines = 0
 
-    async def start(self) -> None:
-        """A socket left by an earlier agent is replaced; the state-dir lock says it is dead."""
-        self._path.unlink(missing_ok=True)
-        previous_mask = os.umask(0o177)
+    def open(self, job_id: str, place: Place) -> None:
+        """Listen for the job's ranks. A socket left by an earlier agent is replaced; the state-dir
+        lock says it is dead. Raises OSError."""
+        door = self._doors.get(job_id)
+        if door is not None and door.uid == place.uid and place.agent_socket.exists():
+            return
+        self.shut(job_id)
+        place.agent_socket.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            self._server = await asyncio.get_running_loop().create_unix_server(
-                lambda: LineConnection(self._on_line, self._on_open, self._on_close), str(self._path)
+            listener.bind(str(place.agent_socket))
+            # The directory is the agent's own: what stands there is what was bound.
+            os.chmod(place.agent_socket, 0o600)
+            os.chown(place.agent_socket, place.uid, -1)
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+        loop = asyncio.get_running_loop()
+        uid = place.uid
+        serving = loop.create_task(
+            loop.create_unix_server(
+                lambda: LineConnection(
+                    lambda connection, line: self._on_line(connection, line, job_id, uid), self._on_open, self._on_close
+                ),
+                sock=listener,
             )
-        finally:
-            os.umask(previous_mask)
+        )
+        self._doors[job_id] = _Door(job_id, uid, listener, serving)
+
+    def shut(self, job_id: str) -> None:
+        """Listen for this job no more; connections that are there stay."""
+        door = self._doors.pop(job_id, None)
+        if door is None:
+            return
+        if door.serving.done() and not door.serving.cancelled() and door.serving.exception() is None:
+            door.serving.result().close()
+        else:
+            door.serving.cancel()
+            door.listener.close()
+
+    @property
+    def jobs(self) -> frozenset[str]:
+        """Jobs with a socket."""
+        return frozenset(self._doors)
 
     def send(self, conn_id: int, message: ToRank) -> bool:
         """False: that connection is gone."""
@@ -55,8 +104,8 @@ class RankServer:
 
     def close(self) -> None:
         """Ranks notice and try again until an agent is back."""
-        if self._server is not None:
-            self._server.close()
+        for job_id in tuple(self._doors):
+            self.shut(job_id)
         for connection in tuple(self._connections.values()):
             connection.close()
 
@@ -73,7 +122,7 @@ class RankServer:
             self._greeted.discard(number)
             self._dispatch(RankDisconnected(now_s=time.monotonic(), conn_id=number))
 
-    def _on_line(self, connection: LineConnection, line: bytes) -> None:
+    def _on_line(self, connection: LineConnection, line: bytes, job_id: str, uid: int) -> None:
         number = self._numbers[connection]
         try:
             message = decode_line("from_rank", line)
@@ -83,17 +132,18 @@ class RankServer:
             return
         if number in self._greeted:
             self._dispatch(RankMessage(now_s=time.monotonic(), conn_id=number, message=message))
-        elif isinstance(message, RankHello):
-            self._greet(connection, number, message)
+        elif isinstance(message, RankHello) and message.ref.job_id == job_id:
+            self._greet(connection, number, message, uid)
         else:
             self.refused_lines += 1
             connection.abort()
 
-    def _greet(self, connection: LineConnection, number: int, hello: RankHello) -> None:
-        pid = connection.peer_pid()
+    def _greet(self, connection: LineConnection, number: int, hello: RankHello, uid: int) -> None:
+        pid = connection.peer_pid(uid)
         peer = identity_of(pid) if pid else None
         stat = read_stat(pid) if pid else None
         if peer is None or stat is None:
+            self.refused_lines += 1
             connection.abort()
             return
         self._greeted.add(number)

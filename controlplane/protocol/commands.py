@@ -75,10 +75,11 @@ class CollectStacks(_Body, tag="collect_stacks"):
 
 
 class WarmHost(_Body, tag="warm_host"):
-    """Start the rank host of this job ahead of need."""
+    """Start the rank host of this job ahead of need. `user` as in `ReplicaLaunch`."""
 
     job_id: str
     attempt: int
+    user: str = ""
 
 
 class InjectDeviceFault(_Body, tag="inject_device_fault"):
