@@ -27,18 +27,22 @@ SAME_USER = '[users]\ndefault = "agent"\n'
 class AgentProcess:
     """`python -m agents` with a state directory that outlives it; `policy` is its policy file."""
 
-    def __init__(self, server: Server, state_dir: Path, *options: str, policy: str = SAME_USER) -> None:
+    def __init__(
+        self, server: Server, state_dir: Path, *options: str, policy: str = SAME_USER, prefix: tuple[str, ...] = ()
+    ) -> None:
         self.server = server
         self.state_dir = state_dir
         self.jobs_dir = state_dir.parent / "jobs"
         self.policy = policy
+        self.prefix = prefix
         self.options = options
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> "AgentProcess":
         token = self.state_dir.parent / "token"
+        token.touch(0o600)
         token.write_text(JOIN_TOKEN)
-        argv = [sys.executable, "-m", "agents", "--server", self.server.url, "--name", "node-1"]
+        argv = [*self.prefix, sys.executable, "-m", "agents", "--server", self.server.url, "--name", "node-1"]
         argv += ["--state-dir", str(self.state_dir), "--probe", "simulated", "--devices", "2"]
         rules = self.state_dir.parent / "policy.toml"
         rules.write_text(self.policy)
