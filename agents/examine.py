@@ -77,7 +77,7 @@ class Examiner:
         # Replicas of a job share their paths, so they share the wait for them too.
         paths = self._launches.setdefault((config.checkpoint_dir, config.checkpoint.local.dir), _Subject())
         try:
-            read = partial(node_checks.read_launch, policy=self._policy())
+            read = partial(node_checks.read_launch, policy=self._policy(), node_id=wish.node_id)
             standing = self._standing(wish.launch.user)
             mine = await self._judged(paths, read, wish.launch, self._sampler.devices, self._interpreters, standing)
         except LaunchError as error:

@@ -65,10 +65,12 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class CheckNode:
-    """Answer `NodeRead` for this start: may its ranks be started here?"""
+    """Answer `NodeRead` for this start: may its ranks be started here? `node_id` as the ranks will
+    know it."""
 
     command_id: str
     launch: ReplicaLaunch
+    node_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

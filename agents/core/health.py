@@ -117,7 +117,7 @@ def ask(turn: Turn, pending: PendingLaunch) -> bool:
     if pending.checked is None:
         waits = replace(pending, checked=False)
         turn.set(launches=tuple(waits if other is pending else other for other in turn.state.launches))
-        turn.do(CheckNode(pending.command_id, pending.launch))
+        turn.do(CheckNode(pending.command_id, pending.launch, turn.state.link.node_id))
     return bool(pending.checked)
 
 

@@ -65,12 +65,12 @@ def read_launch(
     standing: Standing,
     *,
     policy: Policy,
+    node_id: str = "",
 ) -> Readings:
     """What this launch needs besides: where it saves, and what it runs with. Its directories below
     a root of the node's policy are made here, for the job's user; the rest is done as that user.
     In a thread of its own."""
-    paths = (launch.config.checkpoint_dir, launch.config.checkpoint.local.dir)
-    wanted = [path for path in paths if path is not None and os.path.isabs(path)]
+    wanted = [path for path in (launch.config.checkpoint_dir, _local(launch, node_id)) if os.path.isabs(path)]
     interpreter, libraries = ("", own_libraries())
     if launch.entrypoint is not None:
         interpreter, libraries = interpreters.libraries_of(launch, standing)
@@ -100,6 +100,15 @@ def read_storage(path: str) -> Storage:
         full = error.errno in NO_ROOM
         return Storage(path=path, error=error.strerror or str(error), free_bytes=0 if full else None)
     return Storage(path=path, free_bytes=room.f_bavail * room.f_frsize)
+
+
+def _local(launch: ReplicaLaunch, node_id: str) -> str:
+    """Where this node keeps local checkpoints of the job, "" where it keeps none: on disks the
+    job's own folder (`trainer.checkpoint.local.disk`), in memory one of its user's."""
+    tier = launch.config.checkpoint.local
+    if tier.dir is None or tier.medium == "memory" or not node_id:
+        return tier.dir or ""
+    return f"{tier.dir.rstrip('/')}/{node_id}/{launch.job_id}"
 
 
 def _made(path: str, standing: Standing, policy: Policy) -> Storage | None:

@@ -26,7 +26,7 @@ def open_regular(path: Path | str, *, uid: int | None = None, flags: int = os.O_
     """A descriptor of a regular file, of this owner if `uid` is given. Raises OSError."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or (uid is not None and found.st_uid not in (uid, os.geteuid())):
+    if not stat.S_ISREG(found.st_mode) or (uid is not None and found.st_uid != uid):
         os.close(descriptor)
         raise PermissionError(f"{path} is not what it should be: no regular file of its owner's")
     return descriptor

@@ -5,6 +5,7 @@ stripped of control characters before it travels. A log is made by the agent, in
 of its own, and given to the job's user: no link can stand in its place.
 """
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -54,18 +55,23 @@ class LogFiles:
         """Cut every longer file down to its tail (writers append, so they go on); the cut ones."""
         cut = []
         for path in sorted(self._directory.glob("*/*.log")):
-            if path.stat(follow_symlinks=False).st_size > max_bytes:
-                kept = read_tail_bytes(path, min(_KEPT_BYTES, max_bytes // 2))
-                with open(open_regular(path, flags=os.O_RDWR), "r+b") as file:
-                    file.truncate(0)
-                    file.write(b"[earlier lines were cut: the log had reached its limit]\n" + kept)
-                cut.append(path)
+            with contextlib.suppress(OSError):
+                if path.stat(follow_symlinks=False).st_size > max_bytes:
+                    _cut(path, max_bytes)
+                    cut.append(path)
         return cut
 
     def _job(self, job_id: str) -> Path:
         directory = self._directory / _UNSAFE.sub("_", job_id).lstrip(".")[:100]
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         return directory
+
+
+def _cut(path: Path, max_bytes: int) -> None:
+    kept = read_tail_bytes(path, min(_KEPT_BYTES, max_bytes // 2))
+    with open(open_regular(path, flags=os.O_RDWR), "r+b") as file:
+        file.truncate(0)
+        file.write(b"[earlier lines were cut: the log had reached its limit]\n" + kept)
 
 
 def read_tail_bytes(path: Path, count: int) -> bytes:
