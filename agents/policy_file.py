@@ -30,18 +30,23 @@ def read_policy(path: Path) -> Policy:
         return Policy()
     except OSError as error:
         raise ConfigError(f"--policy-file {path}: {error.strerror}") from error
-    with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise ConfigError(f"--policy-file {path} is no file")
-        if found.st_uid not in (0, os.geteuid()):
-            raise ConfigError(f"--policy-file {path} belongs to user {found.st_uid}: chown it to root")
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise ConfigError(f"--policy-file {path} can be written by others: chmod go-w it")
-        text = file.read(MAX_BYTES + 1)
+    try:
+        _check(path, os.fstat(descriptor))
+        text = os.read(descriptor, MAX_BYTES + 1)
+    finally:
+        os.close(descriptor)
     if len(text) > MAX_BYTES:
         raise ConfigError(f"--policy-file {path} is longer than {MAX_BYTES} bytes")
     try:
         return parse(tomllib.loads(text.decode()))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, PolicyInvalid) as error:
         raise ConfigError(f"--policy-file {path}: {error}") from error
+
+
+def _check(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigError(f"--policy-file {path} is no file")
+    if found.st_uid not in (0, os.geteuid()):
+        raise ConfigError(f"--policy-file {path} belongs to user {found.st_uid}: chown it to root")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigError(f"--policy-file {path} can be written by others: chmod go-w it")

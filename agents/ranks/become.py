@@ -37,8 +37,10 @@ def _become(order: dict[str, Any]) -> None:
     if order["cgroup"]:
         with open(os.path.join(order["cgroup"], "cgroup.procs"), "w") as file:
             file.write("0")
-    with open("/proc/self/oom_score_adj", "w") as file:
-        file.write("0")
+    with open("/proc/self/oom_score_adj", "r+") as file:
+        # The agent may be spared when memory runs out; its jobs are not. Lower it may not be.
+        if int(file.read()) < 0:
+            file.write("0")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if order["open_files"]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (order["open_files"], order["open_files"]))

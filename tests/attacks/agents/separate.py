@@ -63,6 +63,7 @@ found = {
     "own_socket": tried(connected, os.environ["HOLDFAST_SOCKET"]),
 }
 own = Path(json.loads(os.environ["HOLDFAST_CONFIG"])["checkpoint_dir"])
+own.mkdir(exist_ok=True)
 (own / "weights.tmp").write_text(json.dumps(found))
 (own / "weights.tmp").rename(own / "weights")
 print("its work is done", flush=True)
