@@ -15,11 +15,13 @@ from pathlib import Path
 from agents.core import limits
 from agents.errors import ConfigError
 from agents.link.enrol import check_server_url
+from agents.ranks.places import LONGEST
+from agents.ranks.users import separates
 
 PREFIX = "HOLDFAST_AGENT_"
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$")
 _LINK = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.:@-]{0,31}$")
-_MAX_STATE_DIR_BYTES = 107 - len("/h-0123456789ab.sock")
+_MAX_JOBS_DIR_BYTES = 107 - LONGEST
 _SEGMENT = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,62}$")
 _MAX_MEMORY_WAIT_S = 120.0
 _SECRET_FIELDS = frozenset({"join_token"})
@@ -32,6 +34,8 @@ class Config:
     server: str
     name: str
     state_dir: Path
+    jobs_dir: Path
+    policy_file: Path
     probe: str
     devices: int
     model: str
@@ -77,7 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--server", default="ws://127.0.0.1:8000", help="ws:// or wss:// URL of the control plane")
     parser.add_argument("--name", default=socket.gethostname(), help="this node's name")
-    parser.add_argument("--state-dir", default="/var/lib/holdfast-agent", help="journal, credential, sockets, logs")
+    parser.add_argument("--state-dir", default="/var/lib/holdfast-agent", help="journal and credential")
+    parser.add_argument("--jobs-dir", default="", help="sockets, logs and doors of jobs")
+    parser.add_argument("--policy-file", default="/etc/holdfast/agent-policy.toml", help="what this node allows")
     parser.add_argument("--probe", default="nvml", choices=("nvml", "simulated"))
     parser.add_argument("--devices", type=int, default=8, help="number of simulated devices")
     parser.add_argument("--model", default="H100", help="name of the simulated model")
@@ -138,12 +144,15 @@ def _checked(options: argparse.Namespace) -> Config:
     if not all(_LINK.match(link) for link in _listed(options.check_links)):
         raise ConfigError(f"--check-links must be names of interfaces, not {options.check_links!r}")
     state_dir = Path(options.state_dir).absolute()
-    if len(os.fsencode(state_dir)) > _MAX_STATE_DIR_BYTES:
-        raise ConfigError(f"--state-dir is over {_MAX_STATE_DIR_BYTES} bytes: too long for unix sockets in it")
+    jobs_dir = Path(options.jobs_dir).absolute() if options.jobs_dir else _jobs_beside(state_dir)
+    if len(os.fsencode(jobs_dir)) > _MAX_JOBS_DIR_BYTES:
+        raise ConfigError(f"--jobs-dir {jobs_dir} is over {_MAX_JOBS_DIR_BYTES} bytes: too long for unix sockets in it")
     return Config(
         server=options.server.rstrip("/"),
         name=options.name,
         state_dir=state_dir,
+        jobs_dir=jobs_dir,
+        policy_file=Path(options.policy_file).absolute(),
         probe=options.probe,
         devices=options.devices,
         model=options.model,
@@ -162,6 +171,11 @@ def _checked(options: argparse.Namespace) -> Config:
         segment=options.segment,
         join_token=_read_token(options.join_token_file),
     )
+
+
+def _jobs_beside(state_dir: Path) -> Path:
+    """Ranks that run as other users must pass through it, and through the state directory nobody."""
+    return state_dir.with_name(f"{state_dir.name}-jobs") if separates() else state_dir / "jobs"
 
 
 def _listed(text: str) -> tuple[str, ...]:

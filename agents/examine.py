@@ -18,11 +18,14 @@ from weakref import WeakValueDictionary
 from agents.config import Config
 from agents.core.effects import CheckNode
 from agents.core.events import Event, NodeRead
-from agents.core.health import Needs, NvLinks, Readings, judge
+from agents.core.health import MAX_DETAIL_CHARS, Needs, NvLinks, Readings, judge
+from agents.core.policy import Policy
+from agents.errors import LaunchError
 from agents.log import note
 from agents.probes import node_checks
 from agents.probes.libraries import Interpreters
 from agents.probes.sampler import Sampler
+from agents.ranks.launch import Standing
 from controlplane.protocol.frames import NodeCheck
 
 EVERY_S = 60.0
@@ -30,7 +33,8 @@ DEADLINE_S = 15.0
 
 
 class Examiner:
-    """One for the node. `deadline_s`: how long a reading may take."""
+    """One for the node. `standing` says as whom an owner's processes start, `policy` the rules of
+    now; `deadline_s`: how long a reading may take."""
 
     def __init__(
         self,
@@ -38,8 +42,12 @@ class Examiner:
         sampler: Sampler,
         dispatch: Callable[[Event], None],
         *,
+        standing: Callable[[str], Standing],
+        policy: Callable[[], Policy],
         deadline_s: float = DEADLINE_S,
     ) -> None:
+        self._standing = standing
+        self._policy = policy
         self._config = config
         self._sampler = sampler
         self._dispatch = dispatch
@@ -68,9 +76,12 @@ class Examiner:
         config = wish.launch.config
         # Replicas of a job share their paths, so they share the wait for them too.
         paths = self._launches.setdefault((config.checkpoint_dir, config.checkpoint.local.dir), _Subject())
-        mine = await self._judged(
-            paths, node_checks.read_launch, wish.launch, self._sampler.devices, self._interpreters
-        )
+        try:
+            read = partial(node_checks.read_launch, policy=self._policy(), node_id=wish.node_id)
+            standing = self._standing(wish.launch.user)
+            mine = await self._judged(paths, read, wish.launch, self._sampler.devices, self._interpreters, standing)
+        except LaunchError as error:
+            mine = (NodeCheck("user", str(error)[:MAX_DETAIL_CHARS]),)
         event = NodeRead(now_s=time.monotonic(), failed=failed, launch_failed=mine, command_id=wish.command_id)
         self._dispatch(event)
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agents.config import Config, load
+from agents.core.policy import NodeRules
 from agents.core.restore import restore, snapshot
 from agents.core.state import State
 from agents.errors import ConfigError, EnrolmentError
@@ -23,6 +24,7 @@ from agents.link.client import Link
 from agents.link.enrol import Credential, enrol, load_credential, store_credential
 from agents.link.journal import Journal, read_journal
 from agents.log import note
+from agents.policy_file import rules_of
 from agents.probes.host import boot_id
 from agents.runtime import Agent
 from controlplane.protocol.samples import DeviceInfo
@@ -36,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = load(sys.argv[1:] if argv is None else argv)
         config.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        rules = rules_of(config)
         lock = _lock(config.state_dir / "lock")
     except (ConfigError, OSError) as error:
         print(f"agent: {error}", file=sys.stderr)
@@ -45,12 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_LOCKED
     note("agent starts", **config.masked())
     try:
-        return asyncio.run(_run(config))
+        return asyncio.run(_run(config, rules))
     finally:
         os.close(lock)
 
 
-async def _run(config: Config) -> int:
+async def _run(config: Config, rules: NodeRules) -> int:
     """1. State from the journal. 2. Ranks and hosts adopted. 3. Credential. 4. Link, until
     asked to stop. Ranks are looked after from 2 on, whatever becomes of the server."""
     stop = asyncio.Event()
@@ -58,8 +61,10 @@ async def _run(config: Config) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     state, journal, same_boot = _open_state(config.state_dir)
+    state = replace(state, rules=rules)
     state = replace(state, memory_wait_s=config.memory_wait_s, empty_device_bytes=config.empty_device_mib << 20)
     agent = Agent(config, state, journal)
+    loop.add_signal_handler(signal.SIGHUP, agent.read_rules)
     await agent.sampler.start()
     await agent.start(same_boot=same_boot)
     online = asyncio.create_task(_online(config, agent))
@@ -89,7 +94,6 @@ def _open_state(state_dir: Path) -> tuple[State, Journal, bool]:
         read_journal(path, lambda count, aside: note("journal records not read", count=count, kept_in=aside)),
         boot_id=boot,
         fresh_journal_id=fresh_id,
-        agent_socket=str(state_dir / "agent.sock"),
         now_s=time.monotonic(),
     )
     journal = Journal(path)

@@ -5,8 +5,6 @@ ends there. It never waits; what takes time runs elsewhere and comes back as an 
 """
 
 import asyncio
-import os
-import signal
 import time
 import traceback
 from collections import deque
@@ -19,25 +17,28 @@ from agents.config import Config
 from agents.core import effects as fx
 from agents.core import events as ev
 from agents.core import session
+from agents.core.policy import Policy
 from agents.core.restore import snapshot
 from agents.core.state import Identity, Life, State
 from agents.core.step import next_deadline_s, resume, step
-from agents.errors import JournalError, ProbeError
+from agents.errors import ConfigError, JournalError, ProbeError
 from agents.examine import Examiner
 from agents.link.client import Link
 from agents.link.journal import Journal
 from agents.link.spool import BACKFILL_PER_SECOND, Spool
 from agents.log import note
+from agents.policy_file import rules_of
 from agents.probes.choose import make_sampler
 from agents.probes.host import CpuMeter, rss_bytes
-from agents.ranks.door import prepare as prepare_doors
 from agents.ranks.hosts import HostKeeper
-from agents.ranks.identity import group_members, is_alive, signal_group, signal_process
+from agents.ranks.identity import is_alive, signal_group, signal_process
 from agents.ranks.logs import LogFiles, tail
 from agents.ranks.look import look_for
+from agents.ranks.places import Places
 from agents.ranks.scan import LogScanner
 from agents.ranks.socket import RankServer
-from agents.ranks.spawn import find_unborn, spawn_rank
+from agents.ranks.starting import Starter
+from agents.ranks.sweep import Sweeper
 from agents.ranks.watcher import ProcessWatcher
 from controlplane.protocol.frames import AgentFrame, AgentHello
 from controlplane.protocol.launch import RankRef
@@ -45,7 +46,6 @@ from controlplane.protocol.samples import DeviceSample, XidEvent
 
 _DEFAULT_INTERVAL_S = 1.0
 _MIN_INTERVAL_S = 0.05
-_SWEEP_FIRST_S, _SWEEP_MAX_S = 0.01, 1.0
 _LOG_CAP_EVERY_S = 60.0
 _COST_EVERY_S = 5.0
 
@@ -73,13 +73,18 @@ class Agent:
         self._spool = Spool()
         self._meter = CpuMeter(time.monotonic())
         self._cost = (0.0, 0)
-        self.logs = LogFiles(config.state_dir / "logs")
+        places = Places(config.jobs_dir)
+        self.logs = LogFiles(places.logs)
         self.watcher = ProcessWatcher(self._loop)
-        self.hosts = HostKeeper(config.state_dir, config.host_module, self.logs, self.watcher, self.dispatch)
-        self.ranks = RankServer(config.state_dir / "agent.sock", self.dispatch)
+        self.hosts = HostKeeper(config.host_module, self.logs, self.watcher, self.dispatch)
+        self.ranks = RankServer(self.dispatch)
+        self.starter = Starter(self.policy, state_dir=config.state_dir, places=places, logs=self.logs, ranks=self.ranks)
+        self.sweeper = Sweeper(self._loop, self.starter.groups, self.dispatch)
         self.sampler = make_sampler(config, self._on_samples, self._on_xid)
         self.scanner = LogScanner(self.logs, self.dispatch)
-        self.examiner = Examiner(config, self.sampler, self.dispatch)
+        self.examiner = Examiner(
+            config, self.sampler, self.dispatch, standing=self.starter.standing, policy=self.policy
+        )
         self.link: Link | None = None
 
     def dispatch(self, event: ev.Event) -> None:
@@ -100,15 +105,15 @@ class Agent:
         self._arm()
 
     async def start(self, *, same_boot: bool) -> None:
-        """1. Open the socket for ranks. 2. Check every claim of the journal: hosts, then
+        """1. Open the sockets for ranks. 2. Check every claim of the journal: hosts, then
         ranks. 3. Go on with what was under way. 4. Begin the heartbeat."""
-        prepare_doors(self._config.state_dir)
+        self.starter.reopen({*self.state.hosts, *(ref.job_id for ref in self.state.ranks)})
         for rank in self.state.ranks.values():
             self.scanner.follow(rank)
-        await self.ranks.start()
         for host in tuple(self.state.hosts.values()):
-            if host.identity is not None and same_boot and is_alive(host.identity):
-                self.hosts.adopt(host.job_id, host.identity)
+            place = self.starter.known(host.job_id)
+            if host.identity is not None and place is not None and same_boot and is_alive(host.identity):
+                self.hosts.adopt(host.job_id, host.identity, place)
                 self.hosts.ask(host.job_id)
             else:
                 self.dispatch(ev.HostProcessGone(now_s=time.monotonic(), job_id=host.job_id, exit_code=None))
@@ -120,7 +125,7 @@ class Agent:
                 else:
                     self._rank_gone(rank.ref, rank.identity.pid, None, None, False)
             elif rank.launch.entrypoint is not None:
-                self.dispatch(find_unborn(rank.ref))
+                self.dispatch(self.starter.find_unborn(rank.ref))
         self.state, effects = resume(self.state, time.monotonic())
         self._perform_all(effects)
         self._spawn_task(self._commit_for_ever())
@@ -145,6 +150,20 @@ class Agent:
         except JournalError as error:
             note("journal not synced at the end", error=error)
         self._journal.close()
+
+    def policy(self) -> Policy:
+        """This node's rules of now."""
+        return self.state.rules.policy
+
+    def read_rules(self) -> None:
+        """The policy file again, on SIGHUP; one that is wrong leaves the rules as they are."""
+        try:
+            rules = rules_of(self._config)
+        except ConfigError as error:
+            note("policy file refused, the rules stay as they are", error=error)
+            return
+        self.dispatch(ev.RulesRead(now_s=time.monotonic(), rules=rules))
+        note("policy file read", file=self._config.policy_file)
 
     def hello(self) -> AgentHello:
         """First message of a session."""
@@ -210,23 +229,21 @@ class Agent:
             case fx.Watch(ref=ref, identity=identity):
                 self._watch_rank(ref, identity)
             case fx.SweepGroup():
-                self._sweep(effect.ref, effect.identity, _SWEEP_FIRST_S)
-            case fx.StartHost(job_id=job_id):
-                self.hosts.start(job_id)
+                self.sweeper.sweep(effect.ref, effect.identity)
+            case fx.StartHost():
+                self.starter.start_host(self.hosts, effect.job_id, effect.user)
             case fx.AskHost(job_id=job_id):
                 self.hosts.ask(job_id)
             case fx.ShutdownHost(job_id=job_id):
                 self.hosts.shutdown(job_id)
             case fx.Fork(order=order):
-                log_text = str(self.logs.rank(order.ref))
-                self.hosts.send(order.ref.job_id, msgspec.structs.replace(order, log_path=log_text))
+                self.starter.fork(self.hosts, order)
             case fx.CheckNode():
                 self._spawn_task(self.examiner.examine(effect))
             case fx.ReadMemory():
                 self._read_memory()
             case fx.Spawn():
-                log_path = self.logs.rank(effect.ref)
-                self.dispatch(spawn_rank(effect, log_path=log_path, agent_socket=self.state.agent_socket))
+                self.dispatch(self.starter.spawn(effect))
             case fx.TakeStacks():
                 self._spawn_task(self._take_stacks(effect))
             case fx.InjectDevice():
@@ -283,6 +300,7 @@ class Agent:
         if now_s >= self._next_cap_s:
             self._next_cap_s = now_s + _LOG_CAP_EVERY_S
             self._spawn_task(asyncio.to_thread(self.logs.cap))
+            self.starter.tidy(self._busy_jobs())
         if self._journal.wants_compaction and not self._committing:
             self._journal.compact(snapshot(self.state))
         self._hints_due = True
@@ -292,6 +310,10 @@ class Agent:
 
     def _busy(self) -> frozenset[int]:
         return frozenset(rank.device_index for rank in self.state.ranks.values() if rank.life is Life.ALIVE)
+
+    def _busy_jobs(self) -> frozenset[str]:
+        waiting = (pending.launch.job_id for pending in self.state.launches)
+        return frozenset({*self.state.hosts, *waiting, *(ref.job_id for ref in self.state.ranks)})
 
     def _read_memory(self) -> None:
         """The samples that answer come as every other; without a device there are none."""
@@ -327,6 +349,7 @@ class Agent:
 
     def _watch_rank(self, ref: RankRef, identity: Identity) -> None:
         self.scanner.follow(self.state.ranks.get(ref))
+        self.starter.adopt(self.state.ranks.get(ref), identity.pid)
         self.watcher.watch(
             identity, lambda code, number, known: self._rank_gone(ref, identity.pid, code, number, known)
         )
@@ -345,21 +368,10 @@ class Agent:
             )
         )
 
-    def _sweep(self, ref: RankRef, identity: Identity | None, wait_s: float) -> None:
-        """Kill what is left of the group, look again later; a process in D state takes its time."""
-        members = group_members(identity) if identity is not None else ()
-        if not members:
-            self.dispatch(ev.GroupGone(now_s=time.monotonic(), ref=ref))
-            return
-        for pid in members:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        self._loop.call_later(wait_s, self._sweep, ref, identity, min(wait_s * 2, _SWEEP_MAX_S))
-
     async def _take_stacks(self, effect: fx.TakeStacks) -> None:
-        event = await asyncio.to_thread(look_for, effect, self.logs.rank(effect.ref), self._config.state_dir)
+        event = await asyncio.to_thread(
+            look_for, effect, self.logs.rank(effect.ref), self.starter.place(effect.ref.job_id).doors
+        )
         self.dispatch(event)
 
     def _arm(self) -> None:

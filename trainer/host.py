@@ -235,7 +235,7 @@ def start_time_ticks(pid: int) -> int:
 
 def _redirect(log_path: Path) -> None:
     log_path.parent.mkdir(parents=True, exist_ok=True)
-    log = os.open(log_path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o640)
+    log = os.open(log_path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(log, 1)

@@ -14,8 +14,9 @@ import msgspec
 from agents.core import limits
 from agents.core.effects import Commit, DropLink, InjectDevice, Persist, Reach, Signal, TakeStacks
 from agents.core.ends import is_looked_at, kill, kill_after_look, looked, settle_stops
-from agents.core.events import FaultInjected, Journaled, OrderReceived, StacksTaken
+from agents.core.events import FaultInjected, Journaled, OrderReceived, RulesRead, StacksTaken
 from agents.core.launches import accept, advance, end_launch, want_host
+from agents.core.policy import refusal
 from agents.core.records import CommandSeen
 from agents.core.relay import take_install, take_view, tell
 from agents.core.state import Command, CommandStage, Job, Life, PendingStacks, PendingStop, Rank
@@ -39,6 +40,7 @@ from controlplane.protocol.frames import StacksCollected
 from controlplane.protocol.looks import LOOKS, looks_of
 from controlplane.protocol.rank import InjectFault, SaveNow
 from controlplane.protocol.rank_faults import INSIDE, SIGNALS
+from controlplane.protocol.states import UNFIT
 
 # Their effect outlives a crash of the machine's journal pages, so these wait for fsync;
 # the rest is idempotent and only written.
@@ -95,8 +97,20 @@ def on_journaled(turn: Turn, event: Journaled) -> None:
 
 
 def act(turn: Turn, envelope: CommandEnvelope) -> None:
-    """Carry one order out."""
+    """Carry one order out, unless this node's own policy refuses it."""
+    refused = refusal(turn.state.rules, envelope.body)
+    if refused:
+        turn.set(refused_by_policy=turn.state.refused_by_policy + 1)
+        turn.note("refused by this node's policy", command=envelope.command_id, why=refused)
+        data = UNFIT if isinstance(envelope.body, StartRanks) else ""
+        turn.answer(envelope.command_id, CommandStage.FAILED, refused, data)
+        return
     _HANDLERS[type(envelope.body)](turn, envelope.command_id, envelope.body)
+
+
+def on_rules(turn: Turn, event: RulesRead) -> None:
+    """They hold for every order from now on; what runs, runs on."""
+    turn.set(rules=event.rules)
 
 
 def start_ranks(turn: Turn, command_id: str, body: StartRanks) -> None:
@@ -172,7 +186,7 @@ def collect_stacks(turn: Turn, command_id: str, body: CollectStacks) -> None:
 
 def warm_host(turn: Turn, command_id: str, body: WarmHost) -> None:
     """Answered when the host is ready."""
-    host = want_host(turn, body.job_id)
+    host = want_host(turn, body.job_id, body.user)
     idle_at_s = turn.now_s + limits.HOST_WARM_IDLE_S
     if host.ready:
         busy = any(ref.job_id == body.job_id for ref in turn.state.ranks)

@@ -35,9 +35,10 @@ class SendSoon:
 
 @dataclass(frozen=True, slots=True)
 class StartHost:
-    """Start the rank host of the job, detached."""
+    """Start the rank host of the job, detached; `user` is the job's owner."""
 
     job_id: str
+    user: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +57,20 @@ class ShutdownHost:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Ask the job's host for one rank."""
+    """Ask the job's host for one rank. The runtime puts the paths in: of the agent's socket and
+    of the log."""
 
     order: ForkRank
 
 
 @dataclass(frozen=True, slots=True)
 class CheckNode:
-    """Answer `NodeRead` for this start: may its ranks be started here?"""
+    """Answer `NodeRead` for this start: may its ranks be started here? `node_id` as the ranks will
+    know it."""
 
     command_id: str
     launch: ReplicaLaunch
+    node_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from agents.core.policy import NodeRules
 from agents.core.state import Finding, Identity
 from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.frames import NodeCheck, Welcome
@@ -19,6 +20,13 @@ class _Event:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick(_Event):
     """A deadline of the state passed (see `deadlines.next_deadline_s`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RulesRead(_Event):
+    """The node's policy file was read again."""
+
+    rules: NodeRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +241,7 @@ class MemoryRead(_Event):
 
 Event = (
     Tick
+    | RulesRead
     | LinkUp
     | LinkDown
     | ServerAcked

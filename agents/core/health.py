@@ -76,6 +76,7 @@ KNOWN_BAD: tuple[tuple[str, tuple[int, ...], tuple[int, ...], bool], ...] = (
 UP = frozenset({"up", "unknown"})
 """`unknown`: the driver does not tell, as for loopback and many virtual ones."""
 MAX_DETAIL_CHARS = 200
+"""Of one check, in its own words."""
 MAX_PATH_CHARS = 80
 
 
@@ -117,7 +118,7 @@ def ask(turn: Turn, pending: PendingLaunch) -> bool:
     if pending.checked is None:
         waits = replace(pending, checked=False)
         turn.set(launches=tuple(waits if other is pending else other for other in turn.state.launches))
-        turn.do(CheckNode(pending.command_id, pending.launch))
+        turn.do(CheckNode(pending.command_id, pending.launch, turn.state.link.node_id))
     return bool(pending.checked)
 
 

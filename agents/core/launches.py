@@ -152,13 +152,13 @@ def on_spawn_failed(turn: Turn, event: RankSpawnFailed) -> None:
     advance(turn)
 
 
-def want_host(turn: Turn, job_id: str) -> Host:
-    """The job's host, started if it is not there."""
+def want_host(turn: Turn, job_id: str, user: str) -> Host:
+    """The job's host, started if it is not there; `user` is the job's owner."""
     host = turn.state.hosts.get(job_id)
     if host is None:
         host = Host(job_id=job_id, since_s=turn.now_s)
         turn.put_host(host)
-        turn.do(StartHost(job_id))
+        turn.do(StartHost(job_id, user))
     return host
 
 
@@ -230,7 +230,7 @@ def _lose_host(turn: Turn, job_id: str, why: str) -> None:
 def _ask(turn: Turn, pending: PendingLaunch) -> None:
     launch = pending.launch
     if launch.entrypoint is None:
-        host = want_host(turn, launch.job_id)
+        host = want_host(turn, launch.job_id, launch.user)
         if not host.ready:
             return
         turn.put_host(replace(host, idle_at_s=None))
@@ -252,7 +252,7 @@ def _ask(turn: Turn, pending: PendingLaunch) -> None:
                     world_size=launch.world_size,
                     device_index=place.device_index,
                     config=launch.config,
-                    agent_socket=turn.state.agent_socket,
+                    agent_socket="",
                     log_path="",
                     env={**launch.env, "HOLDFAST_NODE": turn.state.link.node_id},
                 )

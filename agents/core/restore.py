@@ -45,9 +45,7 @@ from controlplane.protocol.frames import RankSaid
 from controlplane.protocol.launch import RankRef
 
 
-def restore(
-    records: Iterable[Record], *, boot_id: str, fresh_journal_id: str, agent_socket: str, now_s: float
-) -> State:
+def restore(records: Iterable[Record], *, boot_id: str, fresh_journal_id: str, now_s: float) -> State:
     """The state those records tell of. Ranks and hosts in it are claims to be checked."""
     opened: Opened | None = None
     ranks: dict[RankRef, Rank] = {}
@@ -89,7 +87,6 @@ def restore(
         started_s=now_s,
         boot_id=boot_id,
         journal_id=opened.journal_id if same_boot and opened is not None else fresh_journal_id,
-        agent_socket=agent_socket,
         link=Link(since_s=now_s),
         ranks=ranks,
         hosts=hosts,

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from agents.core import limits
 from agents.core.learn import NEVER_ASIDE, NO_STEPS, StepTimes, TimeAside
+from agents.core.policy import DEFAULT_RULES, NodeRules
 from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.frames import EventBody, NodeCheck
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
@@ -228,12 +229,12 @@ class State:
     """Everything. Mappings are never changed in place. `node_failed`: checks of the node that
     failed when it was last looked at; None: not yet. `left_devices`: those that a rank has left
     since this agent began; a start waits up to `memory_wait_s` until no more than
-    `empty_device_bytes` are used there."""
+    `empty_device_bytes` are used there. `rules`: what this node allows; `refused_by_policy`:
+    orders that they have refused since this agent began."""
 
     started_s: float
     boot_id: str
     journal_id: str
-    agent_socket: str
     link: Link = Link()
     ranks: Mapping[RankRef, Rank] = field(default_factory=dict)
     connections: Mapping[int, RankRef] = field(default_factory=dict)
@@ -253,3 +254,5 @@ class State:
     memory_wait_s: float = limits.MEMORY_WAIT_S
     empty_device_bytes: int = limits.EMPTY_DEVICE_BYTES
     emergency_at_s: float | None = None
+    rules: NodeRules = DEFAULT_RULES
+    refused_by_policy: int = 0

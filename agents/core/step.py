@@ -33,6 +33,7 @@ from agents.core.events import (
     RankMessage,
     RankProcessGone,
     RankSpawnFailed,
+    RulesRead,
     ServerAcked,
     StacksTaken,
     Tick,
@@ -71,6 +72,7 @@ def _after_group_gone(turn: Turn, event: Any) -> None:
 
 _HANDLERS: dict[type[Event], Callable[[Turn, Any], None]] = {
     Tick: watch.on_tick,
+    RulesRead: commands.on_rules,
     LinkUp: session.on_link_up,
     LinkDown: session.on_link_down,
     ServerAcked: session.on_acked,

@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
-from agents.ranks.launch import clean_environment
+from agents.errors import LaunchError
+from agents.ranks.launch import Standing, clean_environment, start
 from controlplane.protocol.launch import ReplicaLaunch
 from controlplane.protocol.launch_checks import interpreter_of
 
@@ -66,20 +67,20 @@ class Interpreters:
         self._lock = threading.Lock()
         self._answers: dict[tuple[str, ...], _Answer] = {}
 
-    def libraries_of(self, launch: ReplicaLaunch) -> tuple[str, Libraries]:
+    def libraries_of(self, launch: ReplicaLaunch, standing: Standing) -> tuple[str, Libraries]:
         """(interpreter, its libraries) of a launch with an entrypoint; ("", ()): not known."""
-        environment = clean_environment(os.environ) | launch.env
+        environment = clean_environment(os.environ, standing) | launch.env
         named = interpreter_of(list(launch.entrypoint or ()))
         path = shutil.which(named, path=environment.get("PATH")) if named else None
         if path is None:
             return "", ()
         path = os.path.abspath(path)
         matters = [name for name in sorted(environment) if name.startswith("PYTHON") or name == "HOME"]
-        key = (path, *(f"{name}={environment[name]}" for name in matters))
+        key = (path, str(standing.user), *(f"{name}={environment[name]}" for name in matters))
         with self._lock:
             known = self._answers.get(key)
         if known is None or not known.holds():
-            known = _ask(path, environment, self._answer_s)
+            known = _ask(path, environment, standing, self._answer_s)
             if known is None:
                 return "", ()
             with self._lock:
@@ -89,18 +90,17 @@ class Interpreters:
         return path, known.libraries
 
 
-def _ask(path: str, environment: Mapping[str, str], answer_s: float) -> _Answer | None:
+def _ask(path: str, environment: Mapping[str, str], standing: Standing, answer_s: float) -> _Answer | None:
     """None: no answer in time, or none that can be understood."""
     wanted = [name for _, names in NAMES for name in names]
     try:
-        process = subprocess.Popen(
+        process = start(
             [path, "-c", _QUESTION, *wanted],
-            stdin=subprocess.DEVNULL,
+            environment,
+            standing,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd="/",
-            env=dict(environment),
-            start_new_session=True,
         )
         try:
             said, _ = process.communicate(timeout=answer_s)
@@ -113,7 +113,7 @@ def _ask(path: str, environment: Mapping[str, str], answer_s: float) -> _Answer 
         versions, places = json.loads(said.splitlines()[-1])
         libraries = tuple((library, _first(versions, names)) for library, names in NAMES)
         stamps = tuple((place, _stamp(place)) for place in (path, *places))
-    except (OSError, ValueError, TypeError, LookupError):
+    except (OSError, ValueError, TypeError, LookupError, LaunchError):
         return None
     return _Answer(libraries, stamps)
 

@@ -20,7 +20,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from agents.core.health import NvLinks, Readings, Storage
+from agents.core.policy import Policy, is_below
+from agents.errors import LaunchError
 from agents.probes.libraries import Interpreters, own_libraries
+from agents.ranks.files import acting_as, make_below
+from agents.ranks.launch import Standing
+from agents.ranks.users import group_of
 from controlplane.protocol.launch import ReplicaLaunch
 from controlplane.protocol.samples import DeviceInfo
 
@@ -53,14 +58,24 @@ def read_node(
     )
 
 
-def read_launch(launch: ReplicaLaunch, devices: tuple[DeviceInfo, ...], interpreters: Interpreters) -> Readings:
-    """What this launch needs besides: where it saves, and what it runs with."""
-    paths = (launch.config.checkpoint_dir, launch.config.checkpoint.local.dir)
+def read_launch(
+    launch: ReplicaLaunch,
+    devices: tuple[DeviceInfo, ...],
+    interpreters: Interpreters,
+    standing: Standing,
+    *,
+    policy: Policy,
+    node_id: str = "",
+) -> Readings:
+    """What this launch needs besides: where it saves, and what it runs with. Its directories below
+    a root of the node's policy are made here, for the job's user; the rest is done as that user.
+    In a thread of its own."""
+    wanted = [path for path in (launch.config.checkpoint_dir, _local(launch, node_id)) if os.path.isabs(path)]
     interpreter, libraries = ("", own_libraries())
     if launch.entrypoint is not None:
-        interpreter, libraries = interpreters.libraries_of(launch)
+        interpreter, libraries = interpreters.libraries_of(launch, standing)
     return Readings(
-        storages=tuple(_writable(path) for path in paths if path is not None and os.path.isabs(path)),
+        storages=tuple(_made(path, standing, policy) or _writable(path, standing) for path in wanted),
         libraries=libraries,
         interpreter=interpreter,
         cuda=any(info.driver == "nvml" for info in devices),
@@ -87,10 +102,32 @@ def read_storage(path: str) -> Storage:
     return Storage(path=path, free_bytes=room.f_bavail * room.f_frsize)
 
 
-def _writable(path: str) -> Storage:
+def _local(launch: ReplicaLaunch, node_id: str) -> str:
+    """Where this node keeps local checkpoints of the job, "" where it keeps none: on disks the
+    job's own folder (`trainer.checkpoint.local.disk`), in memory one of its user's."""
+    tier = launch.config.checkpoint.local
+    if tier.dir is None or tier.medium == "memory" or not node_id:
+        return tier.dir or ""
+    return f"{tier.dir.rstrip('/')}/{node_id}/{launch.job_id}"
+
+
+def _made(path: str, standing: Standing, policy: Policy) -> Storage | None:
+    """See that the job's user has the directory; None: nothing stands in its way."""
+    root = next((root for root in policy.checkpoint_roots if is_below(path, (root,))), None)
+    if standing.user is None or root is None:
+        return None
+    try:
+        make_below(root, path.rstrip("/"), standing.user, group=group_of(policy))
+    except (OSError, LaunchError) as error:
+        return Storage(path=path, error=getattr(error, "strerror", None) or str(error))
+    return None
+
+
+def _writable(path: str, standing: Standing) -> Storage:
     """A launch's own path, whose room is not asked for: a full one fails a save, which is told
     and tried again, and would fail the start on every node alike."""
-    found = read_storage(path)
+    with acting_as(standing.user):
+        found = read_storage(path)
     return Storage(path=path, error="" if found.free_bytes == 0 else found.error)
 
 

@@ -7,10 +7,11 @@ private directory and is never proxied anywhere but here. Blocking: call it in a
 
 import os
 import socket
+import struct
 import time
 from pathlib import Path
 
-from agents.ranks.logs import open_log
+from agents.ranks.files import open_regular
 
 FOLDER = "doors"
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
@@ -22,24 +23,22 @@ class DoorError(Exception):
     """There was no (whole) answer; the text says why, for people."""
 
 
-def prepare(state_dir: Path) -> Path:
-    """The directory of the doors, for this user alone; those of dead processes are removed."""
-    folder = state_dir / FOLDER
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.chmod(0o700)
+def tidy(folder: Path) -> None:
+    """Remove the doors of dead processes."""
     for path in folder.iterdir():
         if not Path(f"/proc/{path.stem}").exists():
             path.unlink(missing_ok=True)
-    return folder
 
 
 def ask(folder: Path, pid: int, handler: str, *, timeout_s: float) -> bytes:
-    """The body of the handler's answer. Raises DoorError."""
+    """The body of the handler's answer. Raises DoorError. `folder` is the job's user's, who may have
+    put a link to somebody else's socket there: only the rank's own user is asked anything."""
     request = f"POST /handler/{handler} HTTP/1.1\r\nHost: rank\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(timeout_s)
             _connect(connection, folder, f"{pid}.sock")
+            _check_peer(connection, folder)
             connection.sendall(request.encode())
             return _body(_read_all(connection, time.monotonic() + timeout_s))
     except FileNotFoundError as error:
@@ -53,7 +52,7 @@ def ask(folder: Path, pid: int, handler: str, *, timeout_s: float) -> bytes:
 def groups(folder: Path, pid: int) -> bytes:
     """What the rank wrote down of its process groups; empty when it has not."""
     try:
-        with open_log(folder / f"{pid}.json", os.O_RDONLY) as file:
+        with open(open_regular(folder / f"{pid}.json", uid=folder.stat().st_uid), "rb") as file:
             return file.read(MAX_ANSWER_BYTES)
     except OSError:
         return b""
@@ -66,6 +65,13 @@ def _connect(connection: socket.socket, folder: Path, name: str) -> None:
         connection.connect(f"/proc/self/fd/{directory}/{name}")
     finally:
         os.close(directory)
+
+
+def _check_peer(connection: socket.socket, folder: Path) -> None:
+    packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    uid = struct.unpack("3i", packed)[1]
+    if uid != folder.stat().st_uid:
+        raise DoorError(f"somebody else answers there (user {uid})")
 
 
 def _read_all(connection: socket.socket, until_s: float) -> bytes:

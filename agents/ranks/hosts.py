@@ -1,14 +1,14 @@
 """Rank hosts: one process per job that imports once and forks ranks on request.
 
-A host outlives its agent. Its socket's name follows from the job, so that an agent that
-lost everything else still finds it; its identity comes from the kernel, not from a file.
+A host outlives its agent. Its socket's place follows from the job, so that an agent that
+lost everything else still finds it; its identity comes from the kernel, not from a file. It
+runs as the job's user, so what it says of processes is believed of that user's alone.
 """
 
 import asyncio
-import hashlib
+import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from agents.core.events import (
     Event,
@@ -23,10 +23,11 @@ from agents.core.events import (
 from agents.core.state import Identity
 from agents.errors import LaunchError
 from agents.log import note
-from agents.ranks.identity import is_alive, read_stat
-from agents.ranks.launch import host_argv, spawn_detached
+from agents.ranks.identity import is_alive, read_stat, uid_of
+from agents.ranks.launch import Standing, host_argv, spawn_detached
 from agents.ranks.lines import LineConnection
 from agents.ranks.logs import LogFiles, tail
+from agents.ranks.places import Place
 from agents.ranks.watcher import ProcessWatcher
 from controlplane.protocol.codec import decode_line, encode_line
 from controlplane.protocol.errors import ProtocolError
@@ -54,18 +55,17 @@ class HostKeeper:
 
     def __init__(
         self,
-        state_dir: Path,
         module: str,
         logs: LogFiles,
         watcher: ProcessWatcher,
         dispatch: Callable[[Event], None],
     ) -> None:
-        self._state_dir = state_dir
         self._module = module
         self._logs = logs
         self._watcher = watcher
         self._dispatch = dispatch
         self._identities: dict[str, Identity] = {}
+        self._places: dict[str, Place] = {}
         self._connections: dict[str, LineConnection] = {}
         self._waiting: dict[str, list[ToHost]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -73,25 +73,26 @@ class HostKeeper:
         self._noted_s = -_NOTE_EVERY_S
         self.refused_lines = 0
 
-    def socket_path(self, job_id: str) -> Path:
-        """Short and fixed-length: unix socket paths end at 107 bytes."""
-        return self._state_dir / f"h-{hashlib.sha256(job_id.encode()).hexdigest()[:12]}.sock"
-
-    def start(self, job_id: str) -> None:
-        """Start the job's host."""
-        path = self.socket_path(job_id)
+    def start(self, job_id: str, place: Place, standing: Standing) -> None:
+        """Start the job's host. Raises LaunchError."""
+        path = place.host_socket
         path.unlink(missing_ok=True)
+        log = self._logs.create(self._logs.host(job_id), place)
         try:
-            identity = spawn_detached(host_argv(self._module, path, job_id), extra={}, log_path=self._logs.host(job_id))
-        except LaunchError as error:
-            self._dispatch(HostStartFailed(now_s=time.monotonic(), job_id=job_id, error=str(error)))
-            return
-        self.adopt(job_id, identity)
+            identity = spawn_detached(host_argv(self._module, path, job_id), extra={}, log=log, standing=standing)
+        finally:
+            os.close(log)
+        self.adopt(job_id, identity, place)
         self._dispatch(HostStarted(now_s=time.monotonic(), job_id=job_id, identity=identity))
 
-    def adopt(self, job_id: str, identity: Identity) -> None:
+    def failed(self, job_id: str, error: LaunchError) -> None:
+        """It could not be started."""
+        self._dispatch(HostStartFailed(now_s=time.monotonic(), job_id=job_id, error=str(error)))
+
+    def adopt(self, job_id: str, identity: Identity, place: Place) -> None:
         """Watch a host and keep connected to it."""
         self._identities[job_id] = identity
+        self._places[job_id] = place
         self._watcher.watch(identity, lambda code, number, known: self._on_gone(job_id, code, number, known))
         self._tasks[job_id] = asyncio.get_running_loop().create_task(self._keep_connected(job_id, identity))
 
@@ -130,7 +131,7 @@ class HostKeeper:
             try:
                 await asyncio.get_running_loop().create_unix_connection(
                     lambda made=protocol: made,  # type: ignore[misc]
-                    str(self.socket_path(job_id)),
+                    str(self._places[job_id].host_socket),
                 )
             except OSError:
                 await asyncio.sleep(delay_s)
@@ -146,7 +147,7 @@ class HostKeeper:
             await asyncio.sleep(delay_s)
 
     def _on_open(self, job_id: str, identity: Identity, connection: LineConnection) -> None:
-        if connection.peer_pid() != identity.pid:
+        if connection.peer_pid(self._places[job_id].uid) != identity.pid:
             # Somebody else sits on that path; our host will be found when it does.
             connection.abort()
             return
@@ -177,6 +178,8 @@ class HostKeeper:
             case HostReady():
                 self._dispatch(HostReadied(now_s=now_s, job_id=job_id, import_s=message.import_s))
             case RankForked() if message.ref.job_id == job_id and _is_child(message, host):
+                if not self._is_ours(job_id, message):
+                    return True
                 asked_s = self._asked_at_s.pop(message.ref, now_s)
                 identity = Identity(message.pid, message.start_time_ticks)
                 self._dispatch(RankForkedHere(now_s=now_s, ref=message.ref, identity=identity, took_s=now_s - asked_s))
@@ -193,11 +196,20 @@ class HostKeeper:
                     )
                 )
             case HostState() if all(_is_child(forked, host) for forked in message.ranks):
-                ranks = tuple(forked for forked in message.ranks if forked.ref.job_id == job_id)
+                ranks = tuple(f for f in message.ranks if f.ref.job_id == job_id and self._is_ours(job_id, f))
                 self._dispatch(HostListed(now_s=now_s, job_id=job_id, ranks=ranks))
             case _:
                 return False
         return True
+
+    def _is_ours(self, job_id: str, forked: RankForked) -> bool:
+        """A process of the job's user, or one that is gone: a host that names another's would have
+        it watched, and in the end killed, by an agent that may be root."""
+        uid = uid_of(forked.pid)
+        if uid is None or uid == self._places[job_id].uid:
+            return True
+        note("rank refused: another user's process", job=job_id, pid=forked.pid, uid=uid)
+        return False
 
     def _on_gone(self, job_id: str, code: int | None, number: int | None, known: bool) -> None:
         self._identities.pop(job_id, None)

@@ -122,8 +122,20 @@ def group_members(leader: Identity) -> tuple[int, ...]:
     return tuple(sorted(members))
 
 
-def find_by_environment(name: str, value: str) -> Identity | None:
-    """The session leader that was started with `name`=`value`, if one lives."""
+def uid_of(pid: int) -> int | None:
+    """The effective user of a process; None: no such process."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"Uid:"):
+                    return int(line.split()[2])
+    except OSError:
+        return None
+    return None
+
+
+def find_by_environment(name: str, value: str, *, uid: int) -> Identity | None:
+    """The session leader of this user that was started with `name`=`value`, if one lives."""
     wanted = f"{name}={value}".encode()
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -134,6 +146,8 @@ def find_by_environment(name: str, value: str) -> Identity | None:
         except OSError:
             continue
         stat = read_stat(int(entry))
-        if wanted in environment and stat is not None and stat.session == int(entry):
+        if wanted not in environment or uid_of(int(entry)) != uid:
+            continue
+        if stat is not None and stat.session == int(entry):
             return identity_of(int(entry))
     return None

@@ -1,16 +1,20 @@
 """Starting processes that outlive the agent: rank hosts and entrypoint ranks.
 
 Each gets its own session (so that it dies by its own group alone), a log file opened for
-appending, no stdin, and an environment without the agent's own settings and without what
-another launcher may have left in it: a stale rendezvous sends a rank to the wrong world.
+appending, no stdin, and a clean environment: the few variables of the agent's that every
+program needs (`INHERITED`), who its user is, and what its job's spec names. Where the agent is
+root the process becomes its job's user before the job's program begins (`agents.ranks.become`).
 """
 
 import hashlib
+import json
 import os
+import select
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,19 +23,38 @@ import msgspec
 from agents.core.state import Identity
 from agents.errors import LaunchError
 from agents.ranks.identity import read_stat
-from agents.ranks.logs import open_log
+from agents.ranks.users import RunAs
 from controlplane.protocol.launch import LISTENING_PORTS, RankRef, ReplicaLaunch
 
-_OWN_PREFIXES = ("HOLDFAST_AGENT_", "TORCHELASTIC_", "PET_")
-_STALE = frozenset(
+INHERITED = frozenset(
     {
-        "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK",
-        "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT",
-        "HOLDFAST_SOCKET", "HOLDFAST_REF", "HOLDFAST_CONFIG", "HOLDFAST_FORK_RANK",
+        "PATH", "LANG", "LANGUAGE", "TZ", "HOSTNAME", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR",
+        "PYTHONUNBUFFERED", "PYTHONPATH",        "HOLDFAST_TRAINER_NICE", "HOLDFAST_STAGING_DIR",
     }
 )  # fmt: skip
+INHERITED_PREFIXES = (
+    "LC_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "UCX_", "FI_", "OMP_", "MKL_", "OPENBLAS_", "TORCH_NCCL_",
+    "PYTORCH_", "TRITON_",
+)  # fmt: skip
+"""Of the agent's own environment; the rest, with whatever secrets are in it, stays here."""
+CHECKOUT = Path(__file__).resolve().parents[2]
+BECOME = Path(__file__).with_name("become.py")
+_BECOME_TIMEOUT_S = 20.0
 _MAX_PROBES = 64
 _MAX_REMEMBERED = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """As whom and within what a process of a job starts. `user` None: as the agent's own; `home`
+    where that user has none; `inherit`: variables of the agent's that the node's policy passes
+    on; `cgroup` None: the agent's own; `open_files` None: the agent's own limit."""
+
+    user: RunAs | None = None
+    home: str = ""
+    inherit: tuple[str, ...] = ()
+    cgroup: Path | None = None
+    open_files: int | None = None
 
 
 def host_argv(module: str, socket_path: Path, job_id: str) -> tuple[str, ...]:
@@ -99,28 +122,30 @@ def _port(slot: str, probe: int) -> int:
     return LISTENING_PORTS[int.from_bytes(digest, "big") % len(LISTENING_PORTS)]
 
 
-def clean_environment(inherited: Mapping[str, str]) -> dict[str, str]:
-    """The agent's environment without its own settings and without other launchers' variables."""
-    return {
-        name: value for name, value in inherited.items() if name not in _STALE and not name.startswith(_OWN_PREFIXES)
+def clean_environment(inherited: Mapping[str, str], standing: Standing) -> dict[str, str]:
+    """What every process of a job starts with, before its own variables. `inherited` is the
+    agent's environment; of a user's own there is its name and its home."""
+    kept = {
+        name: value
+        for name, value in inherited.items()
+        if name in INHERITED or name.startswith(INHERITED_PREFIXES) or name in standing.inherit
     }
+    if (CHECKOUT / "pyproject.toml").exists():
+        # The trainer and its hooks are no installed package here.
+        kept.setdefault("PYTHONPATH", str(CHECKOUT))
+    user = standing.user
+    if user is None:
+        own = {name: inherited[name] for name in ("HOME", "USER", "LOGNAME", "SHELL") if name in inherited}
+        return kept | own
+    return kept | {"HOME": user.home or standing.home, "USER": user.name, "LOGNAME": user.name, "SHELL": user.shell}
 
 
-def spawn_detached(argv: Sequence[str], *, extra: Mapping[str, str], log_path: Path) -> Identity:
-    """Start a process in its own session; its identity. Raises LaunchError with the reason."""
-    environment = clean_environment(os.environ) | extra
+def spawn_detached(argv: Sequence[str], *, extra: Mapping[str, str], log: int, standing: Standing) -> Identity:
+    """Start a process in its own session, writing to the descriptor `log`; its identity. Raises
+    LaunchError with the reason."""
+    environment = clean_environment(os.environ, standing) | dict(extra)
     try:
-        log_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with open_log(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as log:
-            process = subprocess.Popen(
-                list(argv),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-                close_fds=True,
-            )
+        process = start(argv, environment, standing, stdout=log, stderr=log)
     except (OSError, ValueError) as error:
         raise LaunchError(f"cannot start {argv[0]}: {error}") from error
     # Reaped through its pidfd by the watcher; Popen must not do it too.
@@ -129,3 +154,75 @@ def spawn_detached(argv: Sequence[str], *, extra: Mapping[str, str], log_path: P
     if stat is None:
         raise LaunchError(f"{argv[0]} was gone before it could be looked at")
     return Identity(process.pid, stat.start_time_ticks)
+
+
+def start(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    standing: Standing,
+    *,
+    stdout: int,
+    stderr: int,
+    cwd: str | None = None,
+) -> "subprocess.Popen[bytes]":
+    """The process, as its user and in its session, once its program has begun. Raises OSError,
+    ValueError, LaunchError."""
+    if standing.user is None and standing.cgroup is None and standing.open_files is None:
+        return subprocess.Popen(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            env=dict(environment),
+            cwd=cwd,
+            start_new_session=True,
+        )
+    order = os.memfd_create("order")
+    ours, theirs = os.pipe()
+    try:
+        with os.fdopen(os.dup(order), "wb") as file:
+            file.write(json.dumps(_order(argv, environment, standing)).encode())
+        os.lseek(order, 0, os.SEEK_SET)
+        process = subprocess.Popen(
+            # Nothing of the job's own is in sight before its rights are those of its user: no
+            # variable of its, and no directory of its to import from.
+            [sys.executable, "-I", "-S", str(BECOME), str(order), str(theirs)],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            env=_for_become(os.environ),
+            cwd=cwd,
+            start_new_session=True,
+            pass_fds=(order, theirs),
+        )
+    finally:
+        os.close(order)
+        os.close(theirs)
+    with os.fdopen(ours, "rb") as report:
+        ready, _, _ = select.select([report], [], [], _BECOME_TIMEOUT_S)
+        said = report.read().decode("utf-8", "replace") if ready else "it did not begin in time"
+    if not said:
+        return process
+    process.kill()
+    process.wait()
+    who = f" as user {standing.user.name}" if standing.user else ""
+    raise LaunchError(f"cannot start {argv[0]}{who}: {said}")
+
+
+def _for_become(inherited: Mapping[str, str]) -> dict[str, str]:
+    """What an interpreter that is linked to libraries of its own needs to begin."""
+    return {name: value for name, value in inherited.items() if name == "LD_LIBRARY_PATH"}
+
+
+def _order(argv: Sequence[str], environment: Mapping[str, str], standing: Standing) -> dict[str, object]:
+    user = standing.user
+    return {
+        "argv": list(argv),
+        "env": dict(environment),
+        "cgroup": str(standing.cgroup) if standing.cgroup else "",
+        "open_files": standing.open_files,
+        "uid": user.uid if user else None,
+        "gid": user.gid if user else None,
+        "groups": list(user.groups) if user else [],
+        "umask": user.umask if user else None,
+    }

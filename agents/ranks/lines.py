@@ -94,14 +94,15 @@ class LineConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def peer_pid(self) -> int | None:
-        """The peer's pid as the kernel saw it when the connection was made."""
+    def peer_pid(self, uid: int) -> int | None:
+        """The peer's pid as the kernel saw it when the connection was made; None unless it was this
+        user's, root's or our own."""
         if self._transport is None:
             return None
         peer: socket.socket = self._transport.get_extra_info("socket")
         packed = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        pid, uid, _ = struct.unpack("3i", packed)
-        return int(pid) if uid in (os.getuid(), 0) else None
+        pid, peer_uid, _ = struct.unpack("3i", packed)
+        return int(pid) if peer_uid in (uid, os.getuid(), 0) else None
 
     def _is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()

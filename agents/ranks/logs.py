@@ -1,17 +1,18 @@
 """Logs of ranks and hosts: where they are, their tails, and their cap.
 
 Names are built from checked parts alone; what is inside is untrusted text and is
-stripped of control characters before it travels.
+stripped of control characters before it travels. A log is made by the agent, in a directory
+of its own, and given to the job's user: no link can stand in its place.
 """
 
 import contextlib
-import errno
 import os
 import re
-import stat
 from pathlib import Path
-from typing import BinaryIO
 
+from agents.errors import LaunchError
+from agents.ranks.files import open_regular
+from agents.ranks.places import Place
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.store_keys import without_tokens
 
@@ -23,7 +24,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 class LogFiles:
-    """Paths under `<state>/logs/<job>/`."""
+    """Paths under `<jobs>/logs/<job>/`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -37,22 +38,34 @@ class LogFiles:
         """One file per job, appended to by every host of it."""
         return self._job(job_id) / "host.log"
 
+    def create(self, path: Path, place: Place) -> int:
+        """The log, open for appending, as a file of the job's user; the caller closes it. Raises
+        LaunchError."""
+        try:
+            if place.separate:
+                # Everybody may pass through; the log itself is its user's alone.
+                path.parent.chmod(0o711)
+            descriptor = open_regular(path, flags=os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            if place.separate:
+                os.fchown(descriptor, place.uid, place.gid)
+        except OSError as error:
+            raise LaunchError(f"cannot open the log {path}: {error.strerror or error}") from error
+        return descriptor
+
     def cap(self, max_bytes: int = MAX_LOG_BYTES) -> list[Path]:
         """Cut every longer file down to its tail (writers append, so they go on); the cut ones."""
         cut = []
         for path in sorted(self._directory.glob("*/*.log")):
             with contextlib.suppress(OSError):
-                if path.lstat().st_size > max_bytes:
-                    kept = read_tail_bytes(path, min(_KEPT_BYTES, max_bytes // 2))
-                    with open_log(path, os.O_RDWR) as file:
-                        file.truncate(0)
-                        file.write(b"[earlier lines were cut: the log had reached its limit]\n" + kept)
+                if path.stat(follow_symlinks=False).st_size > max_bytes:
+                    _cut(path, max_bytes)
                     cut.append(path)
         return cut
 
     def append(self, ref: RankRef, line: str) -> None:
         """A line of the agent's own for whoever reads the rank's log; without one, nothing."""
-        with contextlib.suppress(OSError), open_log(self.rank(ref), os.O_WRONLY | os.O_APPEND) as file:
+        flags = os.O_WRONLY | os.O_APPEND
+        with contextlib.suppress(OSError), open(open_regular(self.rank(ref), flags=flags), "ab") as file:
             file.write(f"[{printable(line)}]\n".encode("utf-8", "replace"))
 
     def _job(self, job_id: str) -> Path:
@@ -61,23 +74,17 @@ class LogFiles:
         return directory
 
 
-def open_log(path: Path, flags: int) -> BinaryIO:
-    """A file that ranks write, or could have put something else in the place of: opened only if
-    it is a file, never through a link, and never waiting for anybody. Raises OSError."""
-    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no file", str(path))
-        return os.fdopen(descriptor, "rb+" if flags & os.O_RDWR else "ab" if flags & os.O_APPEND else "rb")
-    except OSError:
-        os.close(descriptor)
-        raise
+def _cut(path: Path, max_bytes: int) -> None:
+    kept = read_tail_bytes(path, min(_KEPT_BYTES, max_bytes // 2))
+    with open(open_regular(path, flags=os.O_RDWR), "r+b") as file:
+        file.truncate(0)
+        file.write(b"[earlier lines were cut: the log had reached its limit]\n" + kept)
 
 
 def read_tail_bytes(path: Path, count: int) -> bytes:
     """The last bytes of a file; empty if it cannot be read."""
     try:
-        with open_log(path, os.O_RDONLY) as file:
+        with open(open_regular(path), "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(size - count, 0))
             return file.read(count)

@@ -46,13 +46,13 @@ def look(what: str, subject: Subject) -> tuple[str, str]:
         return f"{what.replace('_', ' ')} could not be got: {error}{_why(subject)}", NOT_GOT
 
 
-def look_for(order: TakeStacks, log_path: Path, state_dir: Path) -> StacksTaken:
+def look_for(order: TakeStacks, log_path: Path, doors: Path) -> StacksTaken:
     """Carry the effect out; its event."""
     subject = Subject(
         rank=order.ref.rank,
         identity=order.identity,
         log_path=log_path,
-        doors=state_dir / door.FOLDER,
+        doors=doors,
         duration_s=order.duration_s,
     )
     text, method = look(order.look, subject)

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from agents.core.events import Event, LogRead
 from agents.core.state import Finding, Rank
-from agents.ranks.logs import LogFiles, open_log, printable
+from agents.ranks.files import open_regular
+from agents.ranks.logs import LogFiles, printable
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.markers import marker_of, may_hold_any
 
@@ -72,7 +73,7 @@ class LogTail:
             if size == self._position:
                 return ""
             self._position = max(self._position, size - MAX_PASS_BYTES)
-            with open_log(self._path, os.O_RDONLY) as file:
+            with open(open_regular(self._path), "rb") as file:
                 file.seek(self._position)
                 data = file.read(MAX_PASS_BYTES)
         except OSError:

@@ -1,4 +1,4 @@
-"""The agent's socket for its ranks: who is who, one line at a time.
+"""The agent's sockets for its ranks, one a job: who is who, one line at a time.
 
 No byte from here ends or stalls an agent: a connection's lines are bounded in size and in
 rate (`gate`), a line that is outside of the protocol is dropped, counted and reported, and a
@@ -7,45 +7,61 @@ connection with too many of them is closed.
 
 import asyncio
 import os
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from agents.core.events import Event, RankConnected, RankDisconnected, RankLineRefused, RankMessage
 from agents.log import note
 from agents.ranks.gate import MAX_REFUSED, Gate, Share
 from agents.ranks.identity import identity_of, read_stat
 from agents.ranks.lines import LineConnection
+from agents.ranks.places import Place
 from controlplane.protocol.codec import decode_line, encode_line
 from controlplane.protocol.errors import ProtocolError
 from controlplane.protocol.rank import MAX_REPORT_BYTES, RankHello, ToRank
 
 HELLO_TIMEOUT_S = 10.0
 _NOTE_EVERY_S = 10.0
+_BACKLOG = 128
+
+
+@dataclass(frozen=True, slots=True)
+class _Door:
+    """One job's socket. `uid` is who its ranks run as."""
+
+    job_id: str
+    uid: int
+    listener: socket.socket
+    serving: "asyncio.Task[asyncio.AbstractServer]"
 
 
 @dataclass(slots=True)
 class _Peer:
-    """One connection that was let in. `refused` lines so far."""
+    """One connection that was let in at the door of `job_id`, whose ranks run as `uid`. `refused`
+    lines so far."""
 
     number: int
     share: Share
+    job_id: str
+    uid: int
     greeted: bool = False
     refused: int = 0
 
 
 class RankServer:
-    """Listens on `path` (mode 0600). Turns lines into events, messages into lines.
+    """Listens on each job's socket, which the job's user alone can use. Turns lines into events,
+    messages into lines.
 
-    The first line of a connection must be a hello. `refused_lines` counts what never reached
-    the core, `refused_connections` those that were closed before they said anything.
+    The first line of a connection must be a hello of a rank of that job, from a process of the
+    job's user. `refused_lines` counts what never reached the core, `refused_connections` those
+    that were closed before they said anything.
     """
 
-    def __init__(self, path: Path, dispatch: Callable[[Event], None]) -> None:
-        self._path = path
+    def __init__(self, dispatch: Callable[[Event], None]) -> None:
         self._dispatch = dispatch
-        self._server: asyncio.AbstractServer | None = None
+        self._doors: dict[str, _Door] = {}
         self._gate = Gate()
         self._peers: dict[LineConnection, _Peer] = {}
         self._connections: dict[int, LineConnection] = {}
@@ -53,14 +69,44 @@ class RankServer:
         self._noted_s = -_NOTE_EVERY_S
         self.refused_lines = self.refused_connections = 0
 
-    async def start(self) -> None:
-        """A socket left by an earlier agent is replaced; the state-dir lock says it is dead."""
-        self._path.unlink(missing_ok=True)
-        previous_mask = os.umask(0o177)
+    def open(self, job_id: str, place: Place) -> None:
+        """Listen for the job's ranks. A socket left by an earlier agent is replaced; the state-dir
+        lock says it is dead. Raises OSError."""
+        door = self._doors.get(job_id)
+        if door is not None and door.uid == place.uid and place.agent_socket.exists():
+            return
+        self.shut(job_id)
+        place.agent_socket.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            self._server = await asyncio.get_running_loop().create_unix_server(self._accept, str(self._path))
-        finally:
-            os.umask(previous_mask)
+            listener.bind(str(place.agent_socket))
+            # The directory is the agent's own: what stands there is what was bound.
+            os.chmod(place.agent_socket, 0o600)
+            os.chown(place.agent_socket, place.uid, -1)
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+        loop = asyncio.get_running_loop()
+        uid = place.uid
+        serving = loop.create_task(loop.create_unix_server(lambda: self._accept(job_id, uid), sock=listener))
+        self._doors[job_id] = _Door(job_id, uid, listener, serving)
+
+    def shut(self, job_id: str) -> None:
+        """Listen for this job no more; connections that are there stay."""
+        door = self._doors.pop(job_id, None)
+        if door is None:
+            return
+        if door.serving.done() and not door.serving.cancelled() and door.serving.exception() is None:
+            door.serving.result().close()
+        else:
+            door.serving.cancel()
+            door.listener.close()
+
+    @property
+    def jobs(self) -> frozenset[str]:
+        """Jobs with a socket."""
+        return frozenset(self._doors)
 
     def send(self, conn_id: int, message: ToRank) -> bool:
         """False: that connection is gone."""
@@ -75,18 +121,22 @@ class RankServer:
 
     def close(self) -> None:
         """Ranks notice and try again until an agent is back."""
-        if self._server is not None:
-            self._server.close()
+        for job_id in tuple(self._doors):
+            self.shut(job_id)
         for connection in tuple(self._connections.values()):
             connection.close()
 
-    def _accept(self) -> LineConnection:
+    def _accept(self, job_id: str, uid: int) -> LineConnection:
         return LineConnection(
-            self._on_line, self._on_open, self._on_close, on_read=self._on_read, max_line_bytes=MAX_REPORT_BYTES
+            self._on_line,
+            lambda connection: self._on_open(connection, job_id, uid),
+            self._on_close,
+            on_read=self._on_read,
+            max_line_bytes=MAX_REPORT_BYTES,
         )
 
-    def _on_open(self, connection: LineConnection) -> None:
-        pid = connection.peer_pid()
+    def _on_open(self, connection: LineConnection, job_id: str, uid: int) -> None:
+        pid = connection.peer_pid(uid)
         stat = read_stat(pid) if pid else None
         share = self._gate.enter(stat.session if stat is not None else 0, time.monotonic())
         if share is None:
@@ -96,7 +146,7 @@ class RankServer:
             return
         number = self._next_number
         self._next_number += 1
-        self._peers[connection] = _Peer(number, share)
+        self._peers[connection] = _Peer(number, share, job_id, uid)
         self._connections[number] = connection
         asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._close_silent, connection)
 
@@ -137,10 +187,10 @@ class RankServer:
         else:
             if peer.greeted:
                 self._dispatch(RankMessage(now_s=time.monotonic(), conn_id=peer.number, message=message))
-            elif isinstance(message, RankHello):
+            elif isinstance(message, RankHello) and message.ref.job_id == peer.job_id:
                 self._greet(connection, peer, message)
             else:
-                self._refuse(connection, peer, "the first line of a connection is a hello")
+                self._refuse(connection, peer, "the first line of a connection is a hello of a rank of this job")
         self._hold_back(connection, peer)
 
     def _refuse(self, connection: LineConnection, peer: _Peer, why: str) -> None:
@@ -163,10 +213,11 @@ class RankServer:
             note("refused at the socket for ranks", last=why, **counts)
 
     def _greet(self, connection: LineConnection, peer: _Peer, hello: RankHello) -> None:
-        pid = connection.peer_pid()
+        pid = connection.peer_pid(peer.uid)
         process = identity_of(pid) if pid else None
         stat = read_stat(pid) if pid else None
         if process is None or stat is None:
+            self.refused_lines += 1
             connection.abort()
             return
         peer.greeted = True

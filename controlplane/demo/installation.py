@@ -2,6 +2,7 @@
 whole-ring tests and by the benchmarks, so that all three run the very same thing."""
 
 import json
+import logging
 import os
 import secrets
 import subprocess
@@ -29,6 +30,9 @@ from controlplane.demo.processes import (
     worker_process,
 )
 from controlplane.demo.supervisor import Supervisor
+from controlplane.demo.users import find_out, write_policy
+
+log = logging.getLogger("holdfast.demo")
 
 READY_TIMEOUT_S = 90.0
 COMMAND_TIMEOUT_S = 120.0
@@ -89,6 +93,7 @@ class Installation:
         self.wait_ready()
         token = self.manage("create_join_token", "--uses", str(len(self.config.node_names))).strip().splitlines()[-1]
         token_file = private_file(directory / "join-token", token)
+        self._write_policy(directory)
         for number, node in enumerate(self.config.node_names):
             self._start_agent(node, number, token_file)
 
@@ -140,13 +145,28 @@ class Installation:
 
     def _start_agent(self, node: str, number: int, token_file: Path) -> None:
         state_dir = self._node_state(node)
-        state_dir.mkdir(parents=True, exist_ok=True)
+        state_dir.parent.mkdir(parents=True, exist_ok=True)
+        state_dir.mkdir(mode=0o700, exist_ok=True)
         spec = agent_process(
             addresses=self.addresses, node=node, state_dir=state_dir, join_token_file=token_file,
             devices=self.config.devices_per_node, seed=number,
         )  # fmt: skip
         spec.env[MARKER] = str(state_dir)
+        spec.env["HOLDFAST_AGENT_POLICY_FILE"] = str(self._policy_file)
+        spec.env["HOLDFAST_TRAINER_NICE"] = str(self.config.trainer_nice)
         self.supervisor.start(spec)
+
+    def _write_policy(self, directory: Path) -> None:
+        """What this machine's agents allow, and as whom ranks run."""
+        checkpoints = directory / "checkpoints"
+        checkpoints.mkdir(exist_ok=True)
+        users = find_out(directory, REPOSITORY)
+        log.info("%s", users.why)
+        write_policy(self._policy_file, users, directory=directory, checkpoints=checkpoints)
+
+    @property
+    def _policy_file(self) -> Path:
+        return self.config.directory.absolute() / "agent-policy.toml"
 
     def _node_state(self, node: str) -> Path:
         return self.config.node_state(node).absolute()
@@ -172,6 +192,5 @@ class Installation:
         ours["DJANGO_SETTINGS_MODULE"] = "controlplane.config.settings.embedded"
         ours["PYTHONUNBUFFERED"] = "1"
         ours["OMP_NUM_THREADS"] = "1"
-        ours["HOLDFAST_TRAINER_NICE"] = str(self.config.trainer_nice)
         ours["PYTHONPATH"] = str(REPOSITORY)
         return foreign | ours

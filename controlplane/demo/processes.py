@@ -14,7 +14,8 @@ NODE_STOP_ORDER_LAST = 90
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSpec:
     """One process. `name` is unique; `restart` False leaves it down when it ends;
-    `stop_order`: lower numbers are stopped first."""
+    `stop_order`: lower numbers are stopped first; `settings` False: it gets none of the server's
+    HOLDFAST_* settings, which hold its secrets."""
 
     name: str
     argv: tuple[str, ...]
@@ -22,6 +23,7 @@ class ProcessSpec:
     restart: bool = True
     restart_delay_s: float = 0.3
     stop_order: int = 50
+    settings: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,11 @@ def redis_process(*, binary: str, addresses: Addresses, directory: Path, passwor
     options = ("--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction", "--daemonize", "no")
     listen = ("--bind", addresses.host, "--port", str(addresses.redis_port), "--dir", str(directory))
     return ProcessSpec(
-        name="redis", argv=(binary, str(password_file), *listen, *options), stop_order=80, restart_delay_s=0.5
+        name="redis",
+        argv=(binary, str(password_file), *listen, *options),
+        stop_order=80,
+        restart_delay_s=0.5,
+        settings=False,
     )
 
 
@@ -55,7 +61,7 @@ def store_process(addresses: Addresses, key_file: Path) -> ProcessSpec:
         sys.executable, "-m", "trainer.store", "--host", addresses.host, "--port", str(addresses.store_port),
         "--key-file", str(key_file),
     )  # fmt: skip
-    return ProcessSpec(name="store", argv=argv, stop_order=70)
+    return ProcessSpec(name="store", argv=argv, stop_order=70, settings=False)
 
 
 def web_process(addresses: Addresses) -> ProcessSpec:
@@ -102,4 +108,4 @@ def agent_process(
         "--devices", str(devices), "--join-token-file", str(join_token_file),
     )  # fmt: skip
     env = {"HOLDFAST_AGENT_SEED": str(seed)}
-    return ProcessSpec(name=f"agent:{node}", argv=argv, env=env, stop_order=NODE_STOP_ORDER_LAST - 45)
+    return ProcessSpec(name=f"agent:{node}", argv=argv, env=env, stop_order=NODE_STOP_ORDER_LAST - 45, settings=False)

@@ -24,6 +24,7 @@ log = logging.getLogger("holdfast.demo")
 
 LOOP_S = 0.05
 STOP_GRACE_S = 8.0
+SETTINGS = ("HOLDFAST_", "DJANGO_")
 SERVERS_FROM = 60
 """The stop order from which on a process serves others: it ends after them."""
 MAX_RESTART_DELAY_S = 10.0
@@ -48,6 +49,7 @@ class Supervisor:
         self, *, env: Mapping[str, str], logs: Path, requests: Path, node_state: Callable[[str], Path]
     ) -> None:
         self._env = dict(env)
+        self._bare = {name: value for name, value in env.items() if not name.startswith(SETTINGS)}
         self._logs = logs
         self._requests = requests
         self._node_state = node_state
@@ -146,7 +148,7 @@ class Supervisor:
         with open(log_path, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
             child.process = subprocess.Popen(
                 child.spec.argv,
-                env=self._env | child.spec.env,
+                env=(self._env if child.spec.settings else self._bare) | child.spec.env,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -17,6 +17,7 @@ from controlplane.protocol.bounds import (
     IdOrNone,
     Index,
     IndexOrAll,
+    Label,
     Number,
     Seconds,
     Word,
@@ -87,10 +88,11 @@ class CollectStacks(_Body, tag="collect_stacks"):
 
 
 class WarmHost(_Body, tag="warm_host"):
-    """Start the rank host of this job ahead of need."""
+    """Start the rank host of this job ahead of need. `user` as in `ReplicaLaunch`."""
 
     job_id: Id
     attempt: Index
+    user: Label = ""
 
 
 class InjectDeviceFault(_Body, tag="inject_device_fault"):

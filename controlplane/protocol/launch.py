@@ -86,7 +86,8 @@ class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     names the node of rank 0 where an entrypoint's replica spans several nodes (their names
     must resolve); empty where all of its ranks are here. `step_floor_s` None: the step
     timeout is given; else the agent may tighten it to what the rank's own steps teach, not
-    below this. `log_markers`: the job's own, name to pattern (`protocol.markers`)."""
+    below this. `user`: the name of the job's owner; as whom its processes run is for the
+    node's own policy to say. `log_markers`: the job's own, name to pattern (`protocol.markers`)."""
 
     job_id: Id
     job_name: Label
@@ -99,6 +100,7 @@ class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     config: TrainerConfig
     entrypoint: Annotated[tuple[CommandText, ...], Meta(max_length=MAX_ARGUMENTS)] | None = None
     master_host: HostOrNone = ""
+    user: Label = ""
     env: Environment = {}
     log_markers: Environment = {}
     step_timeout_s: Seconds = 60.0

@@ -197,7 +197,8 @@ def _place_attempt(context: Context, action: plan.PlaceAttempt) -> None:
         orders.start_replica(terms, index, orders.next_incarnation(job, index), placements)
     scheduling.reserve_nodes(job, action.spare_nodes)
     if orders.spec_of(job).spec.resources.spares.warm:
-        _send(context, WarmHost(job_id=job.id, attempt=attempt.number), action.spare_nodes, attempt, ASK_TTL_S)
+        warm = WarmHost(job_id=job.id, attempt=attempt.number, user=job.owner)
+        _send(context, warm, action.spare_nodes, attempt, ASK_TTL_S)
 
 
 def _announce_view(context: Context, action: plan.AnnounceView) -> None:

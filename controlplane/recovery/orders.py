@@ -133,6 +133,7 @@ def _launch(terms: Terms, replica: Replica, world_size: int, mine: list[Placemen
         ranks=tuple(RankPlacement(rank=p.rank, device_index=p.device_index) for p in mine),
         config=terms.config,
         entrypoint=tuple(spec.entrypoint) if spec.entrypoint else None,
+        user=job.owner,
         env=spec.env,
         log_markers=spec.resiliency.log_markers,
         step_timeout_s=timeout_of(limits, Section.STEP),

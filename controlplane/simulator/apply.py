@@ -198,7 +198,7 @@ class Apply:
             parallelism=layout,
             training=spec.training,
             checkpoint=spec.checkpoint,
-            checkpoint_dir="ckpt",
+            checkpoint_dir="/checkpoints/job",
             replicas=replicas,
             store="store:1",
             # Who joins those who train has its state from them: the checkpoint may be gone by then.

@@ -32,5 +32,5 @@ async def test_a_line_that_cannot_be_stored_does_not_leave_its_node_and_the_next
 
 async def test_a_rank_reads_in_its_own_log_why_it_was_refused(server: Server, agent: AgentProcess) -> None:
     await attack(server, agent, [TOO_LARGE])
-    logs = sorted((agent.state_dir / "logs").glob("*/*k0.log"))
+    logs = sorted((agent.jobs_dir / "logs").glob("*/*k0.log"))
     assert "1 of this rank's messages refused; the last: from_rank line" in logs[0].read_text()

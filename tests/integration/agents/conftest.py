@@ -20,20 +20,34 @@ from tests.integration.agents.server import JOIN_TOKEN, Server
 ROOT = Path(__file__).resolve().parents[3]
 
 
-class AgentProcess:
-    """`python -m agents` with a state directory that outlives it."""
+SAME_USER = '[users]\ndefault = "agent"\n'
+"""The node's policy of tests that are about other things: ranks run as the agent does."""
 
-    def __init__(self, server: Server, state_dir: Path, *options: str) -> None:
+
+class AgentProcess:
+    """`python -m agents` with a state directory that outlives it; `policy` is its policy file."""
+
+    def __init__(
+        self, server: Server, state_dir: Path, *options: str, policy: str = SAME_USER, prefix: tuple[str, ...] = ()
+    ) -> None:
         self.server = server
         self.state_dir = state_dir
+        self.jobs_dir = state_dir.parent / "jobs"
+        self.policy = policy
+        self.prefix = prefix
         self.options = options
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> "AgentProcess":
         token = self.state_dir.parent / "token"
+        token.touch(0o600)
         token.write_text(JOIN_TOKEN)
-        argv = [sys.executable, "-m", "agents", "--server", self.server.url, "--name", "node-1"]
+        argv = [*self.prefix, sys.executable, "-m", "agents", "--server", self.server.url, "--name", "node-1"]
         argv += ["--state-dir", str(self.state_dir), "--probe", "simulated", "--devices", "2"]
+        rules = self.state_dir.parent / "policy.toml"
+        rules.write_text(self.policy)
+        rules.chmod(0o600)
+        argv += ["--policy-file", str(rules), "--jobs-dir", str(self.jobs_dir)]
         argv += ["--host-module", "tests.integration.agents.fake_host", "--join-token-file", str(token)]
         with open(self.state_dir.parent / "agent.log", "ab") as log:
             self.process = subprocess.Popen([*argv, *self.options], stdout=log, stderr=log, cwd=ROOT)
@@ -53,7 +67,7 @@ def launch(**changes: Any) -> ReplicaLaunch:
         parallelism=Parallelism(),
         training=Training(),
         checkpoint=Checkpoint(),
-        checkpoint_dir="none",
+        checkpoint_dir="s3://bucket/none",
         replicas=2,
         store="127.0.0.1:1",
         allow_faults=True,
@@ -109,7 +123,7 @@ async def agent(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Asy
 
 def end_everything_of(state_dir: Path) -> None:
     """Hosts and ranks outlive agents by design; a test must not leave them."""
-    marks = (str(state_dir).encode(),)
+    marks = (str(state_dir).encode(), str(state_dir.parent / "jobs").encode())
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == os.getpid():
             continue

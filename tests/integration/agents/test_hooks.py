@@ -126,7 +126,7 @@ FRAMEWORKS = [
 async def told(server: Server, agent: AgentProcess) -> AsyncIterator[Server]:
     """The server; when the test fails, the ranks' logs are shown."""
     yield server
-    for log in sorted((agent.state_dir / "logs").rglob("*")):
+    for log in sorted((agent.jobs_dir / "logs").rglob("*")):
         if log.is_file():
             print(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}")
 

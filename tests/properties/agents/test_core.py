@@ -104,7 +104,7 @@ def test_the_journal_restores_the_same_state_as_a_compacted_one(
     world = play(sent, tape)
 
     def restored(records):
-        return restore(records, boot_id=BOOT, fresh_journal_id="x", agent_socket="sock", now_s=world.now_s)
+        return restore(records, boot_id=BOOT, fresh_journal_id="x", now_s=world.now_s)
 
     assert restored(snapshot(restored(world.disk))) == restored(world.disk)
 

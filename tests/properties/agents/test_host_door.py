@@ -15,6 +15,7 @@ from agents.core import events as ev
 from agents.ranks.hosts import HostKeeper
 from agents.ranks.identity import identity_of
 from agents.ranks.logs import LogFiles
+from agents.ranks.places import Places
 from agents.ranks.watcher import ProcessWatcher
 from controlplane.protocol.codec import encode_line
 from controlplane.protocol.rank import HostReady, HostState, RankForked
@@ -49,11 +50,14 @@ class Keeper:
     async def _start(self, directory: Path) -> None:
         self.watcher = ProcessWatcher(self.loop)
         logs = LogFiles(directory / "logs")
-        self.keeper = HostKeeper(directory, "none", logs, self.watcher, self.seen.append)
-        self.host = Puppet(self.keeper.socket_path(JOB), None)
+        places = Places(directory / "jobs")
+        places.open()
+        place = places.prepare(JOB, None)
+        self.keeper = HostKeeper("none", logs, self.watcher, self.seen.append)
+        self.host = Puppet(place.host_socket, None)
         identity = identity_of(self.host.process.pid)
         assert identity is not None, "it was just started"
-        self.keeper.adopt(JOB, identity)
+        self.keeper.adopt(JOB, identity, place)
 
     async def say(self, *said: bytes) -> None:
         """All of it, each on whatever connection there is; then one right line, heard."""

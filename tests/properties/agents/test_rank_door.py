@@ -20,6 +20,7 @@ from agents.link.journal import read_journal
 from agents.main import _open_state
 from agents.ranks.gate import BURST_BYTES, BURST_LINES
 from agents.ranks.identity import identity_of
+from agents.ranks.places import Places
 from agents.runtime import Agent
 from controlplane.protocol.bounds import MAX_INT, unstorable
 from controlplane.protocol.codec import decode_from_agent, encode_frame, encode_line
@@ -53,7 +54,9 @@ class Node:
         self.faults: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda _, context: self.faults.append(context))
         self.step = 0
-        socket = directory / "agent.sock"
+        places = Places(directory / "jobs")
+        places.open()
+        socket = places.prepare(REF.job_id, None).agent_socket
         self.evil, self.good = Puppet(socket, REF), Puppet(socket, OTHER)
         self.journal = directory / "journal"
         self.run(self._start(directory))
@@ -62,7 +65,8 @@ class Node:
         return self.loop.run_until_complete(work)
 
     async def _start(self, directory: Path) -> None:
-        config = load(["--probe", "simulated", "--devices", "2", "--state-dir", str(directory)], {})
+        options = ["--probe", "simulated", "--devices", "2", "--state-dir", str(directory)]
+        config = load([*options, "--jobs-dir", str(directory / "jobs")], {})
         state, journal, _ = _open_state(directory)
         ranks = {puppet.ref: _rank(puppet, index) for index, puppet in enumerate((self.evil, self.good))}
         self.agent = Agent(config, replace(state, ranks=ranks), journal)

@@ -10,24 +10,28 @@ from collections.abc import Callable
 from agents.core import effects as fx
 from agents.core import events as ev
 from agents.core.limits import MEMORY_WAIT_S
+from agents.core.policy import Policy
 from agents.core.records import Record
 from agents.core.restore import restore, snapshot
 from agents.core.session import compose
 from agents.core.state import Identity, Life, State
 from agents.core.step import resume, step
+from agents.ranks.launch import Standing
 from controlplane.protocol.commands import CommandEnvelope, StartRanks, StopRanks
 from controlplane.protocol.frames import AgentEvent, CommandAnswer, Welcome
 from controlplane.protocol.launch import RankPlacement, RankRef, ReplicaLaunch, TrainerConfig
 from controlplane.protocol.rank import RankForked
 from controlplane.protocol.spec import Checkpoint, Model, Parallelism, Training
 
+OURS = {"standing": lambda owner: Standing(), "policy": Policy}
+"""What an examiner is told where ranks run as the agent does."""
 NODE, BOOT = "node_01", "boot-1"
 CONFIG = TrainerConfig(
     model=Model(),
     parallelism=Parallelism(),
     training=Training(),
     checkpoint=Checkpoint(),
-    checkpoint_dir="none",
+    checkpoint_dir="/checkpoints/job",
     replicas=2,
     store="127.0.0.1:1",
 )
@@ -171,10 +175,10 @@ class World:
         ]
 
     def _restored(self) -> State:
-        state = restore(self.disk, boot_id=BOOT, fresh_journal_id="jrn_1", agent_socket="sock", now_s=self.now_s)
+        state = restore(self.disk, boot_id=BOOT, fresh_journal_id="jrn_1", now_s=self.now_s)
         if not self.disk:
             self.disk = list(snapshot(state))
-            state = restore(self.disk, boot_id=BOOT, fresh_journal_id="x", agent_socket="sock", now_s=self.now_s)
+            state = restore(self.disk, boot_id=BOOT, fresh_journal_id="x", now_s=self.now_s)
         return state
 
     def _later(self, outcome: Callable[[], ev.Event | None]) -> None:

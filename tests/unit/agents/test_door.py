@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from agents.ranks import door, look
+from agents.ranks.files import make_private
 from agents.ranks.identity import identity_of
+from agents.ranks.places import Places
 from controlplane.protocol.flight import decode_dump
 
 GROUPS = [{"name": "0", "desc": "default_pg", "ranks": [0, 1]}]
@@ -69,7 +71,8 @@ Make = Callable[..., tuple[look.Subject, FakeDoor]]
 def subject(tmp_path: Path, sleeper: int, monkeypatch: pytest.MonkeyPatch) -> Make:
     """subject(handler=body, ...) -> whom to look at, and its door."""
     monkeypatch.setattr(look, "ANSWER_TIMEOUT_S", 0.2)
-    folder = door.prepare(tmp_path)
+    folder = tmp_path / "doors"
+    make_private(folder, owner=None)
 
     def make(**answers: bytes) -> tuple[look.Subject, FakeDoor]:
         opened = FakeDoor(folder / f"{sleeper}.sock", {name: ok(body) for name, body in answers.items()})
@@ -82,10 +85,12 @@ def subject(tmp_path: Path, sleeper: int, monkeypatch: pytest.MonkeyPatch) -> Ma
 
 
 def test_the_doors_stand_in_a_private_directory_swept_of_the_dead(tmp_path: Path) -> None:
-    folder = door.prepare(tmp_path)
+    places = Places(tmp_path / "jobs")
+    places.open()
+    folder = places.prepare("job_1", None).doors
     (folder / "999999999.sock").touch()
     (folder / f"{os.getpid()}.json").touch()
-    assert door.prepare(tmp_path) == folder
+    door.tidy(folder)
     assert [path.name for path in folder.iterdir()] == [f"{os.getpid()}.json"]
     assert folder.stat().st_mode & 0o777 == 0o700
 

@@ -16,7 +16,7 @@ from agents.probes import node_checks
 from agents.probes.sampler import InlineSampler
 from agents.probes.simulated import SimulatedProbe
 from controlplane.protocol.frames import NodeCheck
-from tests.properties.agents.world import launch
+from tests.properties.agents.world import OURS, launch
 
 LATE = (NodeCheck("storage", "no answer within 0.5 s: a file system hangs; unmount or repair it"),)
 
@@ -24,7 +24,7 @@ LATE = (NodeCheck("storage", "no answer within 0.5 s: a file system hangs; unmou
 def examiner(told: list[NodeRead], *options: str) -> Examiner:
     probe = SimulatedProbe(count=1, node_name="n1")
     sampler = InlineSampler(probe, lambda samples: None, lambda xid: None)
-    return Examiner(load(["--min-free-mib", "0", *options], {}), sampler, told.append, deadline_s=0.5)
+    return Examiner(load(["--min-free-mib", "0", *options], {}), sampler, told.append, deadline_s=0.5, **OURS)
 
 
 def wish(command_id: str, path: Path) -> CheckNode:

@@ -4,7 +4,8 @@ import socket
 
 import msgspec
 
-from agents.ranks.launch import clean_environment, meeting_point, rank_environment
+from agents.ranks.launch import CHECKOUT, Standing, clean_environment, meeting_point, rank_environment
+from agents.ranks.users import RunAs
 from controlplane.protocol.launch import RankRef, TrainerConfig
 from tests.properties.agents.world import launch
 
@@ -38,9 +39,30 @@ def test_a_job_that_shows_its_ranks_all_devices_keeps_device_numbers() -> None:
 def test_no_stale_rendezvous_reaches_a_rank() -> None:
     stale = {"MASTER_ADDR": "old", "MASTER_PORT": "1", "RANK": "7", "WORLD_SIZE": "8", "LOCAL_RANK": "7"}
     others = {"TORCHELASTIC_RUN_ID": "old", "PET_NNODES": "9", "GROUP_RANK": "1", "HOLDFAST_REF": "old"}
-    assert clean_environment(stale | others | {"HOLDFAST_AGENT_X": "1", "PATH": "/bin"}) == {"PATH": "/bin"}
+    found = clean_environment(stale | others | {"HOLDFAST_AGENT_X": "1", "PATH": "/bin"}, Standing())
+    assert found == {"PATH": "/bin", "PYTHONPATH": str(CHECKOUT)}
     found = environment(env=stale)
     assert not {name for name, value in stale.items() if found[name] == value}
+
+
+def test_a_rank_gets_nothing_of_the_agents_environment_that_is_not_listed() -> None:
+    secrets = {"HOLDFAST_REDIS_URL": "redis://:secret@x", "AWS_SECRET_ACCESS_KEY": "x", "HOME": "/root", "LC_ALL": "C"}
+    user = RunAs(uid=2001, gid=2001, groups=(2001,), name="alice", home="/home/alice")
+    found = clean_environment(secrets, Standing(user=user))
+    assert found == {
+        "LC_ALL": "C",
+        "PYTHONPATH": str(CHECKOUT),
+        "HOME": "/home/alice",
+        "USER": "alice",
+        "LOGNAME": "alice",
+        "SHELL": "/bin/sh",
+    }
+
+
+def test_what_the_nodes_policy_passes_on_reaches_a_rank() -> None:
+    found = clean_environment({"SITE": "a", "OTHER": "b"}, Standing(inherit=("SITE",)))
+    assert found["SITE"] == "a"
+    assert "OTHER" not in found
 
 
 def test_all_ranks_of_an_incarnation_meet_at_one_place_though_it_is_taken_by_then() -> None:

@@ -10,8 +10,10 @@ import msgspec
 import pytest
 
 from agents.core.health import Needs, Readings, judge
+from agents.core.policy import Policy
 from agents.probes.libraries import Interpreters
 from agents.probes.node_checks import read_launch
+from agents.ranks.launch import Standing
 from controlplane.protocol.launch import ReplicaLaunch
 from controlplane.protocol.launch_checks import interpreter_of
 from tests.properties.agents.world import launch
@@ -55,13 +57,13 @@ def test_a_torch_that_cannot_recover_is_refused_with_where_it_is_until_another_i
     path = interpreter(tmp_path)
     job = wanting(("env", "A=1", "python3", "train.py"), {"PYTHONPATH": str(site), "PATH": f"{path.parent}:/bin"})
     for _ in range(3):
-        (failed,) = judge(read_launch(job, (), asked), NEEDS)
+        (failed,) = judge(read_launch(job, (), asked, Standing(), policy=Policy()), NEEDS)
     assert failed.name == "library"
     assert failed.detail.startswith("torch 2.4.1 in ") and "bin/python3 is known not to recover" in failed.detail
     assert failed.detail.endswith("install 2.5.1 or newer")
     assert len(runs(tmp_path)) == 1, "its answer is kept"
     install(site, "2.9.0")
-    found = read_launch(job, (), asked)
+    found = read_launch(job, (), asked, Standing(), policy=Policy())
     assert (found.interpreter, dict(found.libraries)["torch"]) == (str(path), "2.9.0")
     assert judge(found, NEEDS) == ()
     assert len(runs(tmp_path)) == 2
@@ -69,7 +71,7 @@ def test_a_torch_that_cannot_recover_is_refused_with_where_it_is_until_another_i
 
 def test_an_interpreter_that_hangs_is_ended_and_keeps_no_start_away(tmp_path: Path) -> None:
     job = wanting((str(interpreter(tmp_path, "sleep 600 & wait")), "train.py"), {})
-    assert read_launch(job, (), Interpreters(answer_s=0.5)) == Readings()
+    assert read_launch(job, (), Interpreters(answer_s=0.5), Standing(), policy=Policy()) == Readings()
     deadline_s = time.monotonic() + WAIT_S
     while exists(runs(tmp_path)[0]):
         assert time.monotonic() < deadline_s, "what it started goes on"
@@ -87,7 +89,7 @@ def exists(group: int) -> bool:
 @pytest.mark.parametrize("line", ["exit 1", "echo [1, 2]", "echo '[[], []]'", "echo '[{{}}, 5]'", "echo '['"])
 def test_an_answer_that_is_none_is_no_proof_of_a_fault(tmp_path: Path, line: str) -> None:
     job = wanting((str(interpreter(tmp_path, line)), "train.py"), {})
-    assert judge(read_launch(job, (), Interpreters()), NEEDS) == ()
+    assert judge(read_launch(job, (), Interpreters(), Standing(), policy=Policy()), NEEDS) == ()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from agents.config import load
 from agents.core import events as ev
 from agents.core.effects import CheckNode, Spawn, StartHost
 from agents.core.health import Needs, NvLinks, Readings, Storage, judge, version_of
+from agents.core.policy import Policy
 from agents.core.step import step
 from agents.errors import ConfigError, ProbeError
 from agents.examine import Examiner
@@ -25,9 +26,10 @@ from agents.probes.libraries import Interpreters
 from agents.probes.node_checks import ask_checker, read_launch, read_node, read_storage
 from agents.probes.sampler import InlineSampler
 from agents.probes.simulated import SimulatedProbe
+from agents.ranks.launch import Standing
 from controlplane.protocol.commands import StartRanks
 from controlplane.protocol.frames import CommandAnswer, NodeCheck, NodeChecked
-from tests.properties.agents.world import World, launch, order
+from tests.properties.agents.world import OURS, World, launch, order
 
 NEEDS = Needs(driver_major=570, free_bytes=256 << 20)
 FULL = NodeCheck("storage", "/ck is nearly full")
@@ -113,13 +115,13 @@ def test_a_cut_nvlink_is_named_by_device_and_number_until_it_is_healed() -> None
 
 async def test_links_that_all_go_down_at_once_are_missed_once_they_were_seen() -> None:
     probe, told = SimulatedProbe(count=1, node_name="n1"), []
-    examiner = Examiner(load([], {}), InlineSampler(probe, lambda samples: None, lambda xid: None), told.append)
+    examiner = Examiner(load([], {}), InlineSampler(probe, lambda samples: None, lambda xid: None), told.append, **OURS)
     await examiner.check()
     for link in range(18):
         probe.inject(0, "nvlink", float(link))
     await examiner.check()
     assert [[check.name for check in event.failed] for event in told] == [[], ["nvlink"]]
-    fresh = Examiner(load([], {}), InlineSampler(probe, lambda samples: None, lambda xid: None), told.append)
+    fresh = Examiner(load([], {}), InlineSampler(probe, lambda samples: None, lambda xid: None), told.append, **OURS)
     await fresh.check()
     assert told[-1].failed == (), "an agent that never saw them up takes it for a card without a bridge"
 
@@ -217,12 +219,18 @@ def test_a_storage_that_takes_a_name_and_not_what_is_written_keeps_neither(tmp_p
 def test_a_launch_is_checked_for_where_it_saves_and_what_our_trainer_runs_with(tmp_path: Path) -> None:
     ours = launch()
     ours = msgspec.structs.replace(ours, config=msgspec.structs.replace(ours.config, checkpoint_dir=str(tmp_path)))
-    found = read_launch(ours, (), Interpreters())
+    found = read_launch(ours, (), Interpreters(), Standing(), policy=Policy())
     assert [storage.path for storage in found.storages] == [str(tmp_path)]
     assert version_of(dict(found.libraries)["torch"]) >= (2, 5, 1)
     bucket = msgspec.structs.replace(ours.config, checkpoint_dir="s3://bucket/job")
     assert (
-        read_launch(msgspec.structs.replace(ours, config=bucket, entrypoint=("prog",)), (), Interpreters())
+        read_launch(
+            msgspec.structs.replace(ours, config=bucket, entrypoint=("prog",)),
+            (),
+            Interpreters(),
+            Standing(),
+            policy=Policy(),
+        )
         == Readings()
     )
 
@@ -232,7 +240,13 @@ def test_a_full_store_refuses_no_launch_and_one_that_cannot_be_written_does(
 ) -> None:
     def failed(directory: Path) -> list[str]:
         config = msgspec.structs.replace(launch().config, checkpoint_dir=str(directory))
-        found = read_launch(msgspec.structs.replace(launch(entrypoint=True), config=config), (), Interpreters())
+        found = read_launch(
+            msgspec.structs.replace(launch(entrypoint=True), config=config),
+            (),
+            Interpreters(),
+            Standing(),
+            policy=Policy(),
+        )
         return [check.name for check in judge(found, Needs(driver_major=570, free_bytes=1 << 62))]
 
     assert failed(tmp_path) == [], "its room is judged where the operator asks for some"

@@ -1,0 +1,52 @@
+"""Reads this node's policy file (`--policy-file`), at the start and again on SIGHUP.
+
+The file belongs to root or to the agent's own user, and nobody else may write it: the server
+cannot change it, nor a job. Called by `agents.main` and the runtime; never writes anything.
+"""
+
+import os
+import stat
+import tomllib
+from pathlib import Path
+
+from agents.config import Config
+from agents.core.policy import NodeRules, Policy, PolicyInvalid, parse
+from agents.errors import ConfigError
+
+MAX_BYTES = 256 * 1024
+
+
+def rules_of(config: Config) -> NodeRules:
+    """What the policy file of these settings allows. Raises ConfigError."""
+    own = (str(config.state_dir), str(config.jobs_dir))
+    return NodeRules(policy=read_policy(config.policy_file), own_places=own)
+
+
+def read_policy(path: Path) -> Policy:
+    """The rules of the file, or the safe defaults where there is no file. Raises ConfigError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return Policy()
+    except OSError as error:
+        raise ConfigError(f"--policy-file {path}: {error.strerror}") from error
+    try:
+        _check(path, os.fstat(descriptor))
+        text = os.read(descriptor, MAX_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(text) > MAX_BYTES:
+        raise ConfigError(f"--policy-file {path} is longer than {MAX_BYTES} bytes")
+    try:
+        return parse(tomllib.loads(text.decode()))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, PolicyInvalid) as error:
+        raise ConfigError(f"--policy-file {path}: {error}") from error
+
+
+def _check(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigError(f"--policy-file {path} is no file")
+    if found.st_uid not in (0, os.geteuid()):
+        raise ConfigError(f"--policy-file {path} belongs to user {found.st_uid}: chown it to root")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigError(f"--policy-file {path} can be written by others: chmod go-w it")
