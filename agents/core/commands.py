@@ -1,8 +1,8 @@
 """Orders from the server: seen once, journaled, fenced, then carried out.
 
-A command passes: received -> (expired, not ours: refused) -> journaled -> (stale:
-superseded) -> acknowledged -> its handler -> succeeded or failed. A repeat is answered
-from what is remembered and has no effect.
+A command passes: received, its signature verified by the link (else: refused) -> (expired,
+not ours: refused) -> journaled -> (stale: superseded) -> acknowledged -> its handler ->
+succeeded or failed. A repeat is answered from what is remembered and has no effect.
 """
 
 from collections.abc import Callable
@@ -36,6 +36,7 @@ from controlplane.protocol.frames import CommandAnswer, StacksCollected
 from controlplane.protocol.looks import LOOKS, looks_of
 from controlplane.protocol.rank import InjectFault, SaveNow
 from controlplane.protocol.rank_faults import INSIDE, SIGNALS
+from controlplane.protocol.signing import SIGNATURE_REJECTED
 
 # Their effect outlives a crash of the machine's journal pages, so these wait for fsync;
 # the rest is idempotent and only written.
@@ -45,6 +46,8 @@ _MAX_LINK_FAULT_S = 600.0
 
 def on_order(turn: Turn, event: OrderReceived) -> None:
     """Sort repeats and misdirected orders out; send the rest to the journal."""
+    for command_id, reason in event.rejected:
+        _reject(turn, command_id, reason)
     fresh: list[CommandEnvelope] = []
     for envelope in event.commands:
         known = turn.state.commands.get(envelope.command_id)
@@ -236,6 +239,19 @@ def _repeat(turn: Turn, known: Command) -> None:
     if known.stage is CommandStage.JOURNALING:
         return
     answer = CommandAnswer(known.command_id, known.stage.value, known.detail, known.data)
+    if not any(kept.body == answer for kept in turn.state.events):
+        turn.report(answer)
+
+
+def _reject(turn: Turn, command_id: str, reason: str) -> None:
+    """Answered, noted and not remembered: the id is not the server's word, and the true command
+    of that name may still come. One that was seen before is answered as it ended."""
+    turn.note("command refused", command=command_id, reason=reason)
+    known = turn.state.commands.get(command_id)
+    if known is not None:
+        _repeat(turn, known)
+        return
+    answer = CommandAnswer(command_id, CommandStage.FAILED.value, reason, SIGNATURE_REJECTED)
     if not any(kept.body == answer for kept in turn.state.events):
         turn.report(answer)
 

@@ -23,7 +23,7 @@ from controlplane.live import pumps
 from controlplane.live.hub import Hub
 from controlplane.live.links import AgentLink
 from controlplane.live.writer import Writer
-from controlplane.runtime import bus, counters, metrics
+from controlplane.runtime import bus, counters, keys, metrics
 from controlplane.runtime.logs import get
 
 FLUSH_S = 0.025
@@ -84,6 +84,8 @@ class WebProcess:
         """Start the writer and the pumps, once."""
         if self.loop is not None:
             return
+        # Without it no agent could be welcomed and no command given: say so at the start.
+        keys.current()
         self.loop = asyncio.get_running_loop()
         self.writer.start()
         loops = (

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import importlib
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,9 +17,11 @@ from controlplane.fleet.models import Node
 from controlplane.fleet.selectors import node_count
 from controlplane.fleet.services import reopen_session
 from controlplane.live.hub import event_message
+from controlplane.protocol.commands import SignedCommand
 from controlplane.protocol.frames import Order
 from controlplane.recovery import gauges
 from controlplane.runtime import beats, bus, events, metrics
+from controlplane.runtime.clock import now_s
 from controlplane.runtime.models import Event
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ SWEEP_S = 2.0
 GAUGES_S = 5.0
 EVENTS_A_READ = 500
 RELISTEN_S = 1.0
+ORDER_BYTES = 1 << 20
 
 
 async def listen(process: "WebProcess") -> None:
@@ -87,9 +91,28 @@ async def deliver_orders(process: "WebProcess") -> None:
 
 
 async def _send(process: "WebProcess", orders: list[Command]) -> bool:
-    """One message with one node's orders. False when its socket is gone."""
+    """One node's orders, in as few messages as its agent takes. False when its socket is gone."""
     link = process.links.get(orders[0].node_id)
-    return link is not None and await link.tell(Order(commands=tuple(dispatch.envelope(row) for row in orders)))
+    if link is None:
+        return False
+    for commands in _messages([dispatch.signed(row) for row in orders]):
+        if not await link.tell(Order(commands=commands, server_time_s=now_s())):
+            return False
+    return True
+
+
+def _messages(commands: list[SignedCommand]) -> Iterator[tuple[SignedCommand, ...]]:
+    """In order, each of at most ORDER_BYTES unless one command alone is larger."""
+    part: list[SignedCommand] = []
+    size = 0
+    for command in commands:
+        if part and size + len(command.statement) > ORDER_BYTES:
+            yield tuple(part)
+            part, size = [], 0
+        part.append(command)
+        size += len(command.statement)
+    if part:
+        yield tuple(part)
 
 
 def _by_node(rows: list[Command]) -> list[list[Command]]:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from controlplane.protocol.errors import FrameTooLarge, MalformedFrame
-from controlplane.protocol.frames import MAX_FRAME_BYTES, FromAgent, ToAgent
+from controlplane.protocol.frames import MAX_FRAME_BYTES, MAX_SERVER_MESSAGE_BYTES, FromAgent, ToAgent
 from controlplane.protocol.rank import MAX_LINE_BYTES, FromHost, FromRank, ToHost, ToRank
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -34,15 +34,16 @@ def decode_from_agent(data: bytes) -> FromAgent:
     _check_size(data, MAX_FRAME_BYTES, "agent frame")
     try:
         return _from_agent.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
         raise MalformedFrame(f"agent frame: {error}") from error
 
 
 def decode_to_agent(data: bytes) -> ToAgent:
-    """Raises MalformedFrame. Orders may be larger than frames; the server is trusted."""
+    """Raises FrameTooLarge or MalformedFrame. Orders may be larger than frames."""
+    _check_size(data, MAX_SERVER_MESSAGE_BYTES, "server message")
     try:
         return _to_agent.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
         raise MalformedFrame(f"server message: {error}") from error
 
 

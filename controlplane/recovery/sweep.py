@@ -7,7 +7,7 @@ from controlplane.fleet.models import Node
 from controlplane.fleet.services import close_session
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import TERMINAL, ring_job
-from controlplane.recovery import marks
+from controlplane.recovery import marks, signals
 from controlplane.recovery.answers import after_expiry
 from controlplane.recovery.certificate import certify_due
 from controlplane.runtime import beats, bell, events
@@ -23,6 +23,7 @@ def sweep() -> None:
     verify_due()
     certify_due()
     marks.tell_due()
+    signals.settle_old()
 
 
 def ring_due() -> list[str]:

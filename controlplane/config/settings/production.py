@@ -11,6 +11,11 @@ if not ALLOWED_HOSTS:
     raise ImproperlyConfigured("HOLDFAST_ALLOWED_HOSTS is required in production (comma-separated host names)")
 if ENV.database_url is None:
     raise ImproperlyConfigured("HOLDFAST_DATABASE_URL is required in production (postgres://user:password@host/name)")
+if ENV.signing_key_file is None:
+    raise ImproperlyConfigured(
+        "HOLDFAST_SIGNING_KEY_FILE is required in production (`manage.py create_signing_key` makes the file)"
+    )
+SIGNING_KEY_MADE = False
 
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 SECURE_SSL_REDIRECT = True
