@@ -160,10 +160,10 @@ def _statement(command: Command, body: Body) -> CommandStatement:
 def _agrees(command: Command, statement: bytes) -> bool:
     """The row's columns are those that were signed."""
     try:
-        said = decode_statement(statement)
-    except MalformedFrame:
+        body = msgspec.convert(command.body, Body)
+        return decode_statement(statement) == _statement(command, body)
+    except (MalformedFrame, msgspec.ValidationError):
         return False
-    return said == _statement(command, said.body) and msgspec.to_builtins(said.body) == command.body
 
 
 def answer(node_id: str, command_id: str, state: str, detail: str, data: str) -> Command | None:

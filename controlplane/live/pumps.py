@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import redis
 from redis.asyncio.client import PubSub
 
@@ -35,6 +34,7 @@ SWEEP_S = 2.0
 GAUGES_S = 5.0
 EVENTS_A_READ = 500
 RELISTEN_S = 1.0
+BELL_GAP_S = 0.005
 ORDER_BYTES = 1 << 20
 
 
@@ -65,18 +65,16 @@ async def _hear(process: "WebProcess", pubsub: PubSub, outbox: str) -> None:
         elif channel == bus.SEQ_CHANNEL:
             process.hub.bell.set()
         else:
-            with contextlib.suppress(msgspec.DecodeError, KeyError):
-                body = msgspec.json.decode(message["data"])
-                process.hub.volatile(body["topic"], body["message"])
+            picture = bus.hear_volatile(message["data"])
+            if picture is not None:
+                process.hub.volatile(picture.topic, picture.message)
 
 
 async def deliver_orders(process: "WebProcess") -> None:
     """Send what is due to the nodes connected here; sweep sessions that are no longer ours."""
     swept_at = 0.0
     while True:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.outbox_bell.wait(), POLL_ORDERS_S)
-        process.outbox_bell.clear()
+        await _bell_or_clock(process.outbox_bell, POLL_ORDERS_S)
         if not process.links:
             continue
         rows = await process.in_thread(dispatch.deliverable, list(process.links))
@@ -88,6 +86,15 @@ async def deliver_orders(process: "WebProcess") -> None:
         if time.monotonic() - swept_at >= SWEEP_S:
             swept_at = time.monotonic()
             await _sweep_sessions(process)
+
+
+async def _bell_or_clock(bell: asyncio.Event, poll_s: float) -> None:
+    """Anybody who reaches Redis can ring for ever: the database is asked once in BELL_GAP_S."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(bell.wait(), poll_s)
+    if bell.is_set():
+        await asyncio.sleep(BELL_GAP_S)
+    bell.clear()
 
 
 async def _send(process: "WebProcess", orders: list[Command]) -> bool:
@@ -149,9 +156,7 @@ async def follow_events(process: "WebProcess") -> None:
     if hub.seq is None:
         hub.seq = await process.in_thread(events.newest_seq)
     while True:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(hub.bell.wait(), POLL_EVENTS_S)
-        hub.bell.clear()
+        await _bell_or_clock(hub.bell, POLL_EVENTS_S)
         if not hub.clients:
             # Nobody watches: the cursor moves without reading.
             hub.seq = max(hub.seq, await process.in_thread(events.newest_seq))

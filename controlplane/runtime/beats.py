@@ -58,9 +58,9 @@ def view(role: str) -> BeatView:
     return BeatView(ok=ok, detail=row.name if ok else f"{row.name} is silent", beat_age_s=age)
 
 
-def live_web() -> set[str]:
+def live_web(within_s: float = WEB_STALE_S) -> set[str]:
     """Names of the web processes that live, as the ids of their sessions begin."""
-    fresh = ProcessBeat.objects.filter(role="web", beat_at__gte=ago(WEB_STALE_S)).values_list("name", flat=True)
+    fresh = ProcessBeat.objects.filter(role="web", beat_at__gte=ago(within_s)).values_list("name", flat=True)
     return {name.removeprefix("web:") for name in fresh}
 
 

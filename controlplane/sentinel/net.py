@@ -7,6 +7,7 @@ nobody looked at within a second (at once, while the worker or Redis is known to
 import threading
 import time
 
+import redis
 from celery import current_app
 from django.db import DatabaseError, close_old_connections
 from kombu.exceptions import KombuError
@@ -56,6 +57,9 @@ class Net:
                 # No database, no lead: whoever reaches it takes the lease.
                 self.term = None
                 _log.warning("the database is away", error=str(error))
+            except Exception:
+                # One row or one answer that breaks us must not end all decisions.
+                _log.exception("a turn failed and the next one begins")
             finally:
                 close_old_connections()
 
@@ -104,5 +108,5 @@ class Net:
             current_app.send_task(
                 "controlplane.sentinel.tasks.canary", retry=False, expires=CANARY_S * 2, ignore_result=True
             )
-        except (KombuError, OSError) as error:
+        except (KombuError, redis.RedisError, OSError, ValueError) as error:
             _log.info("canary not sent", error=str(error))

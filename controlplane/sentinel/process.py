@@ -16,6 +16,7 @@ from django.db import DatabaseError, close_old_connections
 from controlplane.protocol.frames import reconnect_within_s
 from controlplane.runtime import beats, bus, metrics
 from controlplane.runtime.logs import get
+from controlplane.runtime.seal import tally
 from controlplane.sentinel import scan
 from controlplane.sentinel.fleetmap import FleetMap, read_map
 from controlplane.sentinel.history import History
@@ -29,6 +30,8 @@ RANKS_S = 0.5
 DEVICES_S = 1.0
 HISTORY_S = 2.0
 BLIND_LAG_S = 1.0
+# A web process beats each second, and sends an empty batch where it has nothing to say.
+UNHEARD_S = 3.0
 # After our own side was unhealthy, silence is no evidence for this long.
 RECOVER_S = 3.0
 # A connection is open this long after an agent has begun to ask for it.
@@ -67,6 +70,7 @@ class Sentinel:
         self.blind_until = self.started + settings.GRACE_S
         self._turned_at = time.monotonic()
         self._led = False
+        self._live_since: dict[str, float] = {}
 
     def run(self) -> None:
         """Until `stop`."""
@@ -82,6 +86,11 @@ class Sentinel:
             except DatabaseError as error:
                 self._blind("the database is away")
                 _log.warning("the database is away", error=str(error))
+                self.stopping.wait(SCAN_S)
+            except Exception:
+                # What was read is behind us: it costs one turn, not the sight of the fleet.
+                self._blind("a turn failed")
+                _log.exception("a turn failed and the next one begins")
                 self.stopping.wait(SCAN_S)
             finally:
                 close_old_connections()
@@ -101,6 +110,7 @@ class Sentinel:
             metrics.TELEMETRY_LAG.observe(max(0.0, now_s - heard[0].at_s))
         if every["map"].due(moment):
             self.fleet = read_map()
+            self._miss(moment)
         if self.net.term is None:
             self._led = False
             if not self.reader.ok:
@@ -139,6 +149,19 @@ class Sentinel:
             "ranks": len(self.picture.ranks),
             "duplicates": self.picture.duplicates,
         }
+
+    def _miss(self, moment: float) -> None:
+        """A web process that lives and is not heard, or of which batches are missing: Redis lost
+        them, or somebody took them out."""
+        if missing := self.reader.take_missing():
+            tally.note("telemetry_missing", number=missing)
+            self._blind(f"{missing} batches of telemetry are missing")
+        live = beats.live_web(within_s=UNHEARD_S)
+        self._live_since = {name: self._live_since.get(name, moment) for name in live}
+        for name, since in self._live_since.items():
+            unheard_s = self.reader.batches.unheard_s(name)
+            if moment - since > UNHEARD_S and (unheard_s is None or unheard_s > UNHEARD_S):
+                self._blind(f"nothing is heard from web process {name}, which lives")
 
     def _blind(self, why: str, *, for_s: float = RECOVER_S) -> None:
         until = time.monotonic() + for_s

@@ -103,14 +103,6 @@ EVENT_RETENTION_DAYS = ENV.event_retention_days
 BIND = ENV.bind
 REQUIRE_LOOPBACK = False
 
-CHANNEL_LAYERS = {
-    "default": {
-        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
-        # redis-py 8 defaults to a 5 s socket timeout, which kills idle consumers (channels_redis#422).
-        "CONFIG": {"hosts": [{"address": REDIS_URL, "socket_timeout": None}]},
-    }
-}
-
 CELERY_BROKER_URL = _env.broker_url(REDIS_URL)
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_SERIALIZER = "json"
