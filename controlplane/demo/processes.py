@@ -42,9 +42,13 @@ class Addresses:
 def redis_process(*, binary: str, addresses: Addresses, directory: Path, password: str) -> ProcessSpec:
     """A private Redis: hints only, so nothing is persisted and nothing is evicted."""
     options = ("--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction", "--daemonize", "no")
+    bounds = ("--proto-max-bulk-len", "16mb")
     listen = ("--bind", addresses.host, "--port", str(addresses.redis_port), "--dir", str(directory))
     return ProcessSpec(
-        name="redis", argv=(binary, *listen, *options, "--requirepass", password), stop_order=80, restart_delay_s=0.5
+        name="redis",
+        argv=(binary, *listen, *options, *bounds, "--requirepass", password),
+        stop_order=80,
+        restart_delay_s=0.5,
     )
 
 

@@ -74,8 +74,7 @@ def enqueue_all(
             id=new_id("cmd"), node=nodes[node_id], job_id=job_id, decision_id=decision_id, attempt=attempt, epoch=epoch,
             kind=kind, body=built, ttl_s=ttl_s, created_at=now(), due_at=after(ttl_s),
         )  # fmt: skip
-        row.statement = encode_statement(_statement(row, body))
-        row.key_id, row.signature = keys.sign_command(row.statement)
+        sign(row, body)
         row.save(force_insert=True)
         rows.append(row)
     for row in rows:
@@ -127,6 +126,12 @@ def _mark_delivered(row: Command) -> None:
 def requeue_of_node(node_id: str) -> int:
     """A new session: what was sent on the old one and not acknowledged is due at once."""
     return Command.objects.filter(node_id=node_id, state=CommandState.DELIVERED).update(send_due_at=now())
+
+
+def sign(command: Command, body: Body) -> None:
+    """Put the statement of this row, and our signature of it, into its columns."""
+    command.statement = encode_statement(_statement(command, body))
+    command.key_id, command.signature = keys.sign_command(command.statement)
 
 
 def signed(command: Command) -> SignedCommand:

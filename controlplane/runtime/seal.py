@@ -26,6 +26,22 @@ HEAD_BYTES = MAC_BYTES + 8
 MAX_AHEAD_S = 60.0
 PEER = "(redis)"
 TELL_S = 1.0
+# Of somebody else's hand. Late and missing messages can be our own, after an outage.
+FOREIGN = (
+    "telemetry_unsealed",
+    "telemetry_repeated",
+    "telemetry_garbage",
+    "hot",
+    "blob",
+    "volatile",
+    "stream",
+    "wrong_type",
+    "broker_unsealed",
+    "broker_garbage",
+    "broker_unacked",
+    "broker_wrong_type",
+)
+FOREIGN_S = 600.0
 _log = get(__name__)
 
 
@@ -64,6 +80,17 @@ def mac(purpose: str, name: str, *parts: bytes) -> bytes:
     for part in parts:
         hashed.update(part)
     return hashed.digest()
+
+
+def foreign() -> str:
+    """What somebody else wrote to Redis in the last minutes, in a sentence; empty when nothing."""
+    number, age_s = counters.recent(PEER, FOREIGN, FOREIGN_S)
+    if age_s is None:
+        return ""
+    return (
+        f"{number} messages that none of our processes wrote were dropped, the last {age_s:.0f} s ago; nothing was"
+        " done by them. Find out who else writes to Redis, and change its password"
+    )
 
 
 class Tally:

@@ -13,6 +13,7 @@ import pytest
 import redis
 from asgiref.sync import sync_to_async
 
+from controlplane.api.overview import health
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
@@ -96,6 +97,9 @@ async def test_forged_samples_cause_no_finding_and_no_save(
     await eventually("dropped, or believed", lambda: dropped_now() >= 3 * len(nodes) or hurt(), stack=stack)
     assert await sync_to_async(hurt)() == []
     assert await sync_to_async(Decision.objects.filter(routine=False).count)() <= before
+    told = (await sync_to_async(health)())["redis"]
+    assert not told["ok"]
+    assert "none of our processes wrote" in told["detail"]
     await all_well(world, stack)
     assert await sync_to_async(hurt)() == []
 
