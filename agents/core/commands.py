@@ -252,7 +252,9 @@ def _reject(turn: Turn, command_id: str, reason: str) -> None:
         _repeat(turn, known)
         return
     answer = CommandAnswer(command_id, CommandStage.FAILED.value, reason, SIGNATURE_REJECTED)
-    if not any(kept.body == answer for kept in turn.state.events):
+    # Whoever floods us with ids is not answered without end: what is still sent is refused again.
+    waiting = sum(isinstance(kept.body, CommandAnswer) for kept in turn.state.events)
+    if waiting < limits.MAX_UNACKED_REFUSALS and not any(kept.body == answer for kept in turn.state.events):
         turn.report(answer)
 
 

@@ -2,6 +2,7 @@
 
 MAX_UNACKED_STEP_REPORTS = 20_000  # 40 min of 8 ranks at 1 Hz while cut off, about 10 MB
 MAX_UNACKED_SAID = 40_000  # flushes and the like; exits and answers are never refused
+MAX_UNACKED_REFUSALS = 256  # answers that wait; a refused command above it stays unanswered
 MAX_CLOSED_COMMANDS = 2_048  # a repeat older than that is past its ttl
 MAX_JOBS = 128  # fences of jobs without a process here, oldest forgotten first
 MAX_IN_FLIGHT_EVENTS = 2_000  # sent and not acknowledged in one session

@@ -30,6 +30,7 @@ from controlplane.protocol.signing import KEY_BYTES, from_text, key_id, signed_c
 SEAL_KEY_BYTES = 32
 _MAX_FILE_BYTES = 4096
 _lock = threading.Lock()
+_held: "dict[Path, Keys]" = {}
 
 
 class KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,11 +85,14 @@ def server_keys_signature() -> str:
 
 
 def current() -> Keys:
-    """The keys of the file as it is now. Raises ImproperlyConfigured."""
+    """The keys of the file as it is now, or was when it was last there. Raises
+    ImproperlyConfigured."""
     path: Path = settings.SIGNING_KEY_FILE
     try:
         changed_ns = path.stat().st_mtime_ns
     except FileNotFoundError:
+        if path in _held:
+            return _held[path]
         if not settings.SIGNING_KEY_MADE:
             raise ImproperlyConfigured(
                 f"there is no signing key in {path} (HOLDFAST_SIGNING_KEY_FILE): no command can be given without it;"
@@ -97,7 +101,8 @@ def current() -> Keys:
         write_new(path)
         changed_ns = path.stat().st_mtime_ns
     with _lock:
-        return _load(path, changed_ns)
+        _held[path] = _load(path, changed_ns)
+        return _held[path]
 
 
 @cache

@@ -24,6 +24,14 @@ from tests.integration.backend.servers import RedisServer, Stack
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
 
+
+@pytest.fixture(autouse=True)
+def _left_clean(redis_server: RedisServer) -> Iterator[None]:
+    """What an attack leaves in Redis harms no other test."""
+    yield
+    attacker(redis_server).flushall()
+
+
 CANARY = "controlplane.sentinel.tasks.canary"
 
 

@@ -7,6 +7,7 @@ Real Redis, web and sentinel; the attacker writes to Redis and nowhere else.
 import asyncio
 import json
 import time
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -28,6 +29,13 @@ from tests.integration.backend.fake_world import World
 from tests.integration.backend.servers import RedisServer, Stack
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
+
+
+@pytest.fixture(autouse=True)
+def _left_clean(redis_server: RedisServer) -> Iterator[None]:
+    """What an attack leaves in Redis harms no other test."""
+    yield
+    attacker(redis_server).flushall()
 
 
 async def training(world: World, stack: Stack) -> list[Node]:

@@ -62,6 +62,13 @@ def test_production_starts_with_no_key_of_its_own_making(key_file: Path, setting
         call_command("create_signing_key")
 
 
+def test_a_process_goes_on_with_its_keys_when_the_file_is_gone(key_file: Path) -> None:
+    before = keys.server_public_keys()
+    key_file.unlink()
+    assert keys.server_public_keys() == before
+    assert not key_file.exists(), "no other key is made in its place"
+
+
 @pytest.mark.parametrize("mode", [0o604, 0o620, 0o644, 0o666])
 def test_a_key_that_others_could_read_or_change_is_not_used(key_file: Path, mode: int) -> None:
     keys.write_new(key_file)
