@@ -4,6 +4,7 @@ AgentError            anything operational; `retry` says whether trying again ca
 |- ConfigError        the operator's settings are wrong (never retried)
 |- EnrolmentError     the server refused, or could not be asked
 |- LinkRefused        the server ended the session with a reason
+|- SignatureRejected  a command that the server did not give to this node
 |- JournalError       the journal cannot be written (disk full, read-only)
 |- LaunchError        a process could not be started
 `- ProbeError         a device driver could not be asked
@@ -33,6 +34,10 @@ class LinkRefused(AgentError):
         super().__init__(message, retry=retry_after_s is not None)
         self.code = code
         self.retry_after_s = retry_after_s
+
+
+class SignatureRejected(AgentError):
+    """The command is answered with the text as failed, and never carried out."""
 
 
 class JournalError(AgentError):

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from agents.config import Config, load
 from agents.core.policy import NodeRules
 from agents.core.restore import restore, snapshot
@@ -23,6 +25,7 @@ from agents.errors import ConfigError, EnrolmentError
 from agents.link.client import Link
 from agents.link.enrol import Credential, enrol, load_credential, store_credential
 from agents.link.journal import Journal, read_journal
+from agents.link.pins import Pins
 from agents.log import note
 from agents.policy_file import rules_of
 from agents.probes.host import boot_id
@@ -112,6 +115,7 @@ async def _online(config: Config, agent: Agent) -> None:
         store_credential(path, held)
         note("enrolled", node_id=held.node_id)
     current = [held]
+    pinned = [_pins_of(path, held)]
 
     async def forgotten() -> bool:
         """The server does not know us any more: enrol again, if we have a token."""
@@ -130,12 +134,14 @@ async def _online(config: Config, agent: Agent) -> None:
             note("enrolling again failed", error=error)
             return False
         store_credential(path, current[0])
+        pinned[0] = _pins_of(path, current[0])
         note("enrolled again", node_id=current[0].node_id)
         return True
 
     agent.link = Link(
         f"{config.server}/agent/v1/stream",
         credential=lambda: current[0].credential,
+        pins=lambda: pinned[0],
         hello=agent.hello,
         compose=agent.compose,
         dispatch=agent.dispatch,
@@ -143,6 +149,16 @@ async def _online(config: Config, agent: Agent) -> None:
     )
     agent.link.on_unknown_node = forgotten
     await agent.link.run()
+
+
+def _pins_of(path: Path, held: Credential) -> Pins:
+    """The server's keys that came with the credential, and are kept with it."""
+
+    def keep(keys: tuple[str, ...]) -> None:
+        newest = load_credential(path) or held
+        store_credential(path, msgspec.structs.replace(newest, server_keys=keys))
+
+    return Pins(held.server_keys, node_id=held.node_id, keep=keep)
 
 
 async def _enrol_patiently(config: Config, boot: str, devices: tuple[DeviceInfo, ...]) -> Credential:

@@ -24,6 +24,7 @@ BENCHMARKS = {
     "rejoin": ("benchmarks.rejoin", "a replica's restart, phase by phase"),
     "crashpoints": ("benchmarks.crashpoints", "kills during saves: the newest complete checkpoint loads"),
     "g11": ("benchmarks.agent_cost", "what the agent costs its node"),
+    "signing": ("benchmarks.signing", "what a signature adds to a command"),
     "clone": ("benchmarks.clone_to_page", "from git clone to a running job on the page"),
 }
 

@@ -1,15 +1,13 @@
 """Orders from the server: seen once, journaled, fenced, then carried out.
 
-A command passes: received -> (expired, not ours: refused) -> journaled -> (stale:
-superseded) -> acknowledged -> its handler -> succeeded or failed. A repeat is answered
-from what is remembered and has no effect.
+A command passes: received, its signature verified by the link (else: refused) -> (expired,
+not ours: refused) -> journaled -> (stale: superseded) -> acknowledged -> its handler ->
+succeeded or failed. A repeat is answered from what is remembered and has no effect.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-
-import msgspec
 
 from agents.core import limits
 from agents.core.effects import Commit, DropLink, InjectDevice, Persist, Reach, Signal, TakeStacks
@@ -36,10 +34,11 @@ from controlplane.protocol.commands import (
     StopRanks,
     WarmHost,
 )
-from controlplane.protocol.frames import StacksCollected
+from controlplane.protocol.frames import CommandAnswer, StacksCollected
 from controlplane.protocol.looks import LOOKS, looks_of
 from controlplane.protocol.rank import InjectFault, SaveNow
 from controlplane.protocol.rank_faults import INSIDE, SIGNALS
+from controlplane.protocol.signing import SIGNATURE_REJECTED
 from controlplane.protocol.states import UNFIT
 
 # Their effect outlives a crash of the machine's journal pages, so these wait for fsync;
@@ -50,6 +49,8 @@ _MAX_LINK_FAULT_S = 600.0
 
 def on_order(turn: Turn, event: OrderReceived) -> None:
     """Sort repeats and misdirected orders out; send the rest to the journal."""
+    for command_id, reason in event.rejected:
+        _reject(turn, command_id, reason)
     fresh: list[CommandEnvelope] = []
     for envelope in event.commands:
         known = turn.state.commands.get(envelope.command_id)
@@ -61,22 +62,13 @@ def on_order(turn: Turn, event: OrderReceived) -> None:
             detail = f"expired: {envelope.age_s:.1f} s old, lives {envelope.ttl_s:.1f} s"
             turn.answer(envelope.command_id, CommandStage.SUPERSEDED, detail)
         else:
-            command_id, envelope = envelope.command_id, _with_store_token(envelope)
+            command_id = envelope.command_id
             turn.put_command(Command(command_id=command_id, stage=CommandStage.JOURNALING, envelope=envelope))
             turn.do(Persist(CommandSeen(envelope)))
             fresh.append(envelope)
     if fresh:
         durable = any(isinstance(envelope.body, _DURABLE) for envelope in fresh)
         turn.do(Commit(tuple(envelope.command_id for envelope in fresh), durable))
-
-
-def _with_store_token(envelope: CommandEnvelope) -> CommandEnvelope:
-    """The job's secret at the rendezvous store comes beside a start, as no row holds it."""
-    if not isinstance(envelope.body, StartRanks) or not envelope.store_token:
-        return envelope
-    config = msgspec.structs.replace(envelope.body.launch.config, store_token=envelope.store_token)
-    launch = msgspec.structs.replace(envelope.body.launch, config=config)
-    return msgspec.structs.replace(envelope, body=StartRanks(launch))
 
 
 def on_journaled(turn: Turn, event: Journaled) -> None:
@@ -263,6 +255,21 @@ def _repeat(turn: Turn, known: Command) -> None:
         return
     answer = answer_of(known)
     if not any(kept.body == answer for kept in turn.state.events):
+        turn.report(answer)
+
+
+def _reject(turn: Turn, command_id: str, reason: str) -> None:
+    """Answered, noted and not remembered: the id is not the server's word, and the true command
+    of that name may still come. One that was seen before is answered as it ended."""
+    turn.note("command refused", command=command_id, reason=reason)
+    known = turn.state.commands.get(command_id)
+    if known is not None:
+        _repeat(turn, known)
+        return
+    answer = CommandAnswer(command_id, CommandStage.FAILED.value, reason, SIGNATURE_REJECTED)
+    # Whoever floods us with ids is not answered without end: what is still sent is refused again.
+    waiting = sum(isinstance(kept.body, CommandAnswer) for kept in turn.state.events)
+    if waiting < limits.MAX_UNACKED_REFUSALS and not any(kept.body == answer for kept in turn.state.events):
         turn.report(answer)
 
 

@@ -51,9 +51,11 @@ class ServerAcked(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderReceived(_Event):
-    """Commands, oldest first; repeats are ordinary."""
+    """Verified commands, oldest first; repeats are ordinary. `rejected`: (id, reason) of those
+    that the server did not sign for this node."""
 
     commands: tuple[CommandEnvelope, ...]
+    rejected: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ MAX_UNACKED_SAID = 40_000  # flushes and the like; exits and answers are never r
 MAX_UNACKED_BYTES = 32 * 1024 * 1024  # of all ranks' events, beside facts that are told once
 MIN_SHARES = 4  # a node's few ranks leave room for others'
 REFUSED_EVERY_S = 60.0  # what is refused of a rank is told at once, then rarely
+MAX_UNACKED_REFUSALS = 256  # answers that wait; a refused command above it stays unanswered
 MAX_CLOSED_COMMANDS = 2_048  # a repeat older than that is past its ttl
 MAX_JOBS = 128  # fences of jobs without a process here, oldest forgotten first
 MAX_IN_FLIGHT_EVENTS = 2_000  # sent and not acknowledged in one session

@@ -16,10 +16,20 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from agents.core import backoff
 from agents.core.events import Event, LinkDown, LinkUp, OrderReceived, ServerAcked
-from agents.errors import LinkRefused
-from controlplane.protocol.codec import MAX_ORDER_BYTES, decode_to_agent, encode_frame
+from agents.errors import LinkRefused, SignatureRejected
+from agents.link.pins import Pins
+from controlplane.protocol.codec import decode_to_agent, encode_frame
+from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.errors import ProtocolError
-from controlplane.protocol.frames import Acked, AgentFrame, AgentHello, Order, Refused, Welcome
+from controlplane.protocol.frames import (
+    MAX_SERVER_MESSAGE_BYTES,
+    Acked,
+    AgentFrame,
+    AgentHello,
+    Order,
+    Refused,
+    Welcome,
+)
 
 _OPEN_TIMEOUT_S = 10.0
 _QUIET_S = 10.0  # nothing heard for so long: ask
@@ -36,6 +46,7 @@ class Link:
         url: str,
         *,
         credential: Callable[[], str],
+        pins: Callable[[], Pins],
         hello: Callable[[], AgentHello],
         compose: Callable[[], tuple[AgentFrame, bool] | None],
         dispatch: Callable[[Event], None],
@@ -44,6 +55,7 @@ class Link:
     ) -> None:
         self._url = url
         self._credential = credential
+        self._pins = pins
         self._hello = hello
         self._compose = compose
         self._dispatch = dispatch
@@ -114,7 +126,7 @@ class Link:
             self._url,
             additional_headers={"Authorization": f"Bearer {self._credential()}"},
             compression=None,
-            max_size=MAX_ORDER_BYTES,
+            max_size=MAX_SERVER_MESSAGE_BYTES,
             open_timeout=_OPEN_TIMEOUT_S,
             ping_interval=None,
             close_timeout=1.0,
@@ -129,6 +141,7 @@ class Link:
             self._within_s = welcome.reconnect_within_s
             self._heard_s = time.monotonic()
             self._garbage = 0
+            self._renew(welcome)
             self._dispatch(LinkUp(now_s=self._heard_s, welcome=welcome))
             await self._serve(socket)
         finally:
@@ -179,11 +192,33 @@ class Link:
                 case Acked():
                     self._dispatch(ServerAcked(now_s=now_s, seq=message.seq, resend=message.resend))
                 case Order():
-                    self._dispatch(OrderReceived(now_s=now_s, commands=message.commands))
+                    self._dispatch(self._verified(message, now_s))
                 case Refused():
                     raise LinkRefused(message.code, message.detail, retry_after_s=message.retry_after_s)
                 case Welcome():
                     continue
+
+    def _verified(self, order: Order, now_s: float) -> OrderReceived:
+        """Only what the server signed for this node goes on as a command."""
+        pins = self._pins()
+        good: list[CommandEnvelope] = []
+        bad: list[tuple[str, str]] = []
+        for command in order.commands:
+            try:
+                good.append(pins.verify(command, order.server_time_s))
+            except SignatureRejected as error:
+                bad.append((command.command_id, str(error)))
+        return OrderReceived(now_s=now_s, commands=tuple(good), rejected=tuple(bad))
+
+    def _renew(self, welcome: Welcome) -> None:
+        """The server has rotated its keys, or another speaks in its name."""
+        pins = self._pins()
+        if welcome.server_keys == pins.keys:
+            return
+        if pins.renew(welcome.server_keys, welcome.server_keys_signature):
+            self._note("the server's keys were renewed", keys=len(welcome.server_keys))
+        else:
+            self._note("keys not taken: no pinned key of the server has signed them; its commands are refused")
 
     async def _send(self, socket: ClientConnection) -> None:
         while True:

@@ -20,10 +20,12 @@ _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """What the server gave this node; `node_id` is how it calls it."""
+    """What the server gave this node; `node_id` is how it calls it, `server_keys` the public
+    keys by which its commands are known."""
 
     node_id: str
     credential: str
+    server_keys: tuple[str, ...] = ()
 
 
 def check_server_url(server: str, *, insecure_dev: bool) -> None:

@@ -17,7 +17,7 @@ from controlplane.protocol.states import IncidentState, JobState
 from controlplane.recovery import deadletter, sight
 from controlplane.recovery.models import Decision, Incident
 from controlplane.recovery.present import decision_summary, incident_summary
-from controlplane.runtime import beats, bus
+from controlplane.runtime import beats, bus, seal
 from controlplane.runtime.clock import iso, now
 from controlplane.runtime.events import newest_seq
 
@@ -61,10 +61,11 @@ def health() -> dict[str, Any]:
     """Each part of the control plane; tells, never raises."""
     database_ok = _database_ok()
     redis_ok = bus.ping()
+    foreign = seal.foreign() if database_ok else ""
     pending, oldest_s = outbox_numbers()
     return {
         "database": {"ok": database_ok, "detail": connection.vendor if database_ok else "does not answer"},
-        "redis": {"ok": redis_ok, "detail": "answers" if redis_ok else "away: everything works, later"},
+        "redis": {"ok": redis_ok and not foreign, "detail": foreign or _redis_detail(redis_ok)},
         "sentinel": _sentinel(),
         "worker": _beat("worker"),
         "agents_connected": Node.objects.filter(connected=True).count(),
@@ -74,6 +75,10 @@ def health() -> dict[str, Any]:
         "dead_letters": deadletter.waiting_count(),
         "mode": "demo" if settings.HOLDFAST_DEMO else "enforce",
     }
+
+
+def _redis_detail(redis_ok: bool) -> str:
+    return "answers" if redis_ok else "away: everything works, later"
 
 
 def _beat(role: str) -> dict[str, Any]:

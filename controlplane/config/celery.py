@@ -6,11 +6,14 @@ of `celery -A controlplane.config.celery beat`. Never pass --without-gossip (see
 
 from celery import Celery
 from celery.signals import beat_init, celeryd_init, setup_logging
+from kombu.transport import TRANSPORT_ALIASES
 
 from controlplane.config.env import choose_settings_module
 from controlplane.config.guards import close_files
 
 choose_settings_module()
+# Messages in Redis are sealed: who can only write there cannot make the worker do anything.
+TRANSPORT_ALIASES |= dict.fromkeys(("redis", "rediss"), "controlplane.runtime.broker:Transport")
 app = Celery("holdfast")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()

@@ -38,6 +38,7 @@ class Env(BaseSettings):
     database_url: SecretStr | None = None
     redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
     secret_key: SecretStr | None = None
+    signing_key_file: Path | None = None
     allowed_hosts: str = ""
     origins: str = ""
     trusted_proxies: str = ""

@@ -45,10 +45,11 @@ def redis_process(*, binary: str, addresses: Addresses, directory: Path, passwor
     """A private Redis: hints only, so nothing is persisted and nothing is evicted.
     `password_file`: a configuration with `requirepass`, as everybody can read command lines."""
     options = ("--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction", "--daemonize", "no")
+    bounds = ("--proto-max-bulk-len", "16mb")
     listen = ("--bind", addresses.host, "--port", str(addresses.redis_port), "--dir", str(directory))
     return ProcessSpec(
         name="redis",
-        argv=(binary, str(password_file), *listen, *options),
+        argv=(binary, str(password_file), *listen, *options, *bounds),
         stop_order=80,
         restart_delay_s=0.5,
         settings=False,

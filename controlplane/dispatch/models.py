@@ -8,8 +8,9 @@ from controlplane.protocol.states import CommandState
 
 
 class Command(models.Model):
-    """An outbox row. `body` is protocol.commands.Body as JSON; `due_at` when it expires
-    (swept); `send_due_at` when it must be sent again if unanswered (swept)."""
+    """An outbox row. `body` is protocol.commands.Body as JSON; `statement` the whole command as
+    it was signed (`signature`, by the key `key_id`), which is what travels; `due_at` when it
+    expires (swept); `send_due_at` when it must be sent again if unanswered (swept)."""
 
     id = models.CharField(primary_key=True, max_length=32)
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="commands")
@@ -19,6 +20,9 @@ class Command(models.Model):
     epoch = models.BigIntegerField(default=0)
     kind = models.CharField(max_length=32)
     body = models.JSONField()
+    statement = models.BinaryField(default=bytes)
+    signature = models.BinaryField(default=bytes)
+    key_id = models.CharField(max_length=16, blank=True)
     ttl_s = models.FloatField(default=60.0)
     state = models.CharField(max_length=16, default=CommandState.QUEUED, choices=[(s, s) for s in CommandState])
     deliveries = models.IntegerField(default=0)

@@ -2,7 +2,9 @@
 
 At least once: a command is sent until the agent has journaled it (`acknowledged`); the
 agent answers repeats from its journal, so it takes effect once. A bell after the commit
-makes the first delivery fast; the web process's poll makes it certain.
+makes the first delivery fast; the web process's poll makes it certain. Each command is
+signed as it is written; delivery only relays, so a row that was inserted or altered by
+anybody else is refused by the agent.
 """
 
 from collections import defaultdict
@@ -19,10 +21,12 @@ from django.db.models import F, Q
 from controlplane.dispatch.models import Command
 from controlplane.dispatch.present import command_summary
 from controlplane.fleet.models import Node
-from controlplane.protocol.commands import Body, CommandEnvelope
+from controlplane.protocol.commands import Body, CommandStatement, SignedCommand
+from controlplane.protocol.errors import MalformedFrame
+from controlplane.protocol.signing import decode_statement, encode_statement
 from controlplane.protocol.states import CommandState
 from controlplane.protocol.store_keys import store_token
-from controlplane.runtime import bus, events, guard, metrics
+from controlplane.runtime import bus, events, guard, keys, metrics
 from controlplane.runtime.clock import after, age_s, ago, now
 from controlplane.runtime.ids import new_id
 
@@ -61,19 +65,21 @@ def enqueue_all(
     body: Body, *, node_ids: Sequence[str], job_id: str | None = None, attempt: int = 0, epoch: int = 0,
     decision_id: str = "", ttl_s: float = 60.0,
 ) -> list[Command]:  # fmt: skip
-    """The same order for each of the nodes, in their order; see `enqueue`."""
+    """The same order for each of the nodes, in their order, each signed; see `enqueue`."""
     built = msgspec.to_builtins(body)
     kind = str(built["kind"])
     if job_id and kind in SUPERSEDED_BY:
         _supersede(SUPERSEDED_BY[kind], node_ids=node_ids, job_id=job_id, epoch=epoch)
     nodes = Node.objects.in_bulk(list(node_ids))
-    rows = [
-        Command.objects.create(
+    rows = []
+    for node_id in node_ids:
+        row = Command(
             id=new_id("cmd"), node=nodes[node_id], job_id=job_id, decision_id=decision_id, attempt=attempt, epoch=epoch,
             kind=kind, body=built, ttl_s=ttl_s, created_at=now(), due_at=after(ttl_s),
-        )
-        for node_id in node_ids
-    ]  # fmt: skip
+        )  # fmt: skip
+        sign(row, body)
+        row.save(force_insert=True)
+        rows.append(row)
     for row in rows:
         _publish(row, "command.queued", f"{kind} for node {row.node.name}.", patch=partial(command_summary, row))
     transaction.on_commit(lambda: ring(node_ids))
@@ -125,20 +131,50 @@ def requeue_of_node(node_id: str) -> int:
     return Command.objects.filter(node_id=node_id, state=CommandState.DELIVERED).update(send_due_at=now())
 
 
-def envelope(command: Command) -> CommandEnvelope:
-    """The wire form; `age_s` by the server's clock."""
-    return CommandEnvelope(
+def sign(command: Command, body: Body) -> None:
+    """Put the statement of this row, and our signature of it, into its columns."""
+    command.statement = encode_statement(_statement(command, body))
+    command.key_id, command.signature = keys.sign_command(command.statement)
+
+
+def signed(command: Command) -> SignedCommand:
+    """The wire form: what was signed, as it was signed. A row that says something else than
+    its statement goes without a signature, so that its agent refuses it and tells us."""
+    statement = bytes(command.statement)
+    signature = bytes(command.signature) if _agrees(command, statement) else b""
+    token = store_token(settings.STORE_KEY, command.job_id or "") if command.kind == STARTS else ""
+    return SignedCommand(
+        command_id=command.id, key_id=command.key_id, signature=signature, statement=statement, store_token=token
+    )
+
+
+def is_genuine(command: Command) -> bool:
+    """The row is what one of our processes has signed with a key of ours."""
+    statement = bytes(command.statement)
+    return _agrees(command, statement) and keys.is_ours(statement, bytes(command.signature), command.key_id)
+
+
+def _statement(command: Command, body: Body) -> CommandStatement:
+    return CommandStatement(
         command_id=command.id,
         node_id=command.node_id,
         epoch=command.epoch,
-        age_s=age_s(command.created_at) or 0.0,
+        issued_at_s=command.created_at.timestamp(),
         ttl_s=command.ttl_s,
-        body=msgspec.convert(command.body, Body),
+        body=body,
         job_id=command.job_id or "",
         attempt=command.attempt,
         decision_id=command.decision_id,
-        store_token=store_token(settings.STORE_KEY, command.job_id or "") if command.kind == STARTS else "",
     )
+
+
+def _agrees(command: Command, statement: bytes) -> bool:
+    """The row's columns are those that were signed."""
+    try:
+        body = msgspec.convert(command.body, Body)
+        return decode_statement(statement) == _statement(command, body)
+    except (MalformedFrame, msgspec.ValidationError):
+        return False
 
 
 def answer(node_id: str, command_id: str, state: str, detail: str, data: str) -> Command | None:

@@ -31,7 +31,7 @@ from controlplane.protocol.frames import (
     Welcome,
     reconnect_within_s,
 )
-from controlplane.runtime import metrics
+from controlplane.runtime import keys, metrics
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.logs import get
 
@@ -157,6 +157,8 @@ class Session:
                 sample_interval_s=settings.SAMPLE_INTERVAL_S,
                 demo=settings.HOLDFAST_DEMO,
                 reconnect_within_s=reconnect_within_s(self.process.fleet_nodes),
+                server_keys=keys.server_public_keys(),
+                server_keys_signature=keys.server_keys_signature(),
             )
         )
         self.listed = await self.process.in_thread(device_indexes, link.node_id)

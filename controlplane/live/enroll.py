@@ -10,6 +10,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from controlplane.fleet.services import enroll_node
 from controlplane.protocol.samples import DeviceInfo
+from controlplane.runtime import keys
 from controlplane.runtime.errors import Conflict, Denied
 
 MAX_BODY_BYTES = 16 * 1024
@@ -19,7 +20,8 @@ _NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,98}[a-z0-9])?$")
 @csrf_exempt
 def enroll(request: HttpRequest) -> HttpResponse:
     """Body {"join_token", "node_name", "agent_version"?, "boot_id"?, "devices"?: [DeviceInfo]};
-    answers 201 {"node_id", "credential"}, the credential shown this once.
+    answers 201 {"node_id", "credential", "server_keys"}, the credential shown this once; the
+    keys are those by which the agent will know the server's commands.
     A node of that name that still lives is refused (409)."""
     if request.method != "POST":
         return _problem(request, 405, "method_not_allowed", "enrolment is a POST")
@@ -40,7 +42,8 @@ def enroll(request: HttpRequest) -> HttpResponse:
         return _problem(request, 403, error.code, error.detail)
     except Conflict as error:
         return _problem(request, 409, error.code, error.detail)
-    return JsonResponse({"node_id": shown.id, "credential": shown.secret}, status=201)
+    answer = {"node_id": shown.id, "credential": shown.secret, "server_keys": keys.server_public_keys()}
+    return JsonResponse(answer, status=201)
 
 
 def _parse(raw: bytes) -> Any:

@@ -6,6 +6,7 @@ and says so once.
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import os
 import time
@@ -13,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, TypeVar
 
-import msgspec
 import redis
 from django.conf import settings
 from django.db import close_old_connections, transaction
@@ -24,8 +24,10 @@ from controlplane.live.hub import Hub
 from controlplane.live.limits import Doorman, Refusals
 from controlplane.live.links import AgentLink
 from controlplane.live.writer import Writer
-from controlplane.runtime import bus, counters, metrics
+from controlplane.runtime import bus, counters, keys, metrics
+from controlplane.runtime.batches import BatchSealer
 from controlplane.runtime.logs import get
+from controlplane.runtime.seal import tally
 
 FLUSH_S = 0.025
 COUNT_S = 0.5
@@ -35,11 +37,11 @@ AUDITED = frozenset(
 )
 MAX_BUFFERED = 20_000
 RESTART_S = 0.5
+IDLE_S = 0.5
 DB_THREADS = 3
 
 T = TypeVar("T")
 _log = get(__name__)
-_pack = msgspec.msgpack.Encoder().encode
 App = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 
 
@@ -62,6 +64,7 @@ class WebProcess:
         self.refusals = Refusals()
         self._counts: dict[tuple[str, str], tuple[int, str]] = {}
         self._buffer: list[tuple[str, str, float, bytes]] = []
+        self._batches = BatchSealer(self.name)
         self._tasks: list[asyncio.Task[None]] = []
         self._pool = ThreadPoolExecutor(DB_THREADS, thread_name_prefix="live-db")
         WebProcess._current = self
@@ -93,6 +96,8 @@ class WebProcess:
         """Start the writer and the pumps, once."""
         if self.loop is not None:
             return
+        # Without it no agent could be welcomed and no command given: say so at the start.
+        keys.current()
         self.loop = asyncio.get_running_loop()
         self.writer.start()
         loops = (
@@ -176,15 +181,25 @@ class WebProcess:
             self.loop.call_soon_threadsafe(self.hub.volatile, topic, message)
 
     async def _flush_telemetry(self) -> None:
+        """Append what waits, sealed and numbered; a sign of life where nothing does."""
         client = bus.async_client()
+        flushed_s = 0.0
         try:
             while True:
                 await asyncio.sleep(FLUSH_S)
-                if not self._buffer:
+                if not self._buffer and time.monotonic() - flushed_s < IDLE_S:
                     continue
                 batch, self._buffer = self._buffer, []
+                flushed_s = time.monotonic()
                 try:
-                    await client.xadd(bus.STREAM, {"d": _pack(batch)}, maxlen=bus.STREAM_MAX, approximate=True)
+                    for entry in self._batches.seal(batch):
+                        await client.xadd(bus.STREAM, {"d": entry}, maxlen=bus.STREAM_MAX, approximate=True)
+                except redis.ResponseError as error:
+                    # Not a stream, or one whose numbers are used up: none of us made it so.
+                    tally.note("stream", str(error))
+                    with contextlib.suppress(redis.RedisError, OSError):
+                        await client.delete(bus.STREAM)
+                    await asyncio.sleep(RESTART_S)
                 except (redis.RedisError, OSError) as error:
                     # Hints: the newest wins, so nothing is kept for later.
                     bus.health.note(error)

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import importlib
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import redis
 from redis.asyncio.client import PubSub
 
@@ -17,9 +17,11 @@ from controlplane.fleet.models import Node
 from controlplane.fleet.selectors import node_count
 from controlplane.fleet.services import reopen_session
 from controlplane.live.hub import event_message
+from controlplane.protocol.commands import SignedCommand
 from controlplane.protocol.frames import Order
 from controlplane.recovery import gauges
 from controlplane.runtime import beats, bus, events, metrics
+from controlplane.runtime.clock import now_s
 from controlplane.runtime.models import Event
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ SWEEP_S = 2.0
 GAUGES_S = 5.0
 EVENTS_A_READ = 500
 RELISTEN_S = 1.0
+BELL_GAP_S = 0.005
+ORDER_BYTES = 1 << 20
 
 
 async def listen(process: "WebProcess") -> None:
@@ -62,18 +66,16 @@ async def _hear(process: "WebProcess", pubsub: PubSub, outbox: str) -> None:
         elif channel == bus.SEQ_CHANNEL:
             process.hub.bell.set()
         else:
-            with contextlib.suppress(msgspec.DecodeError, KeyError):
-                body = msgspec.json.decode(message["data"])
-                process.hub.volatile(body["topic"], body["message"])
+            picture = bus.hear_volatile(message["data"])
+            if picture is not None:
+                process.hub.volatile(picture.topic, picture.message)
 
 
 async def deliver_orders(process: "WebProcess") -> None:
     """Send what is due to the nodes connected here; sweep sessions that are no longer ours."""
     swept_at = 0.0
     while True:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.outbox_bell.wait(), POLL_ORDERS_S)
-        process.outbox_bell.clear()
+        await _bell_or_clock(process.outbox_bell, POLL_ORDERS_S)
         if not process.links:
             continue
         rows = await process.in_thread(dispatch.deliverable, list(process.links))
@@ -87,10 +89,38 @@ async def deliver_orders(process: "WebProcess") -> None:
             await _sweep_sessions(process)
 
 
+async def _bell_or_clock(bell: asyncio.Event, poll_s: float) -> None:
+    """Anybody who reaches Redis can ring for ever: the database is asked once in BELL_GAP_S."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(bell.wait(), poll_s)
+    if bell.is_set():
+        await asyncio.sleep(BELL_GAP_S)
+    bell.clear()
+
+
 async def _send(process: "WebProcess", orders: list[Command]) -> bool:
-    """One message with one node's orders. False when its socket is gone."""
+    """One node's orders, in as few messages as its agent takes. False when its socket is gone."""
     link = process.links.get(orders[0].node_id)
-    return link is not None and await link.tell(Order(commands=tuple(dispatch.envelope(row) for row in orders)))
+    if link is None:
+        return False
+    for commands in _messages([dispatch.signed(row) for row in orders]):
+        if not await link.tell(Order(commands=commands, server_time_s=now_s())):
+            return False
+    return True
+
+
+def _messages(commands: list[SignedCommand]) -> Iterator[tuple[SignedCommand, ...]]:
+    """In order, each of at most ORDER_BYTES unless one command alone is larger."""
+    part: list[SignedCommand] = []
+    size = 0
+    for command in commands:
+        if part and size + len(command.statement) > ORDER_BYTES:
+            yield tuple(part)
+            part, size = [], 0
+        part.append(command)
+        size += len(command.statement)
+    if part:
+        yield tuple(part)
 
 
 def _by_node(rows: list[Command]) -> list[list[Command]]:
@@ -127,9 +157,7 @@ async def follow_events(process: "WebProcess") -> None:
     if hub.seq is None:
         hub.seq = await process.in_thread(events.newest_seq)
     while True:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(hub.bell.wait(), POLL_EVENTS_S)
-        hub.bell.clear()
+        await _bell_or_clock(hub.bell, POLL_EVENTS_S)
         if not hub.clients:
             # Nobody watches: the cursor moves without reading.
             hub.seq = max(hub.seq, await process.in_thread(events.newest_seq))

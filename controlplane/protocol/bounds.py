@@ -78,6 +78,8 @@ SignalNumber = Annotated[int, Meta(ge=0, le=127)]
 Xid = Annotated[int, Meta(ge=0, le=1_000_000)]
 Seconds = Annotated[float, Meta(ge=0.0, le=MAX_SECONDS)]
 """Three decades; an age or a duration."""
+UnixSeconds = Annotated[float, Meta(ge=0.0, le=1e11)]
+"""A moment by the server's clock, since 1970."""
 Reported = Annotated[float, Meta(ge=0.0, le=MAX_REPORTED_S)]
 """What a rank says of its own times; what its agent adds to it is still within `Seconds`."""
 Number = Annotated[float, Meta(ge=-MAX_FLOAT, le=MAX_FLOAT)]
@@ -114,6 +116,13 @@ LookText = Annotated[str, Meta(max_length=MAX_LOOK_CHARS, pattern=_STORABLE)]
 CommandText = Annotated[str, Meta(max_length=MAX_COMMAND_TEXT_CHARS, pattern=_STORABLE)]
 """What the control plane composes from a job's spec, whose own ranges are in `spec_limits`."""
 
+KeyId = Annotated[str, Meta(max_length=16, pattern=_WORD)]
+PublicKey = Annotated[str, Meta(max_length=43, pattern=_WORD)]
+Signature = Annotated[str, Meta(max_length=86, pattern=_WORD)]
+"""Base64url of an Ed25519 key or signature; empty: none."""
+SignatureBytes = Annotated[bytes, Meta(max_length=64)]
+StatementBytes = Annotated[bytes, Meta(max_length=2 << 20)]
+
 # --- several -----------------------------------------------------------------------
 
 MicroBatches = Annotated[tuple[Index, ...], Meta(max_length=MAX_MICRO_BATCHES)]
@@ -122,6 +131,7 @@ Environment = Annotated[dict[CommandText, CommandText], Meta(max_length=MAX_ENTR
 Shapes = Annotated[
     tuple[Annotated[tuple[Count, ...], Meta(max_length=MAX_DIMENSIONS)], ...], Meta(max_length=MAX_ENTRIES)
 ]
+ServerKeys = Annotated[tuple[PublicKey, ...], Meta(max_length=4)]
 Names = Annotated[tuple[Label, ...], Meta(max_length=MAX_ENTRIES)]
 Holders = Annotated[tuple[Annotated[tuple[Id, ...], Meta(max_length=MAX_HOLDERS)], ...], Meta(max_length=MAX_SHARDS)]
 ThrottleReasons = Annotated[tuple[Word, ...], Meta(max_length=32)]

@@ -13,9 +13,15 @@ from typing import Any
 import msgspec
 
 from controlplane.protocol.bounds import quoted, unstorable
-from controlplane.protocol.commands import StartRanks
 from controlplane.protocol.errors import FrameTooLarge, MalformedFrame
-from controlplane.protocol.frames import MAX_EVENT_BYTES, MAX_FRAME_BYTES, EventBody, FromAgent, Order, ToAgent
+from controlplane.protocol.frames import (
+    MAX_EVENT_BYTES,
+    MAX_FRAME_BYTES,
+    MAX_SERVER_MESSAGE_BYTES,
+    EventBody,
+    FromAgent,
+    ToAgent,
+)
 from controlplane.protocol.launch import TrainerConfig
 from controlplane.protocol.rank import (
     MAX_LINE_BYTES,
@@ -27,7 +33,6 @@ from controlplane.protocol.rank import (
     ToRank,
 )
 
-MAX_ORDER_BYTES = 64 * 1024 * 1024
 _REFUSALS = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -50,17 +55,13 @@ def encode_frame(message: FromAgent | ToAgent) -> bytes:
 
 def decode_from_agent(data: bytes) -> FromAgent:
     """Raises FrameTooLarge or MalformedFrame."""
-    message: FromAgent = _decoded(_from_agent.decode, data, MAX_FRAME_BYTES, "agent frame")
+    message: FromAgent = decoded(_from_agent.decode, data, MAX_FRAME_BYTES, "agent frame")
     return message
 
 
 def decode_to_agent(data: bytes) -> ToAgent:
     """Raises FrameTooLarge or MalformedFrame. Orders may be larger than frames."""
-    message: ToAgent = _decoded(_to_agent.decode, data, MAX_ORDER_BYTES, "server message")
-    if isinstance(message, Order):
-        for command in message.commands:
-            if isinstance(command.body, StartRanks):
-                _check_config(command.body.launch.config, "server message")
+    message: ToAgent = decoded(_to_agent.decode, data, MAX_SERVER_MESSAGE_BYTES, "server message")
     return message
 
 
@@ -72,9 +73,9 @@ def encode_line(message: FromRank | ToRank | FromHost | ToHost) -> bytes:
 def decode_line(door: str, line: bytes) -> Any:
     """`door`: from_rank, to_rank, from_host or to_host. Raises like the frame decoders."""
     decoder, limit = _line_decoders[door]
-    message = _decoded(decoder.decode, line, limit, f"{door} line")
+    message = decoded(decoder.decode, line, limit, f"{door} line")
     if isinstance(message, ForkRank):
-        _check_config(message.config, f"{door} line")
+        check_config(message.config, f"{door} line")
     return message
 
 
@@ -83,7 +84,7 @@ def event_bytes(body: EventBody) -> int:
     could not decode it: an agent asks before it keeps one, for what is kept is sent until it is
     applied."""
     data = _encoded(_pack, body)
-    _decoded(_event.decode, data, MAX_EVENT_BYTES, "event")
+    decoded(_event.decode, data, MAX_EVENT_BYTES, "event")
     return len(data)
 
 
@@ -94,7 +95,7 @@ def _encoded(encode: Callable[[Any], bytes], message: Any) -> bytes:
         raise MalformedFrame(f"{type(message).__name__}: {quoted(error)}") from error
 
 
-def _decoded(decode: Callable[[bytes], Any], data: bytes, limit: int, what: str) -> Any:
+def decoded(decode: Callable[[bytes], Any], data: bytes, limit: int, what: str) -> Any:
     if len(data) > limit:
         raise FrameTooLarge(f"{what} is {len(data)} bytes, the limit is {limit}; split it or send less at once")
     try:
@@ -103,7 +104,7 @@ def _decoded(decode: Callable[[bytes], Any], data: bytes, limit: int, what: str)
         raise MalformedFrame(f"{what}: {quoted(error)}") from error
 
 
-def _check_config(config: TrainerConfig, what: str) -> None:
+def check_config(config: TrainerConfig, what: str) -> None:
     """The ranges of a job's spec are checked where it is submitted (`spec_limits`); what must
     hold of it wherever it goes is checked here."""
     fault = unstorable(msgspec.to_builtins(config))

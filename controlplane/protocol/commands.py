@@ -1,10 +1,11 @@
 """Orders from the control plane to an agent. A closed set; nothing else runs.
 
 Delivery is at least once, effect exactly once: the agent journals `command_id` before
-acting and answers repeats from the journal. A command is refused, not executed, when
-`epoch` is older than one the agent has seen for (job, attempt), or when `ttl_s` had
-passed before it was first received (`ttl_s` counts from receipt of the envelope's
-`age_s`, so no clocks of two machines are compared).
+acting and answers repeats from the journal. A command is refused, not executed, when no
+key of the server that is pinned at the node has signed it for this node; when `epoch` is
+older than one the agent has seen for (job, attempt); or when `ttl_s` had passed before it
+was first received (counted from `issued_at_s` to the `server_time_s` of the `Order` that
+brought it, so the clock of the node says nothing).
 """
 
 import msgspec
@@ -17,9 +18,13 @@ from controlplane.protocol.bounds import (
     IdOrNone,
     Index,
     IndexOrAll,
+    KeyId,
     Label,
     Number,
     Seconds,
+    SignatureBytes,
+    StatementBytes,
+    UnixSeconds,
     Word,
 )
 from controlplane.protocol.launch import ReplicaLaunch
@@ -138,10 +143,38 @@ Body = (
 )
 
 
+class CommandStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is signed, whole: who is to do what, by whose decision, and until when. `epoch` is
+    the job's fencing token when it was decided (0: not about a job); `issued_at_s` Unix time by
+    the server; `ttl_s` its whole life."""
+
+    command_id: Id
+    node_id: Id
+    epoch: Epoch
+    issued_at_s: UnixSeconds
+    ttl_s: Seconds
+    body: Body
+    job_id: IdOrNone = ""
+    attempt: Index = 0
+    decision_id: IdOrNone = ""
+
+
+class SignedCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One order on its way. `statement`: a `CommandStatement` in MessagePack, the very bytes
+    that are signed (`protocol.signing`). `command_id` repeats its own for the answer alone.
+    `store_token`: the job's secret at the rendezvous store, added to a start as it is delivered;
+    no row holds it and nothing is signed of it: a changed one opens nothing."""
+
+    command_id: Id
+    key_id: KeyId
+    signature: SignatureBytes
+    statement: StatementBytes
+    store_token: IdOrNone = ""
+
+
 class CommandEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One order. `epoch` is the job's fencing token when it was decided (0: not about a
-    job); `age_s` how long ago the server committed it; `ttl_s` its whole life. `store_token`:
-    the job's secret at the rendezvous store, added to a start as it is delivered."""
+    """A verified order, as the agent keeps it: the statement, with `age_s`, how long ago the
+    server committed it, in place of the moment."""
 
     command_id: Id
     node_id: Id
@@ -152,4 +185,3 @@ class CommandEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     job_id: IdOrNone = ""
     attempt: Index = 0
     decision_id: IdOrNone = ""
-    store_token: IdOrNone = ""

@@ -23,7 +23,7 @@ TARGET = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 
 DOORS: tuple[tuple[str, str, ModuleType], ...] = (
     ("Agent and control plane", "WebSocket `/agent/v1/stream`, MessagePack, one message a frame", frames),
-    ("Commands", "inside `Order`, one `CommandEnvelope` each", commands),
+    ("Commands", "inside `Order`, one `SignedCommand` each", commands),
     ("Device readings", "inside `AgentHello`, `AgentFrame` and events", samples),
     ("Launching ranks", "inside `StartRanks` and `ForkRank`", launch),
     ("Membership", "inside commands, rank messages and decisions", membership),
@@ -32,9 +32,10 @@ DOORS: tuple[tuple[str, str, ModuleType], ...] = (
 )
 LIMITS: tuple[tuple[str, int, str], ...] = (
     ("MAX_FRAME_BYTES", frames.MAX_FRAME_BYTES, "bytes of one frame from an agent"),
+    ("MAX_SERVER_MESSAGE_BYTES", frames.MAX_SERVER_MESSAGE_BYTES, "bytes of one message to an agent"),
     ("MAX_EVENTS_PER_FRAME", frames.MAX_EVENTS_PER_FRAME, "events of one frame"),
     ("MAX_EVENT_BYTES", frames.MAX_EVENT_BYTES, "bytes of one event"),
-    ("MAX_ORDER_BYTES", codec.MAX_ORDER_BYTES, "bytes of one message to an agent"),
+    ("MAX_SERVER_MESSAGE_BYTES", frames.MAX_SERVER_MESSAGE_BYTES, "bytes of one message to an agent"),
     ("MAX_LINE_BYTES", rank.MAX_LINE_BYTES, "bytes of one line on a unix socket"),
     ("MAX_REPORT_BYTES", rank.MAX_REPORT_BYTES, "bytes of one line from a rank"),
     ("PROTOCOL_MIN", frames.PROTOCOL_MIN, "oldest revision spoken"),

@@ -34,12 +34,15 @@ from controlplane.protocol.bounds import (
     Repeats,
     Seconds,
     Segment,
+    ServerKeys,
     SignalNumber,
+    Signature,
     Step,
+    UnixSeconds,
     Version,
     Word,
 )
-from controlplane.protocol.commands import CommandEnvelope
+from controlplane.protocol.commands import SignedCommand
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import Flush
 from controlplane.protocol.rank import (
@@ -62,6 +65,8 @@ MAX_FRAME_BYTES = 256 * 1024
 MAX_EVENT_BYTES = 144 * 1024
 """A rank's longest line, and what its agent adds."""
 MAX_EVENTS_PER_FRAME = 500
+MAX_SERVER_MESSAGE_BYTES = 4 * 1024 * 1024
+MAX_ORDERS = 1024
 RECONNECTS_PER_S = 500
 RECONNECT_SHORTEST_S = 2.0
 RECONNECT_LONGEST_S = 15.0
@@ -289,7 +294,9 @@ FromAgent = AgentHello | AgentFrame
 
 class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type", tag="welcome"):
     """Session accepted. `acked_seq`: events up to here are applied for this journal.
-    `reconnect_within_s`: the longest wait between two tries should the session end."""
+    `reconnect_within_s`: the longest wait between two tries should the session end.
+    `server_keys`: public keys of the server, the current one first; where they are not those
+    that the node has pinned it takes them only if a pinned one made `server_keys_signature`."""
 
     protocol: Index
     node_id: Id
@@ -299,6 +306,8 @@ class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     sample_interval_s: Seconds
     demo: bool = False
     reconnect_within_s: Seconds = RECONNECT_LONGEST_S
+    server_keys: ServerKeys = ()
+    server_keys_signature: Signature = ""
 
 
 def reconnect_within_s(nodes: int) -> float:
@@ -315,9 +324,11 @@ class Acked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="order"):
-    """Commands for this node, oldest first."""
+    """Commands for this node, oldest first. `server_time_s`: Unix time at the server when it
+    sent them; the only clock by which their age is told."""
 
-    commands: tuple[CommandEnvelope, ...]
+    commands: Annotated[tuple[SignedCommand, ...], Meta(max_length=MAX_ORDERS)]
+    server_time_s: UnixSeconds
 
 
 class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="refused"):

@@ -2,15 +2,24 @@
 
 from datetime import datetime
 
+from controlplane.access import services as access
 from controlplane.dispatch.models import Command
+from controlplane.dispatch.services import is_genuine
 from controlplane.jobs.models import Rank, Replica
 from controlplane.jobs.services import transition_rank
+from controlplane.protocol.signing import SIGNATURE_REJECTED
 from controlplane.protocol.states import UNFIT, CommandState, RankState, ReplicaState
 from controlplane.recovery import looks, signals
+from controlplane.runtime import counters
 
 
 def after_answer(command: Command, at: datetime) -> bool:
     """Called in the unit that wrote the answer. True when a device was freed."""
+    if command.state == CommandState.FAILED and command.data == SIGNATURE_REJECTED:
+        _signature_rejected(command, at)
+        if not is_genuine(command):
+            # Nobody here has ordered it: what its body says is nobody's word.
+            return False
     if command.kind == "stop_ranks" and command.state == CommandState.SUCCEEDED:
         return _proved_gone(command)
     if command.kind == "start_ranks" and command.state == CommandState.FAILED:
@@ -24,12 +33,33 @@ def after_answer(command: Command, at: datetime) -> bool:
 
 def after_expiry(command: Command, at: datetime) -> None:
     """Called in a unit of its own, after the one that wrote it: nobody answered in time."""
+    if not is_genuine(command):
+        return
     if command.kind == "start_ranks":
         _start_failed(command, at)
     if command.kind == "collect_stacks":
         looks.gave_up(command)
     if command.kind == "stop_ranks":
         _unordered(command)
+
+
+def _signature_rejected(command: Command, at: datetime) -> None:
+    """Its agent knows no key of ours that has signed it: the row was made or altered past us, or
+    the node holds other keys than ours."""
+    name = command.node.name
+    counters.count(name, SIGNATURE_REJECTED, detail=f"{command.id}: {command.detail}")
+    access.audit(f"node:{name}", "command.signature_rejected", command.id, reason=command.detail[:500])
+    signals.raise_signal(
+        SIGNATURE_REJECTED,
+        f"{SIGNATURE_REJECTED}:{command.node_id}",
+        sentence=(
+            f"Node {name} refused command {command.id} ({command.kind}): {command.detail}. Nothing was carried out;"
+            " find out who writes to the database, or enrol the node again if its keys are old."
+        ),
+        node_id=command.node_id,
+        evidence={"command": command.id, "kind": command.kind, "detail": command.detail[:300], "node": name},
+        seen_at=at,
+    )
 
 
 def _unordered(command: Command) -> None:

@@ -5,13 +5,17 @@ from typing import Any
 
 from django.db.models import Q
 
+from controlplane.protocol.signing import SIGNATURE_REJECTED
 from controlplane.recovery.models import Signal
 from controlplane.recovery.present import signal_summary
 from controlplane.runtime import events
-from controlplane.runtime.clock import now
+from controlplane.runtime.clock import ago, now
 from controlplane.runtime.ids import new_id
 
 NODE_CHECK = "node_check"
+# Told to people; nothing is decided by them. Settled when they were not repeated for so long.
+FOR_PEOPLE = (SIGNATURE_REJECTED,)
+FOR_PEOPLE_S = 3600.0
 
 
 def raise_signal(
@@ -78,7 +82,15 @@ def settle_keys(prefix: str, why: str) -> list[Signal]:
 def open_for(job_id: str, node_ids: list[str]) -> list[Signal]:
     """Open findings about the job, or about a node it may use, by id."""
     mine = Q(job_id=job_id) | Q(job_id=None, node_id__in=node_ids)
-    return list(Signal.objects.filter(mine, settled_at=None).order_by("id"))
+    return list(Signal.objects.filter(mine, settled_at=None).exclude(kind__in=FOR_PEOPLE).order_by("id"))
+
+
+def settle_old() -> None:
+    """Findings for people that did not come again."""
+    rows = list(Signal.objects.filter(kind__in=FOR_PEOPLE, settled_at=None, seen_at__lt=ago(FOR_PEOPLE_S)))
+    if rows:
+        with events.unit_of_work():
+            settle(rows, "not repeated for an hour")
 
 
 def node_checks() -> dict[str, str]:

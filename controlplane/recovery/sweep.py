@@ -10,7 +10,7 @@ from controlplane.fleet.models import Node
 from controlplane.fleet.services import close_session
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import TERMINAL, ring_job
-from controlplane.recovery import marks
+from controlplane.recovery import marks, signals
 from controlplane.recovery.answers import after_expiry
 from controlplane.recovery.certificate import certify_due
 from controlplane.runtime import beats, bell, events
@@ -22,7 +22,8 @@ MAX_JOBS = 100
 
 def sweep() -> None:
     """Everything that is due now, except jobs: those are rung. One part's fault stops no other."""
-    for part in (expire_commands, close_dead_sessions, verify_due, certify_due, marks.tell_due):
+    parts = (expire_commands, close_dead_sessions, verify_due, certify_due, marks.tell_due, signals.settle_old)
+    for part in parts:
         isolated("sweep", part.__name__, part)
 
 

@@ -63,9 +63,9 @@ def live(role: str) -> QuerySet[ProcessBeat]:
     return ProcessBeat.objects.filter(role=role, beat_at__gte=ago(STALE_S)).order_by("-beat_at")
 
 
-def live_web() -> set[str]:
+def live_web(within_s: float = WEB_STALE_S) -> set[str]:
     """Names of the web processes that live, as the ids of their sessions begin."""
-    fresh = ProcessBeat.objects.filter(role="web", beat_at__gte=ago(WEB_STALE_S)).values_list("name", flat=True)
+    fresh = ProcessBeat.objects.filter(role="web", beat_at__gte=ago(within_s)).values_list("name", flat=True)
     return {name.removeprefix("web:") for name in fresh}
 
 

@@ -7,6 +7,7 @@ ring that cannot be sent is dropped, and the sentinel finds the overdue row.
 
 import threading
 
+import redis
 from celery import current_app
 from kombu.exceptions import KombuError
 
@@ -53,7 +54,7 @@ class Bell:
             return
         try:
             current_app.send_task(RECONCILE_TASK, [job_id, sure], retry=False, expires=EXPIRES_S, ignore_result=True)
-        except (KombuError, OSError, RuntimeError) as error:
+        except (KombuError, redis.RedisError, OSError, RuntimeError, ValueError) as error:
             _log.info("bell not sent, the sentinel will look", job_id=job_id, error=str(error))
 
 

@@ -4,8 +4,10 @@ Every call tolerates Redis being away: it returns False or None, at once while t
 breaker is open, and nobody waits. What must not be lost is a row before it comes here.
 
 Names: stream `hf:telemetry`; channels `hf:seq` (an event was committed), `hf:volatile`
-(pictures for browsers), `hf:web:<process>` (look at your nodes' outbox); hashes
-`hf:hot:*` (the newest picture, with an expiry).
+(pictures for browsers), `hf:web:<process>` (look at your nodes' outbox); `hf:hot:*` (the
+newest picture, with an expiry) and `hf:blob:*`. Bells say nothing, so anybody may ring
+them. Everything else is sealed (`runtime.seal`): what others wrote there is as if it were
+not there, and is counted.
 """
 
 import threading
@@ -21,18 +23,22 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from controlplane.runtime.logs import get
+from controlplane.runtime.seal import Broken, seal, tally, unseal
 
 STREAM = "hf:telemetry"
 STREAM_MAX = 20_000
 SEQ_CHANNEL = "hf:seq"
 VOLATILE_CHANNEL = "hf:volatile"
 HOT_EXPIRE_S = 30
+# More is never read at once, whoever wrote it.
+MAX_VALUE_BYTES = 8 << 20
 TIMEOUT_S = 0.25
 OPEN_S = 1.0
 
 T = TypeVar("T")
 _log = get(__name__)
 _encode = msgspec.json.Encoder().encode
+_decode_dict = msgspec.json.Decoder(dict[str, Any]).decode
 _errors = (redis.RedisError, OSError)
 
 
@@ -129,23 +135,39 @@ def ring_outbox(process: str, node_ids: list[str]) -> bool:
     return attempt(lambda c: c.publish(f"hf:web:{process}", _encode(node_ids))) is not None
 
 
+class Volatile(msgspec.Struct, frozen=True):
+    """A picture on its way to browsers."""
+
+    topic: str
+    message: dict[str, Any]
+
+
+_decode_volatile = msgspec.json.Decoder(Volatile).decode
+
+
 def publish_volatile(topic: str, message: dict[str, Any]) -> bool:
     """A picture for the browsers that watch `topic`; lost without harm."""
-    body = _encode({"topic": topic, "message": message})
+    body = seal("volatile", VOLATILE_CHANNEL, _encode(Volatile(topic=topic, message=message)))
     return attempt(lambda c: c.publish(VOLATILE_CHANNEL, body)) is not None
 
 
+def hear_volatile(data: bytes) -> Volatile | None:
+    """What came over the channel; None, and counted, when none of us sent it."""
+    try:
+        return _decode_volatile(unseal("volatile", VOLATILE_CHANNEL, data, max_age_s=HOT_EXPIRE_S)[0])
+    except (Broken, msgspec.DecodeError) as error:
+        tally.note("volatile", str(error))
+        return None
+
+
 def write_hot(pictures: dict[str, dict[str, Any]]) -> bool:
-    """Replace the hashes `hf:hot:<name>`, each field -> JSON, in one round trip."""
+    """Replace the pictures `hf:hot:<name>`, each field -> value as JSON, in one round trip."""
+    sealed = {f"hf:hot:{name}": seal("hot", name, _encode(fields)) for name, fields in pictures.items()}
 
     def call(c: redis.Redis) -> bool:
         with c.pipeline(transaction=True) as pipe:
-            for name, fields in pictures.items():
-                key = f"hf:hot:{name}"
-                pipe.delete(key)
-                if fields:
-                    pipe.hset(key, mapping={k: _encode(v) for k, v in fields.items()})
-                    pipe.expire(key, HOT_EXPIRE_S)
+            for key, value in sealed.items():
+                pipe.set(key, value, ex=HOT_EXPIRE_S)
             pipe.execute()
         return True
 
@@ -153,23 +175,55 @@ def write_hot(pictures: dict[str, dict[str, Any]]) -> bool:
 
 
 def read_hot(name: str) -> dict[str, Any] | None:
-    """The hash as field -> value; {} when it holds nothing; None when Redis is away."""
-    raw = attempt(lambda c: c.hgetall(f"hf:hot:{name}"))
+    """The picture as field -> value; {} when there is none of ours; None when Redis is away."""
+    raw = _read("hot", name)
     if raw is None:
         return None
-    return {_text(k): msgspec.json.decode(v) for k, v in raw.items()}  # type: ignore[union-attr]
+    try:
+        return _decode_dict(raw) if raw else {}
+    except msgspec.DecodeError as error:
+        tally.note("hot", f"{name}: {error}")
+        return {}
 
 
 def write_blob(name: str, blob: bytes) -> bool:
     """Keep bytes under `hf:blob:<name>` for a while."""
-    return bool(attempt(lambda c: c.set(f"hf:blob:{name}", blob, ex=HOT_EXPIRE_S)))
+    sealed = seal("blob", name, blob)
+    return bool(attempt(lambda c: c.set(f"hf:blob:{name}", sealed, ex=HOT_EXPIRE_S)))
 
 
 def read_blob(name: str) -> bytes | None:
-    """None: nothing there, or Redis is away."""
-    raw = attempt(lambda c: c.get(f"hf:blob:{name}"))
-    return raw if isinstance(raw, bytes) else None
+    """None: nothing of ours there, or Redis is away."""
+    return _read("blob", name) or None
 
 
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+def _read(purpose: str, name: str) -> bytes | None:
+    """What one of our processes keeps there; empty when nothing; None when Redis is away."""
+    key = f"hf:{purpose}:{name}"
+    raw = attempt(lambda c: _value(c, key))
+    if not raw:
+        return None if raw is None else b""
+    try:
+        return unseal(purpose, name, raw, max_age_s=HOT_EXPIRE_S)[0]
+    except Broken as error:
+        tally.note(purpose, f"{name}: {error}")
+        return b""
+
+
+def _value(c: redis.Redis, key: str) -> bytes:
+    """At most MAX_VALUE_BYTES of a string; another type is not ours, and goes."""
+    try:
+        value = c.getrange(key, 0, MAX_VALUE_BYTES - 1)
+    except redis.ResponseError as error:
+        if not wrong_type(error):
+            raise
+        c.delete(key)
+        tally.note("wrong_type", key)
+        return b""
+    return value if isinstance(value, bytes) else b""
+
+
+def wrong_type(error: redis.ResponseError) -> bool:
+    """The key holds something else than we keep there: Redis itself is well. (A pipeline tells
+    which of its commands failed before it says why.)"""
+    return "WRONGTYPE" in str(error)

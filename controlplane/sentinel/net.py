@@ -8,6 +8,7 @@ import threading
 import time
 from functools import partial
 
+import redis
 from celery import current_app
 from django.db import DatabaseError, close_old_connections
 from kombu.exceptions import KombuError
@@ -114,5 +115,5 @@ class Net:
             current_app.send_task(
                 "controlplane.sentinel.tasks.canary", retry=False, expires=CANARY_S * 2, ignore_result=True
             )
-        except (KombuError, OSError) as error:
+        except (KombuError, redis.RedisError, OSError, ValueError) as error:
             _log.info("canary not sent", error=str(error))

@@ -20,6 +20,7 @@ from controlplane.protocol.frames import reconnect_within_s
 from controlplane.runtime import beats, bus, counters, metrics
 from controlplane.runtime.isolate import isolated
 from controlplane.runtime.logs import get
+from controlplane.runtime.seal import tally
 from controlplane.sentinel import scan
 from controlplane.sentinel.fleetmap import FleetMap, read_map
 from controlplane.sentinel.history import History
@@ -33,6 +34,8 @@ RANKS_S = 0.5
 DEVICES_S = 1.0
 HISTORY_S = 2.0
 BLIND_LAG_S = 1.0
+# A web process beats each second, and sends an empty batch where it has nothing to say.
+UNHEARD_S = 3.0
 # After our own side was unhealthy, silence is no evidence for this long.
 RECOVER_S = 3.0
 # What the picture dropped is counted in rows this often.
@@ -74,6 +77,7 @@ class Sentinel:
         self.blind_why = "it has just started"
         self._turned_at = time.monotonic()
         self._led = False
+        self._live_since: dict[str, float] = {}
 
     def run(self) -> None:
         """Until `stop`."""
@@ -116,6 +120,9 @@ class Sentinel:
             metrics.TELEMETRY_LAG.observe(max(0.0, now_s - heard[0].at_s))
         if every["dropped"].due(moment):
             self._count_dropped()
+        if every["map"].due(moment):
+            self.fleet = read_map()
+            self._miss(moment)
         if self.net.term is None:
             self._led = False
             if not self.reader.ok:
@@ -165,6 +172,19 @@ class Sentinel:
             metrics.FRAMES.labels(result=reason).inc(number)
             info = self.fleet.nodes.get(node_id)
             isolated("dropped", node_id, partial(counters.count, info.name if info else "?", reason, number=number))
+
+    def _miss(self, moment: float) -> None:
+        """A web process that lives and is not heard, or of which batches are missing: Redis lost
+        them, or somebody took them out."""
+        if missing := self.reader.take_missing():
+            tally.note("telemetry_missing", number=missing)
+            self._blind(f"{missing} batches of telemetry are missing")
+        live = beats.live_web(within_s=UNHEARD_S)
+        self._live_since = {name: self._live_since.get(name, moment) for name in live}
+        for name, since in self._live_since.items():
+            unheard_s = self.reader.batches.unheard_s(name)
+            if moment - since > UNHEARD_S and (unheard_s is None or unheard_s > UNHEARD_S):
+                self._blind(f"nothing is heard from web process {name}, which lives")
 
     def _blind(self, why: str, *, for_s: float = RECOVER_S) -> None:
         until = time.monotonic() + for_s

@@ -21,7 +21,6 @@ from controlplane.protocol.frames import (
     CommandAnswer,
     DeviceLost,
     EventBody,
-    Order,
     RankExited,
     RankJoined,
     RankOverdue,
@@ -36,6 +35,7 @@ from controlplane.protocol.states import Phase, RankState, Section
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.process import Rank
+from controlplane.simulator.rows import Order
 from controlplane.simulator.trainer import Report, Trainer
 
 FRAME_INTERVAL_S = 1.0

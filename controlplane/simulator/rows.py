@@ -14,6 +14,14 @@ JOB_ID = "job_sim"
 PACES = 32
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Commands on their way to a node, as its link hands them on: signatures are made and
+    verified outside the cores (docs/adr/0017-signed-commands-sealed-hints.md), so there are none here."""
+
+    commands: tuple[CommandEnvelope, ...]
+
+
 @dataclass(slots=True)
 class ReplicaRow:
     """The newest incarnation of a slot. `phases` and `silent_s` are hints by rank."""

@@ -19,7 +19,6 @@ from controlplane.protocol.frames import (
     CommandAnswer,
     DeviceLost,
     EventBody,
-    Order,
     RankExited,
     RankJoined,
     RankOverdue,
@@ -35,7 +34,7 @@ from controlplane.simulator.apply import Apply
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.load import load
-from controlplane.simulator.rows import NodeRow, ReplicaRow, Rows
+from controlplane.simulator.rows import NodeRow, Order, ReplicaRow, Rows
 
 SCAN_S = 0.5
 SILENCE_S = 2.0

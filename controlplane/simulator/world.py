@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from controlplane.policy.config import PolicyConfig
-from controlplane.protocol.frames import Acked, AgentFrame, Order
+from controlplane.protocol.frames import Acked, AgentFrame
 from controlplane.protocol.spec import (
     Checkpoint,
     Parallelism,
@@ -23,6 +23,7 @@ from controlplane.simulator.faults import Faults
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.network import Network
 from controlplane.simulator.process import Process, Rank
+from controlplane.simulator.rows import Order
 from controlplane.simulator.server import TERMINAL, Server
 from controlplane.simulator.timing import Timing
 from controlplane.simulator.trainer import Report, Trainer

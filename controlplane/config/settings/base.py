@@ -16,6 +16,9 @@ STATE_DIR = ENV.state_dir.absolute()
 _guards.close_directory(STATE_DIR)
 
 SECRET_KEY = ENV.secret_key.get_secret_value() if ENV.secret_key else ""
+# Commands are signed with it. The embedded profile makes it once; production is given it.
+SIGNING_KEY_FILE = (ENV.signing_key_file or STATE_DIR / "keys" / "signing_key").absolute()
+SIGNING_KEY_MADE = True
 DEBUG = False
 ALLOWED_HOSTS = [h for h in ENV.allowed_hosts.split(",") if h]
 CSRF_TRUSTED_ORIGINS = [o for o in ENV.origins.split(",") if o]
@@ -107,14 +110,6 @@ RETENTION_DAYS = ENV.retention_days
 EVENT_RETENTION_DAYS = ENV.event_retention_days
 BIND = ENV.bind
 REQUIRE_LOOPBACK = False
-
-CHANNEL_LAYERS = {
-    "default": {
-        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
-        # redis-py 8 defaults to a 5 s socket timeout, which kills idle consumers (channels_redis#422).
-        "CONFIG": {"hosts": [{"address": REDIS_URL, "socket_timeout": None}]},
-    }
-}
 
 CELERY_BROKER_URL = _env.broker_url(REDIS_URL)
 CELERY_TASK_IGNORE_RESULT = True

@@ -22,6 +22,11 @@ try:
     STORE_KEY = read_store_key(STORE_KEY_FILE)
 except WeakStoreKey as error:
     raise ImproperlyConfigured(f"HOLDFAST_STORE_KEY_FILE: {error}") from error
+if ENV.signing_key_file is None:
+    raise ImproperlyConfigured(
+        "HOLDFAST_SIGNING_KEY_FILE is required in production (`manage.py create_signing_key` makes the file)"
+    )
+SIGNING_KEY_MADE = False
 
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 SECURE_SSL_REDIRECT = True

@@ -1,6 +1,7 @@
 """A control plane of one screen: accepts agents, acknowledges, sends orders.
 
-It also answers enrolment (plain HTTP POST on the same port, as the real one does).
+It also answers enrolment (plain HTTP POST on the same port, as the real one does), and
+signs its commands with a key of its own.
 """
 
 import asyncio
@@ -10,11 +11,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from controlplane.protocol.codec import decode_from_agent, encode_frame
-from controlplane.protocol.commands import Body, CommandEnvelope
+from controlplane.protocol.commands import Body, CommandStatement, SignedCommand
 from controlplane.protocol.frames import (
     Acked,
     AgentEvent,
@@ -25,9 +27,20 @@ from controlplane.protocol.frames import (
     Refused,
     Welcome,
 )
+from controlplane.protocol.signing import encode_statement, key_id, signed_command, to_text
 
 NODE_ID = "node_01"
 JOIN_TOKEN = "holdfast_join_1_secret"
+
+
+def public_text(key: Ed25519PrivateKey) -> str:
+    return to_text(key.public_key().public_bytes_raw())
+
+
+def sign(key: Ed25519PrivateKey, statement: CommandStatement) -> SignedCommand:
+    """As controlplane.dispatch signs and sends it."""
+    data = encode_statement(statement)
+    return SignedCommand(statement.command_id, key_id(public_text(key)), key.sign(signed_command(data)), data)
 
 
 class Server:
@@ -46,6 +59,8 @@ class Server:
         self.tokens: list[str] = []
         self.headers: list[str] = []
         self.enrolments: list[dict[str, Any]] = []
+        self.keys = [Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()]
+        self.keys_signature = ""
         self.connections = 0
         self.gaps = 0
         self.port = 0
@@ -72,14 +87,23 @@ class Server:
         self._inner.close()
 
     async def send(self, body: Body, *, epoch: int = 0, job_id: str = "", attempt: int = 0, **changes: Any) -> str:
-        envelope = self.envelope(body, epoch=epoch, job_id=job_id, attempt=attempt, **changes)
-        await self.send_raw(encode_frame(Order((envelope,))))
-        return envelope.command_id
+        statement = self.statement(body, epoch=epoch, job_id=job_id, attempt=attempt, **changes)
+        await self.send_signed(sign(self.keys[0], statement))
+        return statement.command_id
 
-    def envelope(self, body: Body, **changes: Any) -> CommandEnvelope:
-        values = {"epoch": 0, "age_s": 0.0, "ttl_s": 60.0, "node_id": NODE_ID} | changes
+    async def send_signed(self, *commands: SignedCommand, server_time_s: float | None = None) -> None:
+        """As they are, whoever signed them."""
+        await self.send_raw(encode_frame(Order(commands, time.time() if server_time_s is None else server_time_s)))
+
+    def statement(self, body: Body, **changes: Any) -> CommandStatement:
+        values = {"epoch": 0, "issued_at_s": time.time(), "ttl_s": 60.0, "node_id": NODE_ID} | changes
+        values["issued_at_s"] -= values.pop("age_s", 0.0)
         values.setdefault("command_id", f"cmd_{self._run}_{next(self._numbers)}")
-        return CommandEnvelope(body=body, **values)
+        return CommandStatement(body=body, **values)
+
+    @property
+    def public_keys(self) -> tuple[str, ...]:
+        return tuple(public_text(key) for key in self.keys)
 
     async def send_raw(self, data: bytes) -> None:
         await self.until(lambda: self._socket is not None)
@@ -125,7 +149,8 @@ class Server:
         self.enrolments.append(request)
         good = request["join_token"] == JOIN_TOKEN
         if good:
-            status, kind, body = "201 Created", "application/json", {"node_id": NODE_ID, "credential": "s3cret"}
+            status, kind = "201 Created", "application/json"
+            body = {"node_id": NODE_ID, "credential": "s3cret", "server_keys": self.public_keys}
         else:
             status, kind = "403 Forbidden", "application/problem+json"
             body = {"title": "Forbidden", "detail": "this join token has expired"}
@@ -154,6 +179,8 @@ class Server:
                     frame_interval_s=self.interval_s,
                     sample_interval_s=self.interval_s,
                     demo=self.demo,
+                    server_keys=self.public_keys,
+                    server_keys_signature=self.keys_signature,
                 )
             )
         )

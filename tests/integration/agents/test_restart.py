@@ -13,7 +13,6 @@ from controlplane.protocol.frames import (
     CommandAnswer,
     DeviceLost,
     LogMarked,
-    Order,
     RankExited,
     RankSaid,
     RankStarted,
@@ -21,7 +20,7 @@ from controlplane.protocol.frames import (
     XidSeen,
 )
 from tests.integration.agents.conftest import AgentProcess, is_running, start_order, until_gone
-from tests.integration.agents.server import JOIN_TOKEN, Server
+from tests.integration.agents.server import JOIN_TOKEN, Server, sign
 from tests.integration.agents.test_ranks import JOB, running_replica
 
 
@@ -56,16 +55,16 @@ async def test_an_exit_missed_by_a_dead_agent_is_told_with_its_code(server: Serv
 
 
 async def test_a_repeated_command_after_a_restart_has_no_second_effect(server: Server, agent: AgentProcess) -> None:
-    envelope = server.envelope(start_order(), epoch=1, **JOB)
-    await server.send_raw(encode_frame(Order((envelope, envelope))))
-    await server.done(envelope.command_id)
+    command = sign(server.keys[0], server.statement(start_order(), epoch=1, **JOB))
+    await server.send_signed(command, command)
+    await server.done(command.command_id)
     agent.kill(signal.SIGKILL)
     agent.start()
     await server.until(lambda: len(server.hellos) == 2)
     answers = len(server.bodies(CommandAnswer))
-    await server.send_raw(encode_frame(Order((envelope,))))
+    await server.send_signed(command)
     await server.until(lambda: len(server.bodies(CommandAnswer)) > answers)
-    assert server.answer(envelope.command_id).state == "succeeded"
+    assert server.answer(command.command_id).state == "succeeded"
     assert len(server.bodies(RankStarted)) == 2
 
 
@@ -143,9 +142,8 @@ async def test_a_second_agent_on_the_same_state_is_refused(server: Server, agent
 async def test_garbage_from_the_server_harms_nothing(server: Server, agent: AgentProcess) -> None:
     for data in (b"", b"\xff" * 100, b"\x81\xa4type\xa5order", encode_frame(Acked(10**9, True))):
         await server.send_raw(data)
-    wrong_node = server.envelope(start_order(), epoch=1, node_id="node_02", **JOB)
-    await server.send_raw(encode_frame(Order((wrong_node,))))
-    assert (await server.done(wrong_node.command_id)).state == "failed"
+    wrong_node = await server.send(start_order(), epoch=1, node_id="node_02", **JOB)
+    assert (await server.done(wrong_node)).state == "failed"
     assert (await running_replica(server)).keys() == {0, 1}
     assert server.connections == 1
 

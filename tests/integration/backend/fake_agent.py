@@ -15,10 +15,13 @@ from typing import Any
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
+from agents.errors import SignatureRejected
+from agents.link.pins import Pins
 from controlplane.protocol import commands, frames
 from controlplane.protocol.codec import decode_to_agent, encode_frame
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.samples import DeviceInfo, DeviceSample
+from controlplane.protocol.signing import SIGNATURE_REJECTED
 from controlplane.protocol.states import Phase, RankState, Section
 
 HEARTBEAT_S = 0.2
@@ -49,6 +52,7 @@ class FakeAgent:
         self.unacked: list[frames.AgentEvent] = []
         self.next_seq = 1
         self.refused: list[frames.Refused] = []
+        self.pins = Pins((), node_id="")
         self.welcomed = asyncio.Event()
         self.muted = False
         self._wake = asyncio.Event()
@@ -108,6 +112,7 @@ class FakeAgent:
                 self.refused.append(first)
                 return
             assert isinstance(first, frames.Welcome)
+            self.pins = Pins(first.server_keys, node_id=first.node_id)
             self._acked(first.acked_seq)
             self._sent_upto = first.acked_seq
             self.welcomed.set()
@@ -160,8 +165,12 @@ class FakeAgent:
                 self._sent_upto = message.seq
                 self._wake.set()
         elif isinstance(message, frames.Order):
-            for envelope in message.commands:
-                self._command(envelope)
+            for command in message.commands:
+                try:
+                    self._command(self.pins.verify(command, message.server_time_s))
+                except SignatureRejected as error:
+                    answer = frames.CommandAnswer(command.command_id, "failed", str(error), SIGNATURE_REJECTED)
+                    self.tell(answer)
         elif isinstance(message, frames.Refused):
             self.refused.append(message)
 

@@ -121,6 +121,8 @@ class Stack:
             "HOLDFAST_STATE_DIR": str(directory),
             "HOLDFAST_DATABASE_URL": database_url(),
             "HOLDFAST_REDIS_URL": redis_url,
+            # The test's own process gives commands too, and shares what is sealed in Redis.
+            "HOLDFAST_SIGNING_KEY_FILE": str(settings.SIGNING_KEY_FILE),
             "HOLDFAST_DEMO": "true",
             # The agents here are scripted: there is no training that a reference run could repeat.
             "HOLDFAST_REFERENCE_RUNS": "off",

@@ -1,0 +1,104 @@
+"""Telemetry on its way from a web process to the sentinel: sealed, numbered batches.
+
+The web process authenticated the agents; a batch says which node and session each frame
+came from, which process vouches for that, and the batch's number in it. So a batch that is
+forged, altered, repeated or out of its order is found, and so is one that is missing:
+frames that somebody took out of Redis must not look like a silent node. Holds no client.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from controlplane.runtime import bus
+from controlplane.runtime.seal import Broken, seal, unseal
+
+MAX_AGE_S = 60.0
+MAX_ENTRY_BYTES = 8 << 20
+SPLIT_BYTES = 4 << 20
+PURPOSE = "telemetry"
+
+Item = tuple[str, str, float, bytes]
+"""(node id, session id, Unix time of receipt, the frame's bytes)."""
+
+
+class Batch(msgspec.Struct, frozen=True, array_like=True):
+    """`number` counts the batches of `process` from 1."""
+
+    process: str
+    number: int
+    items: list[Item]
+
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(Batch).decode
+
+
+class BatchSealer:
+    """One for each web process."""
+
+    def __init__(self, process: str) -> None:
+        self.process = process
+        self._number = 0
+
+    def seal(self, items: list[Item]) -> Iterator[bytes]:
+        """Entries for the stream, at least one."""
+        part: list[Item] = []
+        size = 0
+        for item in items:
+            if part and size + len(item[3]) > SPLIT_BYTES:
+                yield self._entry(part)
+                part, size = [], 0
+            part.append(item)
+            size += len(item[3])
+        yield self._entry(part)
+
+    def _entry(self, items: list[Item]) -> bytes:
+        self._number += 1
+        return seal(PURPOSE, bus.STREAM, _pack(Batch(process=self.process, number=self._number, items=items)))
+
+
+@dataclass(slots=True)
+class _Last:
+    """`at_s` by its own clock, `heard_s` by our monotonic one."""
+
+    number: int
+    at_s: float
+    heard_s: float
+
+
+class BatchReader:
+    """`missing`: batches that were never seen though later ones of their process were."""
+
+    def __init__(self) -> None:
+        self.missing = 0
+        self._last: dict[str, _Last] = {}
+
+    def open(self, entry: object) -> Batch:
+        """The batch, if a process of ours wrote it and it is the next. Raises seal.Broken."""
+        if not isinstance(entry, bytes) or len(entry) > MAX_ENTRY_BYTES:
+            raise Broken("unsealed")
+        payload, at_s = unseal(PURPOSE, bus.STREAM, entry, max_age_s=MAX_AGE_S)
+        batch = _unpack(payload)
+        last = self._last.get(batch.process)
+        if last is None:
+            self._forget(at_s)
+        elif batch.number <= last.number:
+            raise Broken("repeated")
+        else:
+            self.missing += batch.number - last.number - 1
+        self._last[batch.process] = _Last(batch.number, at_s, time.monotonic())
+        return batch
+
+    def unheard_s(self, process: str) -> float | None:
+        """Seconds since its newest batch came; None: none did."""
+        last = self._last.get(process)
+        return None if last is None else time.monotonic() - last.heard_s
+
+    def _forget(self, now_s: float) -> None:
+        """Processes long gone: a repeat of theirs would be too old by its seal."""
+        gone = [name for name, last in self._last.items() if now_s - last.at_s > 3 * MAX_AGE_S]
+        for name in gone:
+            del self._last[name]

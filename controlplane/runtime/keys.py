@@ -1,0 +1,185 @@
+"""The server's keys: Ed25519 pairs that sign commands, and secrets derived for Redis.
+
+Whoever decides signs (dispatch.enqueue_all: worker, sentinel, web for acts of people); who
+only carries needs no key. The signing keys are a file: made once in the state directory by
+the embedded profile, named by HOLDFAST_SIGNING_KEY_FILE in production. Agents pin the
+public halves of both keys when they enrol; a rotation makes the next key the current one,
+so an agent that pinned the old pair can verify the new.
+
+What travels through Redis is sealed with keys derived from SECRET_KEY, one for each use.
+No key is ever logged, sent, or put into the database.
+"""
+
+import os
+import secrets
+import threading
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+from controlplane.protocol.signing import KEY_BYTES, from_text, key_id, signed_command, signed_keys, to_text
+
+SEAL_KEY_BYTES = 32
+_MAX_FILE_BYTES = 4096
+_lock = threading.Lock()
+_held: "dict[Path, Keys]" = {}
+
+
+class KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file: two private keys, base64url of 32 bytes each, and the public half of the one
+    that was current before ("": none was)."""
+
+    current: str
+    next: str
+    previous: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """`public`: base64url, the current one first, then the next. `signature`: of that set, by
+    the current key. `previous`: known for what it has signed, pinned by nobody any more."""
+
+    signer: Ed25519PrivateKey
+    key_id: str
+    public: tuple[str, ...]
+    signature: str
+    previous: str
+
+
+def sign_command(statement: bytes) -> tuple[str, bytes]:
+    """(id of the current key, its signature of an encoded `CommandStatement`)."""
+    held = current()
+    return held.key_id, held.signer.sign(signed_command(statement))
+
+
+def is_ours(statement: bytes, signature: bytes, signed_by: str) -> bool:
+    """A key of ours has signed this command: a present one, or the one before."""
+    held = current()
+    public = next((key for key in (*held.public, held.previous) if key and key_id(key) == signed_by), None)
+    if public is None:
+        return False
+    try:
+        verifier = Ed25519PublicKey.from_public_bytes(from_text(public, KEY_BYTES))
+        verifier.verify(signature, signed_command(statement))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def server_public_keys() -> tuple[str, ...]:
+    """What an agent pins: base64url, current, then next."""
+    return current().public
+
+
+def server_keys_signature() -> str:
+    """The current key's signature of the set, for agents that have pinned another."""
+    return current().signature
+
+
+def current() -> Keys:
+    """The keys of the file as it is now, or was when it was last there. Raises
+    ImproperlyConfigured."""
+    path: Path = settings.SIGNING_KEY_FILE
+    try:
+        changed_ns = path.stat().st_mtime_ns
+    except FileNotFoundError:
+        if path in _held:
+            return _held[path]
+        if not settings.SIGNING_KEY_MADE:
+            raise ImproperlyConfigured(
+                f"there is no signing key in {path} (HOLDFAST_SIGNING_KEY_FILE): no command can be given without it;"
+                " make one with `manage.py create_signing_key`, readable by the server's user alone"
+            ) from None
+        write_new(path)
+        changed_ns = path.stat().st_mtime_ns
+    with _lock:
+        _held[path] = _load(path, changed_ns)
+        return _held[path]
+
+
+@cache
+def _load(path: Path, changed_ns: int) -> Keys:
+    """One entry for each state of the file."""
+    kept = read_file(path)
+    pair = [Ed25519PrivateKey.from_private_bytes(_bytes(path, text)) for text in (kept.current, kept.next)]
+    public = tuple(to_text(key.public_key().public_bytes_raw()) for key in pair)
+    signature = to_text(pair[0].sign(signed_keys(public)))
+    return Keys(signer=pair[0], key_id=key_id(public[0]), public=public, signature=signature, previous=kept.previous)
+
+
+def read_file(path: Path) -> KeyFile:
+    """Raises ImproperlyConfigured where it is damaged, or readable by others."""
+    mode = path.stat().st_mode
+    if mode & 0o037:
+        raise ImproperlyConfigured(f"{path} holds the signing keys and is open to others: chmod 600 it")
+    try:
+        return msgspec.json.decode(path.read_bytes()[:_MAX_FILE_BYTES], type=KeyFile)
+    except msgspec.DecodeError as error:
+        raise ImproperlyConfigured(f"{path} holds no signing keys ({error}): restore it from your backup") from error
+
+
+def write_new(path: Path) -> bool:
+    """Make two keys and keep them, mode 0600, unless the file is there (False)."""
+    return _write(path, KeyFile(current=_fresh(), next=_fresh()), replace=False)
+
+
+def rotate(path: Path) -> tuple[str, ...]:
+    """The next key becomes the current one, beside a fresh next one; the public keys."""
+    kept = read_file(path)
+    before = _load(path, path.stat().st_mtime_ns).public[0]
+    _write(path, KeyFile(current=kept.next, next=_fresh(), previous=before), replace=True)
+    return _load(path, path.stat().st_mtime_ns).public
+
+
+def _write(path: Path, content: KeyFile, *, replace: bool) -> bool:
+    """Whole or not at all, whoever else writes at the same time."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(content))
+            file.flush()
+            os.fsync(file.fileno())
+        if replace:
+            os.replace(fresh, path)
+            return True
+        try:
+            os.link(fresh, path)
+        except FileExistsError:
+            return False
+        return True
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _fresh() -> str:
+    return to_text(secrets.token_bytes(KEY_BYTES))
+
+
+def _bytes(path: Path, text: str) -> bytes:
+    try:
+        return from_text(text, KEY_BYTES)
+    except ValueError as error:
+        raise ImproperlyConfigured(f"{path} holds a key that is none ({error}): restore it") from error
+
+
+def seal_key(purpose: str) -> bytes:
+    """A secret of 32 bytes for one use of Redis, the same in all processes of this server."""
+    return _derived(settings.SECRET_KEY, purpose)
+
+
+@cache
+def _derived(secret: str, purpose: str) -> bytes:
+    derivation = HKDF(
+        algorithm=SHA256(), length=SEAL_KEY_BYTES, salt=None, info=f"holdfast-redis-v1:{purpose}".encode()
+    )
+    return derivation.derive(secret.encode())
