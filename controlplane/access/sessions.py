@@ -55,13 +55,13 @@ class SessionStore(DatabaseStore):
 
     def create_model_instance(self, data: dict[str, Any]) -> Session:
         """The row to save."""
-        row = super().create_model_instance(data)
+        row: Session = super().create_model_instance(data)  # type: ignore[assignment]
         row.session_key = stored_key(row.session_key)
         return row
 
     async def acreate_model_instance(self, data: dict[str, Any]) -> Session:
         """See `create_model_instance`."""
-        row = await super().acreate_model_instance(data)
+        row: Session = await super().acreate_model_instance(data)  # type: ignore[assignment]
         row.session_key = stored_key(row.session_key)
         return row
 

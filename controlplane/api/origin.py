@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.http import HttpRequest
-from django.http.request import is_same_domain
+from django.utils.http import is_same_domain
 
 OWN_SITE = frozenset({"same-origin", "none"})
 

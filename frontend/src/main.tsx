@@ -10,6 +10,7 @@ import { RouterProvider } from "react-router";
 import { ApiProblem } from "./api/client";
 import { keys } from "./api/queries";
 import { applyTheme } from "./lib/settings";
+import { live } from "./live/store";
 import { makeRouter } from "./routes";
 
 applyTheme();
@@ -30,6 +31,8 @@ const client: QueryClient = new QueryClient({
     },
   },
 });
+
+live.onSignedOut = () => void client.resetQueries({ queryKey: keys.me });
 
 createRoot(document.getElementById("root")!).render(
   <StrictMode>

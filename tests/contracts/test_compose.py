@@ -5,6 +5,7 @@ with the program itself, and with what the demo starts.
 """
 
 import importlib.util
+import ipaddress
 import re
 import shutil
 import string
@@ -19,6 +20,7 @@ from django.urls import resolve
 
 from controlplane.config import env as server_env
 from controlplane.demo import processes
+from controlplane.runtime.address import parse_networks
 
 ROOT = Path(__file__).resolve().parents[2]
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
@@ -54,6 +56,11 @@ ADDRESSES = processes.Addresses(host="127.0.0.1", web_port=8000, redis_port=6379
 def compose() -> dict[str, Any]:
     """The parsed file, anchors merged."""
     return yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="ascii"))
+
+
+def read(name: str) -> str:
+    """A file of the repository."""
+    return (ROOT / name).read_text(encoding="ascii")
 
 
 def services() -> dict[str, dict[str, Any]]:
@@ -237,6 +244,27 @@ def test_the_proxy_knows_every_web_process() -> None:
     assert set(re.findall(r"server (web-\d+):8000", proxy)) == webs
     for secret in services()["proxy"]["secrets"]:
         assert f"/run/secrets/{secret}" in proxy
+
+
+def test_each_client_behind_the_proxy_keeps_its_own_address() -> None:
+    """What the web processes trust is the proxy alone, and it passes on the peer and not a claim."""
+    trusted = re.search(
+        r"HOLDFAST_TRUSTED_PROXIES: \$\{HOLDFAST_TRUSTED_PROXIES:-([^}]+)\}", read("docker-compose.yml")
+    )
+    assert trusted is not None
+    address = ipaddress.ip_address(services()["proxy"]["networks"]["inside"]["ipv4_address"])
+    assert parse_networks(trusted[1]) == (ipaddress.ip_network(address),)
+    assert f"HOLDFAST_TRUSTED_PROXIES={trusted[1]}\n" in read("deploy/env.example")
+    assert address in ipaddress.ip_network(compose()["networks"]["inside"]["ipam"]["config"][0]["subnet"])
+    proxy = read("deploy/nginx.conf")
+    assert "proxy_set_header X-Forwarded-For $remote_addr;" in proxy
+    assert "$proxy_add_x_forwarded_for" not in proxy
+
+
+def test_the_proxy_waits_for_no_request_for_ever() -> None:
+    assert {"client_header_timeout", "client_body_timeout"} <= set(
+        re.findall(r"^ +(client_\w+)", read("deploy/nginx.conf"), re.MULTILINE)
+    )
 
 
 def test_restarting_the_agent_never_ends_ranks() -> None:

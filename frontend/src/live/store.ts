@@ -18,6 +18,8 @@ const DEAD_AFTER_MS = 15_000;
 const HOLE_PATIENCE_MS = 400;
 const BACKOFF_MS = [250, 500, 1_000, 2_000, 4_000, 8_000];
 const QUEUE_LIMIT = 2_000;
+/** The server's closing code for a session that has ended. */
+const SIGNED_OUT = 4401;
 
 type Listener = () => void;
 
@@ -35,6 +37,8 @@ export class LiveStore {
   private wanted = false;
   private userPaused = false;
   private greeted: WebSocket | null = null;
+  /** Called when the server says that the session has ended: ask who we are. */
+  onSignedOut: () => void = () => undefined;
 
   getState = (): LiveState => this.state;
 
@@ -89,7 +93,10 @@ export class LiveStore {
     this.socket = socket;
     /* The topics go out after the server's hello, so that `since` is a number of its own log. */
     socket.onmessage = (message) => this.receive(String(message.data));
-    socket.onclose = () => this.onClose(socket);
+    socket.onclose = (event) => {
+      if (event.code === SIGNED_OUT && this.socket === socket) this.onSignedOut();
+      this.onClose(socket);
+    };
   }
 
   private onClose(socket: WebSocket): void {
