@@ -91,7 +91,7 @@ def _sentinel() -> dict[str, Any]:
     view = _beat("sentinel")
     why = sight.blind_reason() if view["ok"] else ""
     if why:
-        view |= {"ok": False, "detail": f"blind ({why}): silent nodes are not found now"}
+        view |= {"ok": False, "detail": f"blind: {why}"}
     return view
 
 

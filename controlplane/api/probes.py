@@ -10,6 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from controlplane.access.models import Scope
 from controlplane.api.auth import who_asks
+from controlplane.recovery import sight
 from controlplane.runtime import beats, bus
 from controlplane.runtime.address import is_direct_from
 
@@ -28,7 +29,11 @@ def readyz(request: HttpRequest) -> HttpResponse:
     ready = all(checks.values())
     body: dict[str, object] = {"ok": ready}
     if request.user.is_authenticated if checks["database"] else False:
-        told = {"redis": bus.ping(), "sentinel": beats.view("sentinel").ok, "worker": beats.view("worker").ok}
+        told = {
+            "redis": bus.ping(),
+            "sentinel": beats.view("sentinel").ok and not sight.blind_reason(),
+            "worker": beats.view("worker").ok,
+        }
         body |= {"checks": checks, "told": told}
     return HttpResponse(msgspec.json.encode(body), status=200 if ready else 503, content_type="application/json")
 

@@ -71,6 +71,7 @@ class AgentSocket(AsyncConsumer):
             await link.refuse("revoked", f"node {node.name} was revoked")
         elif not process.doorman.may_open(node.id):
             await process.count(node.name, "reconnects", "more sessions than allowed")
+            process.refusals.note(node.name, "reconnects")
             await link.refuse("overloaded", "this node opens sessions too often", SESSION_RETRY_S)
         else:
             await Session(process, link).run(receive)
@@ -172,6 +173,7 @@ class Session:
                 return
             if not self.pace.may_speak():
                 await self._count("rate", "more frames than allowed")
+                self.process.refusals.note(self.link.node_name, "rate")
                 await self.link.refuse("overloaded", f"at most {FRAMES_PER_S:.0f} frames a second", OVERLOAD_RETRY_S)
                 return
             try:

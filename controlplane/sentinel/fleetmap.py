@@ -2,6 +2,7 @@
 devices there are, which rank was placed where, which limits hold there."""
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs.models import Job, Rank
@@ -10,6 +11,7 @@ from controlplane.policy.risk import WINDOW_SAMPLES
 from controlplane.protocol.launch import RankRef
 from controlplane.runtime import beats
 from controlplane.runtime.clock import ago
+from controlplane.runtime.isolate import isolated
 
 DEFAULT_RISK = 0.30
 DEFAULT_HYSTERESIS_S = 30.0
@@ -87,8 +89,15 @@ def read_map() -> FleetMap:
         )
         for device in Device.objects.all()
     }
-    limits = {job.id: _limits(job) for job in Job.objects.filter(pk__in=set(holder.values()))}
+    limits: dict[str, JobLimits] = {}
+    for job in Job.objects.filter(pk__in=set(holder.values())):
+        # A spec that cannot be read leaves that job with the defaults, and the others their own.
+        isolated("limits", job.id, partial(_add_limits, limits, job))
     return FleetMap(nodes=nodes, devices=devices, placed=placed, jobs_on=jobs_on, limits=limits)
+
+
+def _add_limits(limits: dict[str, JobLimits], job: Job) -> None:
+    limits[job.id] = _limits(job)
 
 
 def _limits(job: Job) -> JobLimits:

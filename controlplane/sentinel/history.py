@@ -54,10 +54,7 @@ class History:
             if pending.readings + len(item.frame.devices) > MAX_READINGS:
                 metrics.FRAMES.labels(result="history_full").inc()
                 continue
-            pending.readings += len(item.frame.devices)
-            pending.t_s.append(item.at_s)
-            pending.rows.append(_row(item, picture))
-            pending.changed = True
+            isolated("history", item.node_id, partial(_note, pending, item, picture))
 
     def flush(self, now_s: float, *, known: Collection[str], force: bool = False) -> int:
         """Store full chunks (all of them when `force`), and what is left of nodes that are not
@@ -80,6 +77,14 @@ class History:
             if pending.changed:
                 pending.changed = False
                 isolated("history", node_id, partial(_show, node_id, pending))
+
+
+def _note(pending: Pending, item: Heard, picture: Picture) -> None:
+    row = _row(item, picture)
+    pending.readings += len(item.frame.devices)
+    pending.t_s.append(item.at_s)
+    pending.rows.append(row)
+    pending.changed = True
 
 
 def _store(node_id: str, pending: Pending) -> None:

@@ -130,21 +130,35 @@ class Picture:
         samples: list[list[float]] = []
         taken: list[Heard] = []
         for heard in wave:
-            node = self._accept(heard)
-            if node is None:
+            try:
+                clean, rows = self._one(heard)
+            except Exception:
+                # Whatever is wrong with it, the frames of the others in this wave are taken.
+                self.dropped[heard.node_id, "failed_frame"] += 1
                 continue
-            clean = self._only_known(heard, node)
-            taken.append(clean)
-            training = {s.device_index for s in clean.frame.ranks if s.section is Section.STEP}
-            for sample in clean.frame.devices:
-                slots.append(self._slot(clean.node_id, sample.index))
-                samples.append(_reading(node, sample, clean.frame.uptime_s, sample.index in training))
-                node.samples[sample.index] = sample
-            for status in clean.frame.ranks:
-                self.ranks[status.ref] = RankPicture(node_id=clean.node_id, status=status, at_s=clean.at_s)
+            if clean is not None:
+                taken.append(clean)
+                slots += rows
+                samples += rows.values()
         if slots:
             self._append(np.array(slots), np.array(samples))
         return taken
+
+    def _one(self, heard: Heard) -> tuple[Heard | None, dict[int, list[float]]]:
+        """What is taken of a frame (None: nothing), and its readings by slot."""
+        node = self._accept(heard)
+        if node is None:
+            return None, {}
+        clean = self._only_known(heard, node)
+        training = {s.device_index for s in clean.frame.ranks if s.section is Section.STEP}
+        rows: dict[int, list[float]] = {}
+        for sample in clean.frame.devices:
+            row = _reading(node, sample, clean.frame.uptime_s, sample.index in training)
+            rows[self._slot(clean.node_id, sample.index)] = row
+            node.samples[sample.index] = sample
+        for status in clean.frame.ranks:
+            self.ranks[status.ref] = RankPicture(node_id=clean.node_id, status=status, at_s=clean.at_s)
+        return clean, rows
 
     def _only_known(self, heard: Heard, node: NodePicture) -> Heard:
         """The frame without devices and ranks that are none of this node's, each device once."""

@@ -127,7 +127,8 @@ def publish(picture: Picture, fleet: FleetMap, now_s: float, *, sight: dict[str,
     silent = {n: round(picture.silent_s(n, now_s), 3) for n in fleet.nodes if n in picture.nodes}
     hot: dict[str, dict[str, Any]] = {"sight": sight, "nodes": silent}
     hot |= {f"job:{job_id}": fields for job_id, fields in ranks.items()}
-    hot |= {f"node:{node_id}": _node_picture(picture, node_id, silent[node_id]) for node_id in silent}
+    for node_id, silent_s in silent.items():
+        isolated("picture", node_id, partial(_put_picture, hot, picture, node_id, silent_s))
     bus.write_hot(hot)
 
 
@@ -146,12 +147,19 @@ def tell_ranks(picture: Picture, fleet: FleetMap, now_s: float) -> None:
 def tell_devices(picture: Picture, fleet: FleetMap, now_s: float) -> None:
     """Device pictures to the browsers: to those of the node, and of the jobs on it."""
     for node_id in fleet.nodes:
-        if node_id not in picture.nodes or not picture.nodes[node_id].samples:
-            continue
-        devices = _node_picture(picture, node_id, 0.0)["devices"]
-        message = {"type": "devices", "node_id": node_id, "at": iso(from_s(now_s)), "devices": devices}
-        for topic in (f"node:{node_id}", "overview", *(f"job:{j}" for j in sorted(fleet.jobs_on.get(node_id, ())))):
-            bus.publish_volatile(topic, message)
+        if node_id in picture.nodes and picture.nodes[node_id].samples:
+            isolated("picture", node_id, partial(_tell_node, picture, fleet, node_id, now_s))
+
+
+def _tell_node(picture: Picture, fleet: FleetMap, node_id: str, now_s: float) -> None:
+    devices = _node_picture(picture, node_id, 0.0)["devices"]
+    message = {"type": "devices", "node_id": node_id, "at": iso(from_s(now_s)), "devices": devices}
+    for topic in (f"node:{node_id}", "overview", *(f"job:{j}" for j in sorted(fleet.jobs_on.get(node_id, ())))):
+        bus.publish_volatile(topic, message)
+
+
+def _put_picture(hot: dict[str, dict[str, Any]], picture: Picture, node_id: str, silent_s: float) -> None:
+    hot[f"node:{node_id}"] = _node_picture(picture, node_id, silent_s)
 
 
 def _node_picture(picture: Picture, node_id: str, silent_s: float) -> dict[str, Any]:

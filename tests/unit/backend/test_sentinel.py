@@ -139,6 +139,16 @@ def test_ranks_that_are_placed_elsewhere_are_dropped_and_counted_once_the_tables
     assert set(picture.ranks) == {REF}
 
 
+def test_a_frame_that_cannot_be_taken_costs_no_other_node_its_own() -> None:
+    picture = picture_of("a", "b")
+    broken = DeviceSample(index=0, temperature_c="hot")  # type: ignore[arg-type]
+    frame = AgentFrame(seq=1, uptime_s=1.0, devices=(broken,))
+    taken = picture.take([Heard(node_id="a", session_id="s", at_s=0.0, frame=frame), sampled("b", 1, [0])])
+    assert [item.node_id for item in taken] == ["b"]
+    assert picture.risk_of("b", 0) == 0.0
+    assert picture.dropped == {("a", "failed_frame"): 1}
+
+
 def test_a_node_that_goes_gives_its_rows_back_to_the_next_one() -> None:
     picture = picture_of("a", "b", devices=3)
     picture.take([sampled("a", 1, [0, 1, 2], refs=(REF,)), sampled("b", 1, [0, 1, 2])])
