@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from controlplane.protocol.bounds import (
     MAX_DEVICES,
+    MAX_ENTRIES,
     MAX_NODE_CHECKS,
     MAX_RANKS_PER_NODE,
     Bytes,
@@ -317,7 +318,7 @@ class Acked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="order"):
     """Commands for this node, oldest first."""
 
-    commands: tuple[CommandEnvelope, ...]
+    commands: Annotated[tuple[CommandEnvelope, ...], Meta(max_length=MAX_ENTRIES)]
 
 
 class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="refused"):
