@@ -1,9 +1,12 @@
 """The ranges of the protocol are those of the columns that its values end in."""
 
+import typing
+from collections.abc import Iterator
+
 import msgspec
 import pytest
 
-from controlplane.protocol import bounds
+from controlplane.protocol import bounds, doc, flight, spec
 from controlplane.protocol.codec import decode_line, encode_line
 from controlplane.protocol.errors import MalformedFrame
 from controlplane.protocol.rank import OuterError, StepReport, TrainingDone
@@ -44,3 +47,34 @@ def test_what_is_fitted_can_be_stored() -> None:
 @pytest.mark.parametrize("value", [2**53, float("nan"), float("inf"), "\0", {"\0": 1}, [["\udc00"]], b"x"])
 def test_what_cannot_be_stored_is_named(value: object) -> None:
     assert bounds.unstorable({"a": [value]})
+
+
+# Why each may be without a range: `StepReport.__post_init__` puts what is not finite into words.
+WITHOUT = {("StepReport", "loss")}
+
+
+def unbounded(hint: object) -> Iterator[str]:
+    """What in a field's type has no range: a bare number or text, a list of any length."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        inner, *limits = arguments
+        assert any(isinstance(limit, msgspec.Meta) for limit in limits)
+        for part in typing.get_args(inner):
+            yield from unbounded(part)
+    elif hint in (int, float, str) or origin is dict or (origin is tuple and Ellipsis in arguments):
+        yield str(hint)
+    elif origin is not typing.Literal:
+        for part in arguments:
+            yield from unbounded(part)
+
+
+def test_no_message_has_a_field_without_a_range() -> None:
+    modules = [module for _, _, module in doc.DOORS if module is not spec] + [flight]
+    found = {
+        (kind.__name__, name): list(unbounded(hint))
+        for module in modules
+        for kind in doc._structs(module)
+        for name, hint in typing.get_type_hints(kind, include_extras=True).items()
+    }
+    assert len(found) > 200
+    assert {field for field, faults in found.items() if faults} == WITHOUT
