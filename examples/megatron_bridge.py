@@ -1,6 +1,6 @@
 """A tiny GPT under Megatron-Bridge's own `pretrain`, with Holdfast's callback.
 
-As a job: `entrypoint: ["python", "examples/megatron_bridge.py", "--save", "/shared/run1"]`.
+As a job: `entrypoint: ["python", "examples/megatron_bridge.py"]`, which saves in the job's directory.
 It runs by itself too, without an agent: `torchrun --nproc-per-node 2
 examples/megatron_bridge.py --save /tmp/run1`. Lines that are there for Holdfast are marked
 with (n); all others are an ordinary program. It needs Megatron-Bridge, which is none of
@@ -99,7 +99,7 @@ def save(context: Any) -> None:  # (2) On order, between two steps.
 def main() -> None:
     """Parse, configure, train."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--save", type=Path, required=True)
+    parser.add_argument("--save", type=Path, default=Path("checkpoints"))
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--stages", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
@@ -109,7 +109,9 @@ def main() -> None:
     options = parser.parse_args()
     with HoldfastCallback(save=save) as holdfast:  # (3)
         config = configure(options)
-        if holdfast.run.resume:  # (4)
+        if holdfast.run.checkpoint_dir:  # (4)
+            config.checkpoint.save = str(holdfast.run.checkpoint_dir)
+        if holdfast.run.resume:
             config.checkpoint.load = str(Path(holdfast.run.resume.path).parent)
             config.checkpoint.ckpt_step = holdfast.run.resume.step
         pretrain(config, forward_step, callbacks=[holdfast])  # (5)

@@ -1,7 +1,7 @@
 """Any of Megatron-LM's own training scripts, unedited, with Holdfast's hooks around it.
 
 As a job: `entrypoint: ["python", "examples/megatron_lm.py", "/opt/Megatron-LM/pretrain_gpt.py",
-"--save", "/shared/run1", "--save-interval", "500", ...]`: the script, then its own arguments.
+"--save-interval", "500", ...]`: the script, then its own arguments; it saves in the job's directory.
 Without an agent it is the script and nothing else: `torchrun --nproc-per-node 2
 examples/megatron_lm.py /opt/Megatron-LM/pretrain_gpt.py ...`. Lines that are there for
 Holdfast are marked with (n); the others are how Python starts a script. It needs Megatron-LM's
@@ -27,7 +27,7 @@ def main() -> None:
     from megatron.training import training  # (2)
 
     with Hooked(training) as holdfast:  # (3)
-        sys.argv += holdfast.resume_arguments()  # (4)
+        sys.argv += holdfast.save_arguments() + holdfast.resume_arguments()  # (4)
         runpy.run_path(str(script), run_name="__main__")
 
 

@@ -24,6 +24,7 @@ import msgspec
 from controlplane.protocol.launch import RankRef, TrainerConfig
 from controlplane.protocol.spec import ranks_per_replica
 from trainer import device
+from trainer.checkpoint import manifest
 from trainer.config import RankSettings, check
 from trainer.errors import TrainerError
 from trainer.yielding import end_with_parent, step_aside
@@ -42,7 +43,7 @@ class Losses(msgspec.Struct, frozen=True):
 
 
 class Keep(msgspec.Struct, frozen=True):
-    """Write the state after `step` committed steps to the directory `path`, unmarked."""
+    """Write the state after `step` committed steps to the directory `path`, as a checkpoint of its own."""
 
     step: int
     path: str
@@ -52,10 +53,13 @@ def reference_losses(config: TrainerConfig, *, steps: int | None = None, keep: K
     """Fork the ranks of one replica and collect the losses up to `steps` committed steps
     (None: all of the job's).
 
-    Raises TrainerError when a rank fails. The caller must not have threads that hold locks.
+    What the config resumes from is compared with its marker before any of it is parsed. Raises
+    TrainerError when that differs, or a rank fails. The caller must not have threads that hold locks.
     """
     world_size = ranks_per_replica(config.parallelism)
     check(config, world_size)
+    if config.resume is not None and (faults := manifest.verify(config.resume.path).faults):
+        raise TrainerError(f"reference run: {config.resume.path}: {'; '.join(faults)}")
     port = _free_port()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "losses.json"
@@ -140,10 +144,27 @@ def _run_rank(settings: RankSettings, steps: int, keep: Keep | None, out: Path) 
             losses.append(applied.loss)
         if keep is not None and step + 1 == keep.step:
             save(engine, step + 1, Path(keep.path))
+            if settings.ref.rank == 0:
+                _mark(settings.config, keep)
     if settings.ref.rank == settings.world_size - 1:
         tolerance = TOLERANCE if settings.config.training.dtype == "fp32" else 1e-2
         out.write_bytes(msgspec.json.encode(Losses(losses, tolerance, first)))
     dist.barrier()
+
+
+def _mark(config: TrainerConfig, keep: Keep) -> None:
+    files = manifest.describe_files(keep.path)
+    content = manifest.Manifest(
+        job_id="reference",
+        attempt=1,
+        epoch=1,
+        step=keep.step,
+        kind="reference",
+        layout=manifest.layout_of(config),
+        consumed_samples=keep.step * config.training.global_batch,
+        files=files,
+    )
+    manifest.write_marker(keep.path, content)
 
 
 def _free_port() -> int:

@@ -3,11 +3,13 @@
 from typing import Any
 
 import msgspec
+from django.conf import settings
 from django.http import HttpRequest
 
 from controlplane.api.problems import Kind, Problem
 from controlplane.protocol.rest import Told
 from controlplane.protocol.spec import JobSpec
+from controlplane.protocol.spec_fault import Ground
 from controlplane.protocol.spec_lint import LintResult, lint
 from controlplane.protocol.spec_text import SpecTextError, parse_json, parse_yaml
 
@@ -23,7 +25,7 @@ def read(request: HttpRequest) -> LintResult:
         )
     parse = parse_yaml if request.content_type in YAML_TYPES else parse_json
     try:
-        return lint(parse(request.body))
+        return lint(parse(request.body), Ground(checkpoint_roots=settings.CHECKPOINT_ROOTS))
     except SpecTextError as error:
         raise Problem(Kind.BAD_REQUEST, str(error)) from error
 

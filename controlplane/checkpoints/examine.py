@@ -1,51 +1,60 @@
 """Examinations: what takes a process of its own, that of `trainer.checkpoint.examine`.
 
 Loading a checkpoint needs torch, reading one of an object store its driver; both take long.
-The worker starts the program, at low priority and with a limit, and looks again when the
-row's deadline says so; the verdict is a file, so any worker may find it.
+The worker starts the program in the sandbox, at low priority and with a limit, and looks again
+when the row's deadline says so; the verdict is a file, so any worker may find it. What lies in an
+object store is fetched and compared by a first program, which has the network and the store's
+credentials and parses nothing but the marker; what is to be loaded then is loaded by a second,
+which has neither. Checkpoints of a job's own program are never loaded.
 """
 
+import contextlib
 import os
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import msgspec
 from django.conf import settings
 
+from controlplane.checkpoints import places
 from controlplane.checkpoints.models import Checkpoint
+from controlplane.checkpoints.readback import VERDICT, decoded, identity, why_silent
 from controlplane.checkpoints.verify import Verdict
 from controlplane.jobs.numbers import spec_of
 from controlplane.protocol.launch import TrainerConfig
 from controlplane.protocol.spec import Parallelism
+from controlplane.protocol.states import CheckpointState
 from controlplane.runtime.logs import get
+from controlplane.runtime.sandbox import service
+from controlplane.runtime.sandbox.plan import Limits
+from controlplane.runtime.sandbox.service import Sandboxed, Task
 
+MODULE = "trainer.checkpoint.examine"
 LIMIT_S = 300
 GRACE_S = 30.0
 NICE = 19
 MAX_AT_ONCE = 1
-VERDICT = "verdict.json"
+FETCHED = "fetched"
+"""Folder of what was fetched from an object store, to be loaded by the second program."""
 
 _log = get(__name__)
-_running: list[subprocess.Popen[bytes]] = []
-
-
-def is_remote(path: str) -> bool:
-    """On an object store: not to be read from here within a sweep."""
-    return "://" in path
+_running: list[Sandboxed] = []
 
 
 def wants_load(row: Checkpoint) -> bool:
-    """The job asks for its checkpoints to be restore-tested."""
-    return spec_of(row.job).spec.checkpoint.restore_test
+    """The job asks for its checkpoints to be restore-tested, and the built-in trainer wrote them."""
+    return spec_of(row.job).spec.checkpoint.restore_test and not places.own_program(row)
 
 
 def examine(row: Checkpoint) -> Verdict | None:
     """The verdict, once there is one; None: it is being made, or waits its turn."""
+    if why := places.why_not_readable(row):
+        return Verdict(ok=False, detail=why)
     folder = Path(settings.REFERENCE_DIR) / "examinations" / row.id
     found = _read(folder)
+    if found is not None and found.ok and not found.loaded and (folder / FETCHED).is_dir():
+        found = _load_fetched(row, folder)
     if found is None and _is_overdue(folder):
         found = Verdict(ok=None, detail=f"no verdict within {LIMIT_S} s; see the examination's log")
     if found is not None:
@@ -60,18 +69,75 @@ def _start(row: Checkpoint, folder: Path) -> None:
         folder.mkdir(parents=True)
     except FileExistsError:
         return  # Another worker was quicker.
-    argv = [
-        sys.executable, "-m", "trainer.checkpoint.examine", "--path", row.path, "--job-id", row.job_id,
-        "--step", str(row.step), "--epoch", str(row.epoch), "--out", str(folder / VERDICT),
-        "--limit-s", str(LIMIT_S),
-    ]  # fmt: skip
+    try:
+        if places.is_remote(row.path):
+            _fetch(row, folder)
+        else:
+            with places.opened(row) as descriptor:
+                _begin(row, folder, descriptor)
+    except (places.Outside, OSError) as error:
+        detail = str(error)
+        _write(folder, Verdict(ok=False if isinstance(error, places.Outside) else None, detail=detail))
+
+
+def _begin(row: Checkpoint, folder: Path, checkpoint: int) -> None:
+    """Read the directory `checkpoint` back, and load it where the job wants that."""
+    arguments = ["--path", "{in0}", *identity(row), "--out", f"{{out}}/{VERDICT}", "--limit-s", str(LIMIT_S)]
+    files = {}
     if wants_load(row):
-        (folder / "config.json").write_bytes(msgspec.json.encode(_one_rank(row)))
-        argv += ["--config", str(folder / "config.json")]
-    with (folder / "log").open("wb") as output:
-        process = subprocess.Popen(
-            ["nice", "-n", str(NICE), *argv], stdin=subprocess.DEVNULL, stdout=output, stderr=output
-        )
+        files["config.json"] = msgspec.json.encode(_one_rank(row)).decode()
+        arguments += ["--config", "{scratch}/config.json"]
+    _run(row, Task(
+        module=MODULE, arguments=arguments, place=folder, inputs=[checkpoint], files=files, outputs=[VERDICT],
+        limits=service.default_limits(wall_s=LIMIT_S + GRACE_S), nice=NICE,
+    ))  # fmt: skip
+
+
+def _fetch(row: Checkpoint, folder: Path) -> None:
+    """Compare it where it lies, and keep what was read where it is to be loaded afterwards."""
+    arguments = ["--path", row.path, *identity(row), "--out", f"{{out}}/{VERDICT}", "--limit-s", str(LIMIT_S)]
+    kept = None
+    if wants_load(row) and row.state == CheckpointState.VERIFIED:
+        (folder / FETCHED).mkdir()
+        kept = os.open(folder / FETCHED, os.O_RDONLY | os.O_DIRECTORY)
+        arguments += ["--keep", "{keep}", "--max-bytes", str(row.bytes)]
+    try:
+        _run(row, Task(
+            module=MODULE, arguments=arguments, place=folder, outputs=[VERDICT], nice=NICE, writable=kept,
+            limits=_limits(row), network=True, server_user=True,
+            environment=settings.STORE_ENVIRONMENT, shown=settings.STORE_FILES,
+        ))  # fmt: skip
+    finally:
+        if kept is not None:
+            os.close(kept)
+
+
+def _load_fetched(row: Checkpoint, folder: Path) -> Verdict | None:
+    """The second program, once; None while it runs. Its verdict lies in the folder in the folder."""
+    second = folder / "load"
+    if second.exists():
+        return _read(second)
+    if not _has_room():
+        return None
+    second.mkdir()
+    os.utime(folder)
+    fetched = next(path for path in sorted((folder / FETCHED).iterdir()) if path.is_dir())
+    descriptor = os.open(fetched, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        _begin(row, second, descriptor)
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _limits(row: Checkpoint) -> Limits:
+    """Of a fetch: room for the largest file that the checkpoint may have."""
+    limits = service.default_limits(wall_s=LIMIT_S + GRACE_S)
+    return msgspec.structs.replace(limits, disk_bytes=max(limits.disk_bytes, row.bytes))
+
+
+def _run(row: Checkpoint, task: Task) -> None:
+    process = service.start(task)
     _running.append(process)
     _log.info("checkpoint examination started", checkpoint=row.id, pid=process.pid)
 
@@ -90,19 +156,26 @@ def _one_rank(row: Checkpoint) -> TrainerConfig:
 
 
 def _read(folder: Path) -> Verdict | None:
-    try:
-        said = msgspec.json.decode((folder / VERDICT).read_bytes())
-        return Verdict(ok=said["ok"], detail=str(said["detail"]), loaded=bool(said["loaded"]))
-    except (OSError, msgspec.DecodeError, KeyError, TypeError):
-        return None
+    """What was found; also that nothing can be, where a program of this process has ended without a word."""
+    found = decoded(folder)
+    if found is not None:
+        return found
+    for process in _running:
+        if process.place == folder and (code := process.poll()) is not None:
+            # It may have ended between the two looks.
+            return decoded(folder) or Verdict(ok=None, detail=why_silent(folder, code))
+    return None
+
+
+def _write(folder: Path, verdict: Verdict) -> None:
+    (folder / VERDICT).write_bytes(msgspec.json.encode(verdict))
 
 
 def _is_overdue(folder: Path) -> bool:
     """Its process died without a word, with the worker that had started it or alone."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         return time.time() - os.stat(folder).st_mtime > LIMIT_S + GRACE_S
-    except FileNotFoundError:
-        return False
+    return False
 
 
 def _has_room() -> bool:

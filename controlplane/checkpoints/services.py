@@ -5,10 +5,13 @@ from datetime import datetime
 
 from django.db.models import Q
 
-from controlplane.checkpoints.examine import examine, is_remote, wants_load
+from controlplane.checkpoints import places
+from controlplane.checkpoints.examine import examine, wants_load
 from controlplane.checkpoints.models import Checkpoint
+from controlplane.checkpoints.places import is_remote
 from controlplane.checkpoints.present import checkpoint_summary
-from controlplane.checkpoints.verify import Verdict, verify_directory
+from controlplane.checkpoints.readback import read_back
+from controlplane.checkpoints.verify import Verdict
 from controlplane.jobs.models import Attempt, Job
 from controlplane.jobs.numbers import GOOD_CHECKPOINTS, LOCAL_KIND, spec_of
 from controlplane.jobs.services import refresh_job
@@ -19,6 +22,7 @@ from controlplane.runtime.clock import after, now
 from controlplane.runtime.errors import LostRace
 from controlplane.runtime.ids import new_id
 
+REFUSED = "checkpoint.refused"
 VERIFY_DELAY_S = 0.5
 LOOK_AGAIN_S = 1.0
 LEASE_S = 600.0
@@ -27,9 +31,16 @@ KINDS = ("scheduled", "emergency", "manual", "preemption", LOCAL_KIND)
 TRUSTED_READABLE = (CheckpointState.COMPLETE, CheckpointState.VERIFIED, CheckpointState.RESTORE_TESTED)
 
 
+class NotOurs(Exception):
+    """A rank has named a place that is none of its job's. The message is for people."""
+
+
 def report(job: Job, attempt: Attempt, said: CheckpointReport, *, at: datetime, fenced: bool) -> Checkpoint:
     """A rank's word about a save. `fenced`: it comes from an incarnation that is out, so
-    a completed one is not to be trusted."""
+    a completed one is not to be trusted. Raises NotOurs: nothing was stored, and nothing is read."""
+    if why := places.why_not_ours(attempt, said):
+        _tell_refused(job, why)
+        raise NotOurs(why)
     row = Checkpoint.objects.filter(job=job, path=said.path).first()
     if row is None:
         row = Checkpoint.objects.create(
@@ -69,6 +80,13 @@ def report(job: Job, attempt: Attempt, said: CheckpointReport, *, at: datetime, 
             _climb_local(row, wanted=spec_of(job).spec.checkpoint.local.copies)
         _mark_pruned(job, local=local, oldest_kept=said.oldest_kept)
     return row
+
+
+def _tell_refused(job: Job, why: str) -> None:
+    """Once a job: what a rank can repeat as often as it likes is counted, not told again."""
+    if not events.was_told(REFUSED, job.id):
+        sentence = f"A checkpoint was refused: {why}. Save below the job's own directory, which its ranks are told."
+        events.publish(REFUSED, sentence, job_id=job.id)
 
 
 def _climb_local(row: Checkpoint, *, wanted: int) -> None:
@@ -116,7 +134,7 @@ def _look(row: Checkpoint) -> None:
     if is_remote(row.path) or (row.state == CheckpointState.VERIFIED and wants_load(row)):
         verdict = examine(row)
     else:
-        verdict = verify_directory(row.path, job_id=row.job_id, step=row.step, epoch=row.epoch)
+        verdict = read_back(row)
     if verdict is None:
         _due(row, LOOK_AGAIN_S)
         return
@@ -126,7 +144,7 @@ def _look(row: Checkpoint) -> None:
         return  # Removed by retention meanwhile, or refused by its ranks: there is nothing to climb.
     # The rung above: what has read back here is loaded next, if the job wants that.
     climbs = bool(verdict.ok) and row.state == CheckpointState.VERIFIED and not verdict.loaded
-    _due(row, VERIFY_DELAY_S if climbs and not is_remote(row.path) and wants_load(row) else None)
+    _due(row, VERIFY_DELAY_S if climbs and wants_load(row) else None)
 
 
 def _due(row: Checkpoint, in_s: float | None) -> None:
@@ -159,10 +177,14 @@ def distrust_if_damaged(job: Job, path: str) -> bool:
     """Read a checkpoint back before anything resumes from it. True when it is damaged: it is
     off the ladder now, and something else must be chosen."""
     row = Checkpoint.objects.filter(job=job, path=path, state__in=TRUSTED_READABLE).exclude(kind=LOCAL_KIND).first()
-    if row is None or is_remote(row.path):
-        # Ranks compare what they fetch before they train on it, and say so (`refused`).
+    if row is None:
         return False
-    verdict = verify_directory(row.path, job_id=row.job_id, step=row.step, epoch=row.epoch)
+    if is_remote(row.path):
+        # Ranks compare what they fetch before they train on it, and say so (`refused`).
+        why = places.why_not_readable(row)
+        verdict = Verdict(ok=False if why else None, detail=why)
+    else:
+        verdict = read_back(row)
     if verdict.ok is not False:
         return False
     _move(row, CheckpointState.CORRUPT, verdict.detail)
@@ -176,7 +198,8 @@ def refused(job: Job, path: str, *, said: str) -> None:
     row = Checkpoint.objects.filter(job=job, path=path, state__in=GOOD_CHECKPOINTS).first()
     if row is None:
         return
-    verdict = verify_directory(row.path, job_id=row.job_id, step=row.step, epoch=row.epoch)
+    elsewhere = is_remote(row.path) or row.kind == LOCAL_KIND
+    verdict = Verdict(ok=None, detail="it is not visible from here") if elsewhere else read_back(row)
     if verdict.ok:
         return
     # Another of its ranks may have said so at the same moment.

@@ -25,6 +25,18 @@ PREFIX = "HOLDFAST_"
 FOREIGN_PREFIXES = ("HOLDFAST_AGENT_", "HOLDFAST_TRAINER_", "HOLDFAST_TEST_", "HOLDFAST_CLI_")
 FOREIGN_KEYS = frozenset({"HOLDFAST_URL", "HOLDFAST_TOKEN", "HOLDFAST_DEMO_NODE_STATE"})
 
+OBJECT_STORES = ("s3", "gs", "gcs")
+STORE_PREFIXES = ("AWS_", "GOOGLE_", "GCSFS_", "FSSPEC_")
+STORE_KEYS = frozenset(
+    {"STORAGE_EMULATOR_HOST", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"}
+)
+STORE_FILES = {
+    "AWS_CONFIG_FILE": "~/.aws/config",
+    "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials",
+    "GOOGLE_APPLICATION_CREDENTIALS": "~/.config/gcloud/application_default_credentials.json",
+}
+NO_ROOTS = ("/", "/proc", "/sys", "/dev", "/etc", "/boot", "/run")
+
 Profile = Literal["embedded", "production", "test"]
 
 
@@ -53,11 +65,16 @@ class Env(BaseSettings):
     store_address: str = "127.0.0.1:29400"
     store_key_file: Path | None = None
     checkpoint_root: Path | None = None
+    checkpoint_roots: str = ""
     reference_dir: Path | None = None
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     reference_runs: Literal["auto", "on", "off"] = "auto"
     reference_nice: int = Field(default=10, ge=0, le=19)
     reference_when: Literal["resolved", "ended"] = "resolved"
+    sandbox: Literal["best", "require"] = "best"
+    sandbox_user: str = "nobody"
+    sandbox_memory_gib: float | None = Field(default=None, gt=0.0)
+    sandbox_disk_gib: float = Field(default=1.0, gt=0.0)
     grace_s: float = Field(default=10.0, ge=0.0)
     frame_interval_s: float = Field(default=1.0, gt=0.0)
     sample_interval_s: float = Field(default=1.0, gt=0.0)
@@ -138,6 +155,39 @@ def sqlite(path: Path) -> dict[str, Any]:
         },
         "TEST": {"NAME": str(path.with_name("test-" + path.name))},
     }
+
+
+def checkpoint_roots(env: Env, default: Path) -> tuple[str, ...]:
+    """Directories and addresses below which jobs may keep checkpoints: `default`, and those of
+    HOLDFAST_CHECKPOINT_ROOTS. Raises ValueError for one that would open the machine or the server."""
+    state = env.state_dir.absolute()
+    found = [str(default)]
+    for text in filter(None, (part.strip() for part in env.checkpoint_roots.split(","))):
+        place = text.rstrip("/")
+        if "://" in place:
+            scheme, _, prefix = place.partition("://")
+            if scheme not in OBJECT_STORES or not prefix or ".." in prefix.split("/"):
+                raise ValueError(f"HOLDFAST_CHECKPOINT_ROOTS: {text!r} is no s3://bucket/prefix or gs://bucket/prefix")
+        elif not os.path.isabs(text) or os.path.normpath(text) != place:
+            raise ValueError(f"HOLDFAST_CHECKPOINT_ROOTS: {text!r} is no absolute path without '..'")
+        elif Path("/", *Path(place).parts[1:2]) in map(Path, NO_ROOTS) or state.is_relative_to(place):
+            raise ValueError(
+                f"HOLDFAST_CHECKPOINT_ROOTS: {text!r} is of the system, or holds the state directory {state};"
+                " name a directory for checkpoints alone"
+            )
+        found.append(place)
+    return tuple(dict.fromkeys(found))
+
+
+def store_access() -> tuple[dict[str, str], tuple[str, ...]]:
+    """How the drivers of object stores find their credentials: variables, and files that these or
+    the drivers' defaults name. For a process that gets nothing else of this environment."""
+    kept = {key: value for key, value in os.environ.items() if key.startswith(STORE_PREFIXES) or key in STORE_KEYS}
+    for key, place in STORE_FILES.items():
+        if key not in kept and Path(place).expanduser().exists():
+            kept[key] = str(Path(place).expanduser())
+    files = (kept[key] for key in (*STORE_FILES, "AWS_WEB_IDENTITY_TOKEN_FILE", "SSL_CERT_FILE") if key in kept)
+    return kept, tuple(files)
 
 
 def broker_url(redis_url: str) -> str:

@@ -23,9 +23,11 @@ class Fault(msgspec.Struct, frozen=True):
 
 class Ground(msgspec.Struct, frozen=True):
     """What a check may know besides the spec. `reachable_risk`: the highest score
-    (0..1) a device of this fleet can get."""
+    (0..1) a device of this fleet can get. `checkpoint_roots`: where the server keeps checkpoints; None:
+    not known here, as on somebody's own machine."""
 
     reachable_risk: float = REACHABLE_RISK_WITHOUT_ERRORS
+    checkpoint_roots: tuple[str, ...] | None = None
 
 
 Check = Callable[[TrainSpec, Ground], Iterator[Fault]]

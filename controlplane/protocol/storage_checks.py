@@ -2,13 +2,24 @@
 
 import os.path
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from controlplane.protocol.spec import TrainSpec
 from controlplane.protocol.spec_fault import Fault, Ground
 
 _LOCAL = "/spec/checkpoint/local"
 _ADDRESS = re.compile(r"(s3|gs|gcs)://[A-Za-z0-9][A-Za-z0-9._-]{1,221}(/[^/\s]+)*/?")
+
+
+def root_of(place: str, roots: Sequence[str]) -> str | None:
+    """The longest of `roots` that `place` lies at or below, by its text; None: none. A path with a
+    name like `.`, `..` or an empty one lies nowhere."""
+    scheme, found, path = place.rpartition("://")
+    names = path.rstrip("/").split("/")
+    if {"", ".", ".."} & set(names if found else names[1:]):
+        return None
+    plain = f"{scheme}{found}{'/'.join(names)}/"
+    return max((root for root in roots if plain.startswith(f"{root}/")), key=len, default=None)
 
 
 def absolute(pointer: str, path: str | None) -> Iterator[Fault]:
@@ -19,13 +30,23 @@ def absolute(pointer: str, path: str | None) -> Iterator[Fault]:
 def check_checkpoint_dir(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
     """A path or an object store's address that means the same on every node."""
     place = spec.checkpoint.dir
-    if place is None or "://" not in place:
-        yield from absolute("/spec/checkpoint/dir", place)
-    elif not _ADDRESS.fullmatch(place) or ".." in place.split("/"):
+    if place is None:
+        return
+    faults = list(absolute("/spec/checkpoint/dir", place)) if "://" not in place else []
+    if faults:
+        yield from faults
+    elif "://" in place and (not _ADDRESS.fullmatch(place) or ".." in place.split("/")):
         yield Fault(
             "/spec/checkpoint/dir",
             f"{place!r} is no address that checkpoints can be kept at",
             "give an absolute path, or s3://bucket/prefix, or gs://bucket/prefix",
+        )
+    elif ground.checkpoint_roots is not None and root_of(place, ground.checkpoint_roots) is None:
+        yield Fault(
+            "/spec/checkpoint/dir",
+            f"{place!r} does not lie below a directory that this server keeps checkpoints in",
+            f"leave it out, or name a place below {' or '.join(ground.checkpoint_roots)};"
+            " an administrator adds others to HOLDFAST_CHECKPOINT_ROOTS",
         )
 
 

@@ -2,16 +2,15 @@
 
 When an incident opens, the newest trusted checkpoint is pinned (hard links, so retention
 cannot take it away). Once the incident is resolved, the trainer goes on from there by
-itself, alone and undisturbed, in a process of low priority, up to the last step of the
+itself, alone and undisturbed, in the sandbox and at low priority, up to the last step of the
 certificate's window. Its losses must be those of the job. Without any checkpoint the run
-starts at step 0, if that is near enough.
+starts at step 0, if that is near enough. Of a job's own program nothing is pinned, loaded or
+run: its certificate says that the losses were not compared.
 """
 
 import contextlib
 import os
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import ClassVar
@@ -19,17 +18,21 @@ from typing import ClassVar
 import msgspec
 from django.conf import settings
 
+from controlplane.checkpoints import places
+from controlplane.checkpoints.keep import keep
 from controlplane.checkpoints.models import Checkpoint
-from controlplane.jobs.models import StepRecord
-from controlplane.jobs.numbers import GOOD_CHECKPOINTS, LOCAL_KIND
+from controlplane.jobs.models import Job, StepRecord
+from controlplane.jobs.numbers import GOOD_CHECKPOINTS, LOCAL_KIND, spec_of
 from controlplane.jobs.services import TERMINAL
-from controlplane.protocol.launch import Resume
+from controlplane.protocol.launch import Resume, TrainerConfig
 from controlplane.protocol.spec import Parallelism
 from controlplane.recovery.models import Incident
 from controlplane.recovery.orders import trainer_config
-from controlplane.recovery.reference import Losses
+from controlplane.recovery.reference import LOSSES, MAX_LOSSES_BYTES, Losses, task_of
 from controlplane.runtime.clock import now
 from controlplane.runtime.logs import get
+from controlplane.runtime.sandbox import service
+from controlplane.runtime.sandbox.service import Sandboxed
 
 GIVE_UP_S = 300.0
 """How long a certificate waits for its reference run once that has a place, and a run lasts."""
@@ -47,7 +50,7 @@ _log = get(__name__)
 class _Places:
     """Of this process's runs: who has one and since when, and when one was free last (monotonic)."""
 
-    running: ClassVar[dict[subprocess.Popen[bytes], float]] = {}
+    running: ClassVar[dict[Sandboxed, float]] = {}
     free_s: ClassVar[float] = time.monotonic()
 
 
@@ -60,22 +63,28 @@ def pin(incident: Incident) -> None:
     """Keep the newest trusted checkpoint of the job; nothing if it is not on this machine."""
     rows = Checkpoint.objects.filter(job_id=incident.job_id, state__in=GOOD_CHECKPOINTS).exclude(kind=LOCAL_KIND)
     newest = rows.order_by("-step", "-epoch").first()
-    if not settings.REFERENCE_RUNS or newest is None or not Path(newest.path).is_dir():
+    if not settings.REFERENCE_RUNS or newest is None or places.is_remote(newest.path) or not judges(newest.job):
         return
-    target = folder(incident) / "checkpoint"
     try:
-        shutil.copytree(newest.path, target, copy_function=_link)
+        keep(newest, folder(incident) / "checkpoint")
         (folder(incident) / "step").write_text(str(newest.step))
-    except OSError as error:
-        # Retention was quicker, or the disk is full: the certificate will say that it has no reference.
+    except (OSError, places.Outside) as error:
+        # Retention was quicker, or the disk is full, or it is no checkpoint of the job's any more:
+        # the certificate will say that it has no reference.
         _log.info("checkpoint not pinned", incident=incident.id, error=str(error))
-        shutil.rmtree(target, ignore_errors=True)
+
+
+def judges(job: Job | None) -> bool:
+    """The built-in trainer made its checkpoints and losses, and can make them again. Another program's
+    checkpoints are code as far as is known here, and its losses nobody can repeat."""
+    return job is not None and spec_of(job).spec.entrypoint is None
 
 
 def read(incident: Incident) -> Losses | None:
-    """The finished run; None while there is none."""
+    """The finished run; None while there is none. It comes from the sandbox: numbers and nothing else."""
     try:
-        return msgspec.json.decode((folder(incident) / "losses.json").read_bytes(), type=Losses)
+        with (folder(incident) / LOSSES).open("rb") as file:
+            return msgspec.json.decode(file.read(MAX_LOSSES_BYTES), type=Losses)
     except (OSError, msgspec.DecodeError):
         return None
 
@@ -83,6 +92,8 @@ def read(incident: Incident) -> Losses | None:
 def comes(incident: Incident) -> bool:
     """A run is there, under way or possible."""
     if not settings.REFERENCE_RUNS or incident.job is None or (folder(incident) / "failed").exists():
+        return False
+    if not judges(incident.job):
         return False
     return _pinned(incident) is not None or incident.job.committed_step <= MAX_STEPS_ALONE
 
@@ -112,8 +123,11 @@ def why_missing(incident: Incident) -> str:
     """For people."""
     if not settings.REFERENCE_RUNS:
         return "reference runs are off here (HOLDFAST_REFERENCE_RUNS)"
+    if incident.job is not None and not judges(incident.job):
+        return "not judged: own program's checkpoints are not loaded by the server"
     if (folder(incident) / "failed").exists():
-        return "the reference run failed; see its log in the reference directory"
+        why = service.why_not_run(folder(incident))
+        return f"the reference run failed ({why or 'see its log in the reference directory'})"
     if is_put_off(incident):
         return "the undisturbed run is made once the job has ended (HOLDFAST_REFERENCE_WHEN)"
     if is_queued(incident):
@@ -127,7 +141,7 @@ def start(incident: Incident, *, until_step: int) -> None:
     """Begin the run once; who comes second finds the first one's mark."""
     job = incident.job
     place = folder(incident)
-    if job is None or not comes(incident) or (place / "losses.json").exists() or not _reaches_beyond(incident):
+    if job is None or not comes(incident) or (place / LOSSES).exists() or not _reaches_beyond(incident):
         return
     if len(_Places.running) >= MAX_RUNS or is_put_off(incident):
         return
@@ -144,36 +158,40 @@ def start(incident: Incident, *, until_step: int) -> None:
         config = msgspec.structs.replace(config, resume=pinned, parallelism=Parallelism())
     training = msgspec.structs.replace(config.training, step_delay_s=0.0)
     config = msgspec.structs.replace(config, training=training)
-    (place / "config.json").write_bytes(msgspec.json.encode(config))
-    argv = [
-        sys.executable, "-m", "trainer.reference", "--config", str(place / "config.json"),
-        "--out", str(place / "losses.json"), "--steps", str(until_step),
-    ]  # fmt: skip
-    with (place / "log").open("wb") as output:
-        process = subprocess.Popen(
-            ["nice", "-n", str(settings.REFERENCE_NICE), *argv], stdin=subprocess.DEVNULL, stdout=output, stderr=output
-        )
-    _Places.running[process] = time.monotonic()
-    _log.info("reference run started", incident=incident.id, pid=process.pid, until_step=until_step)
+    process = _start(config, place, until_step)
+    if process is not None:
+        _Places.running[process] = time.monotonic()
+        _log.info("reference run started", incident=incident.id, pid=process.pid, until_step=until_step)
+
+
+def _start(config: TrainerConfig, place: Path, until_step: int) -> Sandboxed | None:
+    """In the sandbox, which sees the pinned checkpoint and the data. None, and the mark of a failed
+    run, where it cannot be started."""
+    with contextlib.ExitStack() as held:
+        try:
+            task = task_of(config, place, held, steps=until_step, wall_s=GIVE_UP_S)
+            return service.start(task)
+        except OSError as error:
+            _log.warning("reference run not started", place=str(place), error=str(error))
+            (place / "failed").touch()
+            return None
 
 
 def reap() -> None:
-    """Collect ended runs of this process, and end those that last too long; a failed one leaves
-    its mark."""
+    """Collect ended runs of this process; one that lasts too long is ended by its limit. A failed one
+    leaves its mark."""
     for process, since_s in list(_Places.running.items()):
         code = process.poll()
         if code is None and time.monotonic() - since_s > GIVE_UP_S:
-            process.kill()
-            code = process.wait()
+            process.end()
+            code = process.poll()
         if code is None:
             continue
         del _Places.running[process]
         _Places.free_s = time.monotonic()
         if code != 0:
-            arguments = process.args if isinstance(process.args, list) else []
-            place = Path(str(arguments[arguments.index("--config") + 1])).parent
-            (place / "failed").touch()
-            _log.warning("reference run failed", place=str(place), code=code)
+            (process.place / "failed").touch()
+            _log.warning("reference run failed", place=str(process.place), why=service.ended(code))
 
 
 def clear(incident: Incident) -> None:
@@ -209,10 +227,3 @@ def _claim(mark: Path) -> bool:
     except FileExistsError:
         return False
     return True
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)

@@ -1,10 +1,14 @@
-"""The undisturbed run's losses, made by the trainer itself in a process of its own."""
+"""The undisturbed run's losses, made by the trainer itself, in the sandbox.
+
+The configuration is that of a job, and so somebody's text: paths in it are opened by the server
+only as far as a run may see them (the pinned checkpoint, plain files of data).
+"""
 
 import hashlib
 import os
-import subprocess
-import sys
+import stat
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +17,21 @@ from django.conf import settings
 
 from controlplane.jobs.models import Job
 from controlplane.jobs.numbers import spec_of
+from controlplane.protocol.launch import TrainerConfig
 from controlplane.protocol.spec import Parallelism
 from controlplane.recovery.orders import trainer_config
 from controlplane.runtime.errors import Conflict
+from controlplane.runtime.sandbox import service
+from controlplane.runtime.sandbox.plan import LOG
+from controlplane.runtime.sandbox.service import Task
 
 RUN_TIMEOUT_S = 1800.0
-STDERR_MAX = 2000
+LOG_TAIL_CHARS = 2000
+LOSSES = "losses.json"
+MAX_LOSSES_BYTES = 16 << 20
+MODULE = "trainer.reference"
+DATA_SUFFIXES = ("", ".bin", ".idx", ".json")
+"""Of a text, or of the parts of an indexed dataset."""
 LIMIT_MAX = 1e-3
 
 
@@ -64,30 +77,78 @@ def reference_path(job: Job) -> Path:
 def read_reference(job: Job) -> Losses | None:
     """None when there is none, or it cannot be read as one."""
     try:
-        return msgspec.json.decode(reference_path(job).read_bytes(), type=Losses)
+        with reference_path(job).open("rb") as file:
+            return msgspec.json.decode(file.read(MAX_LOSSES_BYTES), type=Losses)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def task_of(config: TrainerConfig, place: Path, held: ExitStack, *, steps: int | None, wall_s: float) -> Task:
+    """A run of `config` that leaves its losses in `place`. What it may see is open for as long as `held`
+    holds. Raises OSError."""
+    inputs: list[int] = []
+    links: dict[str, str] = {}
+
+    def show(path: str, flags: int) -> str:
+        inputs.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags))
+        held.callback(os.close, inputs[-1])
+        return f"{{in{len(inputs) - 1}}}"
+
+    if config.resume is not None:
+        pinned = show(config.resume.path, os.O_DIRECTORY | os.O_NOFOLLOW)
+        config = msgspec.structs.replace(config, resume=msgspec.structs.replace(config.resume, path=pinned))
+    if config.training.data is not None:
+        for suffix in DATA_SUFFIXES:
+            if _is_data(Path(config.training.data + suffix)):
+                links["data" + suffix] = show(config.training.data + suffix, os.O_NONBLOCK)
+        training = msgspec.structs.replace(config.training, data="{scratch}/data")
+        config = msgspec.structs.replace(config, training=training)
+    return Task(
+        module=MODULE,
+        arguments=[
+            "--config", "{scratch}/config.json", "--out", f"{{out}}/{LOSSES}",
+            *(() if steps is None else ("--steps", str(steps))),
+        ],
+        place=place,
+        inputs=inputs,
+        files={"config.json": msgspec.json.encode(config).decode()},
+        links=links,
+        outputs=[LOSSES],
+        limits=service.default_limits(wall_s=wall_s),
+        nice=settings.REFERENCE_NICE,
+    )  # fmt: skip
+
+
+def _is_data(path: Path) -> bool:
+    """A plain file, and none of the server's own."""
+    try:
+        real = path.resolve(strict=True)
+        return stat.S_ISREG(real.stat().st_mode) and not real.is_relative_to(Path(settings.STATE_DIR).resolve())
+    except OSError:
+        return False
 
 
 def make_reference(job: Job) -> Made:
     """Run `trainer.reference` for the job's first layout; minutes. Raises Conflict when the
     job was never placed or the run fails."""
     attempt = job.attempts.order_by("number").first()
+    if spec_of(job).spec.entrypoint is not None:
+        raise Conflict("the job runs its own program, which the server neither runs nor loads anything of")
     if attempt is None:
         raise Conflict("the job was never placed, so its layout is not known")
     out = reference_path(job)
     out.parent.mkdir(parents=True, exist_ok=True)
     config = msgspec.structs.replace(trainer_config(job, attempt), resume=None)
-    with tempfile.TemporaryDirectory(dir=out.parent) as folder:
-        config_path, partial = Path(folder) / "config.json", Path(folder) / "losses.json"
-        config_path.write_bytes(msgspec.json.encode(config))
-        argv = [sys.executable, "-m", "trainer.reference", "--config", str(config_path), "--out", str(partial)]
+    with tempfile.TemporaryDirectory(dir=out.parent) as folder, ExitStack() as held:
+        place = Path(folder)
         try:
-            done = subprocess.run(argv, capture_output=True, timeout=RUN_TIMEOUT_S, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise Conflict(f"the reference run took more than {RUN_TIMEOUT_S:.0f} s") from error
-        if done.returncode != 0:
-            raise Conflict(f"the reference run failed: {done.stderr.decode(errors='replace')[-STDERR_MAX:]}")
-        os.replace(partial, out)
-    losses = msgspec.json.decode(out.read_bytes(), type=Losses)
+            code = service.run(task_of(config, place, held, steps=None, wall_s=RUN_TIMEOUT_S))
+        except OSError as error:
+            raise Conflict(f"the reference run cannot be started: {error}") from error
+        if code != 0:
+            tail = (place / LOG).read_text(errors="replace")[-LOG_TAIL_CHARS:] if (place / LOG).exists() else ""
+            raise Conflict(f"the reference run failed: {service.ended(code)}; {tail}")
+        with (place / LOSSES).open("rb") as file:
+            losses = msgspec.json.decode(file.read(MAX_LOSSES_BYTES), type=Losses)
+        os.replace(place / LOSSES, out)
     return Made(path=out, steps=len(losses.losses))

@@ -150,7 +150,10 @@ def _view_installed(facts: "Facts", rank: Rank, said: ViewInstalled) -> None:
 def _checkpoint(facts: "Facts", rank: Rank, said: CheckpointReport) -> None:
     attempt = rank.replica.attempt
     job = facts.jobs[attempt.job_id]
-    checkpoints.report(job, attempt, said, at=facts.at, fenced=is_fenced(rank))
+    try:
+        checkpoints.report(job, attempt, said, at=facts.at, fenced=is_fenced(rank))
+    except checkpoints.NotOurs as error:
+        counters.count(facts.node.name, "foreign_checkpoint", detail=f"{job.name}: {error}")
     if said.state == "writing" and rank.state == RankState.TRAINING:
         transition_rank(rank, RankState.CHECKPOINTING, f"saves step {said.step}")
     if said.state != "writing" and rank.state == RankState.CHECKPOINTING:

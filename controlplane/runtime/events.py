@@ -121,6 +121,12 @@ def publish(
         drafts.append(draft)
 
 
+def was_told(kind: str, job_id: str) -> bool:
+    """The job has such an event, in this unit of work or before."""
+    drafted = any(draft.kind == kind and draft.job_id == job_id for draft in _drafts.get() or ())
+    return drafted or Event.objects.filter(job_id=job_id, kind=kind).exists()
+
+
 def newest_seq() -> int:
     """Sequence number of the newest committed event; 0 for none."""
     return EventStream.objects.filter(name=ALL).values_list("seq", flat=True).first() or 0

@@ -1,11 +1,14 @@
 """Does this checkpoint read back, and does it load? `python -m trainer.checkpoint.examine`.
 
-    --path P --job-id J --step N --epoch E --out verdict.json [--config FILE] [--limit-s S]
+    --path P --job-id J --step N --epoch E --out verdict.json [--config FILE | --keep DIR --max-bytes N]
+    [--limit-s S]
 
-Started by the control plane's worker in a process of its own, with a limit. Compares every
-file with the marker and, where FILE (a `TrainerConfig` of one rank) is given, loads the
-checkpoint into a model: any layout into one rank. The verdict is a JSON object: `ok` true,
-false, or null where nothing can be said from here; `loaded`; `detail` for people.
+Started by the control plane's worker in a sandbox, with a limit. Compares every file with the
+marker and, where FILE (a `TrainerConfig` of one rank) is given, loads the checkpoint from its
+directory into a model: any layout into one rank. From an object store nothing is loaded: it is
+fetched to DIR, where it may have N bytes, and loaded from there by a second call without the
+store's credentials. The verdict is a JSON object: `ok` true, false, or null where nothing can
+be said from here; `loaded`; `detail` for people.
 """
 
 import os
@@ -15,7 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import argparse
 import signal
 import sys
-import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -25,7 +28,8 @@ import msgspec
 from controlplane.protocol.launch import RankRef, TrainerConfig
 from controlplane.protocol.spec import Parallelism
 from trainer.checkpoint import manifest
-from trainer.checkpoint.storage import LocalStorage, is_remote, storage_at
+from trainer.checkpoint.fetching import fetch
+from trainer.checkpoint.storage import LocalStorage, storage_at
 from trainer.errors import CheckpointFault
 from trainer.yielding import step_aside
 
@@ -44,38 +48,59 @@ class OutOfTime(Exception):
     """The limit is over."""
 
 
-def examine(path: str, *, job_id: str, step: int, epoch: int, config: TrainerConfig | None) -> Verdict:
-    """Read it back; with `config` load it as well. Where the storage or its driver fails, nothing
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Which checkpoint, and what beside reading it back: load it (`config`), or fetch it to the
+    directory `keep` if it has `max_bytes` or less."""
+
+    path: str
+    job_id: str
+    step: int
+    epoch: int
+    config: TrainerConfig | None = None
+    keep: Path | None = None
+    max_bytes: int = 0
+
+
+def examine(task: Task) -> Verdict:
+    """Read it back; load it or fetch it as well, as the task says. Where the storage or its driver fails, nothing
     is said of the checkpoint. Raises OutOfTime from the alarm."""
     try:
-        return _judge(path, job_id, step, epoch, config)
+        return _judge(task)
+    except CheckpointFault as error:
+        return Verdict(ok=False, detail=str(error))
     except (OSError, ValueError) as error:
         return Verdict(ok=None, detail=f"it cannot be read from here: {error}")
 
 
-def _judge(path: str, job_id: str, step: int, epoch: int, config: TrainerConfig | None) -> Verdict:
-    place = storage_at(path)
+def _judge(task: Task) -> Verdict:
+    place = storage_at(task.path)
     if isinstance(place, LocalStorage) and not place.path.is_dir():
-        return Verdict(ok=None, detail=f"{path} is not visible from here")
+        return Verdict(ok=None, detail=f"{task.path} is not visible from here")
     content = manifest.read_marker(place)
-    if content is not None and (content.job_id, content.step, content.epoch) != (job_id, step, epoch):
+    wanted = (task.job_id, task.step, task.epoch)
+    if content is not None and (content.job_id, content.step, content.epoch) != wanted:
         return Verdict(
             ok=False, detail=f"its marker is of step {content.step}, epoch {content.epoch}, {content.job_id}"
         )
+    if content is not None and task.keep is not None:
+        if content.total_bytes > task.max_bytes:
+            return Verdict(ok=False, detail=f"its marker names {content.total_bytes} bytes, not {task.max_bytes}")
+        fetch(task.path, task.keep, life=0)
+        return Verdict(ok=True, detail=f"{len(content.files)} files fetched and compared")
     verdict = manifest.verify(place)
     if not verdict.ok or content is None:
         return Verdict(ok=False, detail="; ".join(verdict.faults))
     read = f"{len(content.files)} files read back equal"
-    return Verdict(ok=True, detail=read) if config is None else _load(path, config, read)
+    return Verdict(ok=True, detail=read) if task.config is None else _load(Path(task.path), task.config, read)
 
 
-def _load(path: str, config: TrainerConfig, read: str) -> Verdict:
+def _load(path: Path, config: TrainerConfig, read: str) -> Verdict:
     try:
         import torch
     except ImportError:
         return Verdict(ok=True, detail=f"{read}; whether it loads is unknown: torch is not installed here")
     from trainer import device
-    from trainer.checkpoint.resume import fetch
     from trainer.checkpoint.state import load
     from trainer.config import RankSettings
     from trainer.control.faults import Faults
@@ -93,11 +118,10 @@ def _load(path: str, config: TrainerConfig, read: str) -> Verdict:
     )
     enter_inner_world(settings, torch.distributed.HashStore())
     engine = Engine(settings.config, my_device, Faults(allowed=False))
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            step = load(engine, fetch(path, Path(folder), life=0) if is_remote(path) else Path(path))
-        except CheckpointFault as error:
-            return Verdict(ok=False, detail=f"it does not load: {error}")
+    try:
+        step = load(engine, path)
+    except CheckpointFault as error:
+        return Verdict(ok=False, detail=f"it does not load: {error}")
     state = engine.state()
     if not all(bool(torch.isfinite(tensor).all()) for tensor in state):
         return Verdict(ok=False, detail=f"it loads, but not every number of step {step} is finite")
@@ -118,6 +142,8 @@ def main() -> None:
     parser.add_argument("--epoch", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--config", type=Path)
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--max-bytes", type=int, default=0)
     parser.add_argument("--limit-s", type=int, default=DEFAULT_LIMIT_S)
     options = parser.parse_args()
     step_aside()
@@ -125,7 +151,17 @@ def main() -> None:
     signal.alarm(options.limit_s)
     config = msgspec.json.decode(options.config.read_bytes(), type=TrainerConfig) if options.config else None
     try:
-        verdict = examine(options.path, job_id=options.job_id, step=options.step, epoch=options.epoch, config=config)
+        verdict = examine(
+            Task(
+                path=options.path,
+                job_id=options.job_id,
+                step=options.step,
+                epoch=options.epoch,
+                config=config,
+                keep=options.keep,
+                max_bytes=options.max_bytes,
+            )
+        )
     except OutOfTime:
         verdict = Verdict(ok=None, detail=f"not read and loaded within {options.limit_s} s")
     except Exception as error:  # Not the checkpoint's fault as far as is known: out of memory, a broken driver.

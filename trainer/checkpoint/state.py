@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.optimizer import get_param_id_to_sharded_param_map, make_sharded_optimizer_tensor
 
 from trainer.checkpoint import rng
-from trainer.checkpoint.strategy import CONTENT, Planner, load_strategy
+from trainer.checkpoint.reading import Marked, load_sharded
+from trainer.checkpoint.strategy import CONTENT, Planner
 from trainer.engine import Engine
 from trainer.errors import CheckpointFault
 from trainer.optimizer import adam_state, fill_adam_state
@@ -78,19 +78,19 @@ def save(engine: Engine, step: int, path: Path) -> None:
 
 
 def load(engine: Engine, path: Path) -> int:
-    """Fill `engine` from a checkpoint directory; returns its step. All ranks of the replica
-    call it together. Raises CheckpointFault, and OSError where the storage could not be read."""
+    """Fill `engine` from a committed checkpoint's directory; returns its step. All ranks of the
+    replica call it together, once its tensors were compared with the marker (`manifest.verify`);
+    the rest is compared here. Raises CheckpointFault, and OSError where the storage could not be read."""
     try:
-        loaded = dist_checkpointing.load(
-            sharded_state(engine, 0, loading=True), str(path), sharded_strategy=load_strategy(str(path))
-        )
+        files = Marked(path)
+        loaded = load_sharded(sharded_state(engine, 0, loading=True), files)
         for number, chunk in enumerate(engine.chunks):
             chunk.module.load_state_dict(loaded[f"chunk{number}"])
         step = int(loaded["trainer"]["step"])
         parameters = _parameters(engine)
         state = [loaded["optimizer"].get(str(number), {}) for number in range(len(parameters))]
         fill_adam_state(engine.optimizer, parameters, state, step)
-        _load_rng(engine, path)
+        _load_rng(engine, files)
     except Exception as error:  # Megatron raises a dozen unrelated types for a damaged directory.
         if (said := _of_the_storage(error)) is not None:
             raise said from error
@@ -107,10 +107,12 @@ def _of_the_storage(error: Exception) -> OSError | None:
     return next(found, None)
 
 
-def _load_rng(engine: Engine, path: Path) -> None:
-    """This rank's own, or rank 0's as the seed of a new one. Raises OSError, msgspec.DecodeError."""
+def _load_rng(engine: Engine, files: Marked) -> None:
+    """This rank's own, or rank 0's as the seed of a new one. Raises OSError, CheckpointFault,
+    msgspec.DecodeError."""
     rank, layout = dist.get_rank(), engine.config.parallelism
-    mine = path / rng.file_name(rank)
-    saved = mine if mine.is_file() else path / rng.file_name(0)
-    if saved.is_file():
-        rng.restore(saved.read_bytes(), rank=rank, world=dist.get_world_size(), tp=layout.tp, pp=layout.pp)
+    name = next((name for name in map(rng.file_name, (rank, 0)) if name in files), None)
+    if name is not None:
+        rng.restore(
+            files.read(name, limit=rng.MAX_BYTES), rank=rank, world=dist.get_world_size(), tp=layout.tp, pp=layout.pp
+        )

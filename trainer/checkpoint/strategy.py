@@ -20,17 +20,12 @@ from typing import Any
 import torch
 from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.core import CONFIG_FNAME, CheckpointingConfig, save_config
-from megatron.core.dist_checkpointing.serialization import get_default_load_sharded_strategy
 from megatron.core.dist_checkpointing.state_dict_utils import save_preprocess
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.async_utils import AsyncRequest
-from megatron.core.dist_checkpointing.strategies.base import LoadShardedStrategy
 from megatron.core.dist_checkpointing.strategies.common import COMMON_STATE_FNAME
 from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
-from megatron.core.dist_checkpointing.strategies.fully_parallel import (
-    FullyParallelLoadStrategyWrapper,
-    FullyParallelSaveStrategyWrapper,
-)
+from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 from torch.distributed.checkpoint.filesystem import SerializationFormat, _StorageInfo, _write_item
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
@@ -113,7 +108,7 @@ class Planner:
         # Megatron would spawn a manager process for a queue that this module does not use.
         filesystem_async._results_queue = queue.SimpleQueue()
         self._torch = _Capturing(BACKEND, VERSION, thread_count=FILES_PER_RANK, cached_metadata=True)
-        group = _data_parallel_group()
+        group = data_parallel_group()
         self._strategy = (
             FullyParallelSaveStrategyWrapper(self._torch, group, do_cache_distribution=True) if group else self._torch
         )
@@ -134,13 +129,6 @@ class Planner:
         return Planned(writer, metadata, buckets, stream.getvalue())
 
 
-def load_strategy(folder: str) -> LoadShardedStrategy:
-    """Reads each shard once per data-parallel group and exchanges it, where there is one."""
-    strategy = get_default_load_sharded_strategy(folder)
-    group = _data_parallel_group()
-    return FullyParallelLoadStrategyWrapper(strategy, group) if group else strategy
-
-
 class _Capturing(TorchDistSaveShardedStrategy):
     """Megatron's strategy, which hands its plan out instead of finishing it by collectives."""
 
@@ -152,7 +140,7 @@ class _Capturing(TorchDistSaveShardedStrategy):
         return AsyncRequest(None, (), [], preload_fn=preload)
 
 
-def _data_parallel_group() -> Any | None:
+def data_parallel_group() -> Any | None:
     """Ranks of this replica that hold the same parameters; None where each is alone."""
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
     return group if torch.distributed.get_world_size(group) > 1 else None

@@ -4,7 +4,7 @@
     from trainer.hooks.megatron_lm import Hooked
 
     with Hooked(training) as holdfast:
-        sys.argv += holdfast.resume_arguments()
+        sys.argv += holdfast.save_arguments() + holdfast.resume_arguments()
         pretrain(...)
 
 `megatron.training.training` looks its functions up in its own module each time it calls
@@ -53,6 +53,12 @@ class Hooked(Framework):
         for name, own in self._own.items():
             setattr(self._training, name, own)
         super().__exit__(kind, error, trace)
+
+    def save_arguments(self) -> list[str]:
+        """What the script's command line must hold behind its own --save, which gives way to it: only
+        what lies in the job's directory counts as its checkpoint. Empty without an agent."""
+        folder = self.run.checkpoint_dir
+        return [] if folder is None else ["--save", str(folder)]
 
     def resume_arguments(self) -> list[str]:
         """What the script's command line must end with in a life that goes on from a

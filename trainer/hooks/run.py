@@ -99,14 +99,17 @@ class Run:
         """The checkpoint to load first (`path`, `step`); None: begin at step 0."""
         return self._control.settings.config.resume if self._control else None
 
+    @property
+    def checkpoint_dir(self) -> Path | None:
+        """The job's own directory: a checkpoint that lies elsewhere is refused by the control plane."""
+        return Path(self._control.settings.config.checkpoint_dir) if self._control else None
+
     def checkpoint_path(self, step: int) -> Path | None:
         """A directory for a save of `step` committed steps that no other save uses: a life
         that goes back to an older checkpoint comes by the same steps again."""
-        if self._control is None:
+        if self._control is None or self.checkpoint_dir is None:
             return None
-        return Path(self._control.settings.config.checkpoint_dir) / (
-            f"step_{step:08d}-i{self._control.settings.ref.incarnation}"
-        )
+        return self.checkpoint_dir / f"step_{step:08d}-i{self._control.settings.ref.incarnation}"
 
     @contextmanager
     def section(self, name: str) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """Settings shared by every profile. Values of the environment come from `config.env` alone."""
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -96,6 +97,17 @@ HOLDFAST_DEMO_DIR = ENV.demo_control.parent if ENV.demo_control else None
 STORE_ADDRESS = ENV.store_address
 STORE_KEY_FILE = (ENV.store_key_file or STATE_DIR / "store_key").absolute()
 CHECKPOINT_ROOT = (ENV.checkpoint_root or STATE_DIR / "checkpoints").absolute()
+CHECKPOINT_ROOTS = _env.checkpoint_roots(ENV, CHECKPOINT_ROOT)
+SANDBOX = ENV.sandbox
+STORE_ENVIRONMENT, STORE_FILES = _env.store_access()
+SANDBOX_USER = ENV.sandbox_user
+# Half of the machine, unless somebody says otherwise: a restore test holds a whole model in memory.
+SANDBOX_MEMORY_BYTES = (
+    int(ENV.sandbox_memory_gib * (1 << 30))
+    if ENV.sandbox_memory_gib
+    else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+)
+SANDBOX_DISK_BYTES = int(ENV.sandbox_disk_gib * (1 << 30))
 REFERENCE_DIR = (ENV.reference_dir or STATE_DIR / "references").absolute()
 # Reference runs need the trainer (torch) on the machine that certifies.
 REFERENCE_NICE = ENV.reference_nice

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from django.test import override_settings
 
 from controlplane.checkpoints import examine, services
 from controlplane.checkpoints.models import Checkpoint
@@ -32,9 +33,14 @@ def report_local(fleet: Fleet, job: Job, step: int, holders: tuple[tuple[str, ..
     fleet.tell(row.node.name, frames.RankSaid(ref_of(row), said))
 
 
-def commit(fleet: Fleet, job: Job, folder: Path, step: int, *, oldest_kept: tuple[int, int] = (0, 0)) -> Checkpoint:
-    path = folder / f"step_{step}"
-    path.mkdir()
+def home(job: Job) -> Path:
+    """Where the server told the job's ranks to keep checkpoints."""
+    return Path(job.attempts.order_by("number").first().checkpoint_dir)
+
+
+def commit(fleet: Fleet, job: Job, step: int, *, oldest_kept: tuple[int, int] = (0, 0)) -> Checkpoint:
+    path = home(job) / f"step_{step}"
+    path.mkdir(parents=True)
     (path / "shard").write_bytes(b"good")
     files = [{"name": "shard", "bytes": 4, "blake2b": hashlib.blake2b(b"good", digest_size=16).hexdigest()}]
     marker = {
@@ -71,10 +77,10 @@ def test_a_local_checkpoint_climbs_as_far_as_its_copies_carry_it() -> None:
     assert climbed(job.checkpoints.get(step=2)) == ["complete", "verified", "replicated"]
 
 
-def test_a_restart_takes_the_local_step_that_its_nodes_hold(tmp_path: Path) -> None:
+def test_a_restart_takes_the_local_step_that_its_nodes_hold() -> None:
     fleet = make_fleet()
     job = run_job(fleet, checkpoint=LOCAL)
-    commit(fleet, job, tmp_path, 1)
+    commit(fleet, job, 1)
     everywhere = tuple(node.id for node in fleet.nodes.values())
     report_local(fleet, job, 2, (everywhere, everywhere))
     report_local(fleet, job, 4, (("node_gone",), everywhere))
@@ -85,12 +91,12 @@ def test_a_restart_takes_the_local_step_that_its_nodes_hold(tmp_path: Path) -> N
     assert {(resume.path, resume.step) for resume in started} == {("local:step_00000002-e2", 2)}
 
 
-def test_what_ranks_refuse_to_load_is_passed_over_and_said_so(tmp_path: Path) -> None:
+def test_what_ranks_refuse_to_load_is_passed_over_and_said_so() -> None:
     """On the nodes' disks nothing but the ranks' word (exit 74) is to be had; what can be read
     here keeps its place as long as it reads back."""
     fleet = make_fleet()
     job = run_job(fleet, checkpoint=LOCAL)
-    commit(fleet, job, tmp_path, 1)
+    commit(fleet, job, 1)
     everywhere = tuple(node.id for node in fleet.nodes.values())
     report_local(fleet, job, 4, (everywhere, everywhere))
     kill_all(fleet, job, None)
@@ -108,54 +114,59 @@ def test_what_ranks_refuse_to_load_is_passed_over_and_said_so(tmp_path: Path) ->
     assert job.checkpoints.get(step=1).state == "complete"
 
 
-def test_a_storage_that_fails_burns_no_checkpoint(tmp_path: Path) -> None:
-    """The ranks leave with 75, as from any passing trouble: the next attempt takes the same one.
-    Nor does an error of the disk here take one off the ladder."""
+def test_a_storage_that_fails_burns_no_checkpoint() -> None:
+    """The ranks leave with 75, as from any passing trouble: the next attempt takes the same one."""
     fleet = make_fleet()
-    job = run_job(fleet)
-    here = commit(fleet, job, tmp_path, 1)
+    job = run_job(fleet, checkpoint=specs.Checkpoint(dir="s3://bucket/runs"))
     row = live_ranks(job)[0]
-    path = "s3://bucket/job/step_00000003-e2"
+    path = f"s3://bucket/runs/{job.id}/step_00000003-e2"
     said = CheckpointReport(3, path, "complete", "scheduled", 2, digest="d")
     fleet.tell(row.node.name, frames.RankSaid(ref_of(row), said))
-    kill_all(fleet, job, None)
-    join_all(fleet, job)
-    kill_all(fleet, job, 75, log=f"StorageAway: {path} cannot be read: EndpointConnectionError")
+    with override_settings(CHECKPOINT_ROOTS=("s3://bucket",)):
+        kill_all(fleet, job, None)
+        join_all(fleet, job)
+        kill_all(fleet, job, 75, log=f"StorageAway: {path} cannot be read: EndpointConnectionError")
     assert [attempt.resume_path for attempt in job.attempts.order_by("number")] == ["", path, path]
-    marker = tmp_path / "step_1" / "COMMITTED.json"
-    marker.unlink()
-    marker.symlink_to("/proc/self/mem")  # It opens, and reading it is an input/output error.
+    assert states(job) == {3: "complete"}
+
+
+def test_an_error_of_the_disk_burns_no_checkpoint() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    here = commit(fleet, job, 1)
+    marker = home(job) / "step_1" / "COMMITTED.json"
+    marker.chmod(0)  # Whoever reads it is no root.
     verify(job, step=1)
-    assert states(job) == {1: "complete", 3: "complete"}
-    assert "Input/output error" in Checkpoint.objects.get(pk=here.pk).state_reason
+    assert states(job) == {1: "complete"}
+    assert "Permission denied" in Checkpoint.objects.get(pk=here.pk).state_reason
     assert not services.distrust_if_damaged(job, here.path)
     marker.unlink()
     verify(job, step=1)
-    assert states(job) == {1: "corrupt", 3: "complete"}
+    assert states(job) == {1: "corrupt"}
 
 
-def test_what_retention_has_removed_is_off_the_ladder_and_never_resumed_from(tmp_path: Path) -> None:
+def test_what_retention_has_removed_is_off_the_ladder_and_never_resumed_from() -> None:
     """Whatever state it had reached; each tier by itself, and not before it is said."""
     fleet = make_fleet()
     job = run_job(fleet, checkpoint=LOCAL)
     report_local(fleet, job, 1, (("node_1", "node_2"),) * 2)
     for step in (1, 2, 3):
-        commit(fleet, job, tmp_path, step)
+        commit(fleet, job, step)
     verify(job, step=1)
     verify(job, step=2)
-    shutil.rmtree(tmp_path / "step_1")
-    (tmp_path / "step_3" / "shard").write_bytes(b"harm")
-    commit(fleet, job, tmp_path, 4, oldest_kept=(2, 2))
+    shutil.rmtree(home(job) / "step_1")
+    (home(job) / "step_3" / "shard").write_bytes(b"harm")
+    commit(fleet, job, 4, oldest_kept=(2, 2))
     assert states(job) == {1: "pruned", 2: "verified", 3: "complete", 4: "complete"}
     assert job.checkpoints.get(kind="local").state == "replicated"
     assert job.checkpoints.get(step=1, kind="scheduled").verify_due_at is None
     verify(job, step=3)
     being_read = job.checkpoints.get(step=4)
-    commit(fleet, job, tmp_path, 5, oldest_kept=(2, 5))
+    commit(fleet, job, 5, oldest_kept=(2, 5))
     services._look(being_read)
     assert states(job) == {1: "pruned", 2: "pruned", 3: "pruned", 4: "pruned", 5: "complete"}
     assert "it was corrupt" in job.checkpoints.get(step=3).state_reason
-    shutil.rmtree(tmp_path / "step_5")
+    shutil.rmtree(home(job) / "step_5")
     Checkpoint.objects.filter(step=5).update(state="corrupt")
     Checkpoint.objects.filter(kind="local").update(state="pruned")
     kill_all(fleet, job, None)
@@ -165,12 +176,12 @@ def test_what_retention_has_removed_is_off_the_ladder_and_never_resumed_from(tmp
     assert "step 3" not in said
 
 
-def test_a_restore_test_is_a_load_in_a_process_of_its_own(tmp_path: Path) -> None:
+def test_a_restore_test_is_a_load_in_a_process_of_its_own() -> None:
     """Torch is here, so that a directory that is no torch_dist checkpoint reads back but does
     not load, and falls off the ladder."""
     fleet = make_fleet()
     job = run_job(fleet, checkpoint=specs.Checkpoint(restore_test=True))
-    row = commit(fleet, job, tmp_path, 1)
+    row = commit(fleet, job, 1)
     _sweep_until(row, "corrupt")
     assert climbed(row)[-2:] == ["verified", "corrupt"]
     assert "it does not load" in Checkpoint.objects.get(pk=row.pk).state_reason
@@ -178,14 +189,15 @@ def test_a_restore_test_is_a_load_in_a_process_of_its_own(tmp_path: Path) -> Non
 
 def test_what_cannot_be_examined_stays_where_it_is_and_says_why() -> None:
     fleet = make_fleet()
-    job = run_job(fleet)
+    job = run_job(fleet, checkpoint=specs.Checkpoint(dir="nosuch://bucket"))
     row = live_ranks(job)[0]
-    said = CheckpointReport(3, "nosuch://bucket/job/step_00000003-e2", "complete", "scheduled", 2, digest="d")
+    said = CheckpointReport(3, f"nosuch://bucket/{job.id}/step_00000003-e2", "complete", "scheduled", 2, digest="d")
     fleet.tell(row.node.name, frames.RankSaid(ref_of(row), said))
     saved = job.checkpoints.get(step=3)
     deadline = time.monotonic() + LIMIT_S
-    while not Checkpoint.objects.get(pk=saved.pk).state_reason and time.monotonic() < deadline:
-        _sweep(saved)
+    with override_settings(CHECKPOINT_ROOTS=("nosuch://bucket",)):
+        while not Checkpoint.objects.get(pk=saved.pk).state_reason and time.monotonic() < deadline:
+            _sweep(saved)
     fresh = Checkpoint.objects.get(pk=saved.pk)
     assert (fresh.state, fresh.verify_due_at) == ("complete", None)
     assert "nosuch:// cannot be used here" in fresh.state_reason

@@ -1,7 +1,6 @@
 """What an incident tells of itself: when training went on, and when its certificate is news."""
 
 import contextlib
-import subprocess
 import time
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from controlplane.recovery.phases import compute_phases
 from controlplane.recovery.reconcile import is_due, reconcile_job
 from controlplane.runtime.clock import ago, now
 from controlplane.runtime.models import Event
+from controlplane.runtime.sandbox import service
 from tests.integration.backend.builders import (
     commit_step,
     flush_all,
@@ -101,9 +101,10 @@ def test_a_run_that_has_no_place_yet_is_waited_for_and_one_that_hangs_gives_its_
     with contextlib.ExitStack() as ending:
         for other in others:
             other.mkdir(parents=True)
-            process = subprocess.Popen(["sh", "-c", "exec sleep 600", "--config", str(other / "config.json")])
-            ending.callback(process.wait)
-            ending.callback(process.kill)
+            process = service.start(
+                service.Task(module="timeit", arguments=["-s", "import time; time.sleep(600)", "0"], place=other)
+            )
+            ending.callback(process.end)
             proof._Places.running[process] = time.monotonic()
         assert certify(Incident.objects.get(job=job))["state"] == "pending"
         losses = next(each for each in Incident.objects.get(job=job).certificate["checks"] if each["name"] == LOSSES)

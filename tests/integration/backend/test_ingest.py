@@ -159,11 +159,11 @@ def test_a_checkpoint_completed_by_an_evicted_incarnation_is_not_trusted() -> No
     fleet = make_fleet()
     job = run_job(fleet)
     row = live_ranks(job)[0]
-    ref = ref_of(row)
-    fleet.tell(row.node.name, frames.RankSaid(ref, CheckpointReport(5, "/c/5", "writing", "scheduled", 2)))
+    ref, path = ref_of(row), f"{job.attempts.get().checkpoint_dir}/step_5"
+    fleet.tell(row.node.name, frames.RankSaid(ref, CheckpointReport(5, path, "writing", "scheduled", 2)))
     fleet.tell(row.node.name, frames.RankExited(ref, None, 9, False))
     reconcile_job(job.id)
-    fleet.tell(row.node.name, frames.RankSaid(ref, CheckpointReport(5, "/c/5", "complete", "scheduled", 2)))
+    fleet.tell(row.node.name, frames.RankSaid(ref, CheckpointReport(5, path, "complete", "scheduled", 2)))
     assert job.checkpoints.get().state == "corrupt"
 
 
@@ -246,13 +246,14 @@ def test_a_rank_that_outlived_its_eviction_out_of_reach_is_stopped_when_its_node
     assert orders.filter(state="queued").count() == 1
 
 
-def test_a_checkpoint_that_does_not_read_back_is_never_resumed_from(tmp_path: Path) -> None:
+def test_a_checkpoint_that_does_not_read_back_is_never_resumed_from() -> None:
     fleet = make_fleet()
     job = run_job(fleet)
     row = live_ranks(job)[0]
+    home = Path(job.attempts.get().checkpoint_dir)
     for step in (5, 9):
-        path = tmp_path / f"step_{step}"
-        path.mkdir()
+        path = home / f"step_{step}"
+        path.mkdir(parents=True)
         (path / "shard").write_bytes(b"good")
         digest = hashlib.blake2b(b"good", digest_size=16).hexdigest()
         files = [{"name": "shard", "bytes": 4, "blake2b": digest}]
@@ -260,12 +261,12 @@ def test_a_checkpoint_that_does_not_read_back_is_never_resumed_from(tmp_path: Pa
         (path / "COMMITTED.json").write_text(json.dumps(marker))
         report = CheckpointReport(step, str(path), "complete", "scheduled", 2, digest="d")
         fleet.tell(row.node.name, frames.RankSaid(ref_of(row), report))
-    (tmp_path / "step_9" / "shard").write_bytes(b"evil")
+    (home / "step_9" / "shard").write_bytes(b"evil")
     for rank in live_ranks(job):
         kill_rank(fleet, rank)
     reconcile_job(job.id)
     attempt = job.attempts.get(number=2)
-    assert (attempt.resume_step, attempt.resume_path) == (5, str(tmp_path / "step_5"))
+    assert (attempt.resume_step, attempt.resume_path) == (5, str(home / "step_5"))
     assert job.checkpoints.get(step=9).state == "corrupt"
 
 

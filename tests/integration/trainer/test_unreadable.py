@@ -16,7 +16,7 @@ from tests.integration.trainer.object_store import BUCKET, NEW
 from tests.unit.trainer.test_manifest import checkpoint, fails_when_read
 from trainer.checkpoint import state
 from trainer.checkpoint.commit import Committer
-from trainer.checkpoint.examine import examine
+from trainer.checkpoint.examine import Task, examine
 from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.manifest import MARKER
 from trainer.checkpoint.resume import resume
@@ -70,7 +70,7 @@ def test_an_outage_ends_the_rank_with_75_and_is_no_verdict(
     with pytest.raises(StorageAway, match=f"{path} cannot be read") as left:
         start_from(path, tmp_path)
     assert left.value.exit_code == 75
-    assert examine(path, job_id="job", step=10, epoch=1, config=None).ok is None
+    assert examine(Task(path=path, job_id="job", step=10, epoch=1)).ok is None
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_what_is_missing_or_differs_ends_it_with_74_and_is_one(
     with pytest.raises(ResumeFailed, match=said) as left:
         start_from(str(path), tmp_path)
     assert left.value.exit_code == 74
-    assert examine(str(path), job_id="job", step=10, epoch=1, config=None).ok is False
+    assert examine(Task(path=str(path), job_id="job", step=10, epoch=1)).ok is False
 
 
 def test_what_the_storage_says_while_a_checkpoint_is_loaded_is_found_in_what_torch_raises() -> None:

@@ -51,7 +51,7 @@ def checkpoint(path: Path, **changes: Any) -> Path:
 
 def verdict(path: Path) -> tuple[bool | None, str]:
     """What verification says."""
-    found = verify_directory(str(path), job_id="job_a", step=50, epoch=3)
+    found = verify_directory(str(path), name=str(path), job_id="job_a", step=50, epoch=3)
     return found.ok, found.detail
 
 

@@ -236,10 +236,11 @@ def test_a_refused_step_is_not_committed_and_the_program_ends_when_its_save_is_t
 def test_a_life_goes_on_from_the_checkpoint_it_was_given(agent: FakeAgent, start: Callable[..., Run]) -> None:
     resumed = start(resume=Resume("/shared/run1/iter_0000120", 120))
     with Hooked(Training(None, steps=0), run=resumed) as holdfast:
+        assert holdfast.save_arguments() == ["--save", str(holdfast.run.checkpoint_dir)]
         assert holdfast.resume_arguments() == ["--load", "/shared/run1", "--ckpt-step", "120"]
 
 
-def test_a_first_life_adds_no_arguments(start: Callable[..., Run]) -> None:
+def test_a_first_life_loads_nothing(start: Callable[..., Run]) -> None:
     with Hooked(Training(None, steps=0), run=start()) as holdfast:
         assert holdfast.resume_arguments() == []
 

@@ -28,7 +28,8 @@ from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyPara
 from torch.distributed import checkpoint as torch_checkpoint
 
 from trainer import device
-from trainer.checkpoint.state import CONTENT
+from trainer.checkpoint.reading import Marked, load_sharded
+from trainer.checkpoint.strategy import CONTENT
 from trainer.errors import CatchUpFailed, CheckpointFault
 from trainer.optimizer import set_schedule
 from trainer.workloads.ppo.engine import PpoEngine
@@ -130,9 +131,7 @@ def load(engine: PpoEngine, path: Path) -> int:
     try:
         with _without_peers():
             # Whether each shard is read exactly once is a question to all ranks.
-            loaded = dist_checkpointing.load(
-                _sharded(engine, 0, loading=True), str(path), validate_access_integrity=False
-            )
+            loaded = load_sharded(_sharded(engine, 0, loading=True), Marked(path), alone=True)
         for trained in engine.models:
             model = {name.removeprefix(f"{trained.name}."): value for name, value in loaded[trained.name].items()}
             trained.model.module.load_state_dict(model)
