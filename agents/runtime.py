@@ -25,6 +25,7 @@ from agents.core.step import next_deadline_s, resume, step
 from agents.errors import JournalError, ProbeError
 from agents.examine import Examiner
 from agents.link.client import Link
+from agents.link.identity import NodeIdentity
 from agents.link.journal import Journal
 from agents.link.spool import BACKFILL_PER_SECOND, Spool
 from agents.log import note
@@ -39,6 +40,7 @@ from agents.ranks.scan import LogScanner
 from agents.ranks.socket import RankServer
 from agents.ranks.spawn import find_unborn, spawn_rank
 from agents.ranks.watcher import ProcessWatcher
+from agents.renewal import renew_journal
 from controlplane.protocol.frames import AgentFrame, AgentHello
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.samples import DeviceSample, XidEvent
@@ -81,6 +83,7 @@ class Agent:
         self.scanner = LogScanner(self.logs, self.dispatch)
         self.examiner = Examiner(config, self.sampler, self.dispatch)
         self.link: Link | None = None
+        self.identity: NodeIdentity | None = None
 
     def dispatch(self, event: ev.Event) -> None:
         """Feed one event through the core and carry out what follows.
@@ -234,6 +237,8 @@ class Agent:
             case fx.DropLink(seconds=seconds):
                 if self.link is not None:
                     self.link.drop(seconds)
+            case fx.RenewJournal():
+                renew_journal(self, self._journal, lambda: self._committing)
             case fx.Note(event=text, fields=fields):
                 note(text, **dict(fields))
 

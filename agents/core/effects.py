@@ -158,6 +158,11 @@ class DropLink:
 
 
 @dataclass(frozen=True, slots=True)
+class RenewJournal:
+    """Answer `JournalRenewed` with a fresh id, write the journal anew, and connect again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """A line for the agent's own log."""
 
@@ -184,5 +189,6 @@ Effect = (
     | TakeStacks
     | InjectDevice
     | DropLink
+    | RenewJournal
     | Note
 )

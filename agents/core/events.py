@@ -29,6 +29,18 @@ class LinkUp(_Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResyncAsked(_Event):
+    """The server cannot go on in this journal: what it has and what we kept do not meet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalRenewed(_Event):
+    """The journal begins anew under this id; answers `RenewJournal`."""
+
+    journal_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinkDown(_Event):
     """The session ended, for whatever reason."""
 
@@ -225,6 +237,8 @@ Event = (
     Tick
     | LinkUp
     | LinkDown
+    | ResyncAsked
+    | JournalRenewed
     | ServerAcked
     | OrderReceived
     | Journaled

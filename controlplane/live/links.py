@@ -9,10 +9,13 @@ from controlplane.protocol.frames import Acked, Refused, ToAgent
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 CLOSE_REFUSED = 4400
+# Who was pushed out, or is to tell again, comes back at once: waiting would help a copy only.
+AT_ONCE = ("replaced", "resync")
 
 
 class AgentLink:
-    """One live socket. `refuse` ends it; everything else may be called from its loop only."""
+    """One live socket. `refuse` ends it; everything else may be called from its loop only.
+    `challenge` and `rotation` are nonces that its agent has yet to answer, b"" for none."""
 
     def __init__(self, *, node_id: str, node_name: str, session_id: str, send: Send) -> None:
         self.node_id = node_id
@@ -21,6 +24,8 @@ class AgentLink:
         self.loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[int] = self.loop.create_future()
         self.closed = False
+        self.challenge = b""
+        self.rotation = b""
         self._send = send
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -55,19 +60,20 @@ class AgentLink:
 
     def _after_write(self, seq: int, resend: bool, code: str, detail: str) -> None:
         if code:
-            retry = None if code == "identity_mismatch" else 1.0
-            self._spawn(self.refuse(code, detail, retry))
+            retry = None if code == "identity_mismatch" else 0.1 if code in AT_ONCE else 1.0
+            self.spawn(self.refuse(code, detail, retry))
             if not self.opened.done():
                 self.opened.set_exception(ConnectionError(code))
         elif not self.opened.done():
             self.opened.set_result(seq)
         else:
-            self._spawn(self._ack(seq, resend))
+            self.spawn(self._ack(seq, resend))
 
     async def _ack(self, seq: int, resend: bool) -> None:
         await self.tell(Acked(seq=seq, resend=resend))
 
-    def _spawn(self, work: Awaitable[Any]) -> None:
+    def spawn(self, work: Awaitable[Any]) -> None:
+        """Run beside the socket's reading."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

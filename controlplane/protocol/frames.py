@@ -9,6 +9,7 @@ its `seq`, and the server applies them once, in order, by (node, journal_id, seq
 import msgspec
 
 from controlplane.protocol.commands import CommandEnvelope
+from controlplane.protocol.handshake import Challenge, KeyAccepted, NewKey, Proof, PublicKey, RotateKey
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import Flush
 from controlplane.protocol.rank import (
@@ -25,8 +26,8 @@ from controlplane.protocol.rank import (
 from controlplane.protocol.samples import DeviceInfo, DeviceSample, XidEvent
 from controlplane.protocol.states import Phase, RankState, Section
 
-PROTOCOL_MIN = 1
-PROTOCOL_MAX = 1
+PROTOCOL_MIN = 2
+PROTOCOL_MAX = 2
 MAX_FRAME_BYTES = 256 * 1024
 MAX_EVENTS_PER_FRAME = 500
 RECONNECTS_PER_S = 500
@@ -207,7 +208,7 @@ class RankStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class AgentHello(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type", tag="hello"):
-    """First message of a session. `ranks` are those alive here (re-adopted ones too).
+    """First message after the `Proof` of a session. `ranks` are those alive here (re-adopted ones too).
     `segment`: nodes that name the same one are near each other (an NVLink domain, a block of the
     network); "": nothing is known."""
 
@@ -238,12 +239,14 @@ class AgentFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     age_s: float = 0.0
 
 
-FromAgent = AgentHello | AgentFrame
+FromAgent = Proof | AgentHello | AgentFrame | NewKey
 
 
 class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type", tag="welcome"):
     """Session accepted. `acked_seq`: events up to here are applied for this journal.
-    `reconnect_within_s`: the longest wait between two tries should the session end."""
+    `reconnect_within_s`: the longest wait between two tries should the session end.
+    `server_keys`: the public keys with which the server signs; an agent takes a changed set only
+    with a `server_keys_signature` of a key that it has pinned."""
 
     protocol: int
     node_id: str
@@ -253,6 +256,8 @@ class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     sample_interval_s: float
     demo: bool = False
     reconnect_within_s: float = RECONNECT_LONGEST_S
+    server_keys: tuple[PublicKey, ...] = ()
+    server_keys_signature: bytes = b""
 
 
 def reconnect_within_s(nodes: int) -> float:
@@ -276,11 +281,13 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
 
 class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="refused"):
     """The session ends. `code`: bad_protocol, unknown_node, revoked, identity_mismatch,
-    frame_too_large, malformed_frame, replaced, overloaded. `retry_after_s` None: do not."""
+    frame_too_large, malformed_frame, replaced, overloaded, in_doubt (another session with this
+    node's key is being asked), cloned (the key is used in two places), resync (send the events
+    again in a new journal). `retry_after_s` None: not soon."""
 
     code: str
     detail: str
     retry_after_s: float | None = None
 
 
-ToAgent = Welcome | Acked | Order | Refused
+ToAgent = Challenge | Welcome | Acked | Order | Refused | RotateKey | KeyAccepted

@@ -6,6 +6,7 @@ It also answers enrolment (plain HTTP POST on the same port, as the real one doe
 import asyncio
 import itertools
 import json
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +14,11 @@ from typing import Any
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
+from controlplane.fleet.keys import verifies
 from controlplane.protocol.codec import decode_from_agent, encode_frame
 from controlplane.protocol.commands import Body, CommandEnvelope
 from controlplane.protocol.frames import (
+    PROTOCOL_MAX,
     Acked,
     AgentEvent,
     AgentFrame,
@@ -25,6 +28,7 @@ from controlplane.protocol.frames import (
     Refused,
     Welcome,
 )
+from controlplane.protocol.handshake import Challenge, Proof, session_statement
 
 NODE_ID = "node_01"
 JOIN_TOKEN = "holdfast_join_1_secret"
@@ -46,6 +50,10 @@ class Server:
         self.tokens: list[str] = []
         self.headers: list[str] = []
         self.enrolments: list[dict[str, Any]] = []
+        self.server_keys: tuple[str, ...] = ()
+        self.server_keys_signature = b""
+        self.public_key = ""
+        self.proofs: list[Proof] = []
         self.connections = 0
         self.gaps = 0
         self.port = 0
@@ -125,7 +133,9 @@ class Server:
         self.enrolments.append(request)
         good = request["join_token"] == JOIN_TOKEN
         if good:
-            status, kind, body = "201 Created", "application/json", {"node_id": NODE_ID, "credential": "s3cret"}
+            answer = {"node_id": NODE_ID, "server_keys": list(self.server_keys)}
+            status, kind, body = "201 Created", "application/json", answer
+            self.public_key = request["public_key"]
         else:
             status, kind = "403 Forbidden", "application/problem+json"
             body = {"title": "Forbidden", "detail": "this join token has expired"}
@@ -137,6 +147,12 @@ class Server:
         writer.close()
 
     async def _agent(self, socket: ServerConnection) -> None:
+        nonce = os.urandom(32)
+        await socket.send(encode_frame(Challenge(nonce)))
+        proof = decode_from_agent(await socket.recv())
+        assert isinstance(proof, Proof)
+        assert verifies(self.public_key, proof.signature, session_statement(nonce, proof)) or not self.public_key
+        self.proofs.append(proof)
         hello = decode_from_agent(await socket.recv())
         assert isinstance(hello, AgentHello)
         self.connections += 1
@@ -147,13 +163,15 @@ class Server:
         await socket.send(
             encode_frame(
                 Welcome(
-                    protocol=1,
+                    protocol=PROTOCOL_MAX,
                     node_id=NODE_ID,
                     session_id=f"ses_{self.connections}",
                     acked_seq=seen,
                     frame_interval_s=self.interval_s,
                     sample_interval_s=self.interval_s,
                     demo=self.demo,
+                    server_keys=self.server_keys,
+                    server_keys_signature=self.server_keys_signature,
                 )
             )
         )
