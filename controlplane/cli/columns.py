@@ -240,6 +240,16 @@ TOKENS = (
     Column(title="LAST-USED", show=text("last_used_at")),
     Column(title="REVOKED", show=text("revoked_at")),
 )
+JOIN_TOKENS = (
+    Column(title="ID", show=text("id")),
+    Column(title="NAME", show=text("name")),
+    Column(title="POOL", show=text("pool")),
+    Column(title="NETWORKS", show=text("cidr")),
+    Column(title="USES-LEFT", show=text("uses_left")),
+    Column(title="EXPIRES", show=text("expires_at")),
+    Column(title="REVOKED", show=text("revoked_at")),
+    Column(title="BY", show=text("created_by"), wide=True),
+)
 FAULTS = (
     Column(title="FAULT", show=lambda row: str(row["kind"]).replace("_", "-")),
     Column(title="NEEDS", show=lambda row: ",".join(row["needs"]) or ABSENT),

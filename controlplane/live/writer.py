@@ -108,7 +108,10 @@ class Writer:
                 item.callback(acked, False, "", "")
             elif item.events:
                 outcome = ingest.apply_events(item.node_id, item.session_id, item.events)
-                item.callback(outcome.acked_seq, outcome.resend, "", "")
+                if outcome.resync:
+                    item.callback(0, False, "resync", "your events do not follow what we have: begin a new journal")
+                else:
+                    item.callback(outcome.acked_seq, outcome.resend, "", "")
                 self._tell_steps(outcome.steps)
             else:
                 close_session(item.node_id, item.session_id)

@@ -17,7 +17,7 @@ from controlplane.jobs.services import TERMINAL, ring_job
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import AgentEvent, AgentHello, DeviceLost, XidSeen
 from controlplane.protocol.states import JobState
-from controlplane.recovery import hello, identity, signals
+from controlplane.recovery import doubts, hello, identity, signals
 from controlplane.recovery.facts import Facts, apply_event
 from controlplane.runtime import counters, events
 from controlplane.runtime.clock import ago
@@ -30,10 +30,12 @@ WANTS_NODES = (JobState.PENDING, JobState.RECOVERING, JobState.PREEMPTED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`acked_seq`: newest event applied. `resend`: there was a gap behind it."""
+    """`acked_seq`: newest event applied. `resend`: there was a gap behind it; `resync`: one that
+    no repeat has closed, so that only a new journal helps."""
 
     acked_seq: int
     resend: bool = False
+    resync: bool = False
     steps: list[dict[str, object]] = field(default_factory=list)
 
 
@@ -99,6 +101,7 @@ def _apply_events(node_id: str, session_id: str, batch: tuple[AgentEvent, ...]) 
         if node is None or node.session_id != session_id:
             raise StaleSession(session_id)
         fresh, gap = _in_order(node, batch)
+        resync = doubts.is_stuck(node, advanced=bool(fresh), gap=gap)
         facts = Facts(node=node, jobs=jobs, ranks=identity.ranks_here(node_id, fresh))
         for event in fresh:
             facts.at = ago(event.age_s)
@@ -112,7 +115,7 @@ def _apply_events(node_id: str, session_id: str, batch: tuple[AgentEvent, ...]) 
                 ring_job(job_id, sure=job_id in facts.sure)
         for job_id in _waiting_for(facts):
             ring_job(job_id)
-    return Outcome(acked_seq=acked, resend=gap, steps=facts.points)
+    return Outcome(acked_seq=acked, resend=gap, resync=resync, steps=facts.points)
 
 
 def _waiting_for(facts: Facts) -> list[str]:
