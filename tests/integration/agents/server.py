@@ -24,6 +24,7 @@ from controlplane.protocol.frames import (
     AgentFrame,
     AgentHello,
     CommandAnswer,
+    FromAgent,
     Order,
     Refused,
     Welcome,
@@ -54,6 +55,10 @@ class Server:
         self.server_keys_signature = b""
         self.public_key = ""
         self.proofs: list[Proof] = []
+        self.new_keys: list[Any] = []
+        self.strangers = 0
+        self.second_token = ""
+        self.refusals = 0
         self.connections = 0
         self.gaps = 0
         self.port = 0
@@ -131,7 +136,7 @@ class Server:
 
     async def _enrol(self, request: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         self.enrolments.append(request)
-        good = request["join_token"] == JOIN_TOKEN
+        good = request["join_token"] in (JOIN_TOKEN, self.second_token)
         if good:
             answer = {"node_id": NODE_ID, "server_keys": list(self.server_keys)}
             status, kind, body = "201 Created", "application/json", answer
@@ -151,13 +156,19 @@ class Server:
         await socket.send(encode_frame(Challenge(nonce)))
         proof = decode_from_agent(await socket.recv())
         assert isinstance(proof, Proof)
-        assert verifies(self.public_key, proof.signature, session_statement(nonce, proof)) or not self.public_key
+        if self.public_key and not verifies(self.public_key, proof.signature, session_statement(nonce, proof)):
+            self.strangers += 1
+            await socket.send(encode_frame(Refused("unknown_node", "no node is known by this key", 0.1)))
+            return
         self.proofs.append(proof)
         hello = decode_from_agent(await socket.recv())
         assert isinstance(hello, AgentHello)
         self.connections += 1
         if self.refusal is not None:
             await socket.send(encode_frame(self.refusal))
+            async with self._changed:
+                self.refusals += 1
+                self._changed.notify_all()
             return
         seen = self.acked.setdefault(hello.journal_id, 0)
         await socket.send(
@@ -188,7 +199,12 @@ class Server:
             if self._socket is socket:
                 self._socket = None
 
-    async def _frame(self, socket: ServerConnection, journal_id: str, frame: AgentFrame) -> None:
+    async def _frame(self, socket: ServerConnection, journal_id: str, frame: FromAgent) -> None:
+        if not isinstance(frame, AgentFrame):
+            async with self._changed:
+                (self.proofs if isinstance(frame, Proof) else self.new_keys).append(frame)
+                self._changed.notify_all()
+            return
         now_s = time.monotonic()
         async with self._changed:
             self.frames.append(frame)
