@@ -35,6 +35,8 @@ def _health(row: Row) -> str:
 
 
 def _connected(row: Row) -> str:
+    if row.get("revoked"):
+        return "revoked"
     return "yes" if row["connected"] else "no"
 
 

@@ -2,16 +2,20 @@
 
 import json
 import re
+import time
 from typing import Any
 
 import msgspec
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 
+from controlplane.access import services as access
 from controlplane.fleet.enrolment import Enrolment, enroll_node
 from controlplane.fleet.keys import is_public_key
+from controlplane.live.proof import may_audit
 from controlplane.protocol.handshake import SIGNATURE_BYTES, decode_bytes
 from controlplane.protocol.samples import DeviceInfo
+from controlplane.runtime import counters
 from controlplane.runtime.address import client_address
 from controlplane.runtime.errors import Conflict, Denied
 from controlplane.runtime.keys import server_public_keys
@@ -42,11 +46,17 @@ def enroll(request: HttpRequest) -> HttpResponse:
         return _problem(request, 422, "invalid", "the enrolment request is faulty", errors)
     try:
         node_id = enroll_node(_asked(request, body))
-    except Denied as error:
-        return _problem(request, 403, error.code, error.detail)
-    except Conflict as error:
-        return _problem(request, 409, error.code, error.detail)
+    except (Denied, Conflict) as error:
+        _note_refusal(body["node_name"], client_address(request), error.detail)
+        return _problem(request, 403 if isinstance(error, Denied) else 409, error.code, error.detail)
     return JsonResponse({"node_id": node_id, "server_keys": server_public_keys()}, status=201)
+
+
+def _note_refusal(name: str, address: str, detail: str) -> None:
+    """Counted each time, written down once a minute."""
+    counters.count("?", "enrolment_refused", detail=f"{name}: {detail}")
+    if may_audit(f"enrol {name} {address}", time.monotonic()):
+        access.audit("nobody", "node.enroll_refused", name, reason=detail, data={"address": address})
 
 
 def _asked(request: HttpRequest, body: dict[str, Any]) -> Enrolment:

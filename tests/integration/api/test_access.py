@@ -28,6 +28,7 @@ READS += [
     f"/jobs/nope/{part}"
     for part in ("replicas", "steps", "events", "decisions", "incidents", "checkpoints", "commands", "logs")
 ]
+NODE_ORDERS = ("revoke", "restore", "rotate-key", "confirm", "remove", "re-enrol")
 WRITES = [
     ("/jobs", SPEC, "submit"),
     ("/jobs/nope:cancel", {"reason": "r"}, "operate"),
@@ -38,6 +39,9 @@ WRITES = [
     ("/nodes/nope:cordon", {"reason": "r"}, "operate"),
     ("/nodes/nope:uncordon", {"reason": "r"}, "operate"),
     ("/demo/faults", {"kind": "no_spares"}, "operate"),
+    *[(f"/nodes/nope:{verb}", {"reason": "r"}, "admin") for verb in NODE_ORDERS],
+    ("/join-tokens", {"name": "n9"}, "admin"),
+    ("/join-tokens/nope:revoke", {}, "admin"),
 ]
 
 
