@@ -144,7 +144,8 @@ def envelope(command: Command) -> CommandEnvelope:
 
 def answer(node_id: str, command_id: str, state: str, detail: str, data: str) -> Command | None:
     """An agent's answer. None when it is not this node's command, or says nothing new."""
-    command = Command.objects.filter(pk=command_id, node_id=node_id).first()
+    # Locked: it may be marked as delivered at this very moment, which must not refuse the answer.
+    command = Command.objects.select_for_update().filter(pk=command_id, node_id=node_id).first()
     to = ANSWERS.get(state)
     if command is None or to is None or command.state == to or command.state not in LIVE:
         return None

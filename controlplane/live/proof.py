@@ -141,7 +141,10 @@ class Entrance:
             return None
         try:
             if len(data) > MAX_PROOF_BYTES and self._proof is None:
-                raise FrameTooLarge(f"the first message is {len(data)} bytes, the limit is {MAX_PROOF_BYTES}")
+                raise FrameTooLarge(
+                    f"the first message is {len(data)} bytes, a proof has at most {MAX_PROOF_BYTES}; an agent older"
+                    " than this server must be upgraded"
+                )
             said = decode_from_agent(data)
         except ProtocolError as error:
             await self._process.count(link.node_name, error.code, str(error))
