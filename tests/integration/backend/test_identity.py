@@ -1,6 +1,7 @@
 """Who is admitted as a node, rule by rule, and what an administrator may do about nodes (F16)."""
 
 import pytest
+from django.core.management import CommandError, call_command
 
 from agents.link.keys import NodeKey, rotation
 from controlplane.access import join_tokens
@@ -308,3 +309,12 @@ def test_a_faulty_join_token_is_refused_with_the_fault(
     values = {"uses": 1, "ttl_s": 3600.0} | changes
     faults = join_tokens.faults_of(join_tokens.Binding(**binding), **values)  # type: ignore[arg-type]
     assert [fault["pointer"] for fault in faults] == [field]
+
+
+def test_the_console_makes_no_token_that_is_bound_to_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    for faulty in ([], ["--cidr", "everywhere"], ["--name", "n1", "--uses", "2"]):
+        with pytest.raises(CommandError):
+            call_command("create_join_token", *faulty)
+    call_command("create_join_token", "--cidr", "127.0.0.0/8,::1/128", "--uses", "3")
+    secret = capsys.readouterr().out.strip()
+    assert join_tokens.spend(secret, name="n1", segment="", address="127.0.0.1").uses_left == 2
