@@ -7,15 +7,13 @@ state directory, 4 enrolment refused.
 import asyncio
 import fcntl
 import os
-import secrets
 import signal
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import msgspec
+from urllib.parse import urlsplit
 
 from agents.config import Config, load
 from agents.core.policy import NodeRules
@@ -23,17 +21,17 @@ from agents.core.restore import restore, snapshot
 from agents.core.state import State
 from agents.errors import ConfigError, EnrolmentError
 from agents.link.client import Link
-from agents.link.enrol import Credential, enrol, load_credential, store_credential
+from agents.link.enrol import Facts, load_credential
+from agents.link.identity import NodeIdentity
+from agents.link.joining import Outcast, enrol_patiently
 from agents.link.journal import Journal, read_journal
-from agents.link.pins import Pins
 from agents.log import note
 from agents.policy_file import rules_of
-from agents.probes.host import boot_id
+from agents.probes.host import boot_id, machine_id
+from agents.renewal import fresh_journal_id
 from agents.runtime import Agent
-from controlplane.protocol.samples import DeviceInfo
 
 EXIT_CONFIG, EXIT_LOCKED, EXIT_ENROLMENT = 2, 3, 4
-_ENROL_RETRY_FIRST_S, _ENROL_RETRY_MAX_S = 0.5, 30.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,7 +90,7 @@ def _open_state(state_dir: Path) -> tuple[State, Journal, bool]:
     """The restored state, its compacted journal, and whether the machine has not rebooted since."""
     path = state_dir / "journal"
     boot = boot_id()
-    fresh_id = f"jrn_{secrets.token_hex(8)}"
+    fresh_id = fresh_journal_id()
     state = restore(
         read_journal(path, lambda count, aside: note("journal records not read", count=count, kept_in=aside)),
         boot_id=boot,
@@ -108,80 +106,37 @@ def _open_state(state_dir: Path) -> tuple[State, Journal, bool]:
 
 async def _online(config: Config, agent: Agent) -> None:
     """Enrol if need be, then keep the link up. Ends by cancellation or a final refusal only."""
-    path = config.state_dir / "credential"
-    held = load_credential(path)
-    if held is None:
-        held = await _enrol_patiently(config, agent.state.boot_id, agent.sampler.devices)
-        store_credential(path, held)
-        note("enrolled", node_id=held.node_id)
-    current = [held]
-    pinned = [_pins_of(path, held)]
-
-    async def forgotten() -> bool:
-        """The server does not know us any more: enrol again, if we have a token."""
-        if not config.join_token:
-            return False
-        try:
-            current[0] = await asyncio.to_thread(
-                enrol,
-                config.server,
-                join_token=config.join_token,
-                node_name=config.name,
-                boot_id=agent.state.boot_id,
-                devices=agent.sampler.devices,
-            )
-        except EnrolmentError as error:
-            note("enrolling again failed", error=error)
-            return False
-        store_credential(path, current[0])
-        pinned[0] = _pins_of(path, current[0])
-        note("enrolled again", node_id=current[0].node_id)
-        return True
-
+    credential = load_credential(config.state_dir / "credential")
+    if credential is None:
+        credential = await enrol_patiently(config, _facts(config, agent))
+        note("enrolled", node_id=credential.node_id)
+    identity = NodeIdentity(
+        config.state_dir,
+        credential,
+        server_host=urlsplit(config.server).hostname or "",
+        machine_id=machine_id(),
+    )
+    agent.identity = identity
     agent.link = Link(
         f"{config.server}/agent/v1/stream",
-        credential=lambda: current[0].credential,
-        pins=lambda: pinned[0],
+        identity=identity,
         hello=agent.hello,
         compose=agent.compose,
         dispatch=agent.dispatch,
         note=note,
     )
-    agent.link.on_unknown_node = forgotten
+    agent.link.on_outcast = Outcast(config, identity, lambda: _facts(config, agent)).try_again
     await agent.link.run()
 
 
-def _pins_of(path: Path, held: Credential) -> Pins:
-    """The server's keys that came with the credential, and are kept with it."""
-
-    def keep(keys: tuple[str, ...]) -> None:
-        newest = load_credential(path) or held
-        store_credential(path, msgspec.structs.replace(newest, server_keys=keys))
-
-    return Pins(held.server_keys, node_id=held.node_id, keep=keep)
-
-
-async def _enrol_patiently(config: Config, boot: str, devices: tuple[DeviceInfo, ...]) -> Credential:
-    """Until it works, or the server says that it never will."""
-    if not config.join_token:
-        raise EnrolmentError(f"no credential in {config.state_dir} and no join token: give --join-token-file")
-    wait_s = _ENROL_RETRY_FIRST_S
-    while True:
-        try:
-            return await asyncio.to_thread(
-                enrol,
-                config.server,
-                join_token=config.join_token,
-                node_name=config.name,
-                boot_id=boot,
-                devices=devices,
-            )
-        except EnrolmentError as error:
-            if not error.retry:
-                raise
-            note("enrolment to be tried again", error=error, wait_s=wait_s)
-        await asyncio.sleep(wait_s)
-        wait_s = min(wait_s * 2, _ENROL_RETRY_MAX_S)
+def _facts(config: Config, agent: Agent) -> Facts:
+    return Facts(
+        node_name=config.name,
+        boot_id=agent.state.boot_id,
+        machine_id=machine_id(),
+        segment=config.segment,
+        devices=agent.sampler.devices,
+    )
 
 
 def _lock(path: Path) -> int | None:

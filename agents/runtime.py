@@ -24,6 +24,7 @@ from agents.core.step import next_deadline_s, resume, step
 from agents.errors import ConfigError, JournalError, ProbeError
 from agents.examine import Examiner
 from agents.link.client import Link
+from agents.link.identity import NodeIdentity
 from agents.link.journal import Journal
 from agents.link.spool import BACKFILL_PER_SECOND, Spool
 from agents.log import note
@@ -40,6 +41,7 @@ from agents.ranks.socket import RankServer
 from agents.ranks.starting import Starter
 from agents.ranks.sweep import Sweeper
 from agents.ranks.watcher import ProcessWatcher
+from agents.renewal import renew_journal
 from controlplane.protocol.frames import AgentFrame, AgentHello
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.samples import DeviceSample, XidEvent
@@ -86,6 +88,7 @@ class Agent:
             config, self.sampler, self.dispatch, standing=self.starter.standing, policy=self.policy
         )
         self.link: Link | None = None
+        self.identity: NodeIdentity | None = None
 
     def dispatch(self, event: ev.Event) -> None:
         """Feed one event through the core and carry out what follows.
@@ -253,6 +256,8 @@ class Agent:
                     self.link.drop(seconds)
             case fx.WriteToLog(ref=ref, line=line):
                 self.logs.append(ref, line)
+            case fx.RenewJournal():
+                renew_journal(self, self._journal, lambda: self._committing)
             case fx.Note(event=text, fields=fields):
                 note(text, **dict(fields))
 

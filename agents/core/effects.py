@@ -170,6 +170,11 @@ class WriteToLog:
 
 
 @dataclass(frozen=True, slots=True)
+class RenewJournal:
+    """Answer `JournalRenewed` with a fresh id, write the journal anew, and connect again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """A line for the agent's own log."""
 
@@ -197,5 +202,6 @@ Effect = (
     | InjectDevice
     | DropLink
     | WriteToLog
+    | RenewJournal
     | Note
 )

@@ -37,6 +37,18 @@ class LinkUp(_Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResyncAsked(_Event):
+    """The server cannot go on in this journal: what it has and what we kept do not meet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalRenewed(_Event):
+    """The journal begins anew under this id; answers `RenewJournal`."""
+
+    journal_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinkDown(_Event):
     """The session ended, for whatever reason."""
 
@@ -246,6 +258,8 @@ Event = (
     | RulesRead
     | LinkUp
     | LinkDown
+    | ResyncAsked
+    | JournalRenewed
     | ServerAcked
     | OrderReceived
     | Journaled

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from agents import VERSION
 from agents.core import limits
-from agents.core.effects import Persist, SendSoon
-from agents.core.events import LinkDown, LinkUp, ServerAcked
+from agents.core.effects import Persist, RenewJournal, SendSoon
+from agents.core.events import JournalRenewed, LinkDown, LinkUp, ResyncAsked, ServerAcked
 from agents.core.records import EventsAcked
 from agents.core.state import Life, Link, Rank, State
 from agents.core.turn import Turn, waiting_of
@@ -123,12 +123,31 @@ def rank_state(rank: Rank) -> RankState:
 
 
 def on_link_up(turn: Turn, event: LinkUp) -> None:
-    """A new session: what the server has is forgotten here, the rest is sent again."""
+    """A new session: what the server has is forgotten here, the rest is sent again. Where that
+    does not meet what we kept (its database or our disk was set back), a new journal begins:
+    else our events would be a gap, or repeats, for ever."""
     welcome = event.welcome
+    first = turn.state.events[0].seq if turn.state.events else turn.state.next_seq
+    if not first - 1 <= welcome.acked_seq < turn.state.next_seq:
+        turn.note("journal and server do not meet", acked=welcome.acked_seq, first=first, next=turn.state.next_seq)
+        turn.do(RenewJournal())
     _forget_through(turn, welcome.acked_seq)
     link = Link(up=True, since_s=turn.now_s, node_id=welcome.node_id, demo=welcome.demo, sent_seq=0)
     turn.set(link=link)
     turn.do(SendSoon(limits.URGENT_S))
+
+
+def on_resync_asked(turn: Turn, event: ResyncAsked) -> None:
+    """The server refuses to go on in this journal."""
+    turn.do(RenewJournal())
+
+
+def on_journal_renewed(turn: Turn, event: JournalRenewed) -> None:
+    """Every event that was not acknowledged is told again, numbered from 1. The session of the
+    old journal says nothing more."""
+    kept = tuple(replace(old, seq=seq) for seq, old in enumerate(turn.state.events, start=1))
+    link = replace(turn.state.link, up=False, sent_seq=0, oldest_sent_s=None)
+    turn.set(journal_id=event.journal_id, events=kept, next_seq=len(kept) + 1, link=link)
 
 
 def on_link_down(turn: Turn, event: LinkDown) -> None:
@@ -138,7 +157,10 @@ def on_link_down(turn: Turn, event: LinkDown) -> None:
 
 
 def on_acked(turn: Turn, event: ServerAcked) -> None:
-    """Forget what is committed there; a forged number beyond the last one is ignored."""
+    """Forget what is committed there; a forged number beyond the last one is ignored, and so is
+    a late one of a session that is over."""
+    if not turn.state.link.up:
+        return
     if event.seq >= turn.state.next_seq:
         turn.note("acknowledgement of events never sent", seq=event.seq)
         return

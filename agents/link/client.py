@@ -1,8 +1,9 @@
 """The session with the server: one WebSocket, kept up for ever.
 
-Theory of operation. `Link.run` connects, says hello, waits for the welcome, and then
-two things go on: whatever the server says becomes events, and whenever somebody calls
-`wake`, the next frame is built (by `compose`, so it is always of the present) and sent.
+Theory of operation. `Link.run` connects, proves with the node's key who it is (`link.identity`),
+says hello, waits for the welcome, and then two things go on: whatever the server says becomes
+events, and whenever somebody calls `wake`, the next frame is built (by `compose`, so it is
+always of the present) and sent.
 At most one frame is under way, so a slow server makes frames fewer, not older.
 """
 
@@ -15,9 +16,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from agents.core import backoff
-from agents.core.events import Event, LinkDown, LinkUp, OrderReceived, ServerAcked
+from agents.core.events import Event, LinkDown, LinkUp, OrderReceived, ResyncAsked, ServerAcked
 from agents.errors import LinkRefused, SignatureRejected
-from agents.link.pins import Pins
+from agents.link.identity import NodeIdentity
 from controlplane.protocol.codec import decode_to_agent, encode_frame
 from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.errors import ProtocolError
@@ -30,12 +31,14 @@ from controlplane.protocol.frames import (
     Refused,
     Welcome,
 )
+from controlplane.protocol.handshake import Challenge, KeyAccepted, RotateKey
 
 _OPEN_TIMEOUT_S = 10.0
 _QUIET_S = 10.0  # nothing heard for so long: ask
 _DEAD_S = 20.0  # nor any answer: the session is dead, whatever TCP says
 _STABLE_S = 10.0  # a session that lasted resets the backoff
 _MAX_GARBAGE = 20  # undecodable messages before the session is given up
+_OUTCAST = frozenset({"unknown_node", "revoked"})
 
 
 class Link:
@@ -45,8 +48,7 @@ class Link:
         self,
         url: str,
         *,
-        credential: Callable[[], str],
-        pins: Callable[[], Pins],
+        identity: NodeIdentity,
         hello: Callable[[], AgentHello],
         compose: Callable[[], tuple[AgentFrame, bool] | None],
         dispatch: Callable[[Event], None],
@@ -54,8 +56,7 @@ class Link:
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._url = url
-        self._credential = credential
-        self._pins = pins
+        self._identity = identity
         self._hello = hello
         self._compose = compose
         self._dispatch = dispatch
@@ -66,9 +67,10 @@ class Link:
         self._socket: ClientConnection | None = None
         self._heard_s = 0.0
         self._garbage = 0
+        self._said: AgentHello | None = None
         self._drop_s: float | None = None
         self._within_s = backoff.CAP_S
-        self.on_unknown_node: Callable[[], Awaitable[bool]] = _no_remedy
+        self.on_outcast: Callable[[], Awaitable[bool]] = _no_remedy
 
     def wake(self, within_s: float = 0.0) -> None:
         """A frame must leave within this time; an earlier wish stands."""
@@ -98,14 +100,11 @@ class Link:
                 await self._session()
             except LinkRefused as error:
                 self._note("server refused the session", code=error.code, detail=str(error))
-                if error.code == "unknown_node" and await self.on_unknown_node():
-                    at_least_s = 0.0
-                else:
-                    at_least_s = backoff.PARKED_S if error.retry_after_s is None else error.retry_after_s
+                at_least_s = await self._after_refusal(error)
             except InvalidStatus as error:
                 status = error.response.status_code
                 self._note("server refused the connection", status=status)
-                if status in (401, 403) and not await self.on_unknown_node():
+                if status in (401, 403):
                     at_least_s = backoff.CAP_S
             except (OSError, TimeoutError, ConnectionClosed, InvalidHandshake, ProtocolError) as error:
                 self._note("link lost", error=f"{type(error).__name__}: {error}")
@@ -121,10 +120,21 @@ class Link:
             delay_s = backoff.delay_s(failures, self._jitter(), at_least_s=at_least_s, within_s=self._within_s)
             await asyncio.sleep(delay_s)
 
+    async def _after_refusal(self, error: LinkRefused) -> float:
+        """What can be done about it; seconds to stay away at least."""
+        if error.code == "unknown_node" and self._identity.unknown():
+            return 0.0
+        if error.code in _OUTCAST and await self.on_outcast():
+            return 0.0
+        if error.code == "resync":
+            self._dispatch(LinkDown(now_s=time.monotonic()))
+            self._dispatch(ResyncAsked(now_s=time.monotonic()))
+        return backoff.PARKED_S if error.retry_after_s is None else error.retry_after_s
+
     async def _session(self) -> None:
+        await asyncio.to_thread(self._identity.begin_session)
         socket = await connect(
             self._url,
-            additional_headers={"Authorization": f"Bearer {self._credential()}"},
             compression=None,
             max_size=MAX_SERVER_MESSAGE_BYTES,
             open_timeout=_OPEN_TIMEOUT_S,
@@ -134,9 +144,9 @@ class Link:
             user_agent_header=None,
         )
         try:
-            await socket.send(encode_frame(self._hello()))
             async with asyncio.timeout(_OPEN_TIMEOUT_S):
                 welcome = await self._welcome(socket)
+            self._identity.welcomed()
             self._socket = socket
             self._within_s = welcome.reconnect_within_s
             self._heard_s = time.monotonic()
@@ -149,15 +159,40 @@ class Link:
             await socket.close(1001, "agent stops; its ranks run on")
 
     async def _welcome(self, socket: ClientConnection) -> Welcome:
+        """Prove who we are as often as we are asked to, say hello once, until the server decides."""
+        hello: AgentHello | None = None
         while True:
             message = decode_to_agent(_bytes(await socket.recv()))
             match message:
+                case Challenge():
+                    if hello is None:
+                        hello = self._hello()
+                        await self._prove(socket, message, hello)
+                        await socket.send(encode_frame(hello))
+                    else:
+                        await self._prove(socket, message, hello)
+                case Welcome() if hello is None:
+                    raise LinkRefused("bad_protocol", "this server asks for no proof of identity", retry_after_s=None)
                 case Welcome():
+                    self._said = hello
                     return message
                 case Refused():
                     raise LinkRefused(message.code, message.detail, retry_after_s=message.retry_after_s)
                 case _:
                     continue
+
+    async def _prove(self, socket: ClientConnection, challenge: Challenge, said: AgentHello) -> None:
+        proof = self._identity.prove(challenge.nonce, boot_id=said.boot_id, journal_id=said.journal_id)
+        await socket.send(encode_frame(proof))
+
+    async def _rotate(self, socket: ClientConnection, asked: RotateKey) -> None:
+        """A new key, on disk before it is told. A disk that refuses leaves the old one in use."""
+        try:
+            new = await asyncio.to_thread(self._identity.rotate, asked.nonce)
+        except OSError as error:
+            self._note("no new key could be stored: the old one stays", error=str(error))
+            return
+        await socket.send(encode_frame(new))
 
     async def _serve(self, socket: ClientConnection) -> None:
         tasks = {
@@ -195,12 +230,19 @@ class Link:
                     self._dispatch(self._verified(message, now_s))
                 case Refused():
                     raise LinkRefused(message.code, message.detail, retry_after_s=message.retry_after_s)
-                case Welcome():
+                case Challenge() if self._said is not None:
+                    await self._prove(socket, message, self._said)
+                case RotateKey():
+                    await self._rotate(socket, message)
+                case KeyAccepted():
+                    await asyncio.to_thread(self._identity.accepted, message.public_key)
+                    self._note("the node's key was replaced")
+                case _:
                     continue
 
     def _verified(self, order: Order, now_s: float) -> OrderReceived:
         """Only what the server signed for this node goes on as a command."""
-        pins = self._pins()
+        pins = self._identity.pins
         good: list[CommandEnvelope] = []
         bad: list[tuple[str, str]] = []
         for command in order.commands:
@@ -212,7 +254,7 @@ class Link:
 
     def _renew(self, welcome: Welcome) -> None:
         """The server has rotated its keys, or another speaks in its name."""
-        pins = self._pins()
+        pins = self._identity.pins
         if welcome.server_keys == pins.keys:
             return
         if pins.renew(welcome.server_keys, welcome.server_keys_signature):

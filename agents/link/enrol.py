@@ -1,10 +1,12 @@
-"""Enrolment: a join token becomes this node's own credential, once.
+"""Enrolment: a join token puts this node's public key into the server's books, once.
 
-The credential is stored with mode 0600 and sent in a header only; neither it nor the
-token is ever part of a URL or a log line.
+What the server answers (how it calls this node, and its own public keys) is stored with mode
+0600; it holds no secret. The join token is sent in a body only; it is never part of a URL or
+a log line.
 """
 
-import os
+import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,6 +14,8 @@ import msgspec
 
 from agents import VERSION
 from agents.errors import ConfigError, EnrolmentError
+from agents.link.durable import check_private, fill, write_file
+from agents.link.keys import NodeKey
 from controlplane.protocol.samples import DeviceInfo
 
 _TIMEOUT_S = 15.0
@@ -19,13 +23,24 @@ _MAX_ANSWER_BYTES = 64 * 1024
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-class Credential(msgspec.Struct, frozen=True):
-    """What the server gave this node; `node_id` is how it calls it, `server_keys` the public
-    keys by which its commands are known."""
+class Credential(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server answered: `node_id` is how it calls this node, `server_keys` the public
+    keys with which it signs, pinned here. `token_sha256` is of the join token that was used."""
 
     node_id: str
-    credential: str
     server_keys: tuple[str, ...] = ()
+    token_sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What an enrolment tells of the machine."""
+
+    node_name: str
+    boot_id: str
+    machine_id: str
+    segment: str
+    devices: tuple[DeviceInfo, ...]
 
 
 def check_server_url(server: str, *, insecure_dev: bool) -> None:
@@ -44,32 +59,58 @@ def check_server_url(server: str, *, insecure_dev: bool) -> None:
 def load_credential(path: Path) -> Credential | None:
     """None: not enrolled. Raises ConfigError if others can read it."""
     try:
-        mode = path.stat().st_mode
         data = path.read_bytes()
     except FileNotFoundError:
         return None
-    if mode & 0o077:
-        raise ConfigError(f"{path} is readable by others: chmod 600 it, and rotate the credential")
+    check_private(path)
     try:
         return msgspec.json.decode(data, type=Credential)
     except msgspec.DecodeError as error:
         raise ConfigError(f"{path} is damaged ({error}): remove it and enrol again") from error
 
 
-def store_credential(path: Path, credential: Credential) -> None:
-    """Durable, atomic, mode 0600."""
-    fresh = path.with_suffix(".new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+def store_credential(path: Path, credential: Credential, *, reserved: bool = False) -> None:
+    """Durable, atomic, mode 0600. `reserved`: room for it was kept (`durable.reserve`)."""
+    (fill if reserved else write_file)(path, msgspec.json.encode(credential))
+
+
+def token_digest(join_token: str) -> str:
+    """SHA-256 as the server stores it."""
+    return hashlib.sha256(join_token.encode()).hexdigest()
+
+
+def enrol(server: str, *, join_token: str, key: NodeKey, old_key: NodeKey | None, facts: Facts) -> Credential:
+    """Trade the token for a place in the fleet. `old_key`: the key this node was known by, which
+    lets it take its own name again. Blocking. Raises EnrolmentError (`retry` if it may pass)."""
+    digest = token_digest(join_token)
+    statement = {
+        "token_sha256": digest,
+        "node_name": facts.node_name,
+        "public_key": key.public_key,
+        "boot_id": facts.boot_id,
+    }
+    body = {
+        "join_token": join_token,
+        "node_name": facts.node_name,
+        "agent_version": VERSION,
+        "boot_id": facts.boot_id,
+        "machine_id": facts.machine_id,
+        "segment": facts.segment,
+        "devices": facts.devices,
+        "public_key": key.public_key,
+        "proof": key.enrolment(**statement),
+    }
+    if old_key is not None:
+        body |= {"old_key_proof": old_key.enrolment(**statement)}
+    data = _post(server, msgspec.json.encode(body))
     try:
-        os.write(descriptor, msgspec.json.encode(credential))
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.replace(fresh, path)
+        answer = msgspec.json.decode(data, type=Credential)
+    except msgspec.DecodeError as error:
+        raise EnrolmentError(f"the server's answer is no enrolment: {error}", retry=False) from error
+    return Credential(node_id=answer.node_id, server_keys=answer.server_keys, token_sha256=digest)
 
 
-def enrol(server: str, *, join_token: str, node_name: str, boot_id: str, devices: tuple[DeviceInfo, ...]) -> Credential:
-    """Trade the token for a credential. Blocking. Raises EnrolmentError (`retry` if it may pass)."""
+def _post(server: str, body: bytes) -> bytes:
     # Imported here: an enrolled agent never needs an HTTP client.
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
@@ -77,15 +118,6 @@ def enrol(server: str, *, join_token: str, node_name: str, boot_id: str, devices
     assert parts.hostname is not None, "checked by check_server_url"
     kind = HTTPSConnection if parts.scheme == "wss" else HTTPConnection
     connection = kind(parts.hostname, parts.port, timeout=_TIMEOUT_S)
-    body = msgspec.json.encode(
-        {
-            "join_token": join_token,
-            "node_name": node_name,
-            "agent_version": VERSION,
-            "boot_id": boot_id,
-            "devices": devices,
-        }
-    )
     try:
         path = parts.path.rstrip("/") + "/agent/v1/enroll"
         connection.request("POST", path, body, {"Content-Type": "application/json", "Accept": "application/json"})
@@ -98,10 +130,7 @@ def enrol(server: str, *, join_token: str, node_name: str, boot_id: str, devices
     if not 200 <= answer.status < 300:
         retry = answer.status >= 500 or answer.status == 429
         raise EnrolmentError(f"enrolment refused ({answer.status}): {_detail(data)}", retry=retry)
-    try:
-        return msgspec.json.decode(data, type=Credential)
-    except msgspec.DecodeError as error:
-        raise EnrolmentError(f"the server's answer is no credential: {error}", retry=False) from error
+    return data
 
 
 def _detail(data: bytes) -> str:

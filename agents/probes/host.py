@@ -1,6 +1,7 @@
 """Facts about this machine and about the agent's own cost."""
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -14,6 +15,16 @@ def boot_id() -> str:
     except OSError:
         # Without it every start counts as a boot: safe, only forgetful.
         return f"unknown-{os.getpid()}-{time.monotonic_ns()}"
+
+
+def machine_id() -> str:
+    """Stays with the installed system across boots; "" where there is none."""
+    for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+        try:
+            return re.sub(r"[^A-Za-z0-9_.:-]", "", Path(path).read_text())[:64]
+        except OSError:
+            continue
+    return ""
 
 
 def rss_bytes() -> int:

@@ -30,13 +30,20 @@ class ApiToken(models.Model):
 
 
 class JoinToken(models.Model):
-    """Lets `uses_left` agents enrol until `expires_at`; accepted nowhere else."""
+    """Lets `uses_left` agents enrol until `expires_at`; accepted nowhere else. Bound to what is not
+    empty of `name`, `pool` and `cidr` (networks, separated by commas). `takeover`: the node of that
+    name may be given another key."""
 
     id = models.CharField(primary_key=True, max_length=32)
     sha256 = models.CharField(max_length=64, unique=True)
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField()
     uses_left = models.IntegerField(default=1)
+    name = models.CharField(max_length=100, blank=True, default="")
+    pool = models.CharField(max_length=63, blank=True, default="")
+    cidr = models.CharField(max_length=500, blank=True, default="")
+    takeover = models.BooleanField(default=False)
+    created_by = models.CharField(max_length=120, blank=True, default="")
     revoked_at = models.DateTimeField(null=True)
 
 

@@ -8,17 +8,14 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import transaction
-from django.db.models import F
 
 from controlplane.access import lineage, tokens
-from controlplane.access.models import ApiToken, AuditEntry, JoinToken, OneTimePassword, Scope
+from controlplane.access.models import ApiToken, AuditEntry, OneTimePassword, Scope
 from controlplane.runtime.clock import after, now
 from controlplane.runtime.errors import Conflict, Denied, Invalid
 from controlplane.runtime.ids import new_id
 
 ONE_TIME_TTL_S = 3600.0
-JOIN_TTL_S = 3600.0
-JOIN_TTL_MAX_S = 7 * 86400.0
 USED_EVERY_S = 60.0
 MAX_LIVE_TOKENS = 1000
 SCOPES = (Scope.READ, Scope.SUBMIT, Scope.OPERATE, Scope.ADMIN)
@@ -50,37 +47,6 @@ def audit(
         request_id=request_id,
         data=dict(data or {}),
     )
-
-
-def create_join_token(*, uses: int = 1, ttl_s: float = JOIN_TTL_S, actor: str = "console") -> Shown:
-    """Lets `uses` agents enrol within `ttl_s` (capped at 7 days)."""
-    secret = tokens.new_secret("holdfast_join_")
-    row = JoinToken.objects.create(
-        id=new_id("jt"),
-        sha256=tokens.digest(secret),
-        expires_at=after(min(ttl_s, JOIN_TTL_MAX_S)),
-        uses_left=uses,
-    )
-    audit(actor, "join_token.create", row.id, data={"uses": uses, "ttl_s": ttl_s})
-    return Shown(id=row.id, secret=secret)
-
-
-def spend_join_token(secret: str) -> JoinToken:
-    """Use it once. Raises Denied; one answer for unknown, expired, spent and revoked."""
-    moment = now()
-    changed = JoinToken.objects.filter(
-        sha256=tokens.digest(secret), uses_left__gt=0, expires_at__gt=moment, revoked_at=None
-    ).update(uses_left=F("uses_left") - 1)
-    if not changed:
-        raise Denied("this join token is unknown, expired, used up or revoked; ask an administrator for a new one")
-    return JoinToken.objects.get(sha256=tokens.digest(secret))
-
-
-def revoke_join_token(token_id: str, *, actor: str) -> bool:
-    """True if it was live."""
-    changed = JoinToken.objects.filter(id=token_id, revoked_at=None).update(revoked_at=now())
-    audit(actor, "join_token.revoke", token_id)
-    return bool(changed)
 
 
 def create_api_token(

@@ -69,6 +69,23 @@ class NewToken(Body, frozen=True, kw_only=True):
     expires_in_s: Annotated[float, Meta(ge=60, le=10 * 365 * 86400)] | None = None
 
 
+class NewJoinToken(Body, frozen=True, kw_only=True):
+    """Who may enrol with it: at least one of `name`, `pool` and `cidr` (networks, by commas)."""
+
+    name: Annotated[str, Meta(max_length=100)] = ""
+    pool: Annotated[str, Meta(max_length=63)] = ""
+    cidr: Annotated[str, Meta(max_length=500)] = ""
+    uses: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    ttl_s: Annotated[float, Meta(ge=10, le=7 * 86400)] = 3600.0
+
+
+class ReEnrol(Body, frozen=True, kw_only=True):
+    """Why the node gets a new key, and for how long its join token is good."""
+
+    reason: Reason
+    ttl_s: Annotated[float, Meta(ge=10, le=7 * 86400)] = 3600.0
+
+
 class NewFault(Body, frozen=True, kw_only=True):
     """A demo fault; which fields a kind needs is in GET /demo/faults."""
 

@@ -35,6 +35,8 @@ def _health(row: Row) -> str:
 
 
 def _connected(row: Row) -> str:
+    if row.get("revoked"):
+        return "revoked"
     return "yes" if row["connected"] else "no"
 
 
@@ -251,6 +253,16 @@ TOKENS = (
     Column(title="EXPIRES", show=text("expires_at")),
     Column(title="LAST-USED", show=text("last_used_at")),
     Column(title="REVOKED", show=text("revoked_at")),
+)
+JOIN_TOKENS = (
+    Column(title="ID", show=text("id")),
+    Column(title="NAME", show=text("name")),
+    Column(title="POOL", show=text("pool")),
+    Column(title="NETWORKS", show=text("cidr")),
+    Column(title="USES-LEFT", show=text("uses_left")),
+    Column(title="EXPIRES", show=text("expires_at")),
+    Column(title="REVOKED", show=text("revoked_at")),
+    Column(title="BY", show=text("created_by"), wide=True),
 )
 FAULTS = (
     Column(title="FAULT", show=lambda row: str(row["kind"]).replace("_", "-")),

@@ -82,6 +82,7 @@ class Env(BaseSettings):
     chunk_s: float = Field(default=600.0, ge=10.0)
     retention_days: float = Field(default=30.0, gt=0.0)
     event_retention_days: float = Field(default=365.0, ge=0.0)
+    node_key_days: float = Field(default=30.0, gt=0.0)
     pool_max: int = Field(default=8, ge=1)
 
     def masked(self) -> dict[str, Any]:

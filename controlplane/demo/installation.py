@@ -91,7 +91,8 @@ class Installation:
         start(worker_process())
         start(beat_process(directory))
         self.wait_ready()
-        token = self.manage("create_join_token", "--uses", str(len(self.config.node_names))).strip().splitlines()[-1]
+        uses, networks = str(len(self.config.node_names)), "127.0.0.0/8,::1/128"
+        token = self.manage("create_join_token", "--cidr", networks, "--uses", uses).strip().splitlines()[-1]
         token_file = private_file(directory / "join-token", token)
         self._write_policy(directory)
         for number, node in enumerate(self.config.node_names):

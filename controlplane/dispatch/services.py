@@ -20,6 +20,7 @@ from django.db.models import F, Q
 
 from controlplane.dispatch.models import Command
 from controlplane.dispatch.present import command_summary
+from controlplane.fleet.identity import no_starts_for
 from controlplane.fleet.models import Node
 from controlplane.protocol.commands import Body, CommandStatement, SignedCommand
 from controlplane.protocol.errors import MalformedFrame
@@ -37,6 +38,7 @@ MAX_ORDERS = 200
 STARTS = "start_ranks"
 UNSENT = (CommandState.QUEUED, CommandState.DELIVERED)
 LIVE = (CommandState.QUEUED, CommandState.DELIVERED, CommandState.ACKNOWLEDGED)
+SENT_IN_DOUBT = ("stop_ranks", "deliver_view", "deliver_install", "request_save")
 # A newer one of these for the same job and node makes an older one void.
 SUPERSEDED_BY: dict[str, tuple[str, ...]] = {
     "deliver_view": ("deliver_view", "deliver_install"),
@@ -101,7 +103,10 @@ def deliverable(node_ids: list[str]) -> list[Command]:
     to die in between, they are sent again, and the agent's journal answers the repeat."""
     moment = now()
     due = Q(state=CommandState.QUEUED) | Q(state=CommandState.DELIVERED, send_due_at__lte=moment)
-    return list(Command.objects.filter(due, node_id__in=node_ids, due_at__gt=moment).order_by("id")[:MAX_ORDERS])
+    rows = Command.objects.filter(due, node_id__in=node_ids, due_at__gt=moment)
+    # Where it is in doubt who the node is, nothing begins; what runs is kept in step and can be ended.
+    rows = rows.exclude(no_starts_for() & ~Q(kind__in=SENT_IN_DOUBT))
+    return list(rows.order_by("id")[:MAX_ORDERS])
 
 
 def delivered(rows: list[Command]) -> None:
@@ -179,7 +184,8 @@ def _agrees(command: Command, statement: bytes) -> bool:
 
 def answer(node_id: str, command_id: str, state: str, detail: str, data: str) -> Command | None:
     """An agent's answer. None when it is not this node's command, or says nothing new."""
-    command = Command.objects.filter(pk=command_id, node_id=node_id).first()
+    # Locked: it may be marked as delivered at this very moment, which must not refuse the answer.
+    command = Command.objects.select_for_update().filter(pk=command_id, node_id=node_id).first()
     to = ANSWERS.get(state)
     if command is None or to is None or command.state == to or command.state not in LIVE:
         return None

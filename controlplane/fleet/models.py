@@ -8,15 +8,37 @@ from controlplane.protocol.states import NodeState
 class Node(models.Model):
     """A machine with an agent. `last_event_seq` of `journal_id` is the newest event
     applied; `connected` and `session_id` describe the live agent socket. `segment`: what its
-    agent last named as its NVLink domain or network block, "" for nothing."""
+    agent last named as its NVLink domain or network block, "" for nothing; `pool`: what its join
+    token bound it to, which then is its segment.
+
+    Identity (`fleet.identity`): `public_key` (Ed25519, base64url; "" none yet known) and for an
+    overlap the one before; `session_counter` the largest a session has shown; `doubt` why it may
+    be two machines, "" for no doubt; until `hold_until` a session that pushed out a live one gets
+    no starts; `challenger` is who came while another session was live, asked since `asked_at`.
+    `gap_since`: its events do not follow what was applied; `deaf`: so long that it takes no work."""
 
     id = models.CharField(primary_key=True, max_length=32)
     name = models.CharField(max_length=100, unique=True)
     state = models.CharField(max_length=16, default=NodeState.READY, choices=[(s, s) for s in NodeState])
     state_reason = models.TextField(blank=True)
     state_since = models.DateTimeField(auto_now_add=True)
-    credential_sha256 = models.CharField(max_length=64, unique=True)
+    public_key = models.CharField(max_length=64, unique=True, null=True)
+    key_since = models.DateTimeField(null=True)
+    old_public_key = models.CharField(max_length=64, blank=True, default="")
+    old_key_until = models.DateTimeField(null=True)
+    key_wanted_at = models.DateTimeField(null=True)
+    machine_id = models.CharField(max_length=64, blank=True, default="")
+    session_counter = models.BigIntegerField(default=0)
+    doubt = models.TextField(blank=True, default="")
+    hold_until = models.DateTimeField(null=True)
+    challenger = models.JSONField(null=True)
+    asked_at = models.DateTimeField(null=True)
+    join_token_id = models.CharField(max_length=32, blank=True, default="")
+    pool = models.CharField(max_length=63, blank=True, default="")
+    gap_since = models.DateTimeField(null=True)
+    deaf = models.BooleanField(default=False)
     revoked_at = models.DateTimeField(null=True)
+    removed_at = models.DateTimeField(null=True)
     connected = models.BooleanField(default=False)
     session_id = models.CharField(max_length=40, blank=True)
     connected_at = models.DateTimeField(null=True)
@@ -27,6 +49,24 @@ class Node(models.Model):
     agent_version = models.CharField(max_length=40, blank=True)
     segment = models.CharField(max_length=63, blank=True, default="")
     created_at = models.DateTimeField(auto_now_add=True)
+
+
+class NodeLife(models.Model):
+    """One journal of one boot that spoke with a node's key. Boot ids never come back after another
+    one: a life that does is a second machine. `barred`: it was told to stay away."""
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="lives")
+    boot_id = models.CharField(max_length=64)
+    journal_id = models.CharField(max_length=64)
+    machine_id = models.CharField(max_length=64, blank=True)
+    counter = models.BigIntegerField(default=0)
+    last_event_seq = models.BigIntegerField(default=0)
+    barred = models.BooleanField(default=False)
+    first_seen_at = models.DateTimeField(auto_now_add=True)
+    last_seen_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["node", "boot_id", "journal_id"], name="node_life_once")]
 
 
 class Device(models.Model):

@@ -22,6 +22,7 @@ def node_summary(node: Node, *, hot: Json | None = None, devices: list[Device] |
         "state_reason": node.state_reason,
         "state_since": iso(node.state_since),
         "connected": node.connected,
+        "revoked": node.revoked_at is not None,
         "last_seen_age_s": agent.get("silent_s"),
         "agent_version": node.agent_version,
         "segment": node.segment,

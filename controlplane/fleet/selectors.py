@@ -12,8 +12,8 @@ from controlplane.runtime.errors import NotFound
 
 
 def nodes(*, state: str | None = None, q: str = "") -> QuerySet[Node]:
-    """By name; `q` is a part of the name."""
-    rows = Node.objects.order_by("name")
+    """By name, without removed ones; `q` is a part of the name."""
+    rows = Node.objects.filter(removed_at=None).order_by("name")
     if state:
         rows = rows.filter(state=state)
     return rows.filter(name__icontains=q) if q else rows
@@ -21,7 +21,7 @@ def nodes(*, state: str | None = None, q: str = "") -> QuerySet[Node]:
 
 def node(node_id: str) -> Node:
     """Raises NotFound."""
-    row = Node.objects.filter(pk=node_id).first()
+    row = Node.objects.filter(pk=node_id, removed_at=None).first()
     if row is None:
         raise NotFound(f"no node {node_id!r}")
     return row
@@ -44,13 +44,15 @@ def node_count() -> int:
 
 def counts_by_state() -> dict[str, int]:
     """Every state is present, zeros too."""
-    found = dict(Node.objects.values_list("state").annotate(n=Count("pk")).values_list("state", "n"))
+    found = dict(
+        Node.objects.filter(removed_at=None).values_list("state").annotate(n=Count("pk")).values_list("state", "n")
+    )
     return {state.value: found.get(state.value, 0) for state in NodeState}
 
 
 def device_counts() -> dict[str, int]:
     """total, healthy, at_risk, lost, busy, spare."""
-    rows = Device.objects.all()
+    rows = Device.objects.filter(node__removed_at=None)
     return {
         "total": rows.count(),
         "healthy": rows.filter(present=True, healthy=True).count(),

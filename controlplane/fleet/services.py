@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from django.db.models import Q
 
 from controlplane.access import services as access
-from controlplane.access import tokens
-from controlplane.access.services import Shown
 from controlplane.fleet import flapping
-from controlplane.fleet.models import Device, Node
+from controlplane.fleet.models import Device, Node, NodeLife
 from controlplane.fleet.present import device_summary
 from controlplane.fleet.publish import publish_node
 from controlplane.protocol.samples import DeviceInfo
@@ -21,43 +19,6 @@ from controlplane.runtime.locks import lock_row
 
 MAX_DEVICES_A_NODE = 64
 TAKES_WORK = (NodeState.READY, NodeState.DEGRADED)
-
-
-def enroll_node(*, name: str, join_token: str, version: str = "", devices: Sequence[DeviceInfo] = ()) -> Shown:
-    """Make the node, or give a known one that is not connected a new credential (its disk was
-    lost); the old credential dies. Raises Denied (token) or Conflict (a live node has the name)."""
-    with events.unit_of_work():
-        token = access.spend_join_token(join_token)
-        node = Node.objects.select_for_update().filter(name=name).first()
-        if node is not None and node.connected:
-            raise Conflict(f"node {name!r} is connected; stop its agent, or choose another name")
-        if node is not None and node.revoked_at is not None:
-            raise Conflict(f"node {name!r} was revoked; an administrator must restore it first")
-        secret = tokens.new_secret("holdfast_node_")
-        if node is None:
-            node = Node.objects.create(
-                id=new_id("node"), name=name, credential_sha256=tokens.digest(secret), agent_version=version[:40]
-            )
-        else:
-            Node.objects.filter(pk=node.pk).update(credential_sha256=tokens.digest(secret))
-        sync_devices(node, devices)
-        access.audit(f"join_token:{token.id}", "node.enroll", node.id, data={"name": name})
-        publish_node(node, "node.enrolled", f"Node {name} enrolled.")
-    return Shown(id=node.id, secret=secret)
-
-
-def find_by_credential(secret: str) -> Node | None:
-    """The node whose standing credential this is; revoked ones too (the caller says so)."""
-    return Node.objects.filter(credential_sha256=tokens.digest(secret)).first()
-
-
-def revoke(node_id: str, *, actor: str, reason: str = "") -> None:
-    """Its credential is worth nothing from now on; a live session is closed by the sockets' sweep."""
-    with events.unit_of_work():
-        node = _get(node_id)
-        Node.objects.filter(pk=node.pk).update(revoked_at=now())
-        access.audit(actor, "node.revoke", node_id, reason=reason)
-        publish_node(node, "node.revoked", f"Node {node.name} was revoked: {reason}")
 
 
 def transition_node(node: Node, to: str, reason: str) -> None:
@@ -73,7 +34,11 @@ def cordon(node_id: str, *, reason: str, actor: str, request_id: str = "") -> No
 
 
 def uncordon(node_id: str, *, reason: str, actor: str, request_id: str = "") -> Node:
-    """Let work return. Raises IllegalTransition where the state forbids it (quarantined)."""
+    """Let work return. Raises Conflict where an administrator must decide who the node is."""
+    doubt = Node.objects.filter(pk=node_id).exclude(doubt="").values_list("name", "doubt").first()
+    if doubt is not None:
+        name, why = doubt
+        raise Conflict(f"it is in doubt which machine node {name!r} is ({why}); `holdfast node confirm {name}`")
     return _by_person(node_id, NodeState.READY, "node.uncordon", reason, actor, request_id)
 
 
@@ -97,22 +62,42 @@ def heal_devices(node: Node) -> None:
 def open_session(
     node: Node, *, session_id: str, boot_id: str, journal_id: str, version: str, segment: str = ""
 ) -> bool:
-    """Note the live socket (the newest wins). Returns True when journal or boot are new, so
-    that event numbers start again and ranks it does not list are gone."""
+    """Note the live socket (the newest wins; `fleet.identity` has admitted it). Returns True when
+    journal or boot are other ones, so that ranks it does not list are gone; event numbers go on
+    where that journal ended."""
     renewed = (node.journal_id, node.boot_id) != (journal_id, boot_id)
     node.connected, node.session_id, node.connected_at = True, session_id, now()
     if node.journal_id != journal_id:
-        node.last_event_seq = 0
+        _keep_seq(node)
+        node.last_event_seq = _kept_seq(node, journal_id)
+        node.gap_since = None
     node.boot_id, node.journal_id, node.agent_version = boot_id[:64], journal_id[:64], version[:40]
-    node.segment = segment[:63]
+    node.segment = (node.pool or segment)[:63]
     node.save(
         update_fields=[
             "connected", "session_id", "connected_at", "boot_id", "journal_id", "agent_version", "segment",
-            "last_event_seq",
+            "last_event_seq", "gap_since",
         ]
     )  # fmt: skip
     flapping.tell(node, "node.connected", f"Node {node.name} is connected.")
     return renewed
+
+
+def _keep_seq(node: Node) -> None:
+    """Where this journal ended, should the node come back to it."""
+    if node.journal_id:
+        NodeLife.objects.update_or_create(
+            node=node,
+            boot_id=node.boot_id,
+            journal_id=node.journal_id,
+            defaults={"last_event_seq": node.last_event_seq, "last_seen_at": now()},
+        )
+
+
+def _kept_seq(node: Node, journal_id: str) -> int:
+    """The newest event applied of a journal; 0 for one that is new."""
+    kept = NodeLife.objects.filter(node=node, journal_id=journal_id[:64])
+    return kept.order_by("-last_event_seq").values_list("last_event_seq", flat=True).first() or 0
 
 
 def close_session(node_id: str, session_id: str) -> bool:

@@ -1,9 +1,9 @@
 """WS /agent/v1/stream: one agent's session.
 
 A Channels consumer with its own receive loop (feasibility 3.2: the stock dispatch hops to
-a thread before every message). Authenticates by bearer credential, welcomes, then for
-each frame: hints go to the stream's buffer, events to the writer. Decides nothing,
-touches no table in the loop.
+a thread before every message). The agent proves who it is (`live.proof`), is welcomed, then
+for each frame: hints go to the stream's buffer, events to the writer. Decides nothing, touches
+no table in the loop.
 """
 
 import asyncio
@@ -13,9 +13,8 @@ import msgspec
 from channels.consumer import AsyncConsumer
 from django.conf import settings
 
-from controlplane.fleet.models import Node
 from controlplane.fleet.selectors import device_indexes
-from controlplane.fleet.services import find_by_credential
+from controlplane.live import proof
 from controlplane.live.limits import FRAMES_PER_S, MAX_HINT_BYTES, SESSION_RETRY_S, Pace, check_size, only_listed
 from controlplane.live.links import AgentLink, Send
 from controlplane.live.process import WebProcess
@@ -31,6 +30,7 @@ from controlplane.protocol.frames import (
     Welcome,
     reconnect_within_s,
 )
+from controlplane.protocol.handshake import NewKey, Proof
 from controlplane.runtime import keys, metrics
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.logs import get
@@ -47,7 +47,7 @@ class AgentSocket(AsyncConsumer):
     """See the module."""
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Send) -> None:
-        """Accept, authenticate, welcome, read until the end."""
+        """Accept, challenge, welcome, read until the end."""
         await receive()
         await send({"type": "websocket.accept"})
         process = WebProcess.current()
@@ -56,43 +56,26 @@ class AgentSocket(AsyncConsumer):
             await process.count("?", "unknown_sockets", "too many sockets wait to be authenticated")
             await send({"type": "websocket.close", "code": CLOSE_TRY_LATER})
             return
+        link = AgentLink(node_id="", node_name="?", session_id=f"{process.name}.{new_id('ses')[4:]}", send=send)
+        entrance = proof.Entrance(process, link, receive, scope)
         with process.doorman.unknown_socket():
-            node = await process.in_thread(authenticate, scope)
-        link = AgentLink(
-            node_id=node.id if node else "",
-            node_name=node.name if node else "?",
-            session_id=f"{process.name}.{new_id('ses')[4:]}",
-            send=send,
-        )
-        if node is None:
-            await process.count("?", "unknown_credential")
-            await link.refuse("unknown_node", "this credential belongs to no node; enrol again with a join token")
-        elif node.revoked_at is not None:
-            await link.refuse("revoked", f"node {node.name} was revoked")
-        elif not process.doorman.may_open(node.id):
-            await process.count(node.name, "reconnects", "more sessions than allowed")
-            process.refusals.note(node.name, "reconnects")
+            proved = await entrance.prove()
+        if proved and not process.doorman.may_open(link.node_id):
+            await process.count(link.node_name, "reconnects", "more sessions than allowed")
+            process.refusals.note(link.node_name, "reconnects")
             await link.refuse("overloaded", "this node opens sessions too often", SESSION_RETRY_S)
-        else:
-            await Session(process, link).run(receive)
+        elif proved:
+            await Session(process, link, entrance).run(receive)
         process.note_refusal(link)
-
-
-def authenticate(scope: dict[str, Any]) -> Node | None:
-    """The node of the bearer credential; None for anything else."""
-    header = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
-    scheme, _, secret = header.partition(" ")
-    if scheme.lower() != "bearer" or not secret:
-        return None
-    return find_by_credential(secret.strip())
 
 
 class Session:
     """One accepted agent, from hello to close."""
 
-    def __init__(self, process: WebProcess, link: AgentLink) -> None:
+    def __init__(self, process: WebProcess, link: AgentLink, entrance: proof.Entrance) -> None:
         self.process = process
         self.link = link
+        self.entrance = entrance
         self.bad = 0
         self.pace = Pace()
         self.listed: frozenset[int] = frozenset()
@@ -111,7 +94,7 @@ class Session:
 
     async def _open(self, receive: Any) -> bool:
         try:
-            data = await asyncio.wait_for(_next_bytes(receive), HELLO_TIMEOUT_S)
+            data = await asyncio.wait_for(proof.next_bytes(receive), HELLO_TIMEOUT_S)
         except TimeoutError:
             await self.link.refuse("bad_protocol", f"no hello within {HELLO_TIMEOUT_S:.0f} s", 1.0)
             return False
@@ -124,7 +107,7 @@ class Session:
             await self.link.refuse(error.code, str(error))
             return False
         if not isinstance(said, AgentHello):
-            await self.link.refuse("bad_protocol", "the first message of a session is a hello", 1.0)
+            await self.link.refuse("bad_protocol", "after the proof comes the hello", 1.0)
             return False
         version = min(PROTOCOL_MAX, said.protocol_max)
         if version < max(PROTOCOL_MIN, said.protocol_min):
@@ -137,6 +120,8 @@ class Session:
 
     async def _welcome(self, said: AgentHello, version: int) -> bool:
         link = self.link
+        if not await self.entrance.admitted(said):
+            return False
         item = Item(node_id=link.node_id, session_id=link.session_id, callback=link.on_written, hello=said)
         if not self.process.writer.put(item):
             await link.refuse("overloaded", "too many events wait to be written", OVERLOAD_RETRY_S)
@@ -168,7 +153,7 @@ class Session:
 
     async def _read(self, receive: Any) -> None:
         while not self.link.closed:
-            data = await _next_bytes(receive)
+            data = await proof.next_bytes(receive)
             if data is None:
                 return
             if not self.pace.may_speak():
@@ -193,6 +178,9 @@ class Session:
         """One frame; how many events it has. Raises ProtocolError, or QueueFull when the writer
         is behind."""
         frame = decode_from_agent(data)
+        if isinstance(frame, Proof | NewKey):
+            self.entrance.answered(frame)
+            return
         if not isinstance(frame, AgentFrame):
             raise MalformedFrame("a second hello in one session")
         if len(frame.events) > MAX_EVENTS_PER_FRAME:
@@ -233,12 +221,3 @@ class Session:
 
     async def _count(self, reason: str, detail: str) -> None:
         await self.process.count(self.link.node_name, reason, detail)
-
-
-async def _next_bytes(receive: Any) -> bytes | None:
-    """The next message as bytes (text counts as garbage of the same length); None at the end."""
-    message = await receive()
-    if message["type"] == "websocket.disconnect":
-        return None
-    data = message.get("bytes")
-    return data if data is not None else (message.get("text") or "").encode()

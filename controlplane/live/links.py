@@ -11,10 +11,14 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 CLOSE_REFUSED = 4400
 NO_RETRY = ("identity_mismatch", "bad_protocol")
 FOREIGN_RETRY_S = 10.0
+# Who was pushed out, or is to tell again, comes back at once: waiting would help a copy only.
+AT_ONCE = ("replaced", "resync")
+AT_ONCE_S = 0.1
 
 
 class AgentLink:
-    """One live socket. `refuse` ends it; everything else may be called from its loop only."""
+    """One live socket. `refuse` ends it; everything else may be called from its loop only.
+    `challenge` and `rotation` are nonces that its agent has yet to answer, b"" for none."""
 
     def __init__(self, *, node_id: str, node_name: str, session_id: str, send: Send) -> None:
         self.node_id = node_id
@@ -24,6 +28,8 @@ class AgentLink:
         self.opened: asyncio.Future[int] = self.loop.create_future()
         self.closed = False
         self.refused_as = ""
+        self.challenge = b""
+        self.rotation = b""
         self._send = send
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -59,16 +65,18 @@ class AgentLink:
 
     def _after_write(self, seq: int, resend: bool, code: str, detail: str) -> None:
         if code:
-            self._spawn(self.refuse(code, detail, self._retry_after_s(code)))
+            self.spawn(self.refuse(code, detail, self._retry_after_s(code)))
             if not self.opened.done():
                 self.opened.set_exception(ConnectionError(code))
         elif not self.opened.done():
             self.opened.set_result(seq)
         else:
-            self._spawn(self._ack(seq, resend))
+            self.spawn(self._ack(seq, resend))
 
     def _retry_after_s(self, code: str) -> float | None:
         """A session that could not be opened for what its hello says is not tried again soon."""
+        if code in AT_ONCE:
+            return AT_ONCE_S
         if not self.opened.done():
             return None if code in NO_RETRY else 1.0
         return FOREIGN_RETRY_S if code in NO_RETRY else 1.0
@@ -76,7 +84,8 @@ class AgentLink:
     async def _ack(self, seq: int, resend: bool) -> None:
         await self.tell(Acked(seq=seq, resend=resend))
 
-    def _spawn(self, work: Awaitable[Any]) -> None:
+    def spawn(self, work: Awaitable[Any]) -> None:
+        """Run beside the socket's reading."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

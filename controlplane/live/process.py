@@ -144,7 +144,7 @@ class WebProcess:
         metrics.AGENT_CONNECTIONS.set(len(self.links))
         self.outbox_bell.set()
         if before is not None and before is not link:
-            await before.refuse("replaced", "a newer session of this node is live")
+            await before.refuse("replaced", "a newer session of this node is live", 0.1)
 
     def unregister(self, link: AgentLink) -> None:
         """Only if it was not replaced meanwhile."""

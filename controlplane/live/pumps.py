@@ -13,9 +13,11 @@ from redis.asyncio.client import PubSub
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet import flapping
+from controlplane.fleet.identity import REVOKED_RETRY_S
 from controlplane.fleet.models import Node
 from controlplane.fleet.selectors import node_count
 from controlplane.fleet.services import reopen_session
+from controlplane.live import proof
 from controlplane.live.hub import event_message
 from controlplane.protocol.commands import SignedCommand
 from controlplane.protocol.frames import Order
@@ -131,18 +133,20 @@ def _by_node(rows: list[Command]) -> list[list[Command]]:
 
 
 async def _sweep_sessions(process: "WebProcess") -> None:
-    """Revoked nodes and sessions that another process has replaced end here."""
+    """Revoked nodes and sessions that another process has replaced end here; those in doubt and
+    those whose key is to be replaced are asked."""
     rows = await process.in_thread(_sessions, list(process.links))
     for node_id, (session_id, revoked, connected) in rows.items():
         link = process.links.get(node_id)
         if link is None:
             continue
         if revoked:
-            await link.refuse("revoked", "the node was revoked")
+            await link.refuse("revoked", "the node was revoked", REVOKED_RETRY_S)
         elif session_id != link.session_id:
-            await link.refuse("replaced", "a newer session of this node is live")
+            await link.refuse("replaced", "a newer session of this node is live", 0.1)
         elif not connected:
             await process.in_thread(reopen_session, node_id, session_id)
+    await proof.ask_again(process)
 
 
 def _sessions(node_ids: list[str]) -> dict[str, tuple[str, bool, bool]]:

@@ -17,12 +17,25 @@ from types import ModuleType
 
 import msgspec
 
-from controlplane.protocol import bounds, codec, commands, frames, launch, membership, rank, samples, spec, states
+from controlplane.protocol import (
+    bounds,
+    codec,
+    commands,
+    frames,
+    handshake,
+    launch,
+    membership,
+    rank,
+    samples,
+    spec,
+    states,
+)
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 
 DOORS: tuple[tuple[str, str, ModuleType], ...] = (
     ("Agent and control plane", "WebSocket `/agent/v1/stream`, MessagePack, one message a frame", frames),
+    ("Proof of identity", "the same WebSocket", handshake),
     ("Commands", "inside `Order`, one `SignedCommand` each", commands),
     ("Device readings", "inside `AgentHello`, `AgentFrame` and events", samples),
     ("Launching ranks", "inside `StartRanks` and `ForkRank`", launch),

@@ -43,6 +43,7 @@ from controlplane.protocol.bounds import (
     Word,
 )
 from controlplane.protocol.commands import SignedCommand
+from controlplane.protocol.handshake import Challenge, KeyAccepted, NewKey, Proof, RotateKey
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import Flush
 from controlplane.protocol.rank import (
@@ -59,8 +60,8 @@ from controlplane.protocol.rank import (
 from controlplane.protocol.samples import DeviceInfo, DeviceSample, XidEvent
 from controlplane.protocol.states import Phase, RankState, Section
 
-PROTOCOL_MIN = 1
-PROTOCOL_MAX = 1
+PROTOCOL_MIN = 2
+PROTOCOL_MAX = 2
 MAX_FRAME_BYTES = 256 * 1024
 MAX_EVENT_BYTES = 144 * 1024
 """A rank's longest line, and what its agent adds."""
@@ -258,7 +259,7 @@ class RankStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class AgentHello(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type", tag="hello"):
-    """First message of a session. `ranks` are those alive here (re-adopted ones too).
+    """First message after the `Proof` of a session. `ranks` are those alive here (re-adopted ones too).
     `segment`: nodes that name the same one are near each other (an NVLink domain, a block of the
     network); "": nothing is known."""
 
@@ -289,7 +290,7 @@ class AgentFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     age_s: Seconds = 0.0
 
 
-FromAgent = AgentHello | AgentFrame
+FromAgent = Proof | AgentHello | AgentFrame | NewKey
 
 
 class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type", tag="welcome"):
@@ -333,11 +334,13 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
 
 class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="refused"):
     """The session ends. `code`: bad_protocol, unknown_node, revoked, identity_mismatch,
-    frame_too_large, malformed_frame, replaced, overloaded. `retry_after_s` None: do not."""
+    frame_too_large, malformed_frame, replaced, overloaded, in_doubt (another session with this
+    node's key is being asked), cloned (the key is used in two places), resync (send the events
+    again in a new journal). `retry_after_s` None: not soon."""
 
     code: Word
     detail: ErrorText
     retry_after_s: Seconds | None = None
 
 
-ToAgent = Welcome | Acked | Order | Refused
+ToAgent = Challenge | Welcome | Acked | Order | Refused | RotateKey | KeyAccepted

@@ -93,4 +93,5 @@ def requeue(node: Node) -> None:
 def return_from_lost(node: Node) -> None:
     """A lost node that speaks again may take work."""
     if node.state == NodeState.LOST:
-        transition_node(node, NodeState.READY, "its agent is back")
+        to = NodeState.QUARANTINED if node.doubt else NodeState.READY
+        transition_node(node, to, "its agent is back")

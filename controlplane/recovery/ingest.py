@@ -22,7 +22,7 @@ from controlplane.jobs.services import TERMINAL, ring_job
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import AgentEvent, AgentHello, DeviceLost, XidSeen
 from controlplane.protocol.states import JobState
-from controlplane.recovery import deadletter, hello, identity, signals
+from controlplane.recovery import deadletter, doubts, hello, identity, signals
 from controlplane.recovery.facts import Facts, apply_event
 from controlplane.runtime import counters, events
 from controlplane.runtime.clock import ago
@@ -41,10 +41,12 @@ MAX_ASIDE_A_TURN = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """`acked_seq`: newest event applied or put aside. `resend`: those behind it are wanted
-    again. `aside`: how many were put aside; `refused`: of them, for speaking for another node."""
+    again; `resync`: there is a gap that no repeat has closed, so that only a new journal helps.
+    `aside`: how many were put aside; `refused`: of them, for speaking for another node."""
 
     acked_seq: int
     resend: bool = False
+    resync: bool = False
     steps: list[dict[str, object]] = field(default_factory=list)
     aside: int = 0
     refused: int = 0
@@ -158,11 +160,12 @@ def _apply_events(node_id: str, session_id: str, batch: tuple[AgentEvent, ...]) 
         jobs = lock_rows(Job, _jobs_touched(node_id, batch))
         node = _own(node_id, session_id)
         fresh, gap = _in_order(node, batch)
+        resync = doubts.is_stuck(node, advanced=bool(fresh), gap=gap)
         facts = apply_to(node, jobs, [(ago(event.age_s), event) for event in fresh])
         acked = node.last_event_seq + len(fresh)
         if fresh:
             Node.objects.filter(pk=node_id).update(last_event_seq=acked)
-    return Outcome(acked_seq=acked, resend=gap, steps=facts.points)
+    return Outcome(acked_seq=acked, resend=gap, resync=resync, steps=facts.points)
 
 
 def replay(letter_id: str) -> None:

@@ -168,11 +168,56 @@ class Nodes(_Group):
 
     def cordon(self, node_id: str, reason: str) -> Any:
         """Give it no new work."""
-        return self._run(calls.post(calls.one("nodes", node_id, ":cordon"), {"reason": reason}, rest.Accepted))
+        return self._act(node_id, "cordon", reason)
 
     def uncordon(self, node_id: str, reason: str) -> Any:
         """Let it take work again."""
-        return self._run(calls.post(calls.one("nodes", node_id, ":uncordon"), {"reason": reason}, rest.Accepted))
+        return self._act(node_id, "uncordon", reason)
+
+    def revoke(self, node_id: str, reason: str) -> Any:
+        """Its key is worth nothing from now on."""
+        return self._act(node_id, "revoke", reason)
+
+    def restore(self, node_id: str, reason: str) -> Any:
+        """Take a revocation back."""
+        return self._act(node_id, "restore", reason)
+
+    def rotate_key(self, node_id: str, reason: str) -> Any:
+        """Have it make a new key."""
+        return self._act(node_id, "rotate-key", reason)
+
+    def confirm(self, node_id: str, reason: str) -> Any:
+        """Vouch for a quarantined node."""
+        return self._act(node_id, "confirm", reason)
+
+    def remove(self, node_id: str, reason: str) -> Any:
+        """Forget it; refused while ranks are placed there."""
+        return self._act(node_id, "remove", reason)
+
+    def re_enrol(self, node_id: str, reason: str, *, ttl_s: float = 3600.0) -> Any:
+        """JoinToken for this node alone, whose `token` is told this once."""
+        body = {"reason": reason, "ttl_s": ttl_s}
+        return self._run(calls.post(calls.one("nodes", node_id, ":re-enrol"), body, rest.JoinToken))
+
+    def _act(self, node_id: str, verb: str, reason: str) -> Any:
+        return self._run(calls.post(calls.one("nodes", node_id, f":{verb}"), {"reason": reason}, rest.Accepted))
+
+
+class JoinTokens(_Group):
+    """Tokens with which agents enrol."""
+
+    def list(self) -> Any:
+        """Iterates over all of them."""
+        return self._pages(calls.get("/join-tokens", Page[rest.JoinToken]))
+
+    def create(self, *, name: str = "", pool: str = "", cidr: str = "", uses: int = 1, ttl_s: float = 3600.0) -> Any:
+        """JoinToken whose `token` is told this once; bound to a name, a pool or networks."""
+        body = {"name": name, "pool": pool, "cidr": cidr, "uses": uses, "ttl_s": ttl_s}
+        return self._run(calls.post("/join-tokens", body, rest.JoinToken))
+
+    def revoke(self, token_id: str) -> Any:
+        """At once and for good."""
+        return self._run(calls.post(calls.one("join-tokens", token_id, ":revoke"), {}, rest.Accepted))
 
 
 class Incidents(_Group):

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from controlplane.cli import columns, context
+from controlplane.cli.commands.join_token import show_once
 from controlplane.cli.context import BY_HAND, Output, Reason
 from controlplane.cli.exits import CliError, Exit
 from controlplane.cli.output import Format, emit_object, emit_rows
@@ -64,6 +65,59 @@ def uncordon(node: Node, reason: Reason = BY_HAND) -> None:
     with context.client() as client:
         print(client.nodes.uncordon(find(client, node), reason).detail)
     context.next_commands(f"holdfast node get {node}")
+
+
+@node.command()
+def revoke(node: Node, reason: Reason = BY_HAND) -> None:
+    """Shut it out: its key is worth nothing from now on."""
+    with context.client() as client:
+        print(client.nodes.revoke(find(client, node), reason).detail)
+    context.next_commands(f"holdfast node restore {node}", f"holdfast node re-enrol {node}", f"holdfast node rm {node}")
+
+
+@node.command()
+def restore(node: Node, reason: Reason = BY_HAND) -> None:
+    """Take a revocation back; the same key counts again."""
+    with context.client() as client:
+        print(client.nodes.restore(find(client, node), reason).detail)
+    context.next_commands(f"holdfast node get {node}")
+
+
+@node.command("re-enrol")
+def re_enrol(
+    node: Node,
+    reason: Reason = BY_HAND,
+    ttl: Annotated[float, typer.Option(help="Hours until the token expires; 168 at most.", min=0.01, max=168)] = 1.0,
+    output: Output = Format.TABLE,
+) -> None:
+    """A join token with which this node, and no other, gets a new key; shown this once."""
+    with context.client() as client:
+        made = client.nodes.re_enrol(find(client, node), reason, ttl_s=ttl * 3600.0)
+    show_once(context.plain(made), output)
+
+
+@node.command("rotate-key")
+def rotate_key(node: Node, reason: Reason = BY_HAND) -> None:
+    """Have its agent make a new key, signed by the old one."""
+    with context.client() as client:
+        print(client.nodes.rotate_key(find(client, node), reason).detail)
+
+
+@node.command()
+def confirm(
+    node: Node, reason: Annotated[str, typer.Option("--reason", "-r", help="Why; kept in the audit log.")]
+) -> None:
+    """Vouch for a quarantined node: what speaks as it now is it."""
+    with context.client() as client:
+        print(client.nodes.confirm(find(client, node), reason).detail)
+    context.next_commands(f"holdfast node get {node}")
+
+
+@node.command("rm")
+def remove(node: Node, reason: Reason = BY_HAND) -> None:
+    """Forget it; refused while ranks are placed there."""
+    with context.client() as client:
+        print(client.nodes.remove(find(client, node), reason).detail)
 
 
 @gpu.command("ls")

@@ -120,6 +120,7 @@ OUTER_TIMEOUT_S = ENV.outer_timeout_s
 CHUNK_S = ENV.chunk_s
 RETENTION_DAYS = ENV.retention_days
 EVENT_RETENTION_DAYS = ENV.event_retention_days
+NODE_KEY_DAYS = ENV.node_key_days
 BIND = ENV.bind
 REQUIRE_LOOPBACK = False
 

@@ -6,7 +6,18 @@ missing reading is None, never 0. Fields may be added within /api/v1, so readers
 fields that they don't know.
 """
 
-from controlplane.protocol.rest.base import Accepted, Event, Health, Me, Part, Problem, Token, Told, Version
+from controlplane.protocol.rest.base import (
+    Accepted,
+    Event,
+    Health,
+    JoinToken,
+    Me,
+    Part,
+    Problem,
+    Token,
+    Told,
+    Version,
+)
 from controlplane.protocol.rest.fleet import (
     DeadLetter,
     Device,
@@ -81,6 +92,7 @@ __all__ = [
     "JobDetail",
     "JobNumerics",
     "JobSpeed",
+    "JoinToken",
     "Layout",
     "Log",
     "Me",

@@ -60,6 +60,23 @@ class Token(Answer, frozen=True, kw_only=True):
     token: str | None = None
 
 
+class JoinToken(Answer, frozen=True, kw_only=True):
+    """Lets agents enrol; bound to what is not empty of `name`, `pool`, `cidr`. `takeover`: the known
+    node of that name may have another key. `token` itself is answered once, when it is made."""
+
+    id: str
+    name: str
+    pool: str
+    cidr: str
+    takeover: bool
+    uses_left: int
+    created_by: str
+    created_at: str
+    expires_at: str
+    revoked_at: str | None
+    token: str | None = None
+
+
 class Accepted(Answer, frozen=True, kw_only=True):
     """An order was taken; its effect follows."""
 

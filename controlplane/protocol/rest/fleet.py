@@ -33,7 +33,8 @@ class Device(Answer, frozen=True, kw_only=True):
 
 
 class Node(Answer, frozen=True, kw_only=True):
-    """A machine with an agent. `segment`: its NVLink domain or network block, "" if not said."""
+    """A machine with an agent. `segment`: its NVLink domain or network block, "" if not said.
+    `revoked`: its key is worth nothing."""
 
     id: str
     name: str
@@ -45,6 +46,7 @@ class Node(Answer, frozen=True, kw_only=True):
     segment: str
     devices: list[Device]
     ranks_running: int
+    revoked: bool = False
     last_seen_age_s: float | None = None
     agent_cpu_ratio: float | None = None
     agent_rss_bytes: int | None = None

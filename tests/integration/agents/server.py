@@ -7,6 +7,7 @@ signs its commands with a key of its own.
 import asyncio
 import itertools
 import json
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,18 +16,22 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
+from controlplane.fleet.keys import verifies
 from controlplane.protocol.codec import decode_from_agent, encode_frame
 from controlplane.protocol.commands import Body, CommandStatement, SignedCommand
 from controlplane.protocol.frames import (
+    PROTOCOL_MAX,
     Acked,
     AgentEvent,
     AgentFrame,
     AgentHello,
     CommandAnswer,
+    FromAgent,
     Order,
     Refused,
     Welcome,
 )
+from controlplane.protocol.handshake import Challenge, Proof, session_statement
 from controlplane.protocol.signing import encode_statement, key_id, signed_command, to_text
 
 NODE_ID = "node_01"
@@ -61,6 +66,12 @@ class Server:
         self.enrolments: list[dict[str, Any]] = []
         self.keys = [Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()]
         self.keys_signature = ""
+        self.public_key = ""
+        self.proofs: list[Proof] = []
+        self.new_keys: list[Any] = []
+        self.strangers = 0
+        self.second_token = ""
+        self.refusals = 0
         self.connections = 0
         self.gaps = 0
         self.port = 0
@@ -147,10 +158,11 @@ class Server:
 
     async def _enrol(self, request: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         self.enrolments.append(request)
-        good = request["join_token"] == JOIN_TOKEN
+        good = request["join_token"] in (JOIN_TOKEN, self.second_token)
         if good:
-            status, kind = "201 Created", "application/json"
-            body = {"node_id": NODE_ID, "credential": "s3cret", "server_keys": self.public_keys}
+            answer = {"node_id": NODE_ID, "server_keys": self.public_keys}
+            status, kind, body = "201 Created", "application/json", answer
+            self.public_key = request["public_key"]
         else:
             status, kind = "403 Forbidden", "application/problem+json"
             body = {"title": "Forbidden", "detail": "this join token has expired"}
@@ -162,17 +174,29 @@ class Server:
         writer.close()
 
     async def _agent(self, socket: ServerConnection) -> None:
+        nonce = os.urandom(32)
+        await socket.send(encode_frame(Challenge(nonce)))
+        proof = decode_from_agent(await socket.recv())
+        assert isinstance(proof, Proof)
+        if self.public_key and not verifies(self.public_key, proof.signature, session_statement(nonce, proof)):
+            self.strangers += 1
+            await socket.send(encode_frame(Refused("unknown_node", "no node is known by this key", 0.1)))
+            return
+        self.proofs.append(proof)
         hello = decode_from_agent(await socket.recv())
         assert isinstance(hello, AgentHello)
         self.connections += 1
         if self.refusal is not None:
             await socket.send(encode_frame(self.refusal))
+            async with self._changed:
+                self.refusals += 1
+                self._changed.notify_all()
             return
         seen = self.acked.setdefault(hello.journal_id, 0)
         await socket.send(
             encode_frame(
                 Welcome(
-                    protocol=1,
+                    protocol=PROTOCOL_MAX,
                     node_id=NODE_ID,
                     session_id=f"ses_{self.connections}",
                     acked_seq=seen,
@@ -197,7 +221,12 @@ class Server:
             if self._socket is socket:
                 self._socket = None
 
-    async def _frame(self, socket: ServerConnection, journal_id: str, frame: AgentFrame) -> None:
+    async def _frame(self, socket: ServerConnection, journal_id: str, frame: FromAgent) -> None:
+        if not isinstance(frame, AgentFrame):
+            async with self._changed:
+                (self.proofs if isinstance(frame, Proof) else self.new_keys).append(frame)
+                self._changed.notify_all()
+            return
         now_s = time.monotonic()
         async with self._changed:
             self.frames.append(frame)

@@ -114,15 +114,18 @@ async def test_enrolment_trades_the_token_for_a_credential(server: Server, agent
     assert [device["index"] for device in server.enrolments[0]["devices"]] == [0, 1]
     stored = agent.state_dir / "credential"
     assert stored.stat().st_mode & 0o777 == 0o600
-    head = server.headers[0]
-    assert "Authorization: Bearer s3cret" in head
-    assert "s3cret" not in head.splitlines()[0]
+    key = agent.state_dir / "key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    private = "".join(key.read_text().splitlines()[1:-1])
+    told = agent.log() + "".join(server.headers) + str(server.enrolments)
+    assert private not in told
+    assert "Authorization" not in server.headers[0]
     assert JOIN_TOKEN not in agent.log()
-    assert "s3cret" not in agent.log()
     agent.kill(signal.SIGKILL)
     agent.start()
     await server.until(lambda: len(server.hellos) == 2)
     assert len(server.enrolments) == 1
+    assert [proof.counter for proof in server.proofs] == [1, 2]
 
 
 async def test_a_refused_token_ends_the_agent_with_the_servers_reason(server: Server, agent: AgentProcess) -> None:

@@ -78,7 +78,7 @@ def node(db: None) -> Node:
 
 def make_node(name: str, devices: int = 2) -> Node:
     """A connected node with devices."""
-    row = Node.objects.create(id=new_id("node"), name=name, credential_sha256=new_id("crd"), connected=True)
+    row = Node.objects.create(id=new_id("node"), name=name, public_key=new_id("crd"), connected=True)
     for index in range(devices):
         Device.objects.create(
             id=new_id("dev"), node=row, index=index, uuid=f"GPU-{name}-{index}", model="Toy", driver="simulated"

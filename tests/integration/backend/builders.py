@@ -51,7 +51,7 @@ def hello(name: str, *, boot: str = "boot", journal: str = "journal", devices: i
         for i in range(devices)
     )
     return frames.AgentHello(
-        protocol_min=1, protocol_max=1, node_name=name, agent_version="test", boot_id=f"{boot}-{name}",
+        protocol_min=2, protocol_max=2, node_name=name, agent_version="test", boot_id=f"{boot}-{name}",
         journal_id=f"{journal}-{name}", devices=infos,
     )  # fmt: skip
 
@@ -61,7 +61,7 @@ def make_fleet(count: int = 4) -> Fleet:
     fleet = Fleet()
     for number in range(1, count + 1):
         name = f"n{number}"
-        fleet.nodes[name] = Node.objects.create(id=f"node_{number}", name=name, credential_sha256=f"{number:064d}")
+        fleet.nodes[name] = Node.objects.create(id=f"node_{number}", name=name, public_key=f"{number:043d}")
         ingest.open_session(fleet.nodes[name].id, f"web.{name}", hello(name))
     return fleet
 

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 
-from controlplane.access.services import create_join_token
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import submit_job
 from controlplane.protocol import spec as specs
-from tests.integration.backend.fake_agent import FakeAgent, enroll
+from tests.integration.backend.fake_agent import FakeAgent, enroll, join_token
 from tests.integration.backend.fake_world import World
 from tests.integration.backend.servers import RedisServer, Stack
 
@@ -32,7 +31,7 @@ def stack(transactional_db: None, tmp_path: Path, redis_server: RedisServer) -> 
 @pytest.fixture
 async def world(stack: Stack) -> AsyncIterator[World]:
     """Four connected nodes of two devices."""
-    token = (await sync_to_async(create_join_token)(uses=4)).secret
+    token = await sync_to_async(join_token)(uses=4)
     agents = [
         FakeAgent(stack.url, f"node-{n}", await asyncio.to_thread(enroll, stack.url, f"node-{n}", token))
         for n in range(1, 5)

@@ -6,19 +6,22 @@ are carried out once and answered from the journal when they are repeated.
 
 import asyncio
 import contextlib
-import json
-import urllib.request
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
 from agents.errors import SignatureRejected
+from agents.link.enrol import Facts, enrol
+from agents.link.keys import NodeKey, rotation, unsigned_proof
 from agents.link.pins import Pins
+from controlplane.access import join_tokens
 from controlplane.protocol import commands, frames
 from controlplane.protocol.codec import decode_to_agent, encode_frame
+from controlplane.protocol.handshake import Challenge, KeyAccepted, Proof, RotateKey
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.samples import DeviceInfo, DeviceSample
 from controlplane.protocol.signing import SIGNATURE_REJECTED
@@ -28,18 +31,48 @@ HEARTBEAT_S = 0.2
 RECONNECT_S = 0.2
 
 
-def enroll(url: str, name: str, join_token: str) -> str:
-    """The credential."""
-    body = json.dumps({"join_token": join_token, "node_name": name, "agent_version": "test"}).encode()
-    request = urllib.request.Request(f"{url}/agent/v1/enroll", data=body, headers={"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=10.0) as answer:
-        return str(json.load(answer)["credential"])
+@dataclass(kw_only=True)
+class Enrolled:
+    """A node's key and id, and the counter of its sessions: what an agent's state directory holds."""
+
+    node_id: str
+    key: NodeKey
+    server_keys: tuple[str, ...] = ()
+    counter: int = 0
+    machine_id: str = "machine"
+
+    def copy(self) -> "Enrolled":
+        """As a copied disk has it."""
+        return replace(self)
+
+    def prove(self, challenge: Challenge, *, boot_id: str, journal_id: str, host: str = "127.0.0.1") -> Proof:
+        """The answer to a challenge, as the real agent gives it."""
+        proof = unsigned_proof(
+            node_id=self.node_id, boot_id=boot_id, journal_id=journal_id, machine_id=self.machine_id,
+            counter=self.counter, protocol_min=frames.PROTOCOL_MIN, protocol_max=frames.PROTOCOL_MAX, server_host=host,
+        )  # fmt: skip
+        return self.key.proof(challenge.nonce, proof)
+
+
+def join_token(*, uses: int = 1, **binding: Any) -> str:
+    """A token of the database; bound to nobody unless `binding` says."""
+    return join_tokens.create(join_tokens.Binding(**binding), uses=uses).secret
+
+
+def enroll(url: str, name: str, join_token: str, **changes: Any) -> Enrolled:
+    """With a key of its own."""
+    key = changes.pop("key", None) or NodeKey.fresh()
+    old_key = changes.pop("old_key", None)
+    facts = Facts(**{"node_name": name, "boot_id": f"boot-{name}", "machine_id": "machine", "segment": "",
+                     "devices": ()} | changes)  # fmt: skip
+    made = enrol(url.replace("http://", "ws://"), join_token=join_token, key=key, old_key=old_key, facts=facts)
+    return Enrolled(node_id=made.node_id, key=key, server_keys=made.server_keys, machine_id=facts.machine_id)
 
 
 class FakeAgent:
     """`on_command` carries a command out, once. `ranks` it lists in its frames."""
 
-    def __init__(self, url: str, name: str, credential: str, *, devices: int = 2) -> None:
+    def __init__(self, url: str, name: str, credential: Enrolled, *, devices: int = 2) -> None:
         self.url = url.replace("http://", "ws://") + "/agent/v1/stream"
         self.name, self.credential, self.device_count = name, credential, devices
         self.boot_id, self.journal_id = f"boot-{name}", f"journal-{name}"
@@ -55,6 +88,7 @@ class FakeAgent:
         self.pins = Pins((), node_id="")
         self.welcomed = asyncio.Event()
         self.muted = False
+        self.next_key = credential.key
         self._wake = asyncio.Event()
         self._socket: ClientConnection | None = None
         self._frame_seq = 0
@@ -103,11 +137,9 @@ class FakeAgent:
             await asyncio.sleep(RECONNECT_S)
 
     async def _session(self) -> None:
-        headers = {"Authorization": f"Bearer {self.credential}"}
-        async with connect(self.url, additional_headers=headers, compression=None) as socket:
+        async with connect(self.url, compression=None) as socket:
             self._socket, self._frame_seq = socket, 0
-            await socket.send(encode_frame(self._hello()))
-            first = decode_to_agent(await asyncio.wait_for(socket.recv(), 10.0))  # type: ignore[arg-type]
+            first = await self.open(socket)
             if isinstance(first, frames.Refused):
                 self.refused.append(first)
                 return
@@ -119,10 +151,27 @@ class FakeAgent:
             sender = asyncio.create_task(self._send_frames(socket))
             try:
                 async for data in socket:
-                    self._take(decode_to_agent(data))  # type: ignore[arg-type]
+                    await self._take(socket, decode_to_agent(data))  # type: ignore[arg-type]
             finally:
                 sender.cancel()
                 await asyncio.gather(sender, return_exceptions=True)
+
+    async def open(self, socket: ClientConnection, *more: bytes | str) -> frames.ToAgent:
+        """Prove who we are, say hello and `more`; the server's decision."""
+        self.credential.counter += 1
+        greeted = False
+        while True:
+            message = decode_to_agent(await asyncio.wait_for(socket.recv(), 20.0))  # type: ignore[arg-type]
+            if not isinstance(message, Challenge):
+                return message
+            await socket.send(encode_frame(self._prove(message)))
+            if not greeted:
+                greeted = True
+                for data in (encode_frame(self._hello()), *more):
+                    await socket.send(data)
+
+    def _prove(self, challenge: Challenge) -> Proof:
+        return self.credential.prove(challenge, boot_id=self.boot_id, journal_id=self.journal_id)
 
     def _hello(self) -> frames.AgentHello:
         devices = tuple(
@@ -130,8 +179,9 @@ class FakeAgent:
             for i in range(self.device_count)
         )
         return frames.AgentHello(
-            protocol_min=1, protocol_max=1, node_name=self.name, agent_version="test", boot_id=self.boot_id,
-            journal_id=self.journal_id, devices=devices, ranks=tuple(self.ranks.values()),
+            protocol_min=frames.PROTOCOL_MIN, protocol_max=frames.PROTOCOL_MAX, node_name=self.name,
+            agent_version="test", boot_id=self.boot_id, journal_id=self.journal_id, devices=devices,
+            ranks=tuple(self.ranks.values()),
         )  # fmt: skip
 
     async def _send_frames(self, socket: ClientConnection) -> None:
@@ -158,7 +208,7 @@ class FakeAgent:
             ranks=tuple(self.ranks.values()), events=fresh,
         )  # fmt: skip
 
-    def _take(self, message: frames.ToAgent) -> None:
+    async def _take(self, socket: ClientConnection, message: frames.ToAgent) -> None:
         if isinstance(message, frames.Acked):
             self._acked(message.seq)
             if message.resend:
@@ -173,6 +223,15 @@ class FakeAgent:
                     self.tell(answer)
         elif isinstance(message, frames.Refused):
             self.refused.append(message)
+        elif isinstance(message, Challenge):
+            await socket.send(encode_frame(self._prove(message)))
+        elif isinstance(message, RotateKey):
+            self.next_key = NodeKey.fresh()
+            mine = self.credential
+            new = rotation(mine.key, self.next_key, nonce=message.nonce, node_id=mine.node_id)
+            await socket.send(encode_frame(new))
+        elif isinstance(message, KeyAccepted):
+            self.credential.key = self.next_key
 
     def _acked(self, seq: int) -> None:
         self.unacked = [event for event in self.unacked if event.seq > seq]

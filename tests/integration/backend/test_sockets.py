@@ -3,6 +3,7 @@
 import asyncio
 import json
 import urllib.error
+import urllib.request
 from collections import Counter
 
 import pytest
@@ -10,17 +11,19 @@ from asgiref.sync import sync_to_async
 from django.db.models import Sum
 from websockets.asyncio.client import connect
 
-from controlplane.access.services import create_join_token
+from agents.errors import EnrolmentError
+from agents.link.keys import NodeKey
+from controlplane.fleet.enrolment import revoke
 from controlplane.fleet.models import Node
-from controlplane.fleet.services import revoke
 from controlplane.protocol import frames
 from controlplane.protocol.codec import decode_to_agent, encode_frame
+from controlplane.protocol.handshake import encode_bytes
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.samples import XidEvent
 from controlplane.recovery.models import Signal
 from controlplane.runtime.models import FrameCounter
 from tests.integration.backend.conftest import eventually
-from tests.integration.backend.fake_agent import FakeAgent, enroll
+from tests.integration.backend.fake_agent import Enrolled, FakeAgent, enroll, join_token
 from tests.integration.backend.servers import Stack
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
@@ -28,20 +31,22 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
 
 async def enrolled(stack: Stack, name: str = "node-1") -> FakeAgent:
     """A new node's agent, not yet connected."""
-    token = (await sync_to_async(create_join_token)()).secret
+    token = await sync_to_async(join_token)()
     return FakeAgent(stack.url, name, await asyncio.to_thread(enroll, stack.url, name, token))
 
 
-async def refusal(agent: FakeAgent, *messages: bytes | str, credential: str | None = None) -> frames.Refused:
-    """Send these as the first messages; what the server says last."""
-    headers = {"Authorization": f"Bearer {credential or agent.credential}"}
-    async with connect(agent.url, additional_headers=headers, compression=None) as socket:
-        for message in messages:
-            await socket.send(message)
-        while True:
+async def refusal(agent: FakeAgent, *messages: bytes | str, proved: bool = True) -> frames.Refused:
+    """Send these (after the proof and the hello, unless not `proved`); what the server says last."""
+    async with connect(agent.url, compression=None) as socket:
+        if proved:
+            answer = await agent.open(socket, *messages)
+        else:
+            for message in messages:
+                await socket.send(message)
             answer = decode_to_agent(await asyncio.wait_for(socket.recv(), 20.0))  # type: ignore[arg-type]
-            if isinstance(answer, frames.Refused):
-                return answer
+        while not isinstance(answer, frames.Refused):
+            answer = decode_to_agent(await asyncio.wait_for(socket.recv(), 20.0))  # type: ignore[arg-type]
+        return answer
 
 
 async def counted(reason: str) -> int:
@@ -54,35 +59,35 @@ async def test_an_enrolled_agent_is_welcomed_and_every_misuse_of_the_socket_is_r
 ) -> None:
     agent = await enrolled(stack)
     hello = encode_frame(agent._hello())
-    assert (await refusal(agent, credential="nonsense")).code == "unknown_node"
-    assert (await refusal(agent, b"\x00garbage")).code == "malformed_frame"
-    assert (await refusal(agent, "text")).code == "malformed_frame"
-    assert (await refusal(agent, hello, *[b"\xc1"] * 10)).code == "malformed_frame"
+    nobody = FakeAgent(stack.url, agent.name, Enrolled(node_id=agent.credential.node_id, key=NodeKey.fresh()))
+    assert (await refusal(nobody)).code == "unknown_node"
+    assert (await refusal(agent, b"\x00garbage", proved=False)).code == "malformed_frame"
+    assert (await refusal(agent, "text", proved=False)).code == "malformed_frame"
+    assert (await refusal(agent, hello, proved=False)).code == "bad_protocol"
+    assert (await refusal(agent, *[b"\xc1"] * 10)).code == "malformed_frame"
     stranger = FakeAgent(stack.url, "node-9", agent.credential)
-    assert (await refusal(agent, encode_frame(stranger._hello()))).code == "identity_mismatch"
+    assert (await refusal(stranger)).code == "identity_mismatch"
     foreign = [frames.AgentEvent(n, 0.0, frames.RankJoined(RankRef("job_x", 1, 0, 1, 0))) for n in range(1, 13)]
     frame, again = (
         encode_frame(frames.AgentFrame(seq=seq, uptime_s=1.0, events=tuple(part)))
         for seq, part in ((1, foreign[:6]), (2, foreign[6:]))
     )
-    assert (await refusal(agent, hello, frame, again)).code == "identity_mismatch"
+    assert (await refusal(agent, frame, again)).code == "identity_mismatch"
     await eventually("garbage is counted", lambda: FrameCounter.objects.filter(reason="malformed_frame").exists())
-    everything = {"malformed_frame": 12, "unknown_credential": 1, "identity_mismatch": 8}
+    everything = {"malformed_frame": 12, "unknown_key": 1, "identity_mismatch": 8}
 
     def all_counted() -> bool:
         found = Counter(dict(FrameCounter.objects.values_list("reason").annotate(Sum("count"))))
         return all(found[reason] >= number for reason, number in everything.items())
 
     await eventually("each is counted", all_counted, stack=stack)
-    assert await counted("unknown_credential") == 1
+    assert await counted("unknown_key") == 1
 
 
 async def test_an_oversized_frame_ends_the_session_and_harms_nobody(stack: Stack) -> None:
     agent = await enrolled(stack)
-    headers = {"Authorization": f"Bearer {agent.credential}"}
-    async with connect(agent.url, additional_headers=headers, compression=None) as socket:
-        await socket.send(encode_frame(agent._hello()))
-        await asyncio.wait_for(socket.recv(), 20.0)
+    async with connect(agent.url, compression=None) as socket:
+        assert isinstance(await agent.open(socket), frames.Welcome)
         await socket.send(b"\x00" * (frames.MAX_FRAME_BYTES + 1))
         answer = decode_to_agent(await asyncio.wait_for(socket.recv(), 20.0))  # type: ignore[arg-type]
     assert isinstance(answer, frames.Refused)
@@ -108,9 +113,14 @@ async def test_a_newer_session_replaces_the_older_and_a_revoked_node_is_shut_out
 
 
 async def test_enrolment_errors_are_problems_that_say_what_to_do(stack: Stack) -> None:
+    key = NodeKey.fresh()
+    signed = {"proof": encode_bytes(key.sign(b"something else"))}
+
     def fail(name: str, token: str) -> tuple[int, dict[str, object]]:
+        body = json.dumps({"join_token": token, "node_name": name, "public_key": key.public_key} | signed).encode()
+        url, headers = f"{stack.url}/agent/v1/enroll", {"Content-Type": "application/json"}
         with pytest.raises(urllib.error.HTTPError) as caught:
-            enroll(stack.url, name, token)
+            urllib.request.urlopen(urllib.request.Request(url, data=body, headers=headers), timeout=10.0)
         assert caught.value.headers["Content-Type"].startswith("application/problem+json")
         return caught.value.code, json.load(caught.value)
 
@@ -119,9 +129,10 @@ async def test_enrolment_errors_are_problems_that_say_what_to_do(stack: Stack) -
     status, problem = await asyncio.to_thread(fail, "Not A Host", "x")
     assert status == 422
     assert problem["errors"][0]["pointer"] == "/node_name"  # type: ignore[index]
-    token = (await sync_to_async(create_join_token)()).secret
+    token = await sync_to_async(join_token)()
     await asyncio.to_thread(enroll, stack.url, "node-1", token)
-    assert (await asyncio.to_thread(fail, "node-2", token))[0] == 403
+    with pytest.raises(EnrolmentError, match=r"refused \(403\).*used up"):
+        await asyncio.to_thread(enroll, stack.url, "node-2", token)
 
 
 async def test_events_survive_a_killed_web_process_and_are_applied_once(stack: Stack) -> None:

@@ -52,8 +52,8 @@ def test_plain_sockets_are_for_loopback_only():
 
 def test_a_credential_that_others_can_read_is_refused(tmp_path):
     path = tmp_path / "credential"
-    store_credential(path, Credential("node_1", "s3cret"))
-    assert load_credential(path) == Credential("node_1", "s3cret")
+    store_credential(path, Credential(node_id="node_1"))
+    assert load_credential(path) == Credential(node_id="node_1")
     path.chmod(0o644)
     with pytest.raises(ConfigError, match="readable by others"):
         load_credential(path)

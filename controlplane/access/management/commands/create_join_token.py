@@ -2,21 +2,33 @@
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from controlplane.access.services import JOIN_TTL_S, create_join_token
+from controlplane.access import join_tokens
+from controlplane.runtime.errors import Invalid
 
 
 class Command(BaseCommand):
     """Prints the secret alone, so that it can be captured."""
 
-    help = "Create a join token and print it once."
+    help = "Create a join token, bound to a name, a pool or addresses, and print it once."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """How many agents, and for how long."""
+        """For whom, how many agents, and for how long."""
+        parser.add_argument("--name", default="", help="the one node that may enrol with it")
+        parser.add_argument("--pool", default="", help="agents of this --segment")
+        parser.add_argument("--cidr", default="", help="agents from these networks, separated by commas")
         parser.add_argument("--uses", type=int, default=1, help="agents that may enrol with it")
-        parser.add_argument("--ttl-s", type=float, default=JOIN_TTL_S, help="seconds until it expires")
+        parser.add_argument("--ttl-s", type=float, default=join_tokens.TTL_S, help="seconds until it expires")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Make it."""
-        self.stdout.write(create_join_token(uses=options["uses"], ttl_s=options["ttl_s"]).secret)
+        """Make it. Raises CommandError, with every fault."""
+        binding = join_tokens.Binding(name=options["name"], pool=options["pool"], cidr=options["cidr"])
+        if not binding.binds:
+            raise CommandError("bind the token: give --name, --pool or --cidr (such as 10.1.0.0/16)")
+        try:
+            made = join_tokens.create(binding, uses=options["uses"], ttl_s=options["ttl_s"])
+        except Invalid as error:
+            said = "; ".join(f"--{e['pointer'][1:]}: {e['message']} ({e['fix']})" for e in error.errors)
+            raise CommandError(said) from error
+        self.stdout.write(made.secret)
