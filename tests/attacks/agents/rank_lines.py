@@ -21,7 +21,8 @@ async def attack(server: Server, agent: AgentProcess, lines: list[bytes]) -> Non
     command = await server.send(order, epoch=1, job_id="job_1", attempt=1)
     answer = await server.done(command)
     assert answer.state == "succeeded", answer.detail
-    await server.until(lambda: {GOOD_STEP, GOOD_STEP + 1} <= set(steps(server)))
+    # Two interpreters start, and each evil line may wait half a second for its answer.
+    await server.until(lambda: {GOOD_STEP, GOOD_STEP + 1} <= set(steps(server)), timeout_s=60.0)
     assert len(server.bodies(RankStarted)) == 2
 
 

@@ -3,13 +3,14 @@
 import os
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agents.core.effects import Persist, WriteToLog
 from agents.core.records import EventKept, HostKept, Opened
-from agents.core.state import Life, Rank, State
+from agents.core.state import Life, Rank
 from agents.core.turn import Turn
 from agents.link.journal import Journal, read_journal
 from agents.probes.plausible import plausible
@@ -23,7 +24,7 @@ from controlplane.protocol.frames import InputRefused, RankSaid
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.rank import OuterError, TrainingDone
 from controlplane.protocol.samples import DeviceInfo, DeviceSample, XidEvent
-from tests.properties.agents.world import launch
+from tests.properties.agents.world import World, launch
 
 REF = RankRef("job_1", 1, 0, 1, 0)
 
@@ -31,8 +32,7 @@ REF = RankRef("job_1", 1, 0, 1, 0)
 def turn(now_s: float = 100.0) -> Turn:
     """Of an agent with one rank."""
     rank = Rank(ref=REF, device_index=0, launch=launch(), launched_at_s=0.0, life=Life.ALIVE)
-    state = State(started_s=0.0, boot_id="b", journal_id="j", agent_socket="s", ranks={REF: rank})
-    return Turn(state, now_s)
+    return Turn(replace(World().state, ranks={REF: rank}), now_s)
 
 
 def told(after: Turn) -> list[InputRefused]:
@@ -181,7 +181,7 @@ def serve(folder: Path, pid: int, answer: bytes, pause: threading.Event) -> thre
 
 
 def test_a_debug_door_that_answers_a_byte_at_a_time_gets_no_longer_than_any_other(tmp_path: Path) -> None:
-    folder, over = door.prepare(tmp_path), threading.Event()
+    folder, over = tmp_path, threading.Event()
     thread = serve(folder, os.getpid(), b"HTTP/1.1 200 OK\r\n\r\n", over)
     with pytest.raises(door.DoorError, match="no answer within"):
         door.ask(folder, os.getpid(), "ping", timeout_s=0.3)
