@@ -49,8 +49,16 @@ MAX_COMMAND_TEXT_CHARS = 65_536
 _STORABLE = r"\A[^\x00\ud800-\udfff]*\Z"
 _PRINTABLE = r"\A[^\x00-\x1f\x7f\ud800-\udfff]*\Z"
 _WORD = r"\A[A-Za-z0-9_.:@+-]*\Z"
+_BASE64URL = r"\A[A-Za-z0-9_-]*\Z"
+_HOST = r"\A[a-z0-9_.:-]*\Z"
 CHARACTERS = MappingProxyType(
-    {_STORABLE: "lines without U+0000", _PRINTABLE: "one line", _WORD: "letters, digits and `_.:@+-`"},
+    {
+        _STORABLE: "lines without U+0000",
+        _PRINTABLE: "one line",
+        _WORD: "letters, digits and `_.:@+-`",
+        _BASE64URL: "base64url",
+        _HOST: "small letters, digits and `_.:-`",
+    },
 )
 """In words, for docs/protocol.md."""
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -117,9 +125,10 @@ CommandText = Annotated[str, Meta(max_length=MAX_COMMAND_TEXT_CHARS, pattern=_ST
 """What the control plane composes from a job's spec, whose own ranges are in `spec_limits`."""
 
 KeyId = Annotated[str, Meta(max_length=16, pattern=_WORD)]
-PublicKey = Annotated[str, Meta(max_length=43, pattern=_WORD)]
-Signature = Annotated[str, Meta(max_length=86, pattern=_WORD)]
+PublicKey = Annotated[str, Meta(min_length=43, max_length=43, pattern=_BASE64URL)]
+SignatureText = Annotated[str, Meta(max_length=86, pattern=_BASE64URL)]
 """Base64url of an Ed25519 key or signature; empty: none."""
+DialledHost = Annotated[str, Meta(max_length=253, pattern=_HOST)]
 SignatureBytes = Annotated[bytes, Meta(max_length=64)]
 StatementBytes = Annotated[bytes, Meta(max_length=2 << 20)]
 

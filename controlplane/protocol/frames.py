@@ -36,7 +36,7 @@ from controlplane.protocol.bounds import (
     Segment,
     ServerKeys,
     SignalNumber,
-    Signature,
+    SignatureText,
     Step,
     UnixSeconds,
     Version,
@@ -308,7 +308,7 @@ class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     demo: bool = False
     reconnect_within_s: Seconds = RECONNECT_LONGEST_S
     server_keys: ServerKeys = ()
-    server_keys_signature: Signature = ""
+    server_keys_signature: SignatureText = ""
 
 
 def reconnect_within_s(nodes: int) -> float:

@@ -13,6 +13,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from controlplane.protocol.bounds import DialledHost, Id, IdOrNone, PublicKey
+
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 NONCE_BYTES = 32
@@ -22,12 +24,8 @@ SESSION_CONTEXT = "holdfast-agent-v1"
 ENROLMENT_CONTEXT = "holdfast-enrol-v1"
 ROTATION_CONTEXT = "holdfast-node-key-v1"
 
-Id = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.:-]+$")]
-MaybeId = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9_.:-]*$")]
-Host = Annotated[str, Meta(max_length=253, pattern=r"^[a-z0-9_.:-]*$")]
 Nonce = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 Signature = Annotated[bytes, Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
-PublicKey = Annotated[str, Meta(min_length=43, max_length=43, pattern=r"^[A-Za-z0-9_-]+$")]
 Version = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -47,11 +45,11 @@ class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     node_id: Id
     boot_id: Id
     journal_id: Id
-    machine_id: MaybeId = ""
+    machine_id: IdOrNone = ""
     counter: Annotated[int, Meta(ge=1, le=MAX_COUNTER)]
     protocol_min: Version
     protocol_max: Version
-    server_host: Host
+    server_host: DialledHost
     signature: Signature
 
 

@@ -8,7 +8,9 @@ from django.test import Client
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controlplane.access.services import create_join_token
+from agents.link.enrol import token_digest
+from agents.link.keys import NodeKey
+from tests.integration.backend.fake_agent import join_token
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
 
@@ -22,7 +24,7 @@ JSON = st.recursive(
 )
 FIELDS = (
     "join_token", "node_name", "agent_version", "boot_id", "devices", "segment", "journal_id", "public_key", "proof",
-    "signature", "nonce", "key_id",
+    "old_key_proof", "machine_id",
 )  # fmt: skip
 DEVICE = {"index": 0, "uuid": "GPU-0", "model": "T", "memory_bytes": 1, "driver": "simulated"}
 
@@ -33,12 +35,17 @@ def bodies(draw: st.DrawFn, token: str) -> bytes:
     if draw(st.integers(0, 4)) == 0:
         depth = draw(st.integers(1, 16_000))
         return draw(st.binary(max_size=300) | JSON.map(_json) | st.sampled_from([b"[" * depth, b'{"a":' * depth]))
-    body: dict[str, Any] = {
-        "join_token": token,
-        "node_name": f"node-{draw(st.integers(0, 10**9))}",
+    body: dict[str, Any] = proved(token, f"node-{draw(st.integers(0, 10**9))}") | {
         "devices": [DEVICE | draw(st.dictionaries(st.sampled_from(sorted(DEVICE)), JSON, max_size=2))],
     }
     return _json(body | draw(st.dictionaries(st.sampled_from(FIELDS) | TEXTS, JSON, max_size=3)))
+
+
+def proved(token: str, name: str) -> dict[str, Any]:
+    """A right request of a new node."""
+    key = NodeKey.fresh()
+    said = {"node_name": name, "public_key": key.public_key, "boot_id": "boot"}
+    return said | {"join_token": token, "proof": key.enrolment(token_sha256=token_digest(token), **said)}
 
 
 def _json(value: Any) -> bytes:
@@ -46,7 +53,7 @@ def _json(value: Any) -> bytes:
 
 
 def test_whatever_is_sent_to_enrolment_is_answered_below_500() -> None:
-    token = create_join_token(uses=10_000).secret
+    token = join_token(uses=10_000)
     client = Client(raise_request_exception=False)
 
     @settings(max_examples=200, deadline=None, database=None, suppress_health_check=list(HealthCheck))
@@ -70,10 +77,6 @@ def test_whatever_is_sent_to_enrolment_is_answered_below_500() -> None:
     ],
 )
 def test_a_device_that_no_column_holds_is_answered_below_500(field: str, value: Any) -> None:
-    body = {
-        "join_token": create_join_token().secret,
-        "node_name": "node-1",
-        "devices": [DEVICE | {field: value}],
-    }
+    body = proved(join_token(), "node-1") | {"devices": [DEVICE | {field: value}]}
     client = Client(raise_request_exception=False)
     assert client.generic("POST", PATH, _json(body), content_type="application/json").status_code < 500

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import connect
 
-from controlplane.access.services import create_join_token
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.protocol import frames
-from controlplane.protocol.codec import encode_frame
+from controlplane.protocol.codec import decode_to_agent, encode_frame
+from controlplane.protocol.handshake import Challenge
 from controlplane.protocol.samples import XidEvent
 from controlplane.recovery import ingest
 from controlplane.recovery.models import Signal
@@ -22,7 +22,7 @@ from controlplane.recovery.reconcile import reconcile_job
 from tests.attacks.backend.generated import of_type
 from tests.integration.backend.builders import Fleet, live_ranks, make_fleet, ref_of, run_job
 from tests.integration.backend.conftest import eventually
-from tests.integration.backend.fake_agent import FakeAgent, enroll
+from tests.integration.backend.fake_agent import FakeAgent, enroll, join_token
 from tests.integration.backend.servers import Stack
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
@@ -103,7 +103,7 @@ def _encoded(frame: frames.AgentFrame) -> bytes:
 
 async def test_generated_frames_kill_no_process_and_delay_no_other_node(stack: Stack) -> None:
     names = ["bad-1", "bad-2", "bad-3", "good"]
-    token = (await sync_to_async(create_join_token)(uses=len(names))).secret
+    token = await sync_to_async(join_token)(uses=len(names))
     agents = [FakeAgent(stack.url, n, await asyncio.to_thread(enroll, stack.url, n, token)) for n in names]
     good = agents.pop()
     good.start()
@@ -114,12 +114,15 @@ async def test_generated_frames_kill_no_process_and_delay_no_other_node(stack: S
     @given(sent=garbage(agents[0]), with_hello=st.booleans())
     def attack(sent: list[bytes], with_hello: bool) -> None:
         agent = agents[next(turn) % len(agents)]
-        headers = {"Authorization": f"Bearer {agent.credential}"}
+        agent.credential.counter += 1
         try:
-            with connect(agent.url, additional_headers=headers, compression=None, open_timeout=20.0) as socket:
+            with connect(agent.url, compression=None, open_timeout=20.0) as socket:
+                challenge = decode_to_agent(socket.recv(20.0))  # type: ignore[arg-type]
+                if isinstance(challenge, Challenge):
+                    socket.send(encode_frame(agent._prove(challenge)))
                 for data in [encode_frame(agent._hello())] * with_hello + sent:
                     socket.send(data)
-        except (ConnectionClosed, WebSocketException, OSError):
+        except (ConnectionClosed, WebSocketException, OSError, TimeoutError):
             return
 
     working = asyncio.create_task(asyncio.to_thread(attack))

@@ -9,7 +9,6 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from controlplane.access.models import AuditEntry
-from controlplane.access.services import create_join_token
 from controlplane.fleet.services import close_session
 from controlplane.protocol import frames
 from controlplane.protocol.codec import decode_to_agent, encode_frame
@@ -19,7 +18,7 @@ from controlplane.recovery.models import Signal
 from controlplane.runtime.models import Event, FrameCounter
 from tests.integration.backend.builders import hello, make_fleet
 from tests.integration.backend.conftest import eventually
-from tests.integration.backend.fake_agent import FakeAgent, enroll
+from tests.integration.backend.fake_agent import FakeAgent, enroll, join_token
 from tests.integration.backend.servers import Stack
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
@@ -68,7 +67,7 @@ async def one_session(agent: FakeAgent) -> str:
 
 
 async def test_a_credential_that_reconnects_in_a_loop_is_slowed_and_another_node_is_not(stack: Stack) -> None:
-    token = (await sync_to_async(create_join_token)(uses=2)).secret
+    token = await sync_to_async(join_token)(uses=2)
     agents = [
         FakeAgent(stack.url, name, await asyncio.to_thread(enroll, stack.url, name, token)) for name in ("loop", "good")
     ]
@@ -101,7 +100,7 @@ async def test_refused_sessions_are_counted_each_and_audited_once_in_a_while(sta
 
 
 async def test_sockets_of_strangers_do_not_keep_an_agent_out(stack: Stack) -> None:
-    token = (await sync_to_async(create_join_token)()).secret
+    token = await sync_to_async(join_token)()
     agent = FakeAgent(stack.url, "good", await asyncio.to_thread(enroll, stack.url, "good", token))
     stranger = FakeAgent(stack.url, "nobody", "holdfast_node_wrong")
     stop = asyncio.Event()
@@ -122,7 +121,7 @@ async def test_sockets_of_strangers_do_not_keep_an_agent_out(stack: Stack) -> No
 
 
 async def test_a_flood_of_events_of_one_node_delays_only_itself(stack: Stack) -> None:
-    token = (await sync_to_async(create_join_token)(uses=2)).secret
+    token = await sync_to_async(join_token)(uses=2)
     flood, good = [
         FakeAgent(stack.url, name, await asyncio.to_thread(enroll, stack.url, name, token))
         for name in ("flood", "good")
