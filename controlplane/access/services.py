@@ -1,6 +1,5 @@
 """Credentials and audit: the only writer of this app's rows."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -11,7 +10,8 @@ from django.db import transaction
 from django.db.models import F
 
 from controlplane.access import tokens
-from controlplane.access.models import ApiToken, AuditEntry, JoinToken, OneTimePassword, Scope
+from controlplane.access.audit import audit
+from controlplane.access.models import ApiToken, JoinToken, OneTimePassword, Scope
 from controlplane.runtime.clock import after, now
 from controlplane.runtime.errors import Denied
 from controlplane.runtime.ids import new_id
@@ -29,26 +29,6 @@ class Shown:
 
     id: str
     secret: str
-
-
-def audit(
-    actor: str,
-    action: str,
-    subject: str,
-    *,
-    reason: str = "",
-    request_id: str = "",
-    data: Mapping[str, Any] | None = None,
-) -> None:
-    """Append who did what to what, and why."""
-    AuditEntry.objects.create(
-        actor=actor[:120],
-        action=action,
-        subject=subject[:120],
-        reason=reason,
-        request_id=request_id,
-        data=dict(data or {}),
-    )
 
 
 def create_join_token(*, uses: int = 1, ttl_s: float = JOIN_TTL_S, actor: str = "console") -> Shown:

@@ -1,5 +1,5 @@
 """What must hold for every answer under the API's addresses, also for those that no
-router makes: bodies are bounded, errors are problem+json, nothing is cached or framed."""
+router makes: bodies are bounded, text can be kept, errors are problem+json, nothing is cached."""
 
 from collections.abc import Callable
 
@@ -7,6 +7,7 @@ from django.http import HttpRequest, HttpResponse
 
 from controlplane.api.errors import respond
 from controlplane.api.problems import BY_STATUS, CONTENT_TYPE, Kind, Problem, answer
+from controlplane.protocol.plain import text_fault
 
 MAX_BODY_BYTES = 1 << 20
 PREFIXES = ("/api/", "/agent/", "/healthz", "/readyz", "/metrics")
@@ -30,7 +31,7 @@ class ApiEdgeMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         if not request.path.startswith(PREFIXES):
             return self.get_response(request)
-        refusal = _check_size(request)
+        refusal = _check_size(request) or _check_text(request)
         if refusal is not None:
             return answer(request, refusal)
         response = self.get_response(request)
@@ -52,6 +53,22 @@ def _check_size(request: HttpRequest) -> Problem | None:
         return Problem(Kind.BAD_REQUEST, "Content-Length is no number.")
     if length > MAX_BODY_BYTES:
         return Problem(Kind.TOO_LARGE, f"{length} bytes; send at most {MAX_BODY_BYTES}.")
+    return None
+
+
+def _check_text(request: HttpRequest) -> Problem | None:
+    """Refuse text that no row can hold, wherever in the head it stands. What is in a body is
+    checked where it is decoded (`bodies.read`, `spec_text`, enrolment)."""
+    parts = (
+        ("address", (request.path_info,)),
+        ("query", (text for name, values in request.GET.lists() for text in (name, *values))),
+        ("cookies", (text for pair in request.COOKIES.items() for text in pair)),
+        ("headers", request.headers.values()),
+    )
+    for place, texts in parts:
+        fault = next(filter(None, map(text_fault, texts)), None)
+        if fault:
+            return Problem(Kind.BAD_REQUEST, f"The {place} of the request cannot be used: {fault}.")
     return None
 
 

@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 
 from controlplane.fleet.services import enroll_node
+from controlplane.protocol.plain import first_fault
 from controlplane.protocol.samples import DeviceInfo
 from controlplane.runtime.errors import Conflict, Denied
 
@@ -64,6 +65,9 @@ def _faults(body: Any) -> list[dict[str, str]]:
         )
     if not isinstance(body.get("agent_version", ""), str):
         faults.append({"pointer": "/agent_version", "message": "not a text", "fix": "leave it out"})
+    unfit = first_fault(body)
+    if unfit is not None:
+        faults.append({"pointer": unfit[0], "message": unfit[1], "fix": "leave it out"})
     try:
         msgspec.convert(body.get("devices", []), list[DeviceInfo])
     except msgspec.ValidationError as error:

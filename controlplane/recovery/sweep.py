@@ -1,6 +1,7 @@
 """Deadlines that stand in columns, swept: by the tick (Celery) and by the sentinel alike.
 Each row is claimed by compare-and-set, so two sweeps at once do the work once."""
 
+from controlplane.access import sealing
 from controlplane.checkpoints.services import verify_due
 from controlplane.dispatch import services as dispatch
 from controlplane.fleet.models import Node
@@ -23,6 +24,7 @@ def sweep() -> None:
     verify_due()
     certify_due()
     marks.tell_due()
+    sealing.sweeper.sweep()
 
 
 def ring_due() -> list[str]:

@@ -4,6 +4,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 from django.core.asgi import get_asgi_application
@@ -28,14 +29,15 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def running() -> Iterator[str]:
-    """The address of a server that runs until the block ends."""
+def running(app: Any = None) -> Iterator[str]:
+    """The address of a server that runs until the block ends; Django's own application unless
+    `app` is given."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         # An open event stream never ends by itself.
         config = uvicorn.Config(
-            get_asgi_application(), log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1
+            app or get_asgi_application(), log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1
         )
         server = _Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
