@@ -58,7 +58,7 @@ def spend_join_token(secret: str) -> JoinToken:
 def revoke_join_token(token_id: str, *, actor: str) -> bool:
     """True if it was live."""
     changed = JoinToken.objects.filter(id=token_id, revoked_at=None).update(revoked_at=now())
-    audit(actor, "join_token.revoke", token_id)
+    audit(actor, "join_token.revoke", token_id, before={"live": bool(changed)}, after={"live": False})
     return bool(changed)
 
 
@@ -85,15 +85,24 @@ def find_api_token(secret: str) -> ApiToken | None:
     row = ApiToken.objects.select_related("user").filter(sha256=tokens.digest(secret), revoked_at=None).first()
     if row is None or (row.expires_at is not None and row.expires_at <= moment) or not row.user.is_active:
         return None
-    if row.last_used_at is None or moment - row.last_used_at > timedelta(seconds=USED_EVERY_S):
+    if row.last_used_at is None and ApiToken.objects.filter(pk=row.pk, last_used_at=None).update(last_used_at=moment):
+        audit(f"token:{row.id}", "api_token.first_use", row.id)
+    elif row.last_used_at is None or moment - row.last_used_at > timedelta(seconds=USED_EVERY_S):
         ApiToken.objects.filter(pk=row.pk).update(last_used_at=moment)
     return row
+
+
+def token_name(secret: str) -> str:
+    """Who a token that was not accepted would have been: `token:<id>` also of a revoked or expired
+    one, "token:unknown" of any other text."""
+    known = ApiToken.objects.filter(sha256=tokens.digest(secret)).values_list("id", flat=True).first()
+    return f"token:{known or 'unknown'}"
 
 
 def revoke_api_token(token_id: str, *, actor: str) -> bool:
     """True if it was live."""
     changed = ApiToken.objects.filter(id=token_id, revoked_at=None).update(revoked_at=now())
-    audit(actor, "api_token.revoke", token_id)
+    audit(actor, "api_token.revoke", token_id, before={"live": bool(changed)}, after={"live": False})
     return bool(changed)
 
 
@@ -113,16 +122,17 @@ def spend_one_time_password(username: str, secret: str) -> AbstractBaseUser | No
     )
     if not live.update(used_at=moment):
         return None
-    audit(username, "login.one_time_password", username)
     return get_user_model().objects.filter(username=username, is_active=True).first()
 
 
 @transaction.atomic
 def create_admin(username: str, *, actor: str = "console") -> str:
     """Make (or find) an administrator; returns a one-time password."""
-    user, _ = get_user_model().objects.get_or_create(
+    user, made = get_user_model().objects.get_or_create(
         username=username, defaults={"is_staff": True, "is_superuser": True}
     )
+    before = {"is_superuser": user.is_superuser and not made, "is_active": user.is_active and not made}
+    audit(actor, "user.make_admin", username, before=before, after={"is_superuser": True, "is_active": True})
     if not user.has_usable_password():
         user.set_unusable_password()
     get_user_model().objects.filter(pk=user.pk).update(is_staff=True, is_superuser=True, is_active=True)

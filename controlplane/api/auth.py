@@ -13,7 +13,7 @@ from ninja.security.base import AuthBase
 from ninja.utils import check_csrf
 
 from controlplane.access.models import Scope
-from controlplane.access.services import SCOPES, allows, find_api_token, scope_of
+from controlplane.access.services import SCOPES, allows, find_api_token, scope_of, token_name
 from controlplane.api.problems import Kind, Problem
 from controlplane.api.throttle import allow
 
@@ -37,13 +37,19 @@ class Principal:
         return allows(self.scope, needed)
 
 
-def _checked(principal: Principal, needed: Scope) -> Principal:
+def _checked(request: HttpRequest, principal: Principal, needed: Scope) -> Principal:
+    note_actor(request, principal.name)
     if not principal.may(needed):
         raise Problem(Kind.FORBIDDEN, f"This needs the scope {needed.value}; you have {principal.scope.value}.")
     wait_s = allow(principal.name)
     if wait_s is not None:
         raise Problem(Kind.TOO_MANY_REQUESTS, "Slow down.", headers={"Retry-After": str(wait_s)})
     return principal
+
+
+def note_actor(request: HttpRequest, name: str) -> None:
+    """Whom a refusal of this request concerns (`ApiEdgeMiddleware` audits it)."""
+    request.holdfast_actor = name  # type: ignore[attr-defined]
 
 
 class TokenAuth(AuthBase):
@@ -65,6 +71,7 @@ class TokenAuth(AuthBase):
         kind, _, secret = header.partition(" ")
         token = find_api_token(secret.strip()) if kind.lower() == "bearer" else None
         if token is None:
+            note_actor(request, token_name(secret.strip()))
             raise Problem(
                 Kind.BAD_CREDENTIALS, "The token is unknown, expired or revoked; `holdfast login` takes a new one."
             )
@@ -74,7 +81,7 @@ class TokenAuth(AuthBase):
             scope=Scope(token.scope),
             name=f"token:{token.id}",
         )
-        return _checked(principal, self.needed)
+        return _checked(request, principal, self.needed)
 
 
 class SessionAuth(AuthBase):
@@ -94,11 +101,12 @@ class SessionAuth(AuthBase):
         user = request.user
         if not isinstance(user, User) or not user.is_active:
             return None
+        note_actor(request, f"user:{user.get_username()}")
         if check_csrf(request) is not None:
             raise Problem(Kind.CSRF, "Send the cookie `csrftoken` again in the header X-CSRFToken.")
         name, scope = user.get_username(), Scope(scope_of(user) or Scope.READ)
         principal = Principal(user=user, username=name, scope=scope, name=f"user:{name}")
-        return _checked(principal, self.needed)
+        return _checked(request, principal, self.needed)
 
 
 def needs(scope: Scope) -> list[AuthBase]:

@@ -54,7 +54,8 @@ def revoke(node_id: str, *, actor: str, reason: str = "") -> None:
     with events.unit_of_work():
         node = _get(node_id)
         Node.objects.filter(pk=node.pk).update(revoked_at=now())
-        access.audit(actor, "node.revoke", node_id, reason=reason)
+        before = {"revoked": node.revoked_at is not None}
+        access.audit(actor, "node.revoke", node_id, reason=reason, before=before, after={"revoked": True})
         publish_node(node, "node.revoked", f"Node {node.name} was revoked: {reason}")
 
 
@@ -78,7 +79,10 @@ def uncordon(node_id: str, *, reason: str, actor: str, request_id: str = "") -> 
 def _by_person(node_id: str, to: NodeState, action: str, reason: str, actor: str, request_id: str) -> Node:
     with events.unit_of_work():
         node = _get(node_id)
-        access.audit(actor, action, node_id, reason=reason, request_id=request_id)
+        access.audit(
+            actor, action, node_id, reason=reason, request_id=request_id,
+            before={"state": node.state}, after={"state": to.value},
+        )  # fmt: skip
         if node.state != to:
             transition_node(node, to, f"{reason} ({actor})")
         if to == NodeState.READY:

@@ -99,8 +99,9 @@ def _weigh(text: str) -> None:
     total = 0
     for event in yaml.parse(text, Loader=Loader):
         line = 0 if event.start_mark is None else event.start_mark.line + 1
-        if getattr(event, "tag", None) is not None:
-            raise SpecTextError(f"the tag {str(event.tag)[:64]!r}: a spec needs none; write the value without it", line)
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            raise SpecTextError(f"the tag {str(tag)[:64]!r}: a spec needs none; write the value without it", line)
         match event:
             case yaml.AliasEvent():
                 if event.anchor not in weights:

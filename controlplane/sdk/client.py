@@ -13,7 +13,7 @@ from controlplane.protocol import rest
 from controlplane.sdk import calls, retry, sse
 from controlplane.sdk.calls import API, Call, Page
 from controlplane.sdk.errors import ApiError, SdkError, UnavailableError, error_for
-from controlplane.sdk.resources import Decisions, Demo, Incidents, Jobs, Nodes, Tokens
+from controlplane.sdk.resources import Audit, Decisions, Demo, Incidents, Jobs, Nodes, Tokens
 
 
 class Client:
@@ -42,6 +42,7 @@ class Client:
         group = (self.run, self._iterate, self.watch)
         self.jobs, self.nodes, self.incidents = Jobs(*group), Nodes(*group), Incidents(*group)
         self.decisions, self.tokens, self.demo = Decisions(*group), Tokens(*group), Demo(*group)
+        self.audit = Audit(*group)
 
     def __enter__(self) -> "Client":
         return self

@@ -8,7 +8,7 @@ from django.middleware.csrf import get_token
 from ninja import Query, Router
 from ninja.utils import check_csrf
 
-from controlplane.access import services
+from controlplane.access import services, signins
 from controlplane.access.models import ApiToken, Scope
 from controlplane.api import bodies, pages
 from controlplane.api.auth import Principal, needs, principal_of
@@ -35,11 +35,14 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     for name in (f"name:{body.username}", f"from:{request.META.get('REMOTE_ADDR', '')}"):
         wait_s = logins.take(name)
         if wait_s is not None:
+            signins.sign_in_held_back(body.username, wait_s)
             raise Problem(Kind.TOO_MANY_REQUESTS, "Too many attempts.", headers={"Retry-After": str(wait_s)})
     user = authenticate(request, username=body.username, password=body.password)
     if not isinstance(user, User):
+        signins.sign_in_failed(body.username)
         raise Problem(Kind.BAD_CREDENTIALS, "The name or the password is wrong, or the one-time password was used.")
     login(request, user)
+    signins.signed_in(user.get_username(), user.backend)
     scope = Scope(services.scope_of(user) or Scope.READ)
     name = user.get_username()
     return send(_me(request, Principal(user=user, username=name, scope=scope, name=f"user:{name}")))
@@ -48,6 +51,8 @@ def sign_in(request: HttpRequest) -> HttpResponse:
 @router.post("/logout", summary="Sign out", auth=needs(Scope.READ), openapi_extra=describe(None, status=204))
 def sign_out(request: HttpRequest) -> HttpResponse:
     """Ends the session; a token stays valid until it is revoked."""
+    principal = principal_of(request)
+    signins.signed_out(principal.name, principal.username)
     logout(request)
     return HttpResponse(status=204)
 

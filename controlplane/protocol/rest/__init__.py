@@ -6,7 +6,7 @@ missing reading is None, never 0. Fields may be added within /api/v1, so readers
 fields that they don't know.
 """
 
-from controlplane.protocol.rest.base import Accepted, Event, Health, Me, Part, Problem, Token, Told, Version
+from controlplane.protocol.rest.base import Accepted, AuditEntry, Event, Health, Me, Part, Problem, Token, Told, Version
 from controlplane.protocol.rest.fleet import (
     Device,
     DeviceCounts,
@@ -59,6 +59,7 @@ __all__ = [
     "Accepted",
     "Alternative",
     "Attempt",
+    "AuditEntry",
     "Budget",
     "Certificate",
     "Check",

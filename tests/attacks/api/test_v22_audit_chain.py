@@ -61,7 +61,8 @@ def test_an_untouched_log_is_whole(log: list[AuditEntry]) -> None:
 @pytest.mark.parametrize(
     "change",
     ["actor = 'user:eve'", "action = 'job.read'", "subject = 'job_9'", "reason = ''", "origin = '198.51.100.1'",
-     "request_id = ''", "decision_id = ''", "data = '{}'", "before = NULL", "after = NULL", "at = '2020-01-01 00:00:00+00:00'"],
+     "request_id = ''", "decision_id = ''", "data = '{}'", "before = NULL", "after = NULL",
+     "at = '2020-01-01 00:00:00+00:00'"],
 )  # fmt: skip
 def test_an_edit_of_any_column_names_the_row(log: list[AuditEntry], change: str) -> None:
     sql(f"UPDATE access_auditentry SET {change} WHERE id = %s", log[2].id)
@@ -95,7 +96,7 @@ def test_a_deleted_row_is_found_also_when_the_numbers_behind_it_are_closed_up(lo
     sql("DELETE FROM access_auditentry WHERE id = %s", log[2].id)
     for row in log[3:]:
         sql("UPDATE access_auditentry SET seq = %s WHERE id = %s", row.seq - 1, row.id)
-    assert [fault.kind for fault in verify().faults][0] == "misplaced"
+    assert verify().faults[0].kind == "misplaced"
 
 
 def test_the_first_rows_cannot_be_taken_away(log: list[AuditEntry]) -> None:
