@@ -1,7 +1,9 @@
 """JSON logs: a constant event phrase, data in fields. Secrets never come here."""
 
+import json
 import logging
 import sys
+from typing import Any
 
 import structlog
 
@@ -25,7 +27,7 @@ def configure(level: str = "INFO") -> None:
         foreign_pre_chain=shared,
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            structlog.processors.JSONRenderer(),
+            structlog.processors.JSONRenderer(serializer=_to_json),
         ],
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -36,6 +38,11 @@ def configure(level: str = "INFO") -> None:
     # Libraries' INFO is chatter; ours is state changes.
     for noisy in ("websockets", "uvicorn.access", "celery", "kombu", "asyncio", "django.request", "stamina"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def _to_json(record: Any, **options: Any) -> str:
+    """ASCII on one line: nothing that a node or a caller put into a field steers a terminal."""
+    return json.dumps(record, **options).replace("\x7f", "\\u007f")
 
 
 def get(name: str) -> structlog.stdlib.BoundLogger:
