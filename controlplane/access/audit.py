@@ -13,17 +13,15 @@ from typing import Any
 
 from controlplane.access import chain
 from controlplane.access.models import AuditEntry
-from controlplane.protocol.plain import shown
+from controlplane.protocol.plain import MASKED, shown, without_secrets
 from controlplane.runtime.clock import now
 from controlplane.runtime.requests import current
 
 MAX_TEXT, MAX_REASON, MAX_ITEMS, MAX_DEPTH = 500, 2000, 50, 6
 # Beyond it a float or an int does not come back from every database as it went in.
 EXACT = 2**53
-MASKED = "[masked]"
 _SECRET_NAME = re.compile(r"(?i)(password|passwd|secret|credential|authorization|cookie|private_?key|api_?key|csrf)")
 _SECRET_NAMES = frozenset({"token", "key", "env", "join_token", "session", "sessionid"})
-_SECRET_TEXT = re.compile(r"\b((?:holdfast_[a-z]+_|otp_))[A-Za-z0-9_-]{20,}")
 
 
 def audit(
@@ -47,7 +45,7 @@ def audit(
         actor=_line(actor, 120),
         action=_line(action, 80),
         subject=_line(subject, 120),
-        reason=_masked(shown(reason))[:MAX_REASON],
+        reason=without_secrets(shown(reason))[:MAX_REASON],
         request_id=_line(request_id or request.request_id, 64),
         origin=_line(origin or request.address, 64),
         decision_id=_line(decision_id, 32),
@@ -86,8 +84,4 @@ def _is_secret(name: str) -> bool:
 
 
 def _line(text: str, size: int) -> str:
-    return _masked(shown(text, layout=False))[:size]
-
-
-def _masked(text: str) -> str:
-    return _SECRET_TEXT.sub(rf"\1{MASKED}", text)
+    return without_secrets(shown(text, layout=False))[:size]

@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from msgspec import Meta
 
 from controlplane.api.problems import Kind, Problem
-from controlplane.protocol.plain import first_fault
+from controlplane.protocol.plain import first_fault, without_secrets
 from controlplane.protocol.rest import Told
 
 Reason = Annotated[str, Meta(min_length=1, max_length=500, description="Why; kept in the audit log.")]
@@ -92,7 +92,11 @@ def read(request: HttpRequest, kind: type[B]) -> B:
         raise Problem(Kind.INVALID, "The body is not valid.", errors=[told(error)]) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(Kind.BAD_REQUEST, "The body is not JSON.") from error
-    fault = first_fault(msgspec.to_builtins(body))
+    plain = msgspec.to_builtins(body)
+    fault = first_fault(plain)
+    reason = str(plain.get("reason", ""))
+    if fault is None and without_secrets(reason) != reason:
+        fault = ("/reason", "it has a credential in it, which everybody could read; revoke that one")
     if fault is not None:
         raise Problem(Kind.INVALID, "The body is not valid.", errors=[Told(*fault)])
     return body

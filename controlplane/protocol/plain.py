@@ -6,6 +6,7 @@ of a node, a job or a person: the command line, the management commands, the log
 changes what is stored: a reader of the API gets the text as it came.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterable
 
@@ -16,6 +17,9 @@ INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 _INVISIBLE = frozenset("\u061c\u115f\u1160\u17b4\u17b5\u180e\u2028\u2029\u3164\ufeff\uffa0")
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _LAYOUT = frozenset("\n\t")
+# Every secret that Holdfast makes begins so; see `access.tokens.new_secret`.
+_SECRET = re.compile(r"\b((?:holdfast_[a-z]+_|otp_))[A-Za-z0-9_-]{20,}")
+MASKED = "[masked]"
 
 
 def text_fault(text: str) -> str | None:
@@ -80,6 +84,12 @@ def shown(text: str, *, layout: bool = True) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(_shown_character(character, layout) for character in text)
+
+
+def without_secrets(text: str) -> str:
+    """`text` with every credential of Holdfast's own making masked, which people paste into reasons
+    and programs into messages; what kind it was stays."""
+    return _SECRET.sub(rf"\1{MASKED}", text)
 
 
 def _shown_character(character: str, layout: bool) -> str:

@@ -1,4 +1,4 @@
-"""JSON logs: a constant event phrase, data in fields. Secrets never come here."""
+"""JSON logs: a constant event phrase, data in fields. Secrets are masked."""
 
 import json
 import logging
@@ -6,6 +6,8 @@ import sys
 from typing import Any
 
 import structlog
+
+from controlplane.protocol.plain import without_secrets
 
 
 def configure(level: str = "INFO") -> None:
@@ -41,8 +43,9 @@ def configure(level: str = "INFO") -> None:
 
 
 def _to_json(record: Any, **options: Any) -> str:
-    """ASCII on one line: nothing that a node or a caller put into a field steers a terminal."""
-    return json.dumps(record, **options).replace("\x7f", "\\u007f")
+    """ASCII on one line: nothing that a node or a caller put into a field steers a terminal, and no
+    credential of ours stands in it."""
+    return without_secrets(json.dumps(record, **options).replace("\x7f", "\\u007f"))
 
 
 def get(name: str) -> structlog.stdlib.BoundLogger:

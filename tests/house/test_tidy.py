@@ -75,7 +75,7 @@ def test_libraries_do_not_print() -> None:
 def test_the_command_line_writes_through_one_door() -> None:
     found = breaches(rules.terminal_writes, trees(python_files("controlplane/cli"), ("controlplane/cli/output.py",)))
     assert not found, "\n".join(found)
-    door = [what for what in rules.terminal_writes(tree(ROOT / "controlplane/cli/output.py"))]
+    door = list(rules.terminal_writes(tree(ROOT / "controlplane/cli/output.py")))
     assert len(door) == 1, door
 
 
