@@ -36,6 +36,7 @@ class Env(BaseSettings):
     database_url: SecretStr | None = None
     redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
     secret_key: SecretStr | None = None
+    secret_key_fallbacks: SecretStr = SecretStr("")
     allowed_hosts: str = ""
     origins: str = ""
     bind: str = "127.0.0.1:8420"

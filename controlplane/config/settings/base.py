@@ -12,6 +12,8 @@ PACKAGE_DIR = Path(__file__).resolve().parents[2]
 STATE_DIR = ENV.state_dir.absolute()
 
 SECRET_KEY = ENV.secret_key.get_secret_value() if ENV.secret_key else ""
+# Earlier keys: they verify (sessions, audit rows) and sign nothing.
+SECRET_KEY_FALLBACKS = [key for key in ENV.secret_key_fallbacks.get_secret_value().split(",") if key]
 DEBUG = False
 ALLOWED_HOSTS = [h for h in ENV.allowed_hosts.split(",") if h]
 CSRF_TRUSTED_ORIGINS = [o for o in ENV.origins.split(",") if o]
