@@ -116,7 +116,14 @@ def tell(newest: Anchor) -> None:
         _log.error("audit log was cut short: its kept head is gone", seq=newest.seq, anchor_seq=kept.seq)
         return
     _log.info("audit anchor", seq=newest.seq, hash=newest.hash)
-    path = anchor_path()
+    try:
+        _keep(newest, anchor_path())
+    except OSError as error:
+        # The log has it; sealing and every other deadline go on.
+        _log.warning("the audit anchor could not be kept", path=str(anchor_path()), error=str(error))
+
+
+def _keep(newest: Anchor, path: Path) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:

@@ -147,6 +147,13 @@ def test_the_sweep_keeps_the_head_outside_and_the_command_finds_it(log: list[Aud
     assert (code, "an anchor names another row at this place" in text) == (1, True)
 
 
+def test_a_state_directory_that_cannot_be_written_stops_no_sweep(log: list[AuditEntry], settings: Any) -> None:
+    settings.STATE_DIR = Path("/proc/nowhere")
+    audit("user:ada", "x", "y")
+    sealing.Sweeper().sweep()
+    assert not sealing.unsealed().exists()
+
+
 def test_anchors_are_read_from_a_log(log: list[AuditEntry], tmp_path: Path) -> None:
     lines = tmp_path / "server.log"
     lines.write_text(f'noise\n{{"event": "audit anchor", "seq": {log[-1].seq}, "hash": "{log[-1].hash}"}}\n')

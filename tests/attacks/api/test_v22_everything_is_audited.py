@@ -154,7 +154,7 @@ def test_a_refused_enrolment_is_told(db: None) -> None:
     mark = newest()
     body = json.dumps({"join_token": "holdfast_join_made-up-and-long-enough", "node_name": "node-9"})
     assert Client().post("/agent/v1/enroll", body, content_type="application/json").status_code in (401, 403)
-    assert [row.subject for row in since(mark)] == ["POST /agent/v1/enroll"]
+    assert "POST /agent/v1/enroll" in [row.subject for row in since(mark)]
 
 
 def test_the_first_use_of_a_token_is_told_once(user: User) -> None:
