@@ -17,7 +17,7 @@ from tests.attacks.api.fuzzing import PHASES, PhaseName, fuzz, watched_server
 from tests.integration.api.conftest import SPEC, make_node
 from tests.integration.api.world import running_job
 
-EXAMPLES = int(os.environ.get("HOLDFAST_TEST_FUZZ_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("HOLDFAST_TEST_FUZZ_EXAMPLES", "8"))
 SEED = int(os.environ.get("HOLDFAST_TEST_FUZZ_SEED", "20"))
 LONG = EXAMPLES > 20
 SCOPES = ("", "read", "submit", "operate", "admin")
