@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TESTABLE := $(VENV)/.testable
 SEED ?= 7
 
-.PHONY: demo demo-ppo test test-fast test-attacks test-scenes test-postgres test-e2e check format simulate bundle generated lock images bench clean
+.PHONY: demo demo-ppo test test-fast test-attacks fuzz test-scenes test-postgres test-e2e check format simulate bundle generated lock images bench clean
 
 # Each file is complete, so nothing that it does not name comes along (scripts/lock.py).
 INSTALL := $(PY) -m pip install -qq --disable-pip-version-check --require-hashes --no-deps
@@ -47,6 +47,10 @@ test-fast: $(READY)
 # Every hole that was found, replayed; what concerns the backend on both databases.
 test-attacks: $(READY)
 	$(PY) scripts/run_tests.py attacks && $(PY) scripts/run_tests.py attacks-postgres
+
+# Generated requests for long, on both databases; the short run is part of the attacks.
+fuzz: $(TESTABLE)
+	$(PY) scripts/fuzz.py
 
 test-scenes: $(READY)
 	$(PY) scripts/run_tests.py scenes

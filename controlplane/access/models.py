@@ -3,6 +3,8 @@
 from django.conf import settings
 from django.db import models
 
+from controlplane.access.append_only import AppendOnly, AppendOnlyQuerySet
+
 
 class Scope(models.TextChoices):
     """What a token may do; each includes the ones before it."""
@@ -70,16 +72,43 @@ class SignInGate(models.Model):
     known_until = models.DateTimeField(null=True)
 
 
-class AuditEntry(models.Model):
-    """One write by a person, token, agent or automation. Append-only."""
+class AuditEntry(AppendOnly, models.Model):
+    """One act or refusal of a person, token, agent or automation. Append-only. `seq`, `prev_hash`
+    and `hash` are empty until the row is sealed into the chain, within seconds (`access.sealing`)."""
 
-    at = models.DateTimeField(auto_now_add=True)
+    at = models.DateTimeField()
     actor = models.CharField(max_length=120)
     action = models.CharField(max_length=80)
     subject = models.CharField(max_length=120)
     reason = models.TextField(blank=True)
     request_id = models.CharField(max_length=64, blank=True)
+    origin = models.CharField(max_length=64, blank=True, default="")
+    decision_id = models.CharField(max_length=32, blank=True, default="")
     data = models.JSONField(default=dict)
+    before = models.JSONField(null=True)
+    after = models.JSONField(null=True)
+    mac = models.CharField(max_length=64, default="")
+    seq = models.BigIntegerField(null=True, unique=True)
+    prev_hash = models.CharField(max_length=64, blank=True, default="")
+    hash = models.CharField(max_length=64, blank=True, default="")
+
+    objects = AppendOnlyQuerySet.as_manager()
+    raw: models.Manager["AuditEntry"] = models.Manager()
+    """For sealing and pruning alone."""
+
+    class Meta:
+        indexes = [models.Index(fields=["id"], condition=models.Q(seq=None), name="audit_unsealed")]
+
+
+class AuditAnchor(AppendOnly, models.Model):
+    """The chain up to `seq` was exported and removed; `hash` is that of its last row."""
+
+    at = models.DateTimeField()
+    seq = models.BigIntegerField(unique=True)
+    hash = models.CharField(max_length=64)
+    mac = models.CharField(max_length=64)
+
+    objects = AppendOnlyQuerySet.as_manager()
 
 
 class IdempotencyKey(models.Model):

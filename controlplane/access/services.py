@@ -1,6 +1,5 @@
 """Credentials and audit: the only writer of this app's rows."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,7 +9,8 @@ from django.contrib.auth.models import AbstractBaseUser
 from django.db import transaction
 
 from controlplane.access import lineage, tokens
-from controlplane.access.models import ApiToken, AuditEntry, OneTimePassword, Scope
+from controlplane.access.audit import audit
+from controlplane.access.models import ApiToken, OneTimePassword, Scope
 from controlplane.runtime.clock import after, now
 from controlplane.runtime.errors import Conflict, Denied, Invalid
 from controlplane.runtime.ids import new_id
@@ -27,26 +27,6 @@ class Shown:
 
     id: str
     secret: str
-
-
-def audit(
-    actor: str,
-    action: str,
-    subject: str,
-    *,
-    reason: str = "",
-    request_id: str = "",
-    data: Mapping[str, Any] | None = None,
-) -> None:
-    """Append who did what to what, and why."""
-    AuditEntry.objects.create(
-        actor=actor[:120],
-        action=action,
-        subject=subject[:120],
-        reason=reason,
-        request_id=request_id,
-        data=dict(data or {}),
-    )
 
 
 def create_api_token(
@@ -106,9 +86,18 @@ def find_api_token(secret: str) -> ApiToken | None:
     row = ApiToken.objects.select_related("user").filter(sha256=tokens.digest(secret), revoked_at=None).first()
     if row is None or (row.expires_at is not None and row.expires_at <= moment) or not row.user.is_active:
         return None
-    if row.last_used_at is None or moment - row.last_used_at > timedelta(seconds=USED_EVERY_S):
+    if row.last_used_at is None and ApiToken.objects.filter(pk=row.pk, last_used_at=None).update(last_used_at=moment):
+        audit(f"token:{row.id}", "api_token.first_use", row.id)
+    elif row.last_used_at is None or moment - row.last_used_at > timedelta(seconds=USED_EVERY_S):
         ApiToken.objects.filter(pk=row.pk).update(last_used_at=moment)
     return row
+
+
+def token_name(secret: str) -> str:
+    """Who a token that was not accepted would have been: `token:<id>` also of a revoked or expired
+    one, "token:unknown" of any other text."""
+    known = ApiToken.objects.filter(sha256=tokens.digest(secret)).values_list("id", flat=True).first()
+    return f"token:{known or 'unknown'}"
 
 
 @transaction.atomic
@@ -116,7 +105,7 @@ def revoke_api_token(token_id: str, *, actor: str) -> bool:
     """True if it was live. All that came from it ends with it."""
     moment = now()
     changed = ApiToken.objects.filter(id=token_id, revoked_at=None).update(revoked_at=moment)
-    audit(actor, "api_token.revoke", token_id)
+    audit(actor, "api_token.revoke", token_id, before={"live": bool(changed)}, after={"live": False})
     # Level by level: a child being made holds its maker's row, so it is waited for and found.
     found, level = {token_id}, lineage.children([token_id])
     while level := level - found:
@@ -144,16 +133,17 @@ def spend_one_time_password(username: str, secret: str) -> AbstractBaseUser | No
     )
     if not live.update(used_at=moment):
         return None
-    audit(username, "login.one_time_password", username)
     return get_user_model().objects.filter(username=username, is_active=True).first()
 
 
 @transaction.atomic
 def create_admin(username: str, *, actor: str = "console") -> str:
     """Make (or find) an administrator; returns a one-time password."""
-    user, _ = get_user_model().objects.get_or_create(
+    user, made = get_user_model().objects.get_or_create(
         username=username, defaults={"is_staff": True, "is_superuser": True}
     )
+    before = {"is_superuser": user.is_superuser and not made, "is_active": user.is_active and not made}
+    audit(actor, "user.make_admin", username, before=before, after={"is_superuser": True, "is_active": True})
     if not user.has_usable_password():
         user.set_unusable_password()
     get_user_model().objects.filter(pk=user.pk).update(is_staff=True, is_superuser=True, is_active=True)

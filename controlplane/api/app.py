@@ -4,7 +4,19 @@ from ninja import NinjaAPI
 
 from controlplane.api.edge import strict
 from controlplane.api.errors import install
-from controlplane.api.routers import demo, events, fleet, identity, job_parts, jobs, ranks, recovery, series, session
+from controlplane.api.routers import (
+    audit,
+    demo,
+    events,
+    fleet,
+    identity,
+    job_parts,
+    jobs,
+    ranks,
+    recovery,
+    series,
+    session,
+)
 
 
 def build() -> NinjaAPI:
@@ -12,7 +24,7 @@ def build() -> NinjaAPI:
     api = NinjaAPI(title="Holdfast", version="1", docs_url=None, openapi_url=None, urls_namespace="api")
     install(api)
     api.add_decorator(strict, mode="view")
-    for module in (session, jobs, job_parts, ranks, recovery, events, fleet, identity, series, demo):
+    for module in (session, audit, jobs, job_parts, ranks, recovery, events, fleet, identity, series, demo):
         api.add_router("", module.router)
     return api
 

@@ -13,7 +13,7 @@ from ninja.security.base import AuthBase
 from ninja.utils import check_csrf
 
 from controlplane.access.models import Scope
-from controlplane.access.services import SCOPES, allows, effective_scope, find_api_token, scope_of
+from controlplane.access.services import SCOPES, allows, effective_scope, find_api_token, scope_of, token_name
 from controlplane.access.sessions import stored_key
 from controlplane.access.standing import Standing
 from controlplane.api.problems import Kind, Problem
@@ -46,13 +46,19 @@ class Principal:
         return allows(self.scope, needed)
 
 
-def _checked(principal: Principal, needed: Scope) -> Principal:
+def _checked(request: HttpRequest, principal: Principal, needed: Scope) -> Principal:
+    note_actor(request, principal.name)
     if not principal.may(needed):
         raise Problem(Kind.FORBIDDEN, f"This needs the scope {needed.value}; you have {principal.scope.value}.")
     wait_s = allow(principal.name)
     if wait_s is not None:
         raise Problem(Kind.TOO_MANY_REQUESTS, "Slow down.", headers={"Retry-After": str(wait_s)})
     return principal
+
+
+def note_actor(request: HttpRequest, name: str) -> None:
+    """Whom a refusal of this request concerns (`ApiEdgeMiddleware` audits it)."""
+    request.holdfast_actor = name  # type: ignore[attr-defined]
 
 
 class TokenAuth(AuthBase):
@@ -75,6 +81,7 @@ class TokenAuth(AuthBase):
         token = find_api_token(secret.strip()) if kind.lower() == "bearer" else None
         scope = None if token is None else effective_scope(token)
         if token is None or scope is None:
+            note_actor(request, token_name(secret.strip()))
             raise Problem(
                 Kind.BAD_CREDENTIALS, "The token is unknown, expired or revoked; `holdfast login` takes a new one."
             )
@@ -85,7 +92,7 @@ class TokenAuth(AuthBase):
             name=f"token:{token.id}",
             standing=Standing(kind="token", key=token.id, user_id=token.user_id),
         )
-        return _checked(principal, self.needed)
+        return _checked(request, principal, self.needed)
 
 
 class SessionAuth(AuthBase):
@@ -105,9 +112,10 @@ class SessionAuth(AuthBase):
         user = request.user
         if not isinstance(user, User) or not user.is_active:
             return None
+        note_actor(request, f"user:{user.get_username()}")
         if check_csrf(request) is not None:
             raise Problem(Kind.CSRF, "Send the cookie `csrftoken` again in the header X-CSRFToken.")
-        return _checked(signed_in(request, user), self.needed)
+        return _checked(request, signed_in(request, user), self.needed)
 
 
 def signed_in(request: HttpRequest, user: User) -> Principal:

@@ -8,6 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from msgspec import Meta
 
 from controlplane.api.problems import Kind, Problem
+from controlplane.protocol.plain import first_fault, without_secrets
 from controlplane.protocol.rest import Told
 
 Reason = Annotated[str, Meta(min_length=1, max_length=500, description="Why; kept in the audit log.")]
@@ -64,7 +65,7 @@ class DebugRank(Body, frozen=True, kw_only=True):
 class NewToken(Body, frozen=True, kw_only=True):
     """`expires_in_s` None: it does not expire."""
 
-    name: Name
+    name: Annotated[str, Meta(min_length=1, max_length=100)]
     scope: str = "read"
     expires_in_s: Annotated[float, Meta(ge=60, le=10 * 365 * 86400)] | None = None
 
@@ -107,11 +108,19 @@ def read(request: HttpRequest, kind: type[B]) -> B:
             f"Send application/json, not {request.content_type or 'a body without a type'}.",
         )
     try:
-        return msgspec.json.decode(request.body or b"{}", type=kind)
+        body = msgspec.json.decode(request.body or b"{}", type=kind)
     except msgspec.ValidationError as error:
         raise Problem(Kind.INVALID, "The body is not valid.", errors=[told(error)]) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(Kind.BAD_REQUEST, "The body is not JSON.") from error
+    plain = msgspec.to_builtins(body)
+    fault = first_fault(plain)
+    reason = str(plain.get("reason", ""))
+    if fault is None and without_secrets(reason) != reason:
+        fault = ("/reason", "it has a credential in it, which everybody could read; revoke that one")
+    if fault is not None:
+        raise Problem(Kind.INVALID, "The body is not valid.", errors=[Told(*fault)])
+    return body
 
 
 def told(error: msgspec.ValidationError) -> Told:

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import structlog
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
-from django.db import DatabaseError, InterfaceError, OperationalError
+from django.db import DatabaseError, DataError, InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, UnreadablePostError
 from ninja import NinjaAPI
 from ninja.errors import HttpError
@@ -17,6 +17,7 @@ from controlplane.protocol.errors import ProtocolError
 from controlplane.protocol.rest import Told
 from controlplane.protocol.spec_lint import escape
 from controlplane.runtime import errors as services
+from controlplane.runtime import metrics
 
 _log = structlog.get_logger(__name__)
 
@@ -30,6 +31,9 @@ SERVICE_KINDS: Mapping[type[services.ServiceError], Kind] = MappingProxyType(
     }
 )
 RETRY_AFTER_S = "1"
+# What should have been refused at the door and was not: the caller's fault all the same, but
+# logged with its trace and counted, since each one shows a check that is missing.
+LATE = (DataError, OverflowError, UnicodeError, RecursionError)
 
 
 def to_problem(error: Exception) -> Problem | None:
@@ -60,6 +64,8 @@ def to_problem(error: Exception) -> Problem | None:
             return Problem(Kind.FORBIDDEN, "Your account may not do this.")
         case SuspiciousOperation():
             return Problem(Kind.BAD_REQUEST, "The request was refused as it stands.")
+        case DataError() | OverflowError() | UnicodeError() | RecursionError():
+            return Problem(Kind.BAD_REQUEST, "A text or a number of the request is none that Holdfast can keep.")
         case OperationalError() | InterfaceError():
             return Problem(
                 Kind.UNAVAILABLE, "The database does not answer; try again.", headers={"Retry-After": RETRY_AFTER_S}
@@ -71,7 +77,9 @@ def to_problem(error: Exception) -> Problem | None:
 def respond(request: HttpRequest, error: Exception) -> HttpResponse:
     """Answer any exception."""
     problem = to_problem(error)
-    if problem is None or isinstance(error, DatabaseError):
+    if isinstance(error, LATE):
+        metrics.LATE_REFUSALS.labels(error=type(error).__name__).inc()
+    if problem is None or isinstance(error, (DatabaseError, *LATE)):
         _log.error("request failed", path=request.path, method=request.method, exc_info=error)
     if problem is None:
         problem = Problem(Kind.INTERNAL, "This was logged under the request id; give it to your administrator.")

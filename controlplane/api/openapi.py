@@ -42,7 +42,7 @@ def document() -> dict[str, Any]:
             _finish(operation, operation.pop(EXTRA), structs)
     names = sorted(structs)
     _, components = msgspec.json.schema_components([structs[name] for name in names], ref_template=REF)
-    made["components"].setdefault("schemas", {}).update(components)
+    made["components"].setdefault("schemas", {}).update(_renamed(components))
     made["components"]["responses"] = {
         f"Problem{code}": _response(code, {PROBLEM_TYPE: {"schema": _ref("Problem")}})
         for code in sorted(TITLES)
@@ -54,6 +54,21 @@ def document() -> dict[str, Any]:
     made["servers"] = []
     sorted_document: dict[str, Any] = json.loads(json.dumps(made, sort_keys=True))
     return sorted_document
+
+
+def _renamed(components: dict[str, Any]) -> dict[str, Any]:
+    """msgspec names two types of one name by their modules; an answer's goes by its own name, as
+    the operations refer to it, a spec's gets `Spec` before it."""
+    text = json.dumps(components)
+    for name in components:
+        module, _, last = name.rpartition(".")
+        if module:
+            short = last if module.startswith(rest.__name__) else f"Spec{last}"
+            assert short not in components, f"{name}: {short} is taken"
+            text = text.replace(json.dumps(name), json.dumps(short))
+            text = text.replace(json.dumps(REF.format(name=name)), json.dumps(REF.format(name=short)))
+    renamed: dict[str, Any] = json.loads(text)
+    return renamed
 
 
 def _finish(operation: dict[str, Any], extra: dict[str, Any], structs: dict[str, Any]) -> None:

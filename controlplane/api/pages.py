@@ -14,6 +14,7 @@ from ninja import Schema
 from pydantic import Field as Described
 
 from controlplane.api.problems import Kind, Problem
+from controlplane.protocol.plain import first_fault, text_fault
 
 MAX_LIMIT = 500
 DEFAULT_LIMIT = 50
@@ -56,7 +57,7 @@ def decode(cursor: str | None, name: str) -> str | None:
     except (binascii.Error, ValueError):
         text = ""
     of, _, key = text.partition("\n")
-    if of != name or not key or "\x00" in key:
+    if of != name or not key or text_fault(key):
         raise Problem(Kind.BAD_CURSOR, "Use `next` of the page before, unchanged, on the same list.")
     return key
 
@@ -70,6 +71,9 @@ def _typed(rows: QuerySet[Row], key: str, after: str) -> Any:
     field = rows.model._meta.get_field(key)
     assert isinstance(field, Field), "pages are keyed by a column"
     try:
-        return field.to_python(after)
+        value = field.to_python(after)
     except ValidationError as error:
         raise Problem(Kind.BAD_CURSOR, "Use `next` of the page before, unchanged, on the same list.") from error
+    if first_fault(value):
+        raise Problem(Kind.BAD_CURSOR, "Use `next` of the page before, unchanged, on the same list.")
+    return value

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.cli import columns, context
 from controlplane.cli.exits import CliError, Exit
-from controlplane.cli.output import Format, Screen, emit_rows
+from controlplane.cli.output import Format, Screen, emit_rows, put
 
 if TYPE_CHECKING:
     from controlplane.sdk import Client
@@ -58,7 +58,8 @@ def print_events(client: "Client", job: str, since: int | None, form: Format, sc
                 continue
             row = context.plain(event)
             if human:
-                print(f"{event.at}  {event.sentence}", file=screen.out, flush=True)
+                put(screen.out, f"{event.at}  {event.sentence}")
+                screen.out.flush()
             else:
                 emit_rows([row], columns.EVENTS, Format.JSONL if form is Format.JSON else form, screen, name="seq")
                 screen.out.flush()

@@ -2,6 +2,7 @@
 exit codes. Nothing heavy is imported before a command runs."""
 
 import sys
+import traceback
 from typing import Annotated
 
 import typer
@@ -82,7 +83,7 @@ def _other(error: Exception) -> int:
         case errors.SdkError():
             return _fail(error, str(error), "do client and server have the same version?", Exit.UNAVAILABLE)
     if STATE.debug:
-        raise error
+        note("".join(traceback.format_exception(error)))
     note(f"error: this is a bug: {type(error).__name__}: {error}")
     hint("Run it again with --debug before the command, and report what it prints.")
     return Exit.NEGATIVE
@@ -108,9 +109,7 @@ def _refused(error: Exception) -> int:
 
 def _fail(error: Exception, message: str, fix: str, code: Exit) -> int:
     if STATE.debug:
-        import traceback
-
-        traceback.print_exception(error)
+        note("".join(traceback.format_exception(error)))
     note(f"error: {message}")
     if fix:
         note(f"fix: {fix}")

@@ -2,10 +2,15 @@
 
 A terminal gets a table cut to its width, with colour beside the state's word; a pipe
 gets the same words uncut and without colour. A missing value is "-", never 0.
+
+`put` is the one door to the terminal: every other function here, and so every command, writes
+through it (a house test sees to that). What the server says came from nodes, jobs and people:
+characters that a terminal obeys, hides or turns are written as escapes (`protocol.plain.shown`).
 """
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +18,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, TextIO
+
+from controlplane.protocol.plain import shown
 
 Row = Mapping[str, Any]
 ABSENT = "-"
@@ -49,6 +56,8 @@ COLOURS = {
     "cancelled": DIM, "exited": DIM,
 }  # fmt: skip
 
+_OWN_COLOURS = re.compile(r"(\x1b\[(?:0|2|31|32|33)m)")
+
 
 @dataclass(frozen=True, slots=True)
 class Screen:
@@ -71,15 +80,15 @@ def emit_rows(rows: Iterable[Row], columns: Sequence[Column], form: Format, scre
     """A list. `name`: the field that -o name prints."""
     match form:
         case Format.JSON:
-            _line(screen, json.dumps({"items": list(rows)}, indent=2))
+            _line(screen, to_json({"items": list(rows)}, indent=2))
         case Format.YAML:
             _line(screen, to_yaml({"items": list(rows)}).rstrip())
         case Format.JSONL:
             for row in rows:
-                _line(screen, json.dumps(row))
+                _line(screen, to_json(row))
         case Format.NAME:
             for row in rows:
-                _line(screen, str(row[name]))
+                _line(screen, _cell(str(row[name])))
         case Format.TABLE | Format.WIDE:
             _table(list(rows), [c for c in columns if form is Format.WIDE or not c.wide], screen)
 
@@ -88,31 +97,50 @@ def emit_object(row: Row, columns: Sequence[Column], form: Format, screen: Scree
     """One thing: `title: text` lines in the human forms."""
     match form:
         case Format.JSON:
-            _line(screen, json.dumps(row, indent=2))
+            _line(screen, to_json(row, indent=2))
         case Format.JSONL:
-            _line(screen, json.dumps(row))
+            _line(screen, to_json(row))
         case Format.YAML:
             _line(screen, to_yaml(row).rstrip())
         case Format.NAME:
-            _line(screen, str(row[name]))
+            _line(screen, _cell(str(row[name])))
         case Format.TABLE | Format.WIDE:
             width = max(len(column.title) for column in columns) + 1
             for column in columns:
-                text = _painted(column.show(row), column, screen)
+                text = _painted(_cell(column.show(row)), column, screen)
                 _line(screen, f"{(column.title.lower() + ':').ljust(width)} {text}")
 
 
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """ASCII, so that nothing in it steers a terminal; a reader gets every text as it came."""
+    return json.dumps(value, indent=indent).replace("\x7f", "\\u007f")
+
+
 def to_yaml(value: Any) -> str:
-    """Block style, keys in the order given."""
+    """Block style, keys in the order given; ASCII where a text has what a terminal must not get."""
     import yaml
 
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
+    if shown(text) != text:
+        text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False, width=100)
     return text
+
+
+def put(out: TextIO, text: str, *, colour: bool = False) -> None:
+    """Write one text and a line's end: the only place of the program that does. `colour`: our own
+    colour codes stay; a caller that asks for them has passed what it shows through `_cell`."""
+    pieces = _OWN_COLOURS.split(text) if colour else [text]
+    print("".join(piece if colour and _OWN_COLOURS.fullmatch(piece) else shown(piece) for piece in pieces), file=out)
+
+
+def say(text: str = "") -> None:
+    """Data for people, on stdout."""
+    put(sys.stdout, text)
 
 
 def note(text: str) -> None:
     """To people, on stderr."""
-    print(text, file=sys.stderr)
+    put(sys.stderr, text)
 
 
 def text(key: str) -> Callable[[Row], str]:
@@ -182,7 +210,7 @@ def parse(instant: str) -> datetime:
 
 
 def _table(rows: list[Row], columns: Sequence[Column], screen: Screen) -> None:
-    cells = [[column.show(row).replace("\n", " ") for column in columns] for row in rows]
+    cells = [[_cell(column.show(row).replace("\n", " ")) for column in columns] for row in rows]
     widths = [max([len(c.title), *(len(line[i]) for line in cells)]) for i, c in enumerate(columns)]
     _line(screen, "  ".join(c.title.ljust(w) for c, w in zip(columns, widths, strict=True)).rstrip(), cut=True)
     for line in cells:
@@ -195,6 +223,11 @@ def _table(rows: list[Row], columns: Sequence[Column], screen: Screen) -> None:
         _line(screen, "  ".join(painted).rstrip())
 
 
+def _cell(text: str) -> str:
+    """On one line, and without anything that looks like a colour code of ours."""
+    return shown(text, layout=False)
+
+
 def _painted(value: str, column: Column, screen: Screen) -> str:
     colour = COLOURS.get(value.strip()) if screen.colour and column.state else None
     return f"\x1b[{colour}m{value}\x1b[0m" if colour else value
@@ -203,4 +236,4 @@ def _painted(value: str, column: Column, screen: Screen) -> str:
 def _line(screen: Screen, line: str, *, cut: bool = False) -> None:
     if cut and screen.width is not None and len(line) > screen.width:
         line = line[: max(1, screen.width - 1)] + ">"
-    print(line, file=screen.out)
+    put(screen.out, line, colour=screen.colour)

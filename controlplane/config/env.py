@@ -51,6 +51,7 @@ class Env(BaseSettings):
     redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
     secret_key: SecretStr | None = None
     signing_key_file: Path | None = None
+    secret_key_fallbacks: SecretStr = SecretStr("")
     allowed_hosts: str = ""
     origins: str = ""
     trusted_proxies: str = ""

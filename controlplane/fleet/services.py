@@ -45,7 +45,10 @@ def uncordon(node_id: str, *, reason: str, actor: str, request_id: str = "") -> 
 def _by_person(node_id: str, to: NodeState, action: str, reason: str, actor: str, request_id: str) -> Node:
     with events.unit_of_work():
         node = _get(node_id)
-        access.audit(actor, action, node_id, reason=reason, request_id=request_id)
+        access.audit(
+            actor, action, node_id, reason=reason, request_id=request_id,
+            before={"state": node.state}, after={"state": to.value},
+        )  # fmt: skip
         if node.state != to:
             transition_node(node, to, f"{reason} ({actor})")
         if to == NodeState.READY:

@@ -36,7 +36,14 @@ def submit_job(spec: JobSpec, *, owner: str, actor: str, request_id: str = "") -
                 spec=msgspec.to_builtins(spec),
                 priority=spec.spec.scheduling.priority,
             )
-            access.audit(actor, "job.submit", job.id, request_id=request_id, data={"name": meta.name})
+            access.audit(
+                actor,
+                "job.submit",
+                job.id,
+                request_id=request_id,
+                data={"name": meta.name},
+                after={"state": job.state, "spec": job.spec},
+            )
             publish_job(job, "job.submitted", f"{owner or actor} submitted {meta.name}.")
             ring_job(job.id)
     except IntegrityError as error:
@@ -53,7 +60,10 @@ def cancel_job(job_id: str, *, reason: str, actor: str, request_id: str = "") ->
         job = get_locked(job_id)
         if job.state in TERMINAL:
             raise Conflict(f"job {job.name!r} has ended: {job.state}")
-        access.audit(actor, "job.cancel", job_id, reason=reason, request_id=request_id)
+        access.audit(
+            actor, "job.cancel", job_id, reason=reason, request_id=request_id,
+            before={"state": job.state, "cancel_requested": job.cancel_requested}, after={"cancel_requested": True},
+        )  # fmt: skip
         if not job.cancel_requested:
             Job.objects.filter(pk=job_id).update(cancel_requested=True)
             publish_job(job, "job.cancel_requested", f"{actor} asked to cancel {job.name}: {reason}")

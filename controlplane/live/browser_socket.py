@@ -123,7 +123,7 @@ async def _read(process: WebProcess, client: Client, receive: Any, send: Send) -
             if len(raw) > MAX_MESSAGE_BYTES:
                 raise msgspec.DecodeError("too long")
             said = _decode(raw.encode())
-        except (msgspec.DecodeError, UnicodeEncodeError):
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
             bad += 1
             if bad >= MAX_BAD:
                 await send({"type": "websocket.close", "code": CLOSE_BAD, "reason": "not our protocol"})

@@ -14,6 +14,7 @@ from controlplane.fleet.enrolment import Enrolment, enroll_node
 from controlplane.fleet.keys import is_public_key
 from controlplane.live.proof import may_audit
 from controlplane.protocol.handshake import SIGNATURE_BYTES, decode_bytes
+from controlplane.protocol.plain import first_fault
 from controlplane.protocol.samples import DeviceInfo
 from controlplane.runtime import counters, keys
 from controlplane.runtime.address import client_address
@@ -105,6 +106,9 @@ def _faults(body: Any) -> list[dict[str, str]]:
         text = body.get(field, "")
         if (field == "proof" or text) and not _is_signature(text):
             faults.append({"pointer": f"/{field}", "message": "not a signature", "fix": "64 bytes in base64url"})
+    unfit = first_fault(body)
+    if unfit is not None:
+        faults.append({"pointer": unfit[0], "message": unfit[1], "fix": "leave it out"})
     try:
         msgspec.convert(body.get("devices", []), list[DeviceInfo])
     except msgspec.ValidationError as error:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 from redis.asyncio.client import PubSub
 
+from controlplane.access.refusals import refusals
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet import flapping
@@ -201,6 +202,7 @@ async def beat(process: "WebProcess") -> None:
             process.fleet_nodes = await process.in_thread(node_count)
             await process.in_thread(gauges.refresh)
             await process.in_thread(flapping.settle)
+            await process.in_thread(refusals.flush)
         begin = time.monotonic()
         await asyncio.sleep(BEAT_S)
         lag_s = max(0.0, time.monotonic() - begin - BEAT_S)

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import yaml
 
 from controlplane.protocol.errors import ProtocolError
+from controlplane.protocol.plain import first_fault
 
 MAX_SPEC_BYTES = 1 << 20
 MAX_DEPTH = 32
@@ -36,7 +37,7 @@ def parse_json(data: bytes) -> object:
     """The document, or SpecTextError. Repeated keys and NaN are refused."""
     text = _decode(data)
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        return _fit(json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant))
     except json.JSONDecodeError as error:
         raise SpecTextError(f"not JSON: {error.msg}", error.lineno) from error
     except RecursionError as error:
@@ -58,7 +59,7 @@ def parse_yaml(data: bytes) -> object:
         _refuse_repeated_keys(node)
         loader = Loader("")
         try:
-            return loader.construct_document(node)
+            return _fit(loader.construct_document(node))
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
@@ -82,13 +83,25 @@ def _decode(data: bytes) -> str:
         raise SpecTextError(f"not UTF-8 at byte {error.start}; save the file as UTF-8") from error
 
 
+def _fit(document: object) -> object:
+    """The document as it is. Raises SpecTextError for text or numbers that nothing can keep."""
+    fault = first_fault(document)
+    if fault is not None:
+        raise SpecTextError(f"{fault[0] or 'the document'}: {fault[1]}")
+    return document
+
+
 def _weigh(text: str) -> None:
-    """Count the nodes as if every alias were written out; refuse what grows or loops."""
+    """Count the nodes as if every alias were written out; refuse what grows or loops, and tags:
+    a tag orders a conversion (`!!bool x`) that the text may not stand."""
     open_anchors: list[tuple[str | None, int]] = []
     weights: dict[str, int] = {}
     total = 0
     for event in yaml.parse(text, Loader=Loader):
         line = 0 if event.start_mark is None else event.start_mark.line + 1
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            raise SpecTextError(f"the tag {str(tag)[:64]!r}: a spec needs none; write the value without it", line)
         match event:
             case yaml.AliasEvent():
                 if event.anchor not in weights:

@@ -40,6 +40,7 @@ from controlplane.protocol.commands import (
 from controlplane.protocol.looks import HANG
 from controlplane.protocol.states import AttemptState, Mode, RankState, ReplicaState
 from controlplane.recovery import incidents, ledger, looks, orders, signals
+from controlplane.recovery.audited import audit_decision
 from controlplane.recovery.models import Decision, Signal, ViewRow
 from controlplane.recovery.present import decision_summary
 from controlplane.runtime import events, metrics
@@ -79,6 +80,7 @@ def apply_decision(
     acts = decision.mode is Mode.ENFORCE
     with events.unit_of_work():
         before = job.epoch
+        state_before = {"state": job.state, "epoch": job.epoch}
         row = Decision(
             id=new_id("dec"),
             job=job,
@@ -111,6 +113,7 @@ def apply_decision(
             if job.epoch != before:
                 Decision.objects.filter(pk=row.pk).update(epoch_after=job.epoch)
         _publish(row)
+        audit_decision(row, state_before)
         if row.incident is not None:
             incidents.progress(row.incident_id, acted=acts and bool(decision.actions))
     metrics.DECISIONS.labels(
@@ -304,7 +307,10 @@ def _inject_fault(context: Context, action: plan.InjectFault) -> None:
         fault=action.fault,
         value=action.value,
     )
-    audit("schedule", "job.fault", context.job.id, reason=context.sentence, data=msgspec.to_builtins(action))
+    audit(
+        "schedule", "job.fault", context.job.id, reason=context.sentence, decision_id=context.decision_id,
+        data=msgspec.to_builtins(action),
+    )  # fmt: skip
     for rank in replica.ranks.filter(released_at=None, rank=action.rank):
         _send(context, body, [rank.node_id], replica.attempt, ASK_TTL_S)
 

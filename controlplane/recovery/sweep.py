@@ -3,6 +3,7 @@ Each row is claimed by compare-and-set, so two sweeps at once do the work once."
 
 from functools import partial
 
+from controlplane.access import sealing
 from controlplane.checkpoints.services import verify_due
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
@@ -22,7 +23,15 @@ MAX_JOBS = 100
 
 def sweep() -> None:
     """Everything that is due now, except jobs: those are rung. One part's fault stops no other."""
-    parts = (expire_commands, close_dead_sessions, verify_due, certify_due, marks.tell_due, signals.settle_old)
+    parts = (
+        expire_commands,
+        close_dead_sessions,
+        verify_due,
+        certify_due,
+        marks.tell_due,
+        signals.settle_old,
+        sealing.sweeper.sweep,
+    )
     for part in parts:
         isolated("sweep", part.__name__, part)
 

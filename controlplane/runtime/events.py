@@ -19,6 +19,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import F, QuerySet
 
+from controlplane.protocol.plain import without_secrets
 from controlplane.runtime import bus
 from controlplane.runtime.clock import now
 from controlplane.runtime.models import Event, EventStream
@@ -103,7 +104,7 @@ def publish(
     marks a mere refresh of a summary: told once a unit, not shown as history."""
     draft = _Draft(
         kind=kind,
-        sentence=sentence,
+        sentence=without_secrets(sentence),
         job_id=job_id,
         node_id=node_id,
         entity=entity,

@@ -1,9 +1,13 @@
-"""JSON logs: a constant event phrase, data in fields. Secrets never come here."""
+"""JSON logs: a constant event phrase, data in fields. Secrets are masked."""
 
+import json
 import logging
 import sys
+from typing import Any
 
 import structlog
+
+from controlplane.protocol.plain import without_secrets
 
 
 def configure(level: str = "INFO") -> None:
@@ -25,7 +29,7 @@ def configure(level: str = "INFO") -> None:
         foreign_pre_chain=shared,
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            structlog.processors.JSONRenderer(),
+            structlog.processors.JSONRenderer(serializer=_to_json),
         ],
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -36,6 +40,12 @@ def configure(level: str = "INFO") -> None:
     # Libraries' INFO is chatter; ours is state changes.
     for noisy in ("websockets", "uvicorn.access", "celery", "kombu", "asyncio", "django.request", "stamina"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def _to_json(record: Any, **options: Any) -> str:
+    """ASCII on one line: nothing that a node or a caller put into a field steers a terminal, and no
+    credential of ours stands in it."""
+    return without_secrets(json.dumps(record, **options).replace("\x7f", "\\u007f"))
 
 
 def get(name: str) -> structlog.stdlib.BoundLogger:

@@ -31,5 +31,6 @@ OUTBOX_OLDEST = Gauge("holdfast_outbox_oldest_seconds", "Age of the oldest of th
 LOOP_LAG = Gauge("holdfast_loop_lag_seconds", "Worst recent lag of a loop.", ["loop"])
 CHANNEL_DROPPED = Counter("holdfast_channel_dropped_total", "Messages shed to slow browsers.")
 REQUESTS_OVERDUE = Counter("holdfast_requests_overdue_total", "Connections ended while a request came in.", ["part"])
+LATE_REFUSALS = Counter("holdfast_api_late_refusals_total", "Bad input refused behind the door.", ["error"])
 LEADER = Gauge("holdfast_leader", "1 when this sentinel leads.")
 BREAKER = Gauge("holdfast_breaker_open", "1 when automation is stopped.", ["scope"])

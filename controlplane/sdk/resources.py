@@ -257,6 +257,15 @@ class Tokens(_Group):
         return self._run(calls.post(calls.one("tokens", token_id, ":revoke"), {}, rest.Accepted))
 
 
+class Audit(_Group):
+    """The audit log; for administrators."""
+
+    def list(self, **filters: Any) -> Any:
+        """Iterates over entries, newest first. `filters`: actor, action (`login.*`), subject,
+        request_id, decision_id, since and until (ISO-8601 with an offset)."""
+        return self._pages(calls.get("/audit", Page[rest.AuditEntry], **filters))
+
+
 class Demo(_Group):
     """Faults on request; only where the server runs as a demo."""
 

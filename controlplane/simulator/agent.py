@@ -18,6 +18,7 @@ from controlplane.protocol.frames import (
     Acked,
     AgentEvent,
     AgentFrame,
+    AnswerState,
     CommandAnswer,
     DeviceLost,
     EventBody,
@@ -59,7 +60,7 @@ class Agent:
 
     def _forget(self) -> None:
         """What a lost disk forgets."""
-        self._answers: dict[str, str] = {}
+        self._answers: dict[str, AnswerState] = {}
         self._epochs: dict[tuple[str, int], int] = {}
         self._attempts: dict[str, int] = {}
         self._spool: list[AgentEvent] = []
@@ -180,7 +181,7 @@ class Agent:
             rank.ref.replica == launch.replica and rank.ref.incarnation >= launch.incarnation for rank in self.ranks
         )
 
-    def _answer(self, envelope: CommandEnvelope, state: str, detail: str = "") -> None:
+    def _answer(self, envelope: CommandEnvelope, state: AnswerState, detail: str = "") -> None:
         self.emit(CommandAnswer(envelope.command_id, state, detail))
 
     def _carry_out(self, envelope: CommandEnvelope) -> None:

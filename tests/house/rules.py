@@ -19,6 +19,9 @@ _WALL_CLOCKS = frozenset(
     {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.datetime.now", "date.today"}
 )
 _TASK_CALLS = frozenset({"delay", "apply_async", "send_task"})
+_TERMINAL_WRITES = frozenset({"print", "pprint", "sys.excepthook"})
+_TERMINAL_ENDINGS = (".echo", ".secho", ".pprint", ".writelines", ".print_exception", ".print_exc",
+                     "stdout.write", "stderr.write", "out.write", "buffer.write", "os.write", ".rprint")  # fmt: skip
 _SIGNAL_MODULES = ("django.dispatch", "django.db.models.signals", "django.core.signals", "django.contrib.auth.signals")
 
 
@@ -71,6 +74,16 @@ def prints(module: ast.Module) -> list[str]:
     if is_command(module):
         return []
     return [f"line {call.lineno}: print" for call in _calls(module) if dotted(call.func) == "print"]
+
+
+def terminal_writes(module: ast.Module) -> list[str]:
+    """The command line writes through one function (`controlplane.cli.output.put`), which escapes
+    what a terminal would obey. A prompt of the person's own words is no writing."""
+    return [
+        f"line {call.lineno}: {dotted(call.func)}"
+        for call in _calls(module)
+        if dotted(call.func) in _TERMINAL_WRITES or dotted(call.func).endswith(_TERMINAL_ENDINGS)
+    ]
 
 
 def shells(module: ast.Module) -> list[str]:

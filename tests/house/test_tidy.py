@@ -72,6 +72,13 @@ def test_libraries_do_not_print() -> None:
     assert not found, "\n".join(found)
 
 
+def test_the_command_line_writes_through_one_door() -> None:
+    found = breaches(rules.terminal_writes, trees(python_files("controlplane/cli"), ("controlplane/cli/output.py",)))
+    assert not found, "\n".join(found)
+    door = list(rules.terminal_writes(tree(ROOT / "controlplane/cli/output.py")))
+    assert len(door) == 1, door
+
+
 def test_no_program_is_started_through_a_shell() -> None:
     found = breaches(rules.shells, trees(python_files()))
     assert not found, "\n".join(found)
@@ -143,6 +150,10 @@ BROKEN_CODE: list[tuple[TreeRule, str]] = [
     (rules.long_functions, "def f():\n" + "    x = 1\n" * 60),
     (rules.no_docstring, "x = 1\n"),
     (rules.prints, "print('x')\n"),
+    (rules.terminal_writes, "print('x')\n"),
+    (rules.terminal_writes, "typer.echo('x')\n"),
+    (rules.terminal_writes, "sys.stdout.write('x')\n"),
+    (rules.terminal_writes, "traceback.print_exc()\n"),
     (rules.shells, "subprocess.run('ls', shell=True)\n"),
     (rules.shells, "os.system('ls')\n"),
     (rules.wall_clocks, "now = time.time()\n"),

@@ -1,5 +1,6 @@
 """The event log of the whole fleet."""
 
+import re
 from typing import Annotated
 
 from asgiref.sync import sync_to_async
@@ -16,6 +17,8 @@ from controlplane.protocol import rest
 from controlplane.runtime.events import newest_seq
 
 router = Router(tags=["events"], auth=needs(Scope.READ))
+# What a browser sends back is one of our own sequence numbers; anything else is as good as none.
+_SEQ = re.compile(r"[0-9]{1,15}")
 Id = Annotated[str, Field(max_length=64)]
 
 
@@ -48,7 +51,7 @@ async def watch(request: HttpRequest, query: Query[WatchQuery]) -> StreamingHttp
     """Server-sent events; `Last-Event-ID` resumes. Ends when who opened it may no longer read.
     410: some are no longer kept, list anew."""
     last = request.headers.get("Last-Event-ID", "")
-    since = int(last) if last.isdigit() else query.since
+    since = int(last) if _SEQ.fullmatch(last) else query.since
     if since is None:
         since = await sync_to_async(newest_seq)()
     await sync_to_async(must_be_kept)(since, query.job_id)

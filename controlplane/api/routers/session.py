@@ -10,7 +10,7 @@ from django.middleware.csrf import get_token
 from ninja import Query, Router
 from ninja.utils import check_csrf
 
-from controlplane.access import gate, lineage, services
+from controlplane.access import gate, lineage, services, signins
 from controlplane.access.models import ApiToken, Scope
 from controlplane.api import bodies, pages
 from controlplane.api.auth import Principal, needs, principal_of, signed_in, who_asks
@@ -39,19 +39,24 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     body = bodies.read(request, bodies.Login)
     attempt = gate.knock(body.username, client_address(request), one_time=body.password.startswith("otp_"))
     if attempt.wait_s is not None:
+        signins.sign_in_held_back(body.username, attempt.wait_s)
         wait = {"Retry-After": str(math.ceil(attempt.wait_s))}
         raise Problem(Kind.TOO_MANY_REQUESTS, "Too many failed attempts; wait.", headers=wait)
     user = authenticate(request, username=body.username, password=body.password)
     if not isinstance(user, User):
+        signins.sign_in_failed(body.username)
         raise Problem(Kind.BAD_CREDENTIALS, "The name or the password is wrong, or the one-time password was used.")
     gate.opened(attempt)
     login(request, user)
+    signins.signed_in(user.get_username(), user.backend)
     return send(_me(request, signed_in(request, user)))
 
 
 @router.post("/logout", summary="Sign out", auth=needs(Scope.READ), openapi_extra=describe(None, status=204))
 def sign_out(request: HttpRequest) -> HttpResponse:
     """Ends the session; a token stays valid until it is revoked."""
+    principal = principal_of(request)
+    signins.signed_out(principal.name, principal.username)
     logout(request)
     return HttpResponse(status=204)
 

@@ -9,7 +9,7 @@ from controlplane.cli import columns, context
 from controlplane.cli.config import config_path, write_file
 from controlplane.cli.context import Output
 from controlplane.cli.exits import CliError, Exit
-from controlplane.cli.output import Format, emit_object, emit_rows
+from controlplane.cli.output import Format, emit_object, emit_rows, say
 from controlplane.protocol.version import VERSION
 
 token = typer.Typer(no_args_is_help=True, help="API tokens.")
@@ -71,7 +71,7 @@ def create_token(
     with context.client() as client:
         made = client.tokens.create(name, scope=scope, expires_in_s=days * 86400 or None)
     if output in (Format.TABLE, Format.WIDE):
-        print(made.token)
+        say(made.token)
         context.hint("It is shown this once; keep it like a password.")
     else:
         emit_object(context.plain(made), columns.TOKENS, output, context.screen(), name="id")
@@ -89,7 +89,7 @@ def list_tokens(output: Output = Format.TABLE) -> None:
 def revoke_token(token_id: Annotated[str, typer.Argument(metavar="TOKEN")]) -> None:
     """At once and for good."""
     with context.client() as client:
-        print(client.tokens.revoke(token_id).detail)
+        say(client.tokens.revoke(token_id).detail)
 
 
 def up(

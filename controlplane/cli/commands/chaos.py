@@ -8,7 +8,7 @@ from controlplane.cli import columns, context
 from controlplane.cli.commands.fleet import find
 from controlplane.cli.context import Output
 from controlplane.cli.exits import CliError, Exit
-from controlplane.cli.output import Format, emit_rows
+from controlplane.cli.output import Format, emit_rows, say
 
 
 def chaos(
@@ -33,7 +33,7 @@ def chaos(
         if kind not in known:
             raise CliError(f"no fault {fault!r}", fix="holdfast chaos lists them")
         target = aim(client, known[kind].needs, job=job, replica=replica, rank=rank, node=node, device=device)
-        print(client.demo.inject(kind, value=_value(value), **target).detail)
+        say(client.demo.inject(kind, value=_value(value), **target).detail)
     watched = target.get("job_id") or job
     context.next_commands("holdfast incident ls", *([f"holdfast job watch {watched}"] if watched else []))
 

@@ -8,7 +8,7 @@ from controlplane.cli import columns, context
 from controlplane.cli.commands.join_token import show_once
 from controlplane.cli.context import BY_HAND, Output, Reason
 from controlplane.cli.exits import CliError, Exit
-from controlplane.cli.output import Format, emit_object, emit_rows
+from controlplane.cli.output import Format, emit_object, emit_rows, say
 
 node = typer.Typer(no_args_is_help=True, help="Machines with an agent.")
 gpu = typer.Typer(no_args_is_help=True, help="Devices.")
@@ -55,7 +55,7 @@ def list_dead_letters(node: Node, output: Output = Format.TABLE) -> None:
 def cordon(node: Node, reason: Reason = BY_HAND) -> None:
     """Give it no new work."""
     with context.client() as client:
-        print(client.nodes.cordon(find(client, node), reason).detail)
+        say(client.nodes.cordon(find(client, node), reason).detail)
     context.next_commands(f"holdfast node get {node}", f"holdfast node uncordon {node}")
 
 
@@ -63,7 +63,7 @@ def cordon(node: Node, reason: Reason = BY_HAND) -> None:
 def uncordon(node: Node, reason: Reason = BY_HAND) -> None:
     """Let it take work again."""
     with context.client() as client:
-        print(client.nodes.uncordon(find(client, node), reason).detail)
+        say(client.nodes.uncordon(find(client, node), reason).detail)
     context.next_commands(f"holdfast node get {node}")
 
 

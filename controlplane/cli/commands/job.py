@@ -9,7 +9,7 @@ import typer
 from controlplane.cli import columns, context, follow
 from controlplane.cli.context import BY_HAND, Output, Reason
 from controlplane.cli.exits import CliError, Exit
-from controlplane.cli.output import Format, emit_object, emit_rows, note
+from controlplane.cli.output import Format, emit_object, emit_rows, note, say
 
 app = typer.Typer(no_args_is_help=True, help="Submit, look at and steer training jobs.")
 
@@ -73,7 +73,7 @@ def validate(file: File, output: Output = Format.TABLE) -> None:
     if output in (Format.JSON, Format.YAML, Format.JSONL):
         emit_object(effective(result.spec), (), output, context.screen(), name="kind")
         return
-    print(f"{file}: ok")
+    say(f"{file}: ok")
 
 
 @app.command("ls")
@@ -114,11 +114,11 @@ def describe(job: Job) -> None:
             ("Decisions", [context.plain(d) for d in client.jobs.decisions(detail.id, routine=False)][:5],
              columns.DECISIONS),
         ):  # fmt: skip
-            print(f"\n{title}:")
+            say(f"\n{title}:")
             if rows:
                 emit_rows(rows, shown, Format.TABLE, screen, name="id")
             else:
-                print("none")
+                say("none")
 
 
 @app.command()
@@ -134,7 +134,7 @@ def logs(
     if not log.text:
         context.hint("Nothing was kept: this rank has not ended yet.")
         return
-    print(harmless(log.text))
+    say(log.text)
 
 
 @app.command()
@@ -172,11 +172,11 @@ def explain(job: Job, output: Output = Format.TABLE) -> None:
             answer = {"job": detail.name, "state": detail.state, "why": detail.why, "decisions": decisions}
             emit_object(answer, (), output, context.screen(), name="job")
             return
-        print(f"{detail.name} is {detail.state}. {detail.why}")
+        say(f"{detail.name} is {detail.state}. {detail.why}")
         for decision in decisions:
-            print(f"\n{decision['at']}  {decision['rule']}: {decision['sentence']}")
+            say(f"\n{decision['at']}  {decision['rule']}: {decision['sentence']}")
             for other in decision["alternatives"]:
-                print(f"    not {other['action']}: {other['why_not'] or 'dearer'}")
+                say(f"    not {other['action']}: {other['why_not'] or 'dearer'}")
         if decisions:
             context.next_commands(f"holdfast decision explain {decisions[0]['id']}")
 
@@ -185,7 +185,7 @@ def explain(job: Job, output: Output = Format.TABLE) -> None:
 def checkpoint(job: Job, reason: Reason = BY_HAND) -> None:
     """Order a save at the next step boundary."""
     with context.client() as client:
-        print(client.jobs.checkpoint(job, reason).detail)
+        say(client.jobs.checkpoint(job, reason).detail)
     context.next_commands(f"holdfast job describe {job}")
 
 
@@ -199,7 +199,7 @@ def cancel(
     if not yes and sys.stdin.isatty():
         typer.confirm(f"This stops every rank of {job} for good. Cancel it?", abort=True, err=True)
     with context.client() as client:
-        print(client.jobs.cancel(job, reason).detail)
+        say(client.jobs.cancel(job, reason).detail)
     context.next_commands(f"holdfast job get {job}")
 
 
@@ -209,7 +209,7 @@ def evict_replica(
 ) -> None:
     """Take one replica out; the others go on and it is replaced."""
     with context.client() as client:
-        print(client.jobs.evict_replica(job, replica, reason).detail)
+        say(client.jobs.evict_replica(job, replica, reason).detail)
     context.next_commands(f"holdfast job watch {job}", f"holdfast job explain {job}")
 
 
@@ -224,9 +224,4 @@ def _show_dry_run(answer: dict[str, object], output: Format) -> None:
         raise CliError(f"{len(faults)} fault(s); nothing was submitted", fix="see above")
     if output in (Format.TABLE, Format.WIDE, Format.NAME):
         placement = answer["placement"]
-        print("ok: it would start now" if placement else "ok: it would wait for free devices")
-
-
-def harmless(text: str) -> str:
-    """A job's output may not steer the reader's terminal."""
-    return "".join(char for char in text if char in "\n\t" or (char.isprintable()))
+        say("ok: it would start now" if placement else "ok: it would wait for free devices")

@@ -7,7 +7,7 @@ from controlplane.cli import columns, context
 from controlplane.cli.commands.job import Job
 from controlplane.cli.commands.job import app as app
 from controlplane.cli.context import Output
-from controlplane.cli.output import Column, Format, emit_object, emit_rows
+from controlplane.cli.output import Column, Format, emit_object, emit_rows, put
 
 Table = tuple[str, Sequence[Any], Sequence[Column]]
 
@@ -57,8 +57,8 @@ def _show(
     if output not in (Format.TABLE, Format.WIDE):
         return
     for title, rows, shown in tables:
-        print(f"\n{title}:", file=screen.out)
+        put(screen.out, f"\n{title}:")
         if rows:
             emit_rows(rows, shown, output, screen, name=name)
         else:
-            print("none", file=screen.out)
+            put(screen.out, "none")

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from controlplane.cli import context
-from controlplane.cli.commands.job import Job, harmless
+from controlplane.cli.commands.job import Job
 from controlplane.cli.context import BY_HAND, Reason
 from controlplane.cli.exits import CliError, Exit
+from controlplane.cli.output import say
 
 app = typer.Typer(no_args_is_help=True, help="Look at one rank of a job, or break it on purpose.")
 
@@ -36,7 +37,7 @@ def debug(
         order = client.jobs.debug(job, replica, rank, look.replace("-", "_"), reason, duration_s=duration)
         found = _answer(client, job, order.command_ids[0], wait)
     context.hint(f"{found.rank}: {found.method}")
-    print(harmless(found.text))
+    say(found.text)
 
 
 @app.command()
@@ -50,7 +51,7 @@ def fault(
 ) -> None:
     """Break a rank on purpose; only where the job's spec allows faults."""
     with context.client() as client:
-        print(client.jobs.fault(job, replica, rank, kind.replace("-", "_"), reason, value=value).detail)
+        say(client.jobs.fault(job, replica, rank, kind.replace("-", "_"), reason, value=value).detail)
     context.next_commands("holdfast incident ls", f"holdfast job watch {job}")
 
 

@@ -7,7 +7,7 @@ import typer
 
 from controlplane.cli import columns, context
 from controlplane.cli.context import Output
-from controlplane.cli.output import Format, emit_object, emit_rows, span
+from controlplane.cli.output import Format, emit_object, emit_rows, say, span
 
 incident = typer.Typer(no_args_is_help=True, help="What went wrong, and how it ended.")
 decision = typer.Typer(no_args_is_help=True, help="What was decided, and why.")
@@ -34,13 +34,13 @@ def get_incident(incident: Annotated[str, typer.Argument(metavar="INCIDENT")], o
     emit_object(row, columns.INCIDENTS, output, context.screen(), name="id")
     if output in MACHINE:
         return
-    print("\nPhases:")
+    say("\nPhases:")
     for phase in row["phases"]:
         since = phase["since_fault_s"]
-        print(f"  {'-' if since is None else span(since):>8}  {phase['name']}")
-    print("\nDecisions:")
+        say(f"  {'-' if since is None else span(since):>8}  {phase['name']}")
+    say("\nDecisions:")
     for item in row["decisions"]:
-        print(f"  {'(routine) ' if item['routine'] else ''}{item['sentence']}")
+        say(f"  {'(routine) ' if item['routine'] else ''}{item['sentence']}")
     _certificate(row["certificate"])
 
 
@@ -69,17 +69,17 @@ def explain(decision: Annotated[str, typer.Argument(metavar="DECISION")], output
         emit_object(row, columns.DECISIONS, output, context.screen(), name="id")
         return
     applied = "" if row["applied"] else f" (not applied: mode {row['mode']})"
-    print(f"{row['sentence']}{applied}\n\nrule {row['rule']}, choice {row['choice']}, reason {row['reason_code']}")
-    print(f"epoch {row['epoch_before']} -> {row['epoch_after']}, policy {row['policy_version']}")
-    print("\nEvidence:")
+    say(f"{row['sentence']}{applied}\n\nrule {row['rule']}, choice {row['choice']}, reason {row['reason_code']}")
+    say(f"epoch {row['epoch_before']} -> {row['epoch_after']}, policy {row['policy_version']}")
+    say("\nEvidence:")
     for name, value in row["evidence"].items():
-        print(f"  {name}: {'-' if value is None else value}")
-    print("\nInstead:")
+        say(f"  {name}: {'-' if value is None else value}")
+    say("\nInstead:")
     for other in row["alternatives"]:
-        print(f"  {other['action']}: {_cost(other['cost_gpu_s'])}  {other['why_not']}".rstrip())
-    print(f"  {row['choice']} (chosen): {_cost(row['cost_gpu_s'])}\n\nOrders:")
+        say(f"  {other['action']}: {_cost(other['cost_gpu_s'])}  {other['why_not']}".rstrip())
+    say(f"  {row['choice']} (chosen): {_cost(row['cost_gpu_s'])}\n\nOrders:")
     for command in row["commands"]:
-        print(f"  {command['kind']} to {command['node_name']}: {command['state']} {command['detail']}".rstrip())
+        say(f"  {command['kind']} to {command['node_name']}: {command['state']} {command['detail']}".rstrip())
 
 
 def _cost(cost_gpu_s: float | None) -> str:
@@ -88,9 +88,9 @@ def _cost(cost_gpu_s: float | None) -> str:
 
 def _certificate(certificate: dict[str, Any] | None) -> None:
     if certificate is None:
-        print("\nCertificate: none yet")
+        say("\nCertificate: none yet")
         return
-    print(f"\nCertificate: {certificate['state']}")
+    say(f"\nCertificate: {certificate['state']}")
     words = {True: "ok", False: "BROKEN", None: "not judged"}
     for check in certificate["checks"]:
-        print(f"  {words[check['ok']]:>10}  {check['name']}: {check['detail']}")
+        say(f"  {words[check['ok']]:>10}  {check['name']}: {check['detail']}")

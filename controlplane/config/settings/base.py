@@ -20,6 +20,8 @@ SECRET_KEY = ENV.secret_key.get_secret_value() if ENV.secret_key else ""
 # Commands are signed with it. The embedded profile makes it once; production is given it.
 SIGNING_KEY_FILE = (ENV.signing_key_file or STATE_DIR / "keys" / "signing_key").absolute()
 SIGNING_KEY_MADE = True
+# Earlier keys: they verify (sessions, audit rows) and sign nothing.
+SECRET_KEY_FALLBACKS = [key for key in ENV.secret_key_fallbacks.get_secret_value().split(",") if key]
 DEBUG = False
 ALLOWED_HOSTS = [h for h in ENV.allowed_hosts.split(",") if h]
 CSRF_TRUSTED_ORIGINS = [o for o in ENV.origins.split(",") if o]

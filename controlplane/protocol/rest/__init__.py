@@ -8,6 +8,7 @@ fields that they don't know.
 
 from controlplane.protocol.rest.base import (
     Accepted,
+    AuditEntry,
     Event,
     Health,
     JoinToken,
@@ -71,6 +72,7 @@ __all__ = [
     "Accepted",
     "Alternative",
     "Attempt",
+    "AuditEntry",
     "Budget",
     "Certificate",
     "Check",

@@ -77,6 +77,26 @@ class JoinToken(Answer, frozen=True, kw_only=True):
     token: str | None = None
 
 
+class AuditEntry(Answer, frozen=True, kw_only=True):
+    """One act or refusal. `seq` and `hash` are null for the seconds until the row is sealed into
+    the chain; `before` and `after`: the fields that a change of state touched."""
+
+    id: int
+    seq: int | None
+    at: str
+    actor: str
+    action: str
+    subject: str
+    reason: str
+    origin: str
+    request_id: str
+    decision_id: str | None
+    data: dict[str, Any]
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    hash: str | None
+
+
 class Accepted(Answer, frozen=True, kw_only=True):
     """An order was taken; its effect follows."""
 

@@ -28,6 +28,7 @@ OPERATIONS: dict[str, Row] = {
     "POST /logout": Row("read"),
     "GET /me": Row("read"),
     "GET /version": Row(""),
+    "GET /audit": Row("admin"),
     "GET /tokens": Row("read"),
     "POST /tokens": Row("read", {"name": "x"}),
     "POST /tokens/{token_id}:revoke": Row("read"),

@@ -1,6 +1,7 @@
 """Real answers are what protocol.rest and openapi.json say, field by field."""
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -110,6 +111,12 @@ def test_a_list_is_what_its_type_says(caller: Any, ids: dict[str, str], path: st
 
 def test_the_committed_schema_is_current() -> None:
     assert openapi.TARGET.read_text() == openapi.render(), "python -m controlplane.api.openapi --write"
+
+
+def test_every_reference_of_the_schema_leads_somewhere() -> None:
+    document = json.loads(openapi.render())
+    asked = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document)))
+    assert asked - set(document["components"]["schemas"]) == set()
 
 
 def test_every_operation_has_a_name_a_summary_and_its_problems() -> None:

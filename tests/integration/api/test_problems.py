@@ -42,7 +42,7 @@ def test_a_faulty_parameter_is_pointed_at(caller: Any, query: str) -> None:
     assert body["errors"][0]["pointer"] == "/query/" + query.partition("=")[0]
 
 
-@pytest.mark.parametrize("cursor", ["x", "%00", "am9icwo", "bm9kZXMKbm9kZV8x"])
+@pytest.mark.parametrize("cursor", ["x", "am9icwo", "bm9kZXMKbm9kZV8x"])
 def test_a_foreign_or_damaged_cursor_is_refused(caller: Any, cursor: str) -> None:
     assert_problem(caller("read").get(f"/jobs?cursor={cursor}"), 400, "bad-cursor")
 

@@ -49,3 +49,21 @@ def test_looks_on_schedule_that_were_taken_stay_counted() -> None:
 
     row = Job.objects.get()
     assert (row.looks_taken, row.looked_at is None) == (2, False)
+
+
+def test_audit_rows_of_before_are_sealed_as_they_stand() -> None:
+    from controlplane.access.models import AuditEntry
+    from controlplane.access.verification import verify
+
+    newest = MigrationExecutor(connection).loader.graph.leaf_nodes()
+    executor = MigrationExecutor(connection)
+    before = [("access", "0001_initial")]
+    executor.migrate(before)
+    try:
+        old = executor.loader.project_state(before).apps.get_model("access", "AuditEntry")
+        for number in range(3):
+            old.objects.create(actor="user:ada", action="x", subject=str(number), data={"ratio": 0.1, "deep": [1e16]})
+    finally:
+        MigrationExecutor(connection).migrate(newest)
+    assert list(AuditEntry.objects.order_by("id").values_list("seq", "subject")) == [(1, "0"), (2, "1"), (3, "2")]
+    assert verify().whole

@@ -289,7 +289,7 @@ def test_a_rank_is_looked_at_and_its_answer_printed(world: World, holdfast: Run)
         result = holdfast("rank", "debug", "tiny", "1", "0")
     finally:
         post_save.disconnect(agent_answers, sender=Command)
-    assert (result.code, result.out) == (Exit.OK, "one\n[31mtwo\n")
+    assert (result.code, result.out) == (Exit.OK, "one\n\\x1b[31mtwo\n")
     assert "1.1/0: kernel" in result.err
 
 

@@ -1,0 +1,70 @@
+"""The audit log, for administrators: read only, since nothing writes it but the acts themselves."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Query, Router
+from pydantic import AwareDatetime, Field
+
+from controlplane.access.models import AuditEntry, Scope
+from controlplane.api import pages
+from controlplane.api.auth import needs
+from controlplane.api.bodies import send
+from controlplane.api.edge import describe
+from controlplane.protocol import rest
+from controlplane.runtime.clock import iso
+from controlplane.runtime.events import newest_seq
+
+router = Router(tags=["audit"])
+Exact = Annotated[str | None, Field(max_length=120)]
+
+
+class AuditFilter(pages.Paging):
+    """Query of the audit log; texts are compared whole, `action` also by its beginning with `*`."""
+
+    actor: Annotated[Exact, Field(description="`user:NAME`, `token:ID`, `node:NAME`, `policy`, ...")] = None
+    action: Annotated[Exact, Field(description="Such as `job.cancel`; `login.*` for all that begin so.")] = None
+    subject: Exact = None
+    request_id: Exact = None
+    decision_id: Exact = None
+    since: Annotated[AwareDatetime | None, Field(description="Not before this instant.")] = None
+    until: Annotated[AwareDatetime | None, Field(description="Before this instant.")] = None
+
+
+@router.get(
+    "/audit",
+    summary="Audit log",
+    auth=needs(Scope.ADMIN),
+    openapi_extra=describe(list[rest.AuditEntry], errors=(422,)),
+)
+def list_audit(request: HttpRequest, query: Query[AuditFilter]) -> HttpResponse:
+    """Newest first. `manage.py verify_audit` says whether it is whole."""
+    exact = {name: getattr(query, name) for name in ("actor", "subject", "request_id", "decision_id")}
+    wanted: dict[str, str | datetime] = {name: value for name, value in exact.items() if value is not None}
+    if query.action is not None:
+        begins = query.action.endswith("*")
+        wanted["action__startswith" if begins else "action"] = query.action.removesuffix("*")
+    wanted |= {} if query.since is None else {"at__gte": query.since}
+    wanted |= {} if query.until is None else {"at__lt": query.until}
+    found, after = pages.page(AuditEntry.objects.filter(**wanted), query, name="audit")
+    return send(pages.listing([_view(row) for row in found], after, newest_seq()))
+
+
+def _view(row: AuditEntry) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "seq": row.seq,
+        "at": iso(row.at),
+        "actor": row.actor,
+        "action": row.action,
+        "subject": row.subject,
+        "reason": row.reason,
+        "origin": row.origin,
+        "request_id": row.request_id,
+        "decision_id": row.decision_id or None,
+        "data": row.data,
+        "before": row.before,
+        "after": row.after,
+        "hash": row.hash or None,
+    }

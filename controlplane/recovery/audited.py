@@ -1,0 +1,25 @@
+"""Decisions of the policy in the audit log. Called by `recovery.apply` inside the decision's own
+unit of work; decides nothing."""
+
+from typing import Any
+
+from controlplane.access.audit import audit
+from controlplane.jobs.models import Job
+from controlplane.recovery.models import Decision
+
+
+def audit_decision(row: Decision, before: dict[str, Any]) -> None:
+    """Append it, unless it is routine: those are several a step, change nothing that people own,
+    and are rows of the decision journal. `before`: state and epoch of the job until now."""
+    if row.routine:
+        return
+    audit(
+        "policy",
+        f"decision.{row.choice}",
+        row.job_id,
+        reason=row.sentence,
+        decision_id=row.id,
+        data={"rule": row.rule, "reason_code": row.reason_code, "mode": row.mode, "applied": row.applied},
+        before=before,
+        after=Job.objects.filter(pk=row.job_id).values("state", "epoch").get(),
+    )
