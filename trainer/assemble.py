@@ -13,7 +13,8 @@ from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.local.tier import LocalTier
 from trainer.checkpoint.resume import resume
 from trainer.checkpoint.saver import Saver
-from trainer.checkpoint.staging import sweep
+from trainer.checkpoint.staging import claim, sweep
+from trainer.checkpoint.storage import is_remote
 from trainer.config import RankSettings, node_name, staging_root, store_address
 from trainer.control.faults import Faults
 from trainer.control.link import ControlLink
@@ -67,6 +68,8 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
     ref, config = settings.ref, settings.config
     mailbox, preemption, send = controls.mailbox, controls.preemption, controls.link.send
     my_device, store = device.activate(settings.device_index), connect_store(settings)
+    if is_remote(config.checkpoint_dir) or (config.resume is not None and is_remote(config.resume.path)):
+        claim(staging_root())
     sweep(staging_root(), ref)
     enter_inner_world(settings, store)
     votes, host = Votes(), local_host_towards(*store_address(config))
