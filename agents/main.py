@@ -28,6 +28,7 @@ from agents.link.journal import Journal, read_journal
 from agents.log import note
 from agents.policy_file import rules_of
 from agents.probes.host import boot_id, machine_id
+from agents.ranks.places import Places
 from agents.renewal import fresh_journal_id
 from agents.runtime import Agent
 
@@ -39,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = load(sys.argv[1:] if argv is None else argv)
         config.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        Places(config.jobs_dir).open()
         rules = rules_of(config)
         lock = _lock(config.state_dir / "lock")
     except (ConfigError, OSError) as error:

@@ -375,7 +375,7 @@ class Agent:
 
     async def _take_stacks(self, effect: fx.TakeStacks) -> None:
         event = await asyncio.to_thread(
-            look_for, effect, self.logs.rank(effect.ref), self.starter.place(effect.ref.job_id).doors
+            look_for, effect, self.logs.rank(effect.ref), self.starter.doors(effect.ref.job_id)
         )
         self.dispatch(event)
 

@@ -13,7 +13,8 @@ from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.local.tier import LocalTier
 from trainer.checkpoint.resume import resume
 from trainer.checkpoint.saver import Saver
-from trainer.checkpoint.staging import sweep
+from trainer.checkpoint.staging import claim, sweep
+from trainer.checkpoint.storage import is_remote
 from trainer.config import RankSettings, node_name, staging_root, store_address
 from trainer.control.faults import Faults
 from trainer.control.link import ControlLink
@@ -61,13 +62,21 @@ def control(settings: RankSettings, preemption: Preemption, *, on_evicted: Calla
     return Controls(link=link, mailbox=mailbox, progress=progress, preemption=preemption, faults=faults)
 
 
+def _prepare_staging(settings: RankSettings) -> None:
+    """Our own folder, where something will be staged, without what older lives left there."""
+    config = settings.config
+    if is_remote(config.checkpoint_dir) or (config.resume is not None and is_remote(config.resume.path)):
+        claim(staging_root())
+    sweep(staging_root(), settings.ref)
+
+
 def assemble(settings: RankSettings, controls: Controls) -> Loop:
     """Enter the inner world, build the model, load the checkpoint if there is one to resume
     from, and wire the loop. Raises SetupFailed, ConfigInvalid, ResumeFailed, StorageAway."""
     ref, config = settings.ref, settings.config
     mailbox, preemption, send = controls.mailbox, controls.preemption, controls.link.send
     my_device, store = device.activate(settings.device_index), connect_store(settings)
-    sweep(staging_root(), ref)
+    _prepare_staging(settings)
     enter_inner_world(settings, store)
     votes, host = Votes(), local_host_towards(*store_address(config))
     engine, local = Engine(config, my_device, controls.faults), _local_tier(settings, store, host, send)

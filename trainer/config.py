@@ -116,9 +116,9 @@ def niceness(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def staging_root(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where checkpoints of an object store lie on their way there and back
-    (HOLDFAST_STAGING_DIR; the machine's temporary directory where it is not set)."""
-    return Path(environment.get(STAGING_VARIABLE) or Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}")
+    """Where checkpoints of an object store lie on their way there and back: this user's own folder
+    in HOLDFAST_STAGING_DIR, or in the machine's temporary directory where that is not set."""
+    return Path(environment.get(STAGING_VARIABLE) or tempfile.gettempdir()) / f"holdfast-{os.getuid()}"
 
 
 def node_name(environment: Mapping[str, str] = os.environ) -> str:

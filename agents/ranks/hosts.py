@@ -19,6 +19,7 @@ from agents.core.events import (
     HostStartFailed,
     RankForkedHere,
     RankProcessGone,
+    RankSpawnFailed,
 )
 from agents.core.state import Identity
 from agents.errors import LaunchError
@@ -88,6 +89,10 @@ class HostKeeper:
     def failed(self, job_id: str, error: LaunchError) -> None:
         """It could not be started."""
         self._dispatch(HostStartFailed(now_s=time.monotonic(), job_id=job_id, error=str(error)))
+
+    def not_asked(self, ref: RankRef, error: LaunchError) -> None:
+        """What a rank needs before it is forked could not be made."""
+        self._dispatch(RankSpawnFailed(now_s=time.monotonic(), ref=ref, error=str(error)))
 
     def adopt(self, job_id: str, identity: Identity, place: Place) -> None:
         """Watch a host and keep connected to it."""

@@ -100,6 +100,10 @@ class Places:
             return None
         return Place(folder, found.st_uid, found.st_gid)
 
+    def doors(self, job_id: str) -> Path:
+        """Of a job that may have no place any more."""
+        return self._folder(job_id) / FOLDER
+
     def forget(self, job_id: str) -> None:
         """Nothing of the job runs here any more; its logs stay."""
         shutil.rmtree(self._folder(job_id), ignore_errors=True)

@@ -55,19 +55,19 @@ class Starter:
         for job_id in kept:
             place = self._places.known(job_id)
             if place is not None:
-                door.tidy(place.doors)
-                self._ranks.open(job_id, place)
+                try:
+                    door.tidy(place.doors)
+                    self._ranks.open(job_id, place)
+                except OSError as error:
+                    note("a job's ranks cannot reach this agent", job=job_id, error=error)
 
     def known(self, job_id: str) -> Place | None:
         """The job's place, if it has one."""
         return self._places.known(job_id)
 
-    def place(self, job_id: str) -> Place:
-        """Of a job that has processes here. Raises LaunchError."""
-        place = self.known(job_id)
-        if place is None:
-            raise LaunchError(f"the directory of {job_id} is gone from {self._places.root}")
-        return place
+    def doors(self, job_id: str) -> Path:
+        """Where the debug doors of the job's ranks are, if they are."""
+        return self._places.doors(job_id)
 
     def standing(self, owner: str, *, cgroup: Path | None = None, home: Path | None = None) -> Standing:
         """As whom the owner's processes start. Raises LaunchError."""
@@ -90,10 +90,15 @@ class Starter:
 
     def fork(self, hosts: HostKeeper, order: ForkRank) -> None:
         """Ask the job's host for the rank: with the socket and the log that are the job's own."""
-        ref = order.ref
-        place = self.place(ref.job_id)
-        log_path = self._logs.rank(ref)
-        os.close(self._logs.create(log_path, place))
+        ref, log_path = order.ref, self._logs.rank(order.ref)
+        try:
+            place = self._places.known(ref.job_id)
+            if place is None:
+                raise LaunchError(f"the directory of {ref.job_id} is gone from {self._places.root}")
+            os.close(self._logs.create(log_path, place))
+        except LaunchError as error:
+            hosts.not_asked(ref, error)
+            return
         hosts.send(
             ref.job_id, msgspec.structs.replace(order, log_path=str(log_path), agent_socket=str(place.agent_socket))
         )

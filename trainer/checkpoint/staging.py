@@ -7,18 +7,30 @@ Nothing else that may lie there is touched.
 """
 
 import contextlib
+import os
 import re
 import shutil
+import stat
 import time
 from pathlib import Path
 
 from controlplane.protocol.launch import RankRef
 from trainer.checkpoint.manifest import parse_name
+from trainer.errors import ConfigInvalid
 
 FORGOTTEN_S = 86400.0
 """Left by a job that has ended, or that is elsewhere now."""
 _INCOMING = re.compile(r"^fetched-[0-9a-f]+(\.draft)?$")
 _OUTGOING = re.compile(r"^(?P<job>.+)-(?P<replica>\d+)\.(?P<incarnation>\d+)\.\d+$")
+
+
+def claim(root: Path) -> None:
+    """Make it, for this user alone: it has a name that others can foresee. Raises ConfigInvalid where
+    somebody else was there first, OSError."""
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    there = root.stat(follow_symlinks=False)
+    if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.geteuid():
+        raise ConfigInvalid(f"{root} belongs to another user: remove it, or let HOLDFAST_STAGING_DIR name a place")
 
 
 def outgoing(root: Path, ref: RankRef) -> Path:

@@ -42,3 +42,4 @@ def test_ranks_on_one_node_need_no_name() -> None:
     fleet = make_fleet()
     job = run_job(fleet, steps=0, **own_program(nodes=1, pp=2))
     assert [body.launch.master_host for _, body in bodies(job, "start_ranks") if isinstance(body, StartRanks)] == [""]
+    assert {body.launch.user for _, body in bodies(job, "start_ranks")} == {job.owner}

@@ -3,6 +3,7 @@ to s3:// and resumes from there."""
 
 import datetime
 import json
+import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -232,7 +233,10 @@ def test_a_job_saves_to_an_object_store_and_resumes_from_it(
     resume = Resume(f"{root}/step_00000024-e1", 24)
     again = cluster(msgspec.structs.replace(run.config, resume=resume, checkpoint=Checkpoint(interval_steps=0)))
     again.env = run.env
-    killed = outgoing(tmp_path / "staging", RankRef(again.job_id, 1, 0, 0, 1)) / "step_00000030-e1"
+    killed = (
+        outgoing(tmp_path / "staging" / f"holdfast-{os.getuid()}", RankRef(again.job_id, 1, 0, 0, 1))
+        / "step_00000030-e1"
+    )
     killed.mkdir(parents=True)
     again.start(0)
     again.wait_all_done()

@@ -4,8 +4,11 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 from controlplane.protocol.launch import RankRef
-from trainer.checkpoint.staging import FORGOTTEN_S, incoming, outgoing, sweep
+from trainer.checkpoint.staging import FORGOTTEN_S, claim, incoming, outgoing, sweep
+from trainer.errors import ConfigInvalid
 
 ME = RankRef("job_a-b", 2, 1, 3, 0)
 STEP = "step_00000010-e1"
@@ -61,3 +64,18 @@ def test_what_is_not_ours_stays_however_old(tmp_path: Path) -> None:
     sweep(tmp_path, ME)
     assert all(path.exists() for path in theirs)
     sweep(tmp_path / "absent", ME)
+
+
+def test_a_place_that_others_can_foresee_is_ones_own_or_refused(tmp_path: Path) -> None:
+    root = tmp_path / "staging" / "holdfast-0"
+    claim(root)
+    claim(root)
+    assert root.stat().st_mode & 0o777 == 0o700
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    with pytest.raises(ConfigInvalid, match="HOLDFAST_STAGING_DIR"):
+        claim(tmp_path / "link")
+    if os.geteuid() == 0:
+        os.chown(root, 61_001, 61_001)
+        with pytest.raises(ConfigInvalid, match="another user"):
+            claim(root)
