@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core.dist_checkpointing.optimizer import get_param_id_to_sharded_param_map, make_sharded_optimizer_tensor
+from torch.distributed.checkpoint import CheckpointException
 
 from trainer.checkpoint import rng
 from trainer.checkpoint.reading import Marked, load_sharded
@@ -91,7 +92,8 @@ def load(engine: Engine, path: Path) -> int:
         state = [loaded["optimizer"].get(str(number), {}) for number in range(len(parameters))]
         fill_adam_state(engine.optimizer, parameters, state, step)
         _load_rng(engine, files)
-    except Exception as error:  # Megatron raises a dozen unrelated types for a damaged directory.
+    # Megatron raises a dozen unrelated types for a damaged directory; torch's own is no Exception.
+    except (Exception, CheckpointException) as error:
         if (said := _of_the_storage(error)) is not None:
             raise said from error
         raise CheckpointFault(f"{path}: {type(error).__name__}: {error}") from error
@@ -99,7 +101,7 @@ def load(engine: Engine, path: Path) -> int:
     return step
 
 
-def _of_the_storage(error: Exception) -> OSError | None:
+def _of_the_storage(error: BaseException) -> OSError | None:
     """What the storage itself said; torch wraps it, with the errors of all ranks. A file that is
     missing is the checkpoint's fault."""
     told = [wrapped[0] for wrapped in getattr(error, "failures", {}).values()]

@@ -134,11 +134,12 @@ def test_nothing_that_a_checkpoint_names_is_run(
     (tmp_path / "resume.json").write_bytes(
         msgspec.json.encode(msgspec.structs.replace(config, resume=Resume(str(harmed), STEP)))
     )
-    run(
+    done = run(
         "-m", "trainer.checkpoint.examine", "--path", str(harmed), "--job-id", JOB, "--step", str(STEP),
         "--epoch", "1", "--out", str(tmp_path / "verdict.json"), "--config", str(tmp_path / "one.json"),
     )  # fmt: skip
     assert not canary.exists(), "an examination ran it"
+    assert done.returncode == 0, done.stderr[-2000:]
     verdict = msgspec.json.decode((tmp_path / "verdict.json").read_bytes())
     assert verdict["ok"] is False, verdict
     assert "it does not load" in verdict["detail"]

@@ -138,7 +138,8 @@ def load(engine: PpoEngine, path: Path) -> int:
             trained.optimizer.load_state_dict(loaded[f"{trained.name}_optimizer"])
         step = int(loaded["trainer"]["step"])
         set_random_state(loaded["random"])
-    except Exception as error:  # Megatron raises a dozen unrelated types for a damaged directory.
+    # Megatron raises a dozen unrelated types for a damaged directory; torch's own is no Exception.
+    except (Exception, torch_checkpoint.CheckpointException) as error:
         raise CheckpointFault(f"{path}: {type(error).__name__}: {error}") from error
     stand_at(engine, step)
     return step
