@@ -1,18 +1,23 @@
 """V12: streams that went on after their reader's right had ended. Redis is away throughout."""
 
+import asyncio
 import http.client
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
 from django.db import connections
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from controlplane.access import watch
-from tests.integration.api.principals import SESSION_ENDINGS, TOKEN_ENDINGS, Someone, by_session, by_token
+from controlplane.access.models import Scope
+from controlplane.access.sessions import stored_key
+from controlplane.access.standing import Standing
+from tests.integration.api.principals import SESSION_ENDINGS, TOKEN_ENDINGS, Someone, by_session, by_token, demote
 from tests.integration.api.server import running_whole
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -113,6 +118,26 @@ def test_streams_end_where_it_cannot_be_looked_up_who_may_read(
     monkeypatch.setattr(watch, "_look", away)
     assert b": ended: unconfirmed" in read_to_its_end(answer)
     assert closing_code(socket) == 4503
+
+
+@pytest.mark.parametrize("kind", [by_token, by_session])
+async def test_a_stream_ends_when_its_reader_may_no_longer_do_what_it_needs(
+    ada: User, kind: Callable[[User, str], Someone]
+) -> None:
+    who = await sync_to_async(kind)(ada, "operate")
+    if who.token is not None:
+        standing = Standing(kind="token", key=who.token.id, user_id=ada.pk)
+    else:
+        key = stored_key(who.caller.session_key)  # type: ignore[attr-defined]
+        standing = Standing(kind="session", key=key, user_id=ada.pk)
+    async with (
+        watch.watch().guarded(standing, Scope.OPERATE) as orders,
+        watch.watch().guarded(standing, Scope.READ) as reads,
+    ):
+        await sync_to_async(demote)(who)
+        await asyncio.wait_for(orders.ended.wait(), PATIENCE_S)
+        assert orders.reason == watch.SIGNED_OUT
+        assert not reads.ended.is_set()
 
 
 def test_the_bounds_of_a_look_keep_within_five_seconds() -> None:
