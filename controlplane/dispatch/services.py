@@ -23,13 +23,14 @@ from controlplane.dispatch.present import command_summary
 from controlplane.fleet.identity import no_starts_for
 from controlplane.fleet.models import Node
 from controlplane.protocol.commands import Body, CommandStatement, SignedCommand
-from controlplane.protocol.errors import MalformedFrame
+from controlplane.protocol.errors import ProtocolError
 from controlplane.protocol.signing import decode_statement, encode_statement
 from controlplane.protocol.states import CommandState
 from controlplane.protocol.store_keys import store_token
 from controlplane.runtime import bus, events, guard, keys, metrics
 from controlplane.runtime.clock import after, age_s, ago, now
 from controlplane.runtime.ids import new_id
+from controlplane.runtime.locks import lock_row
 
 RESEND_S = 2.0
 # An acknowledged order may still be at work when its time to be received is over.
@@ -178,16 +179,16 @@ def _agrees(command: Command, statement: bytes) -> bool:
     try:
         body = msgspec.convert(command.body, Body)
         return decode_statement(statement) == _statement(command, body)
-    except (MalformedFrame, msgspec.ValidationError):
+    except (ProtocolError, msgspec.ValidationError):
         return False
 
 
 def answer(node_id: str, command_id: str, state: str, detail: str, data: str) -> Command | None:
-    """An agent's answer. None when it is not this node's command, or says nothing new."""
-    # Locked: it may be marked as delivered at this very moment, which must not refuse the answer.
-    command = Command.objects.select_for_update().filter(pk=command_id, node_id=node_id).first()
+    """An agent's answer, in its unit of work. None when it is not this node's command, or says
+    nothing new. The row is locked: an answer may overtake the mark that the order was sent."""
+    command = lock_row(Command, command_id)
     to = ANSWERS.get(state)
-    if command is None or to is None or command.state == to or command.state not in LIVE:
+    if command is None or command.node_id != node_id or to is None or command.state == to or command.state not in LIVE:
         return None
     moment = now()
     columns: dict[str, object] = {"detail": detail[:2000], "data": data[:20_000], "send_due_at": None}

@@ -71,7 +71,7 @@ def uncordon(node: Node, reason: Reason = BY_HAND) -> None:
 def revoke(node: Node, reason: Reason = BY_HAND) -> None:
     """Shut it out: its key is worth nothing from now on."""
     with context.client() as client:
-        print(client.nodes.revoke(find(client, node), reason).detail)
+        say(client.nodes.revoke(find(client, node), reason).detail)
     context.next_commands(f"holdfast node restore {node}", f"holdfast node re-enrol {node}", f"holdfast node rm {node}")
 
 
@@ -79,7 +79,7 @@ def revoke(node: Node, reason: Reason = BY_HAND) -> None:
 def restore(node: Node, reason: Reason = BY_HAND) -> None:
     """Take a revocation back; the same key counts again."""
     with context.client() as client:
-        print(client.nodes.restore(find(client, node), reason).detail)
+        say(client.nodes.restore(find(client, node), reason).detail)
     context.next_commands(f"holdfast node get {node}")
 
 
@@ -100,7 +100,7 @@ def re_enrol(
 def rotate_key(node: Node, reason: Reason = BY_HAND) -> None:
     """Have its agent make a new key, signed by the old one."""
     with context.client() as client:
-        print(client.nodes.rotate_key(find(client, node), reason).detail)
+        say(client.nodes.rotate_key(find(client, node), reason).detail)
 
 
 @node.command()
@@ -109,7 +109,7 @@ def confirm(
 ) -> None:
     """Vouch for a quarantined node: what speaks as it now is it."""
     with context.client() as client:
-        print(client.nodes.confirm(find(client, node), reason).detail)
+        say(client.nodes.confirm(find(client, node), reason).detail)
     context.next_commands(f"holdfast node get {node}")
 
 
@@ -117,7 +117,7 @@ def confirm(
 def remove(node: Node, reason: Reason = BY_HAND) -> None:
     """Forget it; refused while ranks are placed there."""
     with context.client() as client:
-        print(client.nodes.remove(find(client, node), reason).detail)
+        say(client.nodes.remove(find(client, node), reason).detail)
 
 
 @gpu.command("ls")

@@ -6,7 +6,7 @@ import typer
 
 from controlplane.cli import columns, context
 from controlplane.cli.context import Output
-from controlplane.cli.output import Format, emit_object, emit_rows
+from controlplane.cli.output import Format, emit_object, emit_rows, say
 
 app = typer.Typer(no_args_is_help=True, help="Tokens with which agents enrol.")
 
@@ -38,7 +38,7 @@ def list_all(output: Output = Format.TABLE) -> None:
 def revoke(token_id: Annotated[str, typer.Argument(metavar="TOKEN")]) -> None:
     """At once and for good; nodes that enrolled with it stay."""
     with context.client() as client:
-        print(client.join_tokens.revoke(token_id).detail)
+        say(client.join_tokens.revoke(token_id).detail)
 
 
 def show_once(made: dict[str, object], output: Format) -> None:
@@ -46,5 +46,5 @@ def show_once(made: dict[str, object], output: Format) -> None:
     if output not in (Format.TABLE, Format.WIDE):
         emit_object(made, columns.JOIN_TOKENS, output, context.screen(), name="id")
         return
-    print(made["token"])
+    say(str(made["token"]))
     context.hint("It is shown this once: put it into the file of the agent's --join-token-file, mode 0600.")
