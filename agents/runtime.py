@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from agents.commits import Committer
 from agents.config import Config
 from agents.core import effects as fx
 from agents.core import events as ev
@@ -63,8 +64,7 @@ class Agent:
         self._queue: deque[ev.Event] = deque()
         self._dispatching = False
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._commits: asyncio.Queue[fx.Commit] = asyncio.Queue()
-        self._committing = False
+        self._committer = Committer(journal, self.dispatch)
         self._deadline: asyncio.TimerHandle | None = None
         self._deadline_s: float | None = None
         self._frame_interval_s = self._sample_interval_s = _DEFAULT_INTERVAL_S
@@ -131,7 +131,7 @@ class Agent:
                 self.dispatch(self.starter.find_unborn(rank.ref))
         self.state, effects = resume(self.state, time.monotonic())
         self._perform_all(effects)
-        self._spawn_task(self._commit_for_ever())
+        self._spawn_task(self._committer.run())
         self._spawn_task(self._beat_for_ever())
         self._spawn_task(self.scanner.scan_for_ever())
         self._spawn_task(self.examiner.examine_for_ever())
@@ -225,7 +225,7 @@ class Agent:
             case fx.CloseConnection(conn_id=conn_id):
                 self.ranks.close_connection(conn_id)
             case fx.Commit():
-                self._commit(effect)
+                self._committer.put(effect)
             case fx.Signal():
                 reach = signal_group if effect.reach is fx.Reach.GROUP else signal_process
                 reach(effect.identity, effect.number)
@@ -257,34 +257,9 @@ class Agent:
             case fx.WriteToLog(ref=ref, line=line):
                 self.logs.append(ref, line)
             case fx.RenewJournal():
-                renew_journal(self, self._journal, lambda: self._committing)
+                renew_journal(self, self._journal, lambda: self._committer.busy)
             case fx.Note(event=text, fields=fields):
                 note(text, **dict(fields))
-
-    def _commit(self, commit: fx.Commit) -> None:
-        """In the order of arrival; what needs no fsync goes at once if nobody is waiting."""
-        if commit.durable or self._committing or not self._commits.empty():
-            self._commits.put_nowait(commit)
-        else:
-            error = self._journal.error
-            self.dispatch(ev.Journaled(now_s=time.monotonic(), command_ids=commit.command_ids, error=error))
-
-    async def _commit_for_ever(self) -> None:
-        while True:
-            commits = [await self._commits.get()]
-            while not self._commits.empty():
-                commits.append(self._commits.get_nowait())
-            self._committing = True
-            error = self._journal.error
-            try:
-                if any(commit.durable for commit in commits):
-                    await asyncio.to_thread(self._journal.sync)
-            except JournalError as raised:
-                error = str(raised)
-            finally:
-                self._committing = False
-            for commit in commits:
-                self.dispatch(ev.Journaled(now_s=time.monotonic(), command_ids=commit.command_ids, error=error))
 
     async def _beat_for_ever(self) -> None:
         """The heartbeat: sample, hint, tidy. Missed beats are not made up for."""
@@ -306,7 +281,7 @@ class Agent:
             self._next_cap_s = now_s + _LOG_CAP_EVERY_S
             self._spawn_task(asyncio.to_thread(self.logs.cap))
             self.starter.tidy(self._busy_jobs())
-        if self._journal.wants_compaction and not self._committing:
+        if self._journal.wants_compaction and not self._committer.busy:
             self._journal.compact(snapshot(self.state))
         self._hints_due = True
         self._backfill_left = BACKFILL_PER_SECOND if len(self._spool) else 0

@@ -9,9 +9,8 @@ from controlplane.access.models import JoinToken
 from controlplane.access.services import create_api_token
 from controlplane.cli.exits import Exit
 from tests.integration.cli.conftest import World
-from tests.integration.cli.test_commands import Run, holdfast
+from tests.integration.cli.test_commands import Run
 
-__all__ = ["holdfast"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
