@@ -154,8 +154,8 @@ def arguments(command: click.Command, tmp_path: Path) -> list[str]:
     """Something for each argument that must be given."""
     given = []
     for parameter in command.params:
-        if isinstance(parameter, click.Option) and parameter.required:
-            found += [parameter.opts[0], "why"]
+        if parameter.param_type_name == "option" and parameter.required:
+            given += [parameter.opts[0], "why"]
         if parameter.param_type_name != "argument" or not parameter.required:
             continue
         if parameter.name == "file":
