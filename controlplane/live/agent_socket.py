@@ -180,7 +180,7 @@ class Session:
         frame = decode_from_agent(data)
         if isinstance(frame, Proof | NewKey):
             self.entrance.answered(frame)
-            return
+            return 0
         if not isinstance(frame, AgentFrame):
             raise MalformedFrame("a second hello in one session")
         if len(frame.events) > MAX_EVENTS_PER_FRAME:

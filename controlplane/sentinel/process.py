@@ -109,7 +109,8 @@ class Sentinel:
         self.stopping.set()
 
     def _turn(self, every: dict[str, Every]) -> None:
-        if every["map"].due(time.monotonic()):
+        looked = every["map"].due(time.monotonic())
+        if looked:
             self.fleet = read_map()
             self.picture.expect(self.fleet.nodes, self.fleet.devices, self.fleet.placed)
         heard = self.reader.read()
@@ -120,8 +121,7 @@ class Sentinel:
             metrics.TELEMETRY_LAG.observe(max(0.0, now_s - heard[0].at_s))
         if every["dropped"].due(moment):
             self._count_dropped()
-        if every["map"].due(moment):
-            self.fleet = read_map()
+        if looked:
             self._miss(moment)
         if self.net.term is None:
             self._led = False

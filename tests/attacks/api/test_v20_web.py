@@ -193,6 +193,7 @@ def test_a_random_secret_is_none(key: str) -> None:
 
 def production(tmp_path: Path, **changes: str) -> subprocess.CompletedProcess[str]:
     """Settings of production, loaded in a process of their own."""
+    (tmp_path / "store_key").write_text("0123456789abcdef" * 4)
     environment = {
         "PATH": "/usr/bin:/bin",
         "HOLDFAST_PROFILE": "production",
@@ -200,6 +201,7 @@ def production(tmp_path: Path, **changes: str) -> subprocess.CompletedProcess[st
         "HOLDFAST_SECRET_KEY": GOOD_KEY,
         "HOLDFAST_ALLOWED_HOSTS": "holdfast.example",
         "HOLDFAST_DATABASE_URL": "postgres://holdfast@127.0.0.1:1/holdfast",
+        "HOLDFAST_SIGNING_KEY_FILE": str(tmp_path / "signing_key"),
         **changes,
     }
     told = (
@@ -220,6 +222,7 @@ def production(tmp_path: Path, **changes: str) -> subprocess.CompletedProcess[st
 @pytest.mark.parametrize(
     ("key", "value"),
     [
+        ("HOLDFAST_STORE_KEY_FILE", "/nowhere/store_key"),
         ("HOLDFAST_SECRET_KEY", "x" * 60),
         ("HOLDFAST_SECRET_KEY", "django-insecure-" + GOOD_KEY),
         ("HOLDFAST_ALLOWED_HOSTS", "*"),
@@ -230,7 +233,7 @@ def test_production_does_not_start_with_it(tmp_path: Path, key: str, value: str)
     done = production(tmp_path, **{key: value})
     assert done.returncode != 0
     assert key in done.stderr
-    assert value not in done.stderr or value == "*" or "," in value
+    assert value not in done.stderr or value == "*" or "," in value or key.endswith("_FILE")
 
 
 def test_production_starts_and_speaks_for_its_own_host_alone(tmp_path: Path) -> None:

@@ -52,11 +52,11 @@ def node() -> Node:
 
 def order_a_start() -> str:
     """Something that would begin on the node; the command's id."""
-    return enqueue(WarmHost("job_x", 1), node_id=node().id, ttl_s=600.0).id
+    return enqueue(WarmHost("job_x", 1), node_id=node().id, ttl_s=200.0).id
 
 
 def order_a_stop() -> str:
-    return enqueue(StopRanks("job_x", 1, 0, 1, 0.0, "test"), node_id=node().id, ttl_s=600.0).id
+    return enqueue(StopRanks("job_x", 1, 0, 1, 0.0, "test"), node_id=node().id, ttl_s=200.0).id
 
 
 async def in_doubt() -> Node:
@@ -154,7 +154,8 @@ async def test_a_reboot_behind_a_half_open_socket_is_no_copy(stack: Stack) -> No
         after = copy_of(before, boot="boot-2", journal="journal-2")
         after.start()
         await asyncio.wait_for(after.welcomed.wait(), 30.0)
-    assert [refused.code for refused in after.refused] == ["in_doubt"] * len(after.refused)
+    # One that comes again without any pause, as this one does, is held back for that alone.
+    assert {refused.code for refused in after.refused} <= {"in_doubt", "overloaded"}
     row = await sync_to_async(node)()
     assert (row.state, row.doubt, row.boot_id) == ("ready", "", "boot-2")
     await after.stop()

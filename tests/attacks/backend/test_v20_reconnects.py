@@ -1,24 +1,23 @@
 """V20: a credential that reconnects in a loop wrote events without end. F25: floods."""
 
 import asyncio
-import contextlib
 
 import pytest
 from asgiref.sync import sync_to_async
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from agents.link.keys import NodeKey
 from controlplane.access.models import AuditEntry
 from controlplane.fleet.services import close_session
 from controlplane.protocol import frames
-from controlplane.protocol.codec import decode_to_agent, encode_frame
 from controlplane.protocol.samples import XidEvent
 from controlplane.recovery import ingest
 from controlplane.recovery.models import Signal
 from controlplane.runtime.models import Event, FrameCounter
 from tests.integration.backend.builders import hello, make_fleet
 from tests.integration.backend.conftest import eventually
-from tests.integration.backend.fake_agent import FakeAgent, enroll, join_token
+from tests.integration.backend.fake_agent import Enrolled, FakeAgent, enroll, join_token
 from tests.integration.backend.servers import Stack
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
@@ -54,13 +53,9 @@ def test_a_node_that_comes_and_goes_writes_no_endless_history_and_its_row_stays_
 
 async def one_session(agent: FakeAgent) -> str:
     """Connect, say hello, leave; the code of the refusal, or ""."""
-    headers = {"Authorization": f"Bearer {agent.credential}"}
-    async with connect(agent.url, additional_headers=headers, compression=None) as socket:
-        # A refusal may come before the hello is sent.
-        with contextlib.suppress(ConnectionClosed):
-            await socket.send(encode_frame(agent._hello()))
+    async with connect(agent.url, compression=None) as socket:
         try:
-            answer = decode_to_agent(await asyncio.wait_for(socket.recv(), 20.0))  # type: ignore[arg-type]
+            answer = await agent.open(socket)
         except ConnectionClosed:
             return "closed"
     return answer.code if isinstance(answer, frames.Refused) else ""
@@ -85,12 +80,12 @@ async def test_a_credential_that_reconnects_in_a_loop_is_slowed_and_another_node
 
 
 async def test_refused_sessions_are_counted_each_and_audited_once_in_a_while(stack: Stack) -> None:
-    stranger = FakeAgent(stack.url, "nobody", "holdfast_node_wrong")
+    stranger = FakeAgent(stack.url, "nobody", Enrolled(node_id="node_nobody", key=NodeKey.fresh()))
     for _ in range(30):
         assert await one_session(stranger) == "unknown_node"
 
     def counted() -> bool:
-        rows = FrameCounter.objects.filter(reason="unknown_credential").values_list("count", flat=True)
+        rows = FrameCounter.objects.filter(reason="unknown_key").values_list("count", flat=True)
         return sum(rows) == 30
 
     await eventually("each is counted", counted, stack=stack)
@@ -102,7 +97,7 @@ async def test_refused_sessions_are_counted_each_and_audited_once_in_a_while(sta
 async def test_sockets_of_strangers_do_not_keep_an_agent_out(stack: Stack) -> None:
     token = await sync_to_async(join_token)()
     agent = FakeAgent(stack.url, "good", await asyncio.to_thread(enroll, stack.url, "good", token))
-    stranger = FakeAgent(stack.url, "nobody", "holdfast_node_wrong")
+    stranger = FakeAgent(stack.url, "nobody", Enrolled(node_id="node_nobody", key=NodeKey.fresh()))
     stop = asyncio.Event()
 
     async def knock() -> None:

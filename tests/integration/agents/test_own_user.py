@@ -17,12 +17,14 @@ from controlplane.protocol.frames import RankExited, RankJoined, RankSaid, RankS
 from controlplane.protocol.launch import RankPlacement
 from controlplane.protocol.membership import Flush, Install, Member, MemberRole, View
 from controlplane.protocol.rank import CheckpointReport, StepReport
+from controlplane.protocol.store_keys import store_token
 from tests.attacks.agents.separate import ALICE, NEEDS_ROOT, policy, within_reach, workplace
 from tests.integration.agents.conftest import ROOT, AgentProcess, is_running, launch, start_order, until_gone
 from tests.integration.agents.server import Server
 
 pytest.importorskip("trainer.host", reason="the trainer is not installed")
 pytestmark = [pytest.mark.trainer, NEEDS_ROOT, pytest.mark.timeout(180)]
+STORE_KEY = b"the store's key in these tests, 32 bytes or more"
 JOB = {"job_id": "job_1", "attempt": 1}
 
 
@@ -35,7 +37,9 @@ async def test_a_megatron_rank_trains_saves_and_is_looked_at_as_its_jobs_own_use
         (place / "checkpoints").mkdir(mode=0o755)
         (place / "n1").mkdir(mode=0o711)
         port = free_port("127.0.0.1")
+        (place / "store_key").write_bytes(STORE_KEY)
         argv = [sys.executable, "-m", "trainer.store", "--host", "127.0.0.1", "--port", str(port)]
+        argv += ["--key-file", str(place / "store_key")]
         store = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL)
         agent = AgentProcess(
             server, place / "n1" / "s", "--host-module", "trainer.host",
@@ -47,7 +51,12 @@ async def test_a_megatron_rank_trains_saves_and_is_looked_at_as_its_jobs_own_use
             plain = launch().config
             training = msgspec.structs.replace(plain.training, steps=100_000, global_batch=2)
             config = msgspec.structs.replace(
-                plain, store=f"127.0.0.1:{port}", checkpoint_dir=str(saved), replicas=1, training=training
+                plain,
+                store=f"127.0.0.1:{port}",
+                store_token=store_token(STORE_KEY, "job_1"),
+                checkpoint_dir=str(saved),
+                replicas=1,
+                training=training,
             )
             order = start_order(config=config, world_size=1, ranks=(RankPlacement(0, 0),), user="alice")
             answer = await server.done(await server.send(order, epoch=1, **JOB), 90.0)

@@ -9,6 +9,7 @@ from django.test import Client
 from controlplane.access.models import ApiToken
 from controlplane.access.services import create_one_time_password
 from controlplane.runtime.address import parse_networks
+from tests.attacks.backend.test_enrolment_garbage import proved
 from tests.integration.api.conftest import SPEC, Caller
 from tests.integration.api.matrix import (
     OPERATIONS,
@@ -105,7 +106,7 @@ def test_metrics_are_for_named_addresses_and_for_accounts(user: User, settings: 
 
 
 def test_enrolling_takes_a_join_token_and_no_account(user: User) -> None:
-    body = {"join_token": "holdfast_join_x", "node_name": "node-1"}
+    body = proved("holdfast_join_x", "node-1")
     headers = {"Authorization": f"Bearer {by_token(user, 'admin').secret}"}
     answer = Client().post("/agent/v1/enroll", body, content_type="application/json", headers=headers)
     assert answer.status_code == 403
