@@ -50,7 +50,7 @@ def _become(order: dict[str, Any]) -> None:
         os.setresuid(order["uid"], order["uid"], order["uid"])
         if os.getresuid() != (order["uid"],) * 3 or order["uid"] == 0:
             raise PermissionError("the rights of root could not be given up")
-        os.umask(order["umask"])
+    os.umask(order["umask"])
     # This interpreter ignores them; the job's program shall find them as it would without us.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)

@@ -40,6 +40,7 @@ INHERITED_PREFIXES = (
 CHECKOUT = Path(__file__).resolve().parents[2]
 BECOME = Path(__file__).with_name("become.py")
 _BECOME_TIMEOUT_S = 20.0
+SHARED_UMASK = 0o022
 _MAX_PROBES = 64
 _MAX_REMEMBERED = 1024
 
@@ -224,5 +225,6 @@ def _order(argv: Sequence[str], environment: Mapping[str, str], standing: Standi
         "uid": user.uid if user else None,
         "gid": user.gid if user else None,
         "groups": list(user.groups) if user else [],
-        "umask": user.umask if user else None,
+        # The agent's own user keeps nothing from itself; the server reads what its ranks save.
+        "umask": user.umask if user else SHARED_UMASK,
     }

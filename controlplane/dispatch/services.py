@@ -138,8 +138,10 @@ def requeue_of_node(node_id: str) -> int:
 
 
 def sign(command: Command, body: Body) -> None:
-    """Put the statement of this row, and our signature of it, into its columns."""
+    """Put the statement of this row, and our signature of it, into its columns. Raises
+    MalformedFrame for what no agent could decode: it fails where it was decided, not on the node."""
     command.statement = encode_statement(_statement(command, body))
+    decode_statement(command.statement)
     command.key_id, command.signature = keys.sign_command(command.statement)
 
 

@@ -49,7 +49,7 @@ class StopRanks(_Body, tag="stop_ranks"):
     job_id: Id
     attempt: Index
     replica: IndexOrAll
-    incarnation: Index
+    incarnation: IndexOrAll
     grace_s: Seconds
     reason: CommandText
 

@@ -11,6 +11,7 @@ callers decode it, by strict types and up to a size.
 import contextlib
 import os
 import pwd
+import stat
 import subprocess
 import sys
 import tempfile
@@ -179,6 +180,18 @@ def own_uid() -> int | None:
     return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
 
 
+def _user(task: Task) -> int | None:
+    """Who runs it. What a job's user keeps for itself is read as that user, never as root: the
+    program is that user's own in any case, and sees nothing but its inputs."""
+    if os.geteuid() != 0:
+        return os.geteuid()
+    for descriptor in task.inputs:
+        found = os.fstat(descriptor)
+        if found.st_uid != 0 and not found.st_mode & stat.S_IROTH:
+            return found.st_uid
+    return own_uid()
+
+
 def _plan(task: Task, limits: Limits, place: int) -> Plan:
     prefix = Path(os.path.realpath(sys.prefix))
     python = str(prefix / "bin" / Path(sys.executable).name)
@@ -194,7 +207,7 @@ def _plan(task: Task, limits: Limits, place: int) -> Plan:
         environment={**_environment(), "PYTHONPATH": f"{{scratch}}/{CODE_LINKS}", **task.environment},
         limits=limits,
         # Root gives its rights up by becoming somebody; another user has none to give.
-        uid=None if task.server_user else (own_uid() if os.geteuid() == 0 else os.geteuid()),
+        uid=None if task.server_user else _user(task),
         nice=task.nice,
         network=task.network,
         writable=task.writable,
