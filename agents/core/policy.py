@@ -7,6 +7,7 @@ machine: who an account is, and whether a path is a link, is found out where it 
 """
 
 import posixpath
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ SYSTEM_PLACES = (
 )  # fmt: skip
 """No job's files where no roots are named; `/dev/shm` is a place for memory and is not meant."""
 _NEVER = ("/proc", "/sys")
+# A checkpoint that the nodes hold themselves, by its name alone: each finds it below a root of its own.
+_ON_NODES = re.compile(r"\Alocal:step_\d{8,16}-e\d{1,16}\Z")
 _MEMORY = "/dev/shm"  # noqa: S108  Named to be told apart; nothing is written here.
 
 REFUSED_ENVIRONMENT = frozenset(
@@ -188,7 +191,7 @@ def _launch(rules: NodeRules, launch: ReplicaLaunch) -> str:
     places = [("checkpoint directory", config.checkpoint_dir, checkpoints)]
     if config.checkpoint.local.dir is not None:
         places.append(("directory for local checkpoints", config.checkpoint.local.dir, checkpoints))
-    if config.resume is not None:
+    if config.resume is not None and not _ON_NODES.match(config.resume.path):
         places.append(("checkpoint to resume from", config.resume.path, checkpoints))
     if config.training.data is not None:
         places.append(("training data", config.training.data, data))

@@ -304,12 +304,12 @@ def random_state(config: TrainerConfig, facts: dict[str, Any]) -> None:
 
 def restore_test(config: TrainerConfig, facts: dict[str, Any]) -> None:
     """What two data-parallel ranks saved, examined as a worker has it done."""
-    from trainer.checkpoint.examine import examine
+    from trainer.checkpoint.examine import Task, examine
 
     path = f"{config.checkpoint_dir}/step_00000003-e1"
-    verdict = examine(path, job_id="job_probe", step=3, epoch=1, config=config)
+    verdict = examine(Task(path=path, job_id="job_probe", step=3, epoch=1, config=config))
     facts["examined"] = [verdict.ok, verdict.loaded, verdict.detail]
-    other = examine(path, job_id="job_probe", step=4, epoch=1, config=None)
+    other = examine(Task(path=path, job_id="job_probe", step=4, epoch=1))
     facts["examined_as_another"] = [other.ok, other.detail]
 
 

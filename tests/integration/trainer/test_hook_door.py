@@ -55,7 +55,8 @@ class Running(NamedTuple):
 @pytest.fixture
 def program(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Running]:
     """Where a shell runs it, that is the process that an agent knows."""
-    agent, doors = FakeAgent(tmp_path), door.prepare(tmp_path)
+    agent, doors = FakeAgent(tmp_path), tmp_path / door.FOLDER
+    doors.mkdir(mode=0o700)
     log = tmp_path / "log"
     (tmp_path / "program.py").write_text(PROGRAM)
     argv = [sys.executable, str(tmp_path / "program.py"), str(tmp_path)]

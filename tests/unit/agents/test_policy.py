@@ -92,6 +92,9 @@ def test_every_path_of_a_start_is_looked_at() -> None:
     ours, here = rules(checkpoint_roots=list(ROOTS), data_roots=["/corpora"]), "/data/checkpoints/job"
     assert refusal(ours, start(checkpoint_dir=here)) == ""
     assert "resume" in refusal(ours, start(checkpoint_dir=here, resume=Resume("/data/other", 5)))
+    assert refusal(ours, start(checkpoint_dir=here, resume=Resume("local:step_00000048-e4", 48))) == ""
+    for outside in ("local:../step_00000048-e4", "local:step_00000048-e4/../x", "local:/etc", "local:"):
+        assert "resume" in refusal(ours, start(checkpoint_dir=here, resume=Resume(outside, 48)))
     tier = msgspec.structs.replace(launch().config.checkpoint, local=LocalTier(dir="/local"))
     assert "local checkpoints" in refusal(ours, start(checkpoint_dir=here, checkpoint=tier))
     training = msgspec.structs.replace(launch().config.training, data="/etc/shadow")
