@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection
 from django.test import override_settings
 
 from controlplane.access.services import create_api_token
@@ -17,7 +18,7 @@ from tests.attacks.api.fuzzing import PHASES, PhaseName, fuzz, watched_server
 from tests.integration.api.conftest import SPEC, make_node
 from tests.integration.api.world import running_job
 
-EXAMPLES = int(os.environ.get("HOLDFAST_TEST_FUZZ_EXAMPLES", "8"))
+EXAMPLES = int(os.environ.get("HOLDFAST_TEST_FUZZ_EXAMPLES", "3"))
 SEED = int(os.environ.get("HOLDFAST_TEST_FUZZ_SEED", "20"))
 LONG = EXAMPLES > 20
 SCOPES = ("", "read", "submit", "operate", "admin")
@@ -54,7 +55,9 @@ def test_no_generated_request_is_answered_by_a_server_error(world: dict[str, str
         passes: list[tuple[dict[str, str], tuple[PhaseName, ...]]] = [({}, PLANS[scope])]
         if scope == COVERED or (LONG and scope):
             reached = {f"path.{name}": value for name, value in world.items()}
-            passes.append((reached, PHASES if LONG else (*GENERATED, PhaseName.COVERAGE)))
+            # Coverage is the longest phase and the same on both databases, but for a long run.
+            covered = () if connection.vendor == "postgresql" else (PhaseName.COVERAGE,)
+            passes.append((reached, PHASES if LONG else (*GENERATED, *covered)))
         for parameters, phases in passes:
             report = fuzz(url, headers, examples=EXAMPLES, seed=SEED, parameters=parameters, phases=phases)
             finished = {name: report.finished.get(name.value) for name in phases}
