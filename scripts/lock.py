@@ -88,7 +88,8 @@ def main() -> int:
         old = Path(folder) / "old.txt"
         pinned = [
             line
-            for path in FOLDER.glob("*.txt")
+            for path in sorted(FOLDER.glob("*.txt"))
+            if path.name != "torch-cpu.txt"
             for line in re.findall(r"^[^\s#=]+==[^\s;\\]+", path.read_text(), re.M)
         ]
         old.write_text("\n".join(sorted(set(pinned))) + "\n")
