@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from controlplane.protocol.bounds import (
+    MAX_FLOAT,
     MAX_RANKS_PER_NODE,
     Bytes,
     CommandText,
@@ -106,9 +107,10 @@ class StepReport(_Message, tag="step"):
     loss_not_finite: Literal["nan", "inf", "-inf"] | None = None
 
     def __post_init__(self) -> None:
-        """Put a loss that is no finite number into words."""
-        if self.loss is not None and not math.isfinite(self.loss):
-            msgspec.structs.force_setattr(self, "loss_not_finite", str(self.loss))
+        """Put a loss that is no finite number, or beyond what any column takes, into words."""
+        if self.loss is not None and not abs(self.loss) <= MAX_FLOAT:
+            beyond = self.loss if math.isnan(self.loss) else math.copysign(math.inf, self.loss)
+            msgspec.structs.force_setattr(self, "loss_not_finite", str(beyond))
             msgspec.structs.force_setattr(self, "loss", None)
 
 

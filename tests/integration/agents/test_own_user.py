@@ -14,7 +14,7 @@ from agents.ranks.identity import uid_of
 from controlplane.demo.ports import free_port
 from controlplane.protocol.commands import CollectStacks, DeliverInstall, DeliverView, RequestSave, StopRanks
 from controlplane.protocol.frames import RankExited, RankJoined, RankSaid, RankStarted, StacksCollected
-from controlplane.protocol.launch import RankPlacement
+from controlplane.protocol.launch import RankPlacement, TrainerConfig
 from controlplane.protocol.membership import Flush, Install, Member, MemberRole, View
 from controlplane.protocol.rank import CheckpointReport, StepReport
 from controlplane.protocol.store_keys import store_token
@@ -30,6 +30,18 @@ JOB = {"job_id": "job_1", "attempt": 1}
 
 def said(server: Server, kind: type) -> list:
     return [body.report for body in server.bodies(RankSaid) if isinstance(body.report, kind)]
+
+
+def trainers_config(port: int, saved: Path) -> TrainerConfig:
+    plain = launch().config
+    return msgspec.structs.replace(
+        plain,
+        store=f"127.0.0.1:{port}",
+        store_token=store_token(STORE_KEY, "job_1"),
+        checkpoint_dir=str(saved),
+        replicas=1,
+        training=msgspec.structs.replace(plain.training, steps=100_000, global_batch=2),
+    )
 
 
 async def test_a_megatron_rank_trains_saves_and_is_looked_at_as_its_jobs_own_user(server: Server) -> None:
@@ -48,16 +60,7 @@ async def test_a_megatron_rank_trains_saves_and_is_looked_at_as_its_jobs_own_use
         try:
             await server.until(lambda: server.hellos)
             saved = place / "checkpoints" / "job_1"
-            plain = launch().config
-            training = msgspec.structs.replace(plain.training, steps=100_000, global_batch=2)
-            config = msgspec.structs.replace(
-                plain,
-                store=f"127.0.0.1:{port}",
-                store_token=store_token(STORE_KEY, "job_1"),
-                checkpoint_dir=str(saved),
-                replicas=1,
-                training=training,
-            )
+            config = trainers_config(port, saved)
             order = start_order(config=config, world_size=1, ranks=(RankPlacement(0, 0),), user="alice")
             answer = await server.done(await server.send(order, epoch=1, **JOB), 90.0)
             assert answer.state == "succeeded", answer.detail
