@@ -255,7 +255,7 @@ def test_an_answer_that_overtakes_the_mark_stands() -> None:
 
 def test_an_order_nobody_answers_expires_once() -> None:
     fleet = make_fleet(1)
-    dispatch.enqueue(WarmHost(job_id="job_x", attempt=1), node_id=fleet.nodes["n1"].id, ttl_s=-1.0)
+    dispatch.enqueue(WarmHost(job_id="job_x", attempt=1), node_id=fleet.nodes["n1"].id, ttl_s=0.0)
     assert len(dispatch.expire_overdue()) == 1
     assert dispatch.expire_overdue() == []
 

@@ -65,6 +65,8 @@ async def test_an_enrolled_agent_is_welcomed_and_every_misuse_of_the_socket_is_r
     assert (await refusal(agent, "text", proved=False)).code == "malformed_frame"
     assert (await refusal(agent, hello, proved=False)).code == "bad_protocol"
     assert (await refusal(agent, *[b"\xc1"] * 10)).code == "malformed_frame"
+    gone = Node.objects.filter(name=agent.name, connected=False)
+    await eventually("its own session has ended", gone.exists, stack=stack)
     stranger = FakeAgent(stack.url, "node-9", agent.credential)
     assert (await refusal(stranger)).code == "identity_mismatch"
     foreign = [frames.AgentEvent(n, 0.0, frames.RankJoined(RankRef("job_x", 1, 0, 1, 0))) for n in range(1, 13)]
