@@ -48,7 +48,7 @@ class Pins:
             raise SignatureRejected("no key of the server is pinned on this node: enrol it again")
         known = {key_id(key): key for key in (*self._still_good(), *self.keys)}
         public = known.get(command.key_id)
-        if public is None or not _signed_by(public, command.signature, signed_command(command.statement)):
+        if public is None or not signed_by(public, command.signature, signed_command(command.statement)):
             raise SignatureRejected("no key of the server that is pinned here has signed it")
         try:
             said = decode_statement(command.statement)
@@ -85,7 +85,7 @@ class Pins:
             made = from_text(signature, SIGNATURE_BYTES)
         except ValueError:
             return False
-        if not any(_signed_by(public, made, signed_keys(keys)) for public in self.keys):
+        if not any(signed_by(public, made, signed_keys(keys)) for public in self.keys):
             return False
         until_s = time.monotonic() + OVERLAP_S
         self._retired = {key: until_s for key in self.keys if key not in keys}
@@ -107,7 +107,8 @@ def _with_store_token(body: Body, token: str) -> Body:
     return StartRanks(msgspec.structs.replace(body.launch, config=config))
 
 
-def _signed_by(public: str, signature: bytes, data: bytes) -> bool:
+def signed_by(public: str, signature: bytes, data: bytes) -> bool:
+    """Whether that key (base64url) has signed the data. False for a key that is none."""
     # Imported here: an agent that is given no command loads no cryptography.
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from controlplane.fleet.keys import verifies
+from agents.link.pins import signed_by
 from controlplane.protocol.codec import decode_from_agent, encode_frame
 from controlplane.protocol.commands import Body, CommandStatement, SignedCommand
 from controlplane.protocol.frames import (
@@ -178,7 +178,7 @@ class Server:
         await socket.send(encode_frame(Challenge(nonce)))
         proof = decode_from_agent(await socket.recv())
         assert isinstance(proof, Proof)
-        if self.public_key and not verifies(self.public_key, proof.signature, session_statement(nonce, proof)):
+        if self.public_key and not signed_by(self.public_key, proof.signature, session_statement(nonce, proof)):
             self.strangers += 1
             await socket.send(encode_frame(Refused("unknown_node", "no node is known by this key", 0.1)))
             return
