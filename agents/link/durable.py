@@ -51,6 +51,16 @@ def fill(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
+def read_private(path: Path) -> bytes | None:
+    """None: there is no such file. Raises ConfigError if others can read or write it."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    check_private(path)
+    return data
+
+
 def check_private(path: Path) -> None:
     """Raises ConfigError if others than the owner can read or write it."""
     if path.stat().st_mode & 0o077:

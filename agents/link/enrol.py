@@ -14,7 +14,7 @@ import msgspec
 
 from agents import VERSION
 from agents.errors import ConfigError, EnrolmentError
-from agents.link.durable import check_private, fill, write_file
+from agents.link.durable import fill, read_private, write_file
 from agents.link.keys import NodeKey
 from controlplane.protocol.samples import DeviceInfo
 
@@ -58,11 +58,9 @@ def check_server_url(server: str, *, insecure_dev: bool) -> None:
 
 def load_credential(path: Path) -> Credential | None:
     """None: not enrolled. Raises ConfigError if others can read it."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
+    data = read_private(path)
+    if data is None:
         return None
-    check_private(path)
     try:
         return msgspec.json.decode(data, type=Credential)
     except msgspec.DecodeError as error:

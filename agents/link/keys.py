@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from agents.errors import ConfigError
-from agents.link.durable import check_private, write_file
+from agents.link.durable import read_private, write_file
 from controlplane.protocol.handshake import (
     MAX_COUNTER,
     NewKey,
@@ -49,11 +49,9 @@ class NodeKey:
     @classmethod
     def load(cls, path: Path) -> "NodeKey | None":
         """None: there is none yet. Raises ConfigError if others can read it, or it is damaged."""
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
+        data = read_private(path)
+        if data is None:
             return None
-        check_private(path)
         try:
             private = load_pem_private_key(data, password=None)
         except (ValueError, TypeError) as error:

@@ -18,7 +18,7 @@ from agents.core.policy import Policy
 from agents.errors import LaunchError
 from agents.ranks.users import resolve
 from controlplane.protocol.commands import StartRanks
-from controlplane.protocol.frames import RankExited, RankStarted
+from controlplane.protocol.frames import CommandAnswer, RankExited, RankStarted
 from controlplane.protocol.launch import ReplicaLaunch, TrainerConfig
 from tests.attacks.agents.separate import ALICE, BOB, NEEDS_ROOT, job, policy, workplace
 from tests.integration.agents.conftest import ROOT, AgentProcess, start_order
@@ -34,6 +34,20 @@ async def started(server: Server, order: ReplicaLaunch) -> int:
     answer = await server.done(command)
     assert answer.state == "succeeded", answer.detail
     return next(body.pid for body in server.bodies(RankStarted) if body.ref.job_id == order.job_id)
+
+
+async def answered(place: Path, order: StartRanks) -> CommandAnswer:
+    """What an agent of its own answers to this order; no rank of it was started."""
+    async with Server() as server:
+        agent = AgentProcess(server, place / "n1" / "s", policy=policy(place))
+        agent.state_dir.parent.mkdir(mode=0o711)
+        agent.start()
+        try:
+            answer = await server.done(await server.send(order, epoch=1, job_id="job_1", attempt=1))
+        finally:
+            agent.kill()
+        assert not server.bodies(RankStarted)
+        return answer
 
 
 async def results(server: Server, order: ReplicaLaunch, jobs_dir: Path) -> dict[str, Any]:
@@ -119,19 +133,11 @@ async def test_a_job_reads_neither_its_agents_secrets_nor_other_jobs_nor_the_ser
 async def test_a_start_that_would_save_outside_the_nodes_roots_is_refused(directory: str) -> None:
     with workplace() as place:
         (place / "checkpoints").mkdir(mode=0o755)
-        async with Server() as server:
-            agent = AgentProcess(server, place / "n1" / "s", policy=policy(place))
-            agent.state_dir.parent.mkdir(mode=0o711)
-            agent.start()
-            try:
-                config = job(place, "job_1", "alice").config
-                order = start_order(user="alice", config=_with(config, directory.format(place=place)))
-                answer = await server.done(await server.send(order, epoch=1, job_id="job_1", attempt=1))
-            finally:
-                agent.kill()
+        config = job(place, "job_1", "alice").config
+        order = start_order(user="alice", config=_with(config, directory.format(place=place)))
+        answer = await answered(place, order)
         assert answer.state == "failed"
         assert "this node's policy refuses the checkpoint directory" in answer.detail
-        assert not server.bodies(RankStarted)
 
 
 async def test_a_link_in_a_root_for_checkpoints_leads_nowhere() -> None:
@@ -139,15 +145,7 @@ async def test_a_link_in_a_root_for_checkpoints_leads_nowhere() -> None:
         (place / "checkpoints").mkdir(mode=0o755)
         (place / "private").mkdir(mode=0o700)
         (place / "checkpoints" / "job_1").symlink_to(place / "private")
-        async with Server() as server:
-            agent = AgentProcess(server, place / "n1" / "s", policy=policy(place))
-            agent.state_dir.parent.mkdir(mode=0o711)
-            agent.start()
-            try:
-                order = StartRanks(job(place, "job_1", "alice"))
-                answer = await server.done(await server.send(order, epoch=1, job_id="job_1", attempt=1))
-            finally:
-                agent.kill()
+        answer = await answered(place, StartRanks(job(place, "job_1", "alice")))
         assert answer.state == "failed"
         assert "storage" in answer.detail
         assert (place / "private").stat().st_uid == 0
@@ -157,15 +155,7 @@ async def test_a_link_in_a_root_for_checkpoints_leads_nowhere() -> None:
 async def test_an_owner_without_a_user_is_refused_with_what_to_do() -> None:
     with workplace() as place:
         (place / "checkpoints").mkdir(mode=0o755)
-        async with Server() as server:
-            agent = AgentProcess(server, place / "n1" / "s", policy=policy(place))
-            agent.state_dir.parent.mkdir(mode=0o711)
-            agent.start()
-            try:
-                order = StartRanks(job(place, "job_1", "mallory"))
-                answer = await server.done(await server.send(order, epoch=1, job_id="job_1", attempt=1))
-            finally:
-                agent.kill()
+        answer = await answered(place, StartRanks(job(place, "job_1", "mallory")))
         assert answer.state == "failed"
         assert "mallory" in answer.detail and "users.map" in answer.detail
 
