@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TESTABLE := $(VENV)/.testable
 SEED ?= 7
 
-.PHONY: demo demo-ppo test test-fast test-attacks fuzz test-scenes test-postgres test-e2e check format simulate bundle generated lock images bench clean
+.PHONY: demo demo-ppo test test-fast test-attacks fuzz test-scenes test-postgres test-e2e test-release check format simulate bundle generated docs lock images bench gpu-check clean
 
 # Each file is complete, so nothing that it does not name comes along (scripts/lock.py).
 INSTALL := $(PY) -m pip install -qq --disable-pip-version-check --require-hashes --no-deps
@@ -25,9 +25,9 @@ $(READY): requirements/lock.txt requirements/torch-cpu.txt requirements/torch.tx
 	$(PY) -m pip check
 	touch $(READY)
 
-# What the tests use and nothing else does.
-$(TESTABLE): $(READY) requirements/test.txt
-	$(INSTALL) -r requirements/test.txt
+# What the tests use and nothing else does; the site is built in one of them.
+$(TESTABLE): $(READY) requirements/test.txt requirements/docs.txt
+	$(INSTALL) -r requirements/test.txt -r requirements/docs.txt
 	touch $(TESTABLE)
 
 demo: $(READY)
@@ -37,7 +37,8 @@ demo: $(READY)
 demo-ppo: $(READY)
 	$(PY) -m trainer.workloads.ppo --demo
 
-# Everything a release needs.
+# Everything a release needs. Debian's packages redis-server, postgresql, chromium, prometheus
+# and nginx-light are used where they are installed (.ci/run installs them); what needs one that is not is skipped, saying so.
 test: $(TESTABLE)
 	$(PY) scripts/run_tests.py all
 
@@ -55,11 +56,18 @@ fuzz: $(TESTABLE)
 test-scenes: $(READY)
 	$(PY) scripts/run_tests.py scenes
 
+# All of the backend's tests on PostgreSQL; `make test` runs there what a database decides.
 test-postgres: $(READY)
-	$(PY) scripts/run_tests.py postgres
+	$(PY) scripts/run_tests.py whole-postgres
 
 test-e2e: $(READY)
 	$(PY) scripts/run_tests.py e2e
+
+# Before a release, beside `make test`: every layout that Megatron-core runs here (there it is a row for each
+# field), a storage of checkpoints that stands still under a real job (as root), and a recovery that the job
+# itself proves at its end.
+test-release: $(READY)
+	HOLDFAST_TEST_RELEASE=1 $(PY) -m pytest -q -rs tests/integration/trainer/test_layouts.py tests/scenes/test_storage_stall.py tests/scenes/test_recomputed_step.py
 
 check: $(READY)
 	$(PY) scripts/check.py
@@ -74,7 +82,17 @@ simulate: $(READY)
 generated: $(READY)
 	$(PY) -m controlplane.policy.states_doc --write
 	$(PY) -m controlplane.protocol.doc --write
+	$(PY) -m controlplane.protocol.spec_schema --write
 	$(PY) -m controlplane.api.openapi --write
+
+# A site of docs/ in var/docs; a link that leads nowhere fails it.
+docs: $(TESTABLE)
+	$(PY) -m sphinx --builder html --nitpicky --fail-on-warning --keep-going --quiet docs var/docs
+
+# What only a GPU can show (docs/gpu.md), with the Python that is there and without network;
+# WHEELS=folder holds wheels of what that Python lacks.
+gpu-check:
+	$(PYTHON) -m benchmarks.gpu $(if $(WHEELS),--wheels $(WHEELS))
 
 bundle:
 	cd frontend && npm ci --ignore-scripts && npm run build

@@ -30,6 +30,7 @@ CHECKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("migrations", (PY, "manage.py", "makemigrations", "--check", "--dry-run")),
     ("states doc", (PY, "-m", "controlplane.policy.states_doc", "--check")),
     ("protocol doc", (PY, "-m", "controlplane.protocol.doc", "--check")),
+    ("job schema", (PY, "-m", "controlplane.protocol.spec_schema", "--check")),
     ("openapi", (PY, "-m", "controlplane.api.openapi", "--check")),
     # Says "not checked" itself where the network has no answer about a pin.
     ("known vulnerabilities", (PY, "scripts/audit_pins.py")),

@@ -2,6 +2,7 @@
 
     server.txt   the image of the control plane          node.txt   that of agents and trainers
     lock.txt     demo, checks and tests                  test.txt   what some tests add to it
+    docs.txt     the site made of docs/
     torch.txt    torch as PyPI has it, for CUDA          cuda.txt   what that build needs
     torch-cpu.txt  torch's CPU build
 
@@ -30,6 +31,7 @@ SETS = {
     "node.txt": ("agent", "trainer"),
     "lock.txt": ("server", "agent", "cli", "trainer", "dev"),
     "test.txt": ("test",),
+    "docs.txt": ("docs",),
 }
 _OF_CUDA = re.compile(r"(nvidia-(?!ml-py)|cuda-|triton\b)")
 _TORCH = re.compile(r"torch==(\S+)")

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.demo.ports import free_port
@@ -30,18 +31,39 @@ def find_binaries() -> Path:
     raise MissingPostgres("no initdb found (apt-get install postgresql)")
 
 
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A running server. `directory` holds its unix socket; `binaries` its client programs."""
+
+    binaries: Path
+    directory: Path
+    port: int
+
+
 @contextlib.contextmanager
 def private_postgres() -> Iterator[str]:
     """Yields the URL of an empty database `holdfast`; the cluster is removed afterwards."""
+    with private_cluster("holdfast", passwords=False) as cluster:
+        create = [str(cluster.binaries / "createdb"), "-h", "127.0.0.1", "-p", str(cluster.port), "-U", "holdfast"]
+        subprocess.run([*create, "holdfast"], check=True, capture_output=True, cwd=cluster.directory)
+        yield f"postgresql://holdfast@127.0.0.1:{cluster.port}/holdfast"
+
+
+@contextlib.contextmanager
+def private_cluster(superuser: str, *, passwords: bool) -> Iterator[Cluster]:
+    """A server with no database of ours yet. `passwords`: over TCP a role needs its own; on the unix
+    socket nobody does."""
     binaries = find_binaries()
     directory = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
     as_user: list[str] = []
     if os.geteuid() == 0:
         as_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
         os.chown(directory, 65534, 65534)
+        directory.chmod(0o711)
     port = free_port("127.0.0.1")
     data = directory / "data"
-    initdb = [str(binaries / "initdb"), "-D", str(data), "-U", "holdfast", "-A", "trust", "-E", "UTF8", "--no-sync"]
+    initdb = [str(binaries / "initdb"), "-D", str(data), "-U", superuser, "-E", "UTF8", "--no-sync"]
+    initdb += ["--auth-local=trust", f"--auth-host={'scram-sha-256' if passwords else 'trust'}"]
     subprocess.run([*as_user, *initdb], check=True, capture_output=True, cwd=directory)
     options = ["-c", "listen_addresses=127.0.0.1", "-c", f"port={port}", "-c", f"unix_socket_directories={directory}"]
     with (directory / "log").open("wb") as output:
@@ -53,9 +75,7 @@ def private_postgres() -> Iterator[str]:
         )
         try:
             _wait_ready(binaries, port)
-            create = [str(binaries / "createdb"), "-h", "127.0.0.1", "-p", str(port), "-U", "holdfast", "holdfast"]
-            subprocess.run(create, check=True, capture_output=True, cwd=directory)
-            yield f"postgresql://holdfast@127.0.0.1:{port}/holdfast"
+            yield Cluster(binaries, directory, port)
         finally:
             server.terminate()
             try:

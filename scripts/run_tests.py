@@ -2,12 +2,12 @@
 
 Sets: fast (unit, properties, simulation, contracts, house), attacks (each hole that was found,
 replayed), services (real Redis, sockets, agents, processes), trainer (real ranks), postgres (the
-backend's sets and attacks again on PostgreSQL), scenes (the whole ring broken five ways), e2e
-(pages in a browser). `all` is check + all of
-them, one after the other: two at a time took longer, as most of them use both cores. What
-pytest prints goes to var/tests/SET.log; of it are shown here the progress, the skips, the
-slowest and the sum, so that a whole run stays short enough to be read. What failed is told
-when its set ends, and again at the very end.
+backend's sets and attacks that a database decides again on PostgreSQL), scenes (the whole ring broken five ways), e2e
+(pages in a browser). `all` is check + all of them, two at a time (`LANES`), the scenes alone at
+the end, as what they wait for is the whole ring's own pace. What pytest prints goes to
+var/tests/SET.log; of it are shown here the progress, the skips, the slowest and the sum, so that
+a whole run stays short enough to be read. What failed is told when its set ends, and again, a
+line for each, at the very end.
 """
 
 import os
@@ -17,6 +17,7 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -33,7 +34,7 @@ OTHERS = tuple(
     if str(path.relative_to(ROOT)) not in RANKS
 )
 REPORTS = ROOT / "var" / "tests"
-TOLD_LINES, TOLD_CHARS, POLL_S = 12, 300, 0.2
+TOLD_LINES, FIRST_LINES, TOLD_CHARS, SHORT_CHARS, POLL_S = 12, 4, 300, 160, 0.2
 TITLE = re.compile(r"=+ (.+) =+")
 TOLD = re.compile(r"E |>|\S+\.py:\d+: ")
 SHOWN = ("short test summary", "slowest")
@@ -50,25 +51,56 @@ ATTACKED_BACKEND = (
         )
     ),
 )  # fmt: skip
+# Who may do what is decided before any row is read, and pages say the same: alike on both databases.
+NEVER_ON_POSTGRES = ("tests/integration/api/test_access.py", "tests/integration/backend/test_documents.py")
+# What is concluded from rows that either database gives alike: `make test-postgres`, before a release, runs
+# these too. `make test` keeps to what a database decides: locks, constraints, order, transactions, large reads.
+JUDGED = (
+    "tests/integration/api/test_device_resets.py",
+    *(
+        f"tests/integration/backend/test_{name}.py"
+        for name in (
+            "certificates", "choices", "device_resets", "effective_time", "evidence", "figures", "incidents", "keeping",
+            "looks", "not_heard", "pace", "readers", "recompute", "relief", "stuck", "work_at_risk",
+        )
+    ),
+)  # fmt: skip
+POSTGRES = ("tests/integration/backend", "tests/integration/api", *ATTACKED_BACKEND)
 SETS: dict[str, tuple[str, ...]] = {
     "fast": FAST,
     "attacks": ("tests/attacks",),
     "services": OTHERS,
     "trainer": RANKS,
-    "postgres": (
-        *("tests/unit/backend", "tests/integration/backend", "tests/unit/api", "tests/integration/api"),
-        *ATTACKED_BACKEND,
-    ),
+    "postgres": POSTGRES,
+    "whole-postgres": ("tests/unit/backend", "tests/unit/api", *POSTGRES),
     "attacks-postgres": ATTACKED_BACKEND,
     "scenes": ("tests/scenes",),
     "e2e": ("tests/e2e",),
 }
+# Most of a set is waiting, for processes and for clocks: two of them share two cores well. The checks
+# run beside the first of them, which wait for no clock.
+LANES = (("attacks", "postgres", "e2e"), ("fast", "services", "trainer"))
+LAST = ("scenes",)
 
 
-def run_set(name: str) -> int:
+def run_all() -> list[str]:
+    """The checks, and every set once; the names of those that failed."""
+    with ThreadPoolExecutor(len(LANES) + 1) as lanes:
+        checked = lanes.submit(subprocess.run, [PY, "scripts/check.py"], cwd=ROOT, check=False)
+        failed = [name for lane in lanes.map(run_lane, LANES) for name in lane]
+    failed += ["check"] * bool(checked.result().returncode)
+    return failed + [name for name in LAST if run_set(name)]
+
+
+def run_lane(names: tuple[str, ...]) -> list[str]:
+    """One set after the other, each line under its set's name; the names of those that failed."""
+    return [name for name in names if run_set(name, prefix=f"{name:8} ")]
+
+
+def run_set(name: str, *, prefix: str = "") -> int:
     """One pytest run; for `postgres` with a private server around it."""
     report_of(name).unlink(missing_ok=True)
-    options = ["-q", "--durations=8", f"--junitxml={report_of(name)}", "-x" if name == "scenes" else "-rs"]
+    options = ["-q", "-rs", "--durations=8", f"--junitxml={report_of(name)}", *(["-x"] if name == "scenes" else [])]
     command = [PY, "-m", "pytest", *options, *SETS[name]]
     print(f"--- {name}: {' '.join(SETS[name])}", flush=True)
     started_s = time.monotonic()
@@ -77,12 +109,14 @@ def run_set(name: str) -> int:
             with private_postgres() as url:
                 env = os.environ | {"HOLDFAST_TEST_DATABASE": "postgres", "HOLDFAST_DATABASE_URL": url}
                 # The database goes with its server; to drop it waits 5 s for a connection that is still open.
-                code = run_pytest([*command, "--reuse-db"], log_of(name), env)
+                left_out = (*NEVER_ON_POSTGRES, *(JUDGED if name == "postgres" else ()))
+                without = [f"--ignore={path}" for path in left_out]
+                code = run_pytest([*command, "--reuse-db", *without], log_of(name), env, prefix=prefix)
         except MissingPostgres as error:
             print(f"postgres: NOT RUN, {error}")
             code = 1 if os.environ.get("CI") else 0
     else:
-        code = run_pytest(command, log_of(name), dict(os.environ))
+        code = run_pytest(command, log_of(name), dict(os.environ), prefix=prefix)
     for line in failures(report_of(name)):
         print(line)
     where = f", all of it: {log_of(name).relative_to(ROOT)}" if code else ""
@@ -90,13 +124,13 @@ def run_set(name: str) -> int:
     return code
 
 
-def run_pytest(command: list[str], log: Path, env: dict[str, str]) -> int:
-    """Run it; all it prints to `log`, the readable part of it to here."""
+def run_pytest(command: list[str], log: Path, env: dict[str, str], *, prefix: str = "") -> int:
+    """Run it; all it prints to `log`, the readable part of it to here, `prefix` before each line."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as whole:
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=whole, stderr=subprocess.STDOUT)
     for line in readable(followed(log, process)):
-        print(line, end="", flush=True)
+        print(f"{prefix}{line}", end="", flush=True)
     return process.wait()
 
 
@@ -141,17 +175,27 @@ def log_of(name: str) -> Path:
 
 
 def failures(report: Path) -> list[str]:
-    """A set's failed tests, each with its lines and the beginning of what it said; none where
-    pytest left no report."""
+    """A set's failed tests, each with its lines and the beginning and end of what it said; none
+    where pytest left no report."""
     if not report.exists():
         return []
     told = []
     for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it
         for found in [*case.iter("failure"), *case.iter("error")]:
             lines = [line for line in (found.text or "").splitlines() if TOLD.match(line)]
-            beginning = "\n".join(f"    {line[:TOLD_CHARS]}" for line in lines[:TOLD_LINES])
-            told.append(f"{case.get('classname')}::{case.get('name')} ({found.tag})\n{beginning}")
+            if len(lines) > TOLD_LINES:
+                # A process that failed under a test says what was wrong in its last words.
+                lines = [*lines[:FIRST_LINES], *lines[FIRST_LINES - TOLD_LINES :]]
+            said = "\n".join(f"    {line[:TOLD_CHARS]}" for line in lines)
+            told.append(f"{case.get('classname')}::{case.get('name')} ({found.tag})\n{said}")
     return told
+
+
+def in_short(told: str) -> str:
+    """One line of a failed test: its name, and the first and the last of what its error said."""
+    name, *lines = told.splitlines()
+    errors = [line.strip()[1:].strip()[:SHORT_CHARS] for line in lines if line.strip().startswith("E ")]
+    return f"{name}: {' ... '.join(dict.fromkeys((*errors[:1], *errors[-1:])))}"
 
 
 def main(argv: list[str]) -> int:
@@ -160,15 +204,11 @@ def main(argv: list[str]) -> int:
     if wanted != "all" and wanted not in SETS:
         print(f"unknown test set {wanted!r}; one of: all, {', '.join(SETS)}")
         return 2
-    failed = []
-    if wanted == "all" and subprocess.run([PY, "scripts/check.py"], cwd=ROOT, check=False).returncode:
-        failed.append("check")
-    # The attacks on PostgreSQL are part of its own set; alone they are for `make test-attacks`.
-    every = [name for name in SETS if name != "attacks-postgres"]
-    failed += [name for name in (every if wanted == "all" else (wanted,)) if run_set(name)]
+    # Parts of other sets are asked for by `make test-attacks` and `make test-postgres`.
+    failed = run_all() if wanted == "all" else [wanted] * bool(run_set(wanted))
     for name in failed:
-        for line in failures(report_of(name)):
-            print(line)
+        for told in failures(report_of(name)):
+            print(f"{name}: {in_short(told)}")
     print(f"failed: {', '.join(failed)}" if failed else "all sets passed", flush=True)
     return 1 if failed else 0
 

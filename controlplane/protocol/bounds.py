@@ -14,7 +14,7 @@ Imported by the message modules alone, and by senders for `fitted`. It never dec
 import re
 from collections.abc import Iterable
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -79,7 +79,7 @@ Repeats = Annotated[int, Meta(ge=1, le=100_000_000)]
 """How often since it was last told: within a minute or so."""
 Pid = Annotated[int, Meta(ge=0, le=1 << 22)]
 """Linux gives no larger one (proc(5), pid_max)."""
-Ticks = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Ticks = Annotated[int, Meta(ge=0, le=MAX_INT)]
 """Field 22 of /proc/<pid>/stat; compared, never stored."""
 ExitCode = Annotated[int, Meta(ge=-255, le=255)]
 SignalNumber = Annotated[int, Meta(ge=0, le=127)]
@@ -94,6 +94,7 @@ Number = Annotated[float, Meta(ge=-MAX_FLOAT, le=MAX_FLOAT)]
 """Finite."""
 Magnitude = Annotated[float, Meta(ge=0.0, le=MAX_FLOAT)]
 Ratio = Annotated[float, Meta(ge=0.0, le=1.0)]
+Spread = Annotated[float, Meta(ge=0.0, le=1e6)]
 Cores = Annotated[float, Meta(ge=0.0, le=1e5)]
 Celsius = Annotated[float, Meta(ge=-273.15, le=1e4)]
 Watts = Annotated[float, Meta(ge=0.0, le=1e6)]
@@ -107,6 +108,7 @@ IdOrNone = Annotated[str, Meta(max_length=64, pattern=_WORD)]
 """Empty: none."""
 Word = Annotated[str, Meta(max_length=24, pattern=_WORD)]
 """A name out of a closed set: a kind, a look, a check."""
+JobEnd = Literal["", "succeeded", "failed", "cancelled"]
 Label = Annotated[str, Meta(max_length=80, pattern=_PRINTABLE)]
 """A name given by a driver or an operator: one line."""
 HostOrNone = Annotated[str, Meta(max_length=100, pattern=_WORD)]
@@ -142,6 +144,9 @@ Shapes = Annotated[
 ]
 ServerKeys = Annotated[tuple[PublicKey, ...], Meta(max_length=4)]
 Names = Annotated[tuple[Label, ...], Meta(max_length=MAX_ENTRIES)]
+SaveName = Annotated[str, Meta(min_length=1, max_length=64, pattern=_WORD)]
+Saves = Annotated[tuple[tuple[Epoch, Step], ...], Meta(max_length=4)]
+"""Of checkpoints that are kept beyond their time: few, each is a whole state on a disk."""
 Holders = Annotated[tuple[Annotated[tuple[Id, ...], Meta(max_length=MAX_HOLDERS)], ...], Meta(max_length=MAX_SHARDS)]
 ThrottleReasons = Annotated[tuple[Word, ...], Meta(max_length=32)]
 

@@ -7,6 +7,7 @@ are made: nested a hundred thousand deep, with numbers of a thousand digits, tor
 character. What a decoder returns can be encoded again and stored.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from controlplane.protocol.frames import (
     MAX_EVENT_BYTES,
     MAX_FRAME_BYTES,
     MAX_SERVER_MESSAGE_BYTES,
+    PROTOCOL_MAX,
     EventBody,
     FromAgent,
     ToAgent,
@@ -32,6 +34,7 @@ from controlplane.protocol.rank import (
     ToHost,
     ToRank,
 )
+from controlplane.protocol.revisions import decode_known, encode_for
 
 _REFUSALS = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
 
@@ -48,9 +51,10 @@ _line_decoders: dict[str, tuple[msgspec.json.Decoder[Any], int]] = {
 }
 
 
-def encode_frame(message: FromAgent | ToAgent) -> bytes:
-    """One WebSocket frame. Raises MalformedFrame for what could not be decoded either."""
-    return _encoded(_pack, message)
+def encode_frame(message: FromAgent | ToAgent, revision: int = PROTOCOL_MAX) -> bytes:
+    """One WebSocket frame, as a peer that speaks `revision` understands it. Raises MalformedFrame
+    for what could not be decoded either."""
+    return _encoded(_pack, message if revision >= PROTOCOL_MAX else encode_for(message, revision))
 
 
 def decode_from_agent(data: bytes) -> FromAgent:
@@ -63,6 +67,18 @@ def decode_to_agent(data: bytes) -> ToAgent:
     """Raises FrameTooLarge or MalformedFrame. Orders may be larger than frames."""
     message: ToAgent = decoded(_to_agent.decode, data, MAX_SERVER_MESSAGE_BYTES, "server message")
     return message
+
+
+def decode_from_newer_agent(data: bytes) -> tuple[FromAgent, Counter[str]]:
+    """A frame of an agent that speaks a newer revision than this server, and how often each
+    field unknown here came. Raises as `decode_from_agent`."""
+    return _tolerant(decode_from_agent, FromAgent, data, MAX_FRAME_BYTES, "agent frame")
+
+
+def decode_to_older_agent(data: bytes) -> tuple[ToAgent, Counter[str]]:
+    """A message of a server that may be newer than this agent, and its unknown fields. What is
+    signed inside of it is read strictly, later. Raises as `decode_to_agent`."""
+    return _tolerant(decode_to_agent, ToAgent, data, MAX_SERVER_MESSAGE_BYTES, "server message")
 
 
 def encode_line(message: FromRank | ToRank | FromHost | ToHost) -> bytes:
@@ -86,6 +102,16 @@ def event_bytes(body: EventBody) -> int:
     data = _encoded(_pack, body)
     decoded(_event.decode, data, MAX_EVENT_BYTES, "event")
     return len(data)
+
+
+def _tolerant(
+    strict: Callable[[bytes], Any], root: Any, data: bytes, limit: int, what: str
+) -> tuple[Any, Counter[str]]:
+    try:
+        return strict(data), Counter()
+    except MalformedFrame:
+        message, dropped = decoded(lambda raw: decode_known(raw, root), data, limit, what)
+        return message, dropped
 
 
 def _encoded(encode: Callable[[Any], bytes], message: Any) -> bytes:

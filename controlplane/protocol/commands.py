@@ -18,17 +18,23 @@ from controlplane.protocol.bounds import (
     IdOrNone,
     Index,
     IndexOrAll,
+    JobEnd,
     KeyId,
     Label,
     Number,
+    Path,
     Seconds,
     SignatureBytes,
+    SignatureText,
     StatementBytes,
+    Step,
     UnixSeconds,
     Word,
 )
+from controlplane.protocol.keeping import KeptSaves
 from controlplane.protocol.launch import ReplicaLaunch
 from controlplane.protocol.membership import Install, View
+from controlplane.protocol.recompute import Recompute
 
 
 class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -41,10 +47,11 @@ class StartRanks(_Body, tag="start_ranks"):
     launch: ReplicaLaunch
 
 
-class StopRanks(_Body, tag="stop_ranks"):
+class StopRanks(_Body, tag="stop_ranks", omit_defaults=True):
     """End every rank of (job, replica, incarnation) here. `grace_s` 0: SIGKILL to the
     process group at once; else SIGTERM, then SIGKILL after `grace_s`. Succeeds when
-    the processes are proved gone. `replica` -1 means every replica of the attempt."""
+    the processes are proved gone. `replica` -1 means every replica of the attempt. `final`: the job
+    ends with it, so; "" if only an attempt or a replica does. `end_signature`: the server's of that end."""
 
     job_id: Id
     attempt: Index
@@ -52,6 +59,8 @@ class StopRanks(_Body, tag="stop_ranks"):
     incarnation: IndexOrAll
     grace_s: Seconds
     reason: CommandText
+    final: JobEnd = ""
+    end_signature: SignatureText = ""
 
 
 class DeliverView(_Body, tag="deliver_view"):
@@ -77,19 +86,65 @@ class RequestSave(_Body, tag="request_save"):
     reason: CommandText
 
 
-class CollectStacks(_Body, tag="collect_stacks"):
-    """Look at each rank of (job, replica) here without asking its training thread.
+class OrderRecompute(_Body, tag="order_recompute"):
+    """Hand the order to the ranks of this replica here, who carry it out once all steps of the job
+    are committed and saved, one such order after the other."""
 
-    `look`: stacks, ping, flight_recorder, wait_counters or profile; "hang" takes stacks
+    job_id: Id
+    attempt: Index
+    replica: Index
+    incarnation: Index
+    order: Recompute
+
+
+class KeepCheckpoints(_Body, tag="keep_checkpoints"):
+    """Have these checkpoints of the job kept beyond their retention, and no others: rank 0 of the replica,
+    where it lives here, writes that beside them for every rank that saves."""
+
+    job_id: Id
+    attempt: Index
+    replica: Index
+    incarnation: Index
+    saves: KeptSaves
+
+
+class CollectStacks(_Body, tag="collect_stacks"):
+    """Look at each rank of (job, replica) here without asking its training thread. `replica` -1: at
+    each rank of the job that nobody looks at yet.
+
+    `look`: stacks, ping, flight_recorder, wait_counters, profile or log; "hang" takes stacks
     and the Flight Recorder. `rank` -1: all ranks here. `duration_s` of a profile. Every
     answer is a `StacksCollected`; refused while the same rank is being looked at."""
 
     job_id: Id
-    replica: Index
-    incarnation: Index
+    replica: IndexOrAll
+    incarnation: IndexOrAll
     rank: IndexOrAll = -1
     look: Word = "stacks"
     duration_s: Seconds = 0.0
+
+
+class VerifyCheckpoint(_Body, tag="verify_checkpoint"):
+    """Read every file of this checkpoint of the job on this node's storage and compare it with its
+    commit marker. Nothing is loaded; `user` as in `ReplicaLaunch`; one at a time on a node.
+
+    Acknowledged again now and then, with `data` {"read_bytes"}; at its end it succeeds with `data`
+    {"ok", "detail", "absent"}: `ok` true (all is as committed), false (`detail` names the fault; `absent`:
+    something is not there) or null (nothing can be said from here). Failed: not begun, ended by us, or
+    without a verdict within `limit_s`."""
+
+    job_id: Id
+    path: Path
+    step: Step
+    epoch: Epoch
+    limit_s: Seconds
+    user: Label = ""
+
+
+class EndVerification(_Body, tag="end_verification"):
+    """Nobody waits for this order to verify any more (`order`: its command id): it fails, if it is at work."""
+
+    order: Id
 
 
 class WarmHost(_Body, tag="warm_host"):
@@ -98,6 +153,14 @@ class WarmHost(_Body, tag="warm_host"):
     job_id: Id
     attempt: Index
     user: Label = ""
+
+
+class ResetDevice(_Body, tag="reset_device"):
+    """Reset a device on which nothing runs. Refused while a rank of this node is on it, or where
+    another device (`uuid`) has its index now. Succeeds when the driver says that it was reset."""
+
+    device_index: DeviceIndex
+    uuid: Label
 
 
 class InjectDeviceFault(_Body, tag="inject_device_fault"):
@@ -135,8 +198,13 @@ Body = (
     | DeliverView
     | DeliverInstall
     | RequestSave
+    | OrderRecompute
+    | KeepCheckpoints
     | CollectStacks
+    | VerifyCheckpoint
+    | EndVerification
     | WarmHost
+    | ResetDevice
     | InjectDeviceFault
     | InjectRankFault
     | InjectLinkFault

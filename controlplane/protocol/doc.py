@@ -23,9 +23,11 @@ from controlplane.protocol import (
     commands,
     frames,
     handshake,
+    keeping,
     launch,
     membership,
     rank,
+    recompute,
     samples,
     spec,
     states,
@@ -41,6 +43,8 @@ DOORS: tuple[tuple[str, str, ModuleType], ...] = (
     ("Launching ranks", "inside `StartRanks` and `ForkRank`", launch),
     ("Membership", "inside commands, rank messages and decisions", membership),
     ("Rank, rank host and agent", "unix sockets of one node, JSON lines", rank),
+    ("Checkpoints kept", "on the ranks' sockets and inside `RankSaid`", keeping),
+    ("Steps computed again", "inside `OrderRecompute`, `RecomputeSteps` and `RecomputeReport`", recompute),
     ("Job spec", "what a user submits, YAML or JSON", spec),
 )
 LIMITS: tuple[tuple[str, int, str], ...] = (

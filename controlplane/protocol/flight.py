@@ -2,8 +2,10 @@
 
 PyTorch records every collective of a rank, on gloo too, but gloo's dump has lost the
 groups (`pg_config` holds one nameless entry) and never moves an entry's state on. The
-trainer writes down its groups itself; `repair` puts them back, takes "retired" for
-completed, and drops groups nobody named (the outer ones, each built for one epoch).
+trainer writes down its groups itself; `repair` puts them back and drops groups nobody named
+(the outer ones, each built for one epoch). "Retired" only says that nobody watches an
+operation any more: on gloo it ended, well or badly; on NCCL, where it is not completed, it
+was given up (a timeout).
 """
 
 from typing import Annotated, Any
@@ -25,7 +27,10 @@ from controlplane.protocol.bounds import (
 )
 from controlplane.protocol.errors import MalformedFrame
 
-COMPLETED, STARTED, SCHEDULED = "completed", "started", "scheduled"
+COMPLETED, STARTED, SCHEDULED, ENDED = "completed", "started", "scheduled", "ended"
+"""`ENDED`: over, and whether well or badly was not recorded (gloo)."""
+STATELESS = frozenset({"gloo"})
+"""Backends whose entries stay at "scheduled" for ever and record no point-to-point operation."""
 
 
 class FlightGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,8 +43,9 @@ class FlightGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class FlightEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """One operation of one rank. `number` counts a group's collectives from 1 (its
-    point-to-point operations apart, `p2p`); sizes are shapes in elements; `state`:
-    scheduled, started or completed."""
+    point-to-point operations apart, `p2p`; the operations of one coalesced call share it);
+    sizes are shapes in elements; `state`: scheduled, started, completed or ended; `given_up`:
+    no longer watched though it never completed."""
 
     group: Line
     number: Count
@@ -50,14 +56,17 @@ class FlightEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array
     output_dtypes: Names
     state: Word
     p2p: bool = False
+    given_up: bool = False
 
 
 class FlightDump(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The newest operations of one rank (index inside its replica), oldest first."""
+    """The newest operations of one rank (index inside its replica), oldest first; `backends`
+    that recorded them."""
 
     rank: Index
     groups: Annotated[tuple[FlightGroup, ...], Meta(max_length=MAX_GROUPS)]
     entries: Annotated[tuple[FlightEntry, ...], Meta(max_length=MAX_OPERATIONS)]
+    backends: Names = ()
 
 
 class _Raw(msgspec.Struct, frozen=True):
@@ -96,15 +105,16 @@ def repair(dump: bytes, rank: int, groups: bytes) -> FlightDump:
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise MalformedFrame(f"Flight Recorder of rank {rank}: {quoted(error)}") from error
     names = {group.name for group in known}
-    entries = tuple(_entry(entry) for entry in raw.entries if entry.process_group[0] in names)
-    return FlightDump(rank, known, entries)
+    kept = [entry for entry in raw.entries if entry.process_group[0] in names]
+    backends = tuple(sorted({_backend(entry) for entry in kept} - {""}))
+    return FlightDump(rank, known, tuple(_entry(entry) for entry in kept), backends)
 
 
 def encode_dump(dump: FlightDump, max_chars: int) -> str:
     """JSON of at most `max_chars`: the oldest entries make room."""
     entries = dump.entries
     while True:
-        text = _json(FlightDump(dump.rank, dump.groups, entries)).decode()
+        text = _json(msgspec.structs.replace(dump, entries=entries)).decode()
         if len(text) <= max_chars or not entries:
             return text if len(text) <= max_chars else ""
         entries = entries[(len(entries) + 1) // 2 :] if len(text) > 2 * max_chars else entries[len(entries) // 8 + 1 :]
@@ -118,8 +128,14 @@ def decode_dump(text: str) -> FlightDump:
         raise MalformedFrame(f"Flight Recorder: {quoted(error)}") from error
 
 
+def _backend(raw: _Raw) -> str:
+    backend, colon, _ = raw.profiling_name.partition(":")
+    return backend if colon else ""
+
+
 def _entry(raw: _Raw) -> FlightEntry:
-    """A retired operation is over; gloo leaves its state at "scheduled" all the same."""
+    unwatched = raw.retired and raw.state != COMPLETED
+    ended = unwatched and _backend(raw) in STATELESS
     return FlightEntry(
         group=raw.process_group[0],
         number=raw.p2p_seq_id if raw.is_p2p else raw.collective_seq_id,
@@ -128,6 +144,7 @@ def _entry(raw: _Raw) -> FlightEntry:
         output_sizes=raw.output_sizes,
         input_dtypes=raw.input_dtypes,
         output_dtypes=raw.output_dtypes,
-        state=COMPLETED if raw.retired else raw.state,
+        state=ENDED if ended else raw.state,
         p2p=raw.is_p2p,
+        given_up=unwatched and not ended,
     )

@@ -25,6 +25,7 @@ from controlplane.protocol.bounds import (
     Id,
     IdOrNone,
     Index,
+    JobEnd,
     Label,
     Line,
     LookText,
@@ -44,6 +45,7 @@ from controlplane.protocol.bounds import (
 )
 from controlplane.protocol.commands import SignedCommand
 from controlplane.protocol.handshake import Challenge, KeyAccepted, NewKey, Proof, RotateKey
+from controlplane.protocol.keeping import CheckpointsPruned
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import Flush
 from controlplane.protocol.rank import (
@@ -52,6 +54,7 @@ from controlplane.protocol.rank import (
     DeterminismReport,
     NumericsReport,
     OuterError,
+    RecomputeReport,
     StepReport,
     TimingReport,
     TrainingDone,
@@ -61,7 +64,7 @@ from controlplane.protocol.samples import DeviceInfo, DeviceSample, XidEvent
 from controlplane.protocol.states import Phase, RankState, Section
 
 PROTOCOL_MIN = 2
-PROTOCOL_MAX = 2
+PROTOCOL_MAX = 3
 MAX_FRAME_BYTES = 256 * 1024
 MAX_EVENT_BYTES = 144 * 1024
 """A rank's longest line, and what its agent adds."""
@@ -99,7 +102,9 @@ class RankExited(_Event, tag="rank_exited"):
     """The process is gone (positive evidence). `expected` True: by our own order.
     `detect_s` from the exit's notice at the agent to this event. `log_tail` last lines,
     untrusted text. `out_of_section_s`: its longest time out of all sections, told by a rank
-    that ended well and was watched from its first step on; else None."""
+    that ended well and was watched from its first step on; else None. Neither code nor signal:
+    nobody saw the end, and `cause` (out_of_memory, segfault, node_restarted, unobserved) with `hint` is the strongest
+    thing that the node itself knows of it; they may say more of a SIGKILL too."""
 
     ref: RankRef
     exit_code: ExitCode | None
@@ -107,6 +112,8 @@ class RankExited(_Event, tag="rank_exited"):
     expected: bool
     log_tail: ErrorText = ""
     out_of_section_s: Seconds | None = None
+    cause: Label = ""
+    hint: Detail = ""
 
 
 class RankOverdue(_Event, tag="rank_overdue"):
@@ -133,10 +140,12 @@ class RankSaid(_Event, tag="rank_said"):
         | CaughtUp
         | ViewInstalled
         | CheckpointReport
+        | CheckpointsPruned
         | TimingReport
         | NumericsReport
         | DeterminismReport
         | TrainingDone
+        | RecomputeReport
     )
 
 
@@ -196,8 +205,8 @@ class InputRefused(_Event, tag="input_refused"):
 
 
 class NodeCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A check of the node that failed: driver, storage, network, nvlink, library
-    or external. `detail` says what is wrong and how to mend it."""
+    """A check of the node that failed: driver, storage, network, nvlink, nvswitch, library,
+    program or external. `detail` says what is wrong and how to mend it."""
 
     name: Word
     detail: Line
@@ -258,10 +267,27 @@ class RankStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     silent_s: Seconds
 
 
+MAX_JOBS_SEEN = 256
+
+
+class JobSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The newest that a node was told of a job: its fence, and how the job ended ("" if it was not
+    told). `incarnations`: newest started here, by replica. `end_signature`: the server's own of that end,
+    "" where none ordered it. A server whose database is older than that was set back, and goes on from
+    here."""
+
+    job_id: Id
+    attempt: Index
+    epoch: Count
+    incarnations: Annotated[dict[Index, Index], Meta(max_length=MAX_RANKS_PER_NODE)] = {}
+    end: JobEnd = ""
+    end_signature: SignatureText = ""
+
+
 class AgentHello(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type", tag="hello"):
     """First message after the `Proof` of a session. `ranks` are those alive here (re-adopted ones too).
     `segment`: nodes that name the same one are near each other (an NVLink domain, a block of the
-    network); "": nothing is known."""
+    network); "": nothing is known. `jobs`: what this node was told of jobs, ended ones too."""
 
     protocol_min: Index
     protocol_max: Index
@@ -273,11 +299,13 @@ class AgentHello(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     ranks: Annotated[tuple[RankStatus, ...], Meta(max_length=MAX_RANKS_PER_NODE)] = ()
     first_unacked_seq: Count = 1
     segment: Segment = ""
+    jobs: Annotated[tuple[JobSeen, ...], Meta(max_length=MAX_JOBS_SEEN)] = ()
 
 
 class AgentFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type", tag="frame"):
     """`seq` counts frames of this session from 1; `uptime_s` is the agent's monotonic age.
-    `cpu_ratio` of one core and `rss_bytes` are the agent's own cost. `age_s` above 0: its
+    `cpu_ratio` of one core and `rss_bytes` are the agent's own cost, None in a frame that does
+    not measure it. `age_s` above 0: its
     device samples were taken so long ago, while the link was down (backfill)."""
 
     seq: Count
@@ -285,8 +313,8 @@ class AgentFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     devices: Annotated[tuple[DeviceSample, ...], Meta(max_length=MAX_DEVICES)] = ()
     ranks: Annotated[tuple[RankStatus, ...], Meta(max_length=MAX_RANKS_PER_NODE)] = ()
     events: Annotated[tuple[AgentEvent, ...], Meta(max_length=MAX_EVENTS_PER_FRAME)] = ()
-    cpu_ratio: Cores = 0.0
-    rss_bytes: Bytes = 0
+    cpu_ratio: Cores | None = None
+    rss_bytes: Bytes | None = None
     age_s: Seconds = 0.0
 
 

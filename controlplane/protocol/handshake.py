@@ -13,13 +13,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from controlplane.protocol.bounds import DialledHost, Id, IdOrNone, PublicKey
+from controlplane.protocol.bounds import MAX_INT, DialledHost, Id, IdOrNone, PublicKey
 
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 NONCE_BYTES = 32
 MAX_PROOF_BYTES = 4096
-MAX_COUNTER = 2**53
 SESSION_CONTEXT = "holdfast-agent-v1"
 ENROLMENT_CONTEXT = "holdfast-enrol-v1"
 ROTATION_CONTEXT = "holdfast-node-key-v1"
@@ -46,7 +45,7 @@ class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     boot_id: Id
     journal_id: Id
     machine_id: IdOrNone = ""
-    counter: Annotated[int, Meta(ge=1, le=MAX_COUNTER)]
+    counter: Annotated[int, Meta(ge=1, le=MAX_INT)]
     protocol_min: Version
     protocol_max: Version
     server_host: DialledHost

@@ -1,8 +1,8 @@
 """What can be looked at in a rank (`commands.CollectStacks.look`), and when it hangs."""
 
 STACKS, PING, FLIGHT_RECORDER = "stacks", "ping", "flight_recorder"
-WAIT_COUNTERS, PROFILE = "wait_counters", "profile"
-LOOKS = (PING, STACKS, FLIGHT_RECORDER, WAIT_COUNTERS, PROFILE)
+WAIT_COUNTERS, PROFILE, LOG = "wait_counters", "profile", "log"
+LOOKS = (PING, STACKS, FLIGHT_RECORDER, WAIT_COUNTERS, PROFILE, LOG)
 HANG = "hang"
 # A rank that hangs is looked at in these ways before it is ended.
 AT_A_HANG = (STACKS, FLIGHT_RECORDER)

@@ -9,8 +9,9 @@ have flushed, the control plane answers with one *install*: the step the group s
 at, who contributes, and which micro-batches of that step are computed by whom. A member that had
 prepared the step behind rolls forward. The micro-batches nobody has are dealt out
 again, so the global batch stays constant. A newer view voids an older one at any
-point. A view that leaves nobody out may name the step with which it begins; until then it
-is as if it had not come, so that nobody has to stop for it in mid-step. Ranks build the
+point. A view that leaves nobody out, or only one whose place is taken, may name the step with
+which it begins; until then it is as if it had not come, so that nobody has to stop for it in
+mid-step. Ranks build the
 outer group under `outer/<job>/<attempt>/<epoch>/<rank>`.
 """
 
@@ -52,9 +53,12 @@ class Donor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     donor: Index
 
 
-class View(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class View(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Who trains in `epoch`. Members are sorted by replica; `reason` is for people. `at_step`: it
-    is due to a rank that trains when that has committed so many steps (None: at once)."""
+    is due to a rank that trains when that has committed so many steps (None: at once).
+    `left_out`: incarnations that are out for now and may come back: they wait, and nobody ends
+    them. `returning` (replica indices): joiners that were left out; whatever they hold is older
+    than what the others do, so they fetch it anew."""
 
     job_id: Id
     attempt: Index
@@ -63,6 +67,12 @@ class View(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     donors: Annotated[tuple[Donor, ...], Meta(max_length=MAX_MEMBERS)] = ()
     reason: CommandText = ""
     at_step: Step | None = None
+    left_out: Annotated[tuple[Member, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    returning: Replicas = ()
+
+    def waits(self, replica: int, incarnation: int) -> bool:
+        """It is left out for now: it keeps what it has and awaits the view that takes it back."""
+        return any((member.replica, member.incarnation) == (replica, incarnation) for member in self.left_out)
 
     def is_due(self, *, committed: int, awaited_s: float) -> bool:
         """To a rank that trains in an older epoch, has `committed` so many steps, and has known
@@ -70,7 +80,7 @@ class View(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.at_step is None or committed >= self.at_step or awaited_s >= MAX_AWAITED_S
 
 
-class Flush(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="flush"):
+class Flush(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="flush", gc=False):
     """What one rank holds when `epoch` is announced.
 
     `committed_step` counts committed optimizer steps (so it is the number of the

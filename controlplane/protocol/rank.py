@@ -38,14 +38,18 @@ from controlplane.protocol.bounds import (
     Path,
     Pid,
     Reported,
+    Saves,
     Seconds,
     SignalNumber,
+    Spread,
     Step,
     Ticks,
     Word,
 )
+from controlplane.protocol.keeping import CheckpointsPruned, KeepSaves
 from controlplane.protocol.launch import RankRef, TrainerConfig
 from controlplane.protocol.membership import Flush, Install, MemberRole, View
+from controlplane.protocol.recompute import Recompute, Recomputed
 from controlplane.protocol.states import Phase, Section
 
 MAX_LINE_BYTES = 1 << 20
@@ -86,9 +90,11 @@ class StepReport(_Message, tag="step"):
     reports them, rank 0's count. `loss` (mean per token over the global batch) comes
     from the last pipeline stage only; JSON has no word for one that is no finite number, so
     such a loss becomes None here and `loss_not_finite` its text ("nan", "inf", "-inf"), on
-    whatever door the report travels. `parameter_hash` is of this rank's shard.
-    `stall_s` is time spent in view changes within the step, `copy_wait_s` (part of
-    `exchange_s`) what a donor's commit waited for the copy of its state. `trained`, from each rank 0:
+    whatever door the report travels. `parameter_hash` is of all that this rank's next step depends
+    on: its shard of the parameters, its optimizer's state, and its random state.
+    `stall_s` is time within the step spent in exchanges that came to nothing (waiting for a peer
+    that is gone) and in view changes, `exchange_s` in the exchange that committed it, `copy_wait_s`
+    (part of that) what a donor's commit waited for the copy of its state. `trained`, from each rank 0:
     ids of all micro-batches in the committed gradient, each as often as it is in it; it
     came through the same all-reduce, so any survivor can tell the whole step's ledger."""
 
@@ -156,7 +162,7 @@ class CheckpointReport(_Message, tag="checkpoint"):
     complete. `blocking_s` held training up; `total_s` from start to durable. Of kind "local"
     (the nodes' own disks or memory): `holders[r]` are the ids of the nodes that hold shard r.
     `oldest_kept`: (epoch, step) of the oldest complete one that retention leaves in this
-    tier, those before it are gone; (0, 0) says nothing."""
+    tier, those before it are gone, except those of `kept`; (0, 0) says nothing."""
 
     step: Step
     path: Path
@@ -171,6 +177,7 @@ class CheckpointReport(_Message, tag="checkpoint"):
     command_id: IdOrNone = ""
     holders: Holders = ()
     oldest_kept: tuple[Epoch, Step] = (0, 0)
+    kept: Saves = ()
 
 
 class SectionTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -185,7 +192,9 @@ class SectionTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TimingReport(_Message, tag="timings"):
     """How long this rank's own work took in the steps `first_step`..`last_step`. `compute`
     (forward and backward, without waiting for others) and `data` are of one micro-batch,
-    `exchange`, `optimizer` and `step` of one step. Sent at most every `timing_interval_s`."""
+    `exchange`, `optimizer` and `step` of one step; `spread`: of the forward passes of single
+    micro-batches, the ninth decile less the first, over the median (0: not measured). Sent at
+    most every `timing_interval_s`."""
 
     first_step: Step
     last_step: Step
@@ -195,6 +204,7 @@ class TimingReport(_Message, tag="timings"):
     exchange: SectionTime
     optimizer: SectionTime
     step: SectionTime
+    spread: Spread = 0.0
 
 
 class NumericsReport(_Message, tag="numerics"):
@@ -229,6 +239,19 @@ class TrainingDone(_Message, tag="done"):
     step: Step
 
 
+class RecomputeReport(_Message, tag="recomputed"):
+    """Answer to `RecomputeSteps`: what this rank computed again, and `state_hash` (as
+    `StepReport.parameter_hash`) after the last of these steps; "" where it did not come so far,
+    and `error` says why. `on`: "cpu" or "cuda"; `took_s` with the load of the checkpoint."""
+
+    order_id: Id
+    steps: Recomputed
+    state_hash: Digest
+    on: Word
+    took_s: Reported
+    error: Line = ""
+
+
 class StacksReport(_Message, tag="stacks"):
     """Answer to `CollectStacks` where the rank could still answer itself."""
 
@@ -245,10 +268,12 @@ FromRank = (
     | CaughtUp
     | ViewInstalled
     | CheckpointReport
+    | CheckpointsPruned
     | TimingReport
     | NumericsReport
     | DeterminismReport
     | TrainingDone
+    | RecomputeReport
     | StacksReport
 )
 
@@ -282,6 +307,12 @@ class SaveNow(_Message, tag="save_now"):
     reason: CommandText
 
 
+class RecomputeSteps(_Message, tag="recompute"):
+    """Once every step is committed and saved, compute these again, tell, and leave then."""
+
+    order: Recompute
+
+
 class StopTraining(_Message, tag="stop"):
     """Leave at the next step boundary; `save` first if asked."""
 
@@ -297,7 +328,7 @@ class InjectFault(_Message, tag="inject_fault"):
     value: Number = 0.0
 
 
-ToRank = SetView | InstallView | Evicted | SaveNow | StopTraining | InjectFault
+ToRank = SetView | InstallView | Evicted | SaveNow | RecomputeSteps | KeepSaves | StopTraining | InjectFault
 
 # --- agent -> rank host ----------------------------------------------------------
 

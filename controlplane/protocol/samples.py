@@ -32,7 +32,8 @@ class DeviceInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 class DeviceSample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One reading of one device. Ratios are 0..1. Error counters are cumulative since
-    the driver was loaded. `present` False: the device fell off the bus."""
+    the driver was loaded. `retired_pages_total` over the device's life (older models, which
+    remap no rows). `present` False: the device fell off the bus."""
 
     index: DeviceIndex
     present: bool = True
@@ -51,6 +52,7 @@ class DeviceSample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     throttle_reasons: ThrottleReasons = ()
     pcie_replay_total: Count | None = None
     nvlink_error_total: Count | None = None
+    retired_pages_total: Count | None = None
 
 
 class XidEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

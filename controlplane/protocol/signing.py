@@ -17,6 +17,7 @@ from controlplane.protocol.frames import MAX_SERVER_MESSAGE_BYTES
 
 COMMAND_CONTEXT = b"holdfast-command-v1"
 KEYS_CONTEXT = b"holdfast-server-keys-v1"
+END_CONTEXT = b"holdfast-job-end-v1"
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 MAX_KEYS = 4
@@ -54,6 +55,12 @@ def signed_command(statement: bytes) -> bytes:
 def signed_keys(keys: tuple[str, ...]) -> bytes:
     """What the signature of a set of the server's public keys is over."""
     return KEYS_CONTEXT + b"\0" + "\n".join(keys).encode("ascii", "replace")
+
+
+def signed_end(job_id: str, attempt: int, end: str) -> bytes:
+    """What the signature of a job's end is over. A node keeps it, and shows it to a server whose database was
+    set back: its own word alone ends no job."""
+    return END_CONTEXT + b"\0" + f"{job_id}\n{attempt}\n{end}".encode("ascii", "replace")
 
 
 def longest_life_s(statement: CommandStatement) -> float:

@@ -16,7 +16,8 @@ class _Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Metadata(_Spec):
-    """`name` is an RFC 1035 label (<= 63), unique among a project's live jobs."""
+    """`name` is an RFC 1035 label (<= 63), unique among a project's live jobs. Jobs are listed by
+    `labels`. `annotations`: refused, nothing reads them."""
 
     name: str
     project: str = "default"
@@ -33,7 +34,8 @@ class Spares(_Spec):
 
 class Resources(_Spec):
     """nodes x gpus_per_node devices, of which `min_replicas` replicas must survive
-    for training to go on. `gpu_type` None means any."""
+    for training to go on. `gpu_type`: words that must be in a device's model ("H100"); None
+    means any."""
 
     nodes: int
     gpus_per_node: int
@@ -121,7 +123,8 @@ class Training(_Spec):
 
 class EmergencyCheckpoint(_Spec):
     """An emergency save happens only if at least `min_gap_ratio` of the interval has
-    passed since the last one, and never twice within `cooldown_s`."""
+    passed since the last one, and never twice within `cooldown_s`. An order to save that has not
+    reached a node's agent within `deadline_s` lapses."""
 
     min_gap_ratio: float = 0.25
     cooldown_s: float = 60.0
@@ -174,7 +177,10 @@ class Timeouts(_Spec):
     default below until something was seen. Setups teach that load a checkpoint, saves that
     hold training up, and the time out of sections of a rank that ended well.
     `watchdog` "heartbeat" is for programs that only beat (`trainer.hooks`): the first beat
-    within `first_heartbeat_s`, then one each `heartbeat_s`; null: for ever."""
+    within `first_heartbeat_s`, then one each `heartbeat_s`; null: for ever.
+    `silence_s` without a word make a node silent: with a witness its replicas are left out and
+    may come back. After `lease_s` they are ended and started elsewhere; "auto" follows the
+    measured step: twice its longest, not below 10 s, and 60 s until there was one."""
 
     watchdog: Literal["sections", "heartbeat"] = "sections"
     first_heartbeat_s: float | None = 1800.0
@@ -185,6 +191,7 @@ class Timeouts(_Spec):
     checkpoint_s: float | Literal["auto"] = 420.0
     out_of_section_s: float | Literal["auto"] = 300.0
     silence_s: float = 2.0
+    lease_s: float | Literal["auto"] = "auto"
 
 
 class Budget(_Spec):
@@ -199,7 +206,7 @@ class Budget(_Spec):
 
 
 class Stragglers(_Spec):
-    """Scores every `interval_s`: `relative` to the fastest rank, `individual` to the rank's
+    """Scores every `interval_s`: `relative` to the median of its stage, `individual` to the rank's
     own best; 1 is as fast as ever, below the threshold is a straggler."""
 
     interval_s: float = 300.0
@@ -253,7 +260,8 @@ class Resiliency(_Spec):
 
 
 class Scheduling(_Spec):
-    """Higher `priority` runs first; `preempt_grace_s` between SIGTERM and SIGKILL."""
+    """`preempt_grace_s` between SIGTERM and SIGKILL. `priority` and `preemptible`: refused but for
+    their defaults, as no job gives way to another yet."""
 
     priority: int = 500
     preemptible: bool = True

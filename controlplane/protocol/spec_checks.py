@@ -13,6 +13,7 @@ from controlplane.protocol.launch_checks import (
     check_launcher,
     check_nccl_environment,
     check_nccl_watchdog,
+    check_own_replicas,
     check_watchdog,
 )
 from controlplane.protocol.layout_checks import BUILT_IN_RULES, SHAPE_RULES, Rule, Rules
@@ -268,7 +269,9 @@ def check_entrypoint(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
     """An argv list names a program."""
     if spec.entrypoint is not None and (not spec.entrypoint or not spec.entrypoint[0]):
         yield Fault(
-            "/spec/entrypoint", "an empty command", 'give the program and its arguments: ["python", "train.py"]'
+            "/spec/entrypoint",
+            "an empty command",
+            'give the program and its arguments: ["/srv/train/.venv/bin/python", "/srv/train/train.py"]',
         )
 
 
@@ -341,6 +344,7 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     (check_log_markers, ("/spec/resiliency/log_markers",)),
     (check_env, ("/spec/env",)),
     (check_launcher, ("/spec/entrypoint",)),
+    (check_own_replicas, (*_LAYOUT, *_DEVICES, "/spec/parallelism/dp", "/spec/entrypoint")),
     (check_nccl_environment, ("/spec/env", "/spec/entrypoint")),
     (check_watchdog, (f"{_TIMEOUTS}/step_s", f"{_TIMEOUTS}/setup_s", "/spec/entrypoint")),
     (check_nccl_watchdog, (f"{_TIMEOUTS}/step_s", "/spec/env")),

@@ -7,11 +7,6 @@ import msgspec
 
 from controlplane.protocol.spec import TrainSpec
 
-# S2.1's weights without `errors`: a fleet that reads no error counters can score no
-# more, which is why the published threshold of 0.95 never fired. The control plane
-# passes what its own fleet can reach.
-REACHABLE_RISK_WITHOUT_ERRORS = 0.75
-
 
 class Fault(msgspec.Struct, frozen=True):
     """One thing wrong: where (JSON Pointer), what, and how to mend it."""
@@ -21,12 +16,18 @@ class Fault(msgspec.Struct, frozen=True):
     fix: str
 
 
+def plain_number(value: float) -> str:
+    """`1,000,000,000` and not `1e+09`; what is below a ten-thousandth as people write it: `1e-12`."""
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:g}"
+
+
 class Ground(msgspec.Struct, frozen=True):
-    """What a check may know besides the spec. `reachable_risk`: the highest score
-    (0..1) a device of this fleet can get. `checkpoint_roots`: where the server keeps checkpoints; None:
+    """What a check may know besides the spec. `reachable_risk`: the highest score (0..1) that
+    a device of this fleet can get, by the readings that the fleet gives (a fleet without error
+    counters can score 0.75); 1 where that is not known. `checkpoint_roots`: where the server keeps checkpoints; None:
     not known here, as on somebody's own machine."""
 
-    reachable_risk: float = REACHABLE_RISK_WITHOUT_ERRORS
+    reachable_risk: float = 1.0
     checkpoint_roots: tuple[str, ...] | None = None
 
 

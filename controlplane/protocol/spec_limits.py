@@ -70,6 +70,7 @@ RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "/spec/resiliency/timeouts/checkpoint_s": (1.0, 86400.0),
         "/spec/resiliency/timeouts/out_of_section_s": (1.0, 86400.0),
         "/spec/resiliency/timeouts/silence_s": (0.5, 3600.0),
+        "/spec/resiliency/timeouts/lease_s": (2.0, 86400.0),
         "/spec/resiliency/budget/max_restarts": (0, 10_000),
         "/spec/resiliency/budget/restarts_per_window": (0, 10_000),
         "/spec/resiliency/budget/window_s": (1.0, _YEAR_S),

@@ -16,10 +16,11 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from controlplane.protocol.effect_checks import without_effect
 from controlplane.protocol.presets import expand
 from controlplane.protocol.spec import JobSpec
 from controlplane.protocol.spec_checks import CHECKS
-from controlplane.protocol.spec_fault import Fault, Ground
+from controlplane.protocol.spec_fault import Fault, Ground, plain_number
 from controlplane.protocol.spec_limits import (
     FLOAT_LIMIT,
     INT_LIMIT,
@@ -162,10 +163,11 @@ class _Walk:
         """An int (`whole`) or a finite float inside the field's range."""
         low, high = RANGES.get(pointer, (-FLOAT_LIMIT, FLOAT_LIMIT))
         kind = "a whole number" if whole else "a number"
+        fix = f"write {kind} from {plain_number(low)} to {plain_number(high)}"
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-            return self.fault(pointer, f"{_show(value)} is not {kind}", f"write {kind} from {low:g} to {high:g}")
+            return self.fault(pointer, f"{_show(value)} is not {kind}", fix)
         if abs(value) > INT_LIMIT or not math.isfinite(value) or not low <= value <= high:
-            return self.fault(pointer, f"{_show(value)} is out of range", f"write {kind} from {low:g} to {high:g}")
+            return self.fault(pointer, f"{_show(value)} is out of range", fix)
         return value if whole else float(value)
 
     def text(self, value: object, pointer: str) -> object:
@@ -205,7 +207,7 @@ class _Walk:
     def listing(self, value: object, pointer: str) -> object:
         """A list of text: an argv, never a shell line."""
         if not isinstance(value, list):
-            fix = 'write an argv list: ["python", "train.py"]; no shell runs'
+            fix = 'write an argv list: ["/srv/train/.venv/bin/python", "/srv/train/train.py"]; no shell runs'
             return self.fault(pointer, f"{_show(value)} is no list", fix)
         if len(value) > MAX_ARGUMENTS:
             return self.fault(pointer, f"{len(value)} entries", f"use at most {MAX_ARGUMENTS}")
@@ -227,6 +229,8 @@ def lint(document: object, ground: Ground | None = None) -> LintResult:
             continue
         for fault in check(spec.spec, ground or Ground()):
             walk.fault(fault.pointer, fault.message, fault.fix)
+    for fault in without_effect(spec):
+        walk.fault(fault.pointer, fault.message, fault.fix)
     if walk.untold:
         walk.faults.append(Fault("", f"{walk.untold} more faults", "mend these first"))
     faults = tuple(walk.faults)

@@ -35,6 +35,7 @@ class ReplicaState(StrEnum):
     EVICTED = "evicted"
     CATCHING_UP = "catching_up"
     SPARE = "spare"
+    ENDED = "ended"
 
 
 class RankState(StrEnum):
@@ -91,7 +92,23 @@ class IncidentState(StrEnum):
 
     OPEN = "open"
     RECOVERING = "recovering"
+    MITIGATED = "mitigated"
     RESOLVED = "resolved"
+
+
+class IncidentOutcome(StrEnum):
+    """How an incident ended. RECOVERED: everything is as it was; MITIGATED: it goes on with less,
+    or a person has the hardware now; LOST: the job failed; WITHDRAWN: its user ended the job
+    before that could be told."""
+
+    RECOVERED = "recovered"
+    MITIGATED = "mitigated"
+    LOST = "lost"
+    WITHDRAWN = "withdrawn"
+
+
+LIVE_INCIDENT = (IncidentState.OPEN, IncidentState.RECOVERING)
+"""Something is still done about it; a mitigated one waits for hardware alone."""
 
 
 class Section(StrEnum):

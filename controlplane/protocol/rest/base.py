@@ -131,7 +131,8 @@ class Part(Answer, frozen=True, kw_only=True):
 
 class Health(Answer, frozen=True, kw_only=True):
     """The control plane's own state. `dead_letters`: events of agents that could not be applied
-    and wait for a replay."""
+    and wait for a replay. `metrics`: host:port of each process that serves its figures for
+    Prometheus on a port of its own, by role."""
 
     database: Part
     redis: Part
@@ -143,3 +144,4 @@ class Health(Answer, frozen=True, kw_only=True):
     outbox_oldest_s: float | None
     mode: str
     dead_letters: int = 0
+    metrics: dict[str, list[str]] = {}

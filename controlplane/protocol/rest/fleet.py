@@ -1,7 +1,10 @@
 """Nodes, devices, their histories, and the fleet on one page."""
 
-from controlplane.protocol.rest.base import Answer, Event, Health, Json
-from controlplane.protocol.rest.jobs import Rank
+from typing import Literal
+
+from controlplane.protocol.rest import words
+from controlplane.protocol.rest.base import Answer, Event, Health
+from controlplane.protocol.rest.jobs import NotHeard, Rank, Unheard
 from controlplane.protocol.rest.recovery import Decision, Incident, Signal
 
 
@@ -11,6 +14,32 @@ class HeldBy(Answer, frozen=True, kw_only=True):
     job_id: str
     replica: int
     rank: int
+
+
+class DeviceLive(Answer, frozen=True, kw_only=True):
+    """The newest reading (`protocol.samples.DeviceSample`) with the score of risk (None: too few
+    samples) and each part's share of it."""
+
+    index: int
+    present: bool = True
+    temperature_c: float | None = None
+    memory_temperature_c: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    utilization_ratio: float | None = None
+    memory_utilization_ratio: float | None = None
+    memory_used_bytes: int | None = None
+    sm_clock_mhz: float | None = None
+    ecc_corrected_total: int | None = None
+    ecc_uncorrected_total: int | None = None
+    row_remap_pending: bool | None = None
+    row_remap_failure: bool | None = None
+    throttle_reasons: list[str] = []
+    pcie_replay_total: int | None = None
+    nvlink_error_total: int | None = None
+    retired_pages_total: int | None = None
+    risk: float | None = None
+    risk_parts: dict[str, float] = {}
 
 
 class Device(Answer, frozen=True, kw_only=True):
@@ -29,16 +58,16 @@ class Device(Answer, frozen=True, kw_only=True):
     risk: float | None
     held_by: HeldBy | None
     spare_for: str | None
-    live: Json | None = None
+    live: DeviceLive | None = None
 
 
 class Node(Answer, frozen=True, kw_only=True):
     """A machine with an agent. `segment`: its NVLink domain or network block, "" if not said.
-    `revoked`: its key is worth nothing."""
+    `revoked`: its key is worth nothing. `not_heard`: of each job on it, while it is not."""
 
     id: str
     name: str
-    state: str
+    state: words.NodeState
     state_reason: str
     state_since: str
     connected: bool
@@ -50,6 +79,7 @@ class Node(Answer, frozen=True, kw_only=True):
     last_seen_age_s: float | None = None
     agent_cpu_ratio: float | None = None
     agent_rss_bytes: int | None = None
+    not_heard: list[NotHeard] = []
 
 
 class DeadLetter(Answer, frozen=True, kw_only=True):
@@ -67,30 +97,42 @@ class DeadLetter(Answer, frozen=True, kw_only=True):
     happened_at: str
     first_seen_at: str
     last_seen_at: str
-    state: str
+    state: words.LetterState
 
 
 class NodeDetail(Node, frozen=True, kw_only=True):
     """A node with what was found and runs there. `dead_letters`: events of its agent that wait
-    to be replayed."""
+    to be replayed. `unheard`: what its silence means to each job on it; empty: it is heard."""
 
     signals: list[Signal]
     ranks: list[Rank]
     events: list[Event]
     as_of_seq: int
     dead_letters: int = 0
+    unheard: list[Unheard] = []
 
 
 class DeviceSeries(Answer, frozen=True, kw_only=True):
-    """One device's history; `t` Unix seconds, the other lists as long, None where missing."""
+    """One device's history; `t` Unix seconds, the other lists as long, None where missing.
+    `row_remap`: 0 nothing, 1 waits for a reset, 2 failed; `throttled`: 1 while it is held back."""
 
     index: int
     t: list[float]
     temperature_c: list[float | None]
+    memory_temperature_c: list[float | None]
     power_w: list[float | None]
+    power_limit_w: list[float | None]
     utilization_ratio: list[float | None]
+    memory_utilization_ratio: list[float | None]
     memory_used_bytes: list[float | None]
     sm_clock_mhz: list[float | None]
+    ecc_corrected_total: list[float | None]
+    ecc_uncorrected_total: list[float | None]
+    retired_pages_total: list[float | None]
+    row_remap: list[float | None]
+    throttled: list[float | None]
+    pcie_replay_total: list[float | None]
+    nvlink_error_total: list[float | None]
     risk: list[float | None]
 
 
@@ -111,6 +153,17 @@ class DeviceCounts(Answer, frozen=True, kw_only=True):
     spare: int
 
 
+class Attention(Answer, frozen=True, kw_only=True):
+    """What a person should know of: incidents under way (`live`), jobs that failed (`lost`) and
+    that nobody has acknowledged, and those whose hardware is out (`hardware`; a lost job's may be
+    among them). `incidents`: the newest of all of them."""
+
+    live: int
+    lost: int
+    hardware: int
+    incidents: list[Incident]
+
+
 class Overview(Answer, frozen=True, kw_only=True):
     """The fleet on one page. `goodput_24h` None: nothing trained yet."""
 
@@ -120,6 +173,7 @@ class Overview(Answer, frozen=True, kw_only=True):
     nodes: dict[str, int]
     devices: DeviceCounts
     open_incidents: int
+    attention: Attention
     decisions_last_hour: int
     goodput_24h: float | None
     recent_incidents: list[Incident]
@@ -127,10 +181,20 @@ class Overview(Answer, frozen=True, kw_only=True):
     health: Health
 
 
+class FaultValue(Answer, frozen=True, kw_only=True):
+    """What `value` of a fault means: `label` with its unit, what is taken where none is given, and
+    the words to choose from ([]: any number)."""
+
+    label: str
+    default: str
+    choices: list[str] = []
+
+
 class Fault(Answer, frozen=True, kw_only=True):
-    """A fault the demo can inject; `needs` names the fields it takes."""
+    """A fault the demo can inject; `needs` names the fields it takes; `value` None: it takes none."""
 
     kind: str
     title: str
     description: str
-    needs: list[str]
+    needs: list[Literal["job", "replica", "rank", "node", "device"]]
+    value: FaultValue | None = None

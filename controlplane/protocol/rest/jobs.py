@@ -1,19 +1,32 @@
 """Jobs, attempts, replicas, ranks, steps and checkpoints."""
 
-from typing import Any
+from typing import Any, Literal
 
-from controlplane.protocol.rest.base import Answer, Json
+from controlplane.protocol.rest import words
+from controlplane.protocol.rest.base import Answer, Json, Told
 from controlplane.protocol.rest.recovery import Signal
 
 
+class NotHeard(Answer, frozen=True, kw_only=True):
+    """A node of a job that is not heard `since` then. `commits`: steps were committed since, with its
+    ranks; `left_out`: the others go on without them."""
+
+    job_id: str
+    node_id: str
+    node_name: str
+    since: str
+    commits: bool
+    left_out: bool
+
+
 class Job(Answer, frozen=True, kw_only=True):
-    """A training job: what is wanted and where it stands."""
+    """A training job: what is wanted and where it stands. `not_heard`: its nodes that are not."""
 
     id: str
     name: str
     project: str
     owner: str
-    state: str
+    state: words.JobState
     state_reason: str
     state_since: str
     priority: int
@@ -33,9 +46,12 @@ class Job(Answer, frozen=True, kw_only=True):
     last_checkpoint_age_s: float | None
     work_at_risk_s: float | None
     ettr: float | None
+    undisturbed_step_s: float | None
+    productivity: float | None
     open_incident_id: str | None
     created_at: str
     finished_at: str | None
+    not_heard: list[NotHeard] = []
 
 
 class Layout(Answer, frozen=True, kw_only=True):
@@ -54,7 +70,7 @@ class Attempt(Answer, frozen=True, kw_only=True):
     """One launch of a job with one layout."""
 
     number: int
-    state: str
+    state: words.AttemptState
     layout: Layout
     replicas: int
     resume_step: int
@@ -71,8 +87,18 @@ class Spare(Answer, frozen=True, kw_only=True):
     device_index: int
 
 
+class Unheard(NotHeard, frozen=True, kw_only=True):
+    """The same with what moves: `silent_s` now, and `acts_at`: when its ranks are started elsewhere, if
+    nothing is heard of them till then (None: nothing is concluded from silence now)."""
+
+    silent_s: float
+    acts_at: str | None
+    sentence: str
+
+
 class JobDetail(Job, frozen=True, kw_only=True):
-    """A job with its spec; `why`: why it is in this state and what is expected next."""
+    """A job with its spec; `why`: why it is in this state and what is expected next. `unheard`: its
+    nodes that are not heard, and what is concluded from that."""
 
     spec: Json
     layout: Layout | None
@@ -80,33 +106,40 @@ class JobDetail(Job, frozen=True, kw_only=True):
     spares: list[Spare]
     why: str
     as_of_seq: int
+    unheard: list[Unheard] = []
 
 
 class DryRun(Answer, frozen=True, kw_only=True):
-    """What a submit would do. `defaults`: pointers that were filled in."""
+    """What a submit would do. `defaults`: pointers that were filled in. `waits_for`: what is missing
+    for a start now, as the decision to wait would say it; "" where it would start, or has faults."""
 
     spec: Json | None
     defaults: list[str]
     placement: list[Any] | None
-    faults: list[Json]
+    waits_for: str
+    faults: list[Told]
 
 
 class RankLive(Answer, frozen=True, kw_only=True):
-    """What a rank does now. Ages in seconds at `at`."""
+    """What a rank does now. Ages in seconds at `at`; `phase_since_s` the server's Unix time at which
+    its phase began."""
 
     section: str
     phase: str
     step: int
     phase_age_s: float
     silent_s: float
+    phase_since_s: float
     at: str | float
 
 
 class RankSpeed(Answer, frozen=True, kw_only=True):
-    """How fast a rank works. Scores 0..1, 1 as fast as the fastest of its stage (`relative`)
+    """How fast a rank works. Scores 0..1, 1 as fast as the median of its stage (`relative`)
     or as its own best (`individual`), null where there is nothing to compare with.
-    `straggler`: which score is below its threshold, else empty; `cause`: compute or data.
-    Medians: compute and data of one micro-batch, exchange and optimizer of one step."""
+    `straggler`: which score was below its threshold in two windows in a row, else empty;
+    `cause`: compute, data, or length (its micro-batches differ by as much among themselves).
+    Medians: compute and data of one micro-batch, exchange and optimizer of one step; `spread`:
+    of its micro-batches, ninth decile less first over the median."""
 
     relative: float | None
     individual: float | None
@@ -116,6 +149,7 @@ class RankSpeed(Answer, frozen=True, kw_only=True):
     data_s: float
     exchange_s: float
     optimizer_s: float
+    spread: float = 0.0
     steps: int
     at: str
 
@@ -240,7 +274,7 @@ class Rank(Answer, frozen=True, kw_only=True):
     node_name: str
     device_index: int
     device_uuid: str
-    state: str
+    state: words.RankState
     pid: int | None
     started_at: str | None
     joined_at: str | None
@@ -258,12 +292,13 @@ class Replica(Answer, frozen=True, kw_only=True):
     attempt: int
     index: int
     incarnation: int
-    state: str
+    state: words.ReplicaState
     state_since: str
     contributing: bool
     committed_step: int
-    caught_up: Json | None
+    caught_up: words.Scalars | None
     current: bool
+    created_at: str = ""
     ranks: list[Rank]
 
 
@@ -295,7 +330,7 @@ class Checkpoint(Answer, frozen=True, kw_only=True):
     epoch: int
     path: str
     kind: str
-    state: str
+    state: words.CheckpointState
     state_reason: str
     bytes: int
     blocking_s: float | None
@@ -305,10 +340,19 @@ class Checkpoint(Answer, frozen=True, kw_only=True):
 
 
 class Log(Answer, frozen=True, kw_only=True):
-    """The end of a rank's output, as untrusted text."""
+    """The end of a rank's output, as untrusted text, and whose: `source` is exit (kept when it
+    ended), live (read at `at` while it ran) or none (nothing was kept, or not yet asked for);
+    `state` of that life now."""
 
     text: str
     truncated: bool
+    attempt: int
+    incarnation: int
+    replica: int
+    rank: int
+    state: words.RankState
+    source: Literal["exit", "live", "none"]
+    at: str | None = None
 
 
 class SpecBody(Answer, frozen=True, kw_only=True):

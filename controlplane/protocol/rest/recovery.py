@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from controlplane.protocol.rest import words
 from controlplane.protocol.rest.base import Answer, Event, Json
 
 
@@ -20,7 +21,7 @@ class Command(Answer, frozen=True, kw_only=True):
     node_id: str
     node_name: str
     kind: str
-    state: str
+    state: words.CommandState
     epoch: int
     created_at: str
     delivered_at: str | None
@@ -31,17 +32,18 @@ class Command(Answer, frozen=True, kw_only=True):
 
 
 class Decision(Answer, frozen=True, kw_only=True):
-    """One decision with its evidence. `routine`: part of an orderly protocol."""
+    """One decision with its evidence. `routine`: part of an orderly protocol. `job_id` None: it is
+    about the fleet."""
 
     id: str
-    job_id: str
+    job_id: str | None
     incident_id: str | None
     at: str
     rule: str
     choice: str
     reason_code: str
     sentence: str
-    evidence: Json
+    evidence: words.Scalars
     alternatives: list[Alternative]
     actions: list[Json]
     cost_gpu_s: float | None
@@ -65,11 +67,27 @@ class Check(Answer, frozen=True, kw_only=True):
     limit: Any = None
 
 
-class Certificate(Answer, frozen=True, kw_only=True):
-    """Whether a recovery kept what it promises; `state` pending, green or red."""
+class Repeated(Answer, frozen=True, kw_only=True):
+    """Steps `first` to `last` that a restart trained again, `again` of them so far. Of `compared` losses,
+    from before and after, the largest difference."""
 
-    state: str
+    steps: int
+    first: int
+    last: int
+    again: int
+    compared: int
+    largest_difference: float | None
+
+
+class Certificate(Answer, frozen=True, kw_only=True):
+    """Whether a recovery kept what it promises. `state`: pending; green (each check holds); red (one
+    does not); incomplete (`judged` of `of` checks could be judged and hold, the others could not)."""
+
+    state: words.CertificateState
     checks: list[Check]
+    judged: int | None = None
+    of: int | None = None
+    repeated: Repeated | None = None
     step: int | None = None
     generated_at: str | None = None
 
@@ -83,18 +101,33 @@ class Phase(Answer, frozen=True, kw_only=True):
 
 
 class Incident(Answer, frozen=True, kw_only=True):
-    """Something to investigate."""
+    """One cause; `job_id` None: a fault of the fleet. `title` of at most 80 characters. `outcome`
+    once it is known: recovered, mitigated (less strength, or hardware handed to a person), lost
+    (the job failed), withdrawn (its user ended the job); `resolution` says it in words.
+    `recovery_s` from the fault until training was back, null while it is not and where it never
+    was. `needs_hardware`: a device of it is of no use until it is reset or replaced. `stall_s`: how long training stood
+    still in it, as survivors measured it; where nobody survived, from the last step to the first of
+    the next attempt."""
 
     id: str
     job_id: str | None
     job_name: str | None
     node_id: str | None
+    node_name: str | None
     title: str
-    state: str
+    state: words.IncidentState
     opened_at: str
+    recovered_at: str | None
     resolved_at: str | None
-    outcome: str
+    recovery_s: float | None
+    outcome: words.IncidentOutcome
+    resolution: str
+    needs_hardware: bool
+    acknowledged_at: str | None
+    acknowledged_by: str
+    acknowledgement: str
     phases: list[Phase]
+    stall_s: float | None
     certificate: Certificate | None
 
 
@@ -112,7 +145,7 @@ class Signal(Answer, frozen=True, kw_only=True):
     device_index: int | None
     value: float | None
     threshold: float | None
-    evidence: Json
+    evidence: words.Scalars
     seen_at: str
     settled_at: str | None
 
@@ -130,13 +163,58 @@ class RankLook(Answer, frozen=True, kw_only=True):
     command_id: str
 
 
+class FirstFailure(Answer, frozen=True, kw_only=True):
+    """The first rank that failed, of `failed` that ended by themselves. `error`: its last words'
+    error, empty where it left none; `root` False: only errors that follow from another's end are
+    known; `followed`: ranks whose error followed from this one; `log`: the end of its output,
+    untrusted text."""
+
+    replica: int
+    incarnation: int
+    rank: int
+    attempt: int
+    node_name: str
+    exit_code: int | None
+    exit_signal: int | None
+    at: str
+    error: str
+    root: bool
+    followed: int
+    failed: int
+    log: str
+    truncated: bool
+
+
+class StackGroup(Answer, frozen=True, kw_only=True):
+    """Ranks whose training thread stood in the same place, the first few by name."""
+
+    where: str
+    count: int
+    ranks: list[str]
+    frames: list[str]
+
+
+class StackGroups(Answer, frozen=True, kw_only=True):
+    """The stacks of `ranks` ranks in groups; of `late` none could be taken, and `note` says so."""
+
+    sentence: str
+    groups: list[StackGroup]
+    ranks: int
+    late: int
+    note: str
+
+
 class IncidentDetail(Incident, frozen=True, kw_only=True):
     """An incident with all that belongs to it. `findings`: what the Flight Recorders of
-    each hung replica say, with state, culprits, group, operation and sizes."""
+    each hung replica say, with state, culprits, group, operation and sizes; `first_failure`: the
+    rank that failed first across all that ended by themselves, and the end of its log;
+    `stack_groups`: where the training threads of all ranks stood."""
 
     signals: list[Signal]
     decisions: list[Decision]
     stacks: list[RankLook]
     findings: list[Json] = []
+    first_failure: FirstFailure | None = None
+    stack_groups: StackGroups | None = None
     events: list[Event]
     as_of_seq: int

@@ -1,0 +1,29 @@
+"""Words that an answer may hold, as the OpenAPI document lists them.
+
+In Python they are plain text: a client reads a newer server's new word, and shows it.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from controlplane.protocol import states
+
+
+def _one_of(words: type[StrEnum], *more: str) -> Any:
+    return Meta(extra_json_schema={"enum": [*(word.value for word in words), *more]})
+
+
+JobState = Annotated[str, _one_of(states.JobState)]
+AttemptState = Annotated[str, _one_of(states.AttemptState)]
+ReplicaState = Annotated[str, _one_of(states.ReplicaState)]
+RankState = Annotated[str, _one_of(states.RankState)]
+NodeState = Annotated[str, _one_of(states.NodeState)]
+CommandState = Annotated[str, _one_of(states.CommandState)]
+CheckpointState = Annotated[str, _one_of(states.CheckpointState)]
+IncidentState = Annotated[str, _one_of(states.IncidentState)]
+IncidentOutcome = Annotated[str, _one_of(states.IncidentOutcome, "")]
+CertificateState = Annotated[str, Meta(extra_json_schema={"enum": ["pending", "green", "red", "incomplete"]})]
+LetterState = Annotated[str, Meta(extra_json_schema={"enum": ["waiting", "replayed", "discarded"]})]
+Scalars = dict[str, str | int | float | bool | None]
