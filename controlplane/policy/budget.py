@@ -9,11 +9,14 @@
 
 Each decision that climbs a rung is in the ledger, whatever the reason; it is charged for
 the highest rung it takes (a replica's restart includes the view change of the others). A
-spent budget stops every rung alike: no automation may go round and round for ever. Orderly
+spent budget starts nothing any more: no automation may go round and round for ever. It stops
+nobody who trains either: a replica that fails then is left out, which starts nothing, and the
+job fails only where it could not go on without a restart. Orderly
 membership (a job's first view, the admission of a joiner) is no restart. What a person's
 order brings about (an eviction, the start or the attempt that follows it, at once or when
 there are devices for it) is written down and not charged; nor is a start that follows one
-which a node refused because of its checks, as nothing ran.
+which a node refused because of its checks, as nothing ran. A replica that is relieved
+(`policy.relief`) costs the start beside it; the view that swaps the two is not charged again.
 """
 
 from enum import StrEnum
@@ -22,6 +25,7 @@ import msgspec
 
 from controlplane.policy.facts import current_view
 from controlplane.policy.plan import UNPAID, Action, AnnounceView, Decision, PlaceAttempt, StartReplica
+from controlplane.policy.slots import relieved
 from controlplane.policy.snapshot import JobSnapshot, Placement
 from controlplane.protocol.membership import View
 
@@ -65,9 +69,9 @@ def spent(snapshot: JobSnapshot) -> str:
             " the software or the data is at fault"
         )
     if ledger.restarts_total >= budget.max_restarts:
-        return f"{ledger.restarts_total} restarts are all its budget allows"
+        return f"{budget.max_restarts} restarts are all its budget allows"
     if ledger.restarts_in_window >= budget.restarts_per_window:
-        return f"{ledger.restarts_in_window} restarts within {budget.window_s:.0f} s are all its budget allows"
+        return f"{budget.restarts_per_window} restarts within {budget.window_s:.0f} s are all its budget allows"
     return ""
 
 
@@ -85,11 +89,12 @@ def _entry(action: Action, snapshot: JobSnapshot, reason_code: str) -> tuple[Ent
             return (Entry(rung=Rung.ATTEMPT, charged=charged),)
         case StartReplica():
             rung = Rung.RANK if _same_devices(snapshot, action.replica, action.placements) else Rung.REPLICA
-            charged = action.replica not in _ordered_out(snapshot) | _refused(snapshot)
+            charged = reason_code not in UNPAID and action.replica not in _ordered_out(snapshot) | _refused(snapshot)
             return (Entry(rung=rung, charged=charged, replica=action.replica, incarnation=action.incarnation),)
         case AnnounceView() if _is_restart(current_view(snapshot), action.view):
             lost = _left_out(current_view(snapshot), action.view)
-            return (Entry(rung=Rung.VIEW_CHANGE, charged=not lost or not lost <= _ordered_out(snapshot)),)
+            free = _ordered_out(snapshot) | {replica.index for replica in relieved(snapshot)}
+            return (Entry(rung=Rung.VIEW_CHANGE, charged=not lost or not lost <= free),)
         case _:
             return ()
 

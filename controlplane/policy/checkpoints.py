@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from controlplane.policy.snapshot import CheckpointFact
+from controlplane.policy.snapshot import CheckpointFact, JobSnapshot
 from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import CheckpointState
 
@@ -28,8 +28,26 @@ def newest_loadable(
     checkpoints: tuple[CheckpointFact, ...], layout: Parallelism, nodes: frozenset[str]
 ) -> CheckpointFact | None:
     """The newest trusted one that ranks of `layout` on `nodes` (ids) can load: of the local
-    tier only one of the same layout, each of whose shards one of these nodes holds."""
-    return _newest(fact for fact in checkpoints if fact.state in TRUSTED and _loadable(fact, layout, nodes))
+    tier only one of the same layout, each of whose shards one of these nodes holds. One that
+    ranks could not load is tried again only where there is no other: it may still be sound."""
+    found = [fact for fact in checkpoints if fact.state in TRUSTED and _loadable(fact, layout, nodes)]
+    return _newest(fact for fact in found if not fact.doubted) or _newest(found)
+
+
+def led_astray(snapshot: JobSnapshot) -> tuple[CheckpointFact, ...]:
+    """The trusted ones that the attempt began with, in either tier, where it has saved none since:
+    numbers that go bad came with them. Bytes that are right prove nothing about numbers."""
+    attempt, newest = snapshot.attempt, newest_trusted(snapshot.checkpoints)
+    if attempt is None or attempt.resume_step <= 0 or newest is None or newest.step > attempt.resume_step:
+        return ()
+    return tuple(fact for fact in snapshot.checkpoints if fact.state in TRUSTED and fact.step == attempt.resume_step)
+
+
+def fall_back(snapshot: JobSnapshot) -> JobSnapshot:
+    """The same world without what led astray."""
+    bad = led_astray(snapshot)
+    kept = tuple(fact for fact in snapshot.checkpoints if fact not in bad)
+    return msgspec.structs.replace(snapshot, checkpoints=kept)
 
 
 def skipped_corrupt(

@@ -1,24 +1,23 @@
 """The policy's knobs, each with its unit and where its value comes from.
 
 `PolicyConfig` is frozen and names itself: `version` is a hash of its content, stored
-with every decision, so that a replay can tell which policy spoke.
+with every decision, so that a reader can tell which policy spoke.
 """
 
 import hashlib
 
 import msgspec
 
-from controlplane.policy.errors import UnreachableThreshold
-from controlplane.policy.risk import WEIGHTS, max_reachable
 from controlplane.protocol.states import Mode
 
 
 class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One policy. Times in seconds, ratios 0..1, costs in GPU-seconds.
 
-    Silence. `lease_s`: a closed connection and this much silence end a node's lease
-    (G4: 2.5 s is the goal for a confirmed silence with a witness; without one we wait
-    5 x as long). `witness_s`: others must have waited this long (S-design: 2 s).
+    Silence. `lease_s`: no lease of a node ends before this much silence, however short the
+    job's steps are (`timeouts.lease_s`); what is ended and placed elsewhere waits for it.
+    `witness_s`: others must have waited this long before a silent replica is left out, which
+    can be taken back (S-design: 2 s).
     View protocol. `flush_timeout_s` for members that are silent as well,
     `flush_limit_s` for any member (prototype: 34 ms from view to install). `admit_patience_s`:
     so long an installed view is left to commit its first step before a joiner changes it.
@@ -27,17 +26,28 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     joiner's view begins with a step that leaves time for both.
     `outer_error_grace_s`: a death explains an outer error if it is told within this
     time (feasibility 2.9: ~1 s); `max_reissues` views with unchanged members.
-    Governor. `storm_fraction` of devices suspect, but at least `storm_min_devices`;
+    Common causes. Most of a job late in one section at once is one finding, not acted on for
+    `storage_limit_s` where they save, else for `common_limit_s`; one late in a save is not judged
+    before `common_grace_s`.
+    Governor. `storm_fraction` of devices suspect, but at least `storm_min_devices`, on at
+    least `storm_min_nodes` nodes in as many failure domains: one node that dies is no storm;
     `max_acts` destructive acts of non-positive evidence in the window (reliability F22).
     Risk. `risk_precision`: measured share of alarms followed by a failure; 0 is unknown.
-    `live_signals`: parts of the score that have a working source.
     Ends. `shrunk_stable_s` a smaller view has held, `quiet_incident_s` an incident without a
     change of membership was open, before either counts as over.
+    Places. `bar_s`: so long a job starts nothing where a rank of its own ended in a way that
+    accuses the place (policy.bars); a repair takes about that. `fresh_s`: a node that has said
+    nothing for longer is used after all that speak.
+    `save_first_s`: so long the last holders of the newest state may save it before they are ended
+    for a device that still computes, where no save has been measured.
+    Spares. A waiting rank host is warmed again every `warm_again_s` (agents let one go after four
+    hours), and asked again after `warm_retry_s` where it did not come up; `spares_look_s` between
+    looks at whether all are there.
     Pace. `follow_up_s` between two looks that both changed something; `capacity_retry_s`
     between looks for devices; `refused_retry_s` between starts of a slot that came to nothing
     more than `max_failed_starts` times, all for the checks of nodes.
     Costs. `default_*` stand in until this job's own times are measured.
-    `xid_overrides`: site's action for an XID ("fatal", "degraded", "application", "ignore").
+    `xid_overrides`: site's action for an XID (a word of `xid.XidBucket`).
     `rule_modes`: per-rule ceiling on automation.
     """
 
@@ -59,16 +69,25 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     refused_retry_s: float = 600.0
     storm_fraction: float = 0.10
     storm_min_devices: int = 4
+    storm_min_nodes: int = 2
     max_acts: int = 20
     emergency_fleet_fraction: float = 0.10
     risk_precision: float = 0.0
-    live_signals: tuple[str, ...] = ("temperature", "memory", "errors", "power", "utilization_drop", "temp_rise")
     default_step_s: float = 1.0
     default_start_s: float = 15.0
     default_catch_up_s: float = 10.0
     default_save_s: float = 1.0
     default_detect_s: float = 2.0
     repair_horizon_s: float = 3600.0
+    storage_limit_s: float = 1800.0
+    common_limit_s: float = 300.0
+    common_grace_s: float = 5.0
+    warm_again_s: float = 10_800.0
+    warm_retry_s: float = 300.0
+    spares_look_s: float = 60.0
+    save_first_s: float = 60.0
+    bar_s: float = 3600.0
+    fresh_s: float = 1.5
     hang_timeout_s: float = 60.0
     capacity_retry_s: float = 5.0
     follow_up_s: float = 0.1
@@ -80,16 +99,3 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     def version(self) -> str:
         """12 hex digits of the content; equal policies have equal versions."""
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:12]
-
-
-def check_threshold(threshold: float, live_signals: tuple[str, ...]) -> None:
-    """Refuse a risk threshold that no device could ever reach (S2.2: 0.95 with a dead
-    error signal; the best possible score is then 0.75). Raises UnreachableThreshold."""
-    reachable = max_reachable(live_signals)
-    if threshold <= reachable:
-        return
-    dead = ", ".join(sorted(set(WEIGHTS) - set(live_signals))) or "none"
-    raise UnreachableThreshold(
-        f"risk threshold {threshold:.2f} can never be reached: the highest possible score is {reachable:.2f}"
-        f" (signals without a source: {dead}); lower the threshold or connect the signal"
-    )

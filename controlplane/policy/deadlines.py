@@ -7,20 +7,29 @@ time to pass is listed here.
 
 from collections.abc import Iterator
 
+from controlplane.policy import stuck
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     attempt_live,
     commits_until_s,
     current_view,
     installed,
+    is_heard,
+    is_left_out,
     live_replicas,
     setup_patience_s,
     signals_of,
+    too_small,
 )
+from controlplane.policy.failures import flush_limit_s
 from controlplane.policy.ladder import attempt_due_s, due_s
 from controlplane.policy.rehearsal import wait_s
 from controlplane.policy.rules import look
+from controlplane.policy.rules.spares import cold_at_s
+from controlplane.policy.silence import acts_at_s, nodes_told_silent
+from controlplane.policy.slots import empty_slots, relieved
 from controlplane.policy.snapshot import JobSnapshot
+from controlplane.policy.ways import hold_limit_s
 from controlplane.protocol.states import JobState, ReplicaState
 
 
@@ -41,6 +50,8 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
         yield now_s + config.outer_error_grace_s if pressing else retry_s
     if snapshot.job.state is JobState.PENDING:
         yield attempt_due_s(snapshot, config)
+    if snapshot.job.end_held_until_s is not None:
+        yield snapshot.job.end_held_until_s
     attempt = snapshot.attempt
     if attempt is None or not attempt_live(snapshot):
         return
@@ -48,7 +59,9 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
         yield attempt.started_s + setup_patience_s(snapshot)
     elif not installed(snapshot):
         yield snapshot.view_since_s + config.flush_timeout_s
-        yield snapshot.view_since_s + config.flush_limit_s
+        yield from (snapshot.view_since_s + flush_limit_s(snapshot, config, each) for each in live_replicas(snapshot))
+        if too_small(snapshot):
+            yield snapshot.view_since_s + hold_limit_s(snapshot, config) + config.follow_up_s
     else:
         yield snapshot.view_since_s + config.shrunk_stable_s
         if (until_s := commits_until_s(snapshot, config)) is not None:
@@ -65,9 +78,23 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
     if look_s is not None:
         # Due and not taken: something is wrong, or has been just now.
         yield max(look_s, now_s + config.quiet_incident_s)
+    if (stuck_s := stuck.next_look_s(snapshot, config)) is not None:
+        yield stuck_s
+    if any(is_left_out(snapshot, replica) and is_heard(snapshot, replica) for replica in live_replicas(snapshot)):
+        # It works on: that it waits, so that it may come back, rings nothing.
+        yield retry_s
     for node_silent in signals_of(snapshot, "node_silent"):
         yield node_silent.seen_s + config.witness_s
-        yield node_silent.seen_s + config.lease_s
+        # The others' wait is a witness from this moment on, and nothing rings then.
+        if snapshot.job.progressed_s is not None:
+            yield snapshot.job.progressed_s + config.witness_s
+    if snapshot.job.state is JobState.RUNNING and snapshot.job.spec.resources.spares.gpus:
+        mine = (node for node in snapshot.nodes if node.reserved_for == snapshot.job.id)
+        yield from (cold_at_s(node, config) for node in mine)
+        yield now_s + config.spares_look_s
+    for node in nodes_told_silent(snapshot).values():
+        if (over_s := acts_at_s(snapshot, config, node)) is not None:
+            yield over_s
     yield from _replica_moments(snapshot, config, retry_s)
 
 
@@ -78,7 +105,8 @@ def _replica_moments(snapshot: JobSnapshot, config: PolicyConfig, retry_s: float
             yield replica.state_since_s + limit_s
         elif replica.state is ReplicaState.CATCHING_UP:
             yield replica.state_since_s + config.catch_up_limit_s
-    for replica in snapshot.replicas:
-        if replica.state is ReplicaState.EVICTED:
-            yield due_s(replica, config)
-            yield retry_s
+    for replica in empty_slots(snapshot):
+        yield due_s(replica, config)
+        yield retry_s
+    if relieved(snapshot):
+        yield retry_s

@@ -9,18 +9,23 @@ from collections.abc import Callable
 
 import msgspec
 
+from controlplane.policy.clock import on_one_clock
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.deadlines import next_pass_s
 from controlplane.policy.facts import TERMINAL_JOB
+from controlplane.policy.once import forget
 from controlplane.policy.plan import (
     Action,
     AnnounceView,
     Decision,
     EndAttempt,
     InjectFault,
+    KeepSpares,
     PlaceAttempt,
     Plan,
+    Relieve,
     RequestCheckpoint,
+    ResetDevice,
     SendInstall,
     SetJobState,
     SetNodeState,
@@ -30,19 +35,25 @@ from controlplane.policy.plan import (
 )
 from controlplane.policy.rules import (
     admit_joiner,
+    common_stall,
     device_fault,
     device_risk,
+    leave_out,
     lifecycle,
     look,
     membership_install,
     numerics,
+    ordered_eviction,
     outer_error,
     rehearsal,
     replace,
     replica_failure,
     restart,
+    spares,
     straggler,
     strength,
+    swap,
+    void,
 )
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.states import Mode
@@ -54,18 +65,24 @@ Rule = Callable[[JobSnapshot, PolicyConfig], tuple[Decision, ...]]
 RULES: tuple[tuple[str, Rule, bool], ...] = (
     (lifecycle.RULE, lifecycle.rule, False),
     (restart.RULE, restart.rule, True),
+    (ordered_eviction.RULE, ordered_eviction.rule, False),
     (replica_failure.RULE, replica_failure.rule, True),
+    (common_stall.RULE, common_stall.rule, False),
+    (leave_out.RULE, leave_out.rule, True),
     (device_fault.RULE, device_fault.rule, True),
     (outer_error.RULE, outer_error.rule, True),
     (membership_install.RULE, membership_install.rule, False),
     (replace.RULE, replace.rule, True),
     (admit_joiner.RULE, admit_joiner.rule, False),
+    (swap.RULE, swap.rule, False),
     (strength.RULE, strength.rule, False),
+    (spares.RULE, spares.rule, False),
     (device_risk.RULE, device_risk.rule, True),
     (rehearsal.RULE, rehearsal.rule, False),
     (look.RULE, look.rule, False),
     (numerics.RULE, numerics.rule, True),
     (straggler.RULE, straggler.rule, True),
+    (void.RULE, void.rule, False),
 )
 
 _CAUTION = {Mode.OBSERVE: 0, Mode.RECOMMEND: 1, Mode.ENFORCE: 2}
@@ -76,6 +93,14 @@ def decide(snapshot: JobSnapshot, config: PolicyConfig) -> Plan:
     """Everything that should happen to this job now. Equal snapshots give equal plans."""
     if snapshot.job.state in TERMINAL_JOB:
         return Plan()
+    seen = on_one_clock(snapshot)
+    try:
+        return _decide(seen, config)
+    finally:
+        forget(seen)
+
+
+def _decide(snapshot: JobSnapshot, config: PolicyConfig) -> Plan:
     attempt = snapshot.attempt.number if snapshot.attempt else 0
     taken: set[str] = set()
     decisions: list[Decision] = []
@@ -120,10 +145,14 @@ def _touched(action: Action) -> tuple[str, ...]:
         case StartReplica():
             slots = tuple(f"slot:{p.node_id}:{p.device_index}" for p in action.placements)
             return (f"replica:{action.replica}", *slots)
-        case StopReplica() | SetReplicaState() | InjectFault():
+        case StopReplica() | SetReplicaState() | Relieve() | InjectFault():
             return (f"replica:{action.replica}",)
         case SetNodeState():
             return (f"node:{action.node_id}",)
+        case ResetDevice():
+            return (f"node:{action.node_id}", f"slot:{action.node_id}:{action.device_index}")
+        case KeepSpares():
+            return ("spares",)
         case RequestCheckpoint():
             return ("save",)
         case _:

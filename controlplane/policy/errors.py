@@ -3,8 +3,7 @@
 PolicyError                anything the policy refuses
 |- IllegalTransition       a state table forbids the move (a caller's bug)
 |- Unsatisfiable           the devices asked for do not exist or are not free
-|- NoLayout                no TP x PP x DP fits the devices that are left
-`- UnreachableThreshold    a risk alarm that could never fire
+`- NoLayout                no TP x PP x DP fits the devices that are left
 """
 
 
@@ -30,9 +29,3 @@ class NoLayout(PolicyError):
     """Helps to retry once there are more devices."""
 
     code = "no_layout"
-
-
-class UnreachableThreshold(PolicyError):
-    """Refused when the configuration is saved, not when the alarm stays silent."""
-
-    code = "unreachable_threshold"

@@ -16,6 +16,7 @@ EXIT_FAILED_VALIDATION = 17
 EXIT_PEER_LOST = 71
 EXIT_DO_NOT_REQUEUE = 93
 SHELL_SIGNALS, LAST_SIGNAL = 128, 64
+UNOBSERVED = "unobserved"
 
 
 class Ending(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,10 +53,14 @@ _UNKNOWN = Ending("unknown", "the code has no meaning known here")
 _UNKNOWN_SIGNAL = Ending("signal", "a signal ended it")
 
 
+def normal(code: int) -> int:
+    """A signal told as 128 more than its number is its negative; any other code is itself."""
+    return SHELL_SIGNALS - code if SHELL_SIGNALS < code <= SHELL_SIGNALS + LAST_SIGNAL else code
+
+
 def ending(code: int) -> Ending:
     """Of an exit code, or of a signal as its negative or as 128 more than its number."""
-    if SHELL_SIGNALS < code <= SHELL_SIGNALS + LAST_SIGNAL:
-        code = SHELL_SIGNALS - code
+    code = normal(code)
     return ENDINGS.get(code, _UNKNOWN_SIGNAL if code < 0 else _UNKNOWN)
 
 
@@ -65,13 +70,35 @@ def explain(code: int) -> str:
     return f"ended {how}: {ending(code).words}"
 
 
+def code_of(signal: SignalFact) -> int | None:
+    """Exit code, or signal as its negative; None: nobody saw the end."""
+    return int(signal.value) if signal.evidence.get("told", True) else None
+
+
+def cause_of(signal: SignalFact) -> str:
+    """For machines: what the node knows of the end, else what its code means."""
+    known, code = signal.evidence.get("cause"), code_of(signal)
+    if isinstance(known, str) and known:
+        return known
+    return UNOBSERVED if code is None else ending(code).cause
+
+
+def told(signal: SignalFact) -> str:
+    """`ended with code 70: ...`, and what the node knows beyond that; or that nobody saw it, and the
+    strongest hypothesis."""
+    hint, code = signal.evidence.get("hint"), code_of(signal)
+    if code is None:
+        return f"ended unseen: {hint or 'exit not observed'}"
+    return f"{explain(code)}; {hint}" if hint else explain(code)
+
+
 def culprit(exits: Iterable[SignalFact]) -> SignalFact | None:
     """The exit that explains the others: one that says why before any other, and one that
     merely lost a peer last; among equals the first."""
-    return min(exits, key=lambda s: (_depth(int(s.value)), s.seen_s, s.id), default=None)
+    return min(exits, key=lambda s: (_depth(code_of(s)), s.seen_s, s.id), default=None)
 
 
-def _depth(code: int) -> int:
+def _depth(code: int | None) -> int:
     if code in (EXIT_DISAMBIGUATE, EXIT_FAILED_VALIDATION, EXIT_DO_NOT_REQUEUE):
         return 0
     return 2 if code == EXIT_PEER_LOST else 1

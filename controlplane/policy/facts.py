@@ -1,23 +1,42 @@
 """Questions that several rules ask of a snapshot. Pure look-ups, no judgement."""
 
-from collections.abc import Iterable
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
-from controlplane.policy import numerics
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.placement import Pool, Slot, build_pool, slots_of
+from controlplane.policy.membership import Refusal, install, missing_flushes, next_view
+from controlplane.policy.once import per_snapshot
 from controlplane.policy.snapshot import JobSnapshot, NodeFact, ReplicaFact, SignalFact
-from controlplane.policy.timeouts import setup_limit_s
-from controlplane.policy.xid import XidBucket, look_up
-from controlplane.protocol.membership import Member, MemberRole, View
+from controlplane.policy.timeouts import lease_s, setup_limit_s
+from controlplane.protocol.membership import Install, Member, MemberRole, View
+from controlplane.protocol.spec import max_contributors
 from controlplane.protocol.states import UNFIT, AttemptState, JobState, ReplicaState
 
-LIVE_REPLICA = frozenset(
-    {ReplicaState.FORMING, ReplicaState.ACTIVE, ReplicaState.SPARE, ReplicaState.SUSPECT, ReplicaState.CATCHING_UP}
-)
 TERMINAL_JOB = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 LIVE_ATTEMPT = frozenset({AttemptState.STARTING, AttemptState.RUNNING})
 MAX_NAMED = 3
 """Nodes that one sentence names."""
+
+
+class Governed(Protocol):
+    """What the storm governor counts, see `JobSnapshot`."""
+
+    @property
+    def suspect_devices(self) -> int: ...
+
+    @property
+    def fleet_devices(self) -> int: ...
+
+    @property
+    def acts_last_window(self) -> int: ...
+
+    @property
+    def suspect_nodes(self) -> tuple[str, ...] | None: ...
+
+    @property
+    def segments(self) -> Mapping[str, str]: ...
 
 
 def attempt_live(snapshot: JobSnapshot) -> bool:
@@ -39,18 +58,37 @@ def installed(snapshot: JobSnapshot) -> bool:
     return view is not None and snapshot.install is not None and snapshot.install.epoch == view.epoch
 
 
+def too_small(snapshot: JobSnapshot) -> bool:
+    """The current view has fewer members than must train: they wait for more."""
+    view = current_view(snapshot)
+    return view is not None and len(view.members) < snapshot.job.spec.resources.min_replicas
+
+
+def held_ready(snapshot: JobSnapshot) -> bool:
+    """Everybody in a view that is too small has flushed, so the next one may follow."""
+    view = current_view(snapshot)
+    if view is None or installed(snapshot) or not too_small(snapshot):
+        return False
+    return not missing_ranks(snapshot)
+
+
 def commits_until_s(snapshot: JobSnapshot, config: PolicyConfig) -> float | None:
     """Until when (server seconds) the installed view is left alone to commit its first step; None
     when it has, or when it was ordered is not known."""
-    ordered_s, progressed_s = snapshot.installed_s, snapshot.job.progressed_s
-    if ordered_s is None or not installed(snapshot) or (progressed_s is not None and progressed_s > ordered_s):
+    if snapshot.installed_s is None or not installed(snapshot) or has_committed(snapshot):
         return None
-    return ordered_s + config.admit_patience_s
+    return snapshot.installed_s + config.admit_patience_s
+
+
+def has_committed(snapshot: JobSnapshot) -> bool:
+    """The installed view has committed a step."""
+    ordered_s, progressed_s = snapshot.installed_s, snapshot.job.progressed_s
+    return installed(snapshot) and (ordered_s is None or (progressed_s is not None and progressed_s > ordered_s))
 
 
 def live_replicas(snapshot: JobSnapshot) -> tuple[ReplicaFact, ...]:
     """Replicas whose newest incarnation is not evicted."""
-    return tuple(replica for replica in snapshot.replicas if replica.state in LIVE_REPLICA)
+    return snapshot.live
 
 
 def all_joined(replica: ReplicaFact) -> bool:
@@ -60,10 +98,7 @@ def all_joined(replica: ReplicaFact) -> bool:
 
 def is_member(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
     """This incarnation is in the current view."""
-    view = current_view(snapshot)
-    if view is None:
-        return False
-    return any(m.replica == replica.index and m.incarnation == replica.incarnation for m in view.members)
+    return (replica.index, replica.incarnation) in snapshot.role_by_member
 
 
 def contributes(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
@@ -81,11 +116,9 @@ def stands_by(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
     role = _role(snapshot, replica)
     if role is None:
         return False
-    if installed(snapshot) and snapshot.install is not None:
-        if replica.index in snapshot.install.standbys:
-            return True
-        if replica.index in snapshot.install.contributors:
-            return False
+    told = snapshot.installed_role.get(replica.index)
+    if told is not None:
+        return told is MemberRole.STANDBY
     return role is MemberRole.STANDBY or replica.standby
 
 
@@ -96,10 +129,7 @@ def holds_state(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
 
 def _role(snapshot: JobSnapshot, replica: ReplicaFact) -> MemberRole | None:
     """What the current view calls this incarnation; None: it is no member."""
-    view = current_view(snapshot)
-    if view is None or not is_member(snapshot, replica):
-        return None
-    return next(member.role for member in view.members if member.replica == replica.index)
+    return snapshot.role_by_member.get((replica.index, replica.incarnation))
 
 
 def member_of(snapshot: JobSnapshot, replica: ReplicaFact) -> Member:
@@ -111,9 +141,59 @@ def member_of(snapshot: JobSnapshot, replica: ReplicaFact) -> Member:
     return Member(replica=replica.index, incarnation=replica.incarnation, role=role)
 
 
+def following_view(
+    snapshot: JobSnapshot,
+    members: Iterable[ReplicaFact],
+    reason: str,
+    *,
+    at_step: int | None = None,
+    left_out: Iterable[ReplicaFact] = (),
+    returning: tuple[int, ...] = (),
+) -> View:
+    """The next view of the attempt that lives, over these replicas: see `membership.next_view`."""
+    assert snapshot.attempt is not None, "views belong to an attempt"
+    return next_view(
+        job_id=snapshot.job.id,
+        attempt=snapshot.attempt.number,
+        epoch=snapshot.job.epoch + 1,
+        members=tuple(member_of(snapshot, replica) for replica in members),
+        before=current_view(snapshot),
+        reason=reason,
+        at_step=at_step,
+        left_out=tuple(member_of(snapshot, replica) for replica in left_out),
+        returning=returning,
+    )
+
+
+@per_snapshot
 def world_sizes(snapshot: JobSnapshot) -> dict[int, int]:
     """Ranks of each replica, by index."""
     return {replica.index: replica.world_size for replica in snapshot.replicas}
+
+
+@per_snapshot
+def missing_ranks(snapshot: JobSnapshot) -> dict[int, list[int]]:
+    """Ranks of each replica whose flush of the current view is awaited, in order; empty without a view."""
+    view, missing = current_view(snapshot), defaultdict[int, list[int]](list)
+    for replica, rank in missing_flushes(view, snapshot.flushes, world_sizes(snapshot)) if view is not None else ():
+        missing[replica].append(rank)
+    return dict(missing)
+
+
+@per_snapshot
+def verdict_on_flushes(snapshot: JobSnapshot) -> Install | Refusal | None:
+    """What the flushes of the current view come to: see `membership.install`."""
+    view = current_view(snapshot)
+    if view is None:
+        return None
+    return install(view, snapshot.flushes, world_sizes(snapshot), most_contributors(snapshot))
+
+
+def most_contributors(snapshot: JobSnapshot) -> int | None:
+    """How many replicas of the attempt compute at most, as its ranks were told; None: all that hold
+    the state."""
+    told = snapshot.attempt.max_contributors if snapshot.attempt is not None else None
+    return told if told is not None else max_contributors(snapshot.job.spec)
 
 
 def setup_patience_s(snapshot: JobSnapshot) -> float:
@@ -128,7 +208,7 @@ def tag(replica: ReplicaFact) -> str:
 
 def node_of(snapshot: JobSnapshot, node_id: str | None) -> NodeFact | None:
     """The node, if it is in the snapshot."""
-    return next((node for node in snapshot.nodes if node.id == node_id), None)
+    return None if node_id is None else snapshot.node_by_id.get(node_id)
 
 
 def node_name(snapshot: JobSnapshot, node_id: str | None) -> str:
@@ -139,18 +219,40 @@ def node_name(snapshot: JobSnapshot, node_id: str | None) -> str:
 
 def segment_evidence(snapshot: JobSnapshot, node_ids: Iterable[str]) -> dict[str, str]:
     """The named segments of these nodes, for evidence; empty where none is named."""
-    found = {node.segment for node in snapshot.nodes if node.id in set(node_ids)} - {""}
+    found = {snapshot.segments.get(node_id, "") for node_id in node_ids} - {""}
     return {"segments": ", ".join(sorted(found))} if found else {}
 
 
 def nodes_of(replica: ReplicaFact) -> tuple[str, ...]:
     """Ids of the nodes this replica runs on, sorted."""
-    return tuple(sorted({placement.node_id for placement in replica.placements}))
+    return replica.node_ids
+
+
+def homes_of(snapshot: JobSnapshot, replica: ReplicaFact) -> tuple[NodeFact, ...]:
+    """Those of the nodes it runs on that are in the snapshot, by id."""
+    nodes = snapshot.node_by_id
+    return tuple(nodes[node_id] for node_id in replica.node_ids if node_id in nodes)
 
 
 def signals_of(snapshot: JobSnapshot, kind: str) -> tuple[SignalFact, ...]:
     """Open findings of one kind, by id."""
-    return tuple(signal for signal in snapshot.signals if signal.kind == kind)
+    return snapshot.signals_by_kind.get(kind, ())
+
+
+def signals_about(snapshot: JobSnapshot, kind: str, replica: ReplicaFact) -> tuple[SignalFact, ...]:
+    """Open findings of one kind that name this very incarnation, by id."""
+    return tuple(s for s in snapshot.signals_by_replica.get((kind, replica.index), ()) if about(s, replica))
+
+
+def signals_on(snapshot: JobSnapshot, replica: ReplicaFact) -> tuple[SignalFact, ...]:
+    """Open findings, of any kind, that name a device or a whole node this replica runs on, by id."""
+    named = {
+        signal.id
+        for node_id in replica.node_ids
+        for signal in snapshot.signals_by_node.get(node_id, ())
+        if on_replica(signal, replica)
+    }
+    return tuple(signal for signal in snapshot.signals if signal.id in named) if named else ()
 
 
 def about(signal: SignalFact, replica: ReplicaFact) -> bool:
@@ -160,76 +262,14 @@ def about(signal: SignalFact, replica: ReplicaFact) -> bool:
 
 def on_replica(signal: SignalFact, replica: ReplicaFact) -> bool:
     """The signal names a device (or a whole node) this replica runs on."""
-    return any(
-        placement.node_id == signal.node_id and signal.device_index in (None, placement.device_index)
-        for placement in replica.placements
-    )
-
-
-def occupied(snapshot: JobSnapshot, *, but: tuple[int, ...] = ()) -> tuple[Slot, ...]:
-    """Devices under processes of this job that live or are not proved gone, less those
-    of the replica indices in `but`."""
-    return tuple(
-        slot
-        for replica in snapshot.replicas
-        if replica.index not in but and (replica.state in LIVE_REPLICA or not replica.stopped)
-        for slot in slots_of(replica.placements)
-    )
-
-
-def _accuses(signal: SignalFact, config: PolicyConfig) -> bool:
-    if signal.kind == "device_lost" or numerics.accuses(signal):
-        return True
-    if signal.kind != "xid":
-        return False
-    return look_up(int(signal.value), config.xid_overrides).bucket in (XidBucket.FATAL, XidBucket.DEGRADED)
-
-
-def suspected(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Slot, ...]:
-    """Devices an open hardware finding names: nothing is started there. An XID that the
-    catalogue blames on the program, or ignores, accuses no device."""
-    return tuple(
-        (signal.node_id, device.index)
-        for signal in snapshot.signals
-        if _accuses(signal, config) and signal.node_id is not None
-        for node in (node_of(snapshot, signal.node_id),)
-        if node is not None
-        for device in node.devices
-        if signal.device_index in (None, device.index)
-    )
-
-
-def pool_for(
-    snapshot: JobSnapshot,
-    config: PolicyConfig,
-    *,
-    leaving: tuple[ReplicaFact, ...] = (),
-    bad_nodes: tuple[str, ...] = (),
-    bad_slots: tuple[Slot, ...] = (),
-    use_reserved: bool = True,
-) -> Pool:
-    """Devices on which this job may start something now. Those of `leaving` replicas
-    count as free (their agent ends the old processes first), except on bad nodes."""
-    gone = tuple(replica.index for replica in leaving)
-    silent = tuple(signal.node_id for signal in signals_of(snapshot, "node_silent") if signal.node_id)
-    pool = build_pool(
-        snapshot.nodes,
-        job_id=snapshot.job.id,
-        own=tuple(slot for replica in leaving for slot in slots_of(replica.placements)),
-        occupied=occupied(snapshot, but=gone),
-        excluded=(*suspected(snapshot, config), *bad_slots),
-        use_reserved=use_reserved,
-        near=tuple(node_id for replica in leaving for node_id in nodes_of(replica)),
-    )
-    return pool.without_nodes((*bad_nodes, *silent))
+    devices = replica.by_node.get(signal.node_id or "", ())
+    return bool(devices) and (signal.device_index is None or signal.device_index in devices)
 
 
 def refusals(snapshot: JobSnapshot, replica: ReplicaFact) -> tuple[SignalFact, ...]:
     """Starts of this incarnation that an agent refused because of its node's checks."""
     return tuple(
-        signal
-        for signal in signals_of(snapshot, "setup_timeout")
-        if about(signal, replica) and signal.evidence.get("reason") == UNFIT
+        signal for signal in signals_about(snapshot, "setup_timeout", replica) if signal.evidence.get("reason") == UNFIT
     )
 
 
@@ -242,6 +282,51 @@ def left_out(snapshot: JobSnapshot) -> str:
 
 
 def is_storm(snapshot: JobSnapshot, config: PolicyConfig) -> bool:
-    """Too much of the fleet looks bad, or too much was done lately, to trust silence."""
+    """Too much of the fleet looks bad, or too much was done lately, to trust silence. What one
+    node or one failure domain takes along is one event, however many devices it has."""
+    return storm_of(snapshot, config)
+
+
+def storm_of(snapshot: Governed, config: PolicyConfig) -> bool:
+    """`is_storm` of a job's or of the fleet's snapshot."""
+    if snapshot.acts_last_window >= config.max_acts:
+        return True
     limit = max(config.storm_min_devices, config.storm_fraction * snapshot.fleet_devices)
-    return snapshot.suspect_devices > limit or snapshot.acts_last_window >= config.max_acts
+    return snapshot.suspect_devices > limit and _spread(snapshot) >= config.storm_min_nodes
+
+
+def _spread(snapshot: Governed) -> float:
+    """Failure domains of the suspect nodes; where the fleet names one at most, their number."""
+    if snapshot.suspect_nodes is None:
+        return math.inf
+    segments = snapshot.segments
+    if len(set(segments.values())) < 2:
+        return len(set(snapshot.suspect_nodes))
+    return len({segments.get(node_id) or node_id for node_id in snapshot.suspect_nodes})
+
+
+def lease_of(snapshot: JobSnapshot, config: PolicyConfig) -> float:
+    """Seconds of silence after which what runs on a node may be ended and placed elsewhere."""
+    learned = snapshot.learned
+    known = [step_s for step_s in (learned.step_s, learned.step_max_s) if step_s is not None]
+    return lease_s(snapshot.job.spec.resiliency.timeouts, max(known, default=None), floor_s=config.lease_s)
+
+
+def is_left_out(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
+    """Out of the view for now: nothing of it was ended, and it may come back."""
+    view = current_view(snapshot)
+    out = replica.state is ReplicaState.SUSPECT and not is_member(snapshot, replica)
+    return out and view is not None and view.waits(replica.index, replica.incarnation)
+
+
+def is_heard(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
+    """Every node it runs on is connected, and no finding says that one is silent."""
+    silent = {signal.node_id for signal in signals_of(snapshot, "node_silent") if still_silent(snapshot, signal)}
+    homes = homes_of(snapshot, replica)
+    return all(node.connected and node.silent_s is not None and node.id not in silent for node in homes)
+
+
+def still_silent(snapshot: JobSnapshot, signal: SignalFact) -> bool:
+    """The finding that a node is silent holds by what is seen of the node now."""
+    node = node_of(snapshot, signal.node_id)
+    return node is None or node.silent_s is None or node.silent_s >= signal.threshold

@@ -33,12 +33,16 @@ def next_view(
     before: View | None,
     reason: str,
     at_step: int | None = None,
+    left_out: tuple[Member, ...] = (),
+    returning: tuple[int, ...] = (),
 ) -> View:
     """The view of `epoch` over `members` (any order, one a replica), with donors for every
     joiner, due at `at_step`. A joiner keeps those it already fetches from while one of them still holds the
     state; the others get `MAX_DONORS`: standbys first, which compute nothing, then the
     least busy contributors. Kept and new ones are never mixed: a new donor would offer the
-    state of a later step, of which nothing has been fetched."""
+    state of a later step, of which nothing has been fetched. Besides those that are `left_out`
+    now, whoever was is out still, unless its replica is a member again; besides those that are
+    `returning` now, whoever was and has not caught up."""
     ordered = tuple(sorted(members, key=lambda member: member.replica))
     assert len({member.replica for member in ordered}) == len(ordered), "one member a replica"
     return View(
@@ -49,7 +53,22 @@ def next_view(
         donors=_donors(ordered, before),
         reason=reason,
         at_step=at_step,
+        left_out=_still_out(ordered, left_out, before),
+        returning=_still_returning(ordered, returning, before),
     )
+
+
+def _still_out(members: tuple[Member, ...], left_out: tuple[Member, ...], before: View | None) -> tuple[Member, ...]:
+    again = {member.replica for member in (*members, *left_out)}
+    kept = [member for member in (before.left_out if before else ()) if member.replica not in again]
+    return tuple(sorted((*left_out, *kept), key=lambda member: member.replica))
+
+
+def _still_returning(members: tuple[Member, ...], returning: tuple[int, ...], before: View | None) -> tuple[int, ...]:
+    joiners = {(member.replica, member.incarnation) for member in members if member.role is MemberRole.JOINER}
+    old = before.members if before else ()
+    was = {m.replica for m in old if before and m.replica in before.returning and (m.replica, m.incarnation) in joiners}
+    return tuple(sorted(was | set(returning)))
 
 
 def _donors(members: tuple[Member, ...], before: View | None) -> tuple[Donor, ...]:
@@ -85,13 +104,14 @@ def _kept_donors(members: tuple[Member, ...], before: View | None) -> dict[int, 
 def missing_flushes(view: View, flushes: tuple[Flush, ...], world_sizes: dict[int, int]) -> tuple[tuple[int, int], ...]:
     """(replica, rank) pairs whose flush of this view is still awaited, sorted.
     `world_sizes` ranks by replica."""
-    have = {
-        (flush.replica, flush.rank)
-        for flush in flushes
-        if flush.epoch == view.epoch and (flush.replica, flush.incarnation) in _incarnations(view)
-    }
-    wanted = {(m.replica, rank) for m in view.members for rank in range(world_sizes.get(m.replica, 1))}
-    return tuple(sorted(wanted - have))
+    have: dict[int, set[int]] = {member.replica: set() for member in view.members}
+    for replica, own in _by_replica(view, flushes).items():
+        have[replica].update(flush.rank for flush in own)
+    return tuple(
+        (replica, rank)
+        for replica in sorted(have)
+        for rank in sorted(set(range(world_sizes.get(replica, 1))) - have[replica])
+    )
 
 
 def install(
@@ -102,13 +122,14 @@ def install(
     None: somebody has not flushed yet, or nobody contributes (then no install can ever
     come and the attempt must restart). A Refusal names the first replica that cannot be
     brought to the step. A member's role is what its ranks say: a joiner that had raised
-    its ready flag in a committed step holds the state even if the view did not know. Of
-    those who hold it `max_contributors` contribute (None: all), those who did so far first;
-    the others stand by. So a contributor that is gone is replaced by the very next view.
+    its ready flag in a committed step holds the state even if the view did not know; one that
+    returns does not, whatever it says. Of those who hold it `max_contributors` contribute (None:
+    all), those who did so far first; the others stand by. So a contributor that is gone is
+    replaced by the very next view.
     """
     if missing_flushes(view, flushes, world_sizes):
         return None
-    by_replica = _by_replica(view, flushes)
+    by_replica = {replica: own for replica, own in _by_replica(view, flushes).items() if replica not in view.returning}
     holding = {
         replica: own for replica, own in by_replica.items() if any(flush.role is not MemberRole.JOINER for flush in own)
     }

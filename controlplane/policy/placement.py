@@ -6,11 +6,15 @@ when one can hold it; else it takes as few segments as it can. No tensor paralle
 divided over nodes for the sake of a segment. Segments are a preference: what can be placed
 without them can be placed with them. Warm nodes come first, so that a spare that is already
 up is used before a cold one, and among equals one near the replica's old place; degraded
-nodes come last.
+nodes come last but for those that have said nothing lately: their link may be half open.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+import math
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, islice
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,7 +32,7 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     `segments` of the nodes that named one; any other node is a segment of its own."""
 
     nodes: tuple[Devices, ...]
-    segments: dict[str, str] = {}
+    segments: Mapping[str, str] = {}
 
     @property
     def size(self) -> int:
@@ -37,9 +41,14 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     def without(self, taken: Iterable[Slot]) -> "Pool":
         """The pool less these devices; empty nodes disappear."""
-        gone = frozenset(taken)
-        left = [(node, tuple(d for d in devices if (node, d) not in gone)) for node, devices in self.nodes]
-        return Pool(nodes=tuple((node, devices) for node, devices in left if devices), segments=self.segments)
+        gone = by_node(taken)
+        if not gone:
+            return self
+        left = (
+            (node, tuple(d for d in devices if d not in gone[node]) if node in gone else devices)
+            for node, devices in self.nodes
+        )
+        return Pool(nodes=tuple(entry for entry in left if entry[1]), segments=self.segments)
 
     def without_nodes(self, nodes: Iterable[str]) -> "Pool":
         """The pool less whole nodes."""
@@ -53,43 +62,108 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         return bool(segment), segment or node_id
 
 
+def of_type(nodes: Iterable[NodeFact], gpu_type: str | None) -> tuple[NodeFact, ...]:
+    """The nodes with those of their devices alone whose model has the words of `gpu_type` in it, in
+    that order and whatever their case: "H100" is in "NVIDIA H100 80GB HBM3", not in "GH100". None:
+    any device."""
+    if gpu_type is None:
+        return tuple(nodes)
+    wanted = re.compile(rf"(?<![a-z0-9]){re.escape(gpu_type.lower())}(?![a-z0-9])")
+    return tuple(
+        msgspec.structs.replace(node, devices=tuple(d for d in node.devices if wanted.search(d.model.lower())))
+        for node in nodes
+    )
+
+
+class Offer(NamedTuple):
+    """What one node lends a job, and what speaks against the node: in this order the worse."""
+
+    quiet: bool
+    worn: bool
+    cold: bool
+    foreign: bool
+    node_id: str
+    devices: tuple[int, ...]
+
+
 def build_pool(
     nodes: tuple[NodeFact, ...],
     *,
     job_id: str,
     own: Iterable[Slot] = (),
-    occupied: Iterable[Slot] = (),
     excluded: Iterable[Slot] = (),
     use_reserved: bool = True,
     near: Iterable[str] = (),
+    fresh_s: float = math.inf,
 ) -> Pool:
-    """Devices `job_id` may be placed on now.
+    """Devices of `nodes` that `job_id` may be placed on now: see `offers_of` and `ordered`."""
+    segments = {node.id: node.segment for node in nodes if node.segment}
+    offers = offers_of(
+        nodes,
+        job_id=job_id,
+        own=by_node(own),
+        excluded=by_node(excluded),
+        use_reserved=use_reserved,
+        fresh_s=fresh_s,
+    )
+    return ordered(offers, segments, near)
+
+
+def by_node(slots: Iterable[Slot]) -> dict[str, set[int]]:
+    """The device indices of each node."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for node_id, index in slots:
+        found[node_id].add(index)
+    return found
+
+
+def offers_of(
+    nodes: Iterable[NodeFact],
+    *,
+    job_id: str,
+    own: Mapping[str, Collection[int]],
+    excluded: Mapping[str, Collection[int]],
+    use_reserved: bool = True,
+    fresh_s: float = math.inf,
+) -> tuple[Offer, ...]:
+    """What each of `nodes` lends, if anything; `own` and `excluded` are device indices by node.
 
     `own` are held by processes of this job that end before the new ones start, so they
-    count as free; `occupied` are held by its live ranks; `excluded` are suspected. A
+    count as free; `excluded` are held by its live ranks, or suspected. A
     node reserved for another job lends none, one reserved for this job only if
-    `use_reserved`. Among nodes as warm as each other those in a segment of `near` (node ids:
-    where what is placed was before) are preferred.
+    `use_reserved`. One that is silent for longer than `fresh_s`
+    seconds is used after all that speak, however warm it is.
     """
-    own_slots, barred, old = frozenset(own), frozenset(occupied) | frozenset(excluded), frozenset(near)
-    segments = {node.id: node.segment for node in nodes if node.segment}
-    home = {segments[node_id] for node_id in old if node_id in segments}
-    usable: list[tuple[tuple[bool, bool, bool, bool, str], str, tuple[int, ...]]] = []
+    found = []
     for node in nodes:
         ours = node.reserved_for == job_id
         if not _may_take(node, ours, use_reserved):
             continue
-        devices = tuple(
+        mine, barred = own.get(node.id, ()), excluded.get(node.id, ())
+        devices = [
             device.index
-            for device in sorted(node.devices, key=lambda device: device.index)
-            if (node.id, device.index) not in barred
-            and device.healthy
-            and (device.free or (ours and not device.held) or (node.id, device.index) in own_slots)
-        )
-        rank = (node.state is NodeState.DEGRADED, not node.warm, node.segment not in home, not ours, node.id)
+            for device in node.devices
+            if device.healthy
+            and (device.free or device.index in mine or (ours and not device.held))
+            and device.index not in barred
+        ]
+        quiet = node.silent_s is not None and node.silent_s > fresh_s
         if devices:
-            usable.append((rank, node.id, devices))
-    return Pool(nodes=tuple((node, devices) for _, node, devices in sorted(usable)), segments=segments)
+            worn = node.state is NodeState.DEGRADED
+            found.append(Offer(quiet, worn, not node.warm, not ours, node.id, tuple(sorted(devices))))
+    return tuple(found)
+
+
+def ordered(offers: Iterable[Offer], segments: Mapping[str, str], near: Iterable[str] = ()) -> Pool:
+    """The offers as a pool. Among nodes as warm as each other those in a segment of `near` (node ids:
+    where what is placed was before) are preferred."""
+    home = {segments[node_id] for node_id in near if segments.get(node_id)}
+
+    def rank(offer: Offer) -> tuple[bool, bool, bool, bool, bool, str]:
+        away = segments.get(offer.node_id, "") not in home
+        return offer.quiet, offer.worn, offer.cold, away, offer.foreign, offer.node_id
+
+    return Pool(nodes=tuple((o.node_id, o.devices) for o in sorted(offers, key=rank)), segments=segments)
 
 
 def _may_take(node: NodeFact, ours: bool, use_reserved: bool) -> bool:
@@ -117,7 +191,7 @@ def place_replica(pool: Pool, world_size: int, *, tp: int = 1) -> tuple[Placemen
 
     whole = next((_fill([[entry]], world_size) for entry in pool.nodes if len(entry[1]) >= world_size), None)
     chosen = whole if whole is not None else min(_ways(pool, world_size), key=cost)
-    return tuple(Placement(rank=r, node_id=node, device_index=d) for r, (node, d) in enumerate(chosen))
+    return _placements(chosen)
 
 
 def place_gang(pool: Pool, replicas: int, world_size: int, *, tp: int = 1) -> tuple[tuple[Placement, ...], ...]:
@@ -126,7 +200,15 @@ def place_gang(pool: Pool, replicas: int, world_size: int, *, tp: int = 1) -> tu
     if pool.size < needed:
         raise Unsatisfiable(f"{replicas} replicas of {world_size} need {needed} devices, {pool.size} are free")
     placed: list[tuple[Placement, ...]] = []
-    for _ in range(replicas):
+    first = 0
+    entries = list(pool.nodes)
+    for number, (node, devices) in enumerate(entries):
+        whole = min(replicas - len(placed), len(devices) // world_size)
+        for first in range(0, whole * world_size, world_size):
+            placed.append(_placements((node, device) for device in devices[first : first + world_size]))
+        entries[number] = (node, devices[whole * world_size :])
+    pool = Pool(nodes=tuple(entry for entry in entries if entry[1]), segments=pool.segments)
+    for _ in range(replicas - len(placed)):
         chosen = place_replica(pool, world_size, tp=tp)
         placed.append(chosen)
         pool = pool.without(slots_of(chosen))
@@ -159,9 +241,8 @@ def _ways(pool: Pool, world_size: int) -> Iterator[tuple[Slot, ...]]:
     groups = list(by_segment.values())
     yield from (_fill([group], world_size) for group in groups if _free(group) >= world_size)
     groups.sort(key=_free, reverse=True)
-    few = 1
-    while sum(map(_free, groups[:few])) < world_size:
-        few += 1
+    sizes = accumulate(map(_free, groups))
+    few = next(number for number, size in enumerate(sizes, start=1) if size >= world_size)
     yield _fill(groups[:few], world_size)
     yield _fill([pool.nodes], world_size)
 
@@ -174,6 +255,10 @@ def _fill(groups: Iterable[Sequence[Devices]], world_size: int) -> tuple[Slot, .
 
 def _free(group: Sequence[Devices]) -> int:
     return sum(len(devices) for _, devices in group)
+
+
+def _placements(slots: Iterable[Slot]) -> tuple[Placement, ...]:
+    return tuple(Placement(rank=rank, node_id=node, device_index=d) for rank, (node, d) in enumerate(slots))
 
 
 def slots_of(placements: Iterable[Placement]) -> tuple[Slot, ...]:

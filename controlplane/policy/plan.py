@@ -4,9 +4,10 @@ typed actions. `controlplane.recovery.apply` carries them out in one transaction
 import msgspec
 
 from controlplane.policy.snapshot import Placement
+from controlplane.protocol.looks import HANG
 from controlplane.protocol.membership import Install, View
 from controlplane.protocol.spec import Parallelism
-from controlplane.protocol.states import UNFIT, JobState, Mode, NodeState, ReplicaState
+from controlplane.protocol.states import UNFIT, IncidentOutcome, JobState, Mode, NodeState, ReplicaState
 
 Scalar = str | int | float | bool | None
 ORDERED = "ordered"
@@ -21,7 +22,7 @@ class _Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class PlaceAttempt(_Action, tag="place_attempt"):
-    """Begin attempt `number` at fencing epoch `epoch` (= job.epoch + 1): one incarnation
+    """Begin attempt `number` at fencing epoch `epoch` (above job.epoch and what agents know): one incarnation
     of each replica slot at its placements. `spare_nodes` are reserved and warmed."""
 
     number: int
@@ -70,17 +71,36 @@ class SetReplicaState(_Action, tag="set_replica_state"):
     to: ReplicaState
 
 
+class Relieve(_Action, tag="relieve"):
+    """Another replica is to take this one's place while it trains on, for this reason; "": it stays."""
+
+    replica: int
+    incarnation: int
+    reason: str
+
+
 class RequestCheckpoint(_Action, tag="request_checkpoint"):
     """Ask for a save at the next step boundary. `kind`: emergency or manual."""
 
     kind: str
 
 
+class DemoteCheckpoint(_Action, tag="demote_checkpoint"):
+    """Take a checkpoint off the trust ladder: nothing resumes from it any more. `reason` completes
+    a sentence."""
+
+    checkpoint_id: str
+    reason: str
+
+
 class GatherStacks(_Action, tag="gather_stacks"):
-    """Collect stacks and Flight Recorder of a replica before it is stopped."""
+    """Collect stacks of a replica while the job stands; with `look` "hang" its Flight Recorders too,
+    before it is stopped. `replica` -1 (and `incarnation` -1): of every rank of the attempt, but those
+    that are being looked at."""
 
     replica: int
     incarnation: int
+    look: str = HANG
 
 
 class LookAtRanks(_Action, tag="look_at_ranks"):
@@ -89,6 +109,14 @@ class LookAtRanks(_Action, tag="look_at_ranks"):
     replica: int
     incarnation: int
     ranks: tuple[int, ...]
+
+
+class KeepSpares(_Action, tag="keep_spares"):
+    """Reserve these nodes for the job, let those go, and start the job's rank host on these."""
+
+    reserve: tuple[str, ...] = ()
+    release: tuple[str, ...] = ()
+    warm: tuple[str, ...] = ()
 
 
 class InjectFault(_Action, tag="inject_fault"):
@@ -121,6 +149,23 @@ class SetNodeState(_Action, tag="set_node_state"):
     to: NodeState
 
 
+class BarDevice(_Action, tag="bar_device"):
+    """Start nothing on this device until it was reset (`reset`) or a person lets it return.
+    `ask`: what a person must do, "" for nothing."""
+
+    node_id: str
+    device_index: int
+    reset: bool = False
+    ask: str = ""
+
+
+class ResetDevice(_Action, tag="reset_device"):
+    """Order the reset of a device that no rank holds; it returns to service when that succeeds."""
+
+    node_id: str
+    device_index: int
+
+
 class SettleSignals(_Action, tag="settle_signals"):
     """These findings are dealt with (or refuted) by this decision."""
 
@@ -128,9 +173,12 @@ class SettleSignals(_Action, tag="settle_signals"):
 
 
 class ResolveIncident(_Action, tag="resolve_incident"):
-    """Full strength again (or terminal): close what is open for this job."""
+    """Close what is open for this job, or `incident_id` alone (one of the fleet's, which has no
+    job), with how it ended."""
 
     note: str
+    outcome: IncidentOutcome = IncidentOutcome.RECOVERED
+    incident_id: str = ""
 
 
 Action = (
@@ -140,13 +188,18 @@ Action = (
     | StartReplica
     | StopReplica
     | SetReplicaState
+    | Relieve
     | RequestCheckpoint
+    | DemoteCheckpoint
     | GatherStacks
     | LookAtRanks
+    | KeepSpares
     | InjectFault
     | EndAttempt
     | SetJobState
     | SetNodeState
+    | BarDevice
+    | ResetDevice
     | SettleSignals
     | ResolveIncident
 )
@@ -165,7 +218,8 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """One thing decided. `rule` is the file in policy/rules, `reason_code` stable,
     `sentence` for people. `routine` True: part of an orderly protocol (install a view,
     admit a joiner), shown folded in the UI. `key` deduplicates: the same key is applied
-    once per job. `mode` OBSERVE or RECOMMEND: recorded, not applied."""
+    once per job. `mode` OBSERVE or RECOMMEND: recorded, not applied. `title`: the fault in at
+    most `titles.TITLE_MAX` characters, for lists; empty where the rule names none."""
 
     rule: str
     choice: str
@@ -179,6 +233,7 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     cost_gpu_s: float | None = None
     routine: bool = False
     mode: Mode = Mode.ENFORCE
+    title: str = ""
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

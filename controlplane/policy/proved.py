@@ -7,18 +7,19 @@ from collections.abc import Callable
 
 import msgspec
 
+from controlplane.policy import bars, findings
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.exits import EXIT_DISAMBIGUATE, EXIT_FAILED_VALIDATION, culprit, ending, explain
-from controlplane.policy.facts import about, current_view, node_name, on_replica, refusals, signals_of, world_sizes
-from controlplane.policy.membership import Refusal, install
+from controlplane.policy.exits import EXIT_DISAMBIGUATE, EXIT_FAILED_VALIDATION, cause_of, code_of, culprit, told
+from controlplane.policy.facts import current_view, node_name, refusals, signals_about, signals_on, verdict_on_flushes
+from controlplane.policy.membership import Refusal
 from controlplane.policy.placement import Slot, slots_of
 from controlplane.policy.plan import ORDERED, Scalar
-from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
-from controlplane.policy.xid import XidBucket, look_up
+from controlplane.policy.snapshot import BarFact, JobSnapshot, ReplicaFact, SignalFact
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One failed replica incarnation. `gone`: its processes need no stopping to be safe.
+    `reversible`: the evidence is enough to leave it out, and not to end anything (R30).
     `bad_slots`, `bad_nodes`: where nothing may be started because of it; `cordon` nodes
     to take out of service, `quarantine` those whose fault is proved."""
 
@@ -28,6 +29,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     sentence: str
     hung: bool = False
     gone: bool = False
+    reversible: bool = False
     bad_slots: tuple[Slot, ...] = ()
     bad_nodes: tuple[str, ...] = ()
     cordon: tuple[str, ...] = ()
@@ -48,9 +50,10 @@ def _ordered(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) 
     """Ended as ordered. What ended before the order was given is a failure; ranks of other nodes
     that die in the middle of it, of their killed peers, are not."""
     given_s = math.inf if replica.ordered_s is None else replica.ordered_s
-    exits = (signal for signal in signals_of(snapshot, "rank_exit") if about(signal, replica))
+    exits = signals_about(snapshot, "rank_exit", replica)
     ended_otherwise = any(signal.seen_s < given_s for signal in exits)
-    if not replica.ordered_out or replica.exited_ranks == 0 or ended_otherwise:
+    # One that is relieved has not been ended yet: what ends it now is no order.
+    if not replica.ordered_out or replica.relieved or replica.exited_ranks == 0 or ended_otherwise:
         return None
     return Failure(
         replica=replica,
@@ -79,49 +82,50 @@ def _unfit(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) ->
 
 
 def _exited(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
-    signals = tuple(s for s in signals_of(snapshot, "rank_exit") if about(s, replica))
+    signals = signals_about(snapshot, "rank_exit", replica)
     if not signals and replica.exited_ranks == 0:
         return None
     if snapshot.job.committed_step >= snapshot.job.spec.training.steps and _all_clean(signals):
         return None
     signal = culprit(signals)
-    code = int(signal.value) if signal else None
+    code = code_of(signal) if signal else None
     blamed = _slot_of_rank(replica, signal.rank if signal else None)
     where = node_name(snapshot, blamed[0]) if blamed else "its node"
     bad = (blamed,) if blamed and code in (EXIT_DISAMBIGUATE, EXIT_FAILED_VALIDATION) else ()
+    barred = _barred(replica, signal)
+    barred_slots, barred_nodes = bars.bad_places(barred)
+    bar = bars.words(barred, where, config)
     ended = f"{replica.exited_ranks} ranks ended on {where}"
     if signal is not None:
-        ended = f"rank {signal.rank} on {where} {explain(int(signal.value))}"
+        ended = f"rank {signal.rank} on {where} {told(signal)}"
     return Failure(
         replica=replica,
         kind="rank_exit",
         proved=True,
         gone=replica.exited_ranks >= replica.world_size,
         sentence=ended,
-        bad_slots=bad,
+        bad_slots=(*bad, *barred_slots),
+        bad_nodes=barred_nodes,
         quarantine=(bad[0][0],) if bad and code == EXIT_FAILED_VALIDATION else (),
         signal_ids=signal_ids(signals),
         evidence={
             "exit_code": code,
-            "cause": ending(code).cause if code is not None else None,
+            "cause": cause_of(signal) if signal is not None else None,
             "exited_ranks": replica.exited_ranks,
             "node": where,
+            **({"barred": bar} if bar else {}),
         },
     )
 
 
 def _device_gone(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
-    signals = tuple(
-        s
-        for s in snapshot.signals
-        if on_replica(s, replica) and (s.kind == "device_lost" or (s.kind == "xid" and _is_fatal(s, config)))
-    )
+    signals = tuple(s for s in signals_on(snapshot, replica) if findings.ends(s, config))
     if not signals:
         return None
     first = signals[0]
     where = f"device {first.device_index} of {node_name(snapshot, first.node_id)}"
     if first.kind == "xid":
-        verdict = look_up(int(first.value), config.xid_overrides)
+        verdict = findings.verdict_of(first, config)
         what = f"XID {verdict.xid} ({verdict.description}) on {where}, by {verdict.provenance}"
     else:
         what = f"{where} fell off the bus"
@@ -142,7 +146,7 @@ def _behind(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -
     view = current_view(snapshot)
     if view is None or snapshot.install is not None:
         return None
-    answer = install(view, snapshot.flushes, world_sizes(snapshot))
+    answer = verdict_on_flushes(snapshot)
     if not isinstance(answer, Refusal) or (answer.replica, answer.incarnation) != (replica.index, replica.incarnation):
         return None
     return Failure(
@@ -154,12 +158,16 @@ def _behind(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -
     )
 
 
-def _is_fatal(signal: SignalFact, config: PolicyConfig) -> bool:
-    return look_up(int(signal.value), config.xid_overrides).bucket is XidBucket.FATAL
-
-
 def _all_clean(signals: tuple[SignalFact, ...]) -> bool:
-    return all(signal.value == 0 for signal in signals)
+    return all(code_of(signal) == 0 for signal in signals)
+
+
+def _barred(replica: ReplicaFact, signal: SignalFact | None) -> tuple[BarFact, ...]:
+    """None for an end that nobody saw: it accuses no place."""
+    code = code_of(signal) if signal is not None else None
+    if signal is None or code is None:
+        return ()
+    return bars.bars_of(replica.placements, signal.rank, code, since_s=signal.seen_s)
 
 
 def _slot_of_rank(replica: ReplicaFact, rank: int | None) -> Slot | None:

@@ -3,11 +3,22 @@
 Built by `controlplane.recovery.load` from rows, by the simulator from its world, and by
 replay from a stored decision. All times are server Unix seconds (`_s`); ages are
 `now_s - x_s`. Tuples are sorted by id or index, so equal worlds give equal snapshots.
+
+Where a fact has `by_` look-ups they are worked out when one is first asked for, once for
+each snapshot: rules ask them and do not walk the tuples (ADR 0030).
 """
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
+from typing import TypeVar
 
 import msgspec
 
-from controlplane.protocol.membership import Flush, Install, View
+from controlplane.protocol.bounds import JobEnd
+from controlplane.protocol.membership import Flush, Install, MemberRole, View
 from controlplane.protocol.spec import Parallelism, TrainSpec
 from controlplane.protocol.states import (
     AttemptState,
@@ -17,12 +28,18 @@ from controlplane.protocol.states import (
     ReplicaState,
 )
 
+K = TypeVar("K")
+_NODE_ID, _DEVICE_INDEX = attrgetter("node_id"), attrgetter("device_index")
+LIVE_REPLICA = frozenset(
+    {ReplicaState.FORMING, ReplicaState.ACTIVE, ReplicaState.SPARE, ReplicaState.SUSPECT, ReplicaState.CATCHING_UP}
+)
+
 
 class _Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Base of everything in a snapshot."""
 
 
-class Placement(_Fact):
+class Placement(_Fact, gc=False):
     """Rank `rank` of a replica on device `device_index` of `node_id`."""
 
     rank: int
@@ -30,7 +47,7 @@ class Placement(_Fact):
     device_index: int
 
 
-class ReplicaFact(_Fact):
+class ReplicaFact(_Fact, dict=True):
     """The newest incarnation of one replica slot.
 
     `joined_ranks` said hello and are parked or training; `exited_ranks` are proved
@@ -38,12 +55,17 @@ class ReplicaFact(_Fact):
     or catch-up; `committed_step` newest reported; `state_since_s` of `state`.
     `standby`: its last catch-up ended in standing by, and no install has promoted it since.
     `waiting` True: all its ranks sit in a phase that waits for others (exchange, view
-    change), so it is no culprit. `stopped` True: every process is proved gone or
-    its stop command succeeded. `failed_starts` counts incarnations in a row that ended
+    change), so it is no culprit; `saving` True: one of them is in a save; `silent_s` the longest
+    that one of them has said nothing to its agent (None: not known). `working_since_s`: since when
+    every rank is in the phase in which it is, all in a step and one at least at work, or mute
+    (None: not so, or not known). `left_out_before`: it was, once in this life.
+    `stopped` True: every process is proved gone or its stop command succeeded.
+    `failed_starts` counts incarnations in a row that ended
     before they contributed (0 when the loader does not count them). `ordered_out`: who
     ordered its eviction, and why (empty: nobody), at server time `ordered_s` (None: not
     kept). `refused`: a node would not start it because of its checks; `refused_starts`
-    counts those among `failed_starts`.
+    counts those among `failed_starts`. `relieved`: why another one is to take its place while it
+    trains on (empty: nobody is), see `policy.relief`.
     """
 
     index: int
@@ -59,18 +81,38 @@ class ReplicaFact(_Fact):
     standby: bool = False
     committed_step: int = 0
     waiting: bool = False
+    saving: bool = False
+    silent_s: float | None = None
+    working_since_s: float | None = None
+    left_out_before: bool = False
     stopped: bool = False
     failed_starts: int = 0
     ordered_out: str = ""
     ordered_s: float | None = None
     refused: bool = False
     refused_starts: int = 0
+    relieved: str = ""
+
+    @cached_property
+    def node_ids(self) -> tuple[str, ...]:
+        """Of the nodes it runs on, sorted."""
+        return tuple(sorted(set(map(_NODE_ID, self.placements))))
+
+    @cached_property
+    def by_node(self) -> Mapping[str, Sequence[int]]:
+        """Its devices on each of its nodes, by rank."""
+        found: dict[str, list[int]] = {}
+        for node_id, here in groupby(self.placements, key=_NODE_ID):
+            found.setdefault(node_id, []).extend(map(_DEVICE_INDEX, here))
+        return found
 
 
 class SignalFact(_Fact):
     """An open finding of a detector. kinds: rank_exit, rank_overdue, node_silent,
-    outer_error, device_risk, xid, device_lost, setup_timeout, nan_loss, straggler, numerics.
-    `value` and `threshold` in the kind's own unit (seconds, score, exit code)."""
+    outer_error, device_risk, xid, device_lost, device_reading, setup_timeout, nan_loss, loss_spike,
+    straggler, numerics.
+    `value` and `threshold` in the kind's own unit (seconds, score, exit code). `of_fleet`: about
+    hardware under no living replica, so that the fleet's own pass (policy.fleet) decides it."""
 
     id: str
     kind: str
@@ -84,13 +126,16 @@ class SignalFact(_Fact):
     threshold: float = 0.0
     evidence: dict[str, str | int | float | bool | None] = {}
     incident_id: str | None = None
+    of_fleet: bool = False
 
 
-class DeviceFact(_Fact):
+class DeviceFact(_Fact, gc=False):
     """`free`: not held and not reserved. `held`: a process that is not proved gone is on
     it (an older incarnation whose end nobody has confirmed holds its device too); it
     tells a reserved device that can be used from one that cannot. `risk` 0..1; None: no
-    samples yet. `memory_bytes` in all; None: its driver does not say."""
+    samples yet. `memory_bytes` in all; None: its driver does not say. `model` as its driver names
+    it, "" where it does not. `reset_wanted_s`: since when it waits for a reset; None: it does
+    not."""
 
     index: int
     uuid: str
@@ -99,12 +144,15 @@ class DeviceFact(_Fact):
     held: bool = False
     risk: float | None = None
     memory_bytes: int | None = None
+    model: str = ""
+    reset_wanted_s: float | None = None
 
 
 class NodeFact(_Fact):
     """`silent_s` since the last frame by the sentinel's clock; None: never seen or our
     own side was blind. `warm` True: this job's rank host is already up there.
-    `reserved_for` the job whose spare it is. `unhealthy`: which of its agent's checks fail,
+    `warmed_s`, `warm_asked_s`: server times at which that was last done and last asked for as a
+    spare (None: never). `reserved_for` the job whose spare it is. `unhealthy`: which of its agent's checks fail,
     "" for none; nothing is started there until they pass. `segment`: nodes of the same one are
     near each other; "": the node is near none."""
 
@@ -115,15 +163,27 @@ class NodeFact(_Fact):
     silent_s: float | None
     devices: tuple[DeviceFact, ...]
     warm: bool = False
+    warmed_s: float | None = None
+    warm_asked_s: float | None = None
     reserved_for: str | None = None
     unhealthy: str = ""
     segment: str = ""
 
 
+class BarFact(_Fact):
+    """A device (None: the whole node) on which a rank of this job ended in a way that accuses the
+    place (policy.bars), with exit code or negative signal `code`, at server time `since_s`."""
+
+    node_id: str
+    code: int
+    since_s: float
+    device_index: int | None = None
+
+
 class CheckpointFact(_Fact):
     """A checkpoint on the ladder. `layout` it was saved with. `holders` of one on the nodes'
     own disks: for each shard the ids of the nodes that hold it; None: it lies where every
-    node can read it."""
+    node can read it. `doubted`: its ranks could not load it, and it is being read back."""
 
     id: str
     step: int
@@ -133,12 +193,15 @@ class CheckpointFact(_Fact):
     committed_s: float
     layout: Parallelism
     holders: tuple[tuple[str, ...], ...] | None = None
+    doubted: bool = False
 
 
 class AttemptFact(_Fact):
     """The current attempt. `replicas` slots of `layout`. `end_code`: the reason code of the
     decision that ended it (empty: it lives, or ended before such codes were kept).
-    `refused_attempts` in a row, it included, ended because nodes would start nothing of them."""
+    `refused_attempts` in a row, it included, ended because nodes would start nothing of them. At most
+    `max_contributors` compute, by what its ranks were told; None: begun by a release that told them
+    only of a limit in the spec."""
 
     number: int
     state: AttemptState
@@ -148,6 +211,7 @@ class AttemptFact(_Fact):
     resume_step: int = 0
     end_code: str = ""
     refused_attempts: int = 0
+    max_contributors: int | None = None
 
 
 class SaveFact(_Fact):
@@ -185,6 +249,18 @@ class LearnedTimes(_Fact):
     setup_limit_s: float | None = None
 
 
+class AheadFact(_Fact):
+    """What agents were told of a job by a server whose database was newer than this one. `attempt`:
+    the newest they have started, and `epoch` of it; `incarnations`: the newest by replica, of the current attempt;
+    `end`: how the job ended, "" if it did not; `node` that told of the end."""
+
+    attempt: int = 0
+    epoch: int = 0
+    incarnations: dict[int, int] = {}
+    end: JobEnd = ""
+    node: str = ""
+
+
 class JobFact(_Fact):
     """The job. `epoch` is its fencing token; `committed_step` the newest seen.
     `cancel_requested` by the user. `progressed_s` server time at which `committed_step`
@@ -193,7 +269,9 @@ class JobFact(_Fact):
     `incident_opened_s` of the job's open incident; None: there is none. `training_s`:
     seconds of all its committed steps, and `faults_fired` of its own schedule so far;
     None where the job has no schedule of faults. `looks_taken` on schedule so far, the newest
-    at `looked_s` (None: none yet)."""
+    at `looked_s` (None: none yet). `ahead`: see `AheadFact`. `end_held_until_s`: of a job that is
+    `finished`, until when a replica that computes steps again is waited for; None: nobody is.
+    `past_lives`: the newest incarnation of each slot that earlier attempts had, and this one has not."""
 
     id: str
     name: str
@@ -210,9 +288,12 @@ class JobFact(_Fact):
     faults_fired: int = 0
     looked_s: float | None = None
     looks_taken: int = 0
+    ahead: AheadFact = AheadFact()
+    end_held_until_s: float | None = None
+    past_lives: dict[int, int] = {}
 
 
-class JobSnapshot(_Fact):
+class JobSnapshot(_Fact, dict=True):
     """Everything `decide` may look at.
 
     `blind` True: our own side was unhealthy lately, or the server has just started
@@ -221,7 +302,9 @@ class JobSnapshot(_Fact):
     (server time; None: not known). `open_incidents` counts
     incidents of other jobs too (storm governor); `acts_last_window` the destructive
     acts of the fleet in the governor's window; `suspect_devices` are those whose finding
-    (silent, lost, failing) opened within it, of `fleet_devices`. `reissued_views` counts views in a row
+    (silent, lost, failing) opened within it, of `fleet_devices`, and `suspect_nodes` their
+    nodes (None: not counted by node). The server's clock was last set by `clock_step_s`
+    seconds, to `clock_set_s` (None: it was not, as far as is known). `reissued_views` counts views in a row
     announced with unchanged members since a step was last committed.
     """
 
@@ -237,6 +320,7 @@ class JobSnapshot(_Fact):
     flushes: tuple[Flush, ...] = ()
     signals: tuple[SignalFact, ...] = ()
     nodes: tuple[NodeFact, ...] = ()
+    bars: tuple[BarFact, ...] = ()
     checkpoints: tuple[CheckpointFact, ...] = ()
     saves: SaveFact = SaveFact()
     budget: BudgetFact = BudgetFact()
@@ -245,3 +329,64 @@ class JobSnapshot(_Fact):
     reissued_views: int = 0
     fleet_devices: int = 0
     suspect_devices: int = 0
+    suspect_nodes: tuple[str, ...] | None = None
+    clock_set_s: float | None = None
+    clock_step_s: float = 0.0
+
+    @cached_property
+    def segments(self) -> Mapping[str, str]:
+        """Of each node of the fleet, by id; "" for none."""
+        return {node.id: node.segment for node in self.nodes}
+
+    @cached_property
+    def node_by_id(self) -> Mapping[str, NodeFact]:
+        """Every node of `nodes`."""
+        return {node.id: node for node in self.nodes}
+
+    @cached_property
+    def replica_by_index(self) -> Mapping[int, ReplicaFact]:
+        """Every replica of `replicas`."""
+        return {replica.index: replica for replica in self.replicas}
+
+    @cached_property
+    def signals_by_kind(self) -> Mapping[str, tuple[SignalFact, ...]]:
+        """In the order of `signals`; kinds without one are not in it."""
+        return _grouped(self.signals, lambda signal: signal.kind)
+
+    @cached_property
+    def signals_by_replica(self) -> Mapping[tuple[str, int | None], tuple[SignalFact, ...]]:
+        """By kind and replica index, in the order of `signals`."""
+        return _grouped(self.signals, lambda signal: (signal.kind, signal.replica))
+
+    @cached_property
+    def signals_by_node(self) -> Mapping[str | None, tuple[SignalFact, ...]]:
+        """By node id, in the order of `signals`."""
+        return _grouped(self.signals, lambda signal: signal.node_id)
+
+    @cached_property
+    def role_by_member(self) -> Mapping[tuple[int, int], MemberRole]:
+        """Of the current attempt's view, by replica index and incarnation; empty without one."""
+        if self.view is None or self.attempt is None or self.view.attempt != self.attempt.number:
+            return {}
+        return {(member.replica, member.incarnation): member.role for member in self.view.members}
+
+    @cached_property
+    def installed_role(self) -> Mapping[int, MemberRole]:
+        """What the install of the current view made of each replica, by index; empty before it has come."""
+        told, view = self.install, self.view
+        if told is None or view is None or not self.role_by_member or told.epoch != view.epoch:
+            return {}
+        waiting = dict.fromkeys(told.standbys, MemberRole.STANDBY)
+        return dict.fromkeys(told.contributors, MemberRole.CONTRIBUTOR) | waiting
+
+    @cached_property
+    def live(self) -> tuple[ReplicaFact, ...]:
+        """Replicas whose newest incarnation is not evicted, by index."""
+        return tuple(replica for replica in self.replicas if replica.state in LIVE_REPLICA)
+
+
+def _grouped(signals: tuple[SignalFact, ...], key: Callable[[SignalFact], K]) -> Mapping[K, tuple[SignalFact, ...]]:
+    found: dict[K, list[SignalFact]] = defaultdict(list)
+    for signal in signals:
+        found[key(signal)].append(signal)
+    return {name: tuple(own) for name, own in found.items()}

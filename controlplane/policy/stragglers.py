@@ -1,15 +1,19 @@
 """Which ranks are slow, against whom, and by how much. Pure arithmetic over one window.
 
 A score is 1 for a rank as fast as its reference and tends to 0 as it gets slower (the
-semantics of nvidia-resiliency-ext): `relative` compares with the fastest of the ranks that
-do the same work (the same pipeline stage), `individual` with the rank's own best window.
+semantics of nvidia-resiliency-ext): `relative` compares with the median of the other ranks
+that do the same work (the same pipeline stage), `individual` with the rank's own best window.
+The fastest is no reference: where micro-batches differ in length, the more ranks there are,
+the further the fastest of a short window is from the ordinary.
 Compared is the rank's own work on one micro-batch (compute + data), never the exchange,
 in which the fast ones wait for the slow one.
 
 A score below its threshold makes a straggler only if it costs the job something: all of
 them wait for the slowest, so it has to hold a step up by `MIN_LATE_RATIO` of its length.
+One window proves nothing: `WINDOWS` in a row do (`confirmed`).
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from statistics import median
 
@@ -21,6 +25,8 @@ MIN_SAMPLES = 3
 """Steps a window must hold before its median says anything."""
 MIN_LATE_RATIO = 0.05
 """Of the step: less than a twentieth is noise, and nothing could be won by acting on it."""
+WINDOWS = 2
+"""In a row, in which a rank is slow, before it is called a straggler."""
 SHOWN = 5
 """Best and worst ranks that are told."""
 
@@ -28,7 +34,8 @@ SHOWN = 5
 class RankWork(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One rank's newest window. `compute_s`, `data_s`: median of one micro-batch;
     `step_s`: median step; `best_s`: the least `work_s` of any of its windows so far;
-    `micro_batches` it computes in a step."""
+    `micro_batches` it computes in a step; `spread` of single micro-batches, over their median
+    (0: not measured)."""
 
     replica: int
     incarnation: int
@@ -40,6 +47,7 @@ class RankWork(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     step_s: float
     best_s: float | None = None
     micro_batches: float = 1.0
+    spread: float = 0.0
 
     @property
     def work_s(self) -> float:
@@ -50,7 +58,8 @@ class RankWork(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 class Score(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How one rank does. None: nothing to compare with. `late_s`: by how much it holds a
     step up, at most; `cause`: the part of its work ("compute" or "data") that accounts for
-    most of it; `straggler`: which score is below its threshold, else empty."""
+    most of it, or "length" where its micro-batches differ among themselves by as much as it
+    differs from its reference; `straggler`: which score is below its threshold, else empty."""
 
     work: RankWork
     relative: float | None
@@ -82,7 +91,16 @@ def scores(window: Iterable[RankWork], wish: Stragglers) -> tuple[Score, ...]:
     stages: dict[int, list[RankWork]] = {}
     for work in ranks:
         stages.setdefault(work.stage, []).append(work)
-    return tuple(_score(work, stages[work.stage], wish) for work in ranks)
+    others = {stage: (_Others([p.work_s for p in peers]), _Others([p.data_s for p in peers]))
+              for stage, peers in stages.items()}  # fmt: skip
+    return tuple(_score(work, *others[work.stage], wish) for work in ranks)
+
+
+def confirmed(score: Score, slow_windows: int) -> tuple[int, bool]:
+    """(windows in a row in which the rank was slow, whether that makes it a straggler);
+    `slow_windows` before this one."""
+    count = min(slow_windows + 1, WINDOWS) if score.straggler else 0
+    return count, count >= WINDOWS
 
 
 def ordered(found: Iterable[Score]) -> tuple[Score, ...]:
@@ -115,30 +133,49 @@ def advice(loads: Iterable[StageLoad], wish: Stragglers) -> str:
     )
 
 
-def _score(work: RankWork, peers: list[RankWork], wish: Stragglers) -> Score:
-    fastest = min(peers, key=lambda peer: peer.work_s)
-    relative = _ratio(fastest.work_s, work.work_s) if len(peers) > 1 else None
+class _Others:
+    """The median of all values but one."""
+
+    def __init__(self, values: list[float]) -> None:
+        self._values = sorted(values)
+
+    def median_without(self, value: float) -> float | None:
+        """None: there is no other."""
+        rest, gone = len(self._values) - 1, bisect_left(self._values, value)
+        if rest < 1:
+            return None
+        places = (rest - 1) // 2, rest // 2
+        return sum(self._values[place + (place >= gone)] for place in places) / 2.0
+
+
+def _score(work: RankWork, peers: _Others, peers_data: _Others, wish: Stragglers) -> Score:
+    usual_s = peers.median_without(work.work_s)
+    usual_data_s = peers_data.median_without(work.data_s) or 0.0
+    relative = _ratio(usual_s, work.work_s) if usual_s is not None else None
     individual = _ratio(work.best_s, work.work_s) if work.best_s else None
     low = {
         "relative": wish.relative and relative is not None and relative < wish.relative_threshold,
         "individual": wish.individual and individual is not None and individual < wish.individual_threshold,
     }
-    if low["relative"]:
-        reference_s, data_s = fastest.work_s, fastest.data_s
-    else:
-        # Against itself only the sum is known; whatever its peers need for data is no news.
-        reference_s, data_s = work.best_s or work.work_s, fastest.data_s
+    # Against itself only the sum is known; whatever its peers need for data is no news.
+    reference_s = usual_s if low["relative"] and usual_s is not None else work.best_s or work.work_s
     late_s = max(0.0, work.work_s - reference_s) * work.micro_batches
     costs = late_s >= MIN_LATE_RATIO * work.step_s
-    slow_data_s = max(0.0, work.data_s - data_s)
     return Score(
         work=work,
         relative=relative,
         individual=individual,
         late_s=late_s,
-        cause="data" if 2.0 * slow_data_s > work.work_s - reference_s > 0 else "compute",
+        cause=_cause(work, reference_s, usual_data_s),
         straggler=next((name for name, is_low in low.items() if is_low), "") if costs else "",
     )
+
+
+def _cause(work: RankWork, reference_s: float, usual_data_s: float) -> str:
+    late_s = work.work_s - reference_s
+    if 2.0 * max(0.0, work.data_s - usual_data_s) > late_s > 0:
+        return "data"
+    return "length" if 0 < late_s <= work.spread * reference_s else "compute"
 
 
 def _ratio(reference_s: float, own_s: float) -> float:

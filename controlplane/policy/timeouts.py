@@ -26,11 +26,13 @@ from controlplane.protocol.states import Section
 
 SAFETY_FACTOR = 5.0
 MIN_STEPS = 16
+LEASE_STEPS = 2.0
+UNMEASURED_LEASE_S = 60.0
 WARM_UP_STEPS = 1
 """Steps of each epoch of membership that do not count: they pay for what was built."""
 UNLEARNED_S = {
     Section.SETUP: 600.0,
-    Section.STEP: 60.0,
+    Section.STEP: 180.0,
     Section.CHECKPOINTING: 420.0,
     Section.OUT_OF_SECTION: 300.0,
 }
@@ -111,6 +113,15 @@ def setup_limit_s(wish: Timeouts, learned_s: float | None) -> float:
     if wish.watchdog == "heartbeat":
         return NEVER_S if wish.first_heartbeat_s is None else wish.first_heartbeat_s
     return max(UNLEARNED_S[Section.SETUP], learned_s or 0.0) if wish.setup_s == "auto" else wish.setup_s
+
+
+def lease_s(wish: Timeouts, step_s: float | None, *, floor_s: float) -> float:
+    """Seconds of silence after which a replica's processes are ended and started elsewhere. A step
+    that has begun without a word of its end proves nothing, so the lease outlasts `LEASE_STEPS`
+    of the longest (`step_s`; None: none was measured yet)."""
+    if not isinstance(wish.lease_s, str):
+        return wish.lease_s
+    return UNMEASURED_LEASE_S if step_s is None else max(floor_s, LEASE_STEPS * step_s)
 
 
 def step_floor_s(wish: Timeouts) -> float | None:

@@ -34,7 +34,7 @@ JOB: Table = {
         _J.RUNNING: "the first view is installed",
         _J.RECOVERING: "a replica was lost before the first step",
         _J.PENDING: "its devices are gone and no others are free",
-        _J.PREEMPTED: "gave way to a job of higher priority",
+        _J.PREEMPTED: "gave way to another job; no rule orders that yet",
         _J.SUCCEEDED: "all steps were committed already",
         _J.FAILED: "its restart budget is spent",
         _J.CANCELLED: "cancelled by its user",
@@ -43,7 +43,7 @@ JOB: Table = {
         _J.RECOVERING: "a replica was lost",
         _J.STARTING: "restarted from a checkpoint",
         _J.PENDING: "too few devices are left",
-        _J.PREEMPTED: "gave way to a job of higher priority",
+        _J.PREEMPTED: "gave way to another job; no rule orders that yet",
         _J.SUCCEEDED: "all steps are committed",
         _J.FAILED: "its restart budget is spent",
         _J.CANCELLED: "cancelled by its user",
@@ -52,7 +52,7 @@ JOB: Table = {
         _J.RUNNING: "full strength again, or stable with fewer replicas",
         _J.STARTING: "restarted from a checkpoint",
         _J.PENDING: "too few devices are left",
-        _J.PREEMPTED: "gave way to a job of higher priority",
+        _J.PREEMPTED: "gave way to another job; no rule orders that yet",
         _J.SUCCEEDED: "all steps are committed",
         _J.FAILED: "its restart budget is spent",
         _J.CANCELLED: "cancelled by its user",
@@ -88,29 +88,35 @@ REPLICA: Table = {
         _R.CATCHING_UP: "admitted to a view as a joiner",
         _R.SPARE: "in the first view of its attempt, to stand by",
         _R.EVICTED: "failed before it joined",
+        _R.ENDED: "its attempt is over",
     },
     _R.SPARE: {
         _R.ACTIVE: "promoted: its gradients count",
         _R.SUSPECT: "silent, not yet confirmed",
         _R.EVICTED: "failed while it stood by",
+        _R.ENDED: "its attempt is over",
     },
     _R.CATCHING_UP: {
         _R.ACTIVE: "caught up: its gradients count",
         _R.SPARE: "caught up: it stands by",
         _R.SUSPECT: "silent",
         _R.EVICTED: "failed while it caught up",
+        _R.ENDED: "its attempt is over",
     },
     _R.ACTIVE: {
         _R.SUSPECT: "silent, not yet confirmed",
         _R.EVICTED: "failed, or left behind",
+        _R.ENDED: "its attempt is over",
     },
     _R.SUSPECT: {
         _R.ACTIVE: "heard again",
         _R.SPARE: "heard again, stands by",
         _R.CATCHING_UP: "heard again, still catching up",
         _R.EVICTED: "confirmed failed",
+        _R.ENDED: "its attempt is over",
     },
     _R.EVICTED: {_R.FORMING: "the slot's next incarnation is started"},
+    _R.ENDED: {},
 }
 
 RANK: Table = {
@@ -259,12 +265,15 @@ CHECKPOINT: Table = {
 INCIDENT: Table = {
     _I.OPEN: {
         _I.RECOVERING: "a decision acts on it",
+        _I.MITIGATED: "its node takes no new work; the hardware is out still",
         _I.RESOLVED: "it went away by itself, or was refuted",
     },
     _I.RECOVERING: {
+        _I.MITIGATED: "the job is done with it; the hardware is out still",
         _I.RESOLVED: "full strength, stable with fewer replicas, or the job ended",
         _I.OPEN: "the act failed",
     },
+    _I.MITIGATED: {_I.RESOLVED: "the hardware is back, or a person has it now"},
     _I.RESOLVED: {},
 }
 

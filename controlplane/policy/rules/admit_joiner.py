@@ -1,10 +1,12 @@
-"""A new incarnation is up: admit it to a view; when it has caught up, count it in.
+"""A new incarnation is up, or one that was left out is heard again: admit it to a view; when it
+has caught up, count it in.
 
 Survivors never wait for its transfer: it takes part with zero gradients until then. Those that
 have just lost a member commit the step they were in before their view changes again, unless
 that takes them long: then there is time for it beside the step. The view names the step with
 which it begins: one that ranks are not in yet, or not so far in that it would end before their
-flushes have been answered (docs/adr/0014).
+flushes have been answered (docs/adr/0014). Members of a view too small to train wait for the
+joiners that make up the number and change views at once.
 """
 
 from controlplane.policy.config import PolicyConfig
@@ -14,15 +16,18 @@ from controlplane.policy.facts import (
     commits_until_s,
     contributes,
     current_view,
+    following_view,
+    held_ready,
     installed,
+    is_heard,
+    is_left_out,
     is_member,
     live_replicas,
-    member_of,
     tag,
 )
 from controlplane.policy.failures import actionable
-from controlplane.policy.membership import next_view
 from controlplane.policy.plan import AnnounceView, Decision, SetReplicaState
+from controlplane.policy.relief import may_leave
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.protocol.spec import max_contributors
 from controlplane.protocol.states import ReplicaState
@@ -34,37 +39,49 @@ LATE_STEPS = 2.0
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     """One view for all who are ready; one move for each who has caught up."""
-    if not attempt_live(snapshot) or not installed(snapshot) or snapshot.job.finished:
+    held = held_ready(snapshot)
+    if not attempt_live(snapshot) or not (installed(snapshot) or held) or snapshot.job.finished:
         return ()
     caught_up = tuple(
         _caught_up(replica)
         for replica in live_replicas(snapshot)
         if replica.state is ReplicaState.CATCHING_UP and (replica.contributing or replica.standby)
     )
-    ready = tuple(
-        replica
-        for replica in live_replicas(snapshot)
-        if replica.state is ReplicaState.FORMING and all_joined(replica) and not is_member(snapshot, replica)
-    )
+    ready = tuple(replica for replica in live_replicas(snapshot) if _may_join(snapshot, replica))
     if not ready or actionable(snapshot, config) or snapshot.now_s < (commits_until_s(snapshot, config) or 0.0):
+        return caught_up
+    if held and _members_with(snapshot, ready) < snapshot.job.spec.resources.min_replicas:
         return caught_up
     return (*caught_up, _admit(snapshot, config, ready))
 
 
+def _members_with(snapshot: JobSnapshot, ready: tuple[ReplicaFact, ...]) -> int:
+    return sum(is_member(snapshot, replica) or replica in ready for replica in live_replicas(snapshot))
+
+
+def _may_join(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
+    """All its ranks are there, it is in no view, and it was never in one; or it was left out, can be
+    heard again and waits: one that works on would be awaited by all. One whose place is taken stays out."""
+    if not all_joined(replica) or is_member(snapshot, replica):
+        return False
+    back = is_left_out(snapshot, replica) and is_heard(snapshot, replica) and replica.waiting
+    if back and replica in may_leave(snapshot):
+        return False
+    return back or replica.state is ReplicaState.FORMING
+
+
 def _admit(snapshot: JobSnapshot, config: PolicyConfig, ready: tuple[ReplicaFact, ...]) -> Decision:
     view, attempt = current_view(snapshot), snapshot.attempt
-    assert view is not None, "called for an installed view"
+    assert view is not None, "called for a view that is installed, or whose members wait"
     assert attempt is not None, "views belong to an attempt"
     members = tuple(r for r in live_replicas(snapshot) if is_member(snapshot, r) or r in ready)
     names = ", ".join(str(replica.index) for replica in ready)
-    following = next_view(
-        job_id=snapshot.job.id,
-        attempt=attempt.number,
-        epoch=snapshot.job.epoch + 1,
-        members=tuple(member_of(snapshot, replica) for replica in members),
-        before=view,
-        reason=f"replica {names} joins",
-        at_step=_at_step(snapshot, config),
+    following = following_view(
+        snapshot,
+        members,
+        f"replica {names} joins",
+        at_step=at_step(snapshot, config),
+        returning=tuple(replica.index for replica in ready if is_left_out(snapshot, replica)),
     )
     when = f" once {following.at_step} steps are committed" if following.at_step is not None else ""
     donors = ", ".join(f"{pair.donor} to {pair.joiner}" for pair in following.donors)
@@ -88,9 +105,11 @@ def _admit(snapshot: JobSnapshot, config: PolicyConfig, ready: tuple[ReplicaFact
     )
 
 
-def _at_step(snapshot: JobSnapshot, config: PolicyConfig) -> int | None:
+def at_step(snapshot: JobSnapshot, config: PolicyConfig) -> int | None:
     """Committed steps at which the ranks of the installed view find the next one due; None: at
     once, where their pace is not known, or they have not kept to it."""
+    if not installed(snapshot):
+        return None
     step_s, progressed_s, job = _step_s(snapshot), snapshot.job.progressed_s, snapshot.job
     if step_s is None or progressed_s is None or commits_until_s(snapshot, config) is not None:
         return None
@@ -99,8 +118,8 @@ def _at_step(snapshot: JobSnapshot, config: PolicyConfig) -> int | None:
         return None
     seen = (since_s + config.view_way_s) / step_s
     left_s = (1.0 - seen % 1.0) * step_s
-    at_step = job.committed_step + int(seen) + (left_s < config.install_way_s)
-    return at_step if at_step < job.spec.training.steps else None
+    step = job.committed_step + int(seen) + (left_s < config.install_way_s)
+    return step if step < job.spec.training.steps else None
 
 
 def _step_s(snapshot: JobSnapshot) -> float | None:
@@ -115,13 +134,14 @@ def _step_s(snapshot: JobSnapshot) -> float | None:
 
 def _caught_up(replica: ReplicaFact) -> Decision:
     to = ReplicaState.ACTIVE if replica.contributing else ReplicaState.SPARE
-    outcome = "its gradients count" if replica.contributing else "it stands by until one that trains is lost"
+    outcome = "its gradients count" if replica.contributing else "it stands by until one that trains leaves"
     return Decision(
         rule=RULE,
         choice="count_in" if replica.contributing else "stand_by",
         reason_code="caught_up",
         sentence=f"Replica {replica.index} has caught up: {outcome}.",
-        key=f"caught_up:{tag(replica)}",
+        # One that was left out may catch up again in the same life.
+        key=f"caught_up:{tag(replica)}:{replica.state_since_s:.3f}",
         actions=(SetReplicaState(replica=replica.index, incarnation=replica.incarnation, to=to),),
         evidence={"committed_step": replica.committed_step},
         routine=True,

@@ -8,8 +8,9 @@ precision unknown it never happens.
 
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import attempt_live, installed, live_replicas, node_name, on_replica, signals_of
-from controlplane.policy.goodput import break_even_precision, work_at_risk_s
-from controlplane.policy.plan import Alternative, Decision, RequestCheckpoint, SettleSignals
+from controlplane.policy.goodput import break_even_precision
+from controlplane.policy.plan import Alternative, Decision, RequestCheckpoint, Scalar, SettleSignals
+from controlplane.policy.prices import work_at_risk_s
 from controlplane.policy.snapshot import JobSnapshot, SignalFact
 
 RULE = "device_risk"
@@ -62,7 +63,7 @@ def gap_since_save_s(snapshot: JobSnapshot) -> float:
 
 def _save(snapshot: JobSnapshot, config: PolicyConfig, alarms: tuple[SignalFact, ...]) -> Decision:
     worst = max(alarms, key=lambda signal: (signal.value, signal.id))
-    where = f"device {worst.device_index} of {node_name(snapshot, worst.node_id)}"
+    where = f"Device {worst.device_index} of {node_name(snapshot, worst.node_id)}"
     ids = tuple(sorted(signal.id for signal in alarms))
     gpus = sum(replica.world_size for replica in live_replicas(snapshot))
     save_s = snapshot.learned.save_s or config.default_save_s
@@ -78,11 +79,18 @@ def _save(snapshot: JobSnapshot, config: PolicyConfig, alarms: tuple[SignalFact,
             "threshold": worst.threshold,
             "alarms": len(alarms),
             "work_at_risk_s": work_at_risk_s(snapshot, config),
+            **_parts(worst),
         },
         alternatives=(_evict_instead(snapshot, config, gpus), _do_nothing(snapshot, config, gpus)),
         signal_ids=ids,
         cost_gpu_s=save_s * gpus,
+        title=f"{where} is at risk",
     )
+
+
+def _parts(signal: SignalFact) -> dict[str, Scalar]:
+    """What the score is made of, as the detector told it."""
+    return {name: share for name, share in signal.evidence.items() if name.startswith("part_")}
 
 
 def _evict_instead(snapshot: JobSnapshot, config: PolicyConfig, gpus: int) -> Alternative:
@@ -95,12 +103,21 @@ def _evict_instead(snapshot: JobSnapshot, config: PolicyConfig, gpus: int) -> Al
 
 
 def _do_nothing(snapshot: JobSnapshot, config: PolicyConfig, gpus: int) -> Alternative:
-    at_risk = config.risk_precision * work_at_risk_s(snapshot, config) * gpus
-    return Alternative(action="nothing", cost_gpu_s=at_risk, why_not="a save is cheap against the work at risk")
+    """What it costs depends on how many alarms come true: where that is not known the constraint
+    is the share from which the save pays."""
+    at_risk_s, save_s = work_at_risk_s(snapshot, config), snapshot.learned.save_s or config.default_save_s
+    bar = break_even_precision(save_s, at_risk_s)
+    if not config.risk_precision:
+        known = "how many such alarms come true is not known"
+        return Alternative(action="nothing", cost_gpu_s=None, why_not=f"{known}; the save pays from {bar:.1%}")
+    lost_s = config.risk_precision * at_risk_s
+    dearer = lost_s > save_s
+    why_not = "costs more" if dearer else f"a save is asked for at this score; it pays from {bar:.1%}"
+    return Alternative(action="nothing", cost_gpu_s=lost_s * gpus, why_not=why_not)
 
 
 def _skip(snapshot: JobSnapshot, signal: SignalFact, code: str, why: str) -> Decision:
-    where = f"device {signal.device_index} of {node_name(snapshot, signal.node_id)}"
+    where = f"Device {signal.device_index} of {node_name(snapshot, signal.node_id)}"
     return Decision(
         rule=RULE,
         choice="skip",
@@ -108,6 +125,6 @@ def _skip(snapshot: JobSnapshot, signal: SignalFact, code: str, why: str) -> Dec
         sentence=f"{where} scores {signal.value:.2f}, but no emergency save: {why}.",
         key=f"risk_skip:{signal.id}",
         actions=(),
-        evidence={"score": signal.value, "threshold": signal.threshold},
+        evidence={"score": signal.value, "threshold": signal.threshold, **_parts(signal)},
         signal_ids=(signal.id,),
     )

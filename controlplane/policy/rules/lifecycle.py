@@ -5,24 +5,22 @@ import msgspec
 from controlplane.policy.budget import spent, unpaid
 from controlplane.policy.checkpoints import newest_loadable, skipped_corrupt
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.errors import PolicyError
+from controlplane.policy.errors import PolicyError, Unsatisfiable
 from controlplane.policy.facts import (
     TERMINAL_JOB,
     all_joined,
     attempt_live,
     current_view,
+    following_view,
     left_out,
     live_replicas,
-    member_of,
     nodes_of,
-    pool_for,
     segment_evidence,
     tag,
 )
 from controlplane.policy.failures import actionable
-from controlplane.policy.ladder import attempt_due_s, may_still_start, setup_over
+from controlplane.policy.ladder import attempt_due_s, attempt_pool, may_still_start, setup_over
 from controlplane.policy.layout import Layout, plan_layout
-from controlplane.policy.membership import next_view
 from controlplane.policy.placement import Pool, choose_spares, place_gang
 from controlplane.policy.plan import (
     Action,
@@ -35,8 +33,9 @@ from controlplane.policy.plan import (
     SetJobState,
 )
 from controlplane.policy.snapshot import JobSnapshot, Placement
+from controlplane.policy.titles import number_of
 from controlplane.protocol.spec import TrainSpec, ranks_per_replica, replica_count
-from controlplane.protocol.states import UNFIT, AttemptState, JobState
+from controlplane.protocol.states import UNFIT, AttemptState, IncidentOutcome, JobState
 
 RULE = "lifecycle"
 GRACE_FACTOR = 1.5
@@ -44,14 +43,30 @@ GRACE_FACTOR = 1.5
 LEAVE_TOGETHER_S = 2.0
 """How long a trainer waits for its peers to leave with it (trainer.loop.LEAVE_PATIENCE_S)."""
 
+STARTED_JOB = (JobState.STARTING, JobState.RUNNING, JobState.RECOVERING)
+
+_OUTCOMES = {
+    JobState.SUCCEEDED: IncidentOutcome.RECOVERED,
+    JobState.FAILED: IncidentOutcome.LOST,
+    JobState.CANCELLED: IncidentOutcome.WITHDRAWN,
+}
+
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
-    """First match: cancel, finish, place, first view."""
+    """First match: ended already, cancel, finish (once nobody computes steps again), place, first view."""
     job = snapshot.job
     if job.state in TERMINAL_JOB:
         return ()
+    if job.ahead.end and job.state in STARTED_JOB:
+        sentence = (
+            f"It had ended already ({job.ahead.end}), as node {job.ahead.node} tells: this server's database was set"
+            " back, or that word was lost."
+        )
+        return (_end(snapshot, JobState(job.ahead.end), "set_back", sentence, config.stop_grace_s),)
     if job.cancel_requested:
         return (_cancel(snapshot),)
+    if job.finished and job.end_held_until_s is not None and snapshot.now_s < job.end_held_until_s:
+        return ()
     if job.finished:
         sentence = f"All {job.spec.training.steps} steps are committed."
         return (_end(snapshot, JobState.SUCCEEDED, "all_steps_committed", sentence, config.stop_grace_s),)
@@ -72,8 +87,8 @@ def place_attempt(snapshot: JobSnapshot, pool: Pool, layout: Layout, spare_nodes
     nodes = frozenset(place.node_id for replica in placements for place in replica)
     trusted = newest_loadable(snapshot.checkpoints, layout.parallelism, nodes)
     return PlaceAttempt(
-        number=(snapshot.attempt.number if snapshot.attempt else 0) + 1,
-        epoch=snapshot.job.epoch + 1,
+        number=max(snapshot.attempt.number if snapshot.attempt else 0, snapshot.job.ahead.attempt) + 1,
+        epoch=max(snapshot.job.epoch, snapshot.job.ahead.epoch) + 1,
         layout=layout.parallelism,
         placements=placements,
         resume_path=trusted.path if trusted else None,
@@ -117,8 +132,9 @@ def _place(snapshot: JobSnapshot, config: PolicyConfig) -> Decision:
         rule=RULE,
         choice="place",
         reason_code="capacity_found",
-        sentence=f"Attempt {order.number} starts {layout.replicas} replicas on {len(nodes)} nodes"
-        f" {resume_words(snapshot, order)} ({layout.reason}; {layout.idle_devices} devices stay free).",
+        sentence=f"Attempt {order.number} starts {number_of(layout.replicas, 'replica')}"
+        f" on {number_of(len(nodes), 'node')}"
+        f" {resume_words(snapshot, order)} ({layout.reason}; {number_of(layout.idle_devices, 'device')} free).",
         key=f"place:{order.number}",
         actions=(order, SetJobState(to=JobState.STARTING)),
         evidence={
@@ -134,7 +150,7 @@ def _place(snapshot: JobSnapshot, config: PolicyConfig) -> Decision:
 def _open_pool(snapshot: JobSnapshot, config: PolicyConfig) -> Pool:
     """Where the next attempt may go. Nodes that would not start the last one are left out if the
     others hold as many replicas."""
-    pool = pool_for(snapshot, config, leaving=snapshot.replicas)
+    pool = attempt_pool(snapshot, config)
     others = pool.without_nodes(
         {node for replica in snapshot.replicas if replica.refused for node in nodes_of(replica)}
     )
@@ -150,12 +166,23 @@ def _open_pool(snapshot: JobSnapshot, config: PolicyConfig) -> Pool:
 def _arrange(snapshot: JobSnapshot, pool: Pool) -> tuple[Layout, tuple[tuple[Placement, ...], ...], tuple[str, ...]]:
     spec = snapshot.job.spec
     if snapshot.attempt is None:
-        asked = replica_count(spec) * ranks_per_replica(spec.parallelism)
-        placements = place_gang(pool, replica_count(spec), ranks_per_replica(spec.parallelism), tp=spec.parallelism.tp)
-        return plan_layout(spec, max(asked, pool.size)), placements, spare_nodes(spec, pool, placements)
+        return first_attempt(spec, pool)
     layout = layout_for(snapshot, pool)
     placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism), tp=layout.parallelism.tp)
     return layout, placements, best_effort_spares(spec, pool, placements)
+
+
+def first_attempt(spec: TrainSpec, pool: Pool) -> tuple[Layout, tuple[tuple[Placement, ...], ...], tuple[str, ...]]:
+    """All that a job asks for, its spares too, or nothing; a dry run asks the same. Raises
+    PolicyError with what is missing."""
+    replicas, per_replica = replica_count(spec), ranks_per_replica(spec.parallelism)
+    try:
+        placements = place_gang(pool, replicas, per_replica, tp=spec.parallelism.tp)
+        spares = spare_nodes(spec, pool, placements)
+    except Unsatisfiable as error:
+        wanted = spec.resources.gpu_type
+        raise Unsatisfiable(f"{error} (of type {wanted})" if wanted else str(error)) from error
+    return plan_layout(spec, max(replicas * per_replica, pool.size)), placements, spares
 
 
 def layout_for(snapshot: JobSnapshot, pool: Pool) -> Layout:
@@ -219,14 +246,7 @@ def _first_view(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, 
     enough = len(joined) >= max(1, snapshot.job.spec.resources.min_replicas)
     if failed or not enough or (not setup_over(snapshot) and (waiting or may_still_start(snapshot, config, soon=True))):
         return ()
-    view = next_view(
-        job_id=snapshot.job.id,
-        attempt=attempt.number,
-        epoch=snapshot.job.epoch + 1,
-        members=tuple(member_of(snapshot, replica) for replica in joined),
-        before=None,
-        reason=f"{len(joined)} of {attempt.replicas} replicas are up",
-    )
+    view = following_view(snapshot, joined, f"{len(joined)} of {attempt.replicas} replicas are up")
     return (
         Decision(
             rule=RULE,
@@ -268,7 +288,7 @@ def _end(snapshot: JobSnapshot, to: JobState, code: str, sentence: str, grace_s:
     actions: list[Action] = []
     if attempt is not None and attempt.state is not AttemptState.ENDED:
         actions.append(EndAttempt(number=attempt.number, grace_s=grace_s))
-    actions += [SetJobState(to=to), ResolveIncident(note=sentence)]
+    actions += [SetJobState(to=to), ResolveIncident(note=sentence, outcome=_OUTCOMES[to])]
     return Decision(
         rule=RULE, choice=str(to), reason_code=code, sentence=sentence, key=f"end:{to}", actions=tuple(actions)
     )

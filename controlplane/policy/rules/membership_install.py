@@ -1,12 +1,20 @@
-"""Everybody has flushed: tell the members from which step, and with what, to go on."""
+"""Everybody has flushed: tell the members from which step, and with what, to go on.
+
+A view of fewer members than must train is not installed: who is left waits in it for the
+replacement (`ways.may_hold`), which `admit_joiner` takes into the next one.
+"""
 
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.facts import attempt_live, current_view, installed, world_sizes
-from controlplane.policy.membership import install
+from controlplane.policy.facts import (
+    attempt_live,
+    current_view,
+    installed,
+    too_small,
+    verdict_on_flushes,
+)
 from controlplane.policy.plan import Action, Decision, SendInstall, SetJobState, SetReplicaState
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.membership import Install
-from controlplane.protocol.spec import max_contributors
 from controlplane.protocol.states import JobState, ReplicaState
 
 RULE = "membership_install"
@@ -19,7 +27,9 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     view = current_view(snapshot)
     if view is None or installed(snapshot) or not attempt_live(snapshot):
         return ()
-    answer = install(view, snapshot.flushes, world_sizes(snapshot), max_contributors(snapshot.job.spec))
+    if too_small(snapshot):
+        return ()
+    answer = verdict_on_flushes(snapshot)
     if not isinstance(answer, Install):
         return ()
     kept = sum(len(done.micro_batches) for done in answer.done)
@@ -41,15 +51,16 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
 
 
 def _states(snapshot: JobSnapshot, answer: Install) -> tuple[Action, ...]:
+    contributors, standbys = frozenset(answer.contributors), frozenset(answer.standbys)
     moves: list[Action] = [
         SetReplicaState(replica=replica.index, incarnation=replica.incarnation, to=ReplicaState.ACTIVE)
         for replica in snapshot.replicas
-        if replica.index in answer.contributors and replica.state in BECOMES_ACTIVE
+        if replica.index in contributors and replica.state in BECOMES_ACTIVE
     ]
     moves += [
         SetReplicaState(replica=replica.index, incarnation=replica.incarnation, to=ReplicaState.SPARE)
         for replica in snapshot.replicas
-        if replica.index in answer.standbys and replica.state in BECOMES_SPARE
+        if replica.index in standbys and replica.state in BECOMES_SPARE
     ]
     if snapshot.job.state is JobState.STARTING:
         moves.append(SetJobState(to=JobState.RUNNING))

@@ -7,12 +7,19 @@ in a row the member that the others cannot reach is a failure (`unreachable`), h
 `replica_failure`.
 """
 
-from controlplane.policy.budget import spent
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.facts import attempt_live, current_view, is_member, live_replicas, member_of, nodes_of
-from controlplane.policy.failures import actionable, fresh_outer_errors, lease_over
-from controlplane.policy.membership import next_view
+from controlplane.policy.facts import (
+    attempt_live,
+    current_view,
+    following_view,
+    is_member,
+    lease_of,
+    live_replicas,
+    nodes_of,
+)
+from controlplane.policy.failures import actionable, doubted, fresh_outer_errors
 from controlplane.policy.plan import AnnounceView, Decision, SettleSignals
+from controlplane.policy.silence import node_lease_over
 from controlplane.policy.snapshot import JobSnapshot
 
 RULE = "outer_error"
@@ -24,21 +31,19 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     view, attempt = current_view(snapshot), snapshot.attempt
     if not errors or view is None or attempt is None or not attempt_live(snapshot):
         return ()
-    if actionable(snapshot, config) or snapshot.reissued_views >= config.max_reissues or spent(snapshot):
+    if actionable(snapshot, config) or doubted(snapshot, config) or snapshot.reissued_views >= config.max_reissues:
         return ()
     replicas = tuple(replica for replica in live_replicas(snapshot) if is_member(snapshot, replica))
     homes = {node_id for replica in replicas for node_id in nodes_of(replica)}
-    if any(node.id in homes and not node.connected and not lease_over(node, config) for node in snapshot.nodes):
+    lease_s = lease_of(snapshot, config)
+    away = (node for node in snapshot.nodes if node.id in homes and not node.connected)
+    if any(not node_lease_over(node, lease_s) for node in away):
         return ()
-    members = tuple(member_of(snapshot, replica) for replica in replicas)
     count = snapshot.reissued_views + 1
-    following = next_view(
-        job_id=snapshot.job.id,
-        attempt=attempt.number,
-        epoch=snapshot.job.epoch + 1,
-        members=members,
-        before=view,
-        reason=f"the exchange failed and nobody is dead; try {count} of {config.max_reissues}",
+    following = following_view(
+        snapshot,
+        replicas,
+        f"the exchange failed and nobody is dead; try {count} of {config.max_reissues}",
     )
     ids = tuple(error.id for error in errors)
     reporters = ", ".join(sorted({str(error.replica) for error in errors}))

@@ -6,12 +6,13 @@ long each time and is given up in the end; the job then goes on without it.
 
 from controlplane.policy.budget import spent as spent_budget
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.ends import restart_reason
 from controlplane.policy.facts import attempt_live, left_out, node_name, segment_evidence, tag
 from controlplane.policy.failures import actionable
-from controlplane.policy.ladder import due_s, may_start, restart_reason, start_slots
+from controlplane.policy.ladder import due_s, may_start, start_slots
 from controlplane.policy.plan import Decision, StartReplica
+from controlplane.policy.slots import empty_slots
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
-from controlplane.protocol.states import ReplicaState
 
 RULE = "replace"
 
@@ -22,7 +23,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
         return ()
     if restart_reason(snapshot, config, actionable(snapshot, config)) is not None:
         return ()
-    empty = tuple(replica for replica in snapshot.replicas if replica.state is ReplicaState.EVICTED)
+    empty = empty_slots(snapshot)
     spent = tuple(slot for slot in empty if not may_start(snapshot, config, slot))
     due = tuple(slot for slot in empty if slot not in spent and snapshot.now_s >= due_s(slot, config))
     starts = {start.replica: start for start in start_slots(snapshot, config, due)}
@@ -70,7 +71,8 @@ def _given_up(snapshot: JobSnapshot, slot: ReplicaFact) -> Decision:
             rule=RULE,
             choice="give_up",
             reason_code="budget_spent",
-            sentence=f"Replica {slot.index} is not started again: {budget}. The job goes on without it.",
+            sentence=f"Replica {slot.index} is not started again: {budget}. The job goes on without it"
+            " and takes it back when its budget has room again.",
             key=f"give_up:{tag(slot)}:budget",
             actions=(),
             evidence={"restarts_total": snapshot.budget.restarts_total},

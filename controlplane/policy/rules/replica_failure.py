@@ -8,25 +8,28 @@
    is to blame.
 """
 
+from collections.abc import Iterable
+
+from controlplane.policy import ways
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.ends import restart_reason
 from controlplane.policy.facts import (
     about,
     attempt_live,
     current_view,
+    following_view,
     is_member,
+    is_storm,
     live_replicas,
-    member_of,
     node_name,
     signals_of,
     tag,
 )
 from controlplane.policy.failures import actionable, held
-from controlplane.policy.goodput import Costs, failure_costs
-from controlplane.policy.ladder import in_view, out_of_service, restart_reason, start_slots
-from controlplane.policy.membership import next_view
+from controlplane.policy.ladder import in_view, out_of_service, stays_open
 from controlplane.policy.plan import (
+    ORDERED,
     Action,
-    Alternative,
     AnnounceView,
     Decision,
     GatherStacks,
@@ -39,6 +42,8 @@ from controlplane.policy.plan import (
 )
 from controlplane.policy.proved import Failure
 from controlplane.policy.snapshot import JobSnapshot
+from controlplane.policy.titles import number_of, of_failures
+from controlplane.protocol.looks import STACKS
 from controlplane.protocol.states import JobState, ReplicaState
 
 RULE = "replica_failure"
@@ -50,63 +55,53 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
         return ()
     failures = actionable(snapshot, config)
     decisions = _hold(snapshot, config)
-    if not failures or restart_reason(snapshot, config, failures) is not None:
+    ordered = all(failure.kind == ORDERED for failure in failures)
+    if not failures or ordered or restart_reason(snapshot, config, failures) is not None:
         return decisions
     return (eviction(snapshot, config, failures), *decisions)
 
 
 def eviction(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> Decision:
     """Go on without these replicas; their slots start again where there are devices."""
-    gone = {failure.replica.index for failure in failures}
-    survivors = [replica for replica in live_replicas(snapshot) if replica.index not in gone]
-    ready = tuple(failure.replica for failure in failures if failure.replica.failed_starts == 0)
-    starts = start_slots(snapshot, config, ready, failures)
-    costs = failure_costs(
-        snapshot,
-        config,
-        lost=len(failures),
-        survivors=len(survivors),
-        spare_ready=bool(starts),
-        gone=all(failure.gone or failure.proved for failure in failures),
-    )
-    choice = "evict_and_replace" if starts else "evict"
-    settled = _settled(snapshot, failures)
+    case = ways.case_of(snapshot, config, failures)
+    found = ways.ways_out(case)
+    taken = next(way for way in found if way.action == _choice(case))
+    settled = settled_by(snapshot, config, failures)
     return Decision(
         rule=RULE,
-        choice=choice,
+        choice=taken.action,
         reason_code=failures[0].kind if len(failures) == 1 else "several_failures",
-        sentence=_sentence(snapshot, failures, starts, len(survivors)),
+        sentence=_sentence(case),
         key="evict:" + ",".join(tag(failure.replica) for failure in failures),
         actions=(
             *look_first(failures),
             *_view(snapshot, config, failures),
             *_end_processes(failures),
-            *out_of_service(snapshot, failures),
-            *starts,
+            *out_of_service(snapshot, config, failures),
+            *case.starts,
             *_job(snapshot),
             *((SettleSignals(signal_ids=settled),) if settled else ()),
         ),
         evidence=_evidence(failures),
-        alternatives=alternatives(costs, choice),
+        alternatives=ways.alternatives(found, taken, because=_because(failures)),
         signal_ids=settled,
-        cost_gpu_s=costs.evict_spare_s if starts else costs.evict_s,
+        cost_gpu_s=taken.cost_gpu_s,
+        title=of_failures(snapshot, failures),
     )
 
 
-def alternatives(costs: Costs, choice: str) -> tuple[Alternative, ...]:
-    """The ways not taken, cheapest first, impossible ones last."""
-    table = (
-        ("evict", costs.evict_s, "no replica with the newest state would be left"),
-        ("evict_and_replace", costs.evict_spare_s, "no free device fits a replica"),
-        ("restart", costs.restart_s, ""),
-        ("wait", costs.wait_s, "what failed does not come back by itself"),
-    )
-    others = [
-        Alternative(action=action, cost_gpu_s=cost, why_not=why_not if cost is None else "costs more")
-        for action, cost, why_not in table
-        if action != choice
-    ]
-    return tuple(sorted(others, key=lambda a: (a.cost_gpu_s is None, a.cost_gpu_s or 0.0, a.action)))
+def _because(failures: tuple[Failure, ...]) -> str:
+    """What rules out a way that would be cheaper."""
+    if any(failure.kind == ORDERED for failure in failures):
+        return "a person's order is carried out as it was given"
+    return "those who hold the newest state are never ended while enough of them are left"
+
+
+def _choice(case: ways.Case) -> str:
+    """Replace what can be replaced: that is never dearer than to go on without (`prices`)."""
+    if current_view(case.snapshot) is not None and len(case.holders) < case.needed:
+        return ways.HOLD
+    return ways.REPLACE if case.starts else ways.EVICT
 
 
 def _view(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> tuple[Action, ...]:
@@ -115,31 +110,19 @@ def _view(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, 
     if view is None or attempt is None or not in_view(snapshot, failures):
         return ()
     gone = {failure.replica.index for failure in failures}
-    members = tuple(
-        member_of(snapshot, replica)
-        for replica in live_replicas(snapshot)
-        if replica.index not in gone and is_member(snapshot, replica)
-    )
+    members = (r for r in live_replicas(snapshot) if r.index not in gone and is_member(snapshot, r))
     reason = "; ".join(f"replica {failure.replica.index}: {failure.sentence}" for failure in failures)
-    return (
-        AnnounceView(
-            view=next_view(
-                job_id=snapshot.job.id,
-                attempt=attempt.number,
-                epoch=snapshot.job.epoch + 1,
-                members=members,
-                before=view,
-                reason=reason,
-            )
-        ),
-    )
+    return (AnnounceView(view=following_view(snapshot, members, reason)),)
 
 
 def look_first(failures: tuple[Failure, ...]) -> tuple[Action, ...]:
     """Where something hangs, a look at it comes before everything that ends it: told that
-    it is out of the view, a rank may be gone within milliseconds."""
+    it is out of the view, a rank may be gone within milliseconds. Where the others stand, on
+    all nodes of the job, is asked with it, before the view moves them: two of 8,000 stand out only
+    beside the 7,998."""
     hung = tuple(failure.replica for failure in failures if failure.hung)
-    return tuple(GatherStacks(replica=replica.index, incarnation=replica.incarnation) for replica in hung)
+    looks = tuple(GatherStacks(replica=replica.index, incarnation=replica.incarnation) for replica in hung)
+    return (*looks, GatherStacks(replica=-1, incarnation=-1, look=STACKS)) if looks else ()
 
 
 def _end_processes(failures: tuple[Failure, ...]) -> tuple[Action, ...]:
@@ -156,11 +139,12 @@ def _job(snapshot: JobSnapshot) -> tuple[Action, ...]:
     return (SetJobState(to=JobState.RECOVERING),) if snapshot.job.state is JobState.RUNNING else ()
 
 
-def _settled(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> tuple[str, ...]:
-    """What the failures rest on, and the exchange errors they explain. A silent node
+def settled_by(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> tuple[str, ...]:
+    """Findings that end with them: what the failures rest on, and the exchange errors they explain. A silent node
     stays open: it is silent until it speaks, and nothing is started on it till then. So does
     a refused result: `numerics` judges it by what the others compute."""
     open_still = {signal.id for kind in ("node_silent", "numerics") for signal in signals_of(snapshot, kind)}
+    open_still |= {signal.id for signal in snapshot.signals if stays_open(snapshot, config, signal)}
     ids = {signal for failure in failures for signal in failure.signal_ids}
     ids |= {signal.id for signal in snapshot.signals for failure in failures if about(signal, failure.replica)}
     ids -= open_still
@@ -175,17 +159,30 @@ def _evidence(failures: tuple[Failure, ...]) -> dict[str, Scalar]:
     return {f"replica_{failure.replica.index}": f"{failure.kind}: {failure.sentence}" for failure in failures}
 
 
-def _sentence(
-    snapshot: JobSnapshot, failures: tuple[Failure, ...], starts: tuple[StartReplica, ...], survivors: int
-) -> str:
-    causes = "; ".join(f"replica {failure.replica.index}: {failure.sentence}" for failure in failures)
-    targets = ", ".join(
-        f"replica {start.replica} starts again on "
+def _sentence(case: ways.Case) -> str:
+    causes = "; ".join(f"replica {failure.replica.index}: {failure.sentence}" for failure in case.failures)
+    causes = f"{causes[:1].upper()}{causes[1:]}"
+    barred = "".join(f" {failure.evidence['barred']}." for failure in case.failures if "barred" in failure.evidence)
+    if is_storm(case.snapshot, case.config) and any(failure.cordon for failure in case.failures):
+        barred += " Too many devices look bad at once: a person decides about the nodes, none is cordoned for it."
+    after = places(case.snapshot, case.starts) or f"nothing is started in its place: {case.no_start}"
+    if _choice(case) == ways.HOLD:
+        left = len(case.holders)
+        keep = f"{number_of(left, 'replica')} {'keeps' if left == 1 else 'keep'} the newest state"
+        return f"{causes}. {keep} and {'waits' if left == 1 else 'wait'}, {case.needed} must train; {after}.{barred}"
+    gone = {failure.replica.index for failure in case.failures}
+    going = sum(replica.index not in gone for replica in live_replicas(case.snapshot))
+    return f"{causes}. {number_of(going, 'replica')} {'goes' if going == 1 else 'go'} on; {after}.{barred}"
+
+
+def places(snapshot: JobSnapshot, actions: Iterable[Action], how: str = "again") -> str:
+    """Where the slots start (`how`: "again", "beside it"), in words; "" where none does."""
+    return ", ".join(
+        f"replica {start.replica} starts {how} on "
         + ", ".join(sorted({node_name(snapshot, p.node_id) for p in start.placements}))
-        for start in starts
+        for start in actions
+        if isinstance(start, StartReplica)
     )
-    after = targets or "no free device fits a replacement now"
-    return f"{causes}. {survivors} replicas go on; {after}."
 
 
 def _hold(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:

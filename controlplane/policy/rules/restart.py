@@ -6,31 +6,45 @@
    a pause if nodes would start nothing of it.
 """
 
+import msgspec
+
+from controlplane.policy import prices, ways
 from controlplane.policy.budget import spent as spent_budget
+from controlplane.policy.checkpoints import fall_back, led_astray, newest_trusted
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.ends import BAD_NUMBERS, TOO_FEW, RestartReason, restart_reason
 from controlplane.policy.errors import PolicyError
-from controlplane.policy.facts import pool_for
 from controlplane.policy.failures import actionable
-from controlplane.policy.goodput import failure_costs
-from controlplane.policy.ladder import RestartReason, out_of_service, restart_reason
+from controlplane.policy.ladder import attempt_pool, out_of_service, stays_open
 from controlplane.policy.placement import Pool, place_gang
 from controlplane.policy.plan import (
     UNPAID,
     Action,
     Decision,
+    DemoteCheckpoint,
     EndAttempt,
+    RequestCheckpoint,
     ResolveIncident,
     SetJobState,
     SettleSignals,
 )
 from controlplane.policy.proved import Failure
-from controlplane.policy.rules.lifecycle import best_effort_spares, layout_for, place_attempt, resume_words
-from controlplane.policy.rules.replica_failure import alternatives, look_first
-from controlplane.policy.snapshot import AttemptFact, JobSnapshot
+from controlplane.policy.rules.lifecycle import (
+    best_effort_spares,
+    grace_needed_s,
+    layout_for,
+    place_attempt,
+    resume_words,
+)
+from controlplane.policy.rules.replica_failure import look_first
+from controlplane.policy.snapshot import AttemptFact, CheckpointFact, JobSnapshot
+from controlplane.policy.titles import of_failures, short
 from controlplane.protocol.spec import ranks_per_replica
-from controlplane.protocol.states import UNFIT, JobState
+from controlplane.protocol.states import UNFIT, IncidentOutcome, JobState
 
 RULE = "restart"
+STILL_STEPS = 2.0
+"""Without a commit for so many steps' time nothing is saved any more."""
 
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
@@ -43,50 +57,66 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     if why is None:
         return ()
     spent = why.sentence if why.final else "" if why.code in UNPAID else spent_budget(snapshot)
+    saving = _save_first(snapshot, config, failures, why)
+    if saving is not None:
+        return (saving,)
     if spent:
-        code = why.code if why.final else "budget_spent"
-        return (_fail(snapshot, attempt, failures, code, why, spent),)
-    return (_again(snapshot, config, attempt, failures, why),)
+        return (_fail(snapshot, config, attempt, failures, why, spent),)
+    return (again(snapshot, config, attempt, failures, why),)
 
 
-def _again(
+def again(
     snapshot: JobSnapshot,
     config: PolicyConfig,
     attempt: AttemptFact,
     failures: tuple[Failure, ...],
     why: RestartReason,
 ) -> Decision:
-    pool = pool_for(
-        snapshot,
-        config,
-        leaving=snapshot.replicas,
-        bad_nodes=tuple(node for failure in failures for node in failure.bad_nodes),
-        bad_slots=tuple(slot for failure in failures for slot in failure.bad_slots),
-    )
-    costs = failure_costs(snapshot, config, lost=max(1, len(failures)), survivors=0, spare_ready=False, gone=True)
-    choice, outcome, moves = _next(snapshot, pool, why)
+    """End the attempt and place the next one; where it finds no place, the job queues."""
+    pool = attempt_pool(snapshot, config, failures)
+    bad = led_astray(snapshot) if why.code in BAD_NUMBERS else ()
+    choice, outcome, moves = _next(fall_back(snapshot) if bad else snapshot, pool, why)
+    case = ways.case_of(snapshot, config, failures)
+    cost_s = prices.restart_s(case.times, case.stakes)
+    if choice == ways.QUEUE:
+        cost_s = prices.queue_s(case.times, case.stakes)
+    taken = ways.Way(action=choice, cost_gpu_s=cost_s)
+    found = tuple(way if way.action != ways.RESTART else _not_now(way, outcome) for way in ways.ways_out(case))
     return Decision(
         rule=RULE,
         choice=choice,
         reason_code=why.code,
-        sentence=f"Attempt {attempt.number} ends, {why.sentence}{_causes(failures)}; {outcome}.",
+        sentence=f"Attempt {attempt.number} ends, {why.sentence}{_causes(failures)}; {outcome}.{_passed(bad)}",
         key=f"restart:{attempt.number}",
         actions=(
             *look_first(failures),
             EndAttempt(number=attempt.number, grace_s=0.0),
+            *(DemoteCheckpoint(checkpoint_id=fact.id, reason=why.sentence) for fact in bad),
             *moves,
-            *out_of_service(snapshot, failures),
-            *_settle(snapshot, failures, why),
+            *out_of_service(snapshot, config, failures),
+            *_settle(snapshot, config, failures, why),
         ),
         evidence={
             "free_devices": pool.size,
             "restarts_total": snapshot.budget.restarts_total,
             "no_progress_cycles": snapshot.budget.no_progress_cycles,
         },
-        alternatives=alternatives(costs, "restart"),
-        signal_ids=_signal_ids(snapshot, failures, why),
-        cost_gpu_s=costs.restart_s,
+        alternatives=ways.alternatives(found, taken, because=why.sentence),
+        signal_ids=_signal_ids(snapshot, config, failures, why),
+        cost_gpu_s=cost_s,
+        title=of_failures(snapshot, failures) or short(why.sentence),
     )
+
+
+def _passed(bad: tuple[CheckpointFact, ...]) -> str:
+    if not bad:
+        return ""
+    return f" The checkpoint of step {bad[0].step} is not resumed from again: what was trained from it went bad."
+
+
+def _not_now(way: ways.Way, outcome: str) -> ways.Way:
+    """As an alternative to the queue: what keeps the next attempt from starting."""
+    return msgspec.structs.replace(way, cost_gpu_s=None, bar=outcome)
 
 
 def _next(snapshot: JobSnapshot, pool: Pool, why: RestartReason) -> tuple[str, str, tuple[Action, ...]]:
@@ -106,14 +136,47 @@ def _next(snapshot: JobSnapshot, pool: Pool, why: RestartReason) -> tuple[str, s
     return "restart", outcome, (order, *state)
 
 
+def _save_first(
+    snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...], why: RestartReason
+) -> Decision | None:
+    """The last holders of the newest state are to be ended for a device that still computes: they
+    save it first. None once it is saved, when the steps stop, or when the save's time is over."""
+    alive = [f for f in failures if f.kind == "xid_fatal" and f.replica.exited_ranks == 0 and not f.gone]
+    trusted = newest_trusted(snapshot.checkpoints)
+    newer = snapshot.job.committed_step - (trusted.step if trusted else 0)
+    progressed_s = snapshot.job.progressed_s
+    if why.code not in TOO_FEW or not failures or len(alive) < len(failures) or newer <= 0 or progressed_s is None:
+        return None
+    ids = {signal for failure in failures for signal in failure.signal_ids}
+    seen_s = min(signal.seen_s for signal in snapshot.signals if signal.id in ids)
+    limit_s = grace_needed_s(snapshot.learned.save_p95_s) or config.save_first_s
+    pace_s = STILL_STEPS * (snapshot.learned.step_s or config.default_step_s) + config.witness_s
+    saved = snapshot.saves.last_committed_s is not None and snapshot.saves.last_committed_s >= seen_s
+    if saved or snapshot.now_s >= seen_s + limit_s or snapshot.now_s - progressed_s >= pace_s:
+        return None
+    return Decision(
+        rule=RULE,
+        choice="save_first",
+        reason_code=why.code,
+        sentence=f"{why.sentence.capitalize()}{_causes(failures)}. Its ranks still commit steps: they save the"
+        f" {newer} steps since the last checkpoint first, for at most {limit_s:.0f} s, and the attempt ends then.",
+        key=f"save_first:{','.join(sorted(ids))}",
+        actions=(RequestCheckpoint(kind="emergency"),),
+        evidence={"steps_at_risk": newer, "limit_s": limit_s},
+        signal_ids=tuple(sorted(ids)),
+        cost_gpu_s=prices.work_at_risk_s(snapshot, config) * sum(r.world_size for r in snapshot.replicas),
+    )
+
+
 def _fail(
     snapshot: JobSnapshot,
+    config: PolicyConfig,
     attempt: AttemptFact,
     failures: tuple[Failure, ...],
-    code: str,
     why: RestartReason,
     spent: str,
 ) -> Decision:
+    code = why.code if why.final else "budget_spent"
     sentence = f"The job fails: {spent}. Last cause: {why.sentence}{_causes(failures)}."
     return Decision(
         rule=RULE,
@@ -125,16 +188,17 @@ def _fail(
             *look_first(failures),
             EndAttempt(number=attempt.number, grace_s=0.0),
             SetJobState(to=JobState.FAILED),
-            *out_of_service(snapshot, failures),
-            *_settle(snapshot, failures, why),
-            ResolveIncident(note=sentence),
+            *out_of_service(snapshot, config, failures),
+            *_settle(snapshot, config, failures, why),
+            ResolveIncident(note=sentence, outcome=IncidentOutcome.LOST),
         ),
         evidence={
             "restarts_total": snapshot.budget.restarts_total,
             "restarts_in_window": snapshot.budget.restarts_in_window,
             "no_progress_cycles": snapshot.budget.no_progress_cycles,
         },
-        signal_ids=_signal_ids(snapshot, failures, why),
+        signal_ids=_signal_ids(snapshot, config, failures, why),
+        title=of_failures(snapshot, failures) or short(why.sentence),
     )
 
 
@@ -144,18 +208,23 @@ def _causes(failures: tuple[Failure, ...]) -> str:
     return " (" + "; ".join(f"replica {f.replica.index}: {f.sentence}" for f in failures) + ")"
 
 
-def _signal_ids(snapshot: JobSnapshot, failures: tuple[Failure, ...], why: RestartReason) -> tuple[str, ...]:
+def _signal_ids(
+    snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...], why: RestartReason
+) -> tuple[str, ...]:
     """Everything said about this attempt's ranks, and what the failures rest on. A
-    silent node stays open until it speaks."""
-    about_ranks = ("rank_exit", "rank_overdue", "outer_error", "setup_timeout", "nan_loss")
+    silent node stays open until it speaks, a device in a storm until a person or its end decides."""
+    about_ranks = ("rank_exit", "rank_overdue", "outer_error", "setup_timeout", "nan_loss", "loss_spike")
     causes = {signal for failure in failures for signal in failure.signal_ids} | set(why.signal_ids)
     return tuple(
         signal.id
         for signal in snapshot.signals
-        if signal.kind in about_ranks or (signal.id in causes and signal.kind != "node_silent")
+        if signal.kind in about_ranks
+        or (signal.id in causes and signal.kind != "node_silent" and not stays_open(snapshot, config, signal))
     )
 
 
-def _settle(snapshot: JobSnapshot, failures: tuple[Failure, ...], why: RestartReason) -> tuple[Action, ...]:
-    ids = _signal_ids(snapshot, failures, why)
+def _settle(
+    snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...], why: RestartReason
+) -> tuple[Action, ...]:
+    ids = _signal_ids(snapshot, config, failures, why)
     return (SettleSignals(signal_ids=ids),) if ids else ()

@@ -4,14 +4,17 @@ All ranks wait for the slowest, so a straggler costs its lateness times the whol
 after step. Moving its replica costs a stall and the time of a start, once. The rule tells
 the finding with both sums and moves the replica only when all of this holds: the rank is
 slow beside its peers (if they are as slow, no device is to blame); its device is slow, not
-its input (a move would take the input along); other devices are free; enough replicas are
+its input nor the length of its samples (a move would take these along); other devices are free; enough replicas are
 left; and the move is cheaper than staying, over what is left of the job or the time a
-repair takes, whichever is shorter.
+repair takes, whichever is shorter. Where devices are free for a whole replica another one may be
+started beside it, which then takes its place (`swap`); else, or where the others are better off
+without it until then, it is ended first. Going on without it is priced beside both; it is left to a
+person, because the place would be filled again on the same slow device.
 """
 
 import msgspec
 
-from controlplane.policy.budget import spent
+from controlplane.policy import prices, relief, ways
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     about,
@@ -25,26 +28,37 @@ from controlplane.policy.facts import (
     tag,
 )
 from controlplane.policy.failures import find_failures
-from controlplane.policy.goodput import straggler_costs
-from controlplane.policy.ladder import start_slots
 from controlplane.policy.placement import slots_of
-from controlplane.policy.plan import Alternative, Decision, StartReplica
+from controlplane.policy.plan import Alternative, Decision, Relieve, StartReplica
 from controlplane.policy.proved import Failure
 from controlplane.policy.rules.replica_failure import eviction
+from controlplane.policy.rules.swap import takes_its_place
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
+from controlplane.policy.titles import of_failures
 from controlplane.protocol.states import JobState
 
 RULE = "straggler"
+_WHAT = {"data": "waits for its input", "length": "has longer micro-batches, which differ among themselves as much"}
 
 
 class _Case(msgspec.Struct, frozen=True, kw_only=True):
-    """One finding with its sums, in GPU-seconds. `against` empty: move it."""
+    """One finding with its sums, in GPU-seconds. `against` empty: move it. `moves`: the ways to do that,
+    `best` the cheapest of those that are open; `start`: of another one beside it."""
 
     signal: SignalFact
     failure: Failure
     stay_s: float
-    move_s: float | None
+    moves: tuple[ways.Way, ...]
+    best: ways.Way | None
+    start: StartReplica | None
+    without_s: float | None
     against: str
+
+    @property
+    def move_s(self) -> float | None:
+        """Of the cheapest open way, else of the first that has a price."""
+        priced = self.best or next((way for way in self.moves if way.cost_gpu_s is not None), None)
+        return priced.cost_gpu_s if priced else None
 
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
@@ -55,7 +69,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
         _case(snapshot, config, signal, replica)
         for signal in sorted(signals_of(snapshot, "straggler"), key=lambda signal: (signal.value, signal.id))
         for replica in live_replicas(snapshot)
-        if about(signal, replica)
+        if about(signal, replica) and not replica.relieved
     ]
     mover = next((case for case in cases if not case.against), None)
     moves = (_move(snapshot, config, mover),) if mover is not None else ()
@@ -74,54 +88,97 @@ def _case(snapshot: JobSnapshot, config: PolicyConfig, signal: SignalFact, repli
         signal_ids=(signal.id,),
         evidence=_evidence(signal),
     )
-    starts = start_slots(snapshot, config, (replica,), (failure,))
-    costs = straggler_costs(
-        snapshot, config, late_s=_number(signal, "late_s"), replica=replica, spare_ready=bool(starts)
+    weighed = ways.case_of(snapshot, config, (failure,))
+    late_s = _number(signal, "late_s")
+    stay_s = prices.stay_s(weighed.times, weighed.stakes, late_s=late_s)
+    start = relief.successor(snapshot, config, replica, bad_slots=bad)
+    first = (way for way in ways.ways_out(weighed) if way.action in (ways.REPLACE, ways.HOLD))
+    moves = (ways.beside(weighed, start, late_s=late_s), *first)
+    best = ways.cheapest(moves)
+    return _Case(
+        signal=signal,
+        failure=failure,
+        stay_s=stay_s,
+        moves=moves,
+        best=best,
+        start=start,
+        without_s=_without_s(weighed, signal, replica),
+        against=_against(weighed, signal, stay_s, best),
     )
-    against = _against(snapshot, config, signal, replica, starts, costs.stay_s, costs.move_s)
-    return _Case(signal=signal, failure=failure, stay_s=costs.stay_s, move_s=costs.move_s, against=against)
 
 
-def _against(
-    snapshot: JobSnapshot,
-    config: PolicyConfig,
-    signal: SignalFact,
-    replica: ReplicaFact,
-    starts: tuple[StartReplica, ...],
-    stay_s: float,
-    move_s: float | None,
-) -> str:
+def _against(weighed: ways.Case, signal: SignalFact, stay_s: float, move: ways.Way | None) -> str:
     """Why its replica is not moved, the weightiest reason first; empty: move it."""
-    survivors = [r for r in live_replicas(snapshot) if r.index != replica.index and contributes(snapshot, r)]
+    snapshot, config = weighed.snapshot, weighed.config
     if signal.evidence.get("score") != "relative":
         return "its peers are as slow as it is, no device is to blame"
     if signal.evidence.get("cause") == "data":
         return "it waits for its input, and a move would take the input along: look at where its data comes from"
-    if len(survivors) < max(1, snapshot.job.spec.resources.min_replicas):
+    if signal.evidence.get("cause") == "length":
+        return "its micro-batches differ in length, and a move would take them along: balance the sequence lengths"
+    ended_first = move is None or move.action != ways.BESIDE
+    if ended_first and not any(contributes(snapshot, replica) for replica in weighed.holders):
         return "too few replicas would be left"
-    if not starts or move_s is None:
-        return "no other device is free"
-    if move_s >= stay_s:
-        return f"moving its replica costs {move_s:.0f} GPU-seconds, staying {stay_s:.0f}"
+    if move is None or move.cost_gpu_s is None:
+        return weighed.no_start or "too few replicas would be left"
+    if move.cost_gpu_s >= stay_s:
+        return f"moving its replica costs {move.cost_gpu_s:.0f} GPU-seconds, staying {stay_s:.0f}"
     if find_failures(snapshot, config) or snapshot.job.state is not JobState.RUNNING:
         return "the job is recovering from something else"
     if is_storm(snapshot, config):
         return "too much looks bad in the fleet at once"
-    return spent(snapshot)
+    return ""
+
+
+def _without_s(weighed: ways.Case, signal: SignalFact, replica: ReplicaFact) -> float | None:
+    """None: the others would be too few."""
+    snapshot = weighed.snapshot
+    others = [r for r in live_replicas(snapshot) if r.index != replica.index and contributes(snapshot, r)]
+    if len(others) < weighed.needed:
+        return None
+    return prices.without_s(weighed.times, weighed.stakes, late_s=_number(signal, "late_s"))
 
 
 def _move(snapshot: JobSnapshot, config: PolicyConfig, case: _Case) -> Decision:
-    base = eviction(snapshot, config, (case.failure,))
+    beside = case.best is not None and case.best.action == ways.BESIDE
+    base = _start_beside(snapshot, case) if beside else eviction(snapshot, config, (case.failure,))
+    others = (way for way in case.moves if way is not case.best)
     return msgspec.structs.replace(
         base,
         rule=RULE,
-        choice="move",
+        choice=ways.BESIDE if beside else "move",
         reason_code="cheaper_to_move",
         sentence=f"{base.sentence} Staying would cost {case.stay_s:.0f} GPU-seconds, moving {case.move_s or 0.0:.0f}.",
-        key=f"straggler:{case.signal.id}:move",
-        evidence={**case.failure.evidence, "stay_gpu_s": case.stay_s, "move_gpu_s": case.move_s},
-        alternatives=(Alternative(action="stay", cost_gpu_s=case.stay_s, why_not="costs more"),),
+        key=base.key if beside else f"straggler:{case.signal.id}:move",
+        evidence=_sums(case),
+        alternatives=(
+            Alternative(action="stay", cost_gpu_s=case.stay_s, why_not="costs more"),
+            *(
+                Alternative(action=way.action, cost_gpu_s=way.cost_gpu_s, why_not=way.bar or "costs more")
+                for way in others
+            ),
+            _without(case, "a move keeps the strength"),
+        ),
         cost_gpu_s=case.move_s,
+    )
+
+
+def _start_beside(snapshot: JobSnapshot, case: _Case) -> Decision:
+    """The start of the one that takes its place; nothing of what trains is touched."""
+    replica, start = case.failure.replica, case.start
+    assert start is not None, "the way is open"
+    return Decision(
+        rule=RULE,
+        choice=ways.BESIDE,
+        reason_code="cheaper_to_move",
+        sentence=f"Replica {replica.index}: {case.failure.sentence}. {takes_its_place(snapshot, start)}",
+        key=f"straggler:{case.signal.id}:beside:{start.replica}.{start.incarnation}",
+        actions=(
+            start,
+            Relieve(replica=replica.index, incarnation=replica.incarnation, reason=case.failure.sentence),
+        ),
+        signal_ids=(case.signal.id,),
+        title=of_failures(snapshot, (case.failure,)),
     )
 
 
@@ -131,20 +188,47 @@ def _tell(snapshot: JobSnapshot, case: _Case) -> Decision:
         rule=RULE,
         choice="tell",
         reason_code="slow_rank",
-        sentence=f"Replica {replica.index}: {case.failure.sentence}. Nothing is moved: {case.against}.",
+        sentence=f"Replica {replica.index}: {case.failure.sentence}. Nothing is moved: {case.against}.{_cheaper(case)}",
         key=f"straggler:{case.signal.id}:{tag(replica)}:tell",
         actions=(),
-        evidence={**case.failure.evidence, "stay_gpu_s": case.stay_s},
-        alternatives=(Alternative(action="move", cost_gpu_s=case.move_s, why_not=case.against),),
+        evidence=_sums(case),
+        alternatives=(
+            Alternative(action="move", cost_gpu_s=case.move_s, why_not=case.against),
+            _without(case, "left to a person" if _pays(case) else "costs more"),
+        ),
         signal_ids=(case.signal.id,),
         cost_gpu_s=case.stay_s,
     )
 
 
+def _pays(case: _Case) -> bool:
+    """Going on without it is cheaper than going on at its speed."""
+    return case.without_s is not None and case.without_s < case.stay_s
+
+
+def _cheaper(case: _Case) -> str:
+    if not _pays(case):
+        return ""
+    return (
+        f" Going on without it would cost {case.without_s or 0.0:.0f} GPU-seconds, staying {case.stay_s:.0f}:"
+        " evict it by hand, and keep its device out of service."
+    )
+
+
+def _without(case: _Case, why_not: str) -> Alternative:
+    why = why_not if case.without_s is not None else "too few replicas would be left"
+    return Alternative(action="go_on_without", cost_gpu_s=case.without_s, why_not=why)
+
+
+def _sums(case: _Case) -> dict[str, str | int | float | bool | None]:
+    sums = {"stay_gpu_s": case.stay_s, "move_gpu_s": case.move_s, "without_gpu_s": case.without_s}
+    return {**case.failure.evidence, **sums}
+
+
 def _cause(snapshot: JobSnapshot, signal: SignalFact) -> str:
     """What is slow, and what its device says of itself."""
     where = f"rank {signal.rank} on device {signal.device_index} of {node_name(snapshot, signal.node_id)}"
-    what = "waits for its input" if signal.evidence.get("cause") == "data" else "computes slowly"
+    what = _WHAT.get(str(signal.evidence.get("cause")), "computes slowly")
     said = [f"the device throttles ({text})" for text in (signal.evidence.get("throttle"),) if text]
     said += [f"open findings: {text}" for text in (signal.evidence.get("device_findings"),) if text]
     late_s = _number(signal, "late_s")

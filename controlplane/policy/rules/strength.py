@@ -1,5 +1,6 @@
 """Recovery is over: full strength again, or stable with fewer replicas."""
 
+from controlplane.policy.budget import spent
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     attempt_live,
@@ -13,14 +14,16 @@ from controlplane.policy.facts import (
 from controlplane.policy.failures import find_failures
 from controlplane.policy.ladder import due_s, may_start, seldom, start_slots
 from controlplane.policy.plan import Action, Decision, ResolveIncident, SetJobState, SettleSignals
+from controlplane.policy.relief import may_leave
+from controlplane.policy.slots import empty_slots, relieved
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
-from controlplane.protocol.states import JobState, ReplicaState
+from controlplane.protocol.states import IncidentOutcome, JobState, ReplicaState
 
 RULE = "strength"
 
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
-    """The job's way back to running, once all that lives contributes."""
+    """The job's way back to running, once all that lives contributes; not while one is being relieved."""
     attempt, view = snapshot.attempt, current_view(snapshot)
     if attempt is None or view is None or not attempt_live(snapshot) or not installed(snapshot):
         return ()
@@ -30,12 +33,14 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
         return ()
     stale = stale_signals(snapshot)
     quiet = snapshot.job.state is JobState.RUNNING and (stale or incident_over(snapshot, config))
+    if may_leave(snapshot) or (quiet and relieved(snapshot)):
+        return ()
     if snapshot.job.state is not JobState.RECOVERING and not quiet:
         return ()
     full = len(live) >= attempt.replicas
     if not full and not shrunk_for_good(snapshot, config):
         return ()
-    return (_back(snapshot, view.epoch, len(live), attempt.replicas, stale),)
+    return (_back(snapshot, view.epoch, stale),)
 
 
 def _settled(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
@@ -56,8 +61,7 @@ def incident_over(snapshot: JobSnapshot, config: PolicyConfig) -> bool:
 
 def shrunk_for_good(snapshot: JobSnapshot, config: PolicyConfig) -> bool:
     """The empty slots cannot be filled now, and the view has held for a while."""
-    evicted = (replica for replica in snapshot.replicas if replica.state is ReplicaState.EVICTED)
-    empty = tuple(r for r in evicted if may_start(snapshot, config, r) and not seldom(r, config))
+    empty = tuple(r for r in empty_slots(snapshot) if may_start(snapshot, config, r) and not seldom(r, config))
     waiting = tuple(slot for slot in empty if snapshot.now_s < due_s(slot, config))
     if waiting or start_slots(snapshot, config, empty):
         return False
@@ -80,19 +84,19 @@ def stale_signals(snapshot: JobSnapshot) -> tuple[str, ...]:
     return tuple(sorted(old_ranks | old_errors))
 
 
-def _back(snapshot: JobSnapshot, epoch: int, live: int, asked: int, stale: tuple[str, ...]) -> Decision:
+def _back(snapshot: JobSnapshot, epoch: int, stale: tuple[str, ...]) -> Decision:
+    assert snapshot.attempt is not None, "called for a live attempt"
+    live, asked = len(live_replicas(snapshot)), snapshot.attempt.replicas
     full = live >= asked
-    sentence = (
-        f"All {asked} replicas train."
-        if full
-        else f"{live} of {asked} replicas train, stable; no device is free for more."
-    )
+    why = f"nothing more is started, {spent(snapshot)}" if spent(snapshot) else "no device is free for more"
+    sentence = f"All {asked} replicas train." if full else f"{live} of {asked} replicas train, stable; {why}."
     moves: list[Action] = []
     if snapshot.job.state is JobState.RECOVERING:
         moves.append(SetJobState(to=JobState.RUNNING))
     if stale:
         moves.append(SettleSignals(signal_ids=stale))
-    moves.append(ResolveIncident(note=sentence))
+    outcome = IncidentOutcome.RECOVERED if full else IncidentOutcome.MITIGATED
+    moves.append(ResolveIncident(note=sentence, outcome=outcome))
     return Decision(
         rule=RULE,
         choice="full_strength" if full else "shrunk",

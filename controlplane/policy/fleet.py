@@ -1,0 +1,119 @@
+"""`decide_fleet(snapshot, config)`: faults of the fleet's hardware, with or without a job.
+
+A device that fails under a living replica is that job's affair (`policy.decide`); everything
+else is decided here: an XID, a lost device or a bad reading where nothing runs, a reset that is
+due, a risky device where there is nothing to save, and when an incident that waits for hardware is over. Called by
+`recovery.fleet_pass` each second; touches nothing itself.
+"""
+
+import msgspec
+
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.facts import storm_of
+from controlplane.policy.findings import KINDS
+from controlplane.policy.plan import Decision, ResolveIncident
+from controlplane.policy.rules import device_fault
+from controlplane.policy.snapshot import NodeFact, SignalFact
+from controlplane.protocol.states import IncidentOutcome, IncidentState, Mode, NodeState
+
+RISK_RULE, RETURN_RULE = "device_risk", "hardware_return"
+
+
+class HardwareIncident(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An incident that hardware keeps open. `devices`: indices on the node that its findings name;
+    `out`: one of them is of no use until it is reset or replaced; `lost`: its job failed, which no
+    repair changes; `refuted`: its findings were withdrawn."""
+
+    id: str
+    title: str
+    state: IncidentState
+    node_id: str
+    devices: tuple[int, ...]
+    out: bool = False
+    lost: bool = False
+    refuted: bool = False
+
+
+class FleetSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Open findings about hardware under no living replica, the nodes and incidents that they and
+    the returns concern, and what the storm governor counts (see `JobSnapshot`), with the `segments`
+    of all nodes by id. Server seconds."""
+
+    now_s: float
+    signals: tuple[SignalFact, ...] = ()
+    nodes: tuple[NodeFact, ...] = ()
+    incidents: tuple[HardwareIncident, ...] = ()
+    acts_last_window: int = 0
+    fleet_devices: int = 0
+    suspect_devices: int = 0
+    suspect_nodes: tuple[str, ...] | None = None
+    segments: dict[str, str] = {}
+
+
+def decide_fleet(snapshot: FleetSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
+    """Everything to be decided now; equal snapshots give equal decisions."""
+    nodes = {node.id: node for node in snapshot.nodes}
+    storm = storm_of(snapshot, config)
+    found: list[Decision] = []
+    for signal in snapshot.signals:
+        node = nodes.get(signal.node_id or "")
+        if signal.kind in KINDS:
+            found += device_fault.judge(signal, node, config, storm=storm)
+        elif signal.kind == RISK_RULE:
+            found.append(_watch(signal, node))
+    left = 0 if storm else config.max_acts - snapshot.acts_last_window
+    found += device_fault.resets(snapshot.nodes, now_s=snapshot.now_s, left=left)
+    judged = [
+        msgspec.structs.replace(decision, mode=config.rule_modes.get(decision.rule, Mode.ENFORCE)) for decision in found
+    ]
+    returns = (_back(incident, nodes.get(incident.node_id)) for incident in snapshot.incidents)
+    return (*judged, *(decision for decision in returns if decision is not None))
+
+
+def _watch(signal: SignalFact, node: NodeFact | None) -> Decision:
+    """A risky device without work: nothing to save; told, so that somebody may look."""
+    where = device_fault.where_of(signal, node)
+    return Decision(
+        rule=RISK_RULE,
+        choice="watch",
+        reason_code="nothing_to_save",
+        sentence=f"{where[:1].upper()}{where[1:]} scores {signal.value:.2f} (limit {signal.threshold:.2f}):"
+        " no job runs on it, so there is nothing to save; it is watched.",
+        key=f"risk_watch:{signal.id}",
+        actions=(),
+        evidence={"score": signal.value, "threshold": signal.threshold},
+        signal_ids=(signal.id,),
+        title=f"{where[:1].upper()}{where[1:]} is at risk",
+    )
+
+
+def _back(incident: HardwareIncident, node: NodeFact | None) -> Decision | None:
+    """The incident is over: its hardware works again, is gone for good, or was never at fault."""
+    outcome = IncidentOutcome.RECOVERED
+    if node is None:
+        why, outcome = "Its node was taken out of the fleet.", IncidentOutcome.MITIGATED
+    elif not incident.out and incident.state is IncidentState.MITIGATED and node.state is NodeState.READY:
+        why = f"{node.name} takes work again."
+    elif incident.out and incident.devices and _healthy(node, incident.devices):
+        # Returning the node heals those of its devices that are there; one that is not stays out.
+        after = "" if node.state is NodeState.READY else f"; the node is {node.state} until a person returns it"
+        why = f"Device {', '.join(map(str, incident.devices))} of {node.name} is healthy again{after}."
+    elif incident.refuted:
+        why = "What was found is gone again."
+    else:
+        return None
+    outcome = IncidentOutcome.LOST if incident.lost else outcome
+    return Decision(
+        rule=RETURN_RULE,
+        choice="resolve",
+        reason_code="hardware_back" if outcome is IncidentOutcome.RECOVERED else str(outcome),
+        sentence=why,
+        key=f"hardware_return:{incident.id}",
+        actions=(ResolveIncident(note=why, outcome=outcome, incident_id=incident.id),),
+        routine=True,
+    )
+
+
+def _healthy(node: NodeFact, indices: tuple[int, ...]) -> bool:
+    known = {device.index: device for device in node.devices}
+    return all(index in known and known[index].healthy for index in indices)

@@ -1,0 +1,135 @@
+"""How fast a job commits steps, learned one commit at a time: the undisturbed step, the job's own
+best, and what it does now.
+
+Called by the ingest of step reports, which keeps a `Pace` for each job, and by `jobs.numbers`,
+which reads it; a step costs the same whatever came before. Never reads a clock or a row.
+
+Theory. Time between commits is the one clock that adds up to wall time: clocks of ranks overlap.
+A gap is *undisturbed* when both commits and `WARM_UP_STEPS` before them were made by the same
+membership at full strength (the most devices that ever contributed). The *best* is the lowest
+median of `WINDOW` undisturbed gaps; the undisturbed step is the median of all undisturbed gaps of
+at most `NEAR` times the best, so that a slow hour does not become what the job is measured by.
+Gaps are counted in bins of `RATIO`, so that the median is within a quarter of a percent.
+"""
+
+import math
+from statistics import median
+
+import msgspec
+
+from controlplane.policy.timeouts import WARM_UP_STEPS
+
+WINDOW = 16
+MIN_GAPS = 3
+NEAR = 1.5
+RATIO = 1.005
+MARK_EVERY_S = 3600.0
+MARKS = 26
+"""A day of hourly marks, and one before it."""
+
+
+class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The first report of a committed step, at `at_s` (Unix seconds), by `gpus` devices that
+    contribute (0: not known). `kept`: steps that count, this one included."""
+
+    attempt: int
+    step: int
+    epoch: int
+    at_s: float
+    gpus: int
+    kept: int
+
+
+class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """So many steps were kept at `at_s`."""
+
+    at_s: float
+    kept: int
+
+
+class Pace(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What is kept of a job's commits. `run`: commits in a row of one membership; `bins`: undisturbed
+    gaps at full strength by size; `window` the newest of them, `recent` the newest gaps of any
+    kind, seconds; `refused`: gaps that no clock can have measured (not above 0)."""
+
+    attempt: int = 0
+    step: int = -1
+    epoch: int = 0
+    at_s: float = 0.0
+    run: int = 0
+    full_gpus: int = 0
+    bins: dict[int, int] = {}
+    window: list[float] = []
+    recent: list[float] = []
+    best_s: float | None = None
+    marks: list[Mark] = []
+    refused: int = 0
+
+
+def count(pace: Pace, commit: Commit) -> None:
+    """Take one commit in. Told again, or older than what was counted: nothing changes."""
+    if (commit.attempt, commit.step) <= (pace.attempt, pace.step):
+        return
+    follows = commit.attempt == pace.attempt and commit.step == pace.step + 1
+    same = follows and commit.epoch == pace.epoch
+    pace.run = pace.run + 1 if same else 1
+    if commit.attempt != pace.attempt:
+        pace.recent = []
+    gap_s = commit.at_s - pace.at_s
+    if follows and gap_s > 0:
+        pace.recent = [*pace.recent[-WINDOW + 1 :], gap_s]
+        if pace.run > 1 + WARM_UP_STEPS:
+            _undisturbed(pace, gap_s, commit.gpus)
+    elif follows:
+        pace.refused += 1
+    pace.attempt, pace.step, pace.epoch, pace.at_s = commit.attempt, commit.step, commit.epoch, commit.at_s
+    if not pace.marks or commit.at_s - pace.marks[-1].at_s >= MARK_EVERY_S:
+        pace.marks = [*pace.marks[-MARKS + 1 :], Mark(commit.at_s, commit.kept)]
+
+
+def _undisturbed(pace: Pace, gap_s: float, gpus: int) -> None:
+    if gpus > pace.full_gpus:
+        # Stronger than ever: what was undisturbed until now is less than full strength.
+        pace.full_gpus, pace.bins, pace.window, pace.best_s = gpus, {}, [], None
+    if gpus == 0 or gpus < pace.full_gpus:
+        return
+    place = round(math.log(gap_s) / math.log(RATIO))
+    pace.bins[place] = pace.bins.get(place, 0) + 1
+    pace.window = [*pace.window[-WINDOW + 1 :], gap_s]
+    if len(pace.window) == WINDOW:
+        found_s = median(pace.window)
+        pace.best_s = found_s if pace.best_s is None else min(pace.best_s, found_s)
+
+
+def best_step_s(pace: Pace) -> float | None:
+    """The job's own best, seconds a step; None before `MIN_GAPS` undisturbed ones."""
+    if pace.best_s is not None or len(pace.window) < MIN_GAPS:
+        return pace.best_s
+    return median(pace.window)
+
+
+def undisturbed_step_s(pace: Pace) -> float | None:
+    """What a step takes at full strength while nothing happens; None before `MIN_GAPS` of them."""
+    best_s = best_step_s(pace)
+    if best_s is None:
+        return None
+    places = sorted(place for place in pace.bins if RATIO**place <= NEAR * best_s)
+    half = sum(pace.bins[place] for place in places) / 2.0
+    for place in places:
+        half -= pace.bins[place]
+        if half <= 0:
+            return float(RATIO**place)
+    return best_s
+
+
+def productivity(pace: Pace) -> float | None:
+    """Speed of the newest commits over the job's own best; 1 / 2.4 after a slow-down by 2.4. None
+    before a whole window was undisturbed: the first few steps are no best to be held against."""
+    if pace.best_s is None or len(pace.recent) < MIN_GAPS:
+        return None
+    return pace.best_s / median(pace.recent)
+
+
+def kept_at(pace: Pace, moment_s: float) -> Mark | None:
+    """The newest mark that is not younger than that moment; None: the job is younger."""
+    return next((mark for mark in reversed(pace.marks) if mark.at_s <= moment_s), None)

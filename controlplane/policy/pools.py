@@ -1,0 +1,139 @@
+"""Where a job may start something now: the devices that nothing speaks against.
+
+What nodes lend with nobody leaving is worked out once for each pass; asked for one slot after the
+other, only the nodes of that slot are looked at again (ADR 0030).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from controlplane.policy import findings, numerics
+from controlplane.policy.bars import bad_places, standing
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.facts import node_of, nodes_of, signals_of
+from controlplane.policy.once import per_pass, per_snapshot
+from controlplane.policy.placement import Offer, Pool, Slot, by_node, of_type, offers_of, ordered
+from controlplane.policy.snapshot import LIVE_REPLICA, JobSnapshot, NodeFact, ReplicaFact, SignalFact
+
+
+def pool_for(
+    snapshot: JobSnapshot,
+    config: PolicyConfig,
+    *,
+    leaving: tuple[ReplicaFact, ...] = (),
+    bad_nodes: tuple[str, ...] = (),
+    bad_slots: tuple[Slot, ...] = (),
+    use_reserved: bool = True,
+) -> Pool:
+    """Devices on which this job may start something now. Those of `leaving` replicas
+    count as free (their agent ends the old processes first), except on bad nodes."""
+    silent = tuple(signal.node_id for signal in signals_of(snapshot, "node_silent") if signal.node_id)
+    _, barred_nodes = bad_places(standing(snapshot, config))
+    homes = {node_id for replica in leaving for node_id in nodes_of(replica)}
+    lent = _lent(snapshot, config) if use_reserved else _lent_unreserved(snapshot, config)
+    offers = [offer for offer in lent if offer.node_id not in homes]
+    offers += _offers(snapshot, config, homes, leaving=leaving, use_reserved=use_reserved)
+    pool = ordered(offers, _named_segments(snapshot), homes)
+    return pool.without(bad_slots).without_nodes((*bad_nodes, *silent, *barred_nodes))
+
+
+@per_pass
+def _lent(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Offer, ...]:
+    """Without anybody leaving."""
+    return _offers(snapshot, config, _lenders(snapshot), use_reserved=True)
+
+
+@per_pass
+def _lent_unreserved(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Offer, ...]:
+    return _offers(snapshot, config, _lenders(snapshot), use_reserved=False)
+
+
+def _offers(
+    snapshot: JobSnapshot,
+    config: PolicyConfig,
+    node_ids: Iterable[str],
+    *,
+    leaving: tuple[ReplicaFact, ...] = (),
+    use_reserved: bool,
+) -> tuple[Offer, ...]:
+    typed = _of_its_type(snapshot)
+    nodes = tuple(typed[node_id] for node_id in node_ids if node_id in typed)
+    barred, _ = bad_places(standing(snapshot, config))
+    excluded = by_node((*suspected(snapshot, config), *barred))
+    own: dict[str, list[int]] = defaultdict(list)
+    for replica in leaving:
+        for node_id, devices in replica.by_node.items():
+            own[node_id].extend(devices)
+    _exclude_occupied(snapshot, nodes, excluded, but={replica.index for replica in leaving})
+    return offers_of(
+        nodes,
+        job_id=snapshot.job.id,
+        own=own,
+        excluded=excluded,
+        use_reserved=use_reserved,
+        fresh_s=config.fresh_s,
+    )
+
+
+def _exclude_occupied(
+    snapshot: JobSnapshot, nodes: tuple[NodeFact, ...], excluded: dict[str, set[int]], *, but: set[int]
+) -> None:
+    """Devices under processes of this job that live or are not proved gone, less those of the replica
+    indices in `but`."""
+    here = _replicas_on(snapshot)
+    for node in nodes:
+        for replica in here.get(node.id, ()):
+            if replica.index not in but:
+                excluded[node.id].update(replica.by_node[node.id])
+
+
+@per_snapshot
+def _replicas_on(snapshot: JobSnapshot) -> dict[str, list[ReplicaFact]]:
+    """Replicas whose processes live or are not proved gone, by node."""
+    found: dict[str, list[ReplicaFact]] = defaultdict(list)
+    for replica in snapshot.replicas:
+        if replica.state in LIVE_REPLICA or not replica.stopped:
+            for node_id in replica.node_ids:
+                found[node_id].append(replica)
+    return found
+
+
+@per_pass
+def suspected(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Slot, ...]:
+    """Devices an open hardware finding names: nothing is started there. An XID that the
+    catalogue blames on the program, or ignores, accuses no device."""
+    return tuple(
+        (signal.node_id, device.index)
+        for signal in snapshot.signals
+        if _accuses(signal, config) and signal.node_id is not None
+        for node in (node_of(snapshot, signal.node_id),)
+        if node is not None
+        for device in node.devices
+        if signal.device_index in (None, device.index)
+    )
+
+
+def _accuses(signal: SignalFact, config: PolicyConfig) -> bool:
+    return numerics.accuses(signal) or findings.accuses(signal, config)
+
+
+@per_snapshot
+def _of_its_type(snapshot: JobSnapshot) -> dict[str, NodeFact]:
+    nodes = of_type(snapshot.nodes, snapshot.job.spec.resources.gpu_type)
+    return {node.id: node for node in nodes}
+
+
+@per_snapshot
+def _lenders(snapshot: JobSnapshot) -> tuple[str, ...]:
+    """Ids of the nodes that could lend a device with nobody leaving."""
+    job_id = snapshot.job.id
+    return tuple(
+        node.id
+        for node in _of_its_type(snapshot).values()
+        if any(device.free or (node.reserved_for == job_id and not device.held) for device in node.devices)
+    )
+
+
+@per_snapshot
+def _named_segments(snapshot: JobSnapshot) -> dict[str, str]:
+    return {node.id: node.segment for node in _of_its_type(snapshot).values() if node.segment}

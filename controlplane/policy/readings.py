@@ -1,0 +1,98 @@
+"""Device readings that are findings by themselves: which, from where on, and what follows.
+
+`sentinel.readings` compares samples with these limits and raises a signal `device_reading`;
+`rules.device_fault` acts on it. Each limit says where it comes from; those that say "ours" are
+not calibrated by failures, so they only keep new work away. Pure.
+"""
+
+import msgspec
+
+from controlplane.policy.xid import XidBucket
+
+
+class Limit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`value` in the reading's own unit: of a counter the growth within `window_s`, of a state
+    how long it lasts in seconds. `lasts`: the finding ends with the state, and the device returns.
+    `ask`: what a person must do, "" for nothing."""
+
+    value: float
+    window_s: float
+    bucket: XidBucket
+    what: str
+    source: str
+    lasts: bool = False
+    ask: str = ""
+
+
+_RMA = "the card is to be replaced: run the vendor's diagnostics and ask NVIDIA's support"
+READINGS: dict[str, Limit] = {
+    "ecc_uncorrected": Limit(
+        value=1,
+        window_s=60.0,
+        bucket=XidBucket.RESET,
+        what="uncorrectable memory errors",
+        source="NVIDIA GPU Memory Error Management: a reset remaps the row",
+    ),
+    "ecc_corrected": Limit(
+        value=1000, window_s=3600.0, bucket=XidBucket.DEGRADED, what="corrected memory errors", source="ours"
+    ),
+    "row_remap_pending": Limit(
+        value=1,
+        window_s=0.0,
+        bucket=XidBucket.RESET,
+        what="rows that wait to be remapped",
+        source="NVIDIA GPU Memory Error Management: takes effect with a reset",
+    ),
+    "row_remap_failure": Limit(
+        value=1,
+        window_s=0.0,
+        bucket=XidBucket.FATAL,
+        what="a row that could not be remapped",
+        source="NVIDIA GPU Memory Error Management: qualifies for replacement",
+        ask=_RMA,
+    ),
+    "retired_pages": Limit(
+        value=60,
+        window_s=0.0,
+        bucket=XidBucket.FATAL,
+        what="retired memory pages",
+        source="NVIDIA Dynamic Page Retirement: 60 pages qualify for replacement",
+        ask=_RMA,
+    ),
+    "pcie_replay": Limit(
+        value=8, window_s=60.0, bucket=XidBucket.DEGRADED, what="PCIe replays", source="DCGM: 8 a minute"
+    ),
+    "nvlink_error": Limit(
+        value=100, window_s=60.0, bucket=XidBucket.DEGRADED, what="NVLink errors", source="ours, after DCGM's CRC limit"
+    ),
+    "throttled": Limit(
+        value=60.0,
+        window_s=0.0,
+        bucket=XidBucket.DEGRADED,
+        what="seconds slowed down by its hardware",
+        source="ours",
+        lasts=True,
+        ask="look at the node's cooling and power",
+    ),
+    "memory_temperature": Limit(
+        value=60.0,
+        window_s=0.0,
+        bucket=XidBucket.DEGRADED,
+        what="seconds with its memory at 95 C or more",
+        source="ours; HBM is rated to 95 C",
+        lasts=True,
+        ask="look at the node's cooling",
+    ),
+    "power_limit": Limit(
+        value=60.0,
+        window_s=0.0,
+        bucket=XidBucket.DEGRADED,
+        what="seconds with a power limit a tenth below its own",
+        source="ours: a capped device is a straggler",
+        lasts=True,
+        ask="find out who has lowered its power limit",
+    ),
+}
+MEMORY_HOT_C = 95.0
+POWER_LIMIT_SHARE = 0.9
+HARDWARE_SLOWS = frozenset({"hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"})

@@ -1,0 +1,85 @@
+"""A member is out of reach, or stuck: go on without it at once, and end nothing of it (R30).
+
+The reversible half of a failure. Its processes keep what they have and its devices; when its node
+is heard again within the lease, or it waits for the others, `admit_joiner` takes it back, and it
+fetches what it missed. When the lease ends, its agent finds it late, or its death is told,
+`replica_failure` ends it and starts its slot elsewhere. It is
+left where it is if too few that hold the newest state would be left: then the lease decides.
+"""
+
+from controlplane.policy import stuck
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.facts import (
+    attempt_live,
+    current_view,
+    following_view,
+    holds_state,
+    is_member,
+    lease_of,
+    live_replicas,
+    signals_of,
+    tag,
+)
+from controlplane.policy.failures import actionable, doubted
+from controlplane.policy.plan import Action, AnnounceView, Decision, SetJobState, SetReplicaState, SettleSignals
+from controlplane.policy.proved import Failure
+from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
+from controlplane.protocol.states import JobState, ReplicaState
+
+RULE = "leave_out"
+
+
+def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
+    """One view without all that are out of reach, or nothing."""
+    if not attempt_live(snapshot) or snapshot.job.finished or snapshot.job.cancel_requested:
+        return ()
+    if current_view(snapshot) is None or actionable(snapshot, config):
+        return ()
+    out = tuple(f for f in doubted(snapshot, config) if is_member(snapshot, f.replica))
+    gone = {failure.replica.index for failure in out}
+    stay = tuple(r for r in live_replicas(snapshot) if is_member(snapshot, r) and r.index not in gone)
+    holders = sum(holds_state(snapshot, replica) for replica in stay)
+    if not out or holders < max(1, snapshot.job.spec.resources.min_replicas):
+        return ()
+    return (_leave_out(snapshot, config, out, stay),)
+
+
+def _leave_out(
+    snapshot: JobSnapshot, config: PolicyConfig, out: tuple[Failure, ...], stay: tuple[ReplicaFact, ...]
+) -> Decision:
+    view, attempt = current_view(snapshot), snapshot.attempt
+    assert view is not None, "only a member of a view is left out"
+    assert attempt is not None, "views belong to an attempt"
+    causes = "; ".join(f"replica {failure.replica.index}: {failure.sentence}" for failure in out)
+    following = following_view(snapshot, stay, causes, left_out=(failure.replica for failure in out))
+    ids = tuple(signal for failure in out for signal in failure.signal_ids)
+    explained = tuple(signal.id for signal in signals_of(snapshot, "outer_error"))
+    moves: list[Action] = [
+        SetReplicaState(replica=f.replica.index, incarnation=f.replica.incarnation, to=ReplicaState.SUSPECT)
+        for f in out
+        if f.replica.state is not ReplicaState.SUSPECT
+    ]
+    moves += [SetJobState(to=JobState.RECOVERING)] if snapshot.job.state is JobState.RUNNING else []
+    moves += [SettleSignals(signal_ids=explained)] if explained else []
+    return Decision(
+        rule=RULE,
+        choice="leave_out",
+        reason_code=out[0].kind if len(out) == 1 else "several_out_of_reach",
+        sentence=f"{causes}. {len(stay)} replicas go on without it; nothing of it is ended:"
+        f" {_until(snapshot, config, out)}",
+        key=f"leave_out:{','.join(tag(failure.replica) for failure in out)}:{following.epoch}",
+        actions=(AnnounceView(view=following), *moves),
+        evidence={
+            "lease_s": round(lease_of(snapshot, config), 3),
+            **(out[0].evidence if len(out) == 1 else {f"replica_{f.replica.index}": f.sentence for f in out}),
+        },
+        signal_ids=tuple(sorted({*ids, *explained})),
+    )
+
+
+def _until(snapshot: JobSnapshot, config: PolicyConfig, out: tuple[Failure, ...]) -> str:
+    """When those that are left out come back, and when they are ended."""
+    if all(failure.kind == stuck.KIND for failure in out):
+        return "it comes back when it waits as the others do, and is started anew when its agent finds it late."
+    lease_s = lease_of(snapshot, config)
+    return f"it comes back when it is heard, and is started elsewhere if it is not within {lease_s:.0f} s of silence."

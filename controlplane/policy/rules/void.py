@@ -1,0 +1,36 @@
+"""Findings that later facts refute are settled, so that nobody acts on them and no page shows them."""
+
+from controlplane.policy.common import common_stall
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.facts import MAX_NAMED
+from controlplane.policy.failures import every_failure
+from controlplane.policy.plan import Decision, SettleSignals
+from controlplane.policy.snapshot import JobSnapshot
+from controlplane.policy.void import is_void, why_void
+
+RULE = "void"
+
+
+def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
+    """One decision over all of them, or none. While a stall that many shared is ending, what is over of it
+    still says whose fault it was not."""
+    void = tuple(signal for signal in snapshot.signals if is_void(snapshot, signal))
+    if not void:
+        return ()
+    stall = common_stall(snapshot, config, every_failure(snapshot, config))
+    void = tuple(signal for signal in void if stall is None or signal.id not in stall.moved)
+    if not void:
+        return ()
+    ids = tuple(signal.id for signal in void)
+    return (
+        Decision(
+            rule=RULE,
+            choice="settle",
+            reason_code="refuted",
+            sentence="; ".join(f"The finding {s.kind} is void: {why_void(s)}" for s in void[:MAX_NAMED]) + ".",
+            key=f"void:{','.join(ids)}",
+            actions=(SettleSignals(signal_ids=ids),),
+            evidence={"findings": len(void)},
+            routine=True,
+        ),
+    )

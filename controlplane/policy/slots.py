@@ -1,0 +1,32 @@
+"""How many replicas an attempt is to have, and which of its empty slots are to be filled.
+
+As many as were placed, and one besides for each that is being relieved (`policy.relief`). Used by
+the rules that start slots and by those that judge whether one is missing. Pure look-ups.
+"""
+
+from controlplane.policy.facts import live_replicas
+from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
+from controlplane.protocol.states import ReplicaState
+
+NOBODY: frozenset[int] = frozenset()
+
+
+def relieved(snapshot: JobSnapshot, *, lost: frozenset[int] = NOBODY) -> tuple[ReplicaFact, ...]:
+    """Those that live and whose place another one is to take; `lost` indices are as good as gone."""
+    return tuple(replica for replica in live_replicas(snapshot) if replica.relieved and replica.index not in lost)
+
+
+def room(snapshot: JobSnapshot, *, lost: frozenset[int] = NOBODY) -> int:
+    """How many replicas are missing once those of the indices in `lost` are gone."""
+    placed = snapshot.attempt.replicas if snapshot.attempt is not None else len(snapshot.replicas)
+    left = sum(replica.index not in lost for replica in live_replicas(snapshot))
+    return max(0, placed + len(relieved(snapshot, lost=lost)) - left)
+
+
+def empty_slots(snapshot: JobSnapshot, *, lost: frozenset[int] = NOBODY, taken: int = 0) -> tuple[ReplicaFact, ...]:
+    """The evicted slots that are to be filled, by index, when `taken` others are: those emptied last, as
+    one whose place was taken was emptied before."""
+    evicted = [replica for replica in snapshot.replicas if replica.state is ReplicaState.EVICTED]
+    evicted.sort(key=lambda replica: (-replica.state_since_s, replica.index))
+    wanted = max(0, room(snapshot, lost=lost) - taken)
+    return tuple(sorted(evicted[:wanted], key=lambda replica: replica.index))
