@@ -1,8 +1,10 @@
-"""Examinations: what takes a process of its own, that of `trainer.checkpoint.examine`.
+"""Examinations: reading checkpoints back and loading them, by processes of their own.
 
-Loading a checkpoint needs torch, reading one of an object store its driver; both take long.
+Reading takes as long as it takes (`limit_s`), loading needs torch, an object store its driver.
 The worker starts the program in the sandbox, at low priority and with a limit, and looks again
-when the row's deadline says so; the verdict is a file, so any worker may find it. What lies in an
+when the row's deadline says so; the verdict is a file, so any worker may find it. What lies on a
+file system is read by `controlplane.checkpoints.verify`, and loaded, where the job wants that,
+by `trainer.checkpoint.examine`. What lies in an
 object store is fetched and compared by a first program, which has the network and the store's
 credentials and parses nothing but the marker; what is to be loaded then is loaded by a second,
 which has neither. Checkpoints of a job's own program are never loaded.
@@ -31,10 +33,16 @@ from controlplane.runtime.sandbox.plan import Limits
 from controlplane.runtime.sandbox.service import Sandboxed, Task
 
 MODULE = "trainer.checkpoint.examine"
+READER = "controlplane.checkpoints.verify"
 LIMIT_S = 300
+SLOWEST_BYTES_PER_S = 10e6
+"""A storage that gives less than this for the whole of a checkpoint counts as stuck."""
+LONGEST_S = 86_400
+"""Whatever size a rank has told."""
 GRACE_S = 30.0
 NICE = 19
-MAX_AT_ONCE = 1
+MAX_AT_ONCE = 2
+"""At a time, of this process: one that is read for an hour holds up no other."""
 FETCHED = "fetched"
 """Folder of what was fetched from an object store, to be loaded by the second program."""
 
@@ -42,26 +50,42 @@ _log = get(__name__)
 _running: list[Sandboxed] = []
 
 
+def limit_s(row: Checkpoint) -> int:
+    """Seconds that one look at it may take, by its size."""
+    return min(LIMIT_S + int(row.bytes / SLOWEST_BYTES_PER_S), LONGEST_S)
+
+
 def wants_load(row: Checkpoint) -> bool:
     """The job asks for its checkpoints to be restore-tested, and the built-in trainer wrote them."""
     return spec_of(row.job).spec.checkpoint.restore_test and not places.own_program(row)
+
+
+def is_under_way(row: Checkpoint) -> bool:
+    """This machine reads it, or has read it and nobody has taken the verdict."""
+    return _folder(row).exists()
 
 
 def examine(row: Checkpoint) -> Verdict | None:
     """The verdict, once there is one; None: it is being made, or waits its turn."""
     if why := places.why_not_readable(row):
         return Verdict(ok=False, detail=why)
-    folder = Path(settings.REFERENCE_DIR) / "examinations" / row.id
+    folder = _folder(row)
     found = _read(folder)
     if found is not None and found.ok and not found.loaded and (folder / FETCHED).is_dir():
         found = _load_fetched(row, folder)
-    if found is None and _is_overdue(folder):
-        found = Verdict(ok=None, detail=f"no verdict within {LIMIT_S} s; see the examination's log")
+    if found is None and _is_overdue(folder, limit_s(row)):
+        found = Verdict(ok=None, detail=f"no verdict within {limit_s(row)} s; see the examination's log")
     if found is not None:
+        # The next look at the same checkpoint has the same folder.
+        _running[:] = [process for process in _running if process.place not in (folder, folder / "load")]
         shutil.rmtree(folder, ignore_errors=True)
     elif not folder.exists() and _has_room():
         _start(row, folder)
     return found
+
+
+def _folder(row: Checkpoint) -> Path:
+    return Path(settings.REFERENCE_DIR) / "examinations" / row.id
 
 
 def _start(row: Checkpoint, folder: Path) -> None:
@@ -74,28 +98,40 @@ def _start(row: Checkpoint, folder: Path) -> None:
             _fetch(row, folder)
         else:
             with places.opened(row) as descriptor:
-                _begin(row, folder, descriptor)
+                begin = _begin if row.state == CheckpointState.VERIFIED and wants_load(row) else _read_back
+                begin(row, folder, descriptor)
+    except FileNotFoundError:
+        _write(folder, Verdict(ok=None, detail=f"{row.path} is not visible from the control plane"))
     except (places.Outside, OSError) as error:
-        detail = str(error)
+        detail = str(error) if isinstance(error, places.Outside) else f"it cannot be read: {error.strerror or error}"
         _write(folder, Verdict(ok=False if isinstance(error, places.Outside) else None, detail=detail))
 
 
+def _read_back(row: Checkpoint, folder: Path, checkpoint: int) -> None:
+    """Compare every file of the directory `checkpoint` with the marker; nothing is loaded."""
+    _run(row, Task(
+        module=READER, arguments=["--path", "{in0}", "--name", row.path, *identity(row), "--out", f"{{out}}/{VERDICT}"],
+        place=folder, inputs=[checkpoint], outputs=[VERDICT], nice=NICE,
+        limits=service.default_limits(wall_s=limit_s(row) + GRACE_S),
+    ))  # fmt: skip
+
+
 def _begin(row: Checkpoint, folder: Path, checkpoint: int) -> None:
-    """Read the directory `checkpoint` back, and load it where the job wants that."""
-    arguments = ["--path", "{in0}", *identity(row), "--out", f"{{out}}/{VERDICT}", "--limit-s", str(LIMIT_S)]
+    """Load the directory `checkpoint`."""
+    arguments = ["--path", "{in0}", *identity(row), "--out", f"{{out}}/{VERDICT}", "--limit-s", str(limit_s(row))]
     files = {}
     if wants_load(row):
         files["config.json"] = msgspec.json.encode(_one_rank(row)).decode()
         arguments += ["--config", "{scratch}/config.json"]
     _run(row, Task(
         module=MODULE, arguments=arguments, place=folder, inputs=[checkpoint], files=files, outputs=[VERDICT],
-        limits=service.default_limits(wall_s=LIMIT_S + GRACE_S), nice=NICE,
+        limits=service.default_limits(wall_s=limit_s(row) + GRACE_S), nice=NICE,
     ))  # fmt: skip
 
 
 def _fetch(row: Checkpoint, folder: Path) -> None:
     """Compare it where it lies, and keep what was read where it is to be loaded afterwards."""
-    arguments = ["--path", row.path, *identity(row), "--out", f"{{out}}/{VERDICT}", "--limit-s", str(LIMIT_S)]
+    arguments = ["--path", row.path, *identity(row), "--out", f"{{out}}/{VERDICT}", "--limit-s", str(limit_s(row))]
     kept = None
     if wants_load(row) and row.state == CheckpointState.VERIFIED:
         (folder / FETCHED).mkdir()
@@ -132,7 +168,7 @@ def _load_fetched(row: Checkpoint, folder: Path) -> Verdict | None:
 
 def _limits(row: Checkpoint) -> Limits:
     """Of a fetch: room for the largest file that the checkpoint may have."""
-    limits = service.default_limits(wall_s=LIMIT_S + GRACE_S)
+    limits = service.default_limits(wall_s=limit_s(row) + GRACE_S)
     return msgspec.structs.replace(limits, disk_bytes=max(limits.disk_bytes, row.bytes))
 
 
@@ -171,10 +207,10 @@ def _write(folder: Path, verdict: Verdict) -> None:
     (folder / VERDICT).write_bytes(msgspec.json.encode(verdict))
 
 
-def _is_overdue(folder: Path) -> bool:
+def _is_overdue(folder: Path, within_s: float) -> bool:
     """Its process died without a word, with the worker that had started it or alone."""
     with contextlib.suppress(FileNotFoundError):
-        return time.time() - os.stat(folder).st_mtime > LIMIT_S + GRACE_S
+        return time.time() - os.stat(folder).st_mtime > within_s + GRACE_S
     return False
 
 

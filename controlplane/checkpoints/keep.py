@@ -20,6 +20,8 @@ from controlplane.runtime.sandbox.plan import Limits
 from controlplane.runtime.sandbox.service import Task
 
 COPY_LIMIT_S = 40.0
+OPEN_FOLDER = 0o755
+"""Of what is kept: the sandbox reads it as another user. The folder around it is the server's alone."""
 
 
 def keep(row: Checkpoint, target: Path) -> None:
@@ -28,9 +30,11 @@ def keep(row: Checkpoint, target: Path) -> None:
     with places.opened(row) as source:
         try:
             target.mkdir(parents=True)
+            target.chmod(OPEN_FOLDER)
             if not _linked(source, target):
                 shutil.rmtree(target)
                 target.mkdir()
+                target.chmod(OPEN_FOLDER)
                 _copy(source, target, max_bytes=row.bytes + MAX_MARKER_BYTES)
         except BaseException:
             shutil.rmtree(target, ignore_errors=True)
@@ -57,6 +61,7 @@ def _link(source: int, target: Path, *, left: int, depth: int) -> int:
         about = os.stat(name, dir_fd=source, follow_symlinks=False)
         if stat.S_ISDIR(about.st_mode) and depth < MAX_DEPTH and left > 0:
             (target / name).mkdir()
+            (target / name).chmod(OPEN_FOLDER)
             below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=source)
             try:
                 left = _link(below, target / name, left=left, depth=depth + 1)

@@ -9,7 +9,10 @@ from controlplane.protocol.states import CheckpointState
 class Checkpoint(models.Model):
     """`kind`: scheduled, emergency, manual, preemption, or local (on the nodes' own disks; its
     `path` is then `local:<directory>`, and `holders[r]` are the ids of the nodes that hold
-    shard r). `layout` as protocol Parallelism. `verify_due_at`: when to look at it next."""
+    shard r). `layout` as protocol Parallelism. `verify_due_at`: when to look at it next.
+    `doubt`: why its ranks could not load it, until what is there was read back. `written_on`: the node
+    whose rank said that it is complete. `round_at`: since when somebody is sought who reads it back;
+    `reader`: the order to the node that does now, heard of last at `heard_at`."""
 
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="checkpoints")
@@ -29,6 +32,11 @@ class Checkpoint(models.Model):
     started_at = models.DateTimeField()
     committed_at = models.DateTimeField(null=True)
     verify_due_at = models.DateTimeField(null=True, db_index=True)
+    doubt = models.TextField(blank=True, default="")
+    written_on = models.CharField(max_length=32, blank=True, default="")
+    round_at = models.DateTimeField(null=True)
+    reader = models.CharField(max_length=32, blank=True, default="", db_index=True)
+    heard_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["job", "path"], name="checkpoint_path_once")]

@@ -1,6 +1,10 @@
-"""Checkpoints on the trust ladder: reported by ranks, verified by us. The only writer."""
+"""Checkpoints on the trust ladder: reported by ranks, read back by nodes or by us. The only writer.
+
+Who reads is chosen above (`recovery.readers`), which hands rows to nodes and applies what they say.
+"""
 
 import contextlib
+from collections.abc import Sequence
 from datetime import datetime
 
 from django.db.models import Q
@@ -10,11 +14,11 @@ from controlplane.checkpoints.examine import examine, wants_load
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.checkpoints.places import is_remote
 from controlplane.checkpoints.present import checkpoint_summary
-from controlplane.checkpoints.readback import read_back
 from controlplane.checkpoints.verify import Verdict
 from controlplane.jobs.models import Attempt, Job
 from controlplane.jobs.numbers import GOOD_CHECKPOINTS, LOCAL_KIND, spec_of
 from controlplane.jobs.services import refresh_job
+from controlplane.protocol.keeping import CheckpointsPruned
 from controlplane.protocol.rank import CheckpointReport
 from controlplane.protocol.states import CheckpointState
 from controlplane.runtime import events, guard
@@ -25,9 +29,11 @@ from controlplane.runtime.ids import new_id
 REFUSED = "checkpoint.refused"
 VERIFY_DELAY_S = 0.5
 LOOK_AGAIN_S = 1.0
+DOUBT_CHARS = 500
 LEASE_S = 600.0
 """How long a checkpoint that is being read counts as taken; then another worker begins anew."""
 KINDS = ("scheduled", "emergency", "manual", "preemption", LOCAL_KIND)
+NOBODY = "not verified: nobody who is connected has the bytes, or can read them"
 TRUSTED_READABLE = (CheckpointState.COMPLETE, CheckpointState.VERIFIED, CheckpointState.RESTORE_TESTED)
 
 
@@ -35,9 +41,11 @@ class NotOurs(Exception):
     """A rank has named a place that is none of its job's. The message is for people."""
 
 
-def report(job: Job, attempt: Attempt, said: CheckpointReport, *, at: datetime, fenced: bool) -> Checkpoint:
-    """A rank's word about a save. `fenced`: it comes from an incarnation that is out, so
-    a completed one is not to be trusted. Raises NotOurs: nothing was stored, and nothing is read."""
+def report(
+    job: Job, attempt: Attempt, said: CheckpointReport, *, at: datetime, fenced: bool, node_id: str = ""
+) -> Checkpoint:
+    """A rank's word about a save, from node `node_id`. `fenced`: it comes from an incarnation that is
+    out, so a completed one is not to be trusted. Raises NotOurs: nothing was stored, and nothing is read."""
     if why := places.why_not_ours(attempt, said):
         _tell_refused(job, why)
         raise NotOurs(why)
@@ -70,6 +78,7 @@ def report(job: Job, attempt: Attempt, said: CheckpointReport, *, at: datetime, 
             committed_at=at,
             bytes=said.bytes,
             digest=said.digest[:128],
+            written_on=node_id,
             holders=[sorted(set(nodes)) for nodes in said.holders] if local else [],
             blocking_s=said.blocking_s,
             total_s=said.total_s,
@@ -78,8 +87,13 @@ def report(job: Job, attempt: Attempt, said: CheckpointReport, *, at: datetime, 
         publish_checkpoint(row, "checkpoint.complete", f"Step {said.step} is saved ({said.bytes} bytes).")
         if local:
             _climb_local(row, wanted=spec_of(job).spec.checkpoint.local.copies)
-        _mark_pruned(job, local=local, oldest_kept=said.oldest_kept)
+        _mark_pruned(job, local=local, oldest_kept=said.oldest_kept, kept=said.kept)
     return row
+
+
+def pruned(job: Job, said: CheckpointsPruned) -> None:
+    """A rank's word about a removal that came with no save."""
+    _mark_pruned(job, local=False, oldest_kept=said.oldest_kept, kept=said.kept)
 
 
 def _tell_refused(job: Job, why: str) -> None:
@@ -101,64 +115,118 @@ def _climb_local(row: Checkpoint, *, wanted: int) -> None:
         _move(row, CheckpointState.REPLICATED, f"each shard is on {fewest} nodes")
 
 
-def _mark_pruned(job: Job, *, local: bool, oldest_kept: tuple[int, int]) -> None:
+def _mark_pruned(job: Job, *, local: bool, oldest_kept: tuple[int, int], kept: Sequence[tuple[int, int]]) -> None:
     """What retention has taken from this tier is off the ladder: no page and no restart offers
-    it. `oldest_kept` is (epoch, step), (0, 0) where nothing was said; what a report that was
-    lost did not say, the next one does."""
+    it. `oldest_kept` is (epoch, step), (0, 0) where nothing was said, and `kept` are those older ones
+    that stay; what a report that was lost did not say, the next one does."""
     epoch, step = oldest_kept
     older = Checkpoint.objects.filter(Q(epoch__lt=epoch) | Q(epoch=epoch, step__lt=step), job=job)
     tier = older.filter(kind=LOCAL_KIND) if local else older.exclude(kind=LOCAL_KIND)
+    for number in kept:
+        tier = tier.exclude(epoch=number[0], step=number[1])
     for row in tier.filter(state__in=(*GOOD_CHECKPOINTS, CheckpointState.CORRUPT), committed_at__isnull=False):
         was = "" if row.state != CheckpointState.CORRUPT else f"; it was corrupt: {row.state_reason}"
-        Checkpoint.objects.filter(pk=row.pk).update(verify_due_at=None)
+        _let_go(row)
         # A worker may be reading it back: whoever comes second finds it moved.
         with contextlib.suppress(LostRace):
             guard.move(row, "checkpoint", CheckpointState.PRUNED, state_reason=f"retention removed it{was}")
             publish_checkpoint(row, "checkpoint.pruned", "")
 
 
-def verify_due(limit: int = 4) -> int:
-    """Read back what is due, and have loaded what is to be; returns how many were looked at.
-    The disk is read outside of any transaction."""
-    rows = list(Checkpoint.objects.filter(verify_due_at__lte=now()).select_related("job")[:limit])
-    for row in rows:
-        lease = after(LEASE_S)
-        if Checkpoint.objects.filter(pk=row.pk, verify_due_at=row.verify_due_at).update(verify_due_at=lease):
-            _look(row)
-    return len(rows)
+def claim_due(limit: int = 4) -> list[Checkpoint]:
+    """Those that must be looked at now, each taken by one caller: he hands it on, or looks here."""
+    due = Checkpoint.objects.filter(verify_due_at__lte=now()).order_by("verify_due_at")
+    rows = list(due.select_related("job")[:limit])
+    return [
+        row
+        for row in rows
+        if Checkpoint.objects.filter(pk=row.pk, verify_due_at=row.verify_due_at).update(verify_due_at=after(LEASE_S))
+    ]
 
 
-def _look(row: Checkpoint) -> None:
-    """One look at a claimed row: read it here, or have it examined in a process of its own."""
-    verdict: Verdict | None
-    if is_remote(row.path) or (row.state == CheckpointState.VERIFIED and wants_load(row)):
-        verdict = examine(row)
-    else:
-        verdict = read_back(row)
+def is_read_by_nodes(row: Checkpoint) -> bool:
+    """It lies on a file system, of which a node may have more than this machine; what is to be loaded
+    next is loaded here."""
+    loads = row.state == CheckpointState.VERIFIED and wants_load(row)
+    return not is_remote(row.path) and row.kind != LOCAL_KIND and not loads
+
+
+def look_here(row: Checkpoint, *, others: str = "", again_s: float | None = None) -> None:
+    """One look at a claimed row by this machine: it is read, and loaded, by a process of its own.
+    `others`: what nodes have said of it; `again_s`: when to seek again where nobody has the bytes."""
+    verdict = examine(row)
     if verdict is None:
-        _due(row, LOOK_AGAIN_S)
+        look_again(row, LOOK_AGAIN_S)
         return
+    if verdict.ok is None and is_read_by_nodes(row):
+        said = "; ".join(filter(None, (others, f"the control plane: {verdict.detail}")))
+        verdict = Verdict(ok=None, detail=f"{NOBODY}: {said}")
+    judge(row, verdict, again_s=again_s if verdict.ok is None else None)
+
+
+def judge(row: Checkpoint, verdict: Verdict, *, again_s: float | None = None) -> None:
+    """The round ends with this verdict; the next look is at the rung above, if the job wants that."""
+    Checkpoint.objects.filter(pk=row.pk).update(round_at=None, reader="", heard_at=None)
     try:
         apply_verdict(row, verdict)
     except LostRace:
-        return  # Removed by retention meanwhile, or refused by its ranks: there is nothing to climb.
-    # The rung above: what has read back here is loaded next, if the job wants that.
+        # Removed by retention meanwhile, or refused by its ranks: there is nothing to climb.
+        look_again(row, None)
+        return
     climbs = bool(verdict.ok) and row.state == CheckpointState.VERIFIED and not verdict.loaded
-    _due(row, VERIFY_DELAY_S if climbs and wants_load(row) else None)
+    look_again(row, VERIFY_DELAY_S if climbs and wants_load(row) else again_s)
 
 
-def _due(row: Checkpoint, in_s: float | None) -> None:
+def handed_to(row: Checkpoint, command_id: str, words: str, *, look_s: float) -> None:
+    """A node reads it by that order; with an empty one nobody does. Looked at in `look_s` at the latest."""
+    heard_at = now() if command_id else None
+    columns = {"reader": command_id, "heard_at": heard_at, "verify_due_at": after(look_s), "state_reason": words}
+    Checkpoint.objects.filter(pk=row.pk).update(**columns)
+    if words != row.state_reason:
+        publish_checkpoint(row, "checkpoint.reading", "")
+
+
+def begin_round(row: Checkpoint) -> None:
+    """Somebody is sought who reads it back, if nobody is yet."""
+    if row.round_at is None:
+        row.round_at = now()
+        Checkpoint.objects.filter(pk=row.pk).update(round_at=row.round_at)
+
+
+def look_again(row: Checkpoint, in_s: float | None) -> None:
+    """None: not of itself."""
     Checkpoint.objects.filter(pk=row.pk).update(verify_due_at=None if in_s is None else after(in_s))
 
 
+def _let_go(row: Checkpoint) -> None:
+    """It is off the ladder: nobody looks at it again, but to end whoever reads it."""
+    rows = Checkpoint.objects.filter(pk=row.pk)
+    rows.filter(reader="").update(verify_due_at=None)
+    rows.exclude(reader="").update(verify_due_at=now())
+
+
 def apply_verdict(row: Checkpoint, verdict: Verdict) -> None:
-    """Up or off the ladder. What cannot be judged from here stays where it is, with the reason."""
+    """Up or off the ladder. What cannot be judged from here stays where it is, with the reason,
+    unless its ranks have said that they could not load it."""
+    doubt = Checkpoint.objects.filter(pk=row.pk).values_list("doubt", flat=True).first()
+    if doubt:
+        Checkpoint.objects.filter(pk=row.pk).update(doubt="")
+        if verdict.ok is None:
+            verdict = Verdict(ok=False, detail=f"its ranks refused it: {doubt}; from here {verdict.detail}")
     if verdict.ok is None:
         with events.unit_of_work():
             Checkpoint.objects.filter(pk=row.pk).update(state_reason=verdict.detail)
             publish_checkpoint(row, "checkpoint.unseen", "")
         return
     with events.unit_of_work():
+        if (
+            verdict.ok
+            and not verdict.loaded
+            and row.state in (CheckpointState.VERIFIED, CheckpointState.RESTORE_TESTED)
+        ):
+            # Read again; it stands where it stood.
+            Checkpoint.objects.filter(pk=row.pk, state=row.state).update(state_reason=verdict.detail)
+            publish_checkpoint(row, "checkpoint.reading", "")
         if verdict.ok and row.state == CheckpointState.COMPLETE:
             _move(row, CheckpointState.VERIFIED, verdict.detail)
         if verdict.loaded and row.state == CheckpointState.VERIFIED:
@@ -173,38 +241,47 @@ def recheck(job_id: str) -> int:
     return rows.exclude(kind=LOCAL_KIND).update(verify_due_at=now())
 
 
-def distrust_if_damaged(job: Job, path: str) -> bool:
-    """Read a checkpoint back before anything resumes from it. True when it is damaged: it is
-    off the ladder now, and something else must be chosen."""
+def distrust_if_outside(job: Job, path: str) -> bool:
+    """Before anything resumes from a checkpoint: is its path still one of its job's? True when it is
+    not, and off the ladder now. Reads no byte of it: what is damaged, its own verification finds,
+    and the ranks, who compare every file before they train on it."""
     row = Checkpoint.objects.filter(job=job, path=path, state__in=TRUSTED_READABLE).exclude(kind=LOCAL_KIND).first()
-    if row is None:
+    why = places.why_not_readable(row) if row is not None else ""
+    if row is None or not why:
         return False
-    if is_remote(row.path):
-        # Ranks compare what they fetch before they train on it, and say so (`refused`).
-        why = places.why_not_readable(row)
-        verdict = Verdict(ok=False if why else None, detail=why)
-    else:
-        verdict = read_back(row)
-    if verdict.ok is not False:
-        return False
-    _move(row, CheckpointState.CORRUPT, verdict.detail)
+    _move(row, CheckpointState.CORRUPT, why)
     return True
 
 
 def refused(job: Job, path: str, *, said: str) -> None:
     """A rank could not load what its attempt resumes from. One that this machine can read is
-    judged by what reads back: a fault of the software must not burn sound checkpoints. Of any
-    other the rank's word is all there is; one that could not read the storage says nothing here."""
+    doubted until it was read back, as work of its own: a fault of the software must not burn sound
+    checkpoints. Of any other the rank's word is all there is."""
     row = Checkpoint.objects.filter(job=job, path=path, state__in=GOOD_CHECKPOINTS).first()
     if row is None:
         return
-    elsewhere = is_remote(row.path) or row.kind == LOCAL_KIND
-    verdict = Verdict(ok=None, detail="it is not visible from here") if elsewhere else read_back(row)
-    if verdict.ok:
+    if not is_remote(row.path) and row.kind != LOCAL_KIND:
+        Checkpoint.objects.filter(pk=row.pk).update(doubt=said[:DOUBT_CHARS] or "it says nothing", verify_due_at=now())
+        publish_checkpoint(
+            row,
+            "checkpoint.doubted",
+            f"Its ranks could not load the checkpoint of step {row.step}; it is read back: {said}",
+        )
         return
     # Another of its ranks may have said so at the same moment.
     with contextlib.suppress(LostRace):
-        _move(row, CheckpointState.CORRUPT, verdict.detail if verdict.ok is False else f"its ranks refused it: {said}")
+        _move(row, CheckpointState.CORRUPT, f"its ranks refused it: {said}")
+
+
+def demote(job: Job, checkpoint_id: str, why: str) -> None:
+    """Its bytes are right and its numbers are not: nothing resumes from it again."""
+    row = Checkpoint.objects.filter(job=job, id=checkpoint_id, state__in=GOOD_CHECKPOINTS).first()
+    if row is None:
+        return
+    _let_go(row)
+    # Retention may take it at the same moment.
+    with contextlib.suppress(LostRace):
+        _move(row, CheckpointState.CORRUPT, f"its bytes are right, its numbers are not: {why}")
 
 
 def _move(row: Checkpoint, to: str, reason: str) -> None:

@@ -1,17 +1,17 @@
 """Is what lies on disk what was committed? Reads COMMITTED.json and every file it names.
 
 `python -m controlplane.checkpoints.verify --path P --name N --job-id J --step S --epoch E --out FILE`
-is run by the server in its sandbox (`readback`); without Django. The manifest is JSON: {"job_id",
-"attempt", "step", "epoch", "files": [{"name", "bytes", "digest"}], ...}; it is the trainer's commit
-marker, so a directory without it was broken off. Nothing that it reads is loaded, and no link
-is followed.
+is run by the server in its sandbox (`readback`), and the same code by agents (`reading`); without
+Django. The manifest is JSON: {"job_id", "attempt", "step", "epoch", "files": [{"name", "bytes",
+"digest"}], ...}; it is the trainer's commit marker, so a directory without it was broken off. Nothing
+that it reads is loaded, and no link is followed.
 """
 
 import argparse
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path, PurePosixPath
 
@@ -47,26 +47,39 @@ class Marker(msgspec.Struct, frozen=True):
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`ok` None: nothing can be said, as the directory is not visible from here, its storage
     fails, or the digests' algorithm is not known here. `loaded`: it was loaded into a model
-    as well."""
+    as well. `absent`: the fault is that something is not there, which whoever has only a part of
+    the bytes would say too."""
 
     ok: bool | None
     detail: str
     loaded: bool = False
+    absent: bool = False
 
 
-def verify_directory(path: str, *, name: str, job_id: str, step: int, epoch: int) -> Verdict:
-    """Of the checkpoint at `path`, called `name` for people. Never raises: what is missing or
-    differs is a fault of the checkpoint, what the disk does not give is not."""
+class Absent(ValueError):
+    """The marker, or a file that it names, is not there; the text says which."""
+
+
+def _nobody(read_bytes: int) -> None:
+    """Hears how far it is."""
+
+
+def verify_directory(
+    path: str, *, name: str, job_id: str, step: int, epoch: int, tell: Callable[[int], None] = _nobody
+) -> Verdict:
+    """Of the checkpoint at `path`, called `name` for people. `tell` hears after each chunk how many
+    bytes were read. Never raises: what is missing or differs is a fault of the checkpoint, what the
+    disk does not give is not."""
     directory = Path(path)
     try:
         if not directory.is_dir():
-            return Verdict(ok=None, detail=f"{name} is not visible from the control plane")
+            return Verdict(ok=None, detail=f"{name} is not visible from here")
         marker = _read(directory)
-        fault = _identity(marker, job_id, step, epoch) or _files(directory, marker.files)
+        fault = _identity(marker, job_id, step, epoch) or _files(directory, marker.files, tell)
     except digests.UnknownDigest as error:
         return Verdict(ok=None, detail=str(error))
-    except FileNotFoundError as error:
-        return Verdict(ok=False, detail=f"{Path(str(error.filename)).name} is missing")
+    except Absent as error:
+        return Verdict(ok=False, detail=str(error), absent=True)
     except OSError as error:
         return Verdict(ok=None, detail=f"it cannot be read: {error.strerror}")
     except (ValueError, RecursionError) as error:
@@ -80,7 +93,7 @@ def _read(directory: Path) -> Marker:
     try:
         descriptor = _open(directory, MARKER)
     except FileNotFoundError as error:
-        raise ValueError("there is none, the save was broken off") from error
+        raise Absent("the marker cannot be read: there is none, the save was broken off") from error
     with open(descriptor, "rb") as file:
         content = file.read(MAX_MARKER_BYTES + 1)
     if len(content) > MAX_MARKER_BYTES:
@@ -125,27 +138,32 @@ def _identity(marker: Marker, job_id: str, step: int, epoch: int) -> str:
     return ""
 
 
-def _files(directory: Path, files: tuple[Entry, ...]) -> str:
-    """The first fault found, or nothing."""
+def _files(directory: Path, files: tuple[Entry, ...], tell: Callable[[int], None]) -> str:
+    """The first fault found, or nothing. Raises Absent."""
+    before = 0
     for expected in files:
         try:
             descriptor = _open(directory, expected.name)
-        except FileNotFoundError:
-            return f"{expected.name} is missing"
+        except FileNotFoundError as error:
+            raise Absent(f"{expected.name} is missing") from error
         except ValueError as error:
             return str(error)
         with open(descriptor, "rb", buffering=0) as file:
             size = os.fstat(descriptor).st_size
             if size != expected.bytes:
                 return f"{expected.name} has {size} bytes, {expected.bytes} were committed"
-            if not digests.matches(digests.committed(expected.digest, expected.blake2b), _chunks(file)):
+            if not digests.matches(digests.committed(expected.digest, expected.blake2b), _chunks(file, before, tell)):
                 return f"{expected.name} has another digest than was committed"
+        before += size
     return ""
 
 
-def _chunks(file: FileIO) -> Iterator[bytes]:
+def _chunks(file: FileIO, before: int, tell: Callable[[int], None]) -> Iterator[bytes]:
+    """`before`: bytes read of other files."""
     while chunk := file.read(CHUNK_BYTES):
         yield chunk
+        before += len(chunk)
+        tell(before)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from django.db import models
 
+from controlplane.protocol.frames import PROTOCOL_MIN
 from controlplane.protocol.states import NodeState
 
 
@@ -15,6 +16,7 @@ class Node(models.Model):
     overlap the one before; `session_counter` the largest a session has shown; `doubt` why it may
     be two machines, "" for no doubt; until `hold_until` a session that pushed out a live one gets
     no starts; `challenger` is who came while another session was live, asked since `asked_at`.
+    `revision` of the protocol that its agent spoke last; orders say nothing newer.
     `gap_since`: its events do not follow what was applied; `deaf`: so long that it takes no work."""
 
     id = models.CharField(primary_key=True, max_length=32)
@@ -47,6 +49,7 @@ class Node(models.Model):
     journal_id = models.CharField(max_length=64, blank=True)
     last_event_seq = models.BigIntegerField(default=0)
     agent_version = models.CharField(max_length=40, blank=True)
+    revision = models.PositiveSmallIntegerField(default=PROTOCOL_MIN)
     segment = models.CharField(max_length=63, blank=True, default="")
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -70,7 +73,8 @@ class NodeLife(models.Model):
 
 
 class Device(models.Model):
-    """A GPU. `risk` is the newest score (0..1) that crossed a border, not a series."""
+    """A GPU. `risk` is the newest score (0..1) that crossed a border, not a series.
+    `reset_wanted_at`: since when it waits, empty or not, for a reset to be ordered."""
 
     id = models.CharField(primary_key=True, max_length=32)
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="devices")
@@ -83,6 +87,7 @@ class Device(models.Model):
     healthy = models.BooleanField(default=True)
     health_reason = models.TextField(blank=True)
     risk = models.FloatField(null=True)
+    reset_wanted_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["node", "index"], name="device_slot_once")]

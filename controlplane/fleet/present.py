@@ -1,18 +1,22 @@
 """Nodes and devices as the API and the events' patches show them (one shape for both)."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from controlplane.fleet.models import Device, Node
+from controlplane.runtime.beside import beside
 from controlplane.runtime.clock import iso
 
 Json = dict[str, Any]
 
 
-def node_summary(node: Node, *, hot: Json | None = None, devices: list[Device] | None = None) -> Json:
+def node_summary(node: Node, *, hot: Json | None = None, parts: "Parts | None" = None) -> Json:
     """`hot`: the sentinel's picture of this node (`bus.read_hot("node:<id>")`), None when it
-    is not known; then ages and live readings are null."""
+    is not known; then ages and live readings are null. `parts`: its devices and ranks, where
+    they were read for many nodes at once."""
     hot = hot or {}
-    rows = devices if devices is not None else list(node.devices.order_by("index"))
+    parts = parts or parts_of([node])[node.id]
     live = {sample["index"]: sample for sample in hot.get("devices", [])}
     agent = hot.get("agent", {})
     return {
@@ -26,16 +30,51 @@ def node_summary(node: Node, *, hot: Json | None = None, devices: list[Device] |
         "last_seen_age_s": agent.get("silent_s"),
         "agent_version": node.agent_version,
         "segment": node.segment,
-        "devices": [device_summary(device, live=live.get(device.index)) for device in rows],
-        "ranks_running": node.ranks.filter(released_at=None).count(),
+        "devices": [_device(device, parts.held_by(device), live.get(device.index)) for device in parts.devices],
+        "ranks_running": len(parts.ranks),
         "agent_cpu_ratio": agent.get("cpu_ratio"),
         "agent_rss_bytes": agent.get("rss_bytes"),
+        **parts.added,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What stands on a node: its devices by index and its unreleased ranks (rows of `jobs`); and
+    what apps above add to its summary."""
+
+    devices: list[Device]
+    ranks: list[Any]
+    added: Json
+
+    def held_by(self, device: Device) -> Any | None:
+        """The rank on it, None when it is free."""
+        return next((rank for rank in self.ranks if rank.device_id == device.id), None)
+
+
+def parts_of(nodes: Sequence[Node]) -> dict[str, Parts]:
+    """By node id, in as many queries for many nodes as for one."""
+    added = beside("node", [node.id for node in nodes])
+    found = {node.id: Parts([], [], added[node.id]) for node in nodes}
+    for device in Device.objects.filter(node__in=found).select_related("reservation").order_by("index"):
+        found[device.node_id].devices.append(device)
+    for rank in _unreleased().filter(node__in=found):
+        found[rank.node_id].ranks.append(rank)
+    return found
+
+
+def _unreleased() -> Any:
+    """Ranks that hold a device. The table is of `jobs`, above: reached over the relation."""
+    ranks = Device._meta.get_field("ranks").related_model
+    return ranks._default_manager.filter(released_at=None).select_related("replica__attempt").order_by("id")
 
 
 def device_summary(device: Device, *, live: Json | None = None) -> Json:
     """`held_by` the unreleased rank on it; `spare_for` the job that reserved it."""
-    rank = device.ranks.filter(released_at=None).select_related("replica__attempt").first()
+    return _device(device, _unreleased().filter(device=device).first(), live)
+
+
+def _device(device: Device, rank: Any | None, live: Json | None) -> Json:
     held_by = None
     if rank is not None:
         held_by = {"job_id": rank.replica.attempt.job_id, "replica": rank.replica.index, "rank": rank.rank}

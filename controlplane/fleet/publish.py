@@ -7,11 +7,20 @@ from controlplane.runtime import events
 
 def publish_node(node: Node, kind: str, sentence: str) -> None:
     """An event with the node's summary as this unit of work leaves it."""
+    _publish(node.id, kind, sentence)
+
+
+def refresh_node(node_id: str) -> None:
+    """The node's summary changed through something that belongs to it."""
+    _publish(node_id, "node.refreshed", "")
+
+
+def _publish(node_id: str, kind: str, sentence: str) -> None:
     events.publish(
         kind,
         sentence,
-        node_id=node.id,
+        node_id=node_id,
         entity="node",
-        entity_id=node.id,
-        patch=lambda: node_summary(Node.objects.get(pk=node.id)),
+        entity_id=node_id,
+        patch=lambda: node_summary(Node.objects.get(pk=node_id)),
     )

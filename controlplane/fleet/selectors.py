@@ -1,11 +1,12 @@
 """Reading nodes and devices."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.db.models import Count, QuerySet
 
 from controlplane.fleet.models import Device, Node
-from controlplane.fleet.present import node_summary
+from controlplane.fleet.present import node_summary, parts_of
 from controlplane.protocol.states import NodeState
 from controlplane.runtime import bus
 from controlplane.runtime.errors import NotFound
@@ -29,7 +30,14 @@ def node(node_id: str) -> Node:
 
 def node_view(row: Node) -> dict[str, Any]:
     """The summary with the live picture, as lists and details show it."""
-    return node_summary(row, hot=bus.read_hot(f"node:{row.id}"))
+    return node_views([row])[0]
+
+
+def node_views(rows: Sequence[Node]) -> list[dict[str, Any]]:
+    """`node_view` of each, in as many queries and looks into Redis as for one."""
+    parts = parts_of(rows)
+    hot = bus.read_hots([f"node:{row.id}" for row in rows])
+    return [node_summary(row, hot=hot.get(f"node:{row.id}"), parts=parts[row.id]) for row in rows]
 
 
 def device_indexes(node_id: str) -> frozenset[int]:

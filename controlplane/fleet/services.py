@@ -9,6 +9,7 @@ from controlplane.fleet import flapping
 from controlplane.fleet.models import Device, Node, NodeLife
 from controlplane.fleet.present import device_summary
 from controlplane.fleet.publish import publish_node
+from controlplane.protocol.frames import PROTOCOL_MAX
 from controlplane.protocol.samples import DeviceInfo
 from controlplane.protocol.states import NodeState
 from controlplane.runtime import counters, events, guard
@@ -18,6 +19,8 @@ from controlplane.runtime.ids import new_id
 from controlplane.runtime.locks import lock_row
 
 MAX_DEVICES_A_NODE = 64
+FOR_DEVICES = "The node returns with its devices."
+"""Ends the reason of a node that left service for findings about devices, by no person's order."""
 TAKES_WORK = (NodeState.READY, NodeState.DEGRADED)
 
 
@@ -58,6 +61,7 @@ def _by_person(node_id: str, to: NodeState, action: str, reason: str, actor: str
 
 def heal_devices(node: Node) -> None:
     """A person vouches for the node: its present devices count as healthy again."""
+    node.devices.update(reset_wanted_at=None)
     for device in node.devices.filter(healthy=False, present=True):
         set_device_health(device, healthy=True, reason="")
 
@@ -84,6 +88,12 @@ def open_session(
     )  # fmt: skip
     flapping.tell(node, "node.connected", f"Node {node.name} is connected.")
     return renewed
+
+
+def note_revision(node: Node, newest: int) -> None:
+    """The revision of the protocol that its agent and this server speak; `newest` that the agent does."""
+    node.revision = min(PROTOCOL_MAX, newest)
+    node.save(update_fields=["revision"])
 
 
 def _keep_seq(node: Node) -> None:
@@ -153,9 +163,10 @@ def sync_devices(node: Node, infos: Sequence[DeviceInfo]) -> None:
             device = Device.objects.create(id=new_id("dev"), node=node, index=info.index, **values)
             publish_device(device, "device.found", f"{node.name} has device {info.index}: {info.model}.")
             continue
-        values |= {"present": True}
+        if not device.present:
+            set_device_present(device)
         if device.uuid != values["uuid"]:
-            values |= {"healthy": True, "health_reason": "", "risk": None}
+            values |= {"healthy": True, "health_reason": "", "risk": None, "reset_wanted_at": None}
         if all(getattr(device, name) == value for name, value in values.items()):
             continue
         Device.objects.filter(pk=device.pk).update(**values)
@@ -195,6 +206,32 @@ def set_device_health(device: Device, *, healthy: bool, reason: str) -> bool:
     return bool(changed)
 
 
+def bar_device(device: Device, reason: str, *, reset: bool) -> None:
+    """Start nothing here any more. A device that waits for a reset already goes on waiting; the
+    first reason stands, for it is what a reset or a person must answer."""
+    wanted_at = device.reset_wanted_at or (now() if reset else None)
+    if wanted_at != device.reset_wanted_at:
+        Device.objects.filter(pk=device.pk).update(reset_wanted_at=wanted_at)
+    if device.healthy:
+        set_device_health(device, healthy=False, reason=reason)
+
+
+def return_device(device: Device, why: str) -> None:
+    """What kept it away is over, and its node may follow."""
+    Device.objects.filter(pk=device.pk).update(reset_wanted_at=None)
+    set_device_health(device, healthy=True, reason="")
+    _return_node(device, why)
+
+
+def _return_node(device: Device, why: str) -> None:
+    """It left service for its devices alone, and none of them is left."""
+    node = _get(device.node_id)
+    still = node.devices.filter(healthy=False, present=True).exists()
+    left = node.state in (NodeState.CORDONED, NodeState.DEGRADED) and FOR_DEVICES in node.state_reason
+    if left and not still:
+        transition_node(node, NodeState.READY, f"Device {device.index}: {why}.")
+
+
 def set_device_risk(device: Device, risk: float | None) -> None:
     """The newest score that crossed a border."""
     Device.objects.filter(pk=device.pk).update(risk=risk)
@@ -203,9 +240,10 @@ def set_device_risk(device: Device, risk: float | None) -> None:
 
 
 def set_device_present(device: Device) -> None:
-    """Its samples came back after it had been away."""
+    """It is there again, by its samples or its driver's list, after it had been away."""
     if Device.objects.filter(pk=device.pk, present=False).update(present=True, healthy=True, health_reason=""):
         publish_device(device, "device.back", f"Device {device.index} of {device.node.name} is back.")
+        _return_node(device, "it is back")
 
 
 def publish_device(device: Device, kind: str, sentence: str, *, job_id: str = "") -> None:

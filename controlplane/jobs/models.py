@@ -14,7 +14,8 @@ from controlplane.protocol.states import AttemptState, JobState, RankState, Repl
 class Job(models.Model):
     """What a user wants. `epoch` is the fencing token; `due_at` the next moment the
     job must be looked at (swept by sentinel and beat). `looks_taken`: looks on schedule so
-    far, the newest at `looked_at`."""
+    far, the newest at `looked_at`. `ahead`: what agents were told of it and this database has lost,
+    because it was set back (policy.snapshot.AheadFact as JSON)."""
 
     id = models.CharField(primary_key=True, max_length=32)
     name = models.CharField(max_length=63)
@@ -34,6 +35,7 @@ class Job(models.Model):
     looked_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(auto_now_add=True)
     finished_at = models.DateTimeField(null=True)
+    ahead = models.JSONField(default=dict)
 
     class Meta:
         constraints = [
@@ -47,7 +49,8 @@ class Job(models.Model):
 
 class Attempt(models.Model):
     """One launch of a job with one layout. `layout` is protocol.spec.Parallelism as JSON;
-    `end_code`: reason code of the decision that ended it."""
+    `end_code`: reason code of the decision that ended it. At most `max_contributors` of its replicas
+    compute, as its ranks were told (None: by the spec alone, as an older release did)."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
     number = models.IntegerField()
@@ -61,6 +64,7 @@ class Attempt(models.Model):
     ended_at = models.DateTimeField(null=True)
     end_reason = models.TextField(blank=True)
     end_code = models.CharField(max_length=60, blank=True, default="")
+    max_contributors = models.IntegerField(null=True)
 
     class Meta:
         constraints = [
@@ -73,8 +77,9 @@ class Attempt(models.Model):
 
 class Replica(models.Model):
     """One incarnation of one replica slot. `contributing` now, `contributed` ever.
+    `left_out`: the others went on without it once, for a while.
     `ordered_out`: the person who had it evicted at `ordered_at`, and why. `refused`: a node would not start
-    it because of its checks."""
+    it because of its checks. `relieved`: why another one is to take its place while it trains on."""
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="replica_rows")
     index = models.IntegerField()
@@ -90,6 +95,8 @@ class Replica(models.Model):
     ordered_out = models.TextField(blank=True, default="")
     ordered_at = models.DateTimeField(null=True)
     refused = models.BooleanField(default=False)
+    left_out = models.BooleanField(default=False)
+    relieved = models.TextField(blank=True, default="")
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["attempt", "index", "incarnation"], name="incarnation_once")]
@@ -124,7 +131,8 @@ class Rank(models.Model):
 
 class RankSpeed(models.Model):
     """How fast a rank works: its newest window (protocol.rank.TimingReport as JSON), the best
-    work of any window so far, and the scores of the last scoring. `fresh`: reported since."""
+    work of any window so far, and the scores of the last scoring; `slow_windows` in a row.
+    `fresh`: reported since."""
 
     rank = models.OneToOneField(Rank, on_delete=models.CASCADE, related_name="speed", primary_key=True)
     told = models.JSONField()
@@ -135,6 +143,7 @@ class RankSpeed(models.Model):
     straggler = models.CharField(max_length=12, blank=True)
     cause = models.CharField(max_length=12, blank=True)
     late_s = models.FloatField(null=True)
+    slow_windows = models.IntegerField(default=0)
     fresh = models.BooleanField(default=True)
     reported_at = models.DateTimeField()
     scored_at = models.DateTimeField(null=True)
@@ -148,6 +157,15 @@ class RankDeterminism(models.Model):
     identical_steps = models.BigIntegerField()
     largest_difference = models.FloatField()
     reported_at = models.DateTimeField()
+
+
+class JobPace(models.Model):
+    """How fast the job commits (`policy.pace.Pace` as JSON), counted at each step's first report.
+    `trained_s`: seconds of all its committed steps; None: not summed since that is kept."""
+
+    job = models.OneToOneField(Job, on_delete=models.CASCADE, related_name="pace_row", primary_key=True)
+    pace = models.JSONField()
+    trained_s = models.FloatField(null=True)
 
 
 class StepRecord(models.Model):
@@ -176,3 +194,4 @@ class StepRecord(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["job", "attempt", "step"], name="step_once")]
+        indexes = [models.Index(fields=["job", "at"], name="steps_by_moment")]

@@ -1,14 +1,17 @@
 """Figures of a job that are computed, not stored: each from rows that can be shown."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from statistics import median
 
 import msgspec
-from django.db.models import Sum
 
-from controlplane.jobs.models import Job, Replica
+from controlplane.jobs.models import Job, JobPace, Replica
+from controlplane.policy.goodput import effective_ratio
+from controlplane.policy.pace import Mark, Pace, kept_at, productivity, undisturbed_step_s
 from controlplane.protocol.spec import JobSpec
-from controlplane.protocol.states import CheckpointState, IncidentState, JobState, ReplicaState
+from controlplane.protocol.states import LIVE_INCIDENT, CheckpointState, JobState, ReplicaState
 from controlplane.runtime.clock import age_s, now
 
 RECENT_STEPS = 20
@@ -28,8 +31,9 @@ ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobNumbers:
-    """Units in the names. `ettr`: effective training time over wall time since the first
-    attempt, 0..1; None before the first step. None elsewhere: not measured yet."""
+    """Units in the names. `ettr`: kept steps x `undisturbed_step_s` over wall time since the first
+    attempt (`policy.goodput.effective_ratio`); `productivity`: speed of the newest steps over the
+    job's own best. None: not measured yet, and of an ended job's productivity that it has none."""
 
     total_steps: int
     step_time_s: float | None
@@ -44,6 +48,8 @@ class JobNumbers:
     last_checkpoint_age_s: float | None
     work_at_risk_s: float | None
     ettr: float | None
+    undisturbed_step_s: float | None
+    productivity: float | None
     open_incident_id: str | None
 
 
@@ -52,16 +58,16 @@ def spec_of(job: Job) -> JobSpec:
     return msgspec.convert(job.spec, JobSpec)
 
 
-def numbers_of(job: Job, *, whole: bool = True) -> JobNumbers:
-    """All of them, from the rows as they are now. Not `whole`: without the ETTR, which reads
-    every step and which no event carries."""
+def numbers_of(job: Job) -> JobNumbers:
+    """All of them, from the rows as they are now; none reads more rows for a job that trained longer."""
     spec = spec_of(job).spec
+    pace = pace_of(job)
     attempt = job.attempts.order_by("-number").first()
     recent = list(job.steps.order_by("-attempt", "-step").values("loss", "step_time_s", "at")[:RECENT_STEPS])
     times = [row["step_time_s"] for row in recent if row["step_time_s"]]
     step_time_s = median(times) if times else None
     checkpoint = job.checkpoints.filter(state__in=GOOD_CHECKPOINTS).order_by("-step", "-epoch").first()
-    incident = job.incidents.exclude(state=IncidentState.RESOLVED).first()
+    incident = job.incidents.filter(state__in=LIVE_INCIDENT).order_by("-opened_at", "-id").first()
     left = max(0, spec.training.steps - job.committed_step)
     running = job.state not in ENDED
     replicas = Replica.objects.filter(attempt__job=job)
@@ -78,7 +84,9 @@ def numbers_of(job: Job, *, whole: bool = True) -> JobNumbers:
         last_checkpoint_step=checkpoint.step if checkpoint else None,
         last_checkpoint_age_s=age_s(checkpoint.committed_at) if checkpoint else None,
         work_at_risk_s=_work_at_risk_s(job, checkpoint.step if checkpoint else 0, step_time_s) if running else None,
-        ettr=_ettr(job) if whole else None,
+        ettr=_ettr(job, pace),
+        undisturbed_step_s=undisturbed_step_s(pace) if pace else None,
+        productivity=productivity(pace) if pace and running else None,
         open_incident_id=incident.id if incident else None,
     )
 
@@ -88,24 +96,37 @@ def _work_at_risk_s(job: Job, saved_step: int, step_time_s: float | None) -> flo
     return None if step_time_s is None else max(0, job.committed_step - saved_step) * step_time_s
 
 
-def _ettr(job: Job) -> float | None:
-    """Time in steps that count (each step once, less its stall) over wall time."""
+def pace_of(job: Job) -> Pace | None:
+    """None before its first step."""
+    row = JobPace.objects.filter(job=job).first()
+    return msgspec.convert(row.pace, Pace, str_keys=True) if row else None
+
+
+def _ettr(job: Job, pace: Pace | None) -> float | None:
+    """Kept steps x the undisturbed step over wall time since the first attempt, which is all of it:
+    waiting for a place, starts, stalls and steps trained again count as what they are."""
+    undisturbed_s = undisturbed_step_s(pace) if pace else None
     first = job.attempts.order_by("number").first()
-    if first is None:
+    if first is None or undisturbed_s is None:
         return None
-    newest: dict[int, float] = {}
-    totals = job.steps.values("attempt").annotate(t=Sum("step_time_s"), stall=Sum("stall_s")).order_by("attempt")
-    for row in totals:
-        newest[row["attempt"]] = max(0.0, (row["t"] or 0.0) - (row["stall"] or 0.0))
-    useful_s = sum(newest.values()) - _repeated_s(job)
     wall_s = ((job.finished_at or now()) - first.started_at).total_seconds()
-    return max(0.0, min(1.0, useful_s / wall_s)) if newest and wall_s > 0 else None
+    kept = job.committed_step - first.resume_step
+    return effective_ratio(committed=kept, undisturbed_step_s=undisturbed_s, wall_s=wall_s)
 
 
-def _repeated_s(job: Job) -> float:
-    """Time of steps that a later attempt trained again from its checkpoint."""
-    lost_s = 0.0
-    for attempt in job.attempts.filter(number__gt=1):
-        again = job.steps.filter(attempt__lt=attempt.number, step__gte=attempt.resume_step)
-        lost_s += again.aggregate(t=Sum("step_time_s"))["t"] or 0.0
-    return lost_s
+def goodput(jobs: Iterable[Job], *, since: datetime) -> float | None:
+    """The same ratio of several jobs since a moment, each weighted by the devices of its full
+    strength; None when none of them has trained. A job older than that is taken from its newest
+    hourly mark before `since` on."""
+    kept_s, all_s = 0.0, 0.0
+    for job in jobs:
+        pace = pace_of(job)
+        undisturbed_s = undisturbed_step_s(pace) if pace else None
+        first = job.attempts.order_by("number").first()
+        if pace is None or undisturbed_s is None or first is None:
+            continue
+        mark = kept_at(pace, since.timestamp()) or Mark(first.started_at.timestamp(), 0)
+        kept = job.committed_step - first.resume_step - mark.kept
+        kept_s += kept * undisturbed_s * pace.full_gpus
+        all_s += ((job.finished_at or now()).timestamp() - mark.at_s) * pace.full_gpus
+    return kept_s / all_s if all_s > 0 else None

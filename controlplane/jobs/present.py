@@ -4,6 +4,7 @@ Reverse relations (checkpoints, incidents) are read through the job, so this app
 nothing of the apps above it.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,14 +12,22 @@ import msgspec
 from controlplane.jobs.models import Attempt, Job, Rank, RankSpeed, Replica, StepRecord
 from controlplane.jobs.numbers import JobNumbers, numbers_of
 from controlplane.protocol.spec import Parallelism, rank_coordinates, ranks_per_replica
+from controlplane.protocol.states import ReplicaState
+from controlplane.runtime.beside import beside
 from controlplane.runtime.clock import iso
 
 Json = dict[str, Any]
 MASK = "***"
 
 
-def job_summary(job: Job, *, numbers: JobNumbers | None = None) -> Json:
-    """One row of the job list."""
+def job_summaries(jobs: Sequence[Job]) -> list[Json]:
+    """`job_summary` of each; what apps above add is read for all of them at once."""
+    added = beside("job", [job.id for job in jobs])
+    return [job_summary(job, added=added[job.id]) for job in jobs]
+
+
+def job_summary(job: Job, *, numbers: JobNumbers | None = None, added: Json | None = None) -> Json:
+    """One row of the job list. `added`: what apps above add to it, where that was read for many at once."""
     n = numbers or numbers_of(job)
     return {
         "id": job.id,
@@ -45,9 +54,12 @@ def job_summary(job: Job, *, numbers: JobNumbers | None = None) -> Json:
         "last_checkpoint_age_s": n.last_checkpoint_age_s,
         "work_at_risk_s": n.work_at_risk_s,
         "ettr": n.ettr,
+        "undisturbed_step_s": n.undisturbed_step_s,
+        "productivity": n.productivity,
         "open_incident_id": n.open_incident_id,
         "created_at": iso(job.created_at),
         "finished_at": iso(job.finished_at),
+        **(beside("job", [job.id])[job.id] if added is None else added),
     }
 
 
@@ -62,6 +74,7 @@ def without_values(spec: Json) -> Json:
 VOLATILE_JOB_FIELDS = frozenset(
     {
         "committed_step", "progress", "step_time_s", "loss", "eta_s", "last_checkpoint_age_s", "work_at_risk_s", "ettr",
+        "undisturbed_step_s", "productivity",
     }
 )  # fmt: skip
 
@@ -92,7 +105,8 @@ def rank_id(rank: Rank) -> str:
 
 
 def replica_summary(replica: Replica, *, live: Json | None = None) -> Json:
-    """`current`: the newest incarnation of its slot in the newest attempt. `live`: the hot
+    """`current`: the newest incarnation of its slot in the newest attempt, unless another slot has taken its
+    place. `live`: the hot
     picture of the job, field "<replica>.<incarnation>.<rank>"."""
     ranks = replica.ranks.select_related("node", "device", "replica__attempt", "speed").order_by("rank")
     newest = Replica.objects.filter(attempt__job_id=replica.attempt.job_id, index=replica.index)
@@ -104,10 +118,11 @@ def replica_summary(replica: Replica, *, live: Json | None = None) -> Json:
         "incarnation": replica.incarnation,
         "state": replica.state,
         "state_since": iso(replica.state_since),
+        "created_at": iso(replica.created_at),
         "contributing": replica.contributing,
         "committed_step": replica.committed_step,
         "caught_up": replica.caught_up,
-        "current": newest_pk == replica.pk,
+        "current": newest_pk == replica.pk and not (replica.relieved and replica.state == ReplicaState.EVICTED),
         "ranks": [rank_summary(rank, live=live) for rank in ranks],
     }
 
@@ -157,6 +172,7 @@ def speed_view(speed: RankSpeed | None) -> Json | None:
         "data_s": told["data"]["median_s"],
         "exchange_s": told["exchange"]["median_s"],
         "optimizer_s": told["optimizer"]["median_s"],
+        "spread": told.get("spread", 0.0),
         "steps": told["compute"]["count"],
         "at": iso(speed.reported_at),
     }

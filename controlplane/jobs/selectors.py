@@ -1,8 +1,11 @@
 """Reading jobs, attempts, replicas, ranks and steps."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from django.db.models import Count, F, Max, Min, Q, QuerySet
+from django.db.models import Count, F, Max, Min, Q, QuerySet, TextField
+from django.db.models.fields.json import KeyTextTransform, KeyTransform
+from django.db.models.functions import Cast
 
 from controlplane.jobs.models import Attempt, Job, Rank, Replica, StepRecord
 from controlplane.jobs.numbers import spec_of
@@ -19,6 +22,16 @@ def jobs(*, state: str | None = None, q: str = "") -> QuerySet[Job]:
     if state:
         rows = rows.filter(state=state)
     return rows.filter(Q(name__icontains=q) | Q(project__icontains=q)) if q else rows
+
+
+def with_labels(rows: QuerySet[Job], labels: Mapping[str, str]) -> QuerySet[Job]:
+    """Those whose spec has all these labels."""
+    inside = KeyTransform("labels", KeyTransform("metadata", "spec"))
+    for number, (key, value) in enumerate(labels.items()):
+        # As text: compared as JSON, SQLite would parse `value` as a document.
+        said = Cast(KeyTextTransform(key, inside), TextField())
+        rows = rows.alias(**{f"label_{number}": said}).filter(**{f"label_{number}": value})
+    return rows
 
 
 def job(job_id: str) -> Job:
@@ -91,11 +104,32 @@ def _spread(rows: QuerySet[StepRecord], points: int) -> QuerySet[StepRecord]:
     return rows.annotate(place=F("step") % stride).filter(Q(place=0) | Q(step=ends["high"]))
 
 
-def log_tail(row: Job, *, replica: int, rank: int) -> str:
-    """What was kept with the newest exit of that rank; empty if it never ended."""
-    found = Rank.objects.filter(replica__attempt__job=row, replica__index=replica, rank=rank).exclude(log_tail="")
-    newest = found.order_by("-replica__attempt__number", "-replica__incarnation").first()
-    return newest.log_tail if newest else ""
+def log_rank(row: Job, *, replica: int, rank: int, incarnation: int | None = None, attempt: int | None = None) -> Rank:
+    """Whose log is meant: that life of the rank; without one named, the newest of which something
+    was kept, else the newest. Raises NotFound."""
+    found = Rank.objects.filter(replica__attempt__job=row, replica__index=replica, rank=rank)
+    if incarnation is not None:
+        found = found.filter(replica__incarnation=incarnation)
+    if attempt is not None:
+        found = found.filter(replica__attempt__number=attempt)
+    found = found.select_related("replica__attempt").order_by("-replica__attempt__number", "-replica__incarnation")
+    kept = None if incarnation is not None else found.exclude(log_tail="").first()
+    newest = kept or found.first()
+    if newest is None:
+        which = "" if incarnation is None else f" in incarnation {incarnation}"
+        raise NotFound(f"job {row.name!r} has no rank {rank} of replica {replica}{which}")
+    return newest
+
+
+def past_lives(attempt: Attempt | None) -> dict[int, int]:
+    """The newest incarnation of each slot that earlier attempts of the job had, and this one has not."""
+    if attempt is None or attempt.number == 1:
+        return {}
+    here = set(attempt.replica_rows.values_list("index", flat=True))
+    lives = (
+        Replica.objects.filter(attempt__job_id=attempt.job_id).values_list("index").annotate(newest=Max("incarnation"))
+    )
+    return {index: newest for index, newest in lives.order_by("index") if index not in here}
 
 
 def _newest_number(row: Job) -> int:

@@ -20,6 +20,7 @@ from controlplane.runtime.ids import new_id
 from controlplane.runtime.locks import lock_row
 
 TERMINAL = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+OVER = (ReplicaState.EVICTED, ReplicaState.ENDED)
 
 
 def submit_job(spec: JobSpec, *, owner: str, actor: str, request_id: str = "") -> Job:
@@ -96,7 +97,8 @@ def transition_job(job: Job, to: str, reason: str) -> None:
 
 
 def transition_attempt(attempt: Attempt, to: str, reason: str) -> None:
-    """Move the attempt in its table; its end and the end's reason are kept."""
+    """Move the attempt in its table; its end and the end's reason are kept, and its replicas end
+    with it."""
     before = attempt.state
     columns: dict[str, Any] = {}
     if to == AttemptState.STOPPING:
@@ -105,12 +107,15 @@ def transition_attempt(attempt: Attempt, to: str, reason: str) -> None:
         columns = {"ended_at": now(), "end_reason": attempt.end_reason or reason}
     guard.move(attempt, "attempt", to, **columns)
     publish_job(attempt.job, "attempt.state", f"Attempt {attempt.number}: {before} -> {to}. {reason}")
+    if to == AttemptState.ENDED:
+        for replica in attempt.replica_rows.exclude(state__in=OVER).order_by("index", "incarnation"):
+            transition_replica(replica, ReplicaState.ENDED, f"attempt {attempt.number} is over")
 
 
 def transition_replica(replica: Replica, to: str, reason: str) -> None:
-    """Move the replica in its table; an evicted one contributes no more."""
+    """Move the replica in its table; one that is over contributes no more."""
     before = replica.state
-    columns: dict[str, Any] = {"contributing": False} if to == ReplicaState.EVICTED else {}
+    columns: dict[str, Any] = {"contributing": False} if to in OVER else {}
     guard.move(replica, "replica", to, **columns)
     publish_replica(replica, "replica.state", f"Replica {replica.index}: {before} -> {to}. {reason}")
 
@@ -181,4 +186,4 @@ def publish_rank(rank: Rank, kind: str, sentence: str) -> None:
 def _patch(job_id: str) -> dict[str, Any]:
     """A job's summary for an event, which leaves out what moves without one."""
     job = Job.objects.get(pk=job_id)
-    return job_summary(job, numbers=numbers_of(job, whole=False))
+    return job_summary(job, numbers=numbers_of(job))

@@ -9,8 +9,11 @@ from controlplane.jobs.models import Rank, Replica
 from controlplane.jobs.services import transition_rank
 from controlplane.protocol.signing import SIGNATURE_REJECTED
 from controlplane.protocol.states import UNFIT, CommandState, RankState, ReplicaState
-from controlplane.recovery import looks, signals
+from controlplane.recovery import devices, looks, readers, signals
 from controlplane.runtime import counters
+
+ABOUT_DEVICES = ("reset_device",)
+"""Orders of no job of which an expiry means something."""
 
 
 def after_answer(command: Command, at: datetime) -> bool:
@@ -28,6 +31,10 @@ def after_answer(command: Command, at: datetime) -> bool:
         looks.gave_up(command)
     if command.kind == "stop_ranks" and command.state == CommandState.FAILED:
         _unordered(command)
+    if command.kind == "reset_device" and command.state != CommandState.ACKNOWLEDGED:
+        devices.reset_answered(command)
+    if command.kind == readers.KIND:
+        readers.answered(command)
     return False
 
 
@@ -41,6 +48,10 @@ def after_expiry(command: Command, at: datetime) -> None:
         looks.gave_up(command)
     if command.kind == "stop_ranks":
         _unordered(command)
+    if command.kind == "reset_device":
+        devices.reset_unanswered(command)
+    if command.kind == readers.KIND:
+        readers.answered(command)
 
 
 def _signature_rejected(command: Command, at: datetime) -> None:
@@ -70,15 +81,14 @@ def _unordered(command: Command) -> None:
         kind=command.kind,
         job_id=command.job_id,
         attempt=command.attempt,
-        decision_id="",
         body__replica=body["replica"],
         body__incarnation=body["incarnation"],
     )
-    if command.decision_id or same.exclude(state__in=(CommandState.FAILED, CommandState.EXPIRED)).exists():
+    if same.exclude(state__in=(CommandState.FAILED, CommandState.EXPIRED)).exists():
         return
     rows = Replica.objects.filter(attempt__job_id=command.job_id, attempt__number=command.attempt)
     stands = rows.filter(index=body["replica"], incarnation=body["incarnation"]).exclude(state=ReplicaState.EVICTED)
-    stands.exclude(ranks__state=RankState.EXITED).update(ordered_out="", ordered_at=None)
+    stands.exclude(ranks__state=RankState.EXITED).update(ordered_out="", ordered_at=None, relieved="")
 
 
 def _proved_gone(command: Command) -> bool:

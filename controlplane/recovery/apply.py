@@ -7,13 +7,14 @@ is, and the fencing epoch moves in the same transaction.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgspec
-import zstandard
+from django.db import transaction
 from django.db.models import F
 
 from controlplane.access.services import audit
+from controlplane.checkpoints import services as checkpoints
 from controlplane.dispatch import services as dispatch
 from controlplane.fleet.models import Node
 from controlplane.fleet.services import transition_node
@@ -27,7 +28,10 @@ from controlplane.jobs.services import (
     transition_replica,
 )
 from controlplane.policy import plan
+from controlplane.policy.rules.device_fault import KINDS as HARDWARE
 from controlplane.policy.snapshot import JobSnapshot
+from controlplane.policy.titles import number_of
+from controlplane.protocol.bounds import JobEnd
 from controlplane.protocol.commands import (
     CollectStacks,
     DeliverInstall,
@@ -35,36 +39,35 @@ from controlplane.protocol.commands import (
     InjectRankFault,
     RequestSave,
     StopRanks,
-    WarmHost,
 )
+from controlplane.protocol.frames import PROTOCOL_MAX
 from controlplane.protocol.looks import HANG
 from controlplane.protocol.states import AttemptState, Mode, RankState, ReplicaState
-from controlplane.recovery import incidents, ledger, looks, orders, signals
+from controlplane.recovery import devices, incidents, keeping, ledger, orders, signals, spares
 from controlplane.recovery.audited import audit_decision
+from controlplane.recovery.decided import new_row, publish_decision
 from controlplane.recovery.models import Decision, Signal, ViewRow
-from controlplane.recovery.present import decision_summary
-from controlplane.runtime import events, metrics
+from controlplane.runtime import events, keys, metrics
 from controlplane.runtime.clock import now
-from controlplane.runtime.ids import new_id
 from controlplane.scheduling import services as scheduling
 
 STOP_TTL_S = 3600.0
 VIEW_TTL_S = 120.0
 ASK_TTL_S = 30.0
 
-_pack = msgspec.msgpack.Encoder().encode
-
 
 @dataclass(slots=True, kw_only=True)
 class Context:
     """What the actions of one decision share. `job` is locked. `terms` of its starts, once one
-    has needed them."""
+    has needed them. `final`: how the job ends with this decision, "" if it does not."""
 
     job: Job
     decision_id: str
+    rule: str
     reason_code: str
     sentence: str
     terms: orders.Terms | None = None
+    final: JobEnd = ""
 
 
 def already_taken(job: Job, decision: plan.Decision) -> bool:
@@ -81,64 +84,44 @@ def apply_decision(
     with events.unit_of_work():
         before = job.epoch
         state_before = {"state": job.state, "epoch": job.epoch}
-        row = Decision(
-            id=new_id("dec"),
-            job=job,
-            at=now(),
-            rule=decision.rule,
-            choice=decision.choice,
-            reason_code=decision.reason_code,
-            sentence=decision.sentence,
-            evidence=decision.evidence,
-            alternatives=msgspec.to_builtins(decision.alternatives),
-            actions=msgspec.to_builtins(decision.actions),
-            cost_gpu_s=decision.cost_gpu_s,
-            routine=decision.routine,
-            mode=str(decision.mode),
-            applied=acts,
-            epoch_before=before,
-            epoch_after=before,
-            policy_version=version,
-            snapshot=b"" if decision.rule == looks.SCHEDULED else zstandard.compress(_pack(snapshot)),
-            decide_s=decide_s,
-            key=decision.key[:200],
-        )
-        row.incident = incidents.incident_for(job, decision)
+        row = new_row(job, decision, snapshot, version=version, decide_s=decide_s)
+        row.incident = incidents.incident_for(job, decision, row.at)
         row.save(force_insert=True)
         if acts:
-            context = Context(job=job, decision_id=row.id, reason_code=decision.reason_code, sentence=decision.sentence)
+            ends = (str(a.to) for a in decision.actions if isinstance(a, plan.SetJobState) and a.to in TERMINAL)
+            context = Context(
+                job=job, final=cast(JobEnd, next(ends, "")), decision_id=row.id, rule=decision.rule,
+                reason_code=decision.reason_code, sentence=decision.sentence,
+            )  # fmt: skip
+            if context.final:
+                keeping.end(job)
             for action in decision.actions:
                 HANDLERS[type(action)](context, action)
             ledger.write(job, row, decision, snapshot)
             if job.epoch != before:
                 Decision.objects.filter(pk=row.pk).update(epoch_after=job.epoch)
-        _publish(row)
+        publish_decision(row)
         audit_decision(row, state_before)
         if row.incident is not None:
             incidents.progress(row.incident_id, acted=acts and bool(decision.actions))
-    metrics.DECISIONS.labels(
-        action=decision.choice, trigger=decision.reason_code, mode=str(decision.mode), result="ok"
-    ).inc()
-    _observe_latency(row, decision)
+    waited_s = _waited_s(row, decision)
+    transaction.on_commit(lambda: _count(decision, waited_s))
     return row
 
 
-def _publish(row: Decision) -> None:
-    events.publish(
-        "decision.made" if row.applied else "decision.recommended",
-        row.sentence,
-        job_id=row.job_id,
-        entity="decision",
-        entity_id=row.id,
-        patch=lambda: decision_summary(Decision.objects.get(pk=row.pk)),
-        data={"rule": row.rule, "choice": row.choice, "routine": row.routine},
-    )
-
-
-def _observe_latency(row: Decision, decision: plan.Decision) -> None:
+def _waited_s(row: Decision, decision: plan.Decision) -> float | None:
+    """Since the first finding that it answers showed itself; None where none did."""
     first = Signal.objects.filter(id__in=decision.signal_ids).order_by("seen_at").first()
-    if first is not None:
-        metrics.DECISION_LATENCY.observe(max(0.0, (row.at - first.seen_at).total_seconds()))
+    return (row.at - first.seen_at).total_seconds() if first is not None else None
+
+
+def _count(decision: plan.Decision, waited_s: float | None) -> None:
+    """Once it is committed: a pass that lost a race is not counted. A clock that was set back since
+    the finding says nothing about the time that it took."""
+    mode = str(decision.mode)
+    metrics.DECISIONS.labels(action=decision.choice, trigger=decision.reason_code, mode=mode, result="ok").inc()
+    if waited_s is not None and waited_s >= 0.0:
+        metrics.DECISION_LATENCY.observe(waited_s)
 
 
 def _attempt(job: Job, number: int | None = None) -> Attempt:
@@ -153,7 +136,7 @@ def _nodes_of(ranks: Iterable[Rank]) -> list[str]:
 
 
 def _unreleased(attempt: Attempt) -> list[Rank]:
-    return list(Rank.objects.filter(replica__attempt=attempt, released_at=None).select_related("replica"))
+    return list(Rank.objects.filter(replica__attempt=attempt, released_at=None).select_related("replica", "node"))
 
 
 def _send(context: Context, body: Any, node_ids: Sequence[str], attempt: Attempt, ttl_s: float) -> None:
@@ -189,6 +172,7 @@ def _place_attempt(context: Context, action: plan.PlaceAttempt) -> None:
         resume_step=action.resume_step,
         resume_path=action.resume_path or "",
         checkpoint_dir=orders.checkpoint_dir(job, orders.spec_of(job).spec),
+        max_contributors=orders.most_contributors(job, len(action.placements)),
     )
     # What is committed from here on starts at the checkpoint; what came after it is lost work.
     Job.objects.filter(pk=job.pk).update(committed_step=action.resume_step)
@@ -200,8 +184,7 @@ def _place_attempt(context: Context, action: plan.PlaceAttempt) -> None:
         orders.start_replica(terms, index, orders.next_incarnation(job, index), placements)
     scheduling.reserve_nodes(job, action.spare_nodes)
     if orders.spec_of(job).spec.resources.spares.warm:
-        warm = WarmHost(job_id=job.id, attempt=attempt.number, user=job.owner)
-        _send(context, warm, action.spare_nodes, attempt, ASK_TTL_S)
+        spares.warm(job, attempt, action.spare_nodes, decision_id=context.decision_id)
 
 
 def _announce_view(context: Context, action: plan.AnnounceView) -> None:
@@ -212,7 +195,7 @@ def _announce_view(context: Context, action: plan.AnnounceView) -> None:
     ViewRow.objects.create(
         job=job, attempt=view.attempt, epoch=view.epoch, view=msgspec.to_builtins(view), announced_at=now()
     )
-    publish_job(job, "view.announced", f"View {view.epoch}: {len(view.members)} replicas. {view.reason}")
+    publish_job(job, "view.announced", f"View {view.epoch}: {number_of(len(view.members), 'replica')}. {view.reason}")
     _send(context, DeliverView(view=view), _nodes_of(_unreleased(attempt)), attempt, VIEW_TTL_S)
 
 
@@ -273,18 +256,35 @@ def _set_replica_state(context: Context, action: plan.SetReplicaState) -> None:
         transition_replica(replica, action.to, context.sentence)
     if action.to == ReplicaState.ACTIVE:
         _set_contributing(replica, True, holds=True)
+    if action.to == ReplicaState.SUSPECT:
+        # Left out: should it come back, it catches up anew.
+        Replica.objects.filter(pk=replica.pk).update(contributing=False, caught_up=None, left_out=True)
+        refresh_job(context.job.id)
 
 
 def _request_checkpoint(context: Context, action: plan.RequestCheckpoint) -> None:
     attempt = _attempt(context.job)
     body = RequestSave(job_id=context.job.id, attempt=attempt.number, save_kind=action.kind, reason=context.sentence)
-    _send(context, body, _nodes_of(_unreleased(attempt)), attempt, ASK_TTL_S)
+    deadline_s = orders.spec_of(context.job).spec.checkpoint.emergency.deadline_s
+    ttl_s = deadline_s if action.kind == "emergency" else ASK_TTL_S
+    _send(context, body, _nodes_of(_unreleased(attempt)), attempt, ttl_s)
+
+
+def _demote_checkpoint(context: Context, action: plan.DemoteCheckpoint) -> None:
+    checkpoints.demote(context.job, action.checkpoint_id, action.reason)
 
 
 def _gather_stacks(context: Context, action: plan.GatherStacks) -> None:
-    replica = _replica(context, action.replica, action.incarnation)
-    body = CollectStacks(job_id=context.job.id, replica=action.replica, incarnation=action.incarnation, look=HANG)
-    _send(context, body, _nodes_of(replica.ranks.filter(released_at=None)), replica.attempt, ASK_TTL_S)
+    body = CollectStacks(
+        job_id=context.job.id, replica=action.replica, incarnation=action.incarnation, look=action.look
+    )
+    if action.replica == -1:
+        attempt = _attempt(context.job)  # An older agent reads no order for all.
+        ranks: Iterable[Rank] = (rank for rank in _unreleased(attempt) if rank.node.revision >= PROTOCOL_MAX)
+    else:
+        replica = _replica(context, action.replica, action.incarnation)
+        attempt, ranks = replica.attempt, replica.ranks.filter(released_at=None)
+    _send(context, body, _nodes_of(ranks), attempt, ASK_TTL_S)
 
 
 def _look_at_ranks(context: Context, action: plan.LookAtRanks) -> None:
@@ -325,6 +325,8 @@ def _end_attempt(context: Context, action: plan.EndAttempt) -> None:
         incarnation=-1,
         grace_s=action.grace_s,
         reason=context.sentence,
+        final=context.final,
+        end_signature=keys.sign_end(context.job.id, attempt.number, context.final) if context.final else "",
     )
     _send(context, body, _nodes_of(ranks), attempt, STOP_TTL_S)
     if attempt.state in (AttemptState.STARTING, AttemptState.RUNNING):
@@ -338,13 +340,15 @@ def _set_job_state(context: Context, action: plan.SetJobState) -> None:
     transition_job(context.job, action.to, context.sentence)
     if action.to in TERMINAL:
         scheduling.release_all(context.job)
-        signals.settle(list(Signal.objects.filter(job=context.job, settled_at=None)), f"the job is {action.to}")
+        # What was found about hardware is true without the job: the fleet's own pass deals with it.
+        mine = Signal.objects.filter(job=context.job, settled_at=None).exclude(kind__in=HARDWARE)
+        signals.settle(list(mine), f"the job is {action.to}")
 
 
 def _set_node_state(context: Context, action: plan.SetNodeState) -> None:
     node = Node.objects.select_for_update().get(pk=action.node_id)
     if node.state != action.to:
-        transition_node(node, action.to, context.sentence)
+        transition_node(node, action.to, devices.reason_of(context.rule, context.reason_code, context.sentence))
 
 
 def _settle_signals(context: Context, action: plan.SettleSignals) -> None:
@@ -352,7 +356,7 @@ def _settle_signals(context: Context, action: plan.SettleSignals) -> None:
 
 
 def _resolve_incident(context: Context, action: plan.ResolveIncident) -> None:
-    incidents.resolve(context.job, action.note)
+    incidents.resolve(context.job, action.note, action.outcome)
 
 
 HANDLERS: dict[type, Callable[[Context, Any], None]] = {
@@ -362,13 +366,20 @@ HANDLERS: dict[type, Callable[[Context, Any], None]] = {
     plan.StartReplica: _start_replica,
     plan.StopReplica: _stop_replica,
     plan.SetReplicaState: _set_replica_state,
+    plan.Relieve: lambda context, act: orders.relieve(_replica(context, act.replica, act.incarnation), act.reason),
     plan.RequestCheckpoint: _request_checkpoint,
+    plan.DemoteCheckpoint: _demote_checkpoint,
     plan.GatherStacks: _gather_stacks,
     plan.LookAtRanks: _look_at_ranks,
+    plan.KeepSpares: lambda context, act: spares.keep(
+        context.job, _attempt(context.job), act, decision_id=context.decision_id
+    ),
     plan.InjectFault: _inject_fault,
     plan.EndAttempt: _end_attempt,
     plan.SetJobState: _set_job_state,
     plan.SetNodeState: _set_node_state,
+    plan.BarDevice: lambda context, action: devices.bar(action, context.sentence),
+    plan.ResetDevice: lambda context, action: devices.order_reset(action, context.decision_id),
     plan.SettleSignals: _settle_signals,
     plan.ResolveIncident: _resolve_incident,
 }

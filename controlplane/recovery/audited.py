@@ -10,16 +10,17 @@ from controlplane.recovery.models import Decision
 
 def audit_decision(row: Decision, before: dict[str, Any]) -> None:
     """Append it, unless it is routine: those are several a step, change nothing that people own,
-    and are rows of the decision journal. `before`: state and epoch of the job until now."""
+    and are rows of the decision journal. `before`: state and epoch of the job until now,
+    empty for a decision about the fleet, whose target is the node."""
     if row.routine:
         return
     audit(
         "policy",
         f"decision.{row.choice}",
-        row.job_id,
+        row.job_id or (row.incident.node_id if row.incident else "") or "fleet",
         reason=row.sentence,
         decision_id=row.id,
         data={"rule": row.rule, "reason_code": row.reason_code, "mode": row.mode, "applied": row.applied},
         before=before,
-        after=Job.objects.filter(pk=row.job_id).values("state", "epoch").get(),
+        after=Job.objects.filter(pk=row.job_id).values("state", "epoch").first() or {},
     )

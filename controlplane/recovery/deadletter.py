@@ -10,6 +10,7 @@ an event is applied: `ingest.replay` does that.
 from datetime import datetime
 
 import msgspec
+from django.db import transaction
 from django.db.models import Count, QuerySet, Sum
 
 from controlplane.access import services as access
@@ -22,6 +23,7 @@ from controlplane.runtime import counters, metrics
 from controlplane.runtime.clock import ago, iso, now
 from controlplane.runtime.errors import Conflict, Invalid, NotFound
 from controlplane.runtime.ids import new_id
+from controlplane.runtime.locks import retrying
 from controlplane.runtime.logs import get
 from controlplane.runtime.text import printable
 
@@ -110,7 +112,13 @@ def failed_again(letter: DeadLetter, error: Exception) -> None:
 
 
 def discard(letter_id: str, *, actor: str, reason: str) -> None:
-    """A person says that it is not wanted. Raises NotFound or Conflict."""
+    """A person says that it is not wanted, which is in the audit log with it or not at all. Raises
+    NotFound or Conflict."""
+    retrying(lambda: _discard(letter_id, actor, reason), "discard a dead letter")
+
+
+@transaction.atomic
+def _discard(letter_id: str, actor: str, reason: str) -> None:
     letter = waiting(letter_id)
     _settle(letter, LetterState.DISCARDED)
     data = {"kind": letter.kind, "seq": letter.seq}

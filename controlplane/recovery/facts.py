@@ -8,15 +8,17 @@ from typing import Any
 from controlplane.checkpoints import services as checkpoints
 from controlplane.dispatch import services as dispatch
 from controlplane.fleet.models import Node
-from controlplane.fleet.services import mark_device_lost
+from controlplane.fleet.services import mark_device_lost, set_device_health
 from controlplane.jobs.models import Job, Rank
 from controlplane.jobs.services import publish_job, publish_rank, transition_rank
+from controlplane.policy.xid import XidBucket, look_up
 from controlplane.protocol import frames
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.states import CommandState, RankState, Section
 from controlplane.recovery import identity, looks, marks, signals, speed
 from controlplane.recovery.answers import after_answer
+from controlplane.recovery.devices import xid_counts
 from controlplane.recovery.models import Signal
 from controlplane.recovery.said import HANDLERS as SAID
 from controlplane.recovery.steps import StepMerge
@@ -29,7 +31,7 @@ LOG_TAIL_MAX = 16_000
 # Answers that may call for a decision; an acknowledgement never does.
 TELLING = (CommandState.SUCCEEDED, CommandState.FAILED)
 # What these lead to is told by the ranks themselves.
-UNTOLD = ("deliver_view", "deliver_install")
+UNTOLD = ("deliver_view", "deliver_install", "verify_checkpoint", "end_verification")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,11 +99,11 @@ def _exited(facts: Facts, body: frames.RankExited) -> None:
     rank = facts.rank(body.ref)
     if rank.state == RankState.EXITED:
         return
-    how = f"signal {body.signal}" if body.signal is not None else f"code {body.exit_code}"
+    how = _how_ended(body)
     transition_rank(
         rank,
         RankState.EXITED,
-        f"ended with {how}" + (", as ordered" if body.expected else ""),
+        how + (", as ordered" if body.expected else ""),
         exit_code=body.exit_code,
         exit_signal=body.signal,
         exit_expected=body.expected,
@@ -113,25 +115,26 @@ def _exited(facts: Facts, body: frames.RankExited) -> None:
     if body.expected or _ended_well(facts, rank, body):
         return
     facts.sure.add(body.ref.job_id)
-    code = body.exit_code if body.exit_code is not None else -(body.signal or 0)
+    code = body.exit_code if body.exit_code is not None else None if body.signal is None else -body.signal
     replica = rank.replica
     if code == EXIT_RESUME_FAILED:
         last_words = body.log_tail.strip().rpartition("\n")[2][-SAID_MAX:]
         checkpoints.refused(facts.jobs[body.ref.job_id], replica.attempt.resume_path, said=last_words)
-    signals.raise_signal(
-        "rank_exit",
-        f"rank_exit:{body.ref.job_id}:{body.ref.attempt}:{replica.index}:{replica.incarnation}:{rank.rank}",
-        sentence=f"Rank {rank.rank} of replica {replica.index} on {facts.node.name} ended with {how}.",
-        job_id=body.ref.job_id,
-        node_id=facts.node.id,
-        replica=replica.index,
-        incarnation=replica.incarnation,
-        rank=rank.rank,
-        device_index=rank.device.index,
-        value=float(code),
-        evidence={"exit_code": body.exit_code, "signal": body.signal, "node": facts.node.name},
+    signals.raise_exit(
+        rank,
+        code=code,
+        sentence=f"Rank {rank.rank} of replica {replica.index} on {facts.node.name} {how}.",
+        known={"exit_code": body.exit_code, "signal": body.signal, "cause": body.cause, "hint": body.hint},
         seen_at=facts.at,
     )
+
+
+def _how_ended(body: frames.RankExited) -> str:
+    """In words; an end that nobody saw has no code."""
+    if body.exit_code is None and body.signal is None:
+        return f"ended unseen: {body.hint or 'exit not observed'}"
+    how = f"signal {body.signal}" if body.signal is not None else f"code {body.exit_code}"
+    return f"ended with {how}" + (f"; {body.hint}" if body.hint else "")
 
 
 def _ended_well(facts: Facts, rank: Rank, body: frames.RankExited) -> bool:
@@ -160,6 +163,7 @@ def _overdue(facts: Facts, body: frames.RankOverdue) -> None:
         value=body.age_s,
         threshold=body.timeout_s,
         evidence={
+            "age_s": body.age_s,
             "section": str(body.section),
             "phase": str(body.phase),
             "step": body.step,
@@ -179,17 +183,27 @@ def _xid(facts: Facts, body: frames.XidSeen) -> None:
     device = facts.node.devices.filter(index=xid.index).first()
     if device is None:
         raise IdentityMismatch(f"device {xid.index} is none of this node's")
+    meaning = look_up(xid.xid).description
     signals.raise_signal(
         "xid",
         f"xid:{facts.node.id}:{xid.index}:{xid.xid}:{facts.at.timestamp():.3f}",
-        sentence=f"XID {xid.xid} on device {xid.index} of {facts.node.name}.",
+        sentence=f"XID {xid.xid} ({meaning}) on device {xid.index} of {facts.node.name}.",
         node_id=facts.node.id,
         device_index=xid.index,
         value=float(xid.xid),
-        evidence={"detail": xid.detail[:500], "uuid": device.uuid},
+        evidence={
+            "detail": xid.detail[:500],
+            "meaning": meaning,
+            "uuid": device.uuid,
+            "model": device.model,
+            **xid_counts(facts.node.id, xid.index, xid.xid, facts.at),
+        },
         seen_at=facts.at,
         job_id=_holder(device),
     )
+    verdict = look_up(xid.xid)
+    if verdict.bucket is XidBucket.FATAL and device.present and device.healthy:
+        set_device_health(device, healthy=False, reason=f"XID {xid.xid}: {verdict.description}")
     facts.touched |= {job_id for job_id in (_holder(device),) if job_id}
 
 

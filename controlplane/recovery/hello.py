@@ -4,45 +4,63 @@ from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.fleet.services import transition_node
-from controlplane.jobs.models import Rank
+from controlplane.jobs.models import Job, Rank
 from controlplane.jobs.services import transition_rank
+from controlplane.policy.exits import UNOBSERVED
 from controlplane.protocol.commands import StopRanks
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import RankStatus
 from controlplane.protocol.states import NodeState, RankState
-from controlplane.recovery import identity, signals
+from controlplane.recovery import identity, set_back, signals
 from controlplane.recovery.said import is_fenced
+from controlplane.recovery.set_back import Found
 from controlplane.runtime import counters
 
 STOP_TTL_S = 3600.0
+RESTARTED = "exit not observed; the node was restarted, and its processes ended with it"
+CAME_BACK = "exit not observed; the node's processes were gone when the agent came back, with a new journal"
 
 # States in which a process is said to live.
 ALIVE = (RankState.INITIALIZING, RankState.TRAINING, RankState.CHECKPOINTING, RankState.HUNG)
 
 
-def adopt_ranks(node: Node, listed: tuple[RankStatus, ...], *, renewed: bool) -> None:
-    """Ranks that the agent lists live. `renewed` (other boot, other journal: F16): those it
-    does not list are gone, as their exits will never be told. With the same journal an
-    exit is an event still to come, so nothing is concluded."""
+def adopt_ranks(
+    node: Node, jobs: dict[str, Job], listed: tuple[RankStatus, ...], *, found: Found, rebooted: bool = False
+) -> None:
+    """Ranks that the agent lists live; those that nobody has placed there are stopped (`set_back`).
+    `found.renewed` (other boot, other journal: F16): those it
+    does not list are gone, as their exits will never be told; `rebooted`: they ended with the
+    node's last boot. With the same journal an exit is an event still to come, so nothing is
+    concluded."""
     alive = set()
     for status in listed:
         try:
             row = identity.rank_of(node.id, status.ref)
         except IdentityMismatch as error:
-            # A rank of a job that was deleted here; the agent's ranks are never judged by it.
+            # Of a job that was deleted here, or begun after the backup that was restored.
             counters.count(node.name, "unknown_rank", detail=str(error))
+            set_back.stop_unknown(node, status, jobs)
             continue
         alive.add(row.pk)
+        if found.lost:
+            set_back.bring_forward(row, status)
         if row.state == RankState.LOST and status.state in ALIVE:
             transition_rank(row, RankState.TRAINING, "its agent is back and re-adopted it")
         if is_fenced(row):
             _stop_again(node, row)
-    if not renewed:
+    if not found.renewed:
         return
     gone = Rank.objects.filter(node=node, released_at=None, started_at__isnull=False).exclude(pk__in=alive)
     for row in gone.select_related("replica__attempt", "node", "device"):
-        transition_rank(row, RankState.EXITED, "its node came back without it")
-        raise_exit(row, code=None, sentence=f"Node {node.name} came back without rank {row.rank}.")
+        hint = RESTARTED if rebooted else CAME_BACK
+        transition_rank(row, RankState.EXITED, hint)
+        cause = "node_restarted" if rebooted else UNOBSERVED
+        signals.raise_exit(
+            row,
+            code=None,
+            sentence=f"Rank {row.rank} of replica {row.replica.index} on {node.name} ended unseen: {hint}.",
+            known={"cause": cause, "hint": hint},
+        )
 
 
 def _stop_again(node: Node, row: Rank) -> None:
@@ -63,25 +81,6 @@ def _stop_again(node: Node, row: Rank) -> None:
     epoch = attempt.job.epoch
     dispatch.enqueue(
         body, node_id=node.id, job_id=attempt.job_id, attempt=attempt.number, epoch=epoch, ttl_s=STOP_TTL_S
-    )
-
-
-def raise_exit(row: Rank, *, code: int | None, sentence: str) -> None:
-    """The finding that a rank is gone. `code` None: nobody saw how."""
-    replica = row.replica
-    job_id = replica.attempt.job_id
-    signals.raise_signal(
-        "rank_exit",
-        f"rank_exit:{job_id}:{replica.attempt.number}:{replica.index}:{replica.incarnation}:{row.rank}",
-        sentence=sentence,
-        job_id=job_id,
-        node_id=row.node_id,
-        replica=replica.index,
-        incarnation=replica.incarnation,
-        rank=row.rank,
-        device_index=row.device.index,
-        value=float(code if code is not None else -1),
-        evidence={"node": row.node.name, "told": code is not None},
     )
 
 

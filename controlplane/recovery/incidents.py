@@ -1,98 +1,274 @@
-"""Incidents: opened by the first failure, joined by everything that belongs to it, closed
-by the policy. One live incident a job; simultaneous faults share it."""
+"""Incidents: one for each cause, opened by the first decision about it, joined by everything
+that belongs to it, closed by the policy or by a person, with how it ended.
+
+A job has as many as it has unrelated faults at a time; a fault of the fleet has no job. An
+incident that waits for hardware is mitigated until that is back or a person has it.
+"""
+
+from datetime import datetime
+from functools import partial
+from typing import Any
 
 from django.db import transaction
+from django.db.models import Min, Q, QuerySet
 
-from controlplane.jobs.models import Job
+from controlplane.access.services import audit
+from controlplane.jobs.models import Job, Replica
 from controlplane.jobs.services import refresh_job
-from controlplane.policy import plan
-from controlplane.protocol.states import IncidentState
-from controlplane.recovery import proof
+from controlplane.policy import causes, plan
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.findings import KINDS
+from controlplane.policy.rules.device_fault import needs_hardware
+from controlplane.policy.titles import short
+from controlplane.protocol.states import LIVE_INCIDENT, IncidentOutcome, IncidentState, ReplicaState
+from controlplane.recovery import keeping, proof, signals
 from controlplane.recovery.models import Incident, Signal
 from controlplane.recovery.phases import compute_phases
-from controlplane.recovery.present import incident_summary
+from controlplane.recovery.present import incident_summary, pending_certificate
+from controlplane.recovery.signals import fact_of
+from controlplane.recovery.stall import stall_of
 from controlplane.runtime import events, guard, metrics
 from controlplane.runtime.clock import after, now
+from controlplane.runtime.errors import Conflict, NotFound
 from controlplane.runtime.ids import new_id
+from controlplane.runtime.locks import lock_row
 
 # Rules whose decisions are about a fault; everything else only joins what is open.
-FAULT_RULES = ("replica_failure", "restart", "device_fault", "outer_error", "device_risk", "numerics", "straggler")
+FAULT_RULES = (
+    "ordered_eviction", "replica_failure", "leave_out", "restart", "device_fault", "outer_error", "device_risk",
+    "numerics", "straggler",
+)  # fmt: skip
+ALWAYS_TOLD = ("ordered_eviction", "replica_failure", "leave_out", "restart")
+BACK = (IncidentOutcome.RECOVERED, IncidentOutcome.MITIGATED)
+"""Outcomes after which training went on, so that there is something to prove."""
 CERTIFICATE_DELAY_S = 1.0
-TITLE_MAX = 200
+CONFIG = PolicyConfig()
 
 
-def live_incident(job: Job) -> Incident | None:
-    """The one that is not resolved."""
-    return Incident.objects.filter(job=job).exclude(state=IncidentState.RESOLVED).first()
+def live_incidents(job: Job) -> QuerySet[Incident]:
+    """Those of the job about which something is still done, newest first."""
+    return Incident.objects.filter(job=job, state__in=LIVE_INCIDENT).order_by("-opened_at", "-id")
 
 
-def incident_for(job: Job, decision: plan.Decision) -> Incident | None:
-    """The job's live incident; a new one when the decision is about a fault. Its signals join it."""
-    incident = live_incident(job)
-    told = bool(decision.signal_ids and decision.actions) or decision.rule in ("replica_failure", "restart")
-    if incident is None and told and decision.rule in FAULT_RULES and not decision.routine:
-        incident = _open(job, decision)
-    if incident is not None and decision.signal_ids:
-        Signal.objects.filter(id__in=decision.signal_ids, incident=None).update(incident=incident)
+def need_attention() -> QuerySet[Incident]:
+    """What is not over, and the lost ones that nobody has acknowledged; newest first."""
+    unseen = Q(outcome=IncidentOutcome.LOST, acknowledged_at=None)
+    rows = Incident.objects.filter(~Q(state=IncidentState.RESOLVED) | unseen)
+    return rows.select_related("job", "node").order_by("-opened_at", "-id")
+
+
+def incident_for(job: Job | None, decision: plan.Decision, at: datetime) -> Incident | None:
+    """The incident that has this decision's cause; a new one when the decision is about a fault
+    that is in none. Its findings join it. `at`: when it was decided."""
+    rows = list(Signal.objects.filter(id__in=causes.findings_of(decision)).order_by("seen_at", "id"))
+    incident = _known(job, decision, rows) if job is not None else _of_devices(rows)
+    if incident is None and _opens(decision):
+        incident = _open(job, decision, rows, at)
+        _join(incident, rows)
+    elif incident is not None:
+        known = tuple(map(fact_of, incident.signals.all()))
+        _join(incident, [row for row in rows if causes.same_cause(known, (fact_of(row),)) or not known])
     return incident
 
 
-def _open(job: Job, decision: plan.Decision) -> Incident:
-    first = Signal.objects.filter(id__in=decision.signal_ids).order_by("seen_at").first()
+def _opens(decision: plan.Decision) -> bool:
+    lost = any(isinstance(a, plan.ResolveIncident) and a.outcome is IncidentOutcome.LOST for a in decision.actions)
+    told = bool(decision.signal_ids and decision.actions) or decision.rule in ALWAYS_TOLD
+    held = decision.choice == "hold" and decision.rule == "device_fault"
+    return lost or ((told or held) and decision.rule in FAULT_RULES and not decision.routine)
+
+
+def _known(job: Job, decision: plan.Decision, rows: list[Signal]) -> Incident | None:
+    live = list(live_incidents(job))
+    found, slots = tuple(map(fact_of, rows)), causes.slots_of(decision)
+    for incident in live:
+        if causes.same_cause(tuple(map(fact_of, incident.signals.all())), found):
+            return incident
+    for incident in live:
+        if slots & slots_of(incident):
+            return incident
+    alone = decision.signal_ids or slots or _opens(decision)
+    return None if alone else next(iter(live), None)
+
+
+def _of_devices(rows: list[Signal]) -> Incident | None:
+    """The unresolved incident, of a job or of none, that has a finding about one of these devices."""
+    for row in rows:
+        same = Signal.objects.filter(node_id=row.node_id, device_index=row.device_index, kind__in=KINDS)
+        open_still = same.exclude(incident=None).exclude(incident__state=IncidentState.RESOLVED)
+        known = open_still.select_related("incident").order_by("-incident__opened_at").first()
+        if known is not None and row.kind in KINDS:
+            return known.incident
+    return None
+
+
+def slots_of(incident: Incident) -> frozenset[int]:
+    """The replica slots of its job that it is about."""
+    told = incident.signals.exclude(replica=None).exclude(kind="outer_error").values_list("replica", flat=True)
+    acts = (action for actions in incident.decisions.values_list("actions", flat=True) for action in actions)
+    ended = {
+        a["replica"] for a in acts if a["action"] in ("stop_replica", "start_replica", "relieve") or _leaves_out(a)
+    }
+    return frozenset(ended | {index for index in told if index is not None})
+
+
+def _leaves_out(action: dict[str, Any]) -> bool:
+    return bool(action["action"] == "set_replica_state" and action["to"] == ReplicaState.SUSPECT)
+
+
+def _join(incident: Incident, rows: list[Signal]) -> None:
+    new = [row for row in rows if row.incident_id is None]
+    Signal.objects.filter(id__in=[row.pk for row in new]).update(incident=incident)
+    if not incident.needs_hardware and any(needs_hardware(fact_of(row), CONFIG) for row in new):
+        Incident.objects.filter(pk=incident.pk).update(needs_hardware=True)
+        incident.needs_hardware = True
+
+
+def _open(job: Job | None, decision: plan.Decision, rows: list[Signal], at: datetime) -> Incident:
+    first = rows[0] if rows else None
     incident = Incident.objects.create(
         id=new_id("inc"),
         job=job,
         node=first.node if first else None,
-        title=decision.sentence[:TITLE_MAX],
-        opened_at=first.seen_at if first else now(),
+        title=decision.title or short(decision.sentence),
+        opened_at=_ordered_at(job, decision) or (first.seen_at if first else at),
     )
     publish_incident(incident, "incident.opened", decision.sentence)
-    transaction.on_commit(lambda: proof.pin(incident))
+    if job is not None:
+        keeping.need(incident)
+        transaction.on_commit(lambda: proof.pin(incident))
     return incident
 
 
+def _ordered_at(job: Job | None, decision: plan.Decision) -> datetime | None:
+    """When the person's order was given that this decision carries out; None for any other."""
+    ordered = [a for a in decision.actions if isinstance(a, (plan.StopReplica, plan.Relieve))]
+    if decision.rule != "ordered_eviction" or not ordered:
+        return None
+    lives = Q()
+    for act in ordered:
+        lives |= Q(index=act.replica, incarnation=act.incarnation)
+    rows = Replica.objects.filter(lives, attempt__job=job)
+    moment: datetime | None = rows.aggregate(at=Min("ordered_at"))["at"]
+    return moment
+
+
 def progress(incident_id: str | None, *, acted: bool) -> None:
-    """Refresh the phases; the first act moves it to recovering."""
+    """Refresh the phases; the first act moves a job's incident to recovering, and one of the
+    fleet, whose node takes no new work now, to mitigated."""
     incident = Incident.objects.filter(pk=incident_id).first()
     if incident is None:
         return
     if acted and incident.state == IncidentState.OPEN:
-        guard.move(incident, "incident", IncidentState.RECOVERING)
-        publish_incident(incident, "incident.recovering", f"Acting on: {incident.title}")
+        to = IncidentState.RECOVERING if incident.job_id else IncidentState.MITIGATED
+        guard.move(incident, "incident", to)
+        publish_incident(incident, f"incident.{to}", f"Acting on: {incident.title}")
     refresh_phases(incident)
 
 
 def refresh_phases(incident: Incident) -> None:
-    """Recompute the phase times; publish if they changed."""
-    phases = compute_phases(incident)
-    if phases == incident.phases:
+    """Recompute the phase times and the stall; publish if they changed."""
+    phases, stall_s = compute_phases(incident), stall_of(incident)
+    if phases == incident.phases and stall_s == incident.stall_s:
         return
-    Incident.objects.filter(pk=incident.pk).update(phases=phases)
-    incident.phases = phases
+    Incident.objects.filter(pk=incident.pk).update(phases=phases, stall_s=stall_s)
+    incident.phases, incident.stall_s = phases, stall_s
     publish_incident(incident, "incident.phases", "")
 
 
-def resolve(job: Job, note: str) -> None:
-    """Close what is open for the job; its certificate is due shortly after, when the last
-    reports are in."""
-    incident = live_incident(job)
-    if incident is None:
-        return
+def resolve(job: Job, note: str, outcome: IncidentOutcome) -> None:
+    """Close what is open for the job, as it ended. Where training went on, a certificate is due
+    shortly after, when the last reports are in; where hardware is out still, it stays mitigated."""
+    for incident in live_incidents(job):
+        _end(incident, note, outcome, step=job.committed_step)
+
+
+def _end(incident: Incident, note: str, outcome: IncidentOutcome, *, step: int) -> None:
     moment = now()
+    waits = incident.needs_hardware
+    to = IncidentState.MITIGATED if waits else IncidentState.RESOLVED
+    kept = outcome
+    if outcome is IncidentOutcome.RECOVERED and incident.signals.filter(kind__in=KINDS).exists():
+        # The job is as it was; the hardware is not.
+        kept = IncidentOutcome.MITIGATED
+    columns: dict[str, object] = {"outcome": kept, "resolved_at": None if waits else moment}
+    columns["resolution"] = f"{note} The hardware is out still." if waits else note
+    if outcome in BACK:
+        columns |= {
+            "recovered_at": moment,
+            "full_strength": outcome is IncidentOutcome.RECOVERED,
+            "certificate_due_at": after(CERTIFICATE_DELAY_S),
+            "certificate": pending_certificate(step),
+        }
+    else:
+        keeping.let_go(incident)
+        transaction.on_commit(partial(proof.clear, incident))
+    guard.move(incident, "incident", to, **columns)
+    incident.refresh_from_db()
+    refresh_phases(incident)
+    publish_incident(incident, f"incident.{to}", incident.resolution)
+    if outcome in BACK:
+        transaction.on_commit(partial(_count_phases, incident.phases))
+
+
+def close(incident_id: str, note: str, outcome: IncidentOutcome) -> None:
+    """The hardware is back, gone for good, or was never at fault: nothing is waited for any more."""
+    incident = lock_row(Incident, incident_id)
+    if incident is None or incident.state == IncidentState.RESOLVED:
+        return
+    kept = IncidentOutcome.LOST if incident.outcome == IncidentOutcome.LOST else outcome
+    _hand_back(incident, note, kept)
+
+
+def _hand_back(incident: Incident, note: str, outcome: str) -> None:
+    told = incident.resolution.removesuffix(" The hardware is out still.")
     guard.move(
         incident,
         "incident",
         IncidentState.RESOLVED,
-        resolved_at=moment,
-        outcome=note,
-        certificate_due_at=after(CERTIFICATE_DELAY_S),
-        certificate={"state": "pending", "step": job.committed_step, "checks": [], "generated_at": None},
+        resolved_at=now(),
+        outcome=outcome,
+        resolution=f"{told} {note}".strip(),
     )
     incident.refresh_from_db()
+    signals.settle(list(incident.signals.filter(settled_at=None)), note)
     refresh_phases(incident)
     publish_incident(incident, "incident.resolved", note)
-    for phase in incident.phases:
-        metrics.RECOVERY.labels(phase=phase["name"]).observe(max(0.0, phase["since_fault_s"]))
+
+
+def _count_phases(phases: list[dict[str, Any]]) -> None:
+    """Once it is committed. A phase before the fault is a clock that was set: not counted."""
+    for phase in phases:
+        if phase["since_fault_s"] >= 0.0:
+            metrics.RECOVERY.labels(phase=phase["name"]).observe(phase["since_fault_s"])
+
+
+def acknowledge(incident_id: str, *, actor: str, reason: str, request_id: str = "") -> Incident:
+    """A person has seen it and takes it on. One that waits for hardware is handed over to them,
+    and so resolved. Raises NotFound, and Conflict where somebody was first."""
+    with events.unit_of_work():
+        incident = lock_row(Incident, incident_id)
+        if incident is None:
+            raise NotFound(f"no incident {incident_id!r}")
+        if incident.acknowledged_at is not None:
+            raise Conflict(f"{incident.acknowledged_by} has acknowledged it already: {incident.acknowledgement}")
+        audit(
+            actor, "incident.acknowledge", incident_id, reason=reason, request_id=request_id,
+            before={"state": incident.state, "acknowledged": False},
+            after={
+                "state": IncidentState.RESOLVED if incident.state == IncidentState.MITIGATED else incident.state,
+                "acknowledged": True,
+            },
+        )  # fmt: skip
+        Incident.objects.filter(pk=incident_id).update(
+            acknowledged_at=now(), acknowledged_by=actor, acknowledgement=reason
+        )
+        incident.refresh_from_db()
+        publish_incident(incident, "incident.acknowledged", f"{actor} acknowledged: {incident.title} ({reason})")
+        if incident.state == IncidentState.MITIGATED:
+            outcome = incident.outcome or IncidentOutcome.MITIGATED
+            _hand_back(incident, f"{actor} has it now: {reason}", outcome)
+    return incident
 
 
 def publish_incident(incident: Incident, kind: str, sentence: str) -> None:
@@ -104,7 +280,7 @@ def publish_incident(incident: Incident, kind: str, sentence: str) -> None:
         node_id=incident.node_id or "",
         entity="incident",
         entity_id=incident.id,
-        patch=lambda: incident_summary(Incident.objects.select_related("job").get(pk=incident.pk)),
+        patch=lambda: incident_summary(Incident.objects.select_related("job", "node").get(pk=incident.pk)),
     )
     if incident.job_id:
         refresh_job(incident.job_id)

@@ -22,7 +22,7 @@ from controlplane.jobs.services import TERMINAL, ring_job
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import AgentEvent, AgentHello, DeviceLost, XidSeen
 from controlplane.protocol.states import JobState
-from controlplane.recovery import deadletter, doubts, hello, identity, signals
+from controlplane.recovery import deadletter, doubts, hello, identity, set_back, signals
 from controlplane.recovery.facts import Facts, apply_event
 from controlplane.runtime import counters, events
 from controlplane.runtime.clock import ago
@@ -65,10 +65,13 @@ def open_session(node_id: str, session_id: str, said: AgentHello) -> int:
 def _open_session(node_id: str, session_id: str, said: AgentHello) -> int:
     with events.unit_of_work():
         held = Rank.objects.filter(node_id=node_id, released_at=None)
-        jobs = lock_rows(Job, held.values_list("replica__attempt__job_id", flat=True))
+        mine = set(held.values_list("replica__attempt__job_id", flat=True))
+        jobs = lock_rows(Job, mine.union(set_back.job_ids(said)))
         node = lock_row(Node, node_id)
         if node is None or node.name != said.node_name:
             raise IdentityMismatch(f"this credential is not node {said.node_name!r}'s")
+        rebooted = bool(node.boot_id) and node.boot_id != said.boot_id
+        behind = set_back.is_behind(node, said)
         renewed = fleet.open_session(
             node,
             session_id=session_id,
@@ -77,17 +80,28 @@ def _open_session(node_id: str, session_id: str, said: AgentHello) -> int:
             version=said.agent_version,
             segment=said.segment,
         )
+        fleet.note_revision(node, said.protocol_max)
         fleet.sync_devices(node, said.devices)
-        hello.adopt_ranks(node, said.ranks, renewed=renewed)
+        found = set_back.Found(behind=behind, renewed=renewed)
+        set_back.learn(node, jobs, said.jobs, found)
+        hello.adopt_ranks(node, jobs, said.ranks, found=found, rebooted=rebooted)
         hello.requeue(node)
         hello.return_from_lost(node)
         signals.settle(signals_open_silence(node_id), f"node {node.name} is connected again")
+        signals.settle(signals_of_devices_back(node), "the device is back")
         for job_id in jobs:
             ring_job(job_id)
         for job_id in Job.objects.filter(state__in=WANTS_NODES).values_list("id", flat=True):
             if job_id not in jobs:
                 ring_job(job_id)
         return Node.objects.values_list("last_event_seq", flat=True).get(pk=node_id)
+
+
+def signals_of_devices_back(node: Node) -> list[signals.Signal]:
+    """Open findings that a device is gone, of those that its driver lists again."""
+    back = node.devices.filter(present=True).values_list("index", flat=True)
+    rows = signals.Signal.objects.filter(kind="device_lost", node=node, settled_at=None, device_index__in=list(back))
+    return list(rows)
 
 
 def signals_open_silence(node_id: str) -> list[signals.Signal]:

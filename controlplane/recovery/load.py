@@ -5,47 +5,49 @@ waits); when that is away the readings are None and the policy is told it is bli
 """
 
 from collections import defaultdict
+from collections.abc import Mapping
 from itertools import pairwise, takewhile
-from typing import Any
 
 import msgspec
-from django.db.models import Max, Sum
+from django.db.models import Max, Q
 
-from controlplane.dispatch.models import Command
-from controlplane.fleet.models import Device, Node
-from controlplane.jobs.models import Attempt, Job, Rank, Replica
+from controlplane.fleet.models import Node
+from controlplane.jobs.models import Attempt, Job, JobPace, Rank
 from controlplane.jobs.numbers import LOCAL_KIND, spec_of
+from controlplane.jobs.selectors import past_lives
+from controlplane.policy import bars
 from controlplane.policy import snapshot as facts
-from controlplane.protocol.membership import Flush, Install, MemberRole, View
+from controlplane.policy.facts import LIVE_ATTEMPT, TERMINAL_JOB
+from controlplane.policy.findings import KINDS
+from controlplane.policy.snapshot import LIVE_REPLICA
+from controlplane.protocol.membership import Flush, Install, View
 from controlplane.protocol.rank_faults import is_scheduled
 from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import (
+    LIVE_INCIDENT,
     UNFIT,
-    WAITING_PHASES,
     AttemptState,
     CheckpointState,
-    IncidentState,
     JobState,
-    NodeState,
-    RankState,
-    ReplicaState,
 )
-from controlplane.recovery import sight, signals
+from controlplane.recovery import recompute, sight, signals
 from controlplane.recovery.learned import learned_of, saves_of, undisturbed
 from controlplane.recovery.ledger import budget_of
+from controlplane.recovery.load_nodes import node_facts
+from controlplane.recovery.load_replicas import replica_facts
 from controlplane.recovery.models import Decision, Signal, ViewRow
 from controlplane.runtime import bus
 from controlplane.runtime.clock import ago, now
-from controlplane.scheduling.selectors import reserved_nodes
 
 GOVERNOR_WINDOW_S = 60.0
 MAX_CHECKPOINTS = 20
 MAX_REISSUES_READ = 20
+MAX_BARS_READ = 200
+NEWEST_STEPS = 20
+"""The newest commit is among the steps with the highest numbers: of a fresh attempt, the last one's."""
 MAX_REFUSED_READ = 20
 """Their pauses have long stopped growing."""
-GONE_STATES = (RankState.EXITED, RankState.LOST)
-WAITING = frozenset(str(phase) for phase in WAITING_PHASES)
-DESTRUCTIVE_RULES = ("replica_failure", "restart", "straggler")
+DESTRUCTIVE_RULES = ("ordered_eviction", "replica_failure", "restart", "straggler")
 TOLD_ONLY = "tell"
 
 
@@ -57,34 +59,41 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
     hot_ranks = bus.read_hot(f"job:{job.id}")
     nodes = node_facts(job)
     times = undisturbed(job)
-    open_signals = signals.open_for(job.id, [node.id for node in nodes])
+    open_signals = signals.open_for(job.id)
+    suspected = suspects({node.id: len(node.devices) for node in nodes})
+    clock_set_s, clock_step_s = sight.clock_step()
     return facts.JobSnapshot(
         now_s=moment.timestamp(),
         blind=sight.is_blind(),
-        job=_job_fact(job),
+        job=msgspec.structs.replace(_job_fact(job), past_lives=past_lives(attempt)),
         attempt=_attempt_fact(attempt),
-        replicas=_replica_facts(attempt, view, hot_ranks),
+        replicas=replica_facts(attempt, view, hot_ranks),
         view=msgspec.convert(view.view, View) if view else None,
         view_since_s=view.announced_at.timestamp() if view else 0.0,
         install=msgspec.convert(view.install, Install) if view and view.install else None,
         installed_s=view.ordered_at.timestamp() if view and view.ordered_at else None,
         flushes=_flushes(view),
-        signals=tuple(_signal_fact(row) for row in open_signals),
+        signals=tuple(sight.phase_now(fact, hot_ranks) for fact in _signal_facts(open_signals)),
         nodes=nodes,
+        bars=_bars(job),
         checkpoints=_checkpoint_facts(job),
         saves=saves_of(job, times),
         budget=budget_of(job),
         learned=learned_of(job, times),
-        acts_last_window=_recent_acts(),
+        acts_last_window=recent_acts(),
         reissued_views=_reissued(job, attempt),
         fleet_devices=sum(len(node.devices) for node in nodes),
-        suspect_devices=_suspect_devices(nodes),
+        suspect_devices=len(suspected),
+        suspect_nodes=tuple(sorted({node_id for node_id, _ in suspected})),
+        clock_set_s=clock_set_s,
+        clock_step_s=clock_step_s,
     )
 
 
 def _job_fact(job: Job) -> facts.JobFact:
-    progressed = job.steps.aggregate(at=Max("at"))["at"]
-    opened = job.incidents.exclude(state=IncidentState.RESOLVED).values_list("opened_at", flat=True).first()
+    newest = job.steps.order_by("-attempt", "-step").values_list("at", flat=True)[:NEWEST_STEPS]
+    progressed = max(newest, default=None)
+    opened = job.incidents.filter(state__in=LIVE_INCIDENT).aggregate(at=Max("opened_at"))["at"]
     spec = spec_of(job).spec
     training_s, fired = _rehearsed(job) if is_scheduled(spec.resiliency.faults) else (None, 0)
     return facts.JobFact(
@@ -97,19 +106,21 @@ def _job_fact(job: Job) -> facts.JobFact:
         created_s=job.created_at.timestamp(),
         cancel_requested=job.cancel_requested,
         finished=job.trained,
+        end_held_until_s=held.timestamp() if (held := recompute.held_until(job)) else None,
         progressed_s=progressed.timestamp() if progressed else None,
         incident_opened_s=opened.timestamp() if opened else None,
         training_s=training_s,
         faults_fired=fired,
         looked_s=job.looked_at.timestamp() if job.looked_at else None,
         looks_taken=job.looks_taken,
+        ahead=msgspec.convert(job.ahead, facts.AheadFact, str_keys=True),
     )
 
 
 def _rehearsed(job: Job) -> tuple[float, int]:
     """(seconds of all committed steps, faults of the job's schedule given so far)."""
-    training_s = job.steps.aggregate(total=Sum("step_time_s"))["total"] or 0.0
-    return training_s, Decision.objects.filter(job=job, rule="rehearsal", applied=True).count()
+    kept = JobPace.objects.filter(job=job).values_list("trained_s", flat=True).first()
+    return kept or 0.0, Decision.objects.filter(job=job, rule="rehearsal", applied=True).count()
 
 
 def _attempt_fact(attempt: Attempt | None) -> facts.AttemptFact | None:
@@ -124,6 +135,7 @@ def _attempt_fact(attempt: Attempt | None) -> facts.AttemptFact | None:
         resume_step=attempt.resume_step,
         end_code=attempt.end_code,
         refused_attempts=_refused(attempt),
+        max_contributors=attempt.max_contributors,
     )
 
 
@@ -138,7 +150,10 @@ def _refused(attempt: Attempt) -> int:
 def _newest_view(job: Job, attempt: Attempt | None) -> ViewRow | None:
     if attempt is None:
         return None
-    return ViewRow.objects.filter(job=job, attempt=attempt.number).order_by("-epoch").first()
+    newest = ViewRow.objects.filter(job=job, attempt=attempt.number).order_by("-epoch").first()
+    # Each view takes the job's epoch. A job ahead of its views was set back: its ranks are in
+    # one that is not known here, and get a new one.
+    return newest if newest is not None and newest.epoch >= job.epoch else None
 
 
 def _flushes(view: ViewRow | None) -> tuple[Flush, ...]:
@@ -148,130 +163,47 @@ def _flushes(view: ViewRow | None) -> tuple[Flush, ...]:
     return tuple(msgspec.convert(row.flush, Flush) for row in rows)
 
 
-def _replica_facts(
-    attempt: Attempt | None, view: ViewRow | None, hot_ranks: dict[str, Any] | None
-) -> tuple[facts.ReplicaFact, ...]:
-    """The newest incarnation of each slot, by index."""
-    if attempt is None:
-        return ()
-    members = {(m["replica"], m["incarnation"]) for m in view.view["members"]} if view else set()
-    slots: dict[int, list[Replica]] = defaultdict(list)
-    rows = attempt.replica_rows.prefetch_related("ranks__device").order_by("index", "-incarnation")
-    for row in rows:
-        slots[row.index].append(row)
+def _signal_facts(rows: list[Signal]) -> tuple[facts.SignalFact, ...]:
+    """A finding about hardware under no living replica is the fleet's own affair."""
+    hardware = any(row.kind in KINDS for row in rows)
+    owned = owned_devices() if hardware else frozenset()
     return tuple(
-        _replica_fact(lives[0], members, hot_ranks, *_failed_starts(lives)) for _, lives in sorted(slots.items())
+        signals.fact_of(row, of_fleet=row.kind in KINDS and (row.node_id, row.device_index) not in owned)
+        for row in rows
     )
 
 
-def _failed_starts(lives: list[Replica]) -> tuple[int, int]:
-    """(incarnations in a row, newest first, that ended before they ever contributed, how many of
-    them a node refused); what a person ordered out says nothing about its start."""
-    young = takewhile(lambda life: not life.contributed, lives)
-    failed = [life for life in young if life.state == ReplicaState.EVICTED and not life.ordered_out]
-    return len(failed), sum(life.refused for life in failed)
+def owned_devices() -> frozenset[tuple[str | None, int | None]]:
+    """(node id, index) of each device under a living replica of a job that goes on."""
+    rows = Rank.objects.filter(
+        released_at=None, replica__state__in=LIVE_REPLICA, replica__attempt__state__in=LIVE_ATTEMPT
+    ).exclude(replica__attempt__job__state__in=TERMINAL_JOB)
+    return frozenset(rows.values_list("node_id", "device__index"))
 
 
-def _replica_fact(
-    row: Replica, members: set[tuple[int, int]], hot_ranks: dict[str, Any] | None, failed: int, refused: int
-) -> facts.ReplicaFact:
-    ranks = sorted(row.ranks.all(), key=lambda rank: rank.rank)
-    return facts.ReplicaFact(
-        index=row.index,
-        incarnation=row.incarnation,
-        state=ReplicaState(row.state),
-        state_since_s=row.state_since.timestamp(),
-        world_size=len(ranks),
-        placements=tuple(
-            facts.Placement(rank=rank.rank, node_id=rank.node_id, device_index=rank.device.index) for rank in ranks
-        ),
-        joined_ranks=sum(rank.joined_at is not None and rank.state not in GONE_STATES for rank in ranks),
-        exited_ranks=sum(rank.state == RankState.EXITED for rank in ranks),
-        in_view=(row.index, row.incarnation) in members,
-        contributing=row.contributing,
-        standby=not row.contributing and (row.caught_up or {}).get("role") == MemberRole.STANDBY,
-        committed_step=row.committed_step,
-        waiting=_waits(row, ranks, hot_ranks),
-        stopped=all(rank.released_at is not None for rank in ranks),
-        failed_starts=failed,
-        ordered_out=row.ordered_out,
-        ordered_s=row.ordered_at.timestamp() if row.ordered_at else None,
-        refused=row.refused,
-        refused_starts=refused,
-    )
+def _bars(job: Job) -> tuple[facts.BarFact, ...]:
+    """Places that ends of the job's own ranks accuse, the newest; the policy says how long."""
+    codes = {code for code in range(-64, 256) if bars.accuses(code)}
+    told = Q(exit_code__in=codes) | Q(exit_signal__in=[-code for code in codes if code < 0])
+    rows = Rank.objects.filter(told, replica__attempt__job=job, released_at__isnull=False)
+    columns = ("replica_id", "rank", "node_id", "exit_code", "exit_signal", "released_at")
+    ended = list(rows.order_by("-released_at").values_list(*columns)[:MAX_BARS_READ])
+    beside = _beside({row[0] for row in ended}, {row[2] for row in ended})
+    found: set[facts.BarFact] = set()
+    for replica_id, rank, node_id, exit_code, exit_signal, released_at in ended:
+        code = exit_code if exit_code is not None else -(exit_signal or 0)
+        assert released_at is not None, "only ranks that are gone are read"
+        found.update(bars.bars_of(tuple(beside[replica_id, node_id]), rank, code, since_s=released_at.timestamp()))
+    return tuple(sorted(found, key=lambda bar: (bar.node_id, bar.code, bar.device_index or 0, bar.since_s)))
 
 
-def _waits(row: Replica, ranks: list[Rank], hot_ranks: dict[str, Any] | None) -> bool:
-    """Every rank sits in a phase that waits for others. A rank nobody hears waits for
-    nobody, as far as we know."""
-    if not hot_ranks or not ranks:
-        return False
-    seen = [hot_ranks.get(f"{row.index}.{row.incarnation}.{rank.rank}") for rank in ranks]
-    return all(live is not None and live["phase"] in WAITING and live["silent_s"] < sight.FRESH_S for live in seen)
-
-
-def _signal_fact(row: Signal) -> facts.SignalFact:
-    return facts.SignalFact(
-        id=row.id,
-        kind=row.kind,
-        seen_s=row.seen_at.timestamp(),
-        replica=row.replica,
-        incarnation=row.incarnation,
-        rank=row.rank,
-        node_id=row.node_id,
-        device_index=row.device_index,
-        value=row.value,
-        threshold=row.threshold,
-        evidence=row.evidence,
-        incident_id=row.incident_id,
-    )
-
-
-def node_facts(job: Job) -> tuple[facts.NodeFact, ...]:
-    """The fleet as this job may use it, by node id."""
-    held = set(Rank.objects.filter(released_at=None).values_list("device_id", flat=True))
-    reserved = reserved_nodes()
-    reserved_devices = set(Device.objects.filter(reservation__isnull=False).values_list("id", flat=True))
-    warm = _warm_nodes(job)
-    silent = sight.silent_by_node()
-    unhealthy = signals.node_checks()
-    found = []
-    rows = Node.objects.filter(revoked_at=None).prefetch_related("devices").order_by("id")
-    for node in rows:
-        devices = tuple(
-            facts.DeviceFact(
-                index=device.index,
-                uuid=device.uuid,
-                free=device.id not in held and device.id not in reserved_devices,
-                held=device.id in held,
-                healthy=device.healthy and device.present,
-                risk=device.risk,
-                memory_bytes=device.memory_bytes,
-            )
-            for device in sorted(node.devices.all(), key=lambda device: device.index)
-        )
-        found.append(
-            facts.NodeFact(
-                id=node.id,
-                name=node.name,
-                state=NodeState(node.state),
-                connected=node.connected,
-                silent_s=sight.silent_s(node, silent),
-                devices=devices,
-                warm=node.id in warm,
-                reserved_for=reserved.get(node.id),
-                unhealthy=unhealthy.get(node.id, ""),
-                segment=node.segment,
-            )
-        )
-    return tuple(found)
-
-
-def _warm_nodes(job: Job) -> set[str]:
-    """Where this job's rank host has been started (an ended host is started again at need)."""
-    kinds = ("warm_host", "start_ranks")
-    rows = Command.objects.filter(job=job, kind__in=kinds, state="succeeded")
-    return set(rows.values_list("node_id", flat=True))
+def _beside(replicas: set[int], nodes: set[str]) -> Mapping[tuple[int, str], list[facts.Placement]]:
+    """Where the ranks of each of these replicas are, by replica and node."""
+    rows = Rank.objects.filter(replica_id__in=replicas, node_id__in=nodes).order_by("rank")
+    found: dict[tuple[int, str], list[facts.Placement]] = defaultdict(list)
+    for replica_id, rank, node_id, index in rows.values_list("replica_id", "rank", "node_id", "device__index"):
+        found[replica_id, node_id].append(facts.Placement(rank=rank, node_id=node_id, device_index=index))
+    return found
 
 
 def _checkpoint_facts(job: Job) -> tuple[facts.CheckpointFact, ...]:
@@ -287,15 +219,16 @@ def _checkpoint_facts(job: Job) -> tuple[facts.CheckpointFact, ...]:
             committed_s=(row.committed_at or row.started_at).timestamp(),
             layout=msgspec.convert(row.layout or {}, Parallelism),
             holders=tuple(tuple(nodes) for nodes in row.holders) if row.kind == LOCAL_KIND else None,
+            doubted=bool(row.doubt),
         )
         for row in rows
     ]
     return tuple(sorted(found, key=lambda fact: fact.id))
 
 
-def _recent_acts() -> int:
-    since = ago(GOVERNOR_WINDOW_S)
-    made = Decision.objects.filter(rule__in=DESTRUCTIVE_RULES, applied=True, at__gte=since)
+def recent_acts() -> int:
+    """Destructive acts of the governor's window, over the whole fleet."""
+    made = Decision.objects.filter(rule__in=DESTRUCTIVE_RULES, applied=True, at__gte=ago(GOVERNOR_WINDOW_S))
     return made.exclude(choice=TOLD_ONLY).count()
 
 
@@ -306,8 +239,7 @@ def _reissued(job: Job, attempt: Attempt | None) -> int:
     rows = list(ViewRow.objects.filter(job=job, attempt=attempt.number).order_by("-epoch")[:MAX_REISSUES_READ])
     count = 0
     for newer, older in pairwise(rows):
-        same = newer.view["members"] == older.view["members"]
-        if not same or newer.resumed_at is not None:
+        if newer.view["members"] != older.view["members"] or newer.resumed_at is not None:
             return count
         count += 1
         if older.resumed_at is not None:
@@ -315,15 +247,21 @@ def _reissued(job: Job, attempt: Attempt | None) -> int:
     return count
 
 
-def _suspect_devices(nodes: tuple[facts.NodeFact, ...]) -> int:
-    """Devices that a finding of the governor's window names. A node that died long ago and was
-    dealt with says nothing about the trust that today's findings deserve."""
+def suspects(sizes: Mapping[str, int]) -> set[tuple[str, int]]:
+    """Devices (node id, index) that a finding of the governor's window names; one of hardware counts
+    also when it was acted on, so that a flood of them is not cordoned one by one. A node that died
+    long ago and was dealt with says nothing about the trust that today's findings deserve. `sizes`:
+    how many devices each node has, by id."""
     named: set[tuple[str, int]] = set()
-    sizes = {node.id: len(node.devices) for node in nodes}
-    kinds = ("node_silent", "device_risk", "xid", "device_lost")
-    since = ago(GOVERNOR_WINDOW_S)
-    rows = Signal.objects.filter(settled_at=None, seen_at__gte=since, kind__in=kinds, node_id__isnull=False)
+    kinds = ("node_silent", "device_risk", *KINDS)
+    counts = Q(settled_at=None) | Q(kind__in=KINDS, incident__isnull=False)
+    rows = Signal.objects.filter(counts, seen_at__gte=ago(GOVERNOR_WINDOW_S), kind__in=kinds, node_id__isnull=False)
     for node_id, index in rows.values_list("node_id", "device_index"):
         indices = [index] if index is not None else list(range(sizes.get(node_id or "", 0)))
         named |= {(node_id or "", i) for i in indices}
-    return len(named)
+    return named
+
+
+def segments() -> dict[str, str]:
+    """The segment of each node of the fleet, by id; "" for none."""
+    return dict(Node.objects.filter(revoked_at=None).values_list("id", "segment"))

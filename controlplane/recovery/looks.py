@@ -12,11 +12,12 @@ import msgspec
 from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Rank, Replica
 from controlplane.policy.flight import FlightFinding, MatchState, analyse
+from controlplane.policy.stack_groups import NO_STACK, place_of
 from controlplane.protocol.errors import MalformedFrame
 from controlplane.protocol.flight import FlightDump, decode_dump
 from controlplane.protocol.frames import StacksCollected
-from controlplane.protocol.looks import FLIGHT_RECORDER, NOT_GOT
-from controlplane.protocol.states import CommandState, IncidentState
+from controlplane.protocol.looks import FLIGHT_RECORDER, NOT_GOT, STACKS
+from controlplane.protocol.states import LIVE_INCIDENT, CommandState
 from controlplane.recovery.models import Decision, Incident, RankLook
 from controlplane.runtime import events
 from controlplane.runtime.clock import ago, iso
@@ -24,6 +25,10 @@ from controlplane.runtime.ids import new_id
 
 TEXT_MAX = 60_000
 MAX_LOOKS_PER_JOB = 256
+MAX_PLACES_PER_JOB = 20_000
+FORGOTTEN_AT_ONCE = 1_000
+PLACE_MAX = 200
+TEXTS_OF_A_PLACE = 2
 SCHEDULED = "look"
 """The rule whose decisions order looks on schedule (policy.rules.look)."""
 GIVEN_UP = (CommandState.FAILED, CommandState.EXPIRED)
@@ -41,6 +46,9 @@ def keep(rank: Rank, body: StacksCollected, *, at: datetime) -> None:
     scheduled = decision if decision is not None and decision.rule == SCHEDULED else None
     incident = _incident_of(job_id, decision)
     look, method = body.look[:24], body.method[:80]
+    place = "" if look != STACKS else NO_STACK if method == NOT_GOT else place_of(body.text)[0][:PLACE_MAX]
+    # One of the many that were asked only for where they stand.
+    beside = look == STACKS and decision is not None and scheduled is None and _asked(body.command_id) == STACKS
     RankLook.objects.create(
         id=new_id("look"),
         job_id=job_id,
@@ -51,13 +59,16 @@ def keep(rank: Rank, body: StacksCollected, *, at: datetime) -> None:
         rank=rank.rank,
         look=look,
         method=method,
-        text=body.text[:TEXT_MAX],
+        place=place,
+        text="" if beside and _known(incident, place) else body.text[:TEXT_MAX],
         at=at,
     )
     _forget_old(job_id, of_incidents=incident is not None)
     if scheduled is not None:
         if look == FLIGHT_RECORDER and not _given_up(body.command_id):
             _compare(scheduled, replica)
+        return
+    if beside:
         return
     how = f"could not be got: {body.text[:200]}" if method == NOT_GOT else f"got by {method}"
     events.publish(
@@ -69,6 +80,17 @@ def keep(rank: Rank, body: StacksCollected, *, at: datetime) -> None:
     )
     if incident is not None and look == FLIGHT_RECORDER:
         _find(incident, replica, at)
+
+
+def _asked(command_id: str) -> str:
+    """What the order said to look at."""
+    return str(Command.objects.values_list("body", flat=True).get(pk=command_id).get("look", ""))
+
+
+def _known(incident: Incident | None, place: str) -> bool:
+    """The incident has texts enough of ranks that stand there."""
+    rows = RankLook.objects.filter(incident=incident, place=place).exclude(text="")
+    return incident is not None and len(rows.values_list("id", flat=True)[:TEXTS_OF_A_PLACE]) == TEXTS_OF_A_PLACE
 
 
 def _given_up(command_id: str) -> bool:
@@ -86,15 +108,18 @@ def _incident_of(job_id: str, decision: Decision | None) -> Incident | None:
     """The incident whose decision ordered the look; a person's look joins what is open."""
     if decision is not None:
         return decision.incident
-    return Incident.objects.filter(job_id=job_id).exclude(state=IncidentState.RESOLVED).first()
+    return Incident.objects.filter(job_id=job_id, state__in=LIVE_INCIDENT).order_by("-opened_at").first()
 
 
 def _forget_old(job_id: str, *, of_incidents: bool) -> None:
-    """The newest MAX_LOOKS_PER_JOB of incidents stay, and as many of the others: what is looked
-    at on schedule never pushes out an incident's evidence."""
-    mine = RankLook.objects.filter(job_id=job_id, incident__isnull=not of_incidents)
+    """The newest MAX_LOOKS_PER_JOB with a text of incidents stay, and as many of the others: what is
+    looked at on schedule never pushes out an incident's evidence."""
+    mine = RankLook.objects.filter(job_id=job_id, incident__isnull=not of_incidents).exclude(text="")
     old = mine.order_by("-at", "-id").values_list("id", flat=True)
     RankLook.objects.filter(id__in=list(old[MAX_LOOKS_PER_JOB : MAX_LOOKS_PER_JOB * 2])).delete()
+    # Of the others of a whole job only the place is kept.
+    places = RankLook.objects.filter(job_id=job_id, text="").order_by("-at", "-id").values_list("id", flat=True)
+    RankLook.objects.filter(id__in=list(places[MAX_PLACES_PER_JOB : MAX_PLACES_PER_JOB + FORGOTTEN_AT_ONCE])).delete()
 
 
 def forget_scheduled(older_than_s: float) -> None:
@@ -139,11 +164,20 @@ def _compare(scheduled: Decision, replica: Replica) -> None:
     )
 
 
-def _find(incident: Incident, replica: Replica, at: datetime) -> None:
+def _newest(incident: Incident, replica: Replica) -> dict[int, RankLook]:
     rows = RankLook.objects.filter(
         incident=incident, replica=replica.index, incarnation=replica.incarnation, look=FLIGHT_RECORDER
     )
-    newest = {row.rank: row for row in rows.order_by("at", "id")}
+    return {row.rank: row for row in rows.order_by("at", "id")}
+
+
+def dumps_of(incident: Incident, replica: Replica) -> tuple[FlightDump, ...]:
+    """The newest readable dump of each rank of that life of the replica."""
+    return tuple(filter(None, map(_dump, _newest(incident, replica).values())))
+
+
+def _find(incident: Incident, replica: Replica, at: datetime) -> None:
+    newest = _newest(incident, replica)
     ranks = tuple(sorted(replica.ranks.values_list("rank", flat=True)))
     finding = analyse(tuple(filter(None, map(_dump, newest.values()))), ranks)
     entry = {

@@ -1,11 +1,14 @@
 """What was found, what was decided and why, and the membership that followed."""
 
+from datetime import datetime
+
 from django.db import models
 from django.db.models import Q
 
+from controlplane.checkpoints.models import Checkpoint
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
-from controlplane.protocol.states import IncidentState, Mode
+from controlplane.protocol.states import IncidentOutcome, IncidentState, Mode
 
 
 class LetterState(models.TextChoices):
@@ -17,9 +20,13 @@ class LetterState(models.TextChoices):
 
 
 class Incident(models.Model):
-    """Something to investigate. `phases`: [{"name", "at", "since_fault_s"}] in order;
-    `certificate`: see recovery.certificate; `findings`: what the Flight Recorders of each
-    hung replica say, see recovery.looks; one live incident a job."""
+    """One cause, of a job (`job` None: of the fleet alone). `title` names it for lists;
+    `phases`: [{"name", "at", "since_fault_s"}] in order; `certificate`: see
+    recovery.certificate; `findings`: what the Flight Recorders of each hung replica say, see
+    recovery.looks. `outcome` once training is back or given up, in words in `resolution`;
+    `recovered_at`: training was back, at full strength or (`full_strength` False) smaller.
+    `needs_hardware`: a device of it is of no use until it is reset or replaced. `stall_s`: how long
+    training stood still, see recovery.stall."""
 
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="incidents")
@@ -28,23 +35,84 @@ class Incident(models.Model):
     state = models.CharField(max_length=16, default=IncidentState.OPEN, choices=[(s, s) for s in IncidentState])
     opened_at = models.DateTimeField()
     resolved_at = models.DateTimeField(null=True)
-    outcome = models.TextField(blank=True)
+    recovered_at = models.DateTimeField(null=True)
+    full_strength = models.BooleanField(default=False)
+    outcome = models.CharField(max_length=12, blank=True, choices=[(s, s) for s in IncidentOutcome])
+    resolution = models.TextField(blank=True)
+    needs_hardware = models.BooleanField(default=False)
+    acknowledged_at = models.DateTimeField(null=True)
+    acknowledged_by = models.CharField(max_length=200, blank=True)
+    acknowledgement = models.TextField(blank=True)
     phases = models.JSONField(default=list)
     certificate = models.JSONField(null=True)
     certificate_due_at = models.DateTimeField(null=True, db_index=True)
+    stall_s = models.FloatField(null=True)
     findings = models.JSONField(default=list)
 
+    @property
+    def ended_at(self) -> datetime | None:
+        """When training was back, or the incident was over without that; None: neither yet."""
+        return self.recovered_at or self.resolved_at
+
+
+class Recomputation(models.Model):
+    """A sampled step of a recovery that a replica computes again (`recovery.recompute`): the steps
+    `from_step` to `until_step` - 1 (0: none was sampled) by `ranks` ranks of `replica`, with the shares
+    `spans` (protocol JSON); `exact`: the same sums in the same order. `told`: what each rank told;
+    `why` it was given up; `due_at`: for no longer does the job's end wait."""
+
+    id = models.CharField(primary_key=True, max_length=32)
+    incident = models.OneToOneField(Incident, on_delete=models.CASCADE, related_name="recomputation")
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="recomputations")
+    attempt = models.IntegerField()
+    ranks = models.IntegerField()
+    path = models.TextField()
+    from_step = models.BigIntegerField()
+    until_step = models.BigIntegerField(default=0)
+    spans = models.JSONField(default=list)
+    exact = models.BooleanField(default=False)
+    replica = models.IntegerField(default=-1)
+    incarnation = models.IntegerField(default=-1)
+    ordered_at = models.DateTimeField(null=True)
+    due_at = models.DateTimeField(null=True)
+    why = models.TextField(blank=True, default="")
+
+    @property
+    def is_open(self) -> bool:
+        """It was not given up, and not every rank has told."""
+        return not self.why and self.told.count() < self.ranks
+
+
+class KeptCheckpoint(models.Model):
+    """The checkpoint from before an incident's fault, kept beyond its retention until the certificate is
+    judged (`recovery.keeping`). `let_go_at` None: it still is; `why` it was given up before that, "" if it
+    was not. `due_at`: when to see to it that the job's ranks keep what they shall; None: they need no more."""
+
+    incident = models.OneToOneField(Incident, on_delete=models.CASCADE, related_name="kept")
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="kept_checkpoints")
+    checkpoint = models.ForeignKey(Checkpoint, on_delete=models.CASCADE, related_name="kept_for")
+    since = models.DateTimeField()
+    let_go_at = models.DateTimeField(null=True)
+    why = models.TextField(blank=True, default="")
+    due_at = models.DateTimeField(null=True, db_index=True)
+
+
+class RecomputedRank(models.Model):
+    """What one rank told of a recomputation (`report`: protocol JSON). A row each, written once: of a
+    replica of a thousand ranks none waits for another's, and none writes another's again."""
+
+    recomputation = models.ForeignKey(Recomputation, on_delete=models.CASCADE, related_name="told")
+    rank = models.IntegerField()
+    report = models.JSONField()
+
     class Meta:
-        constraints = [
-            models.UniqueConstraint(
-                fields=["job"], condition=~Q(state=IncidentState.RESOLVED), name="one_live_incident_per_job"
-            )
-        ]
+        constraints = [models.UniqueConstraint(fields=["recomputation", "rank"], name="recomputed_rank_once")]
 
 
 class RankLook(models.Model):
     """What one look at one rank found (`protocol.looks`): untrusted text. `method` "none":
-    it could not be got, and the text says why. `incident`: the one it was taken for."""
+    it could not be got, and the text says why. `incident`: the one it was taken for. `place`: where
+    its stacks say the rank was; of ranks that stand in one place only the first keep the text."""
 
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="looks")
@@ -55,8 +123,12 @@ class RankLook(models.Model):
     rank = models.IntegerField()
     look = models.CharField(max_length=24)
     method = models.CharField(max_length=80)
+    place = models.CharField(max_length=200, blank=True, default="")
     text = models.TextField()
     at = models.DateTimeField()
+
+    class Meta:
+        indexes = (models.Index(fields=("job", "at"), condition=~models.Q(text=""), name="looks_with_text"),)
 
 
 class Signal(models.Model):
@@ -82,14 +154,16 @@ class Signal(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["key"], condition=Q(settled_at=None), name="open_signal_once")]
+        indexes = [models.Index(fields=["kind", "seen_at"], name="signal_kind_seen")]
 
 
 class Decision(models.Model):
     """One decision with all that is needed to replay it. `snapshot`: zstd of the msgpack
-    JobSnapshot, empty for looks on schedule, which come by the thousand; `key` once per job."""
+    JobSnapshot, empty for looks on schedule, which come by the thousand; `key` once per job.
+    `job` None: decided for the fleet, from a FleetSnapshot; `key` once of all."""
 
     id = models.CharField(primary_key=True, max_length=32)
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="decisions")
+    job = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="decisions")
     incident = models.ForeignKey(Incident, null=True, on_delete=models.SET_NULL, related_name="decisions")
     at = models.DateTimeField()
     rule = models.CharField(max_length=60)
@@ -111,7 +185,10 @@ class Decision(models.Model):
     key = models.CharField(max_length=200)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["job", "key"], name="decision_once")]
+        constraints = [
+            models.UniqueConstraint(fields=["job", "key"], name="decision_once"),
+            models.UniqueConstraint(fields=["key"], condition=Q(job=None), name="fleet_decision_once"),
+        ]
 
 
 class MarkedLines(models.Model):

@@ -74,16 +74,29 @@ def trainer_config(job: Job, attempt: Attempt, *, learned_setup_s: float | None 
         resume=resume,
         outer_timeout_s=settings.OUTER_TIMEOUT_S,
         inner_timeout_s=setup_limit_s(spec.resiliency.timeouts, learned_setup_s),
-        max_contributors=max_contributors(spec),
+        max_contributors=attempt.max_contributors or max_contributors(spec),
         allow_faults=spec.resiliency.allow_faults,
         timing_interval_s=spec.resiliency.stragglers.interval_s,
     )
 
 
+def most_contributors(job: Job, placed: int) -> int:
+    """How many of the `placed` replicas of an attempt compute at most: one that is started beside them
+    stands by until it takes a place."""
+    return max_contributors(spec_of(job).spec) or placed
+
+
+def relieve(replica: Replica, reason: str) -> None:
+    """Another one is to take its place, for this reason; "": it stays."""
+    Replica.objects.filter(pk=replica.pk).update(relieved=reason)
+    replica.relieved = reason
+    publish_replica(replica, "replica.refreshed", "")
+
+
 def next_incarnation(job: Job, index: int) -> int:
     """Counts the lives of a slot over the whole job, from 1."""
     newest = Replica.objects.filter(attempt__job=job, index=index).aggregate(n=Max("incarnation"))["n"]
-    return (newest or 0) + 1
+    return max(newest or 0, int(job.ahead.get("incarnations", {}).get(str(index), 0))) + 1
 
 
 def start_replica(terms: Terms, index: int, incarnation: int, placements: tuple[Placement, ...]) -> Replica:

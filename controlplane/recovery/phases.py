@@ -1,49 +1,86 @@
 """Phase times of an incident, from the rows that prove them.
 
 fault -> detected -> decided -> view_announced -> all_flushed -> view_installed ->
-first_commit -> replica_started -> replica_joined -> caught_up -> full_strength. A phase
-that did not happen is left out; all times are the server's.
+first_commit -> replica_started -> replica_joined -> caught_up -> full_strength, in the order in
+which they happened. The fault is the last sign of progress of what failed, not the moment at
+which that was noticed. A person's order has no fault: it begins with `ordered`. A job that goes
+on with fewer replicas ends in `smaller_strength`. A phase that did not happen is left out; all
+times are the server's.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Min
 
 from controlplane.jobs.models import Replica
-from controlplane.jobs.numbers import ENDED
 from controlplane.recovery.models import Decision, FlushRow, Incident, Signal, ViewRow
 from controlplane.runtime.clock import iso
+from controlplane.runtime.logs import get
+
+Moments = dict[str, datetime | None]
+ORDERED_RULE = "ordered_eviction"
+_log = get(__name__)
 
 
 def compute_phases(incident: Incident) -> list[dict[str, Any]]:
-    """[{"name", "at", "since_fault_s"}] in order of the protocol."""
-    found = _moments(incident)
-    fault = found.get("fault") or incident.opened_at
-    return [
-        {"name": name, "at": iso(at), "since_fault_s": round((at - fault).total_seconds(), 6)}
-        for name, at in found.items()
-        if at is not None
-    ]
+    """[{"name", "at", "since_fault_s"}], earliest first; none lies before the first."""
+    found = [(name, at) for name, at in _moments(incident).items() if at is not None]
+    start = found[0][1]
+    early = [name for name, at in found if at < start]
+    if early:
+        _log.warning("phases before the fault are left out", incident=incident.id, phases=early)
+    told = sorted(((name, at) for name, at in found if at >= start), key=lambda phase: phase[1])
+    return [{"name": name, "at": iso(at), "since_fault_s": round((at - start).total_seconds(), 6)} for name, at in told]
 
 
-def _moments(incident: Incident) -> dict[str, datetime | None]:
-    signal = Signal.objects.filter(incident=incident).order_by("seen_at").first()
+def recovery_s(incident: Incident) -> float | None:
+    """Seconds from the fault until training was back, whole or smaller; None while it is not, and
+    for what never was."""
+    ends = [phase for phase in incident.phases if phase["name"] in ("full_strength", "smaller_strength")]
+    return float(ends[0]["since_fault_s"]) if ends else None
+
+
+def began_at(signal: Signal) -> datetime:
+    """When the fault began of which the finding tells: for silence and for standing still, that
+    is the last word or the last progress; for the rest, when it showed itself."""
+    if signal.kind in ("rank_overdue", "setup_timeout") and "age_s" in signal.evidence:
+        return signal.seen_at - timedelta(seconds=float(signal.evidence["age_s"]))
+    if signal.kind == "node_silent":
+        return signal.seen_at - timedelta(seconds=signal.threshold)
+    return signal.seen_at
+
+
+def _moments(incident: Incident) -> Moments:
+    signals = list(Signal.objects.filter(incident=incident))
     decided = Decision.objects.filter(incident=incident, routine=False).order_by("at", "id").first()
-    moments: dict[str, datetime | None] = {
-        "fault": signal.seen_at if signal else incident.opened_at,
-        "detected": signal.created_at if signal else incident.opened_at,
-        "decided": decided.at if decided else None,
-    }
+    moments: Moments
+    if decided is not None and decided.rule == ORDERED_RULE:
+        moments = {"ordered": incident.opened_at}
+    else:
+        moments = {
+            "fault": min(_began(incident, signals, decided)),
+            "detected": min((signal.created_at for signal in signals), default=None),
+        }
+    moments["decided"] = decided.at if decided else None
     if decided is not None and incident.job_id:
         moments |= _view_moments(incident, decided)
         moments |= _replica_moments(incident, decided)
-    if incident.resolved_at and incident.job and incident.job.state not in ENDED:
-        moments["full_strength"] = incident.resolved_at
+    if incident.recovered_at is not None:
+        moments["full_strength" if incident.full_strength else "smaller_strength"] = incident.recovered_at
     return moments
 
 
-def _view_moments(incident: Incident, decided: Decision) -> dict[str, datetime | None]:
+def _began(incident: Incident, signals: list[Signal], decided: Decision | None) -> list[datetime]:
+    """When the fault may have begun: by each finding, and by the decision that saw it in the ranks'
+    own words; at the latest when the incident was opened."""
+    began = list(map(began_at, signals))
+    if decided is not None and "stood_s" in decided.evidence:
+        began.append(decided.at - timedelta(seconds=float(decided.evidence["stood_s"])))
+    return began or [incident.opened_at]
+
+
+def _view_moments(incident: Incident, decided: Decision) -> Moments:
     """The first view that the decision led to and that was installed (else the first). The step
     that training went on with may be of the next one, when a joiner was quicker than the step."""
     views = ViewRow.objects.filter(job_id=incident.job_id, epoch__gt=decided.epoch_before).order_by("epoch")
@@ -59,10 +96,11 @@ def _view_moments(incident: Incident, decided: Decision) -> dict[str, datetime |
     }
 
 
-def _replica_moments(incident: Incident, decided: Decision) -> dict[str, datetime | None]:
-    """The first incarnation that was started after the decision."""
+def _replica_moments(incident: Incident, decided: Decision) -> Moments:
+    """The first incarnation that was started after the decision in a slot that it ended."""
     rows = Replica.objects.filter(attempt__job_id=incident.job_id, created_at__gte=decided.at).order_by("created_at")
-    replica = rows.first()
+    ended = {action["replica"] for action in decided.actions if action["action"] == "stop_replica"}
+    replica = (rows.filter(index__in=ended) if ended else rows).first()
     if replica is None:
         return {}
     ranks = list(replica.ranks.all())

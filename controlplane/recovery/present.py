@@ -8,6 +8,7 @@ from controlplane.protocol.errors import MalformedFrame
 from controlplane.protocol.flight import decode_dump
 from controlplane.protocol.looks import FLIGHT_RECORDER, NOT_GOT, STACKS
 from controlplane.recovery.models import Decision, Incident, RankLook, Signal
+from controlplane.recovery.phases import recovery_s
 from controlplane.runtime.clock import iso
 
 Json = dict[str, Any]
@@ -20,13 +21,35 @@ def incident_summary(row: Incident) -> Json:
         "job_id": row.job_id,
         "job_name": row.job.name if row.job else None,
         "node_id": row.node_id,
+        "node_name": row.node.name if row.node else None,
         "title": row.title,
         "state": row.state,
         "opened_at": iso(row.opened_at),
         "resolved_at": iso(row.resolved_at),
+        "recovered_at": iso(row.recovered_at),
+        "recovery_s": recovery_s(row),
         "outcome": row.outcome,
+        "resolution": row.resolution,
+        "needs_hardware": row.needs_hardware,
+        "acknowledged_at": iso(row.acknowledged_at),
+        "acknowledged_by": row.acknowledged_by,
+        "acknowledgement": row.acknowledgement,
         "phases": row.phases,
+        "stall_s": row.stall_s,
         "certificate": row.certificate,
+    }
+
+
+def pending_certificate(step: int) -> Json:
+    """What stands in an incident until its certificate is first looked at."""
+    return {
+        "state": "pending",
+        "judged": 0,
+        "of": 0,
+        "step": step,
+        "checks": [],
+        "repeated": None,
+        "generated_at": None,
     }
 
 

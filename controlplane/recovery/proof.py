@@ -3,7 +3,8 @@
 When an incident opens, the newest trusted checkpoint is pinned (hard links, so retention
 cannot take it away). Once the incident is resolved, the trainer goes on from there by
 itself, alone and undisturbed, in the sandbox and at low priority, up to the last step of the
-certificate's window. Its losses must be those of the job. Without any checkpoint the run
+certificate's window, or as far as it comes in `TRAIN_S`: the certificate says how many steps were
+compared. Its losses must be those of the job. Without any checkpoint the run
 starts at step 0, if that is near enough. Of a job's own program nothing is pinned, loaded or
 run: its certificate says that the losses were not compared.
 """
@@ -28,7 +29,7 @@ from controlplane.protocol.launch import Resume, TrainerConfig
 from controlplane.protocol.spec import Parallelism
 from controlplane.recovery.models import Incident
 from controlplane.recovery.orders import trainer_config
-from controlplane.recovery.reference import LOSSES, MAX_LOSSES_BYTES, Losses, task_of
+from controlplane.recovery.reference import LOSSES, MAX_LOSSES_BYTES, Length, Losses, task_of
 from controlplane.runtime.clock import now
 from controlplane.runtime.logs import get
 from controlplane.runtime.sandbox import service
@@ -36,6 +37,8 @@ from controlplane.runtime.sandbox.service import Sandboxed
 
 GIVE_UP_S = 300.0
 """How long a certificate waits for its reference run once that has a place, and a run lasts."""
+TRAIN_S = 240.0
+"""Of that it trains so long and tells what it has come to: of a large model that is a part of the steps."""
 RUNNING = "running"
 """Mark of a run that was begun, in the incident's folder."""
 MAX_STEPS_ALONE = 600
@@ -95,7 +98,9 @@ def comes(incident: Incident) -> bool:
         return False
     if not judges(incident.job):
         return False
-    return _pinned(incident) is not None or incident.job.committed_step <= MAX_STEPS_ALONE
+    # One that has begun goes on, however far the job has come since.
+    begun = (folder(incident) / RUNNING).exists()
+    return begun or _pinned(incident) is not None or incident.job.committed_step <= MAX_STEPS_ALONE
 
 
 def is_put_off(incident: Incident) -> bool:
@@ -113,7 +118,7 @@ def waited_s(incident: Incident) -> float:
     """Seconds since its run has begun, or could have begun."""
     with contextlib.suppress(OSError):
         return time.time() - (folder(incident) / RUNNING).stat().st_mtime
-    since = incident.resolved_at or now()
+    since = incident.ended_at or now()
     if settings.REFERENCE_WHEN == "ended" and incident.job is not None:
         since = max(since, incident.job.state_since)
     return min((now() - since).total_seconds(), time.monotonic() - _Places.free_s)
@@ -169,7 +174,7 @@ def _start(config: TrainerConfig, place: Path, until_step: int) -> Sandboxed | N
     run, where it cannot be started."""
     with contextlib.ExitStack() as held:
         try:
-            task = task_of(config, place, held, steps=until_step, wall_s=GIVE_UP_S)
+            task = task_of(config, place, held, length=Length(wall_s=GIVE_UP_S, steps=until_step, train_s=TRAIN_S))
             return service.start(task)
         except OSError as error:
             _log.warning("reference run not started", place=str(place), error=str(error))
@@ -202,7 +207,7 @@ def clear(incident: Incident) -> None:
 def _reaches_beyond(incident: Incident) -> bool:
     """Enough steps were committed after the recovery for the comparison to say something
     about it; a job that ended, or takes minutes a step, is not waited for."""
-    ended = incident.resolved_at or now()
+    ended = incident.ended_at or now()
     after = StepRecord.objects.filter(job_id=incident.job_id, at__gt=ended).count()
     return after >= STEPS_AFTER or (now() - ended).total_seconds() >= PATIENCE_S
 

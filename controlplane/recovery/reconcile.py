@@ -15,7 +15,7 @@ import time
 
 from django.db import IntegrityError
 
-from controlplane.checkpoints.services import distrust_if_damaged
+from controlplane.checkpoints.services import distrust_if_outside
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import TERMINAL
 from controlplane.policy.config import PolicyConfig
@@ -116,7 +116,7 @@ def _one_pass(job: Job) -> tuple[Plan, int]:
     for decision in plan.decisions:
         if already_taken(job, decision):
             continue
-        if _resumes_from_damage(job, decision):
+        if _resumes_from_outside(job, decision):
             # The ladder has changed: decide again without that checkpoint.
             return plan, made + 1
         try:
@@ -133,10 +133,10 @@ def _one_pass(job: Job) -> tuple[Plan, int]:
     return plan, made
 
 
-def _resumes_from_damage(job: Job, decision: Decision) -> bool:
-    """The decision would resume from a checkpoint that does not read back (now distrusted)."""
+def _resumes_from_outside(job: Job, decision: Decision) -> bool:
+    """The decision would resume from a path that is none of the job's (now distrusted)."""
     paths = [a.resume_path for a in decision.actions if isinstance(a, PlaceAttempt) and a.resume_path]
-    return any(distrust_if_damaged(job, path) for path in paths)
+    return any(distrust_if_outside(job, path) for path in paths)
 
 
 def _again_soon(plan: Plan) -> Plan:

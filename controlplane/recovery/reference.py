@@ -83,7 +83,17 @@ def read_reference(job: Job) -> Losses | None:
         return None
 
 
-def task_of(config: TrainerConfig, place: Path, held: ExitStack, *, steps: int | None, wall_s: float) -> Task:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Length:
+    """A run trains up to `steps` committed steps (None: the job's) for `train_s` seconds (None: as
+    long as it takes) and tells what it has come to; it is ended after `wall_s`."""
+
+    wall_s: float
+    steps: int | None = None
+    train_s: float | None = None
+
+
+def task_of(config: TrainerConfig, place: Path, held: ExitStack, *, length: Length) -> Task:
     """A run of `config` that leaves its losses in `place`. What it may see is open for as long as `held`
     holds. Raises OSError."""
     inputs: list[int] = []
@@ -107,14 +117,15 @@ def task_of(config: TrainerConfig, place: Path, held: ExitStack, *, steps: int |
         module=MODULE,
         arguments=[
             "--config", "{scratch}/config.json", "--out", f"{{out}}/{LOSSES}",
-            *(() if steps is None else ("--steps", str(steps))),
+            *(() if length.steps is None else ("--steps", str(length.steps))),
+            *(() if length.train_s is None else ("--seconds", str(length.train_s))),
         ],
         place=place,
         inputs=inputs,
         files={"config.json": msgspec.json.encode(config).decode()},
         links=links,
         outputs=[LOSSES],
-        limits=service.default_limits(wall_s=wall_s),
+        limits=service.default_limits(wall_s=length.wall_s),
         nice=settings.REFERENCE_NICE,
     )  # fmt: skip
 
@@ -142,7 +153,7 @@ def make_reference(job: Job) -> Made:
     with tempfile.TemporaryDirectory(dir=out.parent) as folder, ExitStack() as held:
         place = Path(folder)
         try:
-            code = service.run(task_of(config, place, held, steps=None, wall_s=RUN_TIMEOUT_S))
+            code = service.run(task_of(config, place, held, length=Length(wall_s=RUN_TIMEOUT_S)))
         except OSError as error:
             raise Conflict(f"the reference run cannot be started: {error}") from error
         if code != 0:

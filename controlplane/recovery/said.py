@@ -13,6 +13,7 @@ from controlplane.checkpoints import services as checkpoints
 from controlplane.jobs.models import Job, Rank, Replica
 from controlplane.jobs.services import publish_job, publish_replica, refresh_job, transition_rank
 from controlplane.protocol.errors import IdentityMismatch
+from controlplane.protocol.keeping import CheckpointsPruned
 from controlplane.protocol.membership import Flush, MemberRole
 from controlplane.protocol.rank import (
     CaughtUp,
@@ -20,6 +21,7 @@ from controlplane.protocol.rank import (
     DeterminismReport,
     NumericsReport,
     OuterError,
+    RecomputeReport,
     StepReport,
     TimingReport,
     TrainingDone,
@@ -27,7 +29,7 @@ from controlplane.protocol.rank import (
 )
 from controlplane.protocol.spec import Parallelism, ranks_per_replica
 from controlplane.protocol.states import AttemptState, RankState, ReplicaState
-from controlplane.recovery import numerics, signals, speed
+from controlplane.recovery import numerics, recompute, signals, speed, spikes
 from controlplane.recovery.models import FlushRow, ViewRow
 from controlplane.runtime import counters
 from controlplane.runtime.clock import iso
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 def is_fenced(rank: Rank) -> bool:
     """Its incarnation is out: what it reports must not count."""
     replica = rank.replica
-    return replica.state == ReplicaState.EVICTED or replica.attempt.state == AttemptState.ENDED
+    return replica.state in (ReplicaState.EVICTED, ReplicaState.ENDED) or replica.attempt.state == AttemptState.ENDED
 
 
 def _step(facts: "Facts", rank: Rank, said: StepReport) -> None:
@@ -54,6 +56,8 @@ def _step(facts: "Facts", rank: Rank, said: StepReport) -> None:
     if said.loss_not_finite is not None:
         _nan(facts, rank, said)
     facts.merge.add(job, rank, said, facts.at)
+    if spikes.look(job, rank, said):
+        facts.touched.add(job.id)
 
 
 def _was_member(rank: Rank, epoch: int) -> bool:
@@ -61,6 +65,14 @@ def _was_member(rank: Rank, epoch: int) -> bool:
     view = ViewRow.objects.filter(job_id=rank.replica.attempt.job_id, epoch=epoch).first()
     mine = {"replica": rank.replica.index, "incarnation": rank.replica.incarnation}
     return view is not None and any(mine.items() <= member.items() for member in view.view["members"])
+
+
+def _was_left_out(rank: Rank, since_epoch: int) -> bool:
+    """A view after `since_epoch` left this incarnation out for a while: what it held then is old."""
+    replica = rank.replica
+    mine = {"replica": replica.index, "incarnation": replica.incarnation}
+    later = ViewRow.objects.filter(job_id=replica.attempt.job_id, epoch__gt=since_epoch).values_list("view", flat=True)
+    return any(mine.items() <= member.items() for view in later for member in view.get("left_out", ()))
 
 
 def _nan(facts: "Facts", rank: Rank, said: StepReport) -> None:
@@ -128,7 +140,7 @@ def _outer_error(facts: "Facts", rank: Rank, said: OuterError) -> None:
 def _caught_up(facts: "Facts", rank: Rank, said: CaughtUp) -> None:
     facts.touched.add(rank.replica.attempt.job_id)
     replica = rank.replica
-    if is_fenced(rank) or replica.caught_up is not None:
+    if is_fenced(rank) or replica.caught_up is not None or _was_left_out(rank, said.epoch):
         return
     told = {**msgspec.to_builtins(said), "at": iso(facts.at)}
     counts = said.role is MemberRole.CONTRIBUTOR
@@ -151,13 +163,18 @@ def _checkpoint(facts: "Facts", rank: Rank, said: CheckpointReport) -> None:
     attempt = rank.replica.attempt
     job = facts.jobs[attempt.job_id]
     try:
-        checkpoints.report(job, attempt, said, at=facts.at, fenced=is_fenced(rank))
+        checkpoints.report(job, attempt, said, at=facts.at, fenced=is_fenced(rank), node_id=facts.node.id)
     except checkpoints.NotOurs as error:
         counters.count(facts.node.name, "foreign_checkpoint", detail=f"{job.name}: {error}")
     if said.state == "writing" and rank.state == RankState.TRAINING:
         transition_rank(rank, RankState.CHECKPOINTING, f"saves step {said.step}")
     if said.state != "writing" and rank.state == RankState.CHECKPOINTING:
         transition_rank(rank, RankState.TRAINING, f"saved step {said.step}")
+
+
+def _pruned(facts: "Facts", rank: Rank, said: CheckpointsPruned) -> None:
+    if not is_fenced(rank):
+        checkpoints.pruned(facts.jobs[rank.replica.attempt.job_id], said)
 
 
 def _timings(facts: "Facts", rank: Rank, said: TimingReport) -> None:
@@ -185,8 +202,15 @@ def _done(facts: "Facts", rank: Rank, said: TrainingDone) -> None:
         return
     Job.objects.filter(pk=job.pk).update(trained=True)
     job.trained = True
+    recompute.training_is_over(job)
     publish_job(job, "job.trained", f"All {said.step} steps of {job.name} are committed.")
     refresh_job(job.id)
+
+
+def _recomputed(facts: "Facts", rank: Rank, said: RecomputeReport) -> None:
+    """The job's end waits for it."""
+    facts.touched.add(rank.replica.attempt.job_id)
+    recompute.take(rank, said)
 
 
 HANDLERS: dict[type, Callable[["Facts", Rank, Any], None]] = {
@@ -196,8 +220,10 @@ HANDLERS: dict[type, Callable[["Facts", Rank, Any], None]] = {
     CaughtUp: _caught_up,
     ViewInstalled: _view_installed,
     CheckpointReport: _checkpoint,
+    CheckpointsPruned: _pruned,
     TimingReport: _timings,
     NumericsReport: _numerics,
     DeterminismReport: _determinism,
     TrainingDone: _done,
+    RecomputeReport: _recomputed,
 }

@@ -4,11 +4,16 @@ from typing import Any
 
 import msgspec
 import zstandard
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 
+from controlplane.jobs.models import Job, Rank
+from controlplane.policy.fleet import FleetSnapshot
 from controlplane.policy.snapshot import JobSnapshot
+from controlplane.protocol.looks import FLIGHT_RECORDER, LOG, NOT_GOT
+from controlplane.protocol.states import JobState
 from controlplane.recovery.models import Decision, Incident, RankLook, Signal
 from controlplane.recovery.present import decision_summary, incident_summary, look_view, signal_summary
+from controlplane.recovery.told import first_failure, stack_groups
 from controlplane.runtime.clock import iso
 from controlplane.runtime.errors import NotFound
 from controlplane.runtime.events import told
@@ -20,7 +25,7 @@ MAX_LOOKS = 200
 
 def incidents(*, state: str | None = None, job_id: str | None = None) -> QuerySet[Incident]:
     """Newest first."""
-    rows = Incident.objects.select_related("job").order_by("-opened_at", "-id")
+    rows = Incident.objects.select_related("job", "node").order_by("-opened_at", "-id")
     if state:
         rows = rows.filter(state=state)
     return rows.filter(job_id=job_id) if job_id else rows
@@ -29,12 +34,13 @@ def incidents(*, state: str | None = None, job_id: str | None = None) -> QuerySe
 def incident_detail(incident_id: str) -> dict[str, Any]:
     """The summary with its signals, decisions (and their commands), looks and events.
     Raises NotFound."""
-    row = Incident.objects.select_related("job").filter(pk=incident_id).first()
+    row = Incident.objects.select_related("job", "node").filter(pk=incident_id).first()
     if row is None:
         raise NotFound(f"no incident {incident_id!r}")
     signals = row.signals.select_related("node").order_by("seen_at", "id")
     decisions = row.decisions.defer("snapshot").order_by("at", "id")
-    happened = told(Event.objects.filter(job_id=row.job_id or "", at__gte=row.opened_at))
+    of = {"job_id": row.job_id} if row.job_id else {"node_id": row.node_id or ""}
+    happened = told(Event.objects.filter(**of, at__gte=row.opened_at))
     if row.resolved_at:
         happened = happened.filter(at__lte=row.resolved_at)
     return {
@@ -43,18 +49,50 @@ def incident_detail(incident_id: str) -> dict[str, Any]:
         "decisions": [decision_summary(decision) for decision in decisions],
         "stacks": incident_looks(row),
         "findings": row.findings,
+        "first_failure": first_failure(row),
+        "stack_groups": stack_groups(row),
         "events": [event_view(event) for event in happened.order_by("seq")[:MAX_EVENTS]],
     }
 
 
 def incident_looks(row: Incident) -> list[dict[str, Any]]:
-    """What the Flight Recorders say first, then each look, in the order of arrival."""
+    """What the Flight Recorders say first, then each look that kept a text, those at what hung before
+    those at the others, in the order of arrival."""
     told = [
         {"rank": f"{f['replica']}.{f['incarnation']}", "look": "finding", "method": "Flight Recorder finding",
-         "text": f["sentence"], "at": f["at"], "id": "", "command_id": ""}
+         "text": f["sentence"] + (f"\n\nSecond opinion: {f['second_opinion']}." if f.get("second_opinion") else ""),
+         "at": f["at"], "id": "", "command_id": ""}
         for f in row.findings
     ]  # fmt: skip
-    return told + [look_view(look) for look in row.looks.order_by("at", "id")[:MAX_LOOKS]]
+    hung = Exists(
+        row.looks.filter(replica=OuterRef("replica"), incarnation=OuterRef("incarnation"), look=FLIGHT_RECORDER)
+    )
+    looks = row.looks.exclude(text="").annotate(hung=hung).order_by("-hung", "at", "id")
+    return told + [look_view(look) for look in looks[:MAX_LOOKS]]
+
+
+def log_of(job_id: str, rank: Rank, *, tail: int) -> dict[str, Any]:
+    """The last `tail` lines of one life of a rank: as kept at its end, else as last looked at."""
+    life = rank.replica
+    text, source, at = rank.log_tail, "exit", None
+    if not text:
+        rows = RankLook.objects.filter(
+            job_id=job_id, replica=life.index, incarnation=life.incarnation, rank=rank.rank, look=LOG
+        )
+        newest = rows.exclude(method=NOT_GOT).order_by("-at", "-id").first()
+        text, source, at = (newest.text, "live", iso(newest.at)) if newest else ("", "none", None)
+    lines = text.splitlines()
+    return {
+        "text": "\n".join(lines[-tail:]),
+        "truncated": len(lines) > tail,
+        "attempt": life.attempt.number,
+        "incarnation": life.incarnation,
+        "replica": life.index,
+        "rank": rank.rank,
+        "state": rank.state,
+        "source": source,
+        "at": at,
+    }
 
 
 def looks(job_id: str, *, command_id: str | None = None) -> QuerySet[RankLook]:
@@ -87,6 +125,14 @@ def decisions(*, job_id: str | None = None, routine: bool | None = None) -> Quer
     return rows if routine is None else rows.filter(routine=routine)
 
 
+def waits_for(job: Job) -> str:
+    """What a job that is not placed lacks, as its newest decision said it; "" where it waits for nothing."""
+    if job.state not in (JobState.PENDING, JobState.PREEMPTED):
+        return ""
+    newest = Decision.objects.filter(job=job).order_by("-at", "-id").values("choice", "sentence").first()
+    return str(newest["sentence"]) if newest and newest["choice"] == "wait" else ""
+
+
 def decision(decision_id: str) -> Decision:
     """Raises NotFound."""
     row = Decision.objects.filter(pk=decision_id).first()
@@ -96,7 +142,10 @@ def decision(decision_id: str) -> Decision:
 
 
 def snapshot_of(row: Decision) -> JobSnapshot:
-    """What the policy saw, for replay. Raises NotFound for a look on schedule, which keeps none."""
+    """What the policy saw of the job, for replay. Raises NotFound for a look on schedule, which
+    keeps none, and for a decision of the fleet (`fleet_snapshot_of`)."""
+    if row.job_id is None:
+        raise NotFound(f"decision {row.id!r} is the fleet's: it saw no job")
     if not row.snapshot:
         raise NotFound(f"decision {row.id!r} keeps no snapshot: it ordered a look on schedule")
     return msgspec.msgpack.decode(zstandard.decompress(bytes(row.snapshot)), type=JobSnapshot)
@@ -106,3 +155,10 @@ def signals_of_node(node_id: str) -> list[dict[str, Any]]:
     """Open findings about the node, then the newest settled ones."""
     rows = Signal.objects.filter(node_id=node_id).select_related("node").order_by("settled_at", "-seen_at")
     return [signal_summary(row) for row in rows[:100]]
+
+
+def fleet_snapshot_of(row: Decision) -> FleetSnapshot:
+    """What the policy saw of the fleet, for replay. Raises NotFound for a decision about a job."""
+    if row.job_id is not None:
+        raise NotFound(f"decision {row.id!r} is about job {row.job_id}")
+    return msgspec.msgpack.decode(zstandard.decompress(bytes(row.snapshot)), type=FleetSnapshot)

@@ -5,11 +5,18 @@ loop (`hot:sight`); this reads them. Redis or the sentinel away means blind. Wha
 told comes from its beat in the database, so that it is told while Redis is away as well.
 """
 
+from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from controlplane.fleet.models import Node
+from controlplane.policy.snapshot import SignalFact
+from controlplane.policy.stuck import AT_WORK
+from controlplane.policy.void import PHASE_SINCE
+from controlplane.protocol.states import WAITING_PHASES, Section
 from controlplane.runtime import beats, bus
-from controlplane.runtime.clock import age_s, now_s
+from controlplane.runtime.clock import AHEAD_S, now_s
 
 FRESH_S = 3.0
 # The sentinel beats from a thread of its own; so late its reading one counts as deaf.
@@ -21,8 +28,46 @@ def is_blind() -> bool:
     picture = bus.read_hot("sight")
     if not picture:
         return True
-    stale = now_s() - float(picture.get("at_s", 0.0)) > FRESH_S
-    return stale or bool(picture.get("blind", True))
+    # A picture from the future was written before the clock was set back: how old it is, is not known.
+    fresh = -AHEAD_S <= now_s() - float(picture.get("at_s", 0.0)) <= FRESH_S
+    return not fresh or bool(picture.get("blind", True))
+
+
+def clock_step() -> tuple[float | None, float]:
+    """(server time to which the clock was last set, by how many seconds), as the sentinel saw it;
+    None: it was not set while one watched."""
+    picture = bus.read_hot("sight") or {}
+    set_s = picture.get("clock_set_s")
+    return (None, 0.0) if set_s is None else (float(set_s), float(picture.get("clock_step_s", 0.0)))
+
+
+def phase_now(fact: SignalFact, hot_ranks: dict[str, Any] | None) -> SignalFact:
+    """A finding about a rank, with the time at which the phase began that the rank is in now."""
+    live = (hot_ranks or {}).get(f"{fact.replica}.{fact.incarnation}.{fact.rank}")
+    if fact.kind != "rank_overdue" or not live:
+        return fact
+    return msgspec.structs.replace(fact, evidence={**fact.evidence, PHASE_SINCE: live.get(PHASE_SINCE)})
+
+
+def silence_of_ranks(index: int, incarnation: int, size: int, hot_ranks: dict[str, Any] | None) -> float | None:
+    """The longest that one of a replica's ranks has said nothing to its agent; None: not known."""
+    seen = [(hot_ranks or {}).get(f"{index}.{incarnation}.{rank}") for rank in range(size)]
+    known = [float(live["silent_s"]) for live in seen if live]
+    return max(known) if known and len(known) == size else None
+
+
+def working_since_s(index: int, incarnation: int, size: int, hot_ranks: dict[str, Any] | None) -> float | None:
+    """Since when each rank of a replica is in its present phase of a step, one of them at work or
+    mute; None: it waits, is out of its step, saves, or not all of it is known."""
+    seen = [(hot_ranks or {}).get(f"{index}.{incarnation}.{rank}") for rank in range(size)]
+    lives = [live for live in seen if live and live.get("section") == Section.STEP]
+    if not lives or len(lives) < size:
+        return None
+    if any(live["phase"] not in AT_WORK | WAITING_PHASES for live in lives):
+        return None
+    if not any(live["phase"] in AT_WORK or live["silent_s"] >= FRESH_S for live in lives):
+        return None
+    return max(float(live[PHASE_SINCE]) for live in lives)
 
 
 def blind_reason() -> str:
@@ -43,9 +88,25 @@ def silent_by_node() -> dict[str, Any] | None:
     return picture or None
 
 
-def silent_s(node: Node, picture: dict[str, Any] | None) -> float | None:
-    """Seconds since the node was heard. A closed connection is evidence of its own."""
+def silent_s(
+    node: Node, picture: dict[str, Any] | None, clock: tuple[float | None, float] | None = None
+) -> float | None:
+    """Seconds since the node was heard. A closed connection is evidence of its own. `clock`: what
+    `clock_step` said, for who asks about many nodes."""
     heard = (picture or {}).get(node.id)
-    since_closed = None if node.connected else age_s(node.disconnected_at)
+    since_closed = None if node.connected else _since(node.disconnected_at, clock_step() if clock is None else clock)
     readings = [value for value in (heard, since_closed) if value is not None]
     return max(readings) if readings else None
+
+
+def _since(moment: datetime | None, clock: tuple[float | None, float]) -> float | None:
+    """Age in seconds; a time that was written before the clock was set is moved with it, and one
+    in the future is not known."""
+    if moment is None:
+        return None
+    set_s, step_s = clock
+    at_s = moment.timestamp()
+    if set_s is not None and (at_s < set_s or at_s > now_s() + AHEAD_S):
+        at_s += step_s
+    age = now_s() - at_s
+    return None if age < -AHEAD_S else max(0.0, age)

@@ -14,7 +14,8 @@ from django.db.models import QuerySet
 from controlplane.jobs.models import Job, Rank, RankSpeed
 from controlplane.jobs.numbers import spec_of
 from controlplane.jobs.present import speed_view
-from controlplane.policy.stragglers import SHOWN, RankWork, Score, advice, ordered, scores, stage_loads
+from controlplane.policy.findings import KINDS
+from controlplane.policy.stragglers import SHOWN, RankWork, Score, advice, confirmed, ordered, scores, stage_loads
 from controlplane.protocol.rank import TimingReport
 from controlplane.protocol.spec import Parallelism, Stragglers, micro_batch_count
 from controlplane.protocol.states import ReplicaState
@@ -26,7 +27,7 @@ from controlplane.runtime.clock import ago, iso, now
 Json = dict[str, Any]
 STALE_INTERVALS = 2.0
 STALE_STEPS = 10.0
-DEVICE_FINDINGS = ("device_risk", "xid", "device_lost")
+DEVICE_FINDINGS = ("device_risk", *KINDS)
 _PERCENT = 100.0
 
 
@@ -52,16 +53,19 @@ def score_if_due(job: Job) -> bool:
     for score in found:
         row = by_name[(score.work.replica, score.work.incarnation, score.work.rank)]
         best_s = min(score.work.work_s, row.best_s or score.work.work_s)
+        slow_windows, is_straggler = confirmed(score, row.slow_windows)
         RankSpeed.objects.filter(pk=row.pk).update(
             best_s=best_s,
             relative=score.relative,
             individual=score.individual,
-            straggler=score.straggler,
-            cause=score.cause if score.straggler else "",
+            straggler=score.straggler if is_straggler else "",
+            cause=score.cause if is_straggler else "",
             late_s=score.late_s,
+            slow_windows=slow_windows,
             scored_at=moment,
         )
-        changed |= _tell(job, row, score, wish)
+        if is_straggler or not score.straggler:
+            changed |= _tell(job, row, score, wish)
     rows.update(fresh=False)
     return changed
 
@@ -139,6 +143,7 @@ def _work(row: RankSpeed) -> RankWork:
         step_s=told.step.median_s,
         best_s=row.best_s,
         micro_batches=row.micro_batches,
+        spread=told.spread,
     )
 
 
@@ -150,7 +155,7 @@ def _tell(job: Job, row: RankSpeed, score: Score, wish: Stragglers) -> bool:
         return bool(signals.settle_keys(key, "it is as fast as its reference again"))
     relative = score.straggler == "relative"
     value = (score.relative if relative else score.individual) or 0.0
-    against = "the fastest rank of its stage" if relative else "its own best"
+    against = "the median of the other ranks of its stage" if relative else "its own best"
     raised = signals.raise_signal(
         "straggler",
         key,
@@ -174,6 +179,7 @@ def _tell(job: Job, row: RankSpeed, score: Score, wish: Stragglers) -> bool:
             "data_s": work.data_s,
             "step_s": work.step_s,
             "stage": work.stage,
+            "spread": work.spread,
             **_device_facts(rank),
         },
     )

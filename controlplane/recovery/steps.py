@@ -6,16 +6,24 @@ steps are committed, so the newest step + 1.
 """
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from controlplane.jobs.models import Job, Rank, Replica, StepRecord
-from controlplane.jobs.numbers import spec_of
+import msgspec
+from django.db import transaction
+from django.db.models import F, Sum
+
+from controlplane.jobs.models import Job, JobPace, Rank, Replica, StepRecord
+from controlplane.jobs.numbers import pace_of, spec_of
 from controlplane.jobs.present import step_point
+from controlplane.policy.pace import Commit, Pace, count
 from controlplane.protocol.rank import StepReport
-from controlplane.protocol.spec import micro_batch_count
-from controlplane.recovery.models import ViewRow
+from controlplane.protocol.spec import Parallelism, micro_batch_count, ranks_per_replica
+from controlplane.recovery.models import Signal, ViewRow
+from controlplane.recovery.signals import NODE_SILENT, tell_silence
+from controlplane.runtime import metrics
 
 Key = tuple[str, int, int]
 
@@ -23,12 +31,16 @@ Key = tuple[str, int, int]
 @dataclass(slots=True)
 class StepMerge:
     """Collects one batch's reports; `write` brings them to the table. `resumed`: jobs that then
-    have committed the first step of a view."""
+    have committed the first step of a view; `stalled_s`: by how much stalls of steps grew, and
+    `trained_s`: by how much the steps of each job did."""
 
     rows: dict[Key, StepRecord] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     newest: dict[int, tuple[Replica, int]] = field(default_factory=dict)
     resumed: set[str] = field(default_factory=set)
+    layouts: dict[tuple[str, int], Any] = field(default_factory=dict)
+    stalled_s: float = 0.0
+    trained_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def add(self, job: Job, rank: Rank, said: StepReport, at: datetime) -> None:
         """Take one report in."""
@@ -41,7 +53,11 @@ class StepMerge:
             )
             self.rows[key] = row
         self.jobs[job.id] = job
+        self.layouts.setdefault((job.id, attempt), rank.replica.attempt.layout)
+        stalled_s, trained_s = row.stall_s, row.step_time_s or 0.0
         merge(row, rank, said, at)
+        self.stalled_s += row.stall_s - stalled_s
+        self.trained_s[job.id] += (row.step_time_s or 0.0) - trained_s
         before = self.newest.get(rank.replica_id)
         done = said.step + 1
         if before is None or before[1] < done:
@@ -54,13 +70,17 @@ class StepMerge:
             return []
         new = [row for row in self.rows.values() if row.pk is None]
         old = [row for row in self.rows.values() if row.pk is not None]
+        lost = {metrics.STALLED: self.stalled_s, metrics.REPEATED: _repeated_s(new)}
+        transaction.on_commit(lambda: _count_lost(lost))
         StepRecord.objects.bulk_create(new)
         StepRecord.objects.bulk_update(old, FIELDS)
         for replica, done in self.newest.values():
             Replica.objects.filter(pk=replica.pk, committed_step__lt=done).update(committed_step=done)
         for job_id, job in self.jobs.items():
-            mine = [row for row in self.rows.values() if row.job_id == job_id]
-            self._raise_job(job, mine)
+            self._raise_job(job, [row for row in self.rows.values() if row.job_id == job_id])
+            self._pace(job, [row for row in new if row.job_id == job_id])
+            _add_trained(job, self.trained_s[job_id])
+        _tell_commits(new)
         counts = {job_id: micro_batch_count(spec_of(job).spec) for job_id, job in self.jobs.items()}
         return [
             {"job_id": row.job_id, **step_point(row, micro_batches=counts[row.job_id])} for row in self.rows.values()
@@ -77,6 +97,67 @@ class StepMerge:
             if first.update(resumed_at=row.at):
                 self.resumed.add(job.id)
 
+    def _pace(self, job: Job, new: list[StepRecord]) -> None:
+        """Count the commits that nobody had told of before."""
+        if not new:
+            return
+        pace = pace_of(job) or Pace()
+        started = job.attempts.order_by("number").values_list("resume_step", flat=True).first() or 0
+        gpus = {row.epoch: self._gpus(row) for row in new}
+        for row in sorted(new, key=lambda row: (row.attempt, row.step)):
+            count(
+                pace,
+                Commit(
+                    attempt=row.attempt,
+                    step=row.step,
+                    epoch=row.epoch,
+                    at_s=row.at.timestamp(),
+                    gpus=gpus[row.epoch],
+                    kept=row.step + 1 - started,
+                ),
+            )
+        JobPace.objects.update_or_create(job=job, defaults={"pace": msgspec.to_builtins(pace, str_keys=True)})
+
+    def _gpus(self, row: StepRecord) -> int:
+        """Devices that contribute in the row's epoch; 0: its install is not known."""
+        view = ViewRow.objects.filter(job_id=row.job_id, epoch=row.epoch).only("install").first()
+        layout = msgspec.convert(self.layouts[(row.job_id, row.attempt)], Parallelism)
+        return len(view.install["contributors"]) * ranks_per_replica(layout) if view and view.install else 0
+
+
+def _tell_commits(new: list[StepRecord]) -> None:
+    """The first step since a node's last word proves that its ranks still commit: that is told."""
+    silent = Signal.objects.filter(kind=NODE_SILENT, settled_at=None, job_id__in={row.job_id for row in new})
+    for job_id, node_id, seen_at, limit_s in silent.values_list("job_id", "node_id", "seen_at", "threshold"):
+        since = seen_at - timedelta(seconds=limit_s)
+        told = {row.pk for row in new if row.job_id == job_id and row.at > since}
+        if told and not StepRecord.objects.filter(job_id=job_id, at__gt=since).exclude(pk__in=told).exists():
+            tell_silence(str(job_id), str(node_id))
+
+
+def _add_trained(job: Job, more_s: float) -> None:
+    """Raise the sum; a job that trained before it was kept is summed this once."""
+    kept = JobPace.objects.filter(job=job)
+    if not kept.exclude(trained_s=None).update(trained_s=F("trained_s") + more_s):
+        kept.update(trained_s=job.steps.aggregate(total=Sum("step_time_s"))["total"] or 0.0)
+
+
+def _repeated_s(new: list[StepRecord]) -> float:
+    """Time of those steps among `new` that an earlier attempt of their job had trained already."""
+    again = [row for row in new if row.attempt > 1]
+    if not again:
+        return 0.0
+    steps = StepRecord.objects.filter(job_id__in={row.job_id for row in again}, step__in={row.step for row in again})
+    first: dict[tuple[str, int], int] = {}
+    for job_id, step, attempt in steps.values_list("job_id", "step", "attempt"):
+        first[job_id, step] = min(attempt, first.get((job_id, step), attempt))
+    return sum(row.step_time_s or 0.0 for row in again if first.get((row.job_id, row.step), row.attempt) < row.attempt)
+
+
+def _count_lost(lost_s: dict[str, float]) -> None:
+    for cause, seconds in lost_s.items():
+        metrics.LOST_WORK.labels(cause=cause).inc(seconds)
+
 
 FIELDS = (
     "epoch", "at", "loss", "grad_norm", "step_time_s", "exchange_s", "stall_s", "tokens", "contributors",
@@ -91,9 +172,11 @@ def merge(row: StepRecord, rank: Rank, said: StepReport, at: datetime) -> None:
     row.at = min(row.at, at)
     row.loss = row.loss if said.loss is None else finite(said.loss)
     row.grad_norm = row.grad_norm if said.grad_norm is None else finite(said.grad_norm)
-    row.step_time_s = max(row.step_time_s or 0.0, said.step_time_s)
-    row.exchange_s = max(row.exchange_s or 0.0, said.exchange_s)
-    row.stall_s = max(row.stall_s, said.stall_s)
+    if rank.replica.contributing:
+        # A joiner's clock began before it was in the group: what it waited held nobody up.
+        row.step_time_s = max(row.step_time_s or 0.0, said.step_time_s)
+        row.exchange_s = max(row.exchange_s or 0.0, said.exchange_s)
+        row.stall_s = max(row.stall_s, said.stall_s)
     row.tokens = max(row.tokens, said.tokens)
     if rank.rank == 0:
         row.micro_batches = {**row.micro_batches, replica: list(said.micro_batches)}

@@ -4,7 +4,6 @@ Each row is claimed by compare-and-set, so two sweeps at once do the work once."
 from functools import partial
 
 from controlplane.access import sealing
-from controlplane.checkpoints.services import verify_due
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
@@ -12,22 +11,30 @@ from controlplane.fleet.services import close_session
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import TERMINAL, ring_job
 from controlplane.recovery import marks, signals
-from controlplane.recovery.answers import after_expiry
+from controlplane.recovery.answers import ABOUT_DEVICES, after_expiry
 from controlplane.recovery.certificate import certify_due
+from controlplane.recovery.fleet_pass import reconcile_fleet
+from controlplane.recovery.keeping import tend_due
+from controlplane.recovery.readers import verify_due
 from controlplane.runtime import beats, bell, events
-from controlplane.runtime.clock import ago, now
+from controlplane.runtime.clock import ago, now, set_lately
 from controlplane.runtime.isolate import isolated
 
 MAX_JOBS = 100
 
 
 def sweep() -> None:
-    """Everything that is due now, except jobs: those are rung. One part's fault stops no other."""
+    """Everything that is due now, except jobs: those are rung. One part's fault stops no other.
+    Right after the clock was set nothing is: what is due is moved with it first."""
+    if set_lately():
+        return
     parts = (
         expire_commands,
         close_dead_sessions,
+        reconcile_fleet,
         verify_due,
         certify_due,
+        tend_due,
         marks.tell_due,
         signals.settle_old,
         sealing.sweeper.sweep,
@@ -55,7 +62,7 @@ def expire_commands() -> int:
     """Orders that nobody answered in time; a start that failed so is a finding."""
     expired = dispatch.expire_overdue()
     for command in expired:
-        if command.job_id:
+        if command.job_id or command.kind in ABOUT_DEVICES:
             isolated("expiry", command.id, partial(_expired, command))
     return len(expired)
 
@@ -63,7 +70,8 @@ def expire_commands() -> int:
 def _expired(command: Command) -> None:
     with events.unit_of_work():
         after_expiry(command, now())
-        ring_job(str(command.job_id))
+        if command.job_id:
+            ring_job(command.job_id)
 
 
 def close_dead_sessions() -> int:

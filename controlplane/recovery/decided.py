@@ -1,0 +1,62 @@
+"""A decision as a row and as an event: what decisions about a job (`recovery.apply`) and about the
+fleet (`recovery.fleet_pass`) share. Carries nothing out."""
+
+import msgspec
+import zstandard
+
+from controlplane.jobs.models import Job
+from controlplane.policy import plan
+from controlplane.policy.fleet import FleetSnapshot
+from controlplane.policy.snapshot import JobSnapshot
+from controlplane.protocol.states import Mode
+from controlplane.recovery import looks
+from controlplane.recovery.models import Decision
+from controlplane.recovery.present import decision_summary
+from controlplane.runtime import events
+from controlplane.runtime.clock import now
+from controlplane.runtime.ids import new_id
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+def new_row(
+    job: Job | None, decision: plan.Decision, snapshot: JobSnapshot | FleetSnapshot, *, version: str, decide_s: float
+) -> Decision:
+    """With the snapshot that replays it; not saved yet."""
+    epoch = job.epoch if job is not None else 0
+    return Decision(
+        id=new_id("dec"),
+        job=job,
+        at=now(),
+        rule=decision.rule,
+        choice=decision.choice,
+        reason_code=decision.reason_code,
+        sentence=decision.sentence,
+        evidence=decision.evidence,
+        alternatives=msgspec.to_builtins(decision.alternatives),
+        actions=msgspec.to_builtins(decision.actions),
+        cost_gpu_s=decision.cost_gpu_s,
+        routine=decision.routine,
+        mode=str(decision.mode),
+        applied=decision.mode is Mode.ENFORCE,
+        epoch_before=epoch,
+        epoch_after=epoch,
+        policy_version=version,
+        snapshot=b"" if decision.rule == looks.SCHEDULED else zstandard.compress(_pack(snapshot)),
+        decide_s=decide_s,
+        key=decision.key[:200],
+    )
+
+
+def publish_decision(row: Decision) -> None:
+    """The event that tells of it, on the job's stream or on that of its incident's node."""
+    events.publish(
+        "decision.made" if row.applied else "decision.recommended",
+        row.sentence,
+        job_id=row.job_id or "",
+        node_id="" if row.job_id or row.incident is None else row.incident.node_id or "",
+        entity="decision",
+        entity_id=row.id,
+        patch=lambda: decision_summary(Decision.objects.get(pk=row.pk)),
+        data={"rule": row.rule, "choice": row.choice, "routine": row.routine},
+    )

@@ -1,0 +1,169 @@
+"""Load, decide, apply for the fleet's own faults: the twin of `reconcile` without a job.
+
+Called with every sweep (the tick and the sentinel, each second), under the fleet's lock: any
+number of callers decide a finding once. A finding about hardware is seen here within seconds,
+whether a job runs, waits or was never submitted.
+"""
+
+import time
+from collections import defaultdict
+from functools import partial
+
+from django.db.models import Count, Q, QuerySet
+
+from controlplane.fleet.models import Device, Node
+from controlplane.fleet.services import transition_node
+from controlplane.policy import plan
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.errors import PolicyError
+from controlplane.policy.findings import KINDS
+from controlplane.policy.fleet import RISK_RULE, FleetSnapshot, HardwareIncident, decide_fleet
+from controlplane.protocol.states import IncidentOutcome, IncidentState, Mode
+from controlplane.recovery import devices, incidents, load, load_nodes, signals
+from controlplane.recovery.audited import audit_decision
+from controlplane.recovery.decided import new_row, publish_decision
+from controlplane.recovery.models import Decision, Incident, Signal
+from controlplane.runtime import events, metrics
+from controlplane.runtime.clock import now
+from controlplane.runtime.isolate import isolated
+from controlplane.runtime.locks import lock_fleet, lock_row
+
+CONFIG = PolicyConfig()
+MAX_FINDINGS = 1000
+"""Of each sort, looked at in one pass, oldest first; the next pass takes what follows."""
+
+
+def reconcile_fleet() -> int:
+    """Decide what no job's pass decides; returns how many decisions were new. The first look takes
+    no lock: what waits for hardware waits for days, and mostly nothing is new."""
+    if not (_hardware().exists() or _risks().exists() or _waiting().exists() or _resets().exists()):
+        return 0
+    if not _new(decide_fleet(load_fleet(), CONFIG)):
+        return 0
+    made = 0
+    with events.unit_of_work():
+        lock_fleet()
+        snapshot = load_fleet()
+        begin = time.monotonic()
+        decisions = decide_fleet(snapshot, CONFIG)
+        decide_s = time.monotonic() - begin
+        for decision in _new(decisions):
+            made += isolated("fleet", decision.key, partial(_attempt, decision, snapshot, decide_s))
+    return made
+
+
+def _new(decisions: tuple[plan.Decision, ...]) -> list[plan.Decision]:
+    """Those that were not made before."""
+    keys = [decision.key[:200] for decision in decisions]
+    taken = set(Decision.objects.filter(job=None, key__in=keys).values_list("key", flat=True))
+    return [decision for decision in decisions if decision.key[:200] not in taken]
+
+
+def load_fleet() -> FleetSnapshot:
+    """Open findings about hardware that no living replica is on, and what waits for hardware."""
+    owned = load.owned_devices()
+    found = [*_hardware()[:MAX_FINDINGS], *_risks()[:MAX_FINDINGS]]
+    rows = [row for row in found if (row.node_id, row.device_index) not in owned]
+    waiting = [_fact(row) for row in _waiting().prefetch_related("signals")]
+    known = Device.objects.filter(node__revoked_at=None)
+    sizes = dict(known.values_list("node_id").annotate(number=Count("pk")).values_list("node_id", "number"))
+    concerned = {row.node_id or "" for row in rows} | {row.node_id for row in waiting}
+    concerned |= set(_resets().values_list("node_id", flat=True))
+    suspected = load.suspects(sizes)
+    return FleetSnapshot(
+        now_s=now().timestamp(),
+        signals=tuple(signals.fact_of(row, of_fleet=True) for row in rows),
+        nodes=load_nodes.node_facts(None, only=concerned),
+        incidents=tuple(waiting),
+        acts_last_window=load.recent_acts(),
+        fleet_devices=sum(sizes.values()),
+        suspect_devices=len(suspected),
+        suspect_nodes=tuple(sorted({node_id for node_id, _ in suspected})),
+        segments=load.segments(),
+    )
+
+
+def _hardware() -> QuerySet[Signal]:
+    rows = Signal.objects.filter(settled_at=None, node_id__isnull=False, kind__in=KINDS)
+    return rows.order_by("seen_at", "id")
+
+
+def _risks() -> QuerySet[Signal]:
+    rows = Signal.objects.filter(settled_at=None, node_id__isnull=False, kind=RISK_RULE, job=None)
+    return rows.order_by("seen_at", "id")
+
+
+def _resets() -> QuerySet[Device]:
+    return Device.objects.filter(reset_wanted_at__isnull=False, node__revoked_at=None)
+
+
+def _waiting() -> QuerySet[Incident]:
+    """Incidents that hardware keeps open: those of no job, and those with which their job is done."""
+    rows = Incident.objects.exclude(state=IncidentState.RESOLVED)
+    return rows.filter(Q(job=None) | Q(state=IncidentState.MITIGATED)).order_by("id")
+
+
+def _fact(row: Incident) -> HardwareIncident:
+    found = [signal for signal in row.signals.all() if signal.kind in KINDS]
+    named: dict[str, set[int]] = defaultdict(set)
+    for signal in found:
+        if signal.node_id is not None and signal.device_index is not None:
+            named[signal.node_id].add(signal.device_index)
+    home = row.node_id if row.node_id in named or not named else min(named)
+    return HardwareIncident(
+        id=row.id,
+        title=row.title,
+        state=IncidentState(row.state),
+        node_id=home or "",
+        devices=tuple(sorted(named.get(home or "", ()))),
+        out=row.needs_hardware,
+        lost=row.outcome == IncidentOutcome.LOST,
+        refuted=row.state == IncidentState.OPEN and all(s.settled_at is not None for s in row.signals.all()),
+    )
+
+
+def _attempt(decision: plan.Decision, snapshot: FleetSnapshot, decide_s: float) -> None:
+    with events.attempt():
+        apply_fleet(decision, snapshot, decide_s=decide_s)
+
+
+def apply_fleet(decision: plan.Decision, snapshot: FleetSnapshot, *, decide_s: float) -> Decision:
+    """Record it; carry it out unless its mode only recommends. Raises LostRace, IllegalTransition."""
+    row = new_row(None, decision, snapshot, version=CONFIG.version, decide_s=decide_s)
+    acts = decision.mode is Mode.ENFORCE
+    closes = [a for a in decision.actions if isinstance(a, plan.ResolveIncident)]
+    if closes:
+        row.incident = Incident.objects.filter(pk=closes[0].incident_id).first()
+    else:
+        row.incident = incidents.incident_for(None, decision, row.at)
+    row.save(force_insert=True)
+    if acts:
+        for action in decision.actions:
+            _act(action, decision, row.id)
+    publish_decision(row)
+    audit_decision(row, {})
+    if row.incident is not None and not closes:
+        incidents.progress(row.incident_id, acted=acts and bool(decision.actions))
+    metrics.DECISIONS.labels(
+        action=decision.choice, trigger=decision.reason_code, mode=str(decision.mode), result="ok"
+    ).inc()
+    return row
+
+
+def _act(action: plan.Action, decision: plan.Decision, decision_id: str) -> None:
+    sentence = decision.sentence
+    match action:
+        case plan.SetNodeState(node_id=node_id, to=to):
+            node = lock_row(Node, node_id)
+            if node is not None and node.state != to:
+                transition_node(node, to, devices.reason_of(decision.rule, decision.reason_code, sentence))
+        case plan.BarDevice():
+            devices.bar(action, sentence)
+        case plan.ResetDevice():
+            devices.order_reset(action, decision_id)
+        case plan.SettleSignals(signal_ids=ids):
+            signals.settle(list(Signal.objects.filter(id__in=ids)), sentence)
+        case plan.ResolveIncident(note=note, outcome=outcome, incident_id=incident_id):
+            incidents.close(incident_id, note, outcome)
+        case _:
+            raise PolicyError(f"{type(action).__name__} is no act on the fleet")
