@@ -9,6 +9,7 @@ are theirs.
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 import warnings
 from functools import cache
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from controlplane.config.guards import close_database
@@ -40,12 +41,19 @@ NO_ROOTS = ("/", "/proc", "/sys", "/dev", "/etc", "/boot", "/run")
 Profile = Literal["embedded", "production", "test"]
 
 
+NO_PROFILE = (
+    "HOLDFAST_PROFILE is not set, so nothing says which installation this is for; nothing was done.\n"
+    "In production run it with the settings of the services: holdfast-server manage.py ... (docs/install.md).\n"
+    "For SQLite on this machine alone set HOLDFAST_PROFILE=embedded."
+)
+
+
 class Env(BaseSettings):
-    """Every HOLDFAST_ key of the server with its default (see docs/operations)."""
+    """Every HOLDFAST_ key of the server with its default (see docs/settings.md)."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
 
-    profile: Profile = "embedded"
+    profile: Profile | None = None
     state_dir: Path = Path("var")
     database_url: SecretStr | None = None
     redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
@@ -56,6 +64,7 @@ class Env(BaseSettings):
     origins: str = ""
     trusted_proxies: str = ""
     metrics_from: str = "127.0.0.0/8,::1/128"
+    metrics_bind: str = "127.0.0.1"
     hsts_s: int = Field(default=31_536_000, ge=0)
     hsts_include_subdomains: bool = False
     hsts_preload: bool = False
@@ -72,6 +81,7 @@ class Env(BaseSettings):
     reference_runs: Literal["auto", "on", "off"] = "auto"
     reference_nice: int = Field(default=10, ge=0, le=19)
     reference_when: Literal["resolved", "ended"] = "resolved"
+    recompute_s: float = Field(default=300.0, ge=0.0, le=3600.0)
     sandbox: Literal["best", "require"] = "best"
     sandbox_user: str = "nobody"
     sandbox_memory_gib: float | None = Field(default=None, gt=0.0)
@@ -111,10 +121,30 @@ def unknown_keys(keys: Any) -> list[str]:
     return sorted(k for k in keys if k.startswith(PREFIX) and k not in known and not k.startswith(FOREIGN_PREFIXES))
 
 
-def choose_settings_module() -> str:
-    """Set DJANGO_SETTINGS_MODULE from HOLDFAST_PROFILE unless it is set; return it."""
-    profile = os.environ.get(PREFIX + "PROFILE", "embedded")
+def choose_settings_module(default: Profile | None = None) -> str:
+    """Set DJANGO_SETTINGS_MODULE from HOLDFAST_PROFILE unless it is set; return it. Where neither is
+    set and there is no `default` the process ends: a command that was started without its settings
+    must not make an SQLite database beside the one in use."""
+    profile = os.environ.get(PREFIX + "PROFILE") or default
+    if profile is None and not os.environ.get("DJANGO_SETTINGS_MODULE"):
+        raise SystemExit(NO_PROFILE)
     return os.environ.setdefault("DJANGO_SETTINGS_MODULE", f"controlplane.config.settings.{profile}")
+
+
+def start_or_say_why() -> None:
+    """Choose the settings and read them, before anything else is done. Where they are wrong the
+    process ends with status 1 and one line that names the key; values may be secrets and stay out."""
+    choose_settings_module()
+    from django.conf import settings
+    from django.core.exceptions import ImproperlyConfigured
+
+    try:
+        settings.INSTALLED_APPS  # noqa: B018 - the first look reads them all
+    except ValidationError as error:
+        faults = (f"{PREFIX}{'.'.join(map(str, fault['loc'])).upper()}: {fault['msg']}" for fault in error.errors())
+        sys.exit(f"{'; '.join(faults)}. Holdfast does not start; docs/settings.md lists what each key takes")
+    except (ImproperlyConfigured, ValueError, OSError) as error:
+        sys.exit(f"{error}. Holdfast does not start")
 
 
 def database(env: Env) -> dict[str, Any]:
@@ -190,6 +220,14 @@ def store_access() -> tuple[dict[str, str], tuple[str, ...]]:
             kept[key] = str(Path(place).expanduser())
     files = (kept[key] for key in (*STORE_FILES, "AWS_WEB_IDENTITY_TOKEN_FILE", "SSL_CERT_FILE") if key in kept)
     return kept, tuple(files)
+
+
+def share_metrics() -> Path:
+    """A new directory in which this process and those that it forks count together. The client library
+    of Prometheus asks the environment for it when it is imported: call this before anything counts."""
+    directory = tempfile.mkdtemp(prefix="holdfast-metrics-")
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = directory
+    return Path(directory)
 
 
 def broker_url(redis_url: str) -> str:

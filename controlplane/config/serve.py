@@ -10,7 +10,7 @@ import sys
 
 import uvicorn
 
-from controlplane.config.env import choose_settings_module
+from controlplane.config.env import start_or_say_why
 from controlplane.config.guards import close_files
 from controlplane.protocol.frames import MAX_FRAME_BYTES
 
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--timeout-graceful-shutdown", type=int, default=10, help="seconds")
     options = parser.parse_args(arguments)
     close_files()
-    choose_settings_module()
+    start_or_say_why()
     server = uvicorn.Server(config(options.host, options.port, graceful_s=options.timeout_graceful_shutdown))
     server.run()
     return 0 if server.started else 3

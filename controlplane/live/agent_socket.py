@@ -19,7 +19,7 @@ from controlplane.live.limits import FRAMES_PER_S, MAX_HINT_BYTES, SESSION_RETRY
 from controlplane.live.links import AgentLink, Send
 from controlplane.live.process import WebProcess
 from controlplane.live.writer import Item
-from controlplane.protocol.codec import decode_from_agent, encode_frame
+from controlplane.protocol.codec import decode_from_agent, decode_from_newer_agent, encode_frame
 from controlplane.protocol.errors import FrameTooLarge, MalformedFrame, ProtocolError
 from controlplane.protocol.frames import (
     MAX_EVENTS_PER_FRAME,
@@ -27,6 +27,7 @@ from controlplane.protocol.frames import (
     PROTOCOL_MIN,
     AgentFrame,
     AgentHello,
+    FromAgent,
     Welcome,
     reconnect_within_s,
 )
@@ -40,6 +41,7 @@ OPEN_TIMEOUT_S = 10.0
 MAX_BAD_FRAMES = 10
 OVERLOAD_RETRY_S = 2.0
 CLOSE_TRY_LATER = 1013
+MAX_NAMED = 5
 _log = get(__name__)
 
 
@@ -101,7 +103,7 @@ class Session:
         if data is None:
             return False
         try:
-            said = decode_from_agent(data)
+            said, _ = await self._understood(data)
         except ProtocolError as error:
             await self._count(error.code, str(error))
             await self.link.refuse(error.code, str(error))
@@ -174,10 +176,22 @@ class Session:
                     await self._count("pace", f"{pause_s:.1f} s until more is read")
                     await asyncio.sleep(pause_s)
 
+    async def _understood(self, data: bytes) -> tuple[FromAgent, bytes]:
+        """The message, and bytes that decode to it here: fields of a newer agent that this server
+        does not know are dropped and counted. Raises ProtocolError."""
+        if not self.entrance.newer:
+            return decode_from_agent(data), data
+        message, dropped = decode_from_newer_agent(data)
+        if not dropped:
+            return message, data
+        names = ", ".join(sorted(dropped)[:MAX_NAMED])
+        await self._count("newer_field", f"not known here, dropped: {names}; upgrade the server")
+        return message, encode_frame(message)
+
     async def _take(self, data: bytes) -> int:
         """One frame; how many events it has. Raises ProtocolError, or QueueFull when the writer
         is behind."""
-        frame = decode_from_agent(data)
+        frame, data = await self._understood(data)
         if isinstance(frame, Proof | NewKey):
             self.entrance.answered(frame)
             return 0

@@ -19,6 +19,7 @@ from controlplane.protocol.samples import DeviceInfo
 from controlplane.runtime import counters, keys
 from controlplane.runtime.address import client_address
 from controlplane.runtime.errors import Conflict, Denied
+from controlplane.runtime.requests import request_id_of
 
 MAX_BODY_BYTES = 16 * 1024
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,98}[a-z0-9])?\Z")
@@ -126,7 +127,7 @@ def _is_signature(text: Any) -> bool:
 def _problem(
     request: HttpRequest, status: int, code: str, detail: str, errors: list[dict[str, str]] | None = None
 ) -> JsonResponse:
-    request_id = getattr(request, "request_id", "")
+    request_id = request_id_of(request)
     body = {
         "type": f"urn:holdfast:{code}",
         "title": code.replace("_", " "),

@@ -88,6 +88,17 @@ class Hub:
                 metrics.CHANNEL_DROPPED.inc()
                 client.resync(seq)
 
+    def rewind(self, newest: int) -> bool:
+        """The log ends before our cursor: the database was set back under us. Every browser that
+        subscribed fetches everything again. False: it was not."""
+        if self.seq is None or newest >= self.seq:
+            return False
+        self.seq = newest
+        for client in self.clients:
+            if client.sent_seq is not None:
+                client.resync(newest)
+        return True
+
     def volatile(self, topic: str, message: dict[str, Any]) -> None:
         """A picture for those who watch `topic`."""
         text = None

@@ -60,6 +60,11 @@ class Entrance:
         self._proof: Proof | None = None
         self._challenged_s = 0.0
 
+    @property
+    def newer(self) -> bool:
+        """The agent speaks a newer revision than this server: fields unknown here are no fault."""
+        return self._proof is not None and self._proof.protocol_max > PROTOCOL_MAX
+
     async def prove(self) -> bool:
         """Challenge; True when a node of ours has signed. Else the socket was told why and closed."""
         said = await self._challenged()

@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -24,7 +25,7 @@ from controlplane.protocol.commands import SignedCommand
 from controlplane.protocol.frames import Order
 from controlplane.recovery import gauges
 from controlplane.runtime import beats, bus, events, metrics
-from controlplane.runtime.clock import now_s
+from controlplane.runtime.clock import now, now_s
 from controlplane.runtime.models import Event
 
 if TYPE_CHECKING:
@@ -83,10 +84,12 @@ async def deliver_orders(process: "WebProcess") -> None:
             continue
         rows = await process.in_thread(dispatch.deliverable, list(process.links))
         sent: list[Command] = []
+        sent_at: dict[str, datetime] = {}
         for orders in _by_node(rows):
+            sent_at |= dict.fromkeys((row.pk for row in orders), now())
             if await _send(process, orders):
                 sent += orders
-        await process.in_thread(dispatch.delivered, sent)
+        await process.in_thread(dispatch.delivered, sent, sent_at)
         if time.monotonic() - swept_at >= SWEEP_S:
             swept_at = time.monotonic()
             await _sweep_sessions(process)
@@ -165,8 +168,9 @@ async def follow_events(process: "WebProcess") -> None:
         await _bell_or_clock(hub.bell, POLL_EVENTS_S)
         if not hub.clients:
             # Nobody watches: the cursor moves without reading.
-            hub.seq = max(hub.seq, await process.in_thread(events.newest_seq))
+            hub.seq = await process.in_thread(events.newest_seq)
             continue
+        hub.rewind(await process.in_thread(events.newest_seq))
         while True:
             messages = await process.in_thread(events_after, hub.seq, EVENTS_A_READ)
             for message in messages:
@@ -196,6 +200,7 @@ async def tell_health(process: "WebProcess") -> None:
 async def beat(process: "WebProcess") -> None:
     """A row that says this process and the database work, and how late its loop runs."""
     refreshed_at = -GAUGES_S
+    lag = metrics.WorstLag("web")
     while True:
         if time.monotonic() - refreshed_at >= GAUGES_S:
             refreshed_at = time.monotonic()
@@ -206,7 +211,7 @@ async def beat(process: "WebProcess") -> None:
         begin = time.monotonic()
         await asyncio.sleep(BEAT_S)
         lag_s = max(0.0, time.monotonic() - begin - BEAT_S)
-        metrics.LOOP_LAG.labels(loop="web").set(lag_s)
+        lag.note(lag_s, time.monotonic())
         detail = {
             "agents": len(process.links),
             "browsers": len(process.hub.clients),
@@ -214,3 +219,4 @@ async def beat(process: "WebProcess") -> None:
             "writer_depth": process.writer.depth(),
         }
         await process.in_thread(beats.beat, "web", f"web:{process.name}", detail)
+        await process.in_thread(gauges.refresh_incidents)

@@ -20,6 +20,8 @@ from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import AgentEvent, AgentHello
 from controlplane.recovery import ingest
 from controlplane.runtime import bus
+from controlplane.runtime.errors import LostRace
+from controlplane.runtime.locks import retrying
 from controlplane.runtime.logs import get
 from controlplane.runtime.outages import is_outage
 
@@ -130,14 +132,14 @@ class Writer:
                 self._events(item)
             else:
                 self._foreign.pop(item.session_id, None)
-                close_session(item.node_id, item.session_id)
+                retrying(lambda: close_session(item.node_id, item.session_id), "close session")
         except IdentityMismatch as error:
             item.callback(0, False, error.code, str(error))
         except ingest.StaleSession:
             item.callback(0, False, "replaced", "a newer session of this node is live")
         except Exception as error:
             _log.exception("what an agent reported was not written", node_id=item.node_id)
-            if item.hello is not None and not is_outage(error):
+            if item.hello is not None and not is_outage(error) and not isinstance(error, LostRace):
                 # No later try can store this hello; the agent waits long before the next one.
                 detail = f"this hello cannot be stored ({type(error).__name__}); see the server's log"
                 item.callback(0, False, "bad_protocol", detail)

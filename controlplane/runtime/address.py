@@ -17,7 +17,9 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 UNIX = "unix"
 """The word for a peer on a unix socket, which has no address."""
+OFF = "off"
 MAX_HOPS = 16
+MAX_PORT = 65_535
 # A subscriber gets at least a /64 of IPv6: its addresses are one place.
 PLACE_BITS_V6 = 64
 
@@ -29,6 +31,23 @@ def parse_networks(text: str) -> tuple[Network | str, ...]:
     for part in filter(None, (word.strip() for word in text.split(","))):
         found.append(UNIX if part == UNIX else ipaddress.ip_network(part))
     return tuple(found)
+
+
+def parse_bind(text: str) -> tuple[str, int | None] | None:
+    """The value of HOLDFAST_METRICS_BIND: an address with or without a port (None: the process's own
+    one; 0: any that is free), `[::1]:9471` for IPv6; None for `off`. Raises ValueError."""
+    if text == OFF:
+        return None
+    host, colon, port = text.rpartition(":") if text.count(":") == 1 or "]:" in text else (text, "", "")
+    address = ipaddress.ip_address(host.strip("[]"))
+    if colon and not (port.isdecimal() and int(port) <= MAX_PORT):
+        raise ValueError(f"{text!r} is no address with a port (0 to {MAX_PORT})")
+    return str(address), int(port) if colon else None
+
+
+def is_peer_in(peer: str, networks: Iterable[Network | str]) -> bool:
+    """True if the peer of a connection, by its address, is in `networks`."""
+    return _is_trusted(_parsed(peer), networks)
 
 
 def client_address(source: HttpRequest | Mapping[str, Any]) -> str:

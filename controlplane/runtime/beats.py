@@ -6,20 +6,29 @@ a row with a term: a leader that loses it finds out by its term, before it write
 
 import os
 import socket
+import time
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import transaction
+from django.db import DatabaseError, close_old_connections, transaction
 from django.db.models import F, QuerySet
 
-from controlplane.runtime.clock import age_s, ago, now
+from controlplane.runtime.clock import AHEAD_S, after, age_s, ago, now
+from controlplane.runtime.logs import get
 from controlplane.runtime.models import ProcessBeat
 
 LEASE_S = 5.0
 STALE_S = 10.0
 WEB_STALE_S = 15.0
 FORGET_S = 3600.0
+# Several workers share the canaries: each finishes one only now and then.
+EXPORTER_STALE_S = 60.0
+EXPORTERS = ("sentinel", "worker", "beat")
+"""Roles that serve their figures on a port of their own (`runtime.exporter`)."""
+_ahead: dict[str, tuple[datetime, float]] = {}
+"""Leases whose newest beat lies in the future: that beat, and since when (monotonic) it is seen."""
+_log = get(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +42,12 @@ class BeatView:
 
 def process_name(role: str) -> str:
     """Unique on this machine while the process lives."""
-    return f"{role}:{socket.gethostname()[:30]}:{os.getpid()}"
+    return machine_name(role, str(os.getpid()))
+
+
+def machine_name(role: str, mark: str) -> str:
+    """Of a process that is known by something else than its number."""
+    return f"{role}:{socket.gethostname()[:30]}:{mark}"
 
 
 def beat(role: str, name: str, detail: dict[str, Any] | None = None) -> None:
@@ -43,9 +57,23 @@ def beat(role: str, name: str, detail: dict[str, Any] | None = None) -> None:
     ProcessBeat.objects.update_or_create(name=name, defaults=fields, create_defaults={**fields, "started_at": moment})
 
 
+def keep_beating(role: str, detail: dict[str, Any], every_s: float = STALE_S / 3) -> None:
+    """For ever, in a thread of its own: the row of a process that otherwise writes none."""
+    name = process_name(role)
+    while True:
+        try:
+            beat(role, name, detail)
+        except DatabaseError as error:
+            _log.warning("the database is away", error=str(error))
+        finally:
+            close_old_connections()
+        time.sleep(every_s)
+
+
 def newest(role: str) -> ProcessBeat | None:
-    """The most recent beat of that role."""
-    return ProcessBeat.objects.filter(role=role).order_by("-beat_at").first()
+    """The most recent beat of that role. One far in the future was written before the clock was set
+    back: how old it is, is not known, and its process has beaten anew since if it lives."""
+    return ProcessBeat.objects.filter(role=role, beat_at__lte=_fresh(STALE_S)[1]).order_by("-beat_at").first()
 
 
 def view(role: str) -> BeatView:
@@ -60,13 +88,19 @@ def view(role: str) -> BeatView:
 
 def live(role: str) -> QuerySet[ProcessBeat]:
     """Processes of that role whose beat is fresh, the newest first."""
-    return ProcessBeat.objects.filter(role=role, beat_at__gte=ago(STALE_S)).order_by("-beat_at")
+    return ProcessBeat.objects.filter(role=role, beat_at__range=_fresh(STALE_S)).order_by("-beat_at")
 
 
 def live_web(within_s: float = WEB_STALE_S) -> set[str]:
     """Names of the web processes that live, as the ids of their sessions begin."""
-    fresh = ProcessBeat.objects.filter(role="web", beat_at__gte=ago(within_s)).values_list("name", flat=True)
+    fresh = ProcessBeat.objects.filter(role="web", beat_at__range=_fresh(within_s)).values_list("name", flat=True)
     return {name.removeprefix("web:") for name in fresh}
+
+
+def _fresh(within_s: float) -> tuple[datetime, datetime]:
+    """The oldest and the newest beat of a process that lives. The clock of its machine may be ahead by as
+    much as it may be silent; what is further ahead was written before the clock was set back."""
+    return ago(within_s), after(within_s)
 
 
 def forget_old() -> int:
@@ -93,7 +127,7 @@ def take_lead(role: str, owner: str) -> int | None:
         if made:
             return row.term
         mine = row.detail.get("owner") == owner
-        if not mine and (age_s(row.beat_at) or 0.0) <= LEASE_S:
+        if not mine and not _lapsed(name, row.beat_at):
             return None
         changes: dict[str, Any] = {"beat_at": moment, "pid": os.getpid(), "detail": {"owner": owner}}
         if not mine:
@@ -101,6 +135,25 @@ def take_lead(role: str, owner: str) -> int | None:
         ProcessBeat.objects.filter(name=name).update(**changes)
         row.refresh_from_db()
         return row.term
+
+
+def _lapsed(name: str, beat_at: datetime) -> bool:
+    """A lease was not kept for `LEASE_S`: by the clock, or, where that was set back since, by how
+    long we have seen the same beat."""
+    if beat_at <= after(AHEAD_S):
+        _ahead.pop(name, None)
+        return (age_s(beat_at) or 0.0) > LEASE_S
+    seen, since = _ahead.get(name, (None, 0.0))
+    if seen != beat_at:
+        _ahead[name] = (beat_at, time.monotonic())
+        return False
+    return time.monotonic() - since > LEASE_S
+
+
+def ahead_s(role: str) -> float:
+    """Seconds by which the newest beat of the lease lies in the future; 0.0: it does not."""
+    row = ProcessBeat.objects.filter(name=f"lease:{role}").first()
+    return 0.0 if row is None else max(0.0, (row.beat_at - now()).total_seconds())
 
 
 def release_lead(role: str, owner: str) -> None:
@@ -114,3 +167,15 @@ def lead_since(role: str) -> datetime | None:
     """Since when the present leader leads."""
     row = ProcessBeat.objects.filter(name=f"lease:{role}").first()
     return None if row is None else row.started_at
+
+
+def metrics_addresses() -> dict[str, list[str]]:
+    """Where each process that was lately alive serves its figures, by role; a web process does on its own port."""
+    rows = ProcessBeat.objects.filter(beat_at__range=_fresh(EXPORTER_STALE_S), role__in=EXPORTERS).order_by(
+        "role", "name"
+    )
+    found: dict[str, list[str]] = {role: [] for role in EXPORTERS}
+    for row in rows:
+        if row.detail.get("metrics"):
+            found[row.role].append(str(row.detail["metrics"]))
+    return found

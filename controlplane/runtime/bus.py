@@ -12,7 +12,7 @@ not there, and is counted.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -186,6 +186,21 @@ def read_hot(name: str) -> dict[str, Any] | None:
         return {}
 
 
+def read_hots(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The pictures of these names in one round trip, without those that are not there or not
+    ours; {} when Redis is away."""
+    keys = [f"hf:hot:{name}" for name in names]
+    raws = attempt(lambda c: _values(c, keys)) if keys else None
+    found: dict[str, dict[str, Any]] = {}
+    for name, raw in zip(names, raws or [], strict=False):
+        picture = _opened("hot", name, raw) if isinstance(raw, bytes) else b""
+        try:
+            found |= {name: _decode_dict(picture)} if picture else {}
+        except msgspec.DecodeError as error:
+            tally.note("hot", f"{name}: {error}")
+    return found
+
+
 def write_blob(name: str, blob: bytes) -> bool:
     """Keep bytes under `hf:blob:<name>` for a while."""
     sealed = seal("blob", name, blob)
@@ -203,11 +218,24 @@ def _read(purpose: str, name: str) -> bytes | None:
     raw = attempt(lambda c: _value(c, key))
     if not raw:
         return None if raw is None else b""
+    return _opened(purpose, name, raw)
+
+
+def _opened(purpose: str, name: str, raw: bytes) -> bytes:
+    """The content of a sealed value; empty, and counted, when none of us wrote it."""
     try:
-        return unseal(purpose, name, raw, max_age_s=HOT_EXPIRE_S)[0]
+        return unseal(purpose, name, raw, max_age_s=HOT_EXPIRE_S)[0] if raw else b""
     except Broken as error:
         tally.note(purpose, f"{name}: {error}")
         return b""
+
+
+def _values(c: redis.Redis, keys: list[str]) -> list[Any]:
+    """At most MAX_VALUE_BYTES of each string; an exception stands for a key that is none."""
+    with c.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.getrange(key, 0, MAX_VALUE_BYTES - 1)
+        return list(pipe.execute(raise_on_error=False))
 
 
 def _value(c: redis.Redis, key: str) -> bytes:

@@ -25,7 +25,16 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from controlplane.protocol.signing import KEY_BYTES, from_text, key_id, signed_command, signed_keys, to_text
+from controlplane.protocol.signing import (
+    KEY_BYTES,
+    SIGNATURE_BYTES,
+    from_text,
+    key_id,
+    signed_command,
+    signed_end,
+    signed_keys,
+    to_text,
+)
 
 SEAL_KEY_BYTES = 32
 _MAX_FILE_BYTES = 4096
@@ -64,11 +73,28 @@ def is_ours(statement: bytes, signature: bytes, signed_by: str) -> bool:
     """A key of ours has signed this command: a present one, or the one before."""
     held = current()
     public = next((key for key in (*held.public, held.previous) if key and key_id(key) == signed_by), None)
-    if public is None:
-        return False
+    return public is not None and _verifies(public, signature, signed_command(statement))
+
+
+def sign_end(job_id: str, attempt: int, end: str) -> str:
+    """The current key's signature of a job's end, for nodes to keep."""
+    return to_text(current().signer.sign(signed_end(job_id, attempt, end)))
+
+
+def is_our_end(signature: str, job_id: str, attempt: int, end: str) -> bool:
+    """A key of ours, a present one or the one before, has signed that the job ended so."""
+    held = current()
     try:
-        verifier = Ed25519PublicKey.from_public_bytes(from_text(public, KEY_BYTES))
-        verifier.verify(signature, signed_command(statement))
+        given = from_text(signature, SIGNATURE_BYTES)
+    except ValueError:
+        return False
+    said = signed_end(job_id, attempt, end)
+    return any(_verifies(public, given, said) for public in (*held.public, held.previous) if public)
+
+
+def _verifies(public: str, signature: bytes, said: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(from_text(public, KEY_BYTES)).verify(signature, said)
     except InvalidSignature:
         return False
     return True

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from django.db import OperationalError, close_old_connections, connection, models
 
+from controlplane.runtime.errors import LostRace
 from controlplane.runtime.logs import get
 from controlplane.runtime.outages import is_outage
 
@@ -42,15 +43,19 @@ def lock_fleet() -> None:
 
 
 def retrying(work: Callable[[], T], what: str) -> T:
-    """Run a whole transaction; repeat it when the database says busy, deadlock or away.
-    The last error goes to the caller."""
+    """Run a whole transaction; repeat it when the database says busy, deadlock or away, and when
+    another writer was first (it loads again what that one has left). The last error goes to the caller."""
     for number in range(1, TRIES + 1):
         try:
             return work()
-        except OperationalError as error:
-            if connection.in_atomic_block or number == TRIES or not is_outage(error):
+        except (OperationalError, LostRace) as error:
+            again = isinstance(error, LostRace) or is_outage(error)
+            if connection.in_atomic_block or number == TRIES or not again:
                 raise
-            _log.warning("database refused, trying again", what=what, error=str(error), number=number)
+            if isinstance(error, LostRace):
+                _log.info("another writer was first, trying again", what=what, error=str(error), number=number)
+            else:
+                _log.warning("database refused, trying again", what=what, error=str(error), number=number)
             close_old_connections()
             time.sleep(BACKOFF_S * number * (1.0 + random.random()))
     raise AssertionError("unreachable")

@@ -1,36 +1,107 @@
 """Prometheus metrics of the server; names and labels are public and stable.
 
-No high-cardinality label: a job id on few series, never rank x metric.
+What a process counts is in the client's own registry, and each process exports its own
+(`runtime.exporter`). What is read from rows is in FLEET, the same in every web process, and
+web processes alone export it. No high-cardinality label: a job id on few series, never
+rank x metric.
 """
 
-from prometheus_client import Counter, Gauge, Histogram
+from collections import deque
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+FLEET = CollectorRegistry()
 
 _FAST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _SLOW_S = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 
-BUILD_INFO = Gauge("holdfast_build_info", "Always 1.", ["version"])
-JOBS = Gauge("holdfast_jobs", "Jobs by state.", ["state"])
-NODES = Gauge("holdfast_nodes", "Nodes by state.", ["state"])
-GPUS = Gauge("holdfast_gpus", "Devices by health.", ["health"])
+PHASES = (
+    "fault", "detected", "decided", "view_announced", "all_flushed", "view_installed", "first_commit",
+    "replica_started", "replica_joined", "caught_up", "full_strength", "smaller_strength",
+)  # fmt: skip
+"""Of an incident, in order (`recovery.phases`)."""
+STALLED, REPEATED = "stall", "repeated"
+
+BUILD_INFO = Gauge("holdfast_build_info", "Always 1.", ["version"], multiprocess_mode="max")
+JOBS = Gauge("holdfast_jobs", "Jobs by state.", ["state"], registry=FLEET)
+NODES = Gauge("holdfast_nodes", "Nodes by state.", ["state"], registry=FLEET)
+GPUS = Gauge("holdfast_gpus", "Devices by health.", ["health"], registry=FLEET)
 AGENT_CONNECTIONS = Gauge("holdfast_agent_connections", "Agent sockets of this process.")
 FRAMES = Counter("holdfast_telemetry_frames_total", "Agent frames by result.", ["result"])
 DEAD_LETTERS = Counter("holdfast_dead_letters_total", "Events of agents that could not be applied.", ["kind"])
-DEAD_LETTERS_WAITING = Gauge("holdfast_dead_letters_waiting", "Of them, those that wait for a replay.")
+DEAD_LETTERS_WAITING = Gauge("holdfast_dead_letters_waiting", "Of them, those that wait for a replay.", registry=FLEET)
 ISOLATED_FAILURES = Counter("holdfast_isolated_failures_total", "Work for one that failed alone.", ["what"])
 TELEMETRY_LAG = Histogram("holdfast_telemetry_lag_seconds", "From socket to sentinel.", buckets=_FAST_S)
 DECISIONS = Counter("holdfast_decisions_total", "Decisions.", ["action", "trigger", "mode", "result"])
+DETECTION = Histogram(
+    "holdfast_detection_seconds", "From the first evidence of a fault to its finding.", buckets=_SLOW_S
+)
 DECISION_LATENCY = Histogram("holdfast_decision_latency_seconds", "From first signal to commit.", buckets=_FAST_S)
 COMMANDS = Counter("holdfast_commands_total", "Commands by end.", ["kind", "result"])
 COMMAND_ACK = Histogram("holdfast_command_ack_seconds", "From commit to the agent's journal.", buckets=_FAST_S)
 RECOVERY = Histogram("holdfast_recovery_seconds", "Phases of an incident since the fault.", ["phase"], buckets=_SLOW_S)
-LOST_WORK = Counter("holdfast_lost_work_seconds_total", "Stall and repeated work.", ["cause"])
-EFFECTIVE = Gauge("holdfast_job_effective_time_ratio", "Effective training time ratio of a job.", ["job_id"])
-CHECKPOINT_AGE = Gauge("holdfast_checkpoint_age_seconds", "Age of a job's newest good checkpoint.", ["job_id"])
-OUTBOX_PENDING = Gauge("holdfast_outbox_pending", "Commands not yet acknowledged.")
-OUTBOX_OLDEST = Gauge("holdfast_outbox_oldest_seconds", "Age of the oldest of them.")
-LOOP_LAG = Gauge("holdfast_loop_lag_seconds", "Worst recent lag of a loop.", ["loop"])
+LOST_WORK = Counter(
+    "holdfast_lost_work_seconds_total", "Time of jobs in stalled steps, and in steps trained again.", ["cause"]
+)
+EFFECTIVE = Gauge(
+    "holdfast_job_effective_time_ratio",
+    "Kept steps of a job x its undisturbed step / wall time since its first attempt.",
+    ["job_id"],
+    registry=FLEET,
+)
+PRODUCTIVITY = Gauge(
+    "holdfast_job_productivity_ratio",
+    "Speed of a job's newest steps over its own best.",
+    ["job_id"],
+    registry=FLEET,
+)
+CHECKPOINT_AGE = Gauge(
+    "holdfast_checkpoint_age_seconds", "Age of a job's newest good checkpoint.", ["job_id"], registry=FLEET
+)
+OUTBOX_PENDING = Gauge("holdfast_outbox_pending", "Commands not yet acknowledged.", registry=FLEET)
+OUTBOX_OLDEST = Gauge("holdfast_outbox_oldest_seconds", "Age of the oldest of them.", registry=FLEET)
+LOOP_LAG = Gauge("holdfast_loop_lag_seconds", "Worst lag of a loop in the last 30 s.", ["loop"])
 CHANNEL_DROPPED = Counter("holdfast_channel_dropped_total", "Messages shed to slow browsers.")
 REQUESTS_OVERDUE = Counter("holdfast_requests_overdue_total", "Connections ended while a request came in.", ["part"])
 LATE_REFUSALS = Counter("holdfast_api_late_refusals_total", "Bad input refused behind the door.", ["error"])
 LEADER = Gauge("holdfast_leader", "1 when this sentinel leads.")
-BREAKER = Gauge("holdfast_breaker_open", "1 when automation is stopped.", ["scope"])
+TASKS_SENT = Counter("holdfast_tasks_sent_total", "Tasks that beat has sent.", ["task"])
+BREAKER = Gauge(
+    "holdfast_breaker_open",
+    "1 when nothing destructive is done on silence: too much looks bad.",
+    ["scope"],
+    registry=FLEET,
+)
+INCIDENTS = Gauge("holdfast_incidents_open", "Incidents that are not resolved.", registry=FLEET)
+INCIDENT_OLDEST = Gauge("holdfast_incident_oldest_seconds", "Age of the oldest of them.", registry=FLEET)
+REFRESHED = Gauge(
+    "holdfast_fleet_refreshed_timestamp_seconds", "When the figures of the fleet were last read.", registry=FLEET
+)
+
+LAG_WINDOW_S = 30.0
+"""Longer than from scrape to scrape: what was late once is seen once."""
+
+
+class WorstLag:
+    """Keeps LOOP_LAG of one loop at the worst of LAG_WINDOW_S."""
+
+    def __init__(self, loop: str) -> None:
+        self._gauge = LOOP_LAG.labels(loop=loop)
+        self._worst: deque[tuple[float, float]] = deque()
+
+    def note(self, lag_s: float, now_s: float) -> None:
+        """A turn at `now_s`, by the monotonic clock, was so late."""
+        while self._worst and self._worst[-1][1] <= lag_s:
+            self._worst.pop()
+        self._worst.append((now_s, lag_s))
+        while now_s - self._worst[0][0] > LAG_WINDOW_S:
+            self._worst.popleft()
+        self._gauge.set(self._worst[0][1])
+
+
+# A rate needs a zero before the first event: series whose labels are known begin with one.
+for _phase in PHASES:
+    RECOVERY.labels(phase=_phase)
+for _cause in (STALLED, REPEATED):
+    LOST_WORK.labels(cause=_cause)
+FRAMES.labels(result="ok")

@@ -43,6 +43,11 @@ def on_behalf_of(request_id: str, address: str) -> Iterator[None]:
         _current.reset(token)
 
 
+def request_id_of(request: HttpRequest) -> str:
+    """The id that the middleware gave; empty where none did."""
+    return str(getattr(request, "request_id", ""))
+
+
 class RequestIdMiddleware:
     """Sets `request.request_id` and echoes it in the answer."""
 

@@ -4,6 +4,7 @@ Silence is only reported while our own side could have heard; risk has hysteresi
 a score that trembles at its limit alarms once.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from controlplane.sentinel.fleetmap import FleetMap, JobLimits
@@ -26,7 +27,8 @@ class Silence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RiskMove:
-    """`alarm`: the score reached its limit; else it was below long enough."""
+    """`alarm`: the score reached its limit; else it was below long enough. `parts`: each one's
+    share of the score."""
 
     node_id: str
     index: int
@@ -34,6 +36,7 @@ class RiskMove:
     score: float
     limit: float
     alarm: bool
+    parts: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -73,6 +76,7 @@ class RiskLatch:
                         score=risk,
                         limit=limits.risk,
                         alarm=alarm,
+                        parts=picture.parts_of(node_id, index),
                     )
                 )
         return moves
@@ -100,13 +104,21 @@ def _latch(state: RiskState, risk: float, limits: JobLimits, now_s: float) -> bo
     return False
 
 
-def find_silent(picture: Picture, fleet: FleetMap, now_s: float, *, frame_interval_s: float) -> list[Silence]:
+def find_silent(
+    picture: Picture,
+    fleet: FleetMap,
+    now_s: float,
+    *,
+    frame_interval_s: float,
+    excused: Collection[str] = frozenset(),
+) -> list[Silence]:
     """Nodes with ranks that have not been heard for longer than a job of theirs allows (and
-    never less than two frames), by node and job."""
+    never less than two frames), by node and job; without those `excused`, whose silence may be
+    ours."""
     found = []
     for node_id in sorted(fleet.jobs_on):
         info = fleet.nodes.get(node_id)
-        if info is None or node_id not in picture.nodes:
+        if info is None or node_id not in picture.nodes or (info.connected and node_id in excused):
             continue
         silent_s = picture.silent_s(node_id, now_s)
         for job_id in sorted(fleet.jobs_on[node_id]):
@@ -121,4 +133,7 @@ def mostly_silent(picture: Picture, fleet: FleetMap, now_s: float, *, limit_s: f
     are connected, and those whose connection one of our own processes took along."""
     expected = [n for n, info in fleet.nodes.items() if (info.connected or info.cut) and n in picture.nodes]
     silent = sum(picture.silent_s(node_id, now_s) >= limit_s for node_id in expected)
-    return len(expected) >= BLIND_MIN_NODES and silent > BLIND_SHARE * len(expected)
+    if len(expected) < BLIND_MIN_NODES:
+        # Of so few, only all at once say more about us than about them; one alone says nothing.
+        return len(expected) > 1 and silent == len(expected)
+    return silent > BLIND_SHARE * len(expected)

@@ -10,13 +10,13 @@ from controlplane.runtime import bus, metrics
 from controlplane.runtime.isolate import isolated
 from controlplane.sentinel.picture import Heard, Picture
 from controlplane.telemetry.codec import METRICS, Chunk, pack
+from controlplane.telemetry.readings import NAN, values_of
 from controlplane.telemetry.selectors import pending_name
 from controlplane.telemetry.services import store_chunk
 
 MAX_SAMPLES = 7200
 # Of one node: 7,200 samples of 8 devices.
 MAX_READINGS = 57_600
-NAN = float("nan")
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ def _show(node_id: str, pending: Pending) -> None:
 def _row(item: Heard, picture: Picture) -> dict[int, list[float]]:
     row = {}
     for sample in item.frame.devices:
-        risk = picture.risk_of(item.node_id, sample.index)
-        values = [getattr(sample, name, None) for name in METRICS[:-1]] + [risk]
-        row[sample.index] = [NAN if value is None else float(value) for value in values]
+        row[sample.index], refused = values_of(sample, picture.risk_of(item.node_id, sample.index))
+        if refused:
+            metrics.FRAMES.labels(result="reading_too_large").inc(refused)
     return row

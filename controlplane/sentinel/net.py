@@ -13,9 +13,10 @@ from celery import current_app
 from django.db import DatabaseError, close_old_connections
 from kombu.exceptions import KombuError
 
-from controlplane.recovery import sweep
+from controlplane.recovery import clock_set, sweep
 from controlplane.recovery.reconcile import reconcile_job
-from controlplane.runtime import beats, bus, metrics
+from controlplane.runtime import beats, bus, exporter, metrics
+from controlplane.runtime.clock import AHEAD_S, now_s
 from controlplane.runtime.isolate import isolated
 from controlplane.runtime.logs import get
 
@@ -60,6 +61,7 @@ class Net:
             except DatabaseError as error:
                 # No database, no lead: whoever reaches it takes the lease.
                 self.term = None
+                metrics.LEADER.set(0)
                 _log.warning("the database is away", error=str(error))
             except Exception:
                 # A catch-all: this thread is the net under everybody else and never ends.
@@ -84,9 +86,19 @@ class Net:
 
     def _lead(self) -> None:
         self._led_at = time.monotonic()
+        ahead_s = 0.0 if self.term is not None else beats.ahead_s(LEASE_ROLE)
         before, self.term = self.term, beats.take_lead(LEASE_ROLE, self.name)
+        if before is None and self.term is not None and ahead_s > AHEAD_S:
+            # Nobody watched when the clock was set back.
+            clock_set.move(-ahead_s, set_s=now_s())
         late_s = round(max(0.0, self._led_at - self.turned_at), 3)
-        detail = {**self.detail, "late_s": late_s, "leads": self.term is not None, "term": self.term}
+        detail = {
+            **self.detail,
+            "late_s": late_s,
+            "leads": self.term is not None,
+            "term": self.term,
+            "metrics": exporter.address(),
+        }
         beats.beat("sentinel", self.name, detail)
         metrics.LEADER.set(self.term is not None)
         if before != self.term:

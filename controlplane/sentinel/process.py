@@ -9,15 +9,18 @@ of ours makes the turn fail, the sentinel says that it is blind, and goes on.
 import signal
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from functools import partial
 from types import FrameType
 
 from django.conf import settings
 from django.db import DatabaseError, close_old_connections
 
+from controlplane.protocol import first_use
 from controlplane.protocol.frames import reconnect_within_s
-from controlplane.runtime import beats, bus, counters, metrics
+from controlplane.recovery import clock_set
+from controlplane.runtime import beats, bus, counters, exporter, metrics
+from controlplane.runtime.clock import ClockWatch
 from controlplane.runtime.isolate import isolated
 from controlplane.runtime.logs import get
 from controlplane.runtime.seal import tally
@@ -25,6 +28,7 @@ from controlplane.sentinel import scan
 from controlplane.sentinel.fleetmap import FleetMap, read_map
 from controlplane.sentinel.history import History
 from controlplane.sentinel.net import Net
+from controlplane.sentinel.ourselves import Deafness
 from controlplane.sentinel.picture import Picture
 from controlplane.sentinel.stream import StreamReader
 
@@ -76,11 +80,16 @@ class Sentinel:
         self.blind_until = self.started + settings.GRACE_S
         self.blind_why = "it has just started"
         self._turned_at = time.monotonic()
+        self._lag = metrics.WorstLag("sentinel")
+        self.clock = ClockWatch()
+        self._steps: deque[tuple[float, float]] = deque()
+        self.deafness = Deafness()
         self._led = False
         self._live_since: dict[str, float] = {}
 
     def run(self) -> None:
         """Until `stop`."""
+        first_use.prepare()
         self.net.start()
         every = {
             "map": Every(MAP_S), "scan": Every(SCAN_S), "ranks": Every(RANKS_S),
@@ -104,6 +113,15 @@ class Sentinel:
                 close_old_connections()
         self._leave()
 
+    def _move_due(self) -> None:
+        """What is due is moved with each step of the clock, in the order of the steps; one that could not be
+        done, as the database was away, is done in a later turn."""
+        while self._steps:
+            step_s, set_s = self._steps[0]
+            if not isolated("clock", "due", partial(clock_set.move, step_s, set_s=set_s)):
+                return
+            self._steps.popleft()
+
     def stop(self, signum: int = 0, frame: FrameType | None = None) -> None:
         """Finish the turn, store the history, give the lease back."""
         self.stopping.set()
@@ -112,13 +130,23 @@ class Sentinel:
         looked = every["map"].due(time.monotonic())
         if looked:
             self.fleet = read_map()
-            self.picture.expect(self.fleet.nodes, self.fleet.devices, self.fleet.placed)
+            self.picture.expect(self.fleet.nodes, self.fleet.devices, self.fleet.placed, self.fleet.error_s)
         heard = self.reader.read()
         moment, now_s = time.monotonic(), time.time()
         self._watch_ourselves(moment)
+        if step_s := self.clock.look(now_s, moment):
+            self.picture.clock_set(step_s)
+            self._blind(f"the server's clock was set by {step_s:.1f} s")
+            if self.net.term is not None:
+                self._steps.append((step_s, now_s))
+        self._move_due()
+        for item in heard:
+            # A time in the future is not known; that it has come is.
+            item.at_s = min(item.at_s, now_s)
         if heard:
             self.history.take(self.picture.take(heard), self.picture)
-            metrics.TELEMETRY_LAG.observe(max(0.0, now_s - heard[0].at_s))
+            if now_s >= heard[0].at_s:
+                metrics.TELEMETRY_LAG.observe(now_s - heard[0].at_s)
         if every["dropped"].due(moment):
             self._count_dropped()
         if looked:
@@ -131,11 +159,15 @@ class Sentinel:
         self._begin_to_lead()
         if every["scan"].due(moment):
             blind = moment < self.blind_until
-            if self.scanner.scan(self.picture, self.fleet, now_s, blind=blind):
+            sessions = {node_id: info.session_id for node_id, info in self.fleet.nodes.items() if info.connected}
+            excused = self.deafness.excused(sessions, self.reader.batches.unheard_s, moment)
+            if self.scanner.scan(self.picture, self.fleet, now_s, blind=blind, excused=excused):
                 blind = True
                 self._blind("most nodes are silent at once", for_s=reconnect_within_s(len(self.fleet.nodes)) + MARGIN_S)
-            scan.publish(self.picture, self.fleet, now_s, sight={"at_s": now_s, "blind": blind})
+            step = {"clock_set_s": self.clock.set_s, "clock_step_s": self.clock.step_s}
+            scan.publish(self.picture, self.fleet, now_s, sight={"at_s": now_s, "blind": blind, **step})
         if every["ranks"].due(moment):
+            self.scanner.ring_for_stuck(self.picture, self.fleet)
             scan.tell_ranks(self.picture, self.fleet, now_s)
         if every["devices"].due(moment):
             scan.tell_devices(self.picture, self.fleet, now_s)
@@ -149,7 +181,7 @@ class Sentinel:
         """Loop lag and Redis: while they are bad, and for a while after, we were deaf."""
         lag_s = max(0.0, moment - self._turned_at - SCAN_S)
         self._turned_at = moment
-        metrics.LOOP_LAG.labels(loop="sentinel").set(lag_s)
+        self._lag.note(lag_s, moment)
         if lag_s > BLIND_LAG_S:
             self._blind(f"our own loop was {lag_s:.1f} s late")
         if not self.reader.ok or not bus.health.ok:
@@ -210,6 +242,7 @@ class Sentinel:
 
 def main() -> None:
     """Until SIGTERM or SIGINT."""
+    exporter.start("sentinel")
     sentinel = Sentinel()
     signal.signal(signal.SIGTERM, sentinel.stop)
     signal.signal(signal.SIGINT, sentinel.stop)

@@ -1,15 +1,21 @@
 """One scan: findings to rows, pictures to Redis. Called four times a second by the leader."""
 
 import time
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
+import msgspec
 from django.conf import settings
 
 from controlplane.fleet.models import Device
 from controlplane.fleet.services import set_device_present, set_device_risk
 from controlplane.jobs.services import ring_job
-from controlplane.recovery import signals
+from controlplane.policy.findings import DEVICE_READING
+from controlplane.policy.readings import READINGS
+from controlplane.policy.stuck import Alone, alone_at_work
+from controlplane.protocol.samples import DeviceSample
+from controlplane.recovery import devices, signals
 from controlplane.recovery.models import Signal
 from controlplane.runtime import bus, events
 from controlplane.runtime.clock import from_s, iso
@@ -17,6 +23,7 @@ from controlplane.runtime.isolate import isolated
 from controlplane.sentinel.detect import RiskLatch, RiskMove, Silence, find_silent, mostly_silent
 from controlplane.sentinel.fleetmap import DEFAULT_SILENCE_S, FleetMap
 from controlplane.sentinel.picture import Picture, live_of, sample_fields
+from controlplane.sentinel.readings import Finding
 
 
 class Scanner:
@@ -25,20 +32,52 @@ class Scanner:
     def __init__(self) -> None:
         self.latch = RiskLatch()
         self.silent: set[tuple[str, str]] = set()
+        self.looked: set[str] = set()
+        self.alone: frozenset[Alone] = frozenset()
 
-    def scan(self, picture: Picture, fleet: FleetMap, now_s: float, *, blind: bool) -> bool:
-        """Findings to rows. While `blind` nothing is concluded from silence. Returns True when
-        so many are silent at once that we must be blind."""
+    def scan(
+        self,
+        picture: Picture,
+        fleet: FleetMap,
+        now_s: float,
+        *,
+        blind: bool,
+        excused: Collection[str] = frozenset(),
+    ) -> bool:
+        """Findings to rows. While `blind` nothing is concluded from silence, nor ever from that of
+        the nodes `excused`. Returns True when so many are silent at once that we must be blind."""
         for node_id in fleet.nodes:
             picture.know(node_id, now_s)
         ours = mostly_silent(picture, fleet, now_s, limit_s=DEFAULT_SILENCE_S)
         if not blind and not ours:
-            self._silence(find_silent(picture, fleet, now_s, frame_interval_s=settings.FRAME_INTERVAL_S), fleet)
+            interval_s = settings.FRAME_INTERVAL_S
+            found = find_silent(picture, fleet, now_s, frame_interval_s=interval_s, excused=excused)
+            self._silence(found, fleet)
         for move in self.latch.step(picture, fleet, now_s):
             if not isolated("risk", move.node_id, partial(_apply_risk, move, fleet)):
                 self.latch.forget(move.node_id, move.index)
+        for finding in picture.watch.news():
+            isolated("reading", finding.node_id, partial(_tell_reading, finding, fleet))
+        self._ended(picture, fleet)
         _returned(picture, fleet)
         return ours
+
+    def ring_for_stuck(self, picture: Picture, fleet: FleetMap) -> None:
+        """A replica has begun to hold up all others of its job: a pass judges it. Once a step of it."""
+        told = (rank.status for ref, rank in picture.ranks.items() if fleet.placed.get(ref) == rank.node_id)
+        alone = alone_at_work(told)
+        for found in sorted(alone - self.alone):
+            isolated("stuck", found.job_id, partial(ring_job, found.job_id))
+        self.alone = alone
+
+    def _ended(self, picture: Picture, fleet: FleetMap) -> None:
+        """Devices that were barred before we began to watch: the state that did it may have ended
+        meanwhile. Once for each."""
+        for (node_id, index), info in fleet.devices.items():
+            over = () if info.healthy or info.id in self.looked else picture.watch.ended(node_id, index)
+            if over:
+                self.looked.add(info.id)
+                isolated("reading", node_id, partial(_end_states, info.id, over))
 
     def _silence(self, found: list[Silence], fleet: FleetMap) -> None:
         now_silent = {(item.node_id, item.job_id) for item in found}
@@ -86,18 +125,67 @@ def _apply_risk(move: RiskMove, fleet: FleetMap) -> None:
             signals.raise_signal(
                 "device_risk",
                 f"device_risk:{device.id}",
-                sentence=f"Device {move.index} of {device.node.name} scores {move.score:.2f}.",
+                sentence=f"Device {move.index} of {device.node.name} scores {move.score:.2f}: {_largest(move)}.",
                 job_id=move.job_id,
                 node_id=move.node_id,
                 device_index=move.index,
                 value=round(move.score, 4),
                 threshold=move.limit,
-                evidence={"uuid": device.uuid},
+                evidence={"uuid": device.uuid, **{f"part_{name}": share for name, share in move.parts.items()}},
             )
         else:
             signals.settle_keys(f"device_risk:{device.id}", "the score is below its limit again")
         if move.job_id:
             ring_job(move.job_id)
+
+
+def _tell_reading(found: Finding, fleet: FleetMap) -> None:
+    info = fleet.devices.get((found.node_id, found.index))
+    if info is None:
+        return
+    key = f"{DEVICE_READING}:{info.id}:{found.reading}"
+    device = Device.objects.select_related("node").get(pk=info.id)
+    with events.unit_of_work():
+        if found.over:
+            signals.settle_keys(key, "it has ended")
+            devices.reading_ended(device, found.reading)
+        else:
+            limit = READINGS[found.reading]
+            signals.raise_signal(
+                DEVICE_READING,
+                key,
+                sentence=f"Device {found.index} of {device.node.name}: {found.value:g} {limit.what}.",
+                job_id=info.job_id,
+                node_id=found.node_id,
+                device_index=found.index,
+                value=found.value,
+                threshold=limit.value,
+                evidence={"reading": found.reading, "uuid": device.uuid, **_told(found.sample)},
+            )
+        if info.job_id:
+            ring_job(info.job_id)
+
+
+def _end_states(device_id: str, over: tuple[str, ...]) -> None:
+    with events.unit_of_work():
+        device = Device.objects.select_related("node").get(pk=device_id)
+        for reading in over:
+            signals.settle_keys(f"{DEVICE_READING}:{device_id}:{reading}", "it has ended")
+            devices.reading_ended(device, reading)
+            device.refresh_from_db()
+
+
+def _told(sample: DeviceSample) -> dict[str, Any]:
+    """The device's readings at that moment, but those that it does not give."""
+    fields = msgspec.to_builtins(sample)
+    fields["throttle_reasons"] = " ".join(sample.throttle_reasons)
+    return {name: value for name, value in fields.items() if value not in (None, "") and name != "index"}
+
+
+def _largest(move: RiskMove) -> str:
+    """The parts that made the score, the largest share first."""
+    shares = sorted(((share, name) for name, share in move.parts.items() if share > 0.0), reverse=True)
+    return ", ".join(f"{name.replace('_', ' ')} {share:.2f}" for share, name in shares) or "no part of it"
 
 
 def _returned(picture: Picture, fleet: FleetMap) -> None:
@@ -126,6 +214,7 @@ def publish(picture: Picture, fleet: FleetMap, now_s: float, *, sight: dict[str,
         ranks.setdefault(ref.job_id, {})[field] = live_of(rank, now_s)
     silent = {n: round(picture.silent_s(n, now_s), 3) for n in fleet.nodes if n in picture.nodes}
     hot: dict[str, dict[str, Any]] = {"sight": sight, "nodes": silent}
+    hot["fleet"] = {"reachable_risk": picture.reachable_risk()}
     hot |= {f"job:{job_id}": fields for job_id, fields in ranks.items()}
     for node_id, silent_s in silent.items():
         isolated("picture", node_id, partial(_put_picture, hot, picture, node_id, silent_s))
@@ -152,8 +241,11 @@ def tell_devices(picture: Picture, fleet: FleetMap, now_s: float) -> None:
 
 
 def _tell_node(picture: Picture, fleet: FleetMap, node_id: str, now_s: float) -> None:
-    devices = _node_picture(picture, node_id, 0.0)["devices"]
-    message = {"type": "devices", "node_id": node_id, "at": iso(from_s(now_s)), "devices": devices}
+    silent_s = round(picture.silent_s(node_id, now_s), 3)
+    devices = _node_picture(picture, node_id, silent_s)["devices"]
+    message = {
+        "type": "devices", "node_id": node_id, "at": iso(from_s(now_s)), "silent_s": silent_s, "devices": devices
+    }  # fmt: skip
     for topic in (f"node:{node_id}", "overview", *(f"job:{j}" for j in sorted(fleet.jobs_on.get(node_id, ())))):
         bus.publish_volatile(topic, message)
 
@@ -164,5 +256,5 @@ def _put_picture(hot: dict[str, dict[str, Any]], picture: Picture, node_id: str,
 
 def _node_picture(picture: Picture, node_id: str, silent_s: float) -> dict[str, Any]:
     node = picture.nodes[node_id]
-    devices = [sample_fields(sample, picture.risk_of(node_id, index)) for index, sample in sorted(node.samples.items())]
+    devices = [sample_fields(picture, node_id, sample) for _, sample in sorted(node.samples.items())]
     return {"agent": {**node.agent, "silent_s": silent_s}, "devices": devices}

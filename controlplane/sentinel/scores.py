@@ -9,26 +9,41 @@ from controlplane.policy import risk
 Floats = npt.NDArray[np.float64]
 
 WINDOW = risk.WINDOW_SAMPLES
-COLUMNS = ("at_s", "temperature_c", "memory_ratio", "errors", "power_w", "utilization_ratio", "training")
-AT, TEMPERATURE, MEMORY, ERRORS, POWER, UTILIZATION, TRAINING = range(len(COLUMNS))
+COLUMNS = ("at_s", "temperature_c", "memory_ratio", "errors", "past", "power_w", "utilization_ratio", "training")
+AT, TEMPERATURE, MEMORY, ERRORS, PAST, POWER, UTILIZATION, TRAINING = range(len(COLUMNS))
+SOURCES = {
+    "temperature": "temperature_c",
+    "memory": "memory_ratio",
+    "errors": "errors",
+    "power": "power_w",
+    "utilization_drop": "utilization_ratio",
+    "temp_rise": "temperature_c",
+}
+"""The column without which a part is always 0."""
+PARTS = tuple(risk.WEIGHTS)
+WEIGHTS: Floats = np.array(list(risk.WEIGHTS.values()))
 
 
 def score(window: Floats) -> Floats:
-    """Risk 0..1 of each row. `window`: [rows, WINDOW, COLUMNS], newest sample last, NaN for
-    what was not read (and for slots before the first sample)."""
+    """Risk 0..1 of each row; see `parts`."""
+    weighted: Floats = parts(window) @ WEIGHTS
+    return weighted
+
+
+def parts(window: Floats) -> Floats:
+    """[rows, PARTS], each 0..1 and unweighted. `window`: [rows, WINDOW, COLUMNS], newest sample
+    last, NaN for what was not read (and for slots before the first sample)."""
     last = window[:, -1, :]
-    parts = {
+    earlier = np.where(last[:, PAST] > 0, risk.PAST_ERRORS_SHARE, 0.0)
+    found = {
         "temperature": _above(last[:, TEMPERATURE], risk.TEMPERATURE_FROM_C, risk.TEMPERATURE_SPAN_C),
         "memory": _above(last[:, MEMORY] * 100.0, risk.MEMORY_FROM_PERCENT, risk.MEMORY_SPAN_PERCENT),
-        "errors": (last[:, ERRORS] > 0).astype(float),
+        "errors": np.where(last[:, ERRORS] > 0, 1.0, earlier),
         "power": _power(window),
         "utilization_drop": _drop(window),
         "temp_rise": _rise(window),
     }
-    total = np.zeros(len(window))
-    for name, weight in risk.WEIGHTS.items():
-        total += weight * np.nan_to_num(parts[name], nan=0.0)
-    return total
+    return np.nan_to_num(np.stack([found[name] for name in PARTS], axis=1), nan=0.0)
 
 
 def _above(value: Floats, start: float, span: float) -> Floats:

@@ -6,10 +6,10 @@ from django.conf import settings
 from controlplane.access import gate
 from controlplane.access.sessions import SessionStore
 from controlplane.dispatch.services import forget_finished
-from controlplane.recovery import deadletter, sweep
+from controlplane.recovery import deadletter, opinion, sweep
 from controlplane.recovery.forgetting import forget_events
 from controlplane.recovery.looks import forget_scheduled
-from controlplane.runtime import beats
+from controlplane.runtime import beats, exporter
 from controlplane.telemetry.services import forget_chunks
 
 DAY_S = 86_400.0
@@ -22,10 +22,18 @@ def tick() -> None:
     sweep.sweep()
 
 
+@shared_task(name="controlplane.sentinel.tasks.opinions", ignore_result=True)
+def opinions() -> None:
+    """Torch's own analyser beside each finding of Flight Recorders, where torch is installed."""
+    opinion.add_missing()
+
+
 @shared_task(name="controlplane.sentinel.tasks.canary", ignore_result=True)
 def canary() -> None:
-    """The worker's sign of life: this very task was carried out."""
-    beats.beat("worker", "worker")
+    """The worker's sign of life: this very task was carried out. A row for each worker: its port tells
+    them apart on one machine."""
+    address = exporter.address()
+    beats.beat("worker", beats.machine_name("worker", address.rpartition(":")[2]), {"metrics": address})
 
 
 @shared_task(name="controlplane.sentinel.tasks.retention", ignore_result=True)

@@ -7,8 +7,11 @@ import numpy as np
 
 from controlplane.runtime import bus
 from controlplane.runtime.clock import ago, now_s
+from controlplane.runtime.logs import get
 from controlplane.telemetry.codec import METRICS, Chunk, unpack
 from controlplane.telemetry.models import TelemetryChunk
+
+_log = get(__name__)
 
 
 def pending_name(node_id: str) -> str:
@@ -18,7 +21,7 @@ def pending_name(node_id: str) -> str:
 
 def node_series(node_id: str, *, window_s: float = 600.0, max_points: int = 300) -> dict[str, Any]:
     """{"devices": [{"index", "t": [unix s], <metric>: [value or None]}]}, thinned to about
-    `max_points` by taking every n-th sample."""
+    `max_points` by taking every n-th sample. A chunk that cannot be read is left out and logged."""
     chunks = [_cut(chunk, now_s() - window_s) for chunk in _chunks(node_id, window_s)]
     chunks = [chunk for chunk in chunks if len(chunk.t_s)]
     total = sum(len(chunk.t_s) for chunk in chunks)
@@ -31,7 +34,11 @@ def _chunks(node_id: str, window_s: float) -> Iterator[Chunk]:
     rows = TelemetryChunk.objects.filter(node_id=node_id, t1__gte=ago(window_s)).order_by("t0")
     last_s = 0.0
     for row in rows:
-        chunk = unpack(bytes(row.payload))
+        try:
+            chunk = unpack(bytes(row.payload))
+        except ValueError as error:
+            _log.warning("stored history left out", node=node_id, chunk=row.pk, error=str(error))
+            continue
         last_s = float(chunk.t_s[-1])
         yield chunk
     blob = bus.read_blob(pending_name(node_id))

@@ -8,6 +8,7 @@ from celery.schedules import crontab
 
 from controlplane.config import env as _env
 from controlplane.config import guards as _guards
+from controlplane.runtime.address import parse_bind as _parse_bind
 from controlplane.runtime.address import parse_networks as _parse_networks
 
 ENV = _env.load()
@@ -27,6 +28,7 @@ ALLOWED_HOSTS = [h for h in ENV.allowed_hosts.split(",") if h]
 CSRF_TRUSTED_ORIGINS = [o for o in ENV.origins.split(",") if o]
 TRUSTED_PROXIES = _parse_networks(ENV.trusted_proxies)
 METRICS_FROM = _parse_networks(ENV.metrics_from)
+METRICS_BIND = _parse_bind(ENV.metrics_bind)
 ROOT_URLCONF = "controlplane.config.urls"
 ASGI_APPLICATION = "controlplane.config.asgi.application"
 
@@ -115,6 +117,8 @@ REFERENCE_DIR = (ENV.reference_dir or STATE_DIR / "references").absolute()
 REFERENCE_NICE = ENV.reference_nice
 REFERENCE_WHEN = ENV.reference_when
 REFERENCE_RUNS = ENV.reference_runs == "on" or (ENV.reference_runs == "auto" and find_spec("torch") is not None)
+# Of a replica that computes steps of a recovery again at the job's end; 0: none does.
+RECOMPUTE_S = ENV.recompute_s
 GRACE_S = ENV.grace_s
 FRAME_INTERVAL_S = ENV.frame_interval_s
 SAMPLE_INTERVAL_S = ENV.sample_interval_s
@@ -157,6 +161,7 @@ CELERY_BEAT_SCHEDULE_FILENAME = str(STATE_DIR / "celerybeat-schedule")
 CELERY_BEAT_SCHEDULE = {
     "tick": {"task": "controlplane.sentinel.tasks.tick", "schedule": 1.0, "options": {"expires": 2}},
     "canary": {"task": "controlplane.sentinel.tasks.canary", "schedule": 5.0, "options": {"expires": 10}},
+    "opinions": {"task": "controlplane.sentinel.tasks.opinions", "schedule": 10.0, "options": {"expires": 10}},
     "retention": {"task": "controlplane.sentinel.tasks.retention", "schedule": crontab(minute="17")},
 }
 

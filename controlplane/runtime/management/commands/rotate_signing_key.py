@@ -9,7 +9,7 @@ from controlplane.runtime import keys
 
 
 class Command(BaseCommand):
-    """Running processes find the new file by themselves; docs/operations.md says how often."""
+    """Running processes find the new file by themselves; docs/access.md says how often."""
 
     help = "Rotate the server's signing keys; print the public ones."
 

@@ -31,5 +31,5 @@ class Command(BaseCommand):
         if why:
             self.stdout.write(why)
         complete = report is not None and not report.missing and code == 0
-        self.stdout.write("Complete." if complete else 'Not complete: see "The sandbox" in docs/operations.md.')
+        self.stdout.write("Complete." if complete else 'Not complete: see "The sandbox" in docs/access.md.')
         sys.exit(0 if complete else 1)

@@ -1,0 +1,133 @@
+"""Samples against the limits of `policy.readings`: what a device has just passed, or left again.
+
+Called by the picture for each sample and by the scanner, which makes signals of it. Holds no
+clock. A counter is compared with what it was within the limit's window; a state with since when it
+lasts. Each finding is told once, until it has ended or its counter has grown by as much again.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from controlplane.policy.readings import HARDWARE_SLOWS, MEMORY_HOT_C, POWER_LIMIT_SHARE, READINGS
+from controlplane.protocol.samples import DeviceSample
+
+COUNTERS = {
+    "ecc_uncorrected": "ecc_uncorrected_total",
+    "ecc_corrected": "ecc_corrected_total",
+    "pcie_replay": "pcie_replay_total",
+    "nvlink_error": "nvlink_error_total",
+}
+LASTING = tuple(name for name, limit in READINGS.items() if limit.lasts)
+MAX_STEPS = 128
+"""Changes of one counter that are remembered; where there are more, the oldest stand for all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """`over`: the state has ended, and with it the finding."""
+
+    node_id: str
+    index: int
+    reading: str
+    value: float
+    over: bool
+    sample: DeviceSample
+
+
+@dataclass(slots=True)
+class DeviceWatch:
+    """One device: each counter's newest value and its steps (at_s, growth) within the window;
+    since when a state lasts; what was told; the highest power limit it ever had."""
+
+    counters: dict[str, int] = field(default_factory=dict)
+    steps: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
+    since_s: dict[str, float] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
+    power_limit_w: float = 0.0
+
+    def take(self, sample: DeviceSample, at_s: float) -> Iterator[tuple[str, float, bool]]:
+        """(reading, value, over) of what is news."""
+        for name, source in COUNTERS.items():
+            total = getattr(sample, source)
+            if total is not None and (grown := self._grown(name, total, at_s)) >= READINGS[name].value:
+                self.steps[name].clear()
+                yield name, float(grown), False
+        yield from self._flag("row_remap_failure", sample.row_remap_failure)
+        yield from self._flag("row_remap_pending", sample.row_remap_pending)
+        pages = sample.retired_pages_total
+        if pages is not None:
+            yield from self._flag("retired_pages", pages >= READINGS["retired_pages"].value, float(pages))
+        yield from self._lasting("throttled", bool(HARDWARE_SLOWS.intersection(sample.throttle_reasons)), at_s)
+        if sample.memory_temperature_c is not None:
+            yield from self._lasting("memory_temperature", sample.memory_temperature_c >= MEMORY_HOT_C, at_s)
+        if sample.power_limit_w is not None:
+            self.power_limit_w = max(self.power_limit_w, sample.power_limit_w)
+            capped = sample.power_limit_w < POWER_LIMIT_SHARE * self.power_limit_w
+            yield from self._lasting("power_limit", capped, at_s)
+
+    def _grown(self, name: str, total: int, at_s: float) -> int:
+        """Growth within the window. The first value is where it begins; one that fell began anew."""
+        before = self.counters.get(name)
+        self.counters[name] = total
+        steps = self.steps.get(name)
+        if before is not None and total > before:
+            if steps is None:
+                steps = self.steps[name] = deque(maxlen=MAX_STEPS)
+            steps.append((at_s, total - before))
+        if not steps:
+            return 0
+        while steps and steps[0][0] < at_s - READINGS[name].window_s:
+            steps.popleft()
+        return sum(growth for _, growth in steps)
+
+    def _flag(self, name: str, raised: bool | None, value: float = 1.0) -> Iterator[tuple[str, float, bool]]:
+        if raised and name not in self.told:
+            self.told.add(name)
+            yield name, value, False
+        elif raised is False:
+            self.told.discard(name)
+
+    def _lasting(self, name: str, holds: bool, at_s: float) -> Iterator[tuple[str, float, bool]]:
+        if not holds:
+            self.since_s.pop(name, None)
+            if name in self.told:
+                self.told.discard(name)
+                yield name, 0.0, True
+            return
+        lasts_s = at_s - self.since_s.setdefault(name, at_s)
+        if lasts_s >= READINGS[name].value and name not in self.told:
+            self.told.add(name)
+            yield name, lasts_s, False
+
+
+class Watch:
+    """All devices; findings wait here until the scanner takes them."""
+
+    def __init__(self) -> None:
+        self.devices: dict[tuple[str, int], DeviceWatch] = {}
+        self.found: list[Finding] = []
+
+    def take(self, node_id: str, sample: DeviceSample, at_s: float) -> None:
+        """One sample; `at_s` when it was received."""
+        watch = self.devices.get((node_id, sample.index))
+        if watch is None:
+            watch = self.devices[node_id, sample.index] = DeviceWatch()
+        for reading, value, over in watch.take(sample, at_s):
+            self.found.append(
+                Finding(node_id=node_id, index=sample.index, reading=reading, value=value, over=over, sample=sample)
+            )
+
+    def ended(self, node_id: str, index: int) -> tuple[str, ...]:
+        """States of readings in which the device is not now; () before its first sample."""
+        watch = self.devices.get((node_id, index))
+        return () if watch is None else tuple(name for name in LASTING if name not in watch.since_s)
+
+    def forget(self, node_id: str, index: int) -> None:
+        """A device that is none any more."""
+        self.devices.pop((node_id, index), None)
+
+    def news(self) -> list[Finding]:
+        """Taken out."""
+        found, self.found = self.found, []
+        return found
