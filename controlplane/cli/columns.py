@@ -40,8 +40,31 @@ def _connected(row: Row) -> str:
     return "yes" if row["connected"] else "no"
 
 
+def _not_heard(row: Row) -> str:
+    """`node-3 21s: still commits`, for each node; of a node's own row without its name."""
+    named = "owner" in row
+    told = [
+        f"{item['node_name'] + ' ' if named else ''}{age('since')(item)}: {_ranks_of(item)}"
+        for item in row.get("not_heard") or ()
+    ]
+    return ", ".join(dict.fromkeys(told)) or ABSENT
+
+
+def _ranks_of(item: Row) -> str:
+    if item["left_out"]:
+        return "left out for now"
+    return "still commits" if item["commits"] else "no step since"
+
+
+def verdict(certificate: Row) -> str:
+    """A certificate's state; of an incomplete one how much of it was judged."""
+    if certificate["state"] != "incomplete":
+        return str(certificate["state"])
+    return f"incomplete: {certificate['judged']} of {certificate['of']} judged"
+
+
 def _certificate(row: Row) -> str:
-    return str((row.get("certificate") or {}).get("state", ABSENT))
+    return verdict(row["certificate"]) if row.get("certificate") else ABSENT
 
 
 def _cost(row: Row) -> str:
@@ -79,11 +102,12 @@ JOBS = (
     Column(title="REPLICAS", show=_replicas),
     Column(title="RESTARTS", show=text("restarts")),
     Column(title="ETTR", show=percent("ettr")),
+    Column(title="PRODUCTIVITY", show=percent("productivity"), wide=True),
     Column(title="AGE", show=age("created_at")),
+    Column(title="NOT-HEARD", show=_not_heard),
     Column(title="ID", show=text("id"), wide=True),
     Column(title="PROJECT", show=text("project"), wide=True),
     Column(title="OWNER", show=text("owner"), wide=True),
-    Column(title="PRIORITY", show=text("priority"), wide=True),
     Column(title="EPOCH", show=text("epoch"), wide=True),
     Column(title="EVICTIONS", show=text("evictions"), wide=True),
     Column(title="AT-RISK", show=seconds("work_at_risk_s"), wide=True),
@@ -98,6 +122,7 @@ NODES = (
     Column(title="HEALTHY-GPUS", show=_devices),
     Column(title="RANKS", show=text("ranks_running")),
     Column(title="SEEN", show=seconds("last_seen_age_s")),
+    Column(title="NOT-HEARD", show=_not_heard),
     Column(title="ID", show=text("id"), wide=True),
     Column(title="AGENT", show=text("agent_version"), wide=True),
     Column(title="SEGMENT", show=text("segment"), wide=True),
@@ -132,13 +157,17 @@ GPUS = (
 INCIDENTS = (
     Column(title="ID", show=text("id")),
     Column(title="STATE", show=text("state"), state=True),
+    Column(title="OUTCOME", show=text("outcome")),
     Column(title="JOB", show=text("job_name")),
     Column(title="TITLE", show=text("title")),
+    Column(title="RECOVERY-S", show=number("recovery_s", 1)),
     Column(title="CERTIFICATE", show=_certificate, state=True),
     Column(title="AGE", show=age("opened_at")),
     Column(title="OPENED", show=text("opened_at"), wide=True),
     Column(title="RESOLVED", show=text("resolved_at"), wide=True),
-    Column(title="OUTCOME", show=text("outcome"), wide=True),
+    Column(title="HARDWARE", show=text("needs_hardware"), wide=True),
+    Column(title="ACKNOWLEDGED", show=text("acknowledged_by"), wide=True),
+    Column(title="RESOLUTION", show=text("resolution"), wide=True),
 )
 DECISIONS = (
     Column(title="ID", show=text("id")),
@@ -191,6 +220,15 @@ SCORES = (
     Column(title="DATA", show=number("data_s", 4, "s"), wide=True),
     Column(title="EXCHANGE", show=number("exchange_s", 4, "s"), wide=True),
     Column(title="OPTIMIZER", show=number("optimizer_s", 4, "s"), wide=True),
+)
+SLOW_RANKS = (
+    Column(title="RANK", show=text("rank")),
+    Column(title="REPLICA", show=text("replica")),
+    Column(title="STAGE", show=text("stage")),
+    Column(title="RELATIVE", show=number("relative", 2)),
+    Column(title="LATE", show=number("late_s", 3, "s")),
+    Column(title="WINDOWS", show=text("windows")),
+    Column(title="CAUSE", show=text("cause")),
 )
 STAGES = (
     Column(title="STAGE", show=text("stage")),
@@ -264,8 +302,18 @@ JOIN_TOKENS = (
     Column(title="REVOKED", show=text("revoked_at")),
     Column(title="BY", show=text("created_by"), wide=True),
 )
+
+
+def _fault_value(value: Row | None) -> str:
+    """`Seconds [20]`: what --value means, and what is taken without one."""
+    if value is None:
+        return ABSENT
+    return f"{value['label']} [{value['default']}]" + (f": {', '.join(value['choices'])}" if value["choices"] else "")
+
+
 FAULTS = (
     Column(title="FAULT", show=lambda row: str(row["kind"]).replace("_", "-")),
     Column(title="NEEDS", show=lambda row: ",".join(row["needs"]) or ABSENT),
+    Column(title="VALUE", show=lambda row: _fault_value(row["value"])),
     Column(title="WHAT", show=text("description")),
 )

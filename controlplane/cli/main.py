@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli.commands import account, chaos, fleet, job_parts, join_token, rank, recovery
+from controlplane.cli.commands import account, chaos, fleet, imports, job_parts, join_token, rank, recovery
 from controlplane.cli.context import STATE, hint
 from controlplane.cli.exits import MEANINGS, CliError, Exit
 from controlplane.cli.output import note
@@ -26,11 +26,12 @@ app = typer.Typer(
 for name, group in (
     ("job", job_parts.app), ("rank", rank.app), ("node", fleet.node), ("gpu", fleet.gpu),
     ("incident", recovery.incident), ("decision", recovery.decision), ("token", account.token),
-    ("join-token", join_token.app),
+    ("join-token", join_token.app), ("import", imports.app),
 ):  # fmt: skip
     app.add_typer(group, name=name)
 app.command("chaos")(chaos.chaos)
 app.command("login")(account.login)
+app.command("password")(account.password)
 app.command("config")(account.show_config)
 app.command("version")(account.version)
 app.command("up")(account.up)

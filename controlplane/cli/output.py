@@ -51,9 +51,10 @@ COLOURS = {
     "running": GREEN, "succeeded": GREEN, "ready": GREEN, "active": GREEN, "resolved": GREEN, "training": GREEN,
     "complete": GREEN, "verified": GREEN, "green": GREEN,
     "starting": YELLOW, "recovering": YELLOW, "pending": YELLOW, "preempted": YELLOW, "degraded": YELLOW,
-    "cordoned": YELLOW, "draining": YELLOW, "catching_up": YELLOW, "suspect": YELLOW, "open": YELLOW,
+    "incomplete": YELLOW, "cordoned": YELLOW, "draining": YELLOW,
+    "catching_up": YELLOW, "suspect": YELLOW, "open": YELLOW,
     "failed": RED, "lost": RED, "quarantined": RED, "corrupt": RED, "evicted": RED, "hung": RED, "red": RED,
-    "cancelled": DIM, "exited": DIM,
+    "cancelled": DIM, "exited": DIM, "ended": DIM,
 }  # fmt: skip
 
 _OWN_COLOURS = re.compile(r"(\x1b\[(?:0|2|31|32|33)m)")
@@ -174,11 +175,16 @@ def percent(key: str) -> Callable[[Row], str]:
 
 
 def age(key: str, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Callable[[Row], str]:
-    """Time since an instant."""
+    """Time since an instant; what is none is shown as it came."""
 
     def show(row: Row) -> str:
         value = row.get(key)
-        return ABSENT if not value else span((now() - parse(str(value))).total_seconds())
+        if not value:
+            return ABSENT
+        try:
+            return span((now() - parse(str(value))).total_seconds())
+        except ValueError:
+            return str(value)
 
     return show
 

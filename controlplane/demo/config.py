@@ -1,6 +1,7 @@
 """What the demo is made of, and where it keeps its files."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -8,9 +9,11 @@ from pathlib import Path
 class DemoConfig:
     """`nodes` carry jobs, `spare_nodes` more of the same; `devices_per_node` simulated
     GPUs each. `directory` holds everything the demo writes. `reference_when`: as
-    HOLDFAST_REFERENCE_WHEN; "ended" leaves all cores to the ranks while a job lasts.
+    HOLDFAST_REFERENCE_WHEN; "ended" leaves all cores to the ranks while a job lasts. `reference_runs`:
+    as HOLDFAST_REFERENCE_RUNS.
     `trainer_nice`: as HOLDFAST_TRAINER_NICE; here ranks share the cores with the control plane,
-    on GPU nodes they have their own. Much of it, and each decision holds a step up."""
+    on GPU nodes they have their own. Much of it, and each decision holds a step up. `server_env`: more
+    environment for web, sentinel, worker and beat."""
 
     directory: Path
     host: str = "127.0.0.1"
@@ -21,7 +24,9 @@ class DemoConfig:
     submit_job: bool = True
     database_url: str = ""
     reference_when: str = "resolved"
+    reference_runs: str = "auto"
     trainer_nice: int = 3
+    server_env: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def node_names(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,6 +22,7 @@ from controlplane.demo.nodes import MARKER
 from controlplane.demo.ports import free_port, redis_binary
 from controlplane.demo.processes import (
     Addresses,
+    ProcessSpec,
     agent_process,
     beat_process,
     redis_process,
@@ -86,17 +88,22 @@ class Installation:
             )
         )
         start(store_process(self.addresses, directory / "store_key"))
-        start(web_process(self.addresses))
-        start(sentinel_process())
-        start(worker_process())
-        start(beat_process(directory))
+        web = web_process(self.addresses)
+        start(replace(web, env={**web.env, **self.config.server_env}))
+        for spec in (sentinel_process(), worker_process(), beat_process(directory)):
+            start(self._exporting(spec))
         self.wait_ready()
         uses, networks = str(len(self.config.node_names)), "127.0.0.0/8,::1/128"
         token = self.manage("create_join_token", "--cidr", networks, "--uses", uses).strip().splitlines()[-1]
         token_file = private_file(directory / "join-token", token)
         self._write_policy(directory)
         for number, node in enumerate(self.config.node_names):
-            self._start_agent(node, number, token_file)
+            self.start_agent(node, number, token_file)
+
+    def _exporting(self, spec: ProcessSpec) -> ProcessSpec:
+        """With a port for its figures that it keeps when it is started again; health says which."""
+        bind = f"{self.config.host}:{free_port(self.config.host)}"
+        return replace(spec, env={**spec.env, **self.config.server_env, "HOLDFAST_METRICS_BIND": bind})
 
     def wait_ready(self) -> None:
         """Until /healthz answers. Raises InstallationError with the end of the web log."""
@@ -144,7 +151,8 @@ class Installation:
         draft.write_text(json.dumps({"kind": "kill_process", "name": name, "down_s": down_s}))
         draft.rename(path)
 
-    def _start_agent(self, node: str, number: int, token_file: Path) -> None:
+    def start_agent(self, node: str, number: int, token_file: Path) -> None:
+        """A node's agent; `number` seeds its simulated devices."""
         state_dir = self._node_state(node)
         state_dir.parent.mkdir(parents=True, exist_ok=True)
         state_dir.mkdir(mode=0o700, exist_ok=True)
@@ -186,6 +194,7 @@ class Installation:
             "LOG_LEVEL": "INFO",
             "GRACE_S": "5",
             "REFERENCE_WHEN": self.config.reference_when,
+            "REFERENCE_RUNS": self.config.reference_runs,
         }
         if self.config.database_url:
             settings["DATABASE_URL"] = self.config.database_url

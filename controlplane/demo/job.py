@@ -12,7 +12,6 @@ def demo_job(
     steps: int = 20000,
     global_batch: int = 12,
     interval_steps: int = 50,
-    priority: int = 500,
     spare_gpus: int = 2,
     delay_s: float = 0.02,
 ) -> dict[str, Any]:
@@ -54,6 +53,5 @@ def demo_job(
                 "budget": {"max_restarts": 10000, "restarts_per_window": 1000},
                 "allow_faults": True,
             },
-            "scheduling": {"priority": priority},
         },
     }

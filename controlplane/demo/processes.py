@@ -108,5 +108,6 @@ def agent_process(
         "--name", node, "--state-dir", str(state_dir), "--probe", "simulated",
         "--devices", str(devices), "--join-token-file", str(join_token_file),
     )  # fmt: skip
-    env = {"HOLDFAST_AGENT_SEED": str(seed)}
+    # Several agents share this machine, so each takes a port that is free and tells it in its log.
+    env = {"HOLDFAST_AGENT_SEED": str(seed), "HOLDFAST_AGENT_METRICS_BIND": f"{addresses.host}:0"}
     return ProcessSpec(name=f"agent:{node}", argv=argv, env=env, stop_order=NODE_STOP_ORDER_LAST - 45, settings=False)

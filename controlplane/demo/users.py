@@ -62,7 +62,7 @@ def find_out(directory: Path, repository: Path) -> Users:
 
 def write_policy(path: Path, users: Users, *, directory: Path, checkpoints: Path) -> None:
     """The file that all agents of the demo read."""
-    lines = ["# Made by the demo; docs/operations.md, Who ranks run as."]
+    lines = ["# Made by the demo; docs/nodes.md, Who ranks run as."]
     if users.separate:
         lines += [f"checkpoint_roots = [{json.dumps(str(checkpoints))}]", "[users]", 'default = "dynamic"']
         lines += [f"dynamic = [{FIRST_UID}, {LAST_UID}]", f"dynamic_table = {json.dumps(str(directory / 'uids.json'))}"]

@@ -57,6 +57,11 @@ class AsyncClient:
         answer: rest.Me = await self.run(calls.get("/me", rest.Me))
         return answer
 
+    async def version(self) -> rest.Version:
+        """Of the server."""
+        answer: rest.Version = await self.run(calls.get("/version", rest.Version))
+        return answer
+
     async def overview(self) -> rest.Overview:
         """The fleet on one page."""
         answer: rest.Overview = await self.run(calls.get("/overview", rest.Overview))

@@ -44,11 +44,12 @@ class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """A list answer."""
+    """A list answer. `total`: rows of all pages, None where they are not counted."""
 
     items: list[T]
     next: str | None = None
     as_of_seq: int = 0
+    total: int | None = None
 
 
 def get(path: str, answer: Any, **params: Any) -> Call[Any]:
@@ -66,6 +67,11 @@ def post(path: str, body: Mapping[str, Any], answer: Any, **params: Any) -> Call
         body=msgspec.json.encode(dict(body)),
         key=str(uuid.uuid4()),
     )
+
+
+def secret(path: str, body: Mapping[str, Any], answer: Any) -> Call[Any]:
+    """A POST that shows a password: sent once, as the second time it may have been used up."""
+    return Call(method="POST", path=path, answer=answer, body=msgspec.json.encode(dict(body)))
 
 
 def submit(spec: Mapping[str, Any] | str | bytes, *, dry_run: bool = False, key: str = "") -> Call[Any]:

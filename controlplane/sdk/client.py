@@ -62,6 +62,23 @@ class Client:
         answer: rest.Me = self.run(calls.get("/me", rest.Me))
         return answer
 
+    def sign_in(self, username: str, password: str) -> rest.Me:
+        """Go on as that person, by password or one-time password, until `sign_out`: to make a
+        token where there is none yet."""
+        call = calls.secret("/login", {"username": username, "password": password}, rest.Me)
+        answer: rest.Me = self.run(call)
+        # What a session writes proves itself with these; behind TLS the server asks for the second.
+        self._http.headers.update({"X-CSRFToken": answer.csrf, "Referer": str(self._http.base_url)})
+        return answer
+
+    def sign_out(self) -> None:
+        """End what `sign_in` began."""
+        self.run(calls.secret("/logout", {}, None))
+
+    def change_password(self, username: str, current: str, password: str) -> None:
+        """`current`: the password so far, or a one-time password. Needs no token and no session."""
+        self.run(calls.secret("/password", {"username": username, "current": current, "password": password}, None))
+
     def version(self) -> rest.Version:
         """Of the server."""
         answer: rest.Version = self.run(calls.get("/version", rest.Version))

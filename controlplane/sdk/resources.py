@@ -38,12 +38,14 @@ class Jobs(_Group):
         """JobDetail."""
         return self._run(calls.get(calls.one("jobs", job_id), rest.JobDetail))
 
-    def list(self, *, state: str | None = None, q: str | None = None, limit: int | None = None) -> Any:
-        """Iterates over every Job, newest first; `limit` rows a page."""
-        return self._pages(calls.get("/jobs", Page[rest.Job], state=state, q=q, limit=limit))
+    def list(
+        self, *, state: str | None = None, q: str | None = None, labels: str | None = None, limit: int | None = None
+    ) -> Any:
+        """Iterates over every Job, newest first; `limit` rows a page, `labels` as "team=nlp,stage=two"."""
+        return self._pages(calls.get("/jobs", Page[rest.Job], state=state, q=q, labels=labels, limit=limit))
 
     def page(self, **params: Any) -> Any:
-        """One Page of Jobs; `state`, `q`, `limit`, `cursor`."""
+        """One Page of Jobs; `state`, `q`, `labels`, `limit`, `cursor`."""
         return self._run(calls.get("/jobs", Page[rest.Job], **params))
 
     def cancel(self, job_id: str, reason: str) -> Any:
@@ -132,10 +134,18 @@ class Jobs(_Group):
         """Iterates over the limit of each section."""
         return self._pages(calls.get(calls.one("jobs", job_id, "/timeouts"), Page[rest.SectionTimeout]))
 
-    def logs(self, job_id: str, *, replica: int | None = None, rank: int | None = None, tail: int | None = None) -> Any:
-        """The end of a rank's output, as a Log."""
+    def logs(
+        self,
+        job_id: str,
+        *,
+        replica: int | None = None,
+        rank: int | None = None,
+        incarnation: int | None = None,
+        tail: int | None = None,
+    ) -> Any:
+        """The end of a rank's output, of one of its lives, as a Log."""
         path = calls.one("jobs", job_id, "/logs")
-        return self._run(calls.get(path, rest.Log, replica=replica, rank=rank, tail=tail))
+        return self._run(calls.get(path, rest.Log, replica=replica, rank=rank, incarnation=incarnation, tail=tail))
 
     def watch(self, job_id: str, *, since: int = 0) -> Any:
         """Iterates over the job's events for ever, across reconnects, from `since`."""
@@ -173,6 +183,10 @@ class Nodes(_Group):
     def uncordon(self, node_id: str, reason: str) -> Any:
         """Let it take work again."""
         return self._act(node_id, "uncordon", reason)
+
+    def reset_device(self, device_id: str, reason: str) -> Any:
+        """Have one of its devices reset; SdkError of status 409 while a rank is on it."""
+        return self._run(calls.post(calls.one("devices", device_id, ":reset"), {"reason": reason}, rest.Accepted))
 
     def revoke(self, node_id: str, reason: str) -> Any:
         """Its key is worth nothing from now on."""
@@ -230,6 +244,11 @@ class Incidents(_Group):
     def get(self, incident_id: str) -> Any:
         """IncidentDetail."""
         return self._run(calls.get(calls.one("incidents", incident_id), rest.IncidentDetail))
+
+    def acknowledge(self, incident_id: str, reason: str) -> Any:
+        """I have seen it, and what is left to do is mine."""
+        path = calls.one("incidents", incident_id, ":acknowledge")
+        return self._run(calls.post(path, {"reason": reason}, rest.Accepted))
 
 
 class Decisions(_Group):

@@ -5,7 +5,7 @@ protocol messages between `Server` and one `Agent` a node, late, twice or not at
 `Trainer` is the two-phase step protocol at the granularity of micro-batches. `Server`
 keeps rows, builds snapshots, calls `policy.decide` and carries the plan out. `Faults`
 break things; `Checkers` watch every commit, start and decision. The same seed gives the
-same tape, byte for byte.
+same tape, byte for byte. `Rollout` carries every way out of one failure out, each in a copy of a world.
 
 Pure: the only randomness is the kernel's seeded generator.
 """

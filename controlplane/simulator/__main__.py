@@ -1,10 +1,12 @@
 """`python -m controlplane.simulator --seed 7 [--seeds 200]`: run, print, exit 1 on a violation.
-`python -m controlplane.simulator effective`: how much of the time trains under failures."""
+`python -m controlplane.simulator effective`: how much of the time trains under failures.
+`python -m controlplane.simulator heartbeats`: who is evicted for late or lost heartbeats (G5)."""
 
 import argparse
 import sys
+import time
 
-from controlplane.simulator import effective, report
+from controlplane.simulator import effective, heartbeats, report
 from controlplane.simulator.effective import Arrivals
 from controlplane.simulator.world import World
 
@@ -14,6 +16,8 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     if given[:1] == ["effective"]:
         return _effective(given[1:])
+    if given[:1] == ["heartbeats"]:
+        return _heartbeats(given[1:])
     parser = argparse.ArgumentParser(prog="controlplane.simulator", description=__doc__)
     parser.add_argument("--seed", type=int, default=7, help="first seed")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds, from --seed on")
@@ -27,6 +31,18 @@ def main(arguments: list[str] | None = None) -> int:
     text = report.one(outcomes[0]) if len(outcomes) == 1 else report.many(outcomes)
     sys.stdout.write(text + "\n")
     return 1 if any(outcome.violations for outcome in outcomes) else 0
+
+
+def _heartbeats(given: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="controlplane.simulator heartbeats", description=heartbeats.__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--heartbeats", type=float, default=1e6, help="how many, in whole worlds")
+    parser.add_argument("--nodes", type=int, default=heartbeats.NODES, help="nodes that train, of each world")
+    options = parser.parse_args(given)
+    began_s = time.monotonic()
+    count = heartbeats.measure(int(options.heartbeats), seed=options.seed, nodes=options.nodes)
+    sys.stdout.write(heartbeats.table(count, took_s=time.monotonic() - began_s) + "\n")
+    return 1 if count.told or count.evictions else 0
 
 
 def _effective(given: list[str]) -> int:

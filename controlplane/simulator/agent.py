@@ -63,7 +63,9 @@ class Agent:
         self._answers: dict[str, AnswerState] = {}
         self._epochs: dict[tuple[str, int], int] = {}
         self._attempts: dict[str, int] = {}
+        self._stopped: dict[tuple[int, int], int] = {}
         self._spool: list[AgentEvent] = []
+        self._told_s: dict[int, float] = {}
         self._seq = 0
         self._frames = 0
         self._overdue: set[RankRef] = set()
@@ -84,7 +86,9 @@ class Agent:
     def _send(self) -> None:
         self._frames += 1
         statuses = tuple(self._status(rank) for rank in self.ranks if rank.alive)
-        frame = AgentFrame(seq=self._frames, uptime_s=self._kernel.now_s, ranks=statuses, events=tuple(self._spool))
+        now_s = self._kernel.now_s
+        events = tuple(AgentEvent(event.seq, now_s - self._told_s[event.seq], event.body) for event in self._spool)
+        frame = AgentFrame(seq=self._frames, uptime_s=now_s, ranks=statuses, events=events)
         self._uplink(self.node, self.boot, frame)
 
     def _status(self, rank: Rank) -> RankStatus:
@@ -95,7 +99,7 @@ class Agent:
             state=RankState.TRAINING if rank.joined else RankState.INITIALIZING,
             pid=1,
             device_index=rank.device,
-            section=Section.STEP,
+            section=Section.SETUP if process.epoch == 0 else Section.STEP,
             phase=process.phase(),
             step=process.committed,
             phase_age_s=silent_s,
@@ -107,6 +111,7 @@ class Agent:
         if self.dead:
             return
         self._seq += 1
+        self._told_s[self._seq] = self._kernel.now_s
         self._spool = [*self._spool, AgentEvent(self._seq, 0.0, body)][-MAX_SPOOL:]
         self._send()
 
@@ -176,7 +181,10 @@ class Agent:
         return "older epoch" if envelope.epoch < newest else ""
 
     def _has_newer(self, body: StartRanks) -> bool:
+        """Or has ended it: a socket keeps the order of what is sent, so that no start comes after its stop."""
         launch = body.launch
+        if self._stopped.get((launch.attempt, launch.replica), 0) >= launch.incarnation:
+            return True
         return any(
             rank.ref.replica == launch.replica and rank.ref.incarnation >= launch.incarnation for rank in self.ranks
         )
@@ -220,6 +228,8 @@ class Agent:
         self.emit(RankJoined(rank.ref))
 
     def _stop_ranks(self, body: StopRanks) -> None:
+        life = (body.attempt, body.replica)
+        self._stopped[life] = max(body.incarnation, self._stopped.get(life, 0))
         for rank in self.ranks:
             ref = rank.ref
             whole = body.replica == -1 and ref.attempt <= body.attempt
@@ -227,12 +237,15 @@ class Agent:
                 self.end(rank, expected=True)
 
     def _deliver_view(self, view: View) -> None:
-        """Members get it; former members of this or an older view are told to leave. A rank
-        that never was in a view is still on its way in and is left alone."""
+        """Members get it; former members of this or an older view are told to leave, but for those
+        that it leaves out for now. A rank that never was in a view is still on its way in and is
+        left alone."""
         members = {(member.replica, member.incarnation) for member in view.members}
         for rank in list(self.ranks):
             if rank.ref.attempt == view.attempt and (rank.ref.replica, rank.ref.incarnation) in members:
                 self._trainer.see_view(rank, view)
+            elif view.attempt == rank.ref.attempt and view.waits(rank.ref.replica, rank.ref.incarnation):
+                continue
             elif rank.view is not None and not rank.hung:
                 self.end(rank, expected=True)
 

@@ -10,8 +10,11 @@ from controlplane.policy.plan import (
     Action,
     AnnounceView,
     Decision,
+    DemoteCheckpoint,
     EndAttempt,
+    KeepSpares,
     PlaceAttempt,
+    Relieve,
     SendInstall,
     SetJobState,
     SetNodeState,
@@ -78,6 +81,8 @@ class Apply:
                 self._stop(action)
             case SetReplicaState():
                 self._replica_state(action, decision)
+            case Relieve(replica=index, reason=reason):
+                self._rows.replicas[index].relieved = reason
             case EndAttempt():
                 self._end_attempt(action)
             case SetJobState(to=to):
@@ -86,6 +91,11 @@ class Apply:
                 node = self._rows.nodes[node_id]
                 self._check("node", node.state, to)
                 node.state = to
+            case KeepSpares(reserve=more, release=less):
+                for node in self._rows.nodes.values():
+                    node.reserved = (node.reserved or node.id in more) and node.id not in less
+            case DemoteCheckpoint(checkpoint_id=gone):
+                self._rows.checkpoints = [fact for fact in self._rows.checkpoints if fact.id != gone]
             case SettleSignals(signal_ids=ids):
                 for signal_id in ids:
                     self._rows.signals.pop(signal_id, None)
@@ -133,11 +143,10 @@ class Apply:
         rows.committed_step, rows.progressed_s = action.resume_step, now_s
         rows.view, rows.install, rows.installed_s, rows.reissued_views = None, None, None, 0
         rows.flushes, rows.done = {}, set()
-        older = rows.replicas
-        rows.ghosts += [row for row in older.values() if not row.stopped]
+        rows.ghosts += [row for row in rows.replicas.values() if not row.stopped]
         rows.replicas = {}
         for index, placements in enumerate(action.placements):
-            incarnation = older[index].incarnation + 1 if index in older else 1
+            incarnation = rows.lives.get(index, 0) + 1
             rows.replicas[index] = ReplicaRow(index, incarnation, ReplicaState.FORMING, now_s, placements)
             self._start_ranks(index, incarnation, placements)
         for node in rows.nodes.values():
@@ -158,24 +167,25 @@ class Apply:
     # --- replicas ----------------------------------------------------------------------
 
     def _start(self, action: StartReplica) -> None:
-        row = self._rows.replicas[action.replica]
-        self._check("replica", row.state, ReplicaState.FORMING)
-        self._checkers.expect(action.incarnation == row.incarnation + 1, f"I4: r{row.index} skips an incarnation")
-        if not row.stopped:
-            self._rows.ghosts.append(row)
+        row, life = self._rows.replicas.get(action.replica), self._rows.lives.get(action.replica, 0)
+        self._checkers.expect(action.incarnation == life + 1, f"I4: r{action.replica} skips an incarnation")
+        if row is not None:
+            self._check("replica", row.state, ReplicaState.FORMING)
+            self._rows.ghosts += [] if row.stopped else [row]
         self._rows.replicas[action.replica] = ReplicaRow(
             action.replica,
             action.incarnation,
             ReplicaState.FORMING,
             self._kernel.now_s,
             action.placements,
-            failed_starts=row.failed_starts,
+            failed_starts=row.failed_starts if row is not None else 0,
         )
         self._start_ranks(action.replica, action.incarnation, action.placements)
 
     def _start_ranks(self, index: int, incarnation: int, placements: tuple[Placement, ...]) -> None:
         attempt = self._rows.attempt
         assert attempt is not None, "replicas belong to an attempt"
+        self._rows.lives[index] = incarnation
         for node in sorted({placement.node_id for placement in placements}):
             here = tuple(RankPlacement(p.rank, p.device_index) for p in placements if p.node_id == node)
             launch = ReplicaLaunch(
@@ -203,7 +213,7 @@ class Apply:
             store="store:1",
             # Who joins those who train has its state from them: the checkpoint may be gone by then.
             resume=self._resume if self._rows.view is None else None,
-            max_contributors=max_contributors(spec),
+            max_contributors=max_contributors(spec) or replicas,
         )
 
     def _stop(self, action: StopReplica) -> None:
@@ -224,6 +234,10 @@ class Apply:
             row.contributing = row.ever_contributed = True
         if action.to is ReplicaState.SPARE:
             row.ever_contributed = True
+        if action.to is ReplicaState.SUSPECT:
+            row.contributing, row.standby, row.out_epoch = False, False, self._rows.epoch
+            row.left_out = True
+            self._checkers.left_out += 1
         if action.to is not ReplicaState.EVICTED or attempt is None:
             return
         row.contributing = row.standby = False
@@ -232,7 +246,19 @@ class Apply:
         if decision.evidence.get("proved") is False:
             self._rows.acts_s.append(self._kernel.now_s)
         sick = self._sick(attempt.number, row.index, row.incarnation)
+        if row.relieved and decision.choice == "retire":
+            sick = sick or self._place_taken(row)
         self._checkers.evicted(f"r{row.index}.{row.incarnation}", sick, decision)
+
+    def _place_taken(self, row: ReplicaRow) -> str | None:
+        """Why one that is relieved may end: it is out of the installed view, and as many as were placed
+        hold the state without it."""
+        rows, attempt = self._rows, self._rows.attempt
+        if rows.install is None or rows.view is None or attempt is None or rows.install.epoch != rows.view.epoch:
+            return None
+        held = len({*rows.install.contributors, *rows.install.standbys})
+        inside = any((m.replica, m.incarnation) == (row.index, row.incarnation) for m in rows.view.members)
+        return "its place is taken" if not inside and held >= attempt.replicas else None
 
     # --- views ---------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ class Checkers:
         self.violations: list[str] = []
         self.commits = 0
         self.evictions = 0
+        self.left_out = 0
         self._install_steps: dict[tuple[int, int], int] = {}
         self._members: dict[tuple[int, int], set[tuple[int, int]]] = {}
         self._newest: dict[int, int] = {}
@@ -91,6 +92,6 @@ class Checkers:
         self._keys.add(decision.key)
 
     def evicted(self, name: str, sick: str | None, decision: Decision) -> None:
-        """A replica is left out; `sick` is what is truly wrong with it (None: nothing)."""
+        """A replica is ended; `sick` is what is truly wrong with it (None: nothing)."""
         self.evictions += 1
         self.expect(sick is not None, f"I-evict: healthy {name} evicted ({decision.reason_code}: {decision.sentence})")

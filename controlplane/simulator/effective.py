@@ -19,6 +19,7 @@ from enum import StrEnum
 
 from controlplane.protocol.spec import Budget, Checkpoint, Resiliency, Resources, Timeouts, Training, TrainSpec
 from controlplane.simulator.kernel import Kernel
+from controlplane.simulator.meter import Meter
 from controlplane.simulator.timing import Timing
 from controlplane.simulator.world import World, WorldPlan
 
@@ -85,26 +86,6 @@ class Effective:
     violations: tuple[str, ...]
 
 
-class _Meter:
-    """Notes when each step was first committed."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        self.newest = 0
-        self.moments: list[tuple[float, int]] = []
-
-    def commit(self, committed: int) -> None:
-        """A replica has committed; what an attempt redoes counts once."""
-        if committed > self.newest:
-            self.newest = committed
-            self.moments.append((self._kernel.now_s, committed))
-
-    def step_s(self) -> float:
-        """Mean seconds of a step so far."""
-        (first_s, first), (last_s, last) = self.moments[0], self.moments[-1]
-        return (last_s - first_s) / (last - first)
-
-
 def measure(
     recovery: Recovery,
     *,
@@ -115,7 +96,7 @@ def measure(
 ) -> Effective:
     """Train, fail `failures` times, and end right before the next failure would come."""
     world = World(seed, plan=plan_for(recovery))
-    meter = _Meter(world.kernel)
+    meter = Meter(world.kernel)
     world.trainer.on_commit = meter.commit
     world.start()
     world.kernel.run(recovery.start_s + WARM_UP_S)
@@ -147,7 +128,13 @@ def plan_for(recovery: Recovery) -> WorldPlan:
             gpus_per_node=REPLICAS_PER_NODE,
             min_replicas=REPLICAS if recovery.whole else 1,
         ),
-        training=Training(steps=NEVER, global_batch=MICRO_BATCHES, micro_batch=1),
+        training=Training(
+            steps=NEVER,
+            global_batch=MICRO_BATCHES,
+            micro_batch=1,
+            # With a fixed number that computes nobody waits for a replacement: everything restarts.
+            batch_mode="spares" if recovery.whole else "redistribute",
+        ),
         checkpoint=Checkpoint(interval_steps=1),
         resiliency=Resiliency(
             timeouts=Timeouts(setup_s=10.0 * recovery.start_s),

@@ -61,7 +61,7 @@ class Faults:
 
     def _decided(self, choice: str) -> None:
         """A fault during recovery: strikes shortly after the next act of it."""
-        if choice in ("evict", "evict_and_replace", "admit", "start", "install") and self._ambush:
+        if choice in ("evict", "evict_and_replace", "hold_and_replace", "admit", "start", "install") and self._ambush:
             kind = self._ambush.pop()
             self._kernel.after(self._kernel.between(0.0, 3.0), self.strike, kind)
 

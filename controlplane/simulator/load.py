@@ -1,5 +1,9 @@
 """Rows to the snapshot that `decide` sees: the simulated twin of `recovery.load`."""
 
+from statistics import mean
+
+import msgspec
+
 from controlplane.policy.snapshot import (
     AttemptFact,
     BudgetFact,
@@ -9,8 +13,12 @@ from controlplane.policy.snapshot import (
     LearnedTimes,
     NodeFact,
     ReplicaFact,
+    SignalFact,
 )
-from controlplane.protocol.states import WAITING_PHASES, ReplicaState
+from controlplane.policy.stuck import AT_WORK
+from controlplane.policy.void import PHASE_SINCE
+from controlplane.protocol.spec import max_contributors
+from controlplane.protocol.states import WAITING_PHASES, Phase, ReplicaState, Section
 from controlplane.simulator.rows import JOB_ID, NodeRow, ReplicaRow, Rows
 
 CONNECTED_S = 3.0
@@ -20,10 +28,9 @@ STORM_WINDOW_S = 60.0
 
 def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
     """One consistent picture at `now_s` of the server's clock."""
-    replicas = tuple(_replica(rows, row) for _, row in sorted(rows.replicas.items()))
+    replicas = tuple(_replica(rows, row, now_s) for _, row in sorted(rows.replicas.items()))
     nodes = tuple(_node(rows, row, now_s, blind) for _, row in sorted(rows.nodes.items()))
-    devices = [(node, device) for node in nodes for device in node.devices]
-    suspect = sum(now_s - rows.suspect_since_s.get(node.id, -STORM_WINDOW_S) < STORM_WINDOW_S for node, _ in devices)
+    suspects = [n for n in nodes if now_s - rows.suspect_since_s.get(n.id, -STORM_WINDOW_S) < STORM_WINDOW_S]
     return JobSnapshot(
         now_s=now_s,
         blind=blind,
@@ -37,6 +44,7 @@ def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
             created_s=0.0,
             finished=rows.finished,
             progressed_s=rows.progressed_s,
+            past_lives={index: life for index, life in rows.lives.items() if index not in rows.replicas},
         ),
         attempt=_attempt(rows),
         replicas=replicas,
@@ -45,7 +53,7 @@ def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
         install=rows.install,
         installed_s=rows.installed_s,
         flushes=tuple(flush for _, flush in sorted(rows.flushes.items())),
-        signals=tuple(signal for _, signal in sorted(rows.signals.items())),
+        signals=tuple(_signal(rows, signal) for _, signal in sorted(rows.signals.items())),
         nodes=nodes,
         checkpoints=tuple(rows.checkpoints),
         budget=BudgetFact(
@@ -54,12 +62,27 @@ def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
             evictions_total=rows.evictions,
             no_progress_cycles=rows.no_progress,
         ),
-        learned=LearnedTimes(step_s=rows.step_s),
+        learned=LearnedTimes(
+            step_s=rows.step_s,
+            step_max_s=rows.step_max_s,
+            start_replica_s=mean(rows.starts) if rows.starts else None,
+            catch_up_s=mean(rows.catch_ups) if rows.catch_ups else None,
+        ),
         acts_last_window=sum(now_s - act_s < ACTS_WINDOW_S for act_s in rows.acts_s),
         reissued_views=rows.reissued_views,
-        fleet_devices=len(devices),
-        suspect_devices=suspect,
+        fleet_devices=sum(len(node.devices) for node in nodes),
+        suspect_devices=sum(len(node.devices) for node in suspects),
+        suspect_nodes=tuple(node.id for node in suspects),
     )
+
+
+def _signal(rows: Rows, signal: SignalFact) -> SignalFact:
+    """With the present phase of the rank that it is about."""
+    replica = rows.replicas.get(signal.replica if signal.replica is not None else -1)
+    if signal.kind != "rank_overdue" or replica is None or replica.incarnation != signal.incarnation:
+        return signal
+    began_s = replica.phase_since_s.get(signal.rank if signal.rank is not None else -1)
+    return msgspec.structs.replace(signal, evidence={**signal.evidence, PHASE_SINCE: began_s})
 
 
 def _attempt(rows: Rows) -> AttemptFact | None:
@@ -73,10 +96,11 @@ def _attempt(rows: Rows) -> AttemptFact | None:
         replicas=row.replicas,
         started_s=row.started_s,
         resume_step=row.resume_step,
+        max_contributors=max_contributors(rows.spec) or row.replicas,
     )
 
 
-def _replica(rows: Rows, row: ReplicaRow) -> ReplicaFact:
+def _replica(rows: Rows, row: ReplicaRow, now_s: float) -> ReplicaFact:
     size = len(row.placements)
     view = rows.view
     in_view = view is not None and any(
@@ -97,9 +121,23 @@ def _replica(rows: Rows, row: ReplicaRow) -> ReplicaFact:
         standby=row.standby and not row.contributing,
         committed_step=row.committed_step,
         waiting=waiting,
+        saving=Phase.SAVING in row.phases.values(),
+        silent_s=now_s - min(row.spoke_s.values()) if len(row.spoke_s) == size else None,
+        working_since_s=_working_since_s(row, size),
+        left_out_before=row.left_out,
         stopped=row.stopped,
         failed_starts=row.failed_starts,
+        relieved=row.relieved,
     )
+
+
+def _working_since_s(row: ReplicaRow, size: int) -> float | None:
+    """As `recovery.sight.working_since_s`; a rank that is mute counts as one at work."""
+    phases = set(row.phases.values())
+    in_step = len(row.told) == size and all(status.section is Section.STEP for status in row.told.values())
+    if not in_step or phases - AT_WORK - WAITING_PHASES or not phases & AT_WORK:
+        return None
+    return max(row.told_since_s.values())
 
 
 def _node(rows: Rows, row: NodeRow, now_s: float, blind: bool) -> NodeFact:
@@ -128,5 +166,6 @@ def _node(rows: Rows, row: NodeRow, now_s: float, blind: bool) -> NodeFact:
         silent_s=None if blind else silent_s,
         devices=devices,
         warm=row.warm,
+        warmed_s=now_s,
         reserved_for=JOB_ID if row.reserved else None,
     )

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.membership import Install, MemberRole, View
+from controlplane.protocol.rank import CaughtUp
 from controlplane.protocol.states import Phase
 
 
@@ -34,7 +35,9 @@ class Rank:
 
 @dataclass(slots=True)
 class Process:
-    """One incarnation of a replica; see the module's text."""
+    """One incarnation of a replica; see the module's text. `regroups_until_s`: on the kernel's
+    clock, when the groups of its epoch are built; None: it builds none. `due_s`: when the micro-batch or
+    exchange that it is at will be done; `fetch_s`: what its last transfer took."""
 
     attempt: int
     index: int
@@ -52,10 +55,15 @@ class Process:
     done: list[int] = field(default_factory=list)
     todo: list[int] = field(default_factory=list)
     waiting: bool = False
+    regroups_until_s: float | None = None
     broken: bool = False
     ordered: tuple[View, Install] | None = None
     donor: tuple[int, int] | None = None
     fetch_step: int = 0
+    fetches: int = 0
+    fetch_began_s: float = 0.0
+    fetch_s: float = 0.0
+    due_s: float = 0.0
     loaded: bool = True
 
     @property
@@ -68,8 +76,8 @@ class Process:
         return self.complete and all(rank.alive and not rank.hung for rank in self.ranks.values())
 
     def computes(self) -> bool:
-        """Micro-batches of its epoch are left to it; a newer view does not stop that."""
-        return self.epoch > 0 and bool(self.todo)
+        """It is at the micro-batches of its epoch, which a newer view does not stop."""
+        return self.epoch > 0 and bool(self.todo) and self.regroups_until_s is None
 
     def interrupted(self) -> bool:
         """A rank has seen a newer view than the one it trains in."""
@@ -79,9 +87,27 @@ class Process:
         """Where the replica is, for its agent's frames."""
         if self.epoch == 0 and not self.interrupted():
             return Phase.PARKED if all(rank.joined for rank in self.ranks.values()) else Phase.BUILDING
-        if self.interrupted() and not self.computes():
+        if self.regroups_until_s is not None or (self.interrupted() and not self.computes()):
             return Phase.VIEW_CHANGE
         return Phase.EXCHANGE if self.waiting else Phase.COMPUTE
+
+    def role_in(self, view: View) -> MemberRole:
+        """Its own role once it has one; before that, or where it returns, what the view says."""
+        if self.epoch and self.index not in view.returning:
+            return self.role
+        return next(member.role for member in view.members if member.replica == self.index)
+
+    def caught_up(self) -> CaughtUp:
+        """What it reports when a step that it was ready for is committed."""
+        return CaughtUp(
+            epoch=self.epoch,
+            step=self.committed,
+            replayed_steps=self.committed - self.fetch_step,
+            fetch_s=self.fetch_s,
+            fetch_bytes=0,
+            donor=self.donor[0] if self.donor else -1,
+            role=self.role,
+        )
 
     def role_in_group(self) -> MemberRole:
         """What its contributors and standbys make of it."""

@@ -4,8 +4,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
+import msgspec
+
 from controlplane.policy.snapshot import CheckpointFact, Placement, SignalFact
+from controlplane.policy.timeouts import MIN_STEPS
 from controlplane.protocol.commands import CommandEnvelope
+from controlplane.protocol.frames import RankStatus
 from controlplane.protocol.membership import Flush, Install, View
 from controlplane.protocol.spec import Parallelism, TrainSpec
 from controlplane.protocol.states import AttemptState, JobState, NodeState, Phase, ReplicaState
@@ -24,7 +28,9 @@ class Order:
 
 @dataclass(slots=True)
 class ReplicaRow:
-    """The newest incarnation of a slot. `phases` and `silent_s` are hints by rank."""
+    """The newest incarnation of a slot. `phases`, `phase_since_s` and `spoke_s` (server time of its
+    last word to its agent) are hints by rank; `told` is the newest of each, in the same phase since
+    `told_since_s`. `left_out`: once in this life, `out_epoch`: of the view that left it out last."""
 
     index: int
     incarnation: int
@@ -34,12 +40,26 @@ class ReplicaRow:
     joined: set[int] = field(default_factory=set)
     exited: set[int] = field(default_factory=set)
     phases: dict[int, Phase] = field(default_factory=dict)
+    told: dict[int, RankStatus] = field(default_factory=dict)
+    told_since_s: dict[int, float] = field(default_factory=dict)
+    phase_since_s: dict[int, float] = field(default_factory=dict)
+    spoke_s: dict[int, float] = field(default_factory=dict)
+    out_epoch: int = 0
+    left_out: bool = False
     contributing: bool = False
     standby: bool = False
     ever_contributed: bool = False
     committed_step: int = 0
     stopped: bool = False
     failed_starts: int = 0
+    relieved: str = ""
+
+    def note(self, status: RankStatus, now_s: float) -> None:
+        """What a rank's agent says of it, with the age of its phase by what was told before."""
+        rank, before = status.ref.rank, self.told.get(status.ref.rank)
+        if before is None or (before.phase, before.step) != (status.phase, status.step):
+            self.told_since_s[rank] = now_s
+        self.told[rank] = msgspec.structs.replace(status, phase_age_s=now_s - self.told_since_s[rank])
 
 
 @dataclass(slots=True)
@@ -83,7 +103,9 @@ class CommandRow:
 class Rows:
     """Everything the server knows. `ghosts`: older incarnations not proved gone; `outbox`:
     the commands that had no final answer when it was last gone through, in order; `paces`:
-    seconds that each of the last `PACES` steps took."""
+    seconds that each of the last `PACES` steps took, `calm` of those that no view change made longer;
+    `starts` and `catch_ups`: seconds that each start of a replica and each transfer to one took; `lives`:
+    the newest incarnation of each slot, of all attempts."""
 
     spec: TrainSpec
     state: JobState = JobState.PENDING
@@ -91,9 +113,13 @@ class Rows:
     committed_step: int = 0
     progressed_s: float | None = None
     paces: deque[float] = field(default_factory=lambda: deque(maxlen=PACES))
+    calm: deque[float] = field(default_factory=lambda: deque(maxlen=PACES))
+    starts: list[float] = field(default_factory=list)
+    catch_ups: list[float] = field(default_factory=list)
     finished: bool = False
     attempt: AttemptRow | None = None
     replicas: dict[int, ReplicaRow] = field(default_factory=dict)
+    lives: dict[int, int] = field(default_factory=dict)
     view: View | None = None
     view_since_s: float = 0.0
     install: Install | None = None
@@ -121,7 +147,14 @@ class Rows:
         """`step` steps are committed, more than before."""
         if self.progressed_s is not None:
             self.paces.append((now_s - self.progressed_s) / (step - self.committed_step))
+            if self.installed_s is not None and self.installed_s < self.progressed_s:
+                self.calm.append(self.paces[-1])
         self.committed_step, self.progressed_s = step, now_s
+
+    @property
+    def step_max_s(self) -> float | None:
+        """Longest seconds of a step that no view change made longer; None: too few so far."""
+        return max(self.calm) if len(self.calm) >= MIN_STEPS else None
 
     @property
     def step_s(self) -> float | None:

@@ -11,7 +11,9 @@ import msgspec
 from controlplane.policy.budget import entries
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
-from controlplane.policy.snapshot import CheckpointFact, SignalFact
+from controlplane.policy.plan import Plan
+from controlplane.policy.snapshot import CheckpointFact, JobSnapshot, SignalFact
+from controlplane.policy.stuck import Alone, alone_at_work
 from controlplane.protocol.commands import CommandEnvelope, StopRanks
 from controlplane.protocol.frames import (
     Acked,
@@ -45,10 +47,12 @@ TERMINAL = frozenset({"succeeded", "failed", "superseded", "expired"})
 
 Downlink = Callable[[str, Order | Acked], None]
 Sick = Callable[[int, int, int], str | None]
+Decide = Callable[[JobSnapshot, PolicyConfig], Plan]
 
 
 class Server:
-    """One job's control plane. `downlink` sends to an agent; `sick` is the checkers' truth."""
+    """One job's control plane. `downlink` sends to an agent; `sick` is the checkers' truth; `decide`
+    is the policy, around which a roll-out puts a way out of its own."""
 
     def __init__(
         self,
@@ -63,6 +67,7 @@ class Server:
         self.rows = Rows(spec=spec, nodes={name: NodeRow(name, devices) for name, devices in nodes.items()})
         self.paused_until_s = 0.0
         self.blind_until_s = 0.0
+        self.decide: Decide = decide
         self.on_decision: Callable[[str], None] = lambda choice: None
         self._config, self._kernel, self._downlink = config, kernel, downlink
         self._apply = Apply(self.rows, kernel, checkers, sick)
@@ -70,10 +75,17 @@ class Server:
         self._rung = True
         self._signals = 0
         self._sent_s: dict[str, float] = {}
+        self._alone: frozenset[Alone] = frozenset()
 
     def start(self) -> None:
         """Begin to scan."""
         self._kernel.after(SCAN_S, self._scan)
+
+    def find(self, signal: SignalFact) -> None:
+        """A finding of a detector that is not simulated."""
+        self.rows.signals[signal.id] = signal
+        self._rung = True
+        self._kernel.after(0.001, self._wake)
 
     def pause(self, seconds: float) -> None:
         """A stopped process: it neither hears nor thinks, and is blind for a while after."""
@@ -104,8 +116,9 @@ class Server:
             if replica is not None:
                 fresh = status.silent_s < SILENCE_S
                 replica.phases[status.ref.rank] = status.phase if fresh else Phase.COMPUTE
-                if fresh:
-                    self._clear_overdue(status.ref)
+                replica.spoke_s[status.ref.rank] = self._kernel.now_s - status.silent_s
+                replica.note(status, self._kernel.now_s)
+                replica.phase_since_s[status.ref.rank] = self._kernel.now_s - status.phase_age_s
                 replica.committed_step = max(replica.committed_step, status.step)
                 # Whoever is in the view commits with the others: one that stands by or joins too.
                 if replica.state is not ReplicaState.EVICTED:
@@ -113,22 +126,11 @@ class Server:
         for event in frame.events:
             if event.seq == row.applied_seq + 1:
                 row.applied_seq = event.seq
-                self._event(row, event.body)
+                self._event(row, event.body, self._kernel.now_s - event.age_s)
                 self._rung = True
         self._downlink(node, Acked(row.applied_seq))
         if self._rung:
             self._kernel.after(0.001, self._wake)
-
-    def _clear_overdue(self, ref: RankRef) -> None:
-        """It moves again: a hang that is over is no finding."""
-        over = [
-            signal.id
-            for signal in self.rows.signals.values()
-            if signal.kind == "rank_overdue"
-            and (signal.replica, signal.incarnation, signal.rank) == (ref.replica, ref.incarnation, ref.rank)
-        ]
-        for signal_id in over:
-            self._close(signal_id)
 
     def _rebooted(self, row: NodeRow, boot: int) -> None:
         """Another boot: nothing that ran there runs any more."""
@@ -157,25 +159,29 @@ class Server:
         wanted = (ref.replica, ref.incarnation)
         return next((row for row in self.rows.ghosts if (row.index, row.incarnation) == wanted), None)
 
-    def _event(self, node: NodeRow, body: EventBody) -> None:
+    def _event(self, node: NodeRow, body: EventBody, at_s: float) -> None:
         match body:
             case RankJoined(ref=ref):
                 replica = self._replica(ref)
                 if replica is not None:
                     replica.joined.add(ref.rank)
+                    if len(replica.joined) == len(replica.placements):
+                        self.rows.starts.append(self._kernel.now_s - replica.state_since_s)
             case RankExited(ref=ref):
-                self._exited(body)
+                self._exited(body, at_s)
             case RankOverdue(ref=ref):
                 evidence = {"silent_s": body.silent_s}
-                self._open("rank_overdue", ref, value=body.age_s, threshold=body.timeout_s, evidence=evidence)
+                self._open(
+                    "rank_overdue", ref, at_s=at_s, value=body.age_s, threshold=body.timeout_s, evidence=evidence
+                )
             case RankSaid(ref=ref, report=report):
-                self._said(ref, report)
+                self._said(ref, report, at_s)
             case XidSeen(xid=xid):
-                self._open("xid", None, node=node.id, device=xid.index, value=float(xid.xid))
+                self._open("xid", None, at_s=at_s, node=node.id, device=xid.index, value=float(xid.xid))
             case DeviceLost(index=index):
                 node.lost_devices.add(index)
                 self.rows.suspect_since_s[node.id] = self._kernel.now_s
-                self._open("device_lost", None, node=node.id, device=index)
+                self._open("device_lost", None, at_s=at_s, node=node.id, device=index)
             case CommandAnswer(command_id=command_id, state=state):
                 self.rows.commands[command_id].state = state
                 self._stopped(self.rows.commands[command_id].envelope)
@@ -193,16 +199,17 @@ class Server:
                 row.exited |= {p.rank for p in row.placements if p.node_id == order.node_id}
                 row.stopped = len(row.exited) == len(row.placements)
 
-    def _exited(self, body: RankExited) -> None:
+    def _exited(self, body: RankExited, at_s: float) -> None:
         replica = self._replica(body.ref) or self._ghost(body.ref)
         if replica is None:
             return
         replica.exited.add(body.ref.rank)
         replica.stopped = len(replica.exited) == len(replica.placements)
         if not body.expected and replica.state is not ReplicaState.EVICTED:
-            self._open("rank_exit", body.ref, value=float(body.exit_code if body.exit_code is not None else 128 + 9))
+            code = body.exit_code if body.exit_code is not None else 128 + 9
+            self._open("rank_exit", body.ref, at_s=at_s, value=float(code))
 
-    def _said(self, ref: RankRef, report: object) -> None:
+    def _said(self, ref: RankRef, report: object, at_s: float) -> None:
         replica = self._replica(ref)
         if replica is None or replica.state is ReplicaState.EVICTED:
             return
@@ -210,8 +217,9 @@ class Server:
             case Flush(epoch=epoch) if self.rows.view is not None and epoch == self.rows.view.epoch:
                 self.rows.flushes[(ref.replica, ref.incarnation, ref.rank)] = report
             case OuterError(epoch=epoch) if epoch == self.rows.epoch:
-                self._open("outer_error", ref)
-            case CaughtUp(role=role):
+                self._open("outer_error", ref, at_s=at_s)
+            case CaughtUp(role=role, epoch=epoch) if epoch > replica.out_epoch:
+                self.rows.catch_ups.append(report.fetch_s)
                 replica.ever_contributed = True
                 replica.contributing, replica.standby = role is MemberRole.CONTRIBUTOR, role is MemberRole.STANDBY
             case CheckpointReport():
@@ -246,6 +254,7 @@ class Server:
         kind: str,
         ref: RankRef | None,
         *,
+        at_s: float,
         node: str | None = None,
         device: int | None = None,
         value: float = 0.0,
@@ -257,7 +266,7 @@ class Server:
         self.rows.signals[signal_id] = SignalFact(
             id=signal_id,
             kind=kind,
-            seen_s=self._kernel.now_s,
+            seen_s=at_s,
             replica=ref.replica if ref else None,
             incarnation=ref.incarnation if ref else None,
             rank=ref.rank if ref else None,
@@ -282,10 +291,17 @@ class Server:
         if now_s >= self.blind_until_s:
             for node in self.rows.nodes.values():
                 self._judge_silence(node, now_s)
+        self._look_for_stuck()
         self._expire_and_redeliver(now_s)
         if self._next_pass_s is not None and now_s >= self._next_pass_s:
             self._rung = True
         self._wake()
+
+    def _look_for_stuck(self) -> None:
+        """The sentinel's look at who works while all others wait."""
+        alone = alone_at_work(status for row in self.rows.replicas.values() for status in row.told.values())
+        self._rung = self._rung or bool(alone - self._alone)
+        self._alone = alone
 
     def _judge_silence(self, node: NodeRow, now_s: float) -> None:
         signal_id, silent_s = f"silent:{node.id}", now_s - node.seen_s
@@ -319,7 +335,7 @@ class Server:
         """One pass; True if it changed something."""
         now_s = self._kernel.now_s
         snapshot = load(self.rows, now_s, now_s < self.blind_until_s)
-        plan = decide(snapshot, self._config)
+        plan = self.decide(snapshot, self._config)
         self._next_pass_s = plan.next_pass_s
         changed = False
         for decision in plan.decisions:

@@ -8,7 +8,7 @@ Span = tuple[float, float]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """Seconds. Pairs are drawn from evenly, anew each time; `fetch_s` and `save_s` are a
-    state's. `setup_s`: from a rank's start to its hello, loading a checkpoint included.
+    state's. `setup_s`: from a rank's start to its hello; `load_s` more where it loads a checkpoint.
     `regroup_s`: every member of a view that leaves someone out stands still that long before
     it goes on; `rejoin_s`: of any other view after its first, as when a replica comes back."""
 
@@ -17,6 +17,7 @@ class Timing:
     fetch_s: Span = (1.0, 6.0)
     save_s: Span = (0.5, 2.0)
     setup_s: Span = (1.0, 3.0)
+    load_s: Span = (0.0, 0.0)
     peer_notice_s: Span = (0.01, 0.15)
     regroup_s: float = 0.0
     rejoin_s: float = 0.0

@@ -36,7 +36,7 @@ class Trainer:
         self._kernel = kernel
         self._checkers = checkers
         self._said = said
-        self._timing = timing
+        self.timing = timing
         self.processes: dict[tuple[int, int, int], Process] = {}
         self.groups: dict[tuple[int, int], Group] = {}
         self.stored: dict[str, list[int]] = {}
@@ -60,8 +60,13 @@ class Trainer:
             rank = Rank(ref=ref, node=node, device=placement.device_index)
             process.ranks[placement.rank] = rank
             ranks.append(rank)
-            self._kernel.after(self._kernel.between(*self._timing.setup_s), self._hello, rank, joined)
+            self._kernel.after(self._setup_s(launch), self._hello, rank, joined)
         return ranks
+
+    def _setup_s(self, launch: ReplicaLaunch) -> float:
+        setup_s, load_s = self._kernel.between(*self.timing.setup_s), self.timing.load_s
+        loads = launch.config.resume is not None and load_s[1] > 0.0
+        return setup_s + (self._kernel.between(*load_s) if loads else 0.0)
 
     def _hello(self, rank: Rank, joined: Callable[[Rank], None]) -> None:
         if rank.hung and rank.alive:
@@ -96,7 +101,10 @@ class Trainer:
                 self.see_install(rank, message)
         if process.epoch and process.able() and (process.computes() or not process.interrupted()):
             process.token += 1
-            self._work(process)
+            if process.regroups_until_s is None:
+                self._work(process)
+            else:
+                self._regroup(process, process.regroups_until_s)
 
     def break_group(self, attempt: int, epoch: int, but: Process | None = None) -> None:
         """The exchange of an epoch fails for every member."""
@@ -107,7 +115,7 @@ class Trainer:
         for index, incarnation in sorted(group.members):
             process = self.processes.get((attempt, index, incarnation))
             if process is not None and process is not but:
-                self._kernel.after(self._kernel.between(*self._timing.peer_notice_s), self._notice, process, epoch)
+                self._kernel.after(self._kernel.between(*self.timing.peer_notice_s), self._notice, process, epoch)
 
     def _notice(self, process: Process, epoch: int) -> None:
         """A member finds the exchange broken; it keeps what it has and waits for a view."""
@@ -128,7 +136,8 @@ class Trainer:
         if not rank.alive or view.epoch <= rank.newest_epoch:
             return
         process = self.process_of(rank)
-        trains = process.epoch > 0 and not process.interrupted() and not process.broken
+        changing = process.interrupted() or process.broken or process.regroups_until_s is not None
+        trains = process.epoch > 0 and not changing
         if trains and not view.is_due(committed=process.committed, awaited_s=0.0):
             rank.later = view
             self._kernel.after(MAX_AWAITED_S, self._due, rank, view.epoch)
@@ -165,18 +174,12 @@ class Trainer:
                 incarnation=process.incarnation,
                 rank=rank.ref.rank,
                 committed_step=process.committed,
-                prepared=process.prepared,
-                role=self._role(process, view),
+                prepared=process.prepared and process.index not in view.returning,
+                role=process.role_in(view),
                 done_step=process.committed,
                 done_micro_batches=tuple(sorted({*process.done, *(process.todo if process.computes() else ())})),
             ),
         )
-
-    def _role(self, process: Process, view: View) -> MemberRole:
-        """Its own role once it has one; before its first install, what the view says."""
-        if process.epoch:
-            return process.role
-        return next(member.role for member in view.members if member.replica == process.index)
 
     def see_install(self, rank: Rank, order: Install) -> None:
         """The last rank of a replica to learn of an install moves the replica on."""
@@ -204,7 +207,7 @@ class Trainer:
             self._install(process, *ordered)
 
     def _install(self, process: Process, view: View, order: Install) -> None:
-        fresh = process.epoch == 0
+        fresh = process.epoch == 0 or process.index in view.returning
         holds = process.index in (*order.contributors, *order.standbys)
         if holds or not fresh:
             self._roll_forward(process, order.step)
@@ -228,8 +231,9 @@ class Trainer:
         self._checkers.installed(process, order)
         self._kernel.log("install", f"r{process.index}.{process.incarnation} epoch {order.epoch} step {order.step}")
         process.token += 1
+        process.regroups_until_s = None
         if pause_s > 0.0:
-            self._kernel.after(pause_s, self._regrouped, process, process.token)
+            self._regroup(process, self._kernel.now_s + pause_s)
         else:
             self._work(process)
 
@@ -240,11 +244,17 @@ class Trainer:
         if before is None:
             return 0.0
         lost = before.members - {(member.replica, member.incarnation) for member in view.members}
-        return self._timing.regroup_s if lost else self._timing.rejoin_s
+        return self.timing.regroup_s if lost else self.timing.rejoin_s
+
+    def _regroup(self, process: Process, until_s: float) -> None:
+        """It builds its groups and does nothing else; a newer view ends that, whatever it names."""
+        process.regroups_until_s = until_s
+        left_s = max(0.0, until_s - self._kernel.now_s)
+        self._kernel.after(left_s, self._regrouped, process, process.token)
 
     def _regrouped(self, process: Process, token: int) -> None:
         if self._goes_on(process, token):
-            process.waiting = False
+            process.regroups_until_s, process.waiting = None, False
             self._work(process)
 
     def _roll_forward(self, process: Process, step: int) -> None:
@@ -265,30 +275,34 @@ class Trainer:
         donor = next((m.replica, m.incarnation) for m in view.members if m.replica == pair.donor)
         if not fresh and (process.loaded or process.donor == donor):
             return
+        process.fetches += 1
         process.donor, process.loaded, process.fetch_step = donor, False, order.step
         process.committed, process.lineage = order.step, []
-        self._kernel.after(self._kernel.between(*self._timing.fetch_s), self._fetched, process, donor, order.step)
+        process.fetch_began_s = self._kernel.now_s
+        self._kernel.after(self._kernel.between(*self.timing.fetch_s), self._fetched, process, process.fetches)
 
-    def _fetched(self, process: Process, donor: tuple[int, int], step: int) -> None:
-        """The donor's state of `step` is here; what was committed since is replayed on it."""
-        source = self.processes[(process.attempt, *donor)]
-        if process.donor != donor or process.fetch_step != step or process.loaded:
+    def _fetched(self, process: Process, number: int) -> None:
+        """The donor's state is here; what was committed since is replayed on it."""
+        if process.fetches != number or process.loaded or process.donor is None:
             return
+        source, step = self.processes[(process.attempt, *process.donor)], process.fetch_step
         if not all(rank.alive for rank in (*source.ranks.values(), *process.ranks.values())):
             return
         if not (source.able() and process.able()):
-            self._kernel.after(RETRY_S, self._fetched, process, donor, step)
+            self._kernel.after(RETRY_S, self._fetched, process, number)
             return
         process.lineage = source.lineage[:step] + process.lineage
-        process.loaded = True
+        process.loaded, process.fetch_s = True, self._kernel.now_s - process.fetch_began_s
 
     # --- the step ---------------------------------------------------------------------
 
     def _work(self, process: Process) -> None:
         """Next micro-batch, or the exchange."""
-        timing = self._timing
+        timing = self.timing
         span, call = (timing.micro_batch_s, self._computed) if process.todo else (timing.exchange_s, self._arrive)
-        self._kernel.after(self._kernel.between(*span), call, process, process.token)
+        took_s = self._kernel.between(*span)
+        process.due_s = self._kernel.now_s + took_s
+        self._kernel.after(took_s, call, process, process.token)
 
     def _goes_on(self, process: Process, token: int) -> bool:
         return process.token == token and process.able() and not process.interrupted()
@@ -337,7 +351,7 @@ class Trainer:
         for index, incarnation in members:
             member = self.processes[(process.attempt, index, incarnation)]
             if member.epoch == process.epoch:
-                self._kernel.after(self._kernel.between(*self._timing.exchange_s), call, member, member.token)
+                self._kernel.after(self._kernel.between(*self.timing.exchange_s), call, member, member.token)
 
     def _commit(self, process: Process, token: int) -> None:
         if not self._goes_on(process, token):
@@ -352,7 +366,7 @@ class Trainer:
         process.admit(ready)
         if process.index in ready:
             process.role = process.role_in_group()
-            self._report_caught_up(process)
+            self._said(process.ranks[0], process.caught_up())
         if self._finished(process):
             return
         self._maybe_save(process)
@@ -361,32 +375,18 @@ class Trainer:
         if process.computes() or not process.interrupted():
             self._work(process)
 
-    def _report_caught_up(self, process: Process) -> None:
-        donor = process.donor[0] if process.donor else -1
-        report = CaughtUp(
-            epoch=process.epoch,
-            step=process.committed,
-            replayed_steps=process.committed - process.fetch_step,
-            fetch_s=0.0,
-            fetch_bytes=0,
-            donor=donor,
-            role=process.role,
-        )
-        self._said(process.ranks[0], report)
-
     def _finished(self, process: Process) -> bool:
-        if process.committed < process.launch.config.training.steps:
-            return False
-        for rank in process.ranks.values():
+        finished = process.committed >= process.launch.config.training.steps
+        for rank in process.ranks.values() if finished else ():
             self._said(rank, TrainingDone(step=process.committed))
-        return True
+        return finished
 
     def _maybe_save(self, process: Process) -> None:
         """The first contributor commits the marker of every interval's checkpoint."""
         interval = process.launch.config.checkpoint.interval_steps
         if process.committed % interval == 0 and process.index == process.contributors[0]:
             state = (process.committed, list(process.lineage), process.epoch)
-            self._kernel.after(self._kernel.between(*self._timing.save_s), self._saved, process, *state)
+            self._kernel.after(self._kernel.between(*self.timing.save_s), self._saved, process, *state)
 
     def _saved(self, process: Process, step: int, lineage: list[int], epoch: int) -> None:
         """Durable, if the process lived that long."""

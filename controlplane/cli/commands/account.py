@@ -1,6 +1,7 @@
-"""holdfast login, config, version, token ..., up."""
+"""holdfast login, password, config, version, token ..., up."""
 
 import sys
+from socket import gethostname
 from typing import Annotated
 
 import typer
@@ -12,25 +13,59 @@ from controlplane.cli.exits import CliError, Exit
 from controlplane.cli.output import Format, emit_object, emit_rows, say
 from controlplane.protocol.version import VERSION
 
+MADE_FOR_DAYS = 90.0
+
 token = typer.Typer(no_args_is_help=True, help="API tokens.")
 
 
-def login() -> None:
-    """Save a token for a server: read from stdin, or asked for without echo."""
-    from getpass import getpass
-
+def login(
+    user: Annotated[str, typer.Option(help="Sign in as this person and make the token.", metavar="NAME")] = "",
+    days: Annotated[float, typer.Option(help="The made token is valid so long.", min=0.01)] = MADE_FOR_DAYS,
+) -> None:
+    """Save a token for a server: read from stdin, or asked for without echo; with --user it is made,
+    for the password, or one-time password, that is read instead."""
     from controlplane.sdk import Client
 
     url = context.config().url
-    secret = (getpass(f"API token for {url}: ") if sys.stdin.isatty() else sys.stdin.readline()).strip()
-    if not secret:
-        raise CliError("no token was given", fix="pipe it in, or paste it when asked", code=Exit.AUTH)
+    secret = _read_secret(f"Password of {user} at {url}: " if user else f"API token for {url}: ")
+    if user:
+        with Client(url, timeout_s=context.STATE.timeout_s) as client:
+            roles = client.sign_in(user, secret).roles
+            made = client.tokens.create(f"login at {gethostname()}"[:100], scope=roles[-1], expires_in_s=days * 86400)
+            client.sign_out()
+        secret = made.token
     with Client(url, token=secret) as client:
         me = client.me()
     path = config_path()
     write_file(path, url=url, token=secret)
     context.hint(f"Signed in to {url} as {me.username} ({', '.join(me.roles)}); saved in {path}.")
     context.next_commands("holdfast job ls")
+
+
+def password(user: Annotated[str, typer.Argument(metavar="NAME", help="Whose.")]) -> None:
+    """Set or change a password: the present (or a one-time) one, then twice the new one, are asked
+    for without echo; of a pipe, the first and the second line."""
+    from controlplane.sdk import Client
+
+    url = context.config().url
+    current = _read_secret(f"Password so far, or one-time password, of {user} at {url}: ")
+    new = _read_secret("New password: ")
+    if sys.stdin.isatty() and _read_secret("New password, again: ") != new:
+        raise CliError("the two are not the same", fix="nothing was changed; run it again", code=Exit.USAGE)
+    with Client(url, timeout_s=context.STATE.timeout_s) as client:
+        client.change_password(user, current, new)
+    context.hint(f"The password of {user} was changed; sessions of the page have ended, tokens have not.")
+    context.next_commands(f"holdfast login --user {user}")
+
+
+def _read_secret(asked: str) -> str:
+    """Without echo on a terminal, else the next line of stdin."""
+    from getpass import getpass
+
+    secret = getpass(asked) if sys.stdin.isatty() else sys.stdin.readline()
+    if not secret.strip():
+        raise CliError("nothing was given", fix="pipe it in, or paste it when asked", code=Exit.AUTH)
+    return secret.strip()
 
 
 def show_config(output: Output = Format.TABLE) -> None:

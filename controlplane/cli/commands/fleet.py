@@ -67,6 +67,21 @@ def uncordon(node: Node, reason: Reason = BY_HAND) -> None:
     context.next_commands(f"holdfast node get {node}")
 
 
+@node.command("reset-device")
+def reset_device(
+    node: Node,
+    device: Annotated[int, typer.Argument(metavar="DEVICE", help="Its index on the node.", min=0)],
+    reason: Reason = BY_HAND,
+) -> None:
+    """Have a device reset by its node's agent; refused while a rank is on it."""
+    with context.client() as client:
+        found = next((d for d in client.nodes.get(find(client, node)).devices if d.index == device), None)
+        if found is None:
+            raise CliError(f"{node} has no device {device}", fix="holdfast gpu ls", code=Exit.NOT_FOUND)
+        say(client.nodes.reset_device(found.id, reason).detail)
+    context.next_commands(f"holdfast gpu ls --node {node}")
+
+
 @node.command()
 def revoke(node: Node, reason: Reason = BY_HAND) -> None:
     """Shut it out: its key is worth nothing from now on."""

@@ -76,10 +76,19 @@ def validate(file: File, output: Output = Format.TABLE) -> None:
     say(f"{file}: ok")
 
 
+@app.command("schema")
+def show_schema() -> None:
+    """The JSON Schema of a job spec, for an editor; needs no server."""
+    from controlplane.protocol.spec_schema import text
+
+    say(text().rstrip())
+
+
 @app.command("ls")
 def ls(
     state: Annotated[str | None, typer.Option(help="One state, or several with commas.")] = None,
     q: Annotated[str | None, typer.Option("--query", "-q", help="Part of the name or project.")] = None,
+    label: Annotated[list[str] | None, typer.Option("--label", "-l", help="key=value; all of them.")] = None,
     limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 100,
     output: Output = Format.TABLE,
 ) -> None:
@@ -87,7 +96,8 @@ def ls(
     from itertools import islice
 
     with context.client() as client:
-        found = islice(client.jobs.list(state=state, q=q, limit=min(limit, 500)), limit)
+        labels = ",".join(label or ()) or None
+        found = islice(client.jobs.list(state=state, q=q, labels=labels, limit=min(limit, 500)), limit)
         emit_rows([context.plain(job) for job in found], columns.JOBS, output, context.screen(), name="name")
 
 
@@ -126,14 +136,21 @@ def logs(
     job: Job,
     replica: Annotated[int, typer.Option(help="Replica slot.", min=0)] = 0,
     rank: Annotated[int, typer.Option(help="Rank inside the replica.", min=0)] = 0,
+    incarnation: Annotated[
+        int | None,
+        typer.Option(help="One life of the replica; default: the newest of which something was kept.", min=0),
+    ] = None,
     tail: Annotated[int, typer.Option(help="Lines of the end.", min=1, max=10_000)] = 200,
 ) -> None:
-    """The last output of a rank, as it was kept when it ended."""
+    """The last output of a rank, as it was kept when it ended; of a live one, as last looked at."""
     with context.client() as client:
-        log = client.jobs.logs(job, replica=replica, rank=rank, tail=tail)
-    if not log.text:
-        context.hint("Nothing was kept: this rank has not ended yet.")
+        log = client.jobs.logs(job, replica=replica, rank=rank, incarnation=incarnation, tail=tail)
+    whose = f"Rank {log.rank} of replica {log.replica}, incarnation {log.incarnation}"
+    if log.source == "none":
+        ask = f"; holdfast rank debug {job} {replica} {rank} log reads it now" if log.state != "exited" else ""
+        context.hint(f"{whose} ({log.state}): nothing was kept{ask}.")
         return
+    context.hint(f"{whose}: as {'it ended' if log.source == 'exit' else f'it ran at {log.at}'}.")
     say(log.text)
 
 
@@ -207,7 +224,7 @@ def cancel(
 def evict_replica(
     job: Job, replica: Annotated[int, typer.Argument(help="Replica slot.", min=0)], reason: Reason = BY_HAND
 ) -> None:
-    """Take one replica out; the others go on and it is replaced."""
+    """Take one replica out once another has its place; at once where no device is free, or if told again."""
     with context.client() as client:
         say(client.jobs.evict_replica(job, replica, reason).detail)
     context.next_commands(f"holdfast job watch {job}", f"holdfast job explain {job}")
@@ -224,4 +241,4 @@ def _show_dry_run(answer: dict[str, object], output: Format) -> None:
         raise CliError(f"{len(faults)} fault(s); nothing was submitted", fix="see above")
     if output in (Format.TABLE, Format.WIDE, Format.NAME):
         placement = answer["placement"]
-        say("ok: it would start now" if placement else "ok: it would wait for free devices")
+        say("ok: it would start now" if placement else f"ok: it would wait: {answer['waits_for']}")

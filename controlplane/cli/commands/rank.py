@@ -26,7 +26,7 @@ def debug(
     replica: Replica,
     rank: Rank,
     look: Annotated[
-        str, typer.Argument(metavar="KIND", help="ping, stacks, flight_recorder, wait_counters or profile.")
+        str, typer.Argument(metavar="KIND", help="ping, stacks, flight_recorder, wait_counters, profile or log.")
     ] = "stacks",
     duration: Annotated[float | None, typer.Option(help="Seconds of a profile, at most 10.", min=0.1, max=10.0)] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)] = 30.0,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from controlplane.cli import columns, context
-from controlplane.cli.context import Output
+from controlplane.cli.context import BY_HAND, Output, Reason
 from controlplane.cli.output import Format, emit_object, emit_rows, say, span
 
 incident = typer.Typer(no_args_is_help=True, help="What went wrong, and how it ended.")
@@ -17,7 +17,7 @@ MANY = 100
 
 @incident.command("ls")
 def list_incidents(
-    state: Annotated[str | None, typer.Option(help="open, recovering or resolved.")] = None,
+    state: Annotated[str | None, typer.Option(help="open, recovering, mitigated or resolved.")] = None,
     output: Output = Format.TABLE,
 ) -> None:
     """List incidents, newest first."""
@@ -34,14 +34,25 @@ def get_incident(incident: Annotated[str, typer.Argument(metavar="INCIDENT")], o
     emit_object(row, columns.INCIDENTS, output, context.screen(), name="id")
     if output in MACHINE:
         return
+    _ending(row)
     say("\nPhases:")
     for phase in row["phases"]:
         since = phase["since_fault_s"]
         say(f"  {'-' if since is None else span(since):>8}  {phase['name']}")
+    if row["stall_s"] is not None:
+        say(f"\nTraining stood still for {span(row['stall_s'])}.")
     say("\nDecisions:")
     for item in row["decisions"]:
         say(f"  {'(routine) ' if item['routine'] else ''}{item['sentence']}")
     _certificate(row["certificate"])
+
+
+@incident.command()
+def acknowledge(incident: Annotated[str, typer.Argument(metavar="INCIDENT")], reason: Reason = BY_HAND) -> None:
+    """Say that you have seen it and take on what is left, as a GPU to replace."""
+    with context.client() as client:
+        say(client.incidents.acknowledge(incident, reason).detail)
+    context.next_commands(f"holdfast incident get {incident}")
 
 
 @decision.command("ls")
@@ -86,11 +97,29 @@ def _cost(cost_gpu_s: float | None) -> str:
     return "cost unknown" if cost_gpu_s is None else f"{cost_gpu_s:.0f} GPU-seconds"
 
 
+def _repeated(row: dict[str, Any]) -> str:
+    text = f"Steps {row['first']} to {row['last']} were trained again, {row['again']} of {row['steps']} so far"
+    if row["largest_difference"] is None:
+        return f"{text}; no loss could be compared."
+    return f"{text}; {row['compared']} losses differ by at most {row['largest_difference']:.1e}."
+
+
+def _ending(row: dict[str, Any]) -> None:
+    if row["resolution"]:
+        say(f"\n{row['outcome'] or row['state']}: {row['resolution']}")
+    if row["needs_hardware"] and row["state"] != "resolved":
+        say(f"Needs hardware: reset or replace it; holdfast incident acknowledge {row['id']}")
+    if row["acknowledged_by"]:
+        say(f"Acknowledged by {row['acknowledged_by']}: {row['acknowledgement']}")
+
+
 def _certificate(certificate: dict[str, Any] | None) -> None:
     if certificate is None:
         say("\nCertificate: none yet")
         return
-    say(f"\nCertificate: {certificate['state']}")
+    say(f"\nCertificate: {columns.verdict(certificate)}")
+    if certificate["repeated"]:
+        say(f"  {_repeated(certificate['repeated'])}")
     words = {True: "ok", False: "BROKEN", None: "not judged"}
     for check in certificate["checks"]:
         say(f"  {words[check['ok']]:>10}  {check['name']}: {check['detail']}")

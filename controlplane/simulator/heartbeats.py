@@ -1,0 +1,126 @@
+"""G5: nobody is evicted for late or lost heartbeats. Worlds in which nothing is wrong with any rank or node.
+
+`python -m controlplane.simulator heartbeats --heartbeats 1e6`. Each world is a fleet that trains, over a
+network that delays, repeats and loses up to a tenth of all messages, under a backend that stops now and
+then; ranks stop for a while in such a pause and go on before it ends, so that what was found of them is
+acted on late, or not at all. The policy, its view of the fleet and the step protocol are the simulator's,
+and so the real ones. What is counted: heartbeats sent, evictions (every one is false), leave-outs that
+were taken back, restarts.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+from controlplane.protocol.spec import Checkpoint, Parallelism, Resiliency, Resources, Timeouts, Training, TrainSpec
+from controlplane.simulator.agent import FRAME_INTERVAL_S
+from controlplane.simulator.process import Process
+from controlplane.simulator.timing import Timing
+from controlplane.simulator.world import World, WorldPlan
+
+NODES = 24
+WORLD_S = 600.0
+SETTLE_S = 30.0
+SLICE_S = 10.0
+CALM_S = 40.0
+LOSSES = (0.0, 0.001, 0.01, 0.05, 0.10)
+DELAYS_S = (0.0, 0.3, 1.5)
+STEPS_S = (0.5, 5.0, 25.0)
+PAUSE_S = (3.0, 15.0)
+STOP_S = (5.5, 7.0)
+"""Longer than a rank may take (`agent.HANG_TIMEOUT_S`), so that its agent tells of it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Count:
+    """Of some worlds. `told`: what was evicted, and why."""
+
+    worlds: int = 0
+    heartbeats: int = 0
+    pauses: int = 0
+    stops: int = 0
+    left_out: int = 0
+    evictions: int = 0
+    restarts: int = 0
+    steps: int = 0
+    told: tuple[str, ...] = ()
+
+    def add(self, other: "Count") -> None:
+        """Both together."""
+        for name in ("worlds", "heartbeats", "pauses", "stops", "left_out", "evictions", "restarts", "steps"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.told = (*self.told, *other.told)
+
+
+def measure(heartbeats: int, *, seed: int = 1, nodes: int = NODES) -> Count:
+    """As many worlds as send so many heartbeats, their seeds counted from `seed`."""
+    total = Count()
+    while total.heartbeats < heartbeats:
+        total.add(one(seed + total.worlds, nodes=nodes))
+    return total
+
+
+def one(seed: int, *, nodes: int = NODES, world_s: float = WORLD_S) -> Count:
+    """One world: how bad its network is, how long its steps and pauses are, is drawn from the seed."""
+    chance = Random(seed)
+    loss, delay_s, step_s = chance.choice(LOSSES), chance.choice(DELAYS_S), chance.choice(STEPS_S)
+    world = World(seed, plan=_plan(nodes, step_s))
+    world.start()
+    world.faults.schedule(world_s, 0)
+    world.kernel.run(SETTLE_S)
+    world.network.loss, world.network.repeat, world.network.extra_delay_s = loss, loss, delay_s
+    count = Count(worlds=1)
+    while world.kernel.now_s < world_s - CALM_S:
+        world.kernel.run(world.kernel.now_s + chance.uniform(SLICE_S, 6 * SLICE_S))
+        _trouble(world, chance, count)
+    world.network.loss = world.network.repeat = world.network.extra_delay_s = 0.0
+    world.kernel.run(world_s)
+    count.heartbeats = int(nodes * world_s / FRAME_INTERVAL_S)
+    count.left_out, count.evictions = world.checkers.left_out, world.checkers.evictions
+    count.restarts, count.steps = world.server.rows.restarts, world.server.rows.committed_step
+    told = [line for line in world.kernel.tape if "replica_failure/evict" in line or "VIOLATION" in line]
+    count.told = tuple(f"seed {seed}: {line.strip()}" for line in told)
+    return count
+
+
+def _trouble(world: World, chance: Random, count: Count) -> None:
+    """The backend stops; in every other pause a rank stops too, and goes on before the pause ends."""
+    pause_s = chance.uniform(*PAUSE_S)
+    world.server.pause(pause_s)
+    count.pauses += 1
+    able = [process for process in world.trainer.processes.values() if process.able()]
+    if pause_s > STOP_S[1] + 1.0 and able and chance.random() < 0.5:
+        _stop(world, chance.choice(able), chance.uniform(*STOP_S))
+        count.stops += 1
+    world.kernel.run(world.kernel.now_s + pause_s)
+
+
+def _stop(world: World, process: Process, seconds: float) -> None:
+    rank = process.ranks[0]
+    rank.hung, rank.hung_since_s = True, world.kernel.now_s
+    world.kernel.after(seconds, world.trainer.wake, rank)
+
+
+def _plan(nodes: int, step_s: float) -> WorldPlan:
+    """A replica of two ranks on each node, two micro-batches each; two nodes stay free."""
+    spec = TrainSpec(
+        resources=Resources(nodes=nodes, gpus_per_node=2),
+        parallelism=Parallelism(tp=2),
+        training=Training(steps=10**6, global_batch=nodes, micro_batch=1),
+        checkpoint=Checkpoint(interval_steps=20),
+        resiliency=Resiliency(timeouts=Timeouts(setup_s=30.0)),
+    )
+    names = {f"node-{index:03d}": 2 for index in range(nodes + 2)}
+    return WorldPlan(spec=spec, nodes=names, timing=Timing(micro_batch_s=(step_s * 0.95, step_s * 1.05)))
+
+
+def table(count: Count, *, took_s: float) -> str:
+    """For people; its last line is the verdict."""
+    lines = [
+        f"{count.heartbeats} heartbeats of {count.worlds} worlds in {took_s:.0f} s:"
+        f" loss up to {max(LOSSES):.0%}, frames up to {max(DELAYS_S):g} s late,"
+        f" {count.pauses} pauses of the backend, {count.stops} ranks that stopped in one and went on",
+        f"{count.steps} steps committed, {count.left_out} replicas left out and taken back,"
+        f" {count.restarts} restarts, {count.evictions} false evictions",
+        *count.told,
+    ]
+    return "\n".join([*lines, "PASSED" if not count.told and not count.evictions else "FAILED"])
