@@ -14,6 +14,7 @@ from pathlib import Path
 
 from agents.core import limits
 from agents.errors import ConfigError
+from agents.exporter import DEFAULT_BIND, parse_bind
 from agents.link.enrol import check_server_url
 from agents.ranks.places import LONGEST
 from agents.ranks.users import separates
@@ -52,6 +53,7 @@ class Config:
     memory_wait_s: float
     empty_device_mib: int
     segment: str
+    metrics_bind: tuple[str, int] | None
     join_token: str
 
     def masked(self) -> dict[str, str]:
@@ -108,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
         help="what may be used of an empty device",
     )
     parser.add_argument("--segment", default="", help="NVLink domain or network block of this node")
+    parser.add_argument("--metrics-bind", default=DEFAULT_BIND, help="ADDRESS:PORT of /metrics, or off")
     return parser
 
 
@@ -169,6 +172,7 @@ def _checked(options: argparse.Namespace) -> Config:
         memory_wait_s=options.memory_wait_s,
         empty_device_mib=options.empty_device_mib,
         segment=options.segment,
+        metrics_bind=parse_bind(options.metrics_bind),
         join_token=_read_token(options.join_token_file),
     )
 

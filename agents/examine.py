@@ -23,6 +23,7 @@ from agents.core.policy import Policy
 from agents.errors import LaunchError
 from agents.log import note
 from agents.probes import node_checks
+from agents.probes.kernel_log import KernelLog
 from agents.probes.libraries import Interpreters
 from agents.probes.sampler import Sampler
 from agents.ranks.launch import Standing
@@ -57,6 +58,7 @@ class Examiner:
         )
         self._connected: frozenset[int] = frozenset()
         self._own = _Subject()
+        self._kernel_log = KernelLog()
         self._interpreters = Interpreters()
         self._launches: WeakValueDictionary[tuple[str | None, ...], _Subject] = WeakValueDictionary()
 
@@ -99,6 +101,7 @@ class Examiner:
             checker=self._config.check_socket,
             nvlinks=nvlinks,
             connected=self._connected,
+            nvswitch=self._kernel_log.fault(),
         )
 
     async def _judged(

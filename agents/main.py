@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from agents import exporter
 from agents.config import Config, load
 from agents.core.policy import NodeRules
 from agents.core.restore import restore, snapshot
@@ -31,6 +32,7 @@ from agents.probes.host import boot_id, machine_id
 from agents.ranks.places import Places
 from agents.renewal import fresh_journal_id
 from agents.runtime import Agent
+from controlplane.protocol import first_use
 
 EXIT_CONFIG, EXIT_LOCKED, EXIT_ENROLMENT = 2, 3, 4
 
@@ -50,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"agent: another agent runs on {config.state_dir}", file=sys.stderr)
         return EXIT_LOCKED
     note("agent starts", **config.masked())
+    first_use.prepare()
     try:
         return asyncio.run(_run(config, rules))
     finally:
@@ -70,6 +73,9 @@ async def _run(config: Config, rules: NodeRules) -> int:
     loop.add_signal_handler(signal.SIGHUP, agent.read_rules)
     await agent.sampler.start()
     await agent.start(same_boot=same_boot)
+    exporting = asyncio.create_task(
+        asyncio.to_thread(exporter.start, config.metrics_bind, lambda: agent.state, agent.device_series)
+    )
     online = asyncio.create_task(_online(config, agent))
     stopping = asyncio.create_task(stop.wait())
     code = 0
@@ -82,7 +88,7 @@ async def _run(config: Config, rules: NodeRules) -> int:
     finally:
         for task in (online, stopping):
             task.cancel()
-        await asyncio.gather(online, stopping, return_exceptions=True)
+        await asyncio.gather(online, stopping, exporting, return_exceptions=True)
         await agent.stop()
     note("agent ended", ranks_left_running=len(agent.state.ranks))
     return code

@@ -22,6 +22,7 @@ from agents.core.policy import Policy
 from agents.core.restore import snapshot
 from agents.core.state import Identity, Life, State
 from agents.core.step import next_deadline_s, resume, step
+from agents.device_series import DeviceSeries
 from agents.errors import ConfigError, JournalError, ProbeError
 from agents.examine import Examiner
 from agents.link.client import Link
@@ -32,6 +33,8 @@ from agents.log import note
 from agents.policy_file import rules_of
 from agents.probes.choose import make_sampler
 from agents.probes.host import CpuMeter, rss_bytes
+from agents.probes.reset import reset_device
+from agents.ranks import unseen
 from agents.ranks.hosts import HostKeeper
 from agents.ranks.identity import is_alive, signal_group, signal_process
 from agents.ranks.logs import LogFiles, tail
@@ -41,8 +44,10 @@ from agents.ranks.scan import LogScanner
 from agents.ranks.socket import RankServer
 from agents.ranks.starting import Starter
 from agents.ranks.sweep import Sweeper
+from agents.ranks.unseen import End, Hint
 from agents.ranks.watcher import ProcessWatcher
 from agents.renewal import renew_journal
+from agents.verify import Verifier
 from controlplane.protocol.frames import AgentFrame, AgentHello
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.samples import DeviceSample, XidEvent
@@ -62,19 +67,18 @@ class Agent:
         self._journal = journal
         self._loop = asyncio.get_running_loop()
         self._queue: deque[ev.Event] = deque()
-        self._dispatching = False
+        self._dispatching = self._hints_due = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._committer = Committer(journal, self.dispatch)
         self._deadline: asyncio.TimerHandle | None = None
         self._deadline_s: float | None = None
         self._frame_interval_s = self._sample_interval_s = _DEFAULT_INTERVAL_S
         self._next_sample_s = self._next_cap_s = self._next_cost_s = 0.0
-        self._hints_due = False
         self._samples: tuple[DeviceSample, ...] = ()
         self._backfill_left = 0
         self._spool = Spool()
         self._meter = CpuMeter(time.monotonic())
-        self._cost = (0.0, 0)
+        self._cost: tuple[float | None, int | None] = (None, None)
         places = Places(config.jobs_dir)
         self.logs = LogFiles(places.logs)
         self.watcher = ProcessWatcher(self._loop)
@@ -82,11 +86,13 @@ class Agent:
         self.ranks = RankServer(self.dispatch)
         self.starter = Starter(self.policy, state_dir=config.state_dir, places=places, logs=self.logs, ranks=self.ranks)
         self.sweeper = Sweeper(self._loop, self.starter.groups, self.dispatch)
+        self.device_series = DeviceSeries()
         self.sampler = make_sampler(config, self._on_samples, self._on_xid)
         self.scanner = LogScanner(self.logs, self.dispatch)
         self.examiner = Examiner(
             config, self.sampler, self.dispatch, standing=self.starter.standing, policy=self.policy
         )
+        self.verifier = Verifier(self.dispatch, self.starter.standing)
         self.link: Link | None = None
         self.identity: NodeIdentity | None = None
 
@@ -126,7 +132,8 @@ class Agent:
                     note("rank adopted", pid=rank.identity.pid, replica=rank.ref.replica, rank=rank.ref.rank)
                     self._watch_rank(rank.ref, rank.identity)
                 else:
-                    self._rank_gone(rank.ref, rank.identity.pid, None, None, False)
+                    hint = unseen.at_start(rank.identity, same_boot=same_boot)
+                    self._rank_gone(rank.ref, rank.identity.pid, (None, None, False), hint)
             elif rank.launch.entrypoint is not None:
                 self.dispatch(self.starter.find_unborn(rank.ref))
         self.state, effects = resume(self.state, time.monotonic())
@@ -148,6 +155,7 @@ class Agent:
         self.hosts.close()
         self.watcher.close()
         self.sampler.close()
+        self.verifier.close()
         try:
             self._journal.sync()
         except JournalError as error:
@@ -177,16 +185,15 @@ class Agent:
         """The next frame and whether another should follow at once; None while there is no session."""
         if not self.state.link.up:
             return None
-        now_s = time.monotonic()
+        now_s = at_s = time.monotonic()
         hints, self._hints_due = self._hints_due, False
         samples, self._samples = self._samples, ()
-        at_s = now_s
         if not hints and not samples and self._backfill_left > 0:
             self._backfill_left -= 1
             round_ = self._spool.take()
             if round_ is not None:
                 at_s, samples = round_
-        cpu_ratio, rss = self._cost if hints else (0.0, 0)
+        cpu_ratio, rss = self._cost if hints else (None, None)
         self.state, frame, more = session.compose(
             self.state, now_s, samples=samples, hints=hints, cpu_ratio=cpu_ratio, rss_bytes=rss
         )
@@ -251,6 +258,10 @@ class Agent:
                 self._spawn_task(self._take_stacks(effect))
             case fx.InjectDevice():
                 self._inject(effect)
+            case fx.Reset():
+                self._spawn_task(self._reset(effect))
+            case fx.ReadCheckpoint() | fx.StopReading():
+                self.verifier.perform(effect)
             case fx.DropLink(seconds=seconds):
                 if self.link is not None:
                     self.link.drop(seconds)
@@ -304,6 +315,7 @@ class Agent:
 
     def _on_samples(self, samples: tuple[DeviceSample, ...]) -> None:
         now_s = time.monotonic()
+        self.device_series.sampled(now_s, samples, self.sampler.devices)
         if self.state.link.up:
             self._samples = samples
         else:
@@ -316,6 +328,7 @@ class Agent:
             self.dispatch(ev.MemoryRead(now_s=now_s, used_bytes=used_bytes))
 
     def _on_xid(self, xid: XidEvent) -> None:
+        self.device_series.xid(xid)
         self.dispatch(ev.XidRaised(now_s=time.monotonic(), xid=xid))
 
     def _inject(self, effect: fx.InjectDevice) -> None:
@@ -327,15 +340,20 @@ class Agent:
         self.dispatch(ev.FaultInjected(now_s=time.monotonic(), command_id=effect.command_id, error=error))
         self._spawn_task(self.examiner.check())
 
-    def _watch_rank(self, ref: RankRef, identity: Identity) -> None:
-        self.scanner.follow(self.state.ranks.get(ref))
-        self.starter.adopt(self.state.ranks.get(ref), identity.pid)
-        self.watcher.watch(
-            identity, lambda code, number, known: self._rank_gone(ref, identity.pid, code, number, known)
-        )
+    async def _reset(self, effect: fx.Reset) -> None:
+        error = await reset_device(self.sampler, effect.wanted)
+        self.dispatch(ev.DeviceReset(now_s=time.monotonic(), command_id=effect.command_id, error=error))
+        self._spawn_task(self.examiner.check())
 
-    def _rank_gone(self, ref: RankRef, pid: int, code: int | None, number: int | None, known: bool) -> None:
+    def _watch_rank(self, ref: RankRef, identity: Identity) -> None:
+        rank, pid = self.state.ranks.get(ref), identity.pid
+        self.scanner.follow(rank)
+        self.starter.adopt(rank, pid)
+        self.watcher.watch(identity, lambda *end: self._rank_gone(ref, pid, end, unseen.of_end(identity, end[1])))
+
+    def _rank_gone(self, ref: RankRef, pid: int, end: End, hint: Hint) -> None:
         self.scanner.finish(ref)
+        code, number, known = end
         self.dispatch(
             ev.RankProcessGone(
                 now_s=time.monotonic(),
@@ -345,14 +363,14 @@ class Agent:
                 signal=number,
                 known=known,
                 log_tail=tail(self.logs.rank(ref)),
+                cause=hint.cause,
+                hint=hint.words,
             )
         )
 
     async def _take_stacks(self, effect: fx.TakeStacks) -> None:
-        event = await asyncio.to_thread(
-            look_for, effect, self.logs.rank(effect.ref), self.starter.doors(effect.ref.job_id)
-        )
-        self.dispatch(event)
+        doors = self.starter.doors(effect.ref.job_id)
+        self.dispatch(await asyncio.to_thread(look_for, effect, self.logs.rank(effect.ref), doors))
 
     def _arm(self) -> None:
         """One timer, for the next moment at which the core has something to do."""

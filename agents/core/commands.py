@@ -10,15 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 from agents.core import limits
-from agents.core.effects import Commit, DropLink, InjectDevice, Persist, Reach, Signal, TakeStacks
-from agents.core.ends import is_looked_at, kill, kill_after_look, looked, settle_stops
-from agents.core.events import FaultInjected, Journaled, OrderReceived, RulesRead, StacksTaken
+from agents.core.effects import Commit, DropLink, InjectDevice, Persist, Reach, Reset, Signal, TakeStacks
+from agents.core.ends import is_looked_at, kill, kill_after_look, looked, replica_is_looked_at, settle_stops
+from agents.core.events import DeviceReset, FaultInjected, Journaled, OrderReceived, RulesRead, StacksTaken
 from agents.core.launches import accept, advance, end_launch, want_host
 from agents.core.policy import refusal
 from agents.core.records import CommandSeen
 from agents.core.relay import take_install, take_view, tell
 from agents.core.state import Command, CommandStage, Job, Life, PendingStacks, PendingStop, Rank
 from agents.core.turn import Turn, answer_of
+from agents.core.verify import end_verification, verify_checkpoint
 from controlplane.protocol.bounds import fitted_tail
 from controlplane.protocol.commands import (
     Body,
@@ -26,24 +27,30 @@ from controlplane.protocol.commands import (
     CommandEnvelope,
     DeliverInstall,
     DeliverView,
+    EndVerification,
     InjectDeviceFault,
     InjectLinkFault,
     InjectRankFault,
+    KeepCheckpoints,
+    OrderRecompute,
     RequestSave,
+    ResetDevice,
     StartRanks,
     StopRanks,
+    VerifyCheckpoint,
     WarmHost,
 )
 from controlplane.protocol.frames import CommandAnswer, StacksCollected
+from controlplane.protocol.keeping import KeepSaves
 from controlplane.protocol.looks import LOOKS, looks_of
-from controlplane.protocol.rank import InjectFault, SaveNow
+from controlplane.protocol.rank import InjectFault, RecomputeSteps, SaveNow
 from controlplane.protocol.rank_faults import INSIDE, SIGNALS
 from controlplane.protocol.signing import SIGNATURE_REJECTED
 from controlplane.protocol.states import UNFIT
 
 # Their effect outlives a crash of the machine's journal pages, so these wait for fsync;
 # the rest is idempotent and only written.
-_DURABLE = (StartRanks, StopRanks, InjectRankFault)
+_DURABLE = (StartRanks, StopRanks, InjectRankFault, ResetDevice)
 _MAX_LINK_FAULT_S = 600.0
 
 
@@ -118,9 +125,12 @@ def stop_ranks(turn: Turn, command_id: str, body: StopRanks) -> None:
             body.replica == -1 or (launch.replica, launch.incarnation) == (body.replica, body.incarnation)
         ):
             end_launch(turn, pending, CommandStage.SUPERSEDED, "stopped before it was complete")
+    job = turn.state.jobs.get(body.job_id)
+    if body.final and job is not None and job.attempt <= body.attempt:
+        turn.put_job(replace(job, end=body.final, end_signature=body.end_signature))
     targets = [rank for rank in turn.state.ranks.values() if _is_target(rank, body)]
     for rank in targets:
-        if is_looked_at(turn, rank.ref) and body.grace_s <= 0 and rank.life is Life.ALIVE:
+        if replica_is_looked_at(turn, rank.ref) and body.grace_s <= 0 and rank.life is Life.ALIVE:
             kill_after_look(turn, rank)
         else:
             kill(turn, rank, grace_s=body.grace_s)
@@ -150,21 +160,38 @@ def request_save(turn: Turn, command_id: str, body: RequestSave) -> None:
     turn.answer(command_id, stage, f"asked {told} ranks")
 
 
+def order_recompute(turn: Turn, command_id: str, body: OrderRecompute) -> None:
+    """Pass it on; what came of it comes as the ranks' reports once their job has trained."""
+    told = 0
+    for rank in turn.state.ranks.values():
+        slot = (rank.ref.job_id, rank.ref.attempt, rank.ref.replica, rank.ref.incarnation)
+        if slot == (body.job_id, body.attempt, body.replica, body.incarnation) and rank.life is Life.ALIVE:
+            told += tell(turn, rank, RecomputeSteps(body.order))
+    stage = CommandStage.SUCCEEDED if told else CommandStage.FAILED
+    turn.answer(command_id, stage, f"handed to {told} ranks")
+
+
+def keep_checkpoints(turn: Turn, command_id: str, body: KeepCheckpoints) -> None:
+    """Pass it on to rank 0 of the replica, which keeps it beside the checkpoints."""
+    told = 0
+    for rank in turn.state.ranks.values():
+        slot = (rank.ref.job_id, rank.ref.attempt, rank.ref.replica, rank.ref.incarnation, rank.ref.rank)
+        if slot == (body.job_id, body.attempt, body.replica, body.incarnation, 0) and rank.life is Life.ALIVE:
+            told += tell(turn, rank, KeepSaves(command_id, body.saves))
+    stage = CommandStage.SUCCEEDED if told else CommandStage.FAILED
+    turn.answer(command_id, stage, f"handed to {told} ranks")
+
+
 def collect_stacks(turn: Turn, command_id: str, body: CollectStacks) -> None:
     """From outside the process, so that it works on a hung one; one person's look at a
     rank at a time."""
-    wanted, names = (body.job_id, body.replica, body.incarnation), looks_of(body.look)
-    found = [
-        rank
-        for rank in turn.state.ranks.values()
-        if (rank.ref.job_id, rank.ref.replica, rank.ref.incarnation) == wanted
-        and rank.identity is not None
-        and body.rank in (-1, rank.ref.rank)
-    ]
+    names = looks_of(body.look)
+    found = [rank for rank in turn.state.ranks.values() if rank.identity is not None and _is_meant(turn, rank, body)]
     if not names:
         turn.answer(command_id, CommandStage.FAILED, f"unknown look {body.look!r}: use {', '.join(LOOKS)}")
     elif not found:
-        turn.answer(command_id, CommandStage.FAILED, "no such rank lives here")
+        stage = CommandStage.SUCCEEDED if body.replica == -1 else CommandStage.FAILED
+        turn.answer(command_id, stage, "no such rank lives here")
     elif body.rank != -1 and any(is_looked_at(turn, rank.ref) for rank in found):
         turn.answer(command_id, CommandStage.FAILED, "the rank is being looked at already; ask again when that is done")
     else:
@@ -174,6 +201,15 @@ def collect_stacks(turn: Turn, command_id: str, body: CollectStacks) -> None:
             assert rank.identity is not None, "only living processes are looked at"
             for name in names:
                 turn.do(TakeStacks(rank.ref, rank.identity, command_id, name, body.duration_s))
+
+
+def _is_meant(turn: Turn, rank: Rank, body: CollectStacks) -> bool:
+    """Of those of a whole job, who is being looked at is left alone."""
+    ref = rank.ref
+    if body.replica == -1:
+        return ref.job_id == body.job_id and not is_looked_at(turn, ref)
+    slot = (ref.job_id, ref.replica, ref.incarnation)
+    return slot == (body.job_id, body.replica, body.incarnation) and body.rank in (-1, ref.rank)
 
 
 def warm_host(turn: Turn, command_id: str, body: WarmHost) -> None:
@@ -187,6 +223,24 @@ def warm_host(turn: Turn, command_id: str, body: WarmHost) -> None:
         return
     waiting = (*host.waiting_commands, command_id)
     turn.put_host(replace(host, idle_at_s=idle_at_s, waiting_commands=waiting))
+
+
+def reset_device(turn: Turn, command_id: str, body: ResetDevice) -> None:
+    """Only an empty device: a reset ends whatever uses it."""
+    busy = [rank.ref for rank in turn.state.ranks.values() if rank.device_index == body.device_index]
+    starting = any(
+        placed.device_index == body.device_index for pending in turn.state.launches for placed in pending.launch.ranks
+    )
+    if busy or starting:
+        turn.answer(command_id, CommandStage.FAILED, f"device {body.device_index} is in use here; it was not reset")
+        return
+    turn.do(Reset(command_id, body))
+
+
+def on_device_reset(turn: Turn, event: DeviceReset) -> None:
+    """The driver's answer."""
+    stage = CommandStage.FAILED if event.error else CommandStage.SUCCEEDED
+    turn.answer(event.command_id, stage, event.error or "the driver has reset it")
 
 
 def inject_device_fault(turn: Turn, command_id: str, body: InjectDeviceFault) -> None:
@@ -283,10 +337,12 @@ def _fence(turn: Turn, envelope: CommandEnvelope) -> str:
     if not job_id or envelope.epoch == 0:
         return ""
     job = turn.state.jobs.get(job_id) or Job(job_id=job_id)
+    if (attempt, envelope.epoch) < (job.attempt, job.epoch) and isinstance(envelope.body, StopRanks | CollectStacks):
+        # An end is never taken back, and a look changes nothing: both are right at any time. A
+        # server whose database was set back can end what it does not know the epoch of.
+        return ""
     if attempt < job.attempt:
-        # Ending an old attempt's ranks, or looking at them, is right at any time.
-        harmless = isinstance(envelope.body, StopRanks | CollectStacks)
-        return "" if harmless else f"attempt {job.attempt} was seen here"
+        return f"attempt {job.attempt} was seen here"
     if attempt == job.attempt and envelope.epoch < job.epoch:
         return f"epoch {envelope.epoch} is older than {job.epoch}, seen here"
     if isinstance(envelope.body, StartRanks) or (attempt, envelope.epoch) == (job.attempt, job.epoch):
@@ -307,11 +363,11 @@ def _subject(body: Body) -> tuple[str, int | None]:
             return view.job_id, view.attempt
         case DeliverInstall(install=install):
             return install.job_id, install.attempt
-        case StopRanks() | RequestSave() | WarmHost():
+        case StopRanks() | RequestSave() | OrderRecompute() | KeepCheckpoints() | WarmHost():
             return body.job_id, body.attempt
-        case CollectStacks() | InjectRankFault():
+        case CollectStacks() | InjectRankFault() | VerifyCheckpoint():
             return body.job_id, None
-        case InjectDeviceFault() | InjectLinkFault():
+        case InjectDeviceFault() | InjectLinkFault() | ResetDevice() | EndVerification():
             return "", None
 
 
@@ -327,8 +383,13 @@ _HANDLERS: dict[type[Body], Callable[[Turn, str, Any], None]] = {
     DeliverView: deliver_view,
     DeliverInstall: deliver_install,
     RequestSave: request_save,
+    OrderRecompute: order_recompute,
+    KeepCheckpoints: keep_checkpoints,
     CollectStacks: collect_stacks,
+    VerifyCheckpoint: verify_checkpoint,
+    EndVerification: end_verification,
     WarmHost: warm_host,
+    ResetDevice: reset_device,
     InjectDeviceFault: inject_device_fault,
     InjectRankFault: inject_rank_fault,
     InjectLinkFault: inject_link_fault,

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from agents.core.records import Record
 from agents.core.state import Identity
-from controlplane.protocol.commands import InjectDeviceFault
+from controlplane.protocol.commands import InjectDeviceFault, ResetDevice, VerifyCheckpoint
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.rank import ForkRank, ToRank
 
@@ -155,6 +155,29 @@ class InjectDevice:
 
 
 @dataclass(frozen=True, slots=True)
+class Reset:
+    """Answer `DeviceReset`."""
+
+    command_id: str
+    wanted: ResetDevice
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCheckpoint:
+    """Answer `CheckpointProgress` now and then, and `CheckpointRead` at the end."""
+
+    command_id: str
+    wanted: VerifyCheckpoint
+
+
+@dataclass(frozen=True, slots=True)
+class StopReading:
+    """End the reader of this command; it answers `CheckpointRead` as any other."""
+
+    command_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class DropLink:
     """Close the link after the pending frame has left, for `seconds`."""
 
@@ -200,6 +223,9 @@ Effect = (
     | CloseConnection
     | TakeStacks
     | InjectDevice
+    | Reset
+    | ReadCheckpoint
+    | StopReading
     | DropLink
     | WriteToLog
     | RenewJournal

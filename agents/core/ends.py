@@ -11,7 +11,7 @@ from agents.core.effects import Reach, Signal, SweepGroup, ToConnection
 from agents.core.events import GroupGone, RankProcessGone
 from agents.core.state import NOTHING_REFUSED, CommandStage, Life, Rank
 from agents.core.turn import Turn
-from controlplane.protocol.bounds import fitted_tail
+from controlplane.protocol.bounds import fitted, fitted_tail
 from controlplane.protocol.frames import RankExited
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.rank import StopTraining
@@ -19,6 +19,7 @@ from controlplane.protocol.rank import StopTraining
 SIGKILL, SIGTERM = 9, 15
 # 0: all steps done; 15: saved on SIGTERM and left. Neither condemns its peers.
 CLEAN_CODES = frozenset({0, 15})
+UNOBSERVED, NOBODY_SAW = "unobserved", "exit not observed"
 
 
 def kill(turn: Turn, rank: Rank, *, grace_s: float = 0.0) -> None:
@@ -49,8 +50,13 @@ def is_looked_at(turn: Turn, ref: RankRef) -> bool:
     return any(other == ref for pending in turn.state.stacks for other, _ in pending.looks)
 
 
+def replica_is_looked_at(turn: Turn, ref: RankRef) -> bool:
+    """It, or one of its replica's other ranks here, which would break off if it went first."""
+    return any(_slot(other) == _slot(ref) for pending in turn.state.stacks for other, _ in pending.looks)
+
+
 def kill_after_look(turn: Turn, rank: Rank) -> None:
-    """End a rank that is being looked at: when that is over (`looked`), or after
+    """End a rank of a replica that is being looked at: when that is over (`looked`), or after
     LOOK_BEFORE_KILL_S, when the tick finds its kill due."""
     kill_at_s = turn.now_s + limits.LOOK_BEFORE_KILL_S
     if rank.kill_at_s is not None:
@@ -59,10 +65,15 @@ def kill_after_look(turn: Turn, rank: Rank) -> None:
 
 
 def looked(turn: Turn, ref: RankRef) -> None:
-    """Nothing looks at the rank any more: an end that waited for it is due."""
-    rank = turn.state.ranks.get(ref)
-    if rank is not None and rank.looked_at and rank.life is Life.ALIVE:
-        kill(turn, rank)
+    """Nothing looks at the rank any more: the ends that waited for it are due. The ranks of a
+    replica go together: one that loses its peers may be gone before its own look. What other
+    nodes are done with is not known here: a replica on several nodes has its whole time."""
+    if replica_is_looked_at(turn, ref):
+        return
+    for rank in tuple(turn.state.ranks.values()):
+        here = len(rank.launch.ranks) == rank.launch.world_size
+        if _slot(rank.ref) == _slot(ref) and rank.looked_at and here and rank.life is Life.ALIVE:
+            kill(turn, rank)
 
 
 def on_process_gone(turn: Turn, event: RankProcessGone) -> None:
@@ -72,6 +83,8 @@ def on_process_gone(turn: Turn, event: RankProcessGone) -> None:
         return
     if event.pid is not None and rank.identity is not None and rank.identity.pid != event.pid:
         return
+    # What was known of it without a status still holds when its host tells the status.
+    rank = replace(rank, exit_cause=event.cause or rank.exit_cause, exit_hint=event.hint or rank.exit_hint)
     if event.known:
         conclude(turn, rank, event.exit_code, event.signal, event.log_tail)
         return
@@ -95,7 +108,12 @@ def conclude(turn: Turn, rank: Rank, exit_code: int | None, signal: int | None, 
     turn.tell_refused(rank.ref)
     turn.put_rank(gone)
     tail = fitted_tail(log_tail, limits.MAX_LOG_TAIL_CHARS)
-    turn.report(RankExited(rank.ref, exit_code, signal, rank.expected, tail, aside_s))
+    told = exit_code is not None or signal is not None
+    cause = rank.exit_cause if not told or signal == SIGKILL else ""
+    hint = fitted(rank.exit_hint, limits.MAX_HINT_CHARS) if cause else ""
+    if not told:
+        cause, hint = cause or UNOBSERVED, hint or NOBODY_SAW
+    turn.report(RankExited(rank.ref, exit_code, signal, rank.expected, tail, aside_s, cause, hint))
     if not rank.expected and not clean:
         _kill_peers(turn, rank.ref)
     if clean and not rank.expected:
@@ -146,8 +164,15 @@ def _forget(turn: Turn, rank: Rank) -> None:
 
 
 def _kill_peers(turn: Turn, ref: RankRef) -> None:
-    slot = (ref.job_id, ref.attempt, ref.replica, ref.incarnation)
     for peer in tuple(turn.state.ranks.values()):
-        same = (peer.ref.job_id, peer.ref.attempt, peer.ref.replica, peer.ref.incarnation) == slot
-        if same and peer.ref != ref and peer.life is not Life.GONE:
+        if _slot(peer.ref) != _slot(ref) or peer.ref == ref or peer.life is Life.GONE:
+            continue
+        if replica_is_looked_at(turn, peer.ref) and peer.life is Life.ALIVE:
+            kill_after_look(turn, peer)
+        else:
             kill(turn, peer)
+
+
+def _slot(ref: RankRef) -> tuple[str, int, int, int]:
+    """One life of a replica."""
+    return ref.job_id, ref.attempt, ref.replica, ref.incarnation

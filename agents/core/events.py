@@ -132,7 +132,8 @@ class RankSpawnFailed(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankProcessGone(_Event):
-    """The leader is gone. `known` False: the exit status is not (yet) known.
+    """The leader is gone. `known` False: the exit status is not (yet) known. `cause` and `hint`:
+    what the node knows of an end without a status, or by SIGKILL.
     `pid` None: whichever process this ref had."""
 
     ref: RankRef
@@ -141,6 +142,8 @@ class RankProcessGone(_Event):
     signal: int | None
     known: bool
     log_tail: str = ""
+    cause: str = ""
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +203,31 @@ class StacksTaken(_Event):
     text: str
     method: str
     look: str = "stacks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReset(_Event):
+    """`error` empty: the driver has reset the device of this command."""
+
+    command_id: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointProgress(_Event):
+    """So much of the checkpoint of this command is read back."""
+
+    command_id: str
+    read_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRead(_Event):
+    """Its reader has ended: with a `verdict` (JSON), or with none, and `error` says why."""
+
+    command_id: str
+    verdict: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,6 +306,9 @@ Event = (
     | HostProcessGone
     | StacksTaken
     | FaultInjected
+    | DeviceReset
+    | CheckpointProgress
+    | CheckpointRead
     | DevicesSampled
     | XidRaised
     | LogRead

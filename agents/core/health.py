@@ -51,9 +51,11 @@ class Readings:
     """What was found. `drivers`: version of each device's driver; `links`: (interface, its
     state) as the kernel names it, None for one that is not there; `nvlinks` of each device that
     has any, `connected` those of them that had an active one since this agent began; `external`:
-    (healthy, reason) of the node's own checker, None where none answered; `libraries`: (name,
+    (healthy, reason) of the node's own checker, None where none answered; `nvswitch`: what its
+    SXIDs mean (`core.sxid`), "" for nothing; `libraries`: (name,
     version) of what a launch would run with, "" for absent ones, in the `interpreter` of the job's
-    own program or, "", in ours; `cuda`: a real GPU is here."""
+    own program or, "", in ours; `program`: what keeps the job's own program from beginning, "" for
+    nothing; `cuda`: a real GPU is here."""
 
     drivers: tuple[str, ...] = ()
     storages: tuple[Storage, ...] = ()
@@ -61,8 +63,10 @@ class Readings:
     nvlinks: tuple[NvLinks, ...] = ()
     connected: frozenset[int] = frozenset()
     external: tuple[bool, str] | None = None
+    nvswitch: str = ""
     libraries: tuple[tuple[str, str], ...] = ()
     interpreter: str = ""
+    program: str = ""
     cuda: bool = False
 
 
@@ -89,6 +93,10 @@ def judge(found: Readings, needs: Needs) -> tuple[NodeCheck, ...]:
         *_nvlinks(found, needs),
         *_libraries(found),
     ]
+    if found.program:
+        failed.append(NodeCheck("program", found.program))
+    if found.nvswitch:
+        failed.append(NodeCheck("nvswitch", found.nvswitch))
     if found.external is not None and not found.external[0]:
         reason = found.external[1] or "the node's own checker says that it is not healthy, not why; see its log"
         failed.append(NodeCheck("external", reason))
@@ -159,17 +167,17 @@ def _storages(found: Readings, needs: Needs) -> list[NodeCheck]:
     for storage in found.storages:
         if storage.error:
             fix = "free space on it" if storage.free_bytes == 0 else "make it writable or correct the path"
-            failed.append(NodeCheck("storage", f"{_short(storage.path)} cannot be written: {storage.error}; {fix}"))
+            failed.append(NodeCheck("storage", f"{short(storage.path)} cannot be written: {storage.error}; {fix}"))
         elif storage.free_bytes is not None and storage.free_bytes < needs.free_bytes:
             # No figure of now: it would make each check a new verdict.
             room = f"less than {needs.free_bytes >> 20} MiB are free; free space or lower --min-free-mib"
-            failed.append(NodeCheck("storage", f"{_short(storage.path)} is nearly full: {room}"))
+            failed.append(NodeCheck("storage", f"{short(storage.path)} is nearly full: {room}"))
     return failed
 
 
-def _short(path: str) -> str:
+def short(path: str, most_chars: int = MAX_PATH_CHARS) -> str:
     """Its end, so that the detail's own end, which says how to mend it, is not cut off."""
-    return path if len(path) <= MAX_PATH_CHARS else f"...{path[3 - MAX_PATH_CHARS :]}"
+    return path if len(path) <= most_chars else f"...{path[3 - most_chars :]}"
 
 
 def _links(found: Readings) -> list[NodeCheck]:
@@ -201,7 +209,7 @@ def _nvlinks(found: Readings, needs: Needs) -> list[NodeCheck]:
 
 def _libraries(found: Readings) -> list[NodeCheck]:
     failed = []
-    where = f" in {_short(found.interpreter)}" if found.interpreter else ""
+    where = f" in {short(found.interpreter)}" if found.interpreter else ""
     for library, first_bad, first_good, always in KNOWN_BAD:
         for name, text in found.libraries:
             version = version_of(text)

@@ -57,6 +57,8 @@ def accept(turn: Turn, command_id: str, launch: ReplicaLaunch) -> None:
             incarnations={**known, launch.replica: launch.incarnation},
             view=job.view if launch.attempt == job.attempt else None,
             install=job.install if launch.attempt == job.attempt else None,
+            end="",
+            end_signature="",
         )
     )
     cancel(turn, launch, "a newer start replaced it")

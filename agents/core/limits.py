@@ -12,6 +12,7 @@ MAX_CLOSED_COMMANDS = 2_048  # a repeat older than that is past its ttl
 MAX_JOBS = 128  # fences of jobs without a process here, oldest forgotten first
 MAX_IN_FLIGHT_EVENTS = 2_000  # sent and not acknowledged in one session
 FRAME_EVENT_BYTES = 160 * 1024  # leaves room for samples under MAX_FRAME_BYTES
+MAX_HINT_CHARS = 500
 MAX_LOG_TAIL_CHARS = 4_000
 MAX_STACK_CHARS = MAX_LOOK_CHARS
 

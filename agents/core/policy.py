@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-from controlplane.protocol.commands import Body, CollectStacks, StartRanks, WarmHost
+from controlplane.protocol.commands import Body, CollectStacks, EndVerification, StartRanks, VerifyCheckpoint, WarmHost
 from controlplane.protocol.launch import ReplicaLaunch
 
 REFUSE, AGENT, DYNAMIC = "refuse", "agent", "dynamic"
 """Words that `users.default` knows beside the name of an account and a number."""
 
-HARMLESS = (CollectStacks,)
-"""They start and stop nothing and change nothing."""
+HARMLESS = (CollectStacks, EndVerification)
+"""They start and stop nothing of a job and change nothing."""
 
 SYSTEM_PLACES = (
     "/proc", "/sys", "/dev", "/etc", "/root", "/boot", "/run", "/var/run", "/bin", "/sbin", "/lib", "/lib32",
@@ -146,6 +146,8 @@ def refusal(rules: NodeRules, body: Body) -> str:
             return _owner(policy.users, launch.user) or _launch(rules, launch)
         case WarmHost(user=user):
             return _owner(policy.users, user)
+        case VerifyCheckpoint(user=user, path=path):
+            return _owner(policy.users, user) or _place(rules, "checkpoint", path, policy.checkpoint_roots)
     return ""
 
 
@@ -196,9 +198,14 @@ def _launch(rules: NodeRules, launch: ReplicaLaunch) -> str:
     if config.training.data is not None:
         places.append(("training data", config.training.data, data))
     for what, path, roots in places:
-        if fault := path_fault(path, roots, rules.own_places):
-            return f"this node's policy refuses the {what} {path[:100]!r}: it {fault}"
+        if fault := _place(rules, what, path, roots):
+            return fault
     return _entrypoint(policy, launch.entrypoint) or _variables(policy.env, launch.env)
+
+
+def _place(rules: NodeRules, what: str, path: str, roots: tuple[str, ...]) -> str:
+    fault = path_fault(path, roots, rules.own_places)
+    return f"this node's policy refuses the {what} {path[:100]!r}: it {fault}" if fault else ""
 
 
 def _entrypoint(policy: Policy, entrypoint: tuple[str, ...] | None) -> str:

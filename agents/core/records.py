@@ -2,6 +2,7 @@
 
 import msgspec
 
+from controlplane.protocol.bounds import JobEnd
 from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.frames import EventBody
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
@@ -94,6 +95,8 @@ class JobKept(_Record, frozen=True, tag="job"):
     incarnations: dict[int, int]
     view: View | None = None
     install: Install | None = None
+    end: JobEnd = ""
+    end_signature: str = ""
 
 
 class JobForgotten(_Record, frozen=True, tag="job_forgotten"):

@@ -3,7 +3,8 @@
 The newest view and install of each job are kept, so that a rank that says hello late
 (or again, after an agent restart) gets them. A rank that was a member of a view handed
 on here and is not in the newest one is told so and then killed; a rank that was never
-admitted (a spare, or a joiner that is still building) is left in peace.
+admitted (a spare, or a joiner that is still building) is left in peace, and so is one that the
+view leaves out for now: it waits for the one that takes it back.
 """
 
 from dataclasses import replace
@@ -50,7 +51,7 @@ def take_view(turn: Turn, view: View) -> int:
     reached = 0
     for rank in _ranks_of(turn, view.job_id, view.attempt):
         if not is_member(rank.ref, view):
-            if rank.admitted:
+            if rank.admitted and not view.waits(rank.ref.replica, rank.ref.incarnation):
                 evict(turn, rank, view.epoch, view.reason)
             continue
         if not rank.admitted:
@@ -199,6 +200,9 @@ def _pass_on(turn: Turn, rank: Rank, message: FromRank) -> None:
     steps = rank.steps.after(message) if isinstance(message, StepReport) else rank.steps
     turn.put_rank(replace(rank, last_word_s=turn.now_s, done=done, epoch=epoch, steps=steps), keep=done != rank.done)
     within_s = limits.COALESCE_S if isinstance(message, _COALESCED) else limits.URGENT_S
+    job = turn.state.jobs.get(rank.ref.job_id)
+    if isinstance(message, TrainingDone) and job is not None and job.attempt == rank.ref.attempt and not job.end:
+        turn.put_job(replace(job, end="succeeded"))
     turn.report(RankSaid(rank.ref, message), within_s)
 
 
@@ -208,7 +212,7 @@ def _bring_up_to_date(turn: Turn, rank: Rank, installed_epoch: int) -> None:
         return
     view = job.view
     if not is_member(rank.ref, view):
-        if rank.admitted:
+        if rank.admitted and not view.waits(rank.ref.replica, rank.ref.incarnation):
             evict(turn, rank, view.epoch, view.reason)
         return
     if installed_epoch >= view.epoch:

@@ -203,6 +203,8 @@ def _job(record: JobKept) -> Job:
         incarnations=record.incarnations,
         view=record.view,
         install=record.install,
+        end=record.end,
+        end_signature=record.end_signature,
     )
 
 

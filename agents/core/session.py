@@ -20,6 +20,7 @@ from controlplane.protocol.frames import (
     AgentEvent,
     AgentFrame,
     AgentHello,
+    JobSeen,
     RankStatus,
 )
 from controlplane.protocol.samples import DeviceInfo, DeviceSample
@@ -43,6 +44,17 @@ def hello(
         devices=devices,
         ranks=statuses(state, now_s),
         first_unacked_seq=state.events[0].seq if state.events else state.next_seq,
+        jobs=tuple(
+            JobSeen(
+                job_id=job.job_id,
+                attempt=job.attempt,
+                epoch=job.epoch,
+                incarnations=dict(job.incarnations),
+                end=job.end,
+                end_signature=job.end_signature,
+            )
+            for job in state.jobs.values()
+        ),
     )
 
 
@@ -52,8 +64,8 @@ def compose(
     *,
     samples: tuple[DeviceSample, ...] = (),
     hints: bool = False,
-    cpu_ratio: float = 0.0,
-    rss_bytes: int = 0,
+    cpu_ratio: float | None = None,
+    rss_bytes: int | None = None,
 ) -> tuple[State, AgentFrame, bool]:
     """The next frame, the state after it left, and whether more events wait.
 

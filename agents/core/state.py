@@ -7,6 +7,7 @@ from enum import StrEnum
 from agents.core import limits
 from agents.core.learn import NEVER_ASIDE, NO_STEPS, StepTimes, TimeAside
 from agents.core.policy import DEFAULT_RULES, NodeRules
+from controlplane.protocol.bounds import JobEnd
 from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.frames import EventBody, NodeCheck
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
@@ -110,6 +111,8 @@ class Rank:
     looked_at: bool = False
     exit_due_s: float | None = None
     exit_log_tail: str = ""
+    exit_cause: str = ""
+    exit_hint: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +172,8 @@ class Host:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """The fence of one job: nothing older than (`attempt`, `epoch`) is obeyed, no
-    incarnation at or below `incarnations[replica]` is started again."""
+    incarnation at or below `incarnations[replica]` is started again. `end`: how the job ended, as
+    far as this node was told; `end_signature`: the server's of it, where the server ordered it."""
 
     job_id: str
     attempt: int = 0
@@ -177,6 +181,8 @@ class Job:
     incarnations: Mapping[int, int] = field(default_factory=dict)
     view: View | None = None
     install: Install | None = None
+    end: JobEnd = ""
+    end_signature: str = ""
 
 
 class CommandStage(StrEnum):
@@ -230,7 +236,8 @@ class State:
     failed when it was last looked at; None: not yet. `left_devices`: those that a rank has left
     since this agent began; a start waits up to `memory_wait_s` until no more than
     `empty_device_bytes` are used there. `rules`: what this node allows; `refused_by_policy`:
-    orders that they have refused since this agent began."""
+    orders that they have refused since this agent began. `reading`: the command whose checkpoint is being
+    read back, "" for none."""
 
     started_s: float
     boot_id: str
@@ -256,3 +263,4 @@ class State:
     emergency_at_s: float | None = None
     rules: NodeRules = DEFAULT_RULES
     refused_by_policy: int = 0
+    reading: str = ""

@@ -7,9 +7,12 @@ effects out in order, and calls `step` with `Tick` at `next_deadline_s`.
 from collections.abc import Callable
 from typing import Any
 
-from agents.core import commands, ends, launches, marks, relay, restore, session, watch
+from agents.core import commands, ends, launches, marks, relay, restore, session, verify, watch
 from agents.core.effects import Effect
 from agents.core.events import (
+    CheckpointProgress,
+    CheckpointRead,
+    DeviceReset,
     DevicesSampled,
     Event,
     FaultInjected,
@@ -97,6 +100,9 @@ _HANDLERS: dict[type[Event], Callable[[Turn, Any], None]] = {
     HostProcessGone: launches.on_host_gone,
     StacksTaken: commands.on_stacks,
     FaultInjected: commands.on_fault_injected,
+    DeviceReset: commands.on_device_reset,
+    CheckpointProgress: verify.on_progress,
+    CheckpointRead: verify.on_read,
     DevicesSampled: watch.on_samples,
     XidRaised: watch.on_xid,
     LogRead: marks.on_log_read,

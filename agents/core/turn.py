@@ -244,7 +244,8 @@ def rank_record(rank: Rank) -> RankKept:
 
 def job_record(job: Job) -> JobKept:
     """The lasting part of a job: all of it."""
-    return JobKept(job.job_id, job.attempt, job.epoch, dict(job.incarnations), job.view, job.install)
+    incarnations, end = dict(job.incarnations), (job.end, job.end_signature)
+    return JobKept(job.job_id, job.attempt, job.epoch, incarnations, job.view, job.install, *end)
 
 
 def _without(mapping: Mapping[K, V], key: K) -> dict[K, V]:

@@ -10,6 +10,7 @@ At most one frame is under way, so a slow server makes frames fewer, not older.
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -19,16 +20,19 @@ from agents.core import backoff
 from agents.core.events import Event, LinkDown, LinkUp, OrderReceived, ResyncAsked, ServerAcked
 from agents.errors import LinkRefused, SignatureRejected
 from agents.link.identity import NodeIdentity
-from controlplane.protocol.codec import decode_to_agent, encode_frame
+from controlplane.protocol.codec import decode_to_older_agent, encode_frame
 from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.errors import ProtocolError
 from controlplane.protocol.frames import (
     MAX_SERVER_MESSAGE_BYTES,
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
     Acked,
     AgentFrame,
     AgentHello,
     Order,
     Refused,
+    ToAgent,
     Welcome,
 )
 from controlplane.protocol.handshake import Challenge, KeyAccepted, RotateKey
@@ -70,6 +74,8 @@ class Link:
         self._said: AgentHello | None = None
         self._drop_s: float | None = None
         self._within_s = backoff.CAP_S
+        self._revision = self._hello_revision = PROTOCOL_MAX
+        self.unknown_fields: Counter[str] = Counter()
         self.on_outcast: Callable[[], Awaitable[bool]] = _no_remedy
 
     def wake(self, within_s: float = 0.0) -> None:
@@ -126,6 +132,11 @@ class Link:
             return 0.0
         if error.code in _OUTCAST and await self.on_outcast():
             return 0.0
+        if error.code == "malformed_frame" and self._socket is None and self._hello_revision > PROTOCOL_MIN:
+            # A hello comes before the revision is agreed on: an older server may not know all of it.
+            self._hello_revision = PROTOCOL_MIN
+            self._note("the server did not understand our hello: it is said as older agents say it")
+            return 0.0
         if error.code == "resync":
             self._dispatch(LinkDown(now_s=time.monotonic()))
             self._dispatch(ResyncAsked(now_s=time.monotonic()))
@@ -162,24 +173,34 @@ class Link:
         """Prove who we are as often as we are asked to, say hello once, until the server decides."""
         hello: AgentHello | None = None
         while True:
-            message = decode_to_agent(_bytes(await socket.recv()))
+            message = self._understood(await socket.recv())
             match message:
                 case Challenge():
                     if hello is None:
                         hello = self._hello()
                         await self._prove(socket, message, hello)
-                        await socket.send(encode_frame(hello))
+                        await socket.send(encode_frame(hello, self._hello_revision))
                     else:
                         await self._prove(socket, message, hello)
                 case Welcome() if hello is None:
                     raise LinkRefused("bad_protocol", "this server asks for no proof of identity", retry_after_s=None)
                 case Welcome():
                     self._said = hello
+                    self._revision = min(message.protocol, PROTOCOL_MAX)
                     return message
                 case Refused():
                     raise LinkRefused(message.code, message.detail, retry_after_s=message.retry_after_s)
                 case _:
                     continue
+
+    def _understood(self, data: str | bytes) -> ToAgent:
+        """Fields of a newer server that this agent does not know are dropped, counted and noted
+        once each. Raises ProtocolError."""
+        message, dropped = decode_to_older_agent(_bytes(data))
+        for name in dropped.keys() - self.unknown_fields.keys():
+            self._note("the server is newer and says what this agent does not know: dropped", field=name)
+        self.unknown_fields.update(dropped)
+        return message
 
     async def _prove(self, socket: ClientConnection, challenge: Challenge, said: AgentHello) -> None:
         proof = self._identity.prove(challenge.nonce, boot_id=said.boot_id, journal_id=said.journal_id)
@@ -216,7 +237,7 @@ class Link:
             now_s = time.monotonic()
             self._heard_s = now_s
             try:
-                message = decode_to_agent(_bytes(data))
+                message = self._understood(data)
             except ProtocolError as error:
                 self._garbage += 1
                 self._note("message from the server dropped", error=str(error)[:200])
@@ -269,7 +290,7 @@ class Link:
             composed = self._compose()
             if composed is not None:
                 frame, more = composed
-                await socket.send(encode_frame(frame))
+                await socket.send(encode_frame(frame, self._revision))
                 if more:
                     self._wake.set()
                     continue

@@ -14,7 +14,7 @@ from agents.errors import ConfigError, EnrolmentError
 from agents.link.durable import reserve, sync_directory
 from agents.link.enrol import Credential, Facts, enrol, store_credential, token_digest
 from agents.link.identity import NodeIdentity, key_path, own_key
-from agents.link.keys import NodeKey
+from agents.link.keys import NodeKey, SessionCounter
 from agents.log import note
 
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.5, 30.0
@@ -37,12 +37,18 @@ async def enrol_patiently(config: Config, facts: Facts) -> Credential:
 
 
 def _first(config: Config, facts: Facts) -> Credential:
-    """1. Key on disk. 2. Room for the answer. 3. The token. 4. The answer on disk."""
+    """1. Key on disk. 2. The count of sessions, without which none can be opened. 3. Room for the
+    answer. 4. The token. 5. The answer on disk."""
     path = config.state_dir / "credential"
     try:
         key = own_key(config.state_dir)
+        SessionCounter(config.state_dir / "session_counter").keep()
     except OSError as error:
-        raise EnrolmentError(f"the node's key cannot be stored ({error}): make room", retry=True) from error
+        raise EnrolmentError(
+            f"{config.state_dir} cannot keep the node's key ({error.strerror or error}): the join token is not used;"
+            " make room there, or mend the disk",
+            retry=True,
+        ) from error
     reserve(path)
     credential = enrol(config.server, join_token=config.join_token, key=key, old_key=None, facts=facts)
     store_credential(path, credential, reserved=True)

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.serialization import (
 
 from agents.errors import ConfigError
 from agents.link.durable import read_private, write_file
+from controlplane.protocol.bounds import MAX_INT
 from controlplane.protocol.handshake import (
-    MAX_COUNTER,
     NewKey,
     Proof,
     encode_bytes,
@@ -106,7 +106,12 @@ class SessionCounter:
 
     def advance(self) -> int:
         """The next number, durably. Raises OSError."""
-        self.value = min(self.value + 1, MAX_COUNTER)
+        self.value = min(self.value + 1, MAX_INT)
+        self.keep()
+        return self.value
+
+    def keep(self) -> None:
+        """As it is, durably: it has its place on disk from then on. Raises OSError."""
         text = f"{self.value:0{_DIGITS}d}\n".encode()
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
@@ -114,7 +119,6 @@ class SessionCounter:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        return self.value
 
     def _read(self) -> int:
         try:

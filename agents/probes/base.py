@@ -52,6 +52,11 @@ class Probe(Protocol):
         """Make a device fail. Raises ProbeError where that is impossible."""
         ...
 
+    def reset(self, device_index: int) -> None:
+        """Reset a device that nothing uses. Raises ProbeError where that is impossible, or where
+        this process must let go of the driver first (`sampler` then resets it from outside)."""
+        ...
+
     def close(self) -> None:
         """Let go of the driver."""
         ...

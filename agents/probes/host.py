@@ -5,6 +5,7 @@ import re
 import time
 from pathlib import Path
 
+_SHORTEST_S = 0.1
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -40,9 +41,9 @@ class CpuMeter:
         self._last_s = now_s
         self._last_cpu_s = time.process_time()
 
-    def ratio(self, now_s: float) -> float:
-        """Share of one core since the last call; 0.0 for an empty interval."""
+    def ratio(self, now_s: float) -> float | None:
+        """Share of one core since the last call; None for an interval too short to tell."""
         cpu_s = time.process_time()
         elapsed_s, used_s = now_s - self._last_s, cpu_s - self._last_cpu_s
         self._last_s, self._last_cpu_s = now_s, cpu_s
-        return used_s / elapsed_s if elapsed_s > 0 else 0.0
+        return used_s / elapsed_s if elapsed_s >= _SHORTEST_S else None

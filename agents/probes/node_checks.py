@@ -23,6 +23,7 @@ from agents.core.health import NvLinks, Readings, Storage
 from agents.core.policy import Policy, is_below
 from agents.errors import LaunchError
 from agents.probes.libraries import Interpreters, own_libraries
+from agents.probes.programs import fault_of
 from agents.ranks.files import acting_as, make_below
 from agents.ranks.launch import Standing
 from agents.ranks.users import group_of
@@ -44,10 +45,12 @@ def read_node(
     checker: str,
     nvlinks: tuple[NvLinks, ...] = (),
     connected: frozenset[int] = frozenset(),
+    nvswitch: str = "",
     network_class: Path = NETWORK_CLASS,
 ) -> Readings:
     """What holds for every launch. `checker`: path of its socket, "" for none; `nvlinks` and
-    `connected` as the sampler last read them, for a driver that hangs must not be asked here."""
+    `connected` as the sampler last read them, for a driver that hangs must not be asked here;
+    `nvswitch` as the kernel log tells (`probes.kernel_log`)."""
     return Readings(
         drivers=tuple(info.driver_version for info in devices),
         storages=tuple(read_storage(path) for path in paths),
@@ -55,6 +58,7 @@ def read_node(
         nvlinks=nvlinks,
         connected=connected,
         external=ask_checker(checker, name) if checker else None,
+        nvswitch=nvswitch,
     )
 
 
@@ -67,17 +71,19 @@ def read_launch(
     policy: Policy,
     node_id: str = "",
 ) -> Readings:
-    """What this launch needs besides: where it saves, and what it runs with. Its directories below
+    """What this launch needs besides: where it saves, and what it runs and with what. Its directories below
     a root of the node's policy are made here, for the job's user; the rest is done as that user.
     In a thread of its own."""
     wanted = [path for path in (launch.config.checkpoint_dir, _local(launch, node_id)) if os.path.isabs(path)]
-    interpreter, libraries = ("", own_libraries())
+    interpreter, libraries, program = "", own_libraries(), ""
     if launch.entrypoint is not None:
-        interpreter, libraries = interpreters.libraries_of(launch, standing)
+        program = fault_of(launch, standing)
+        interpreter, libraries = interpreters.libraries_of(launch, standing) if not program else ("", ())
     return Readings(
         storages=tuple(_made(path, standing, policy) or _writable(path, standing) for path in wanted),
         libraries=libraries,
         interpreter=interpreter,
+        program=program,
         cuda=any(info.driver == "nvml" for info in devices),
     )
 

@@ -14,6 +14,7 @@ import pynvml
 from agents.core.health import NvLinks
 from agents.errors import ProbeError
 from agents.probes.base import Capabilities
+from agents.probes.kernel_log import XidTexts
 from controlplane.protocol.samples import DeviceInfo, DeviceSample, XidEvent
 
 _EVENT_WAIT_MS = 1_000
@@ -80,6 +81,10 @@ class NvmlProbe:
         """Real devices are never harmed."""
         raise ProbeError("device faults can be injected on simulated devices only")
 
+    def reset(self, device_index: int) -> None:
+        """Never from here: whoever holds a handle of the device keeps it from being reset."""
+        raise ProbeError("a device is reset while no process holds it: see agents.probes.reset")
+
     def close(self) -> None:
         """Shut NVML down."""
         self._closing.set()
@@ -128,6 +133,7 @@ class NvmlProbe:
             throttle_reasons=_throttle_reasons(handle),
             pcie_replay_total=_count(_ask(pynvml.nvmlDeviceGetPcieReplayCounter, handle)),
             nvlink_error_total=_nvlink_errors(handle, links.active),
+            retired_pages_total=_retired_pages(handle),
         )
 
     def _register(self) -> Any | None:
@@ -149,6 +155,7 @@ class NvmlProbe:
 
     def _wait_for_xids(self) -> None:
         by_bus = {info.pci_bus_id: info.index for info in self._infos}
+        texts = XidTexts()
         while not self._closing.is_set():
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._events, _EVENT_WAIT_MS)
@@ -158,11 +165,13 @@ class NvmlProbe:
                     self._closing.wait(_EVENT_WAIT_MS / 1000)
                 continue
             pci = _ask(pynvml.nvmlDeviceGetPciInfo, event.device)
-            index = by_bus.get(_text(pci.busId) if pci is not None else "")
+            bus = _text(pci.busId) if pci is not None else ""
+            index = by_bus.get(bus)
             if index is None:
                 continue
+            xid = int(event.eventData)
             with self._lock:
-                self._xids.append(XidEvent(index=index, xid=int(event.eventData), detail=""))
+                self._xids.append(XidEvent(index=index, xid=xid, detail=texts.take(bus, xid)))
                 del self._xids[:-_MAX_XIDS_KEPT]
 
 
@@ -202,6 +211,16 @@ def _memory_temperature_c(handle: Any) -> float | None:
 
 def _ecc(handle: Any, kind: int) -> int | None:
     return _count(_ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC))
+
+
+def _retired_pages(handle: Any) -> int | None:
+    """Pages taken out of use for either cause, on models that retire pages."""
+    causes = (
+        pynvml.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS,
+        pynvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR,
+    )
+    pages = [_ask(pynvml.nvmlDeviceGetRetiredPages, handle, cause) for cause in causes]
+    return None if any(found is None for found in pages) else sum(len(found or ()) for found in pages)
 
 
 def _throttle_reasons(handle: Any) -> tuple[str, ...]:

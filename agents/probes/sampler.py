@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
@@ -18,6 +19,7 @@ from agents.core.health import NvLinks
 from agents.errors import ProbeError
 from agents.probes.base import Probe
 from agents.probes.plausible import plausible
+from agents.probes.reset import smi_reset
 from agents.probes.worker_line import WorkerLine
 from controlplane.protocol.commands import InjectDeviceFault
 from controlplane.protocol.samples import DeviceInfo, DeviceSample, XidEvent
@@ -58,6 +60,10 @@ class Sampler(Protocol):
         """Raises ProbeError."""
         ...
 
+    async def reset(self, device_index: int) -> None:
+        """Reset a device that nothing uses. Raises ProbeError."""
+        ...
+
     def close(self) -> None:
         """End."""
         ...
@@ -96,6 +102,10 @@ class InlineSampler:
         """An injected XID is told at once, as a driver's event would be."""
         self._probe.inject(fault.device_index, fault.fault, fault.value)
         self._tell_xids()
+
+    async def reset(self, device_index: int) -> None:
+        """The driver does it itself."""
+        self._probe.reset(device_index)
 
     def close(self) -> None:
         """Let go of the driver."""
@@ -172,9 +182,28 @@ class ProcessSampler:
         """Real devices are never harmed."""
         raise ProbeError("device faults can be injected on simulated devices only")
 
+    async def reset(self, device_index: int) -> None:
+        """No process may hold the device meanwhile: the child ends, and another is started after."""
+        info = next((info for info in self._devices if info.index == device_index), None)
+        if info is None or not info.pci_bus_id:
+            raise ProbeError(f"device {device_index} is not known to the driver")
+        self._starting = True
+        try:
+            await self._end_child()
+            await smi_reset(info.pci_bus_id)
+        finally:
+            self._starting = False
+            self._restart_at_s = 0.0
+
     def close(self) -> None:
         """The child ends with its stdin."""
         self._kill("")
+
+    async def _end_child(self) -> None:
+        child = self._child
+        self._kill("")
+        if child is not None:
+            await child.wait()
 
     async def _launch(self) -> None:
         self._starting = True
@@ -230,7 +259,9 @@ class ProcessSampler:
         self._asked_s = None
         self._nvlinks = ()
         if child is not None and child.returncode is None:
-            os.kill(child.pid, signal.SIGKILL)
+            # It may have ended by itself a moment ago.
+            with suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL)
         if why:
             self._note("probe process killed", why=why)
             self._put_off()

@@ -25,7 +25,7 @@ _SLOWDOWN_C = 87.0
 _MEMORY_BYTES = 80 * 1024**3
 _EMPTY_BYTES = 320 * 1024**2
 _LINKS = 18
-_FAULTS = frozenset({"overheat", "ecc", "xid", "throttle", "off_bus", "nvlink", "old_driver", "heal"})
+FAULTS = frozenset({"overheat", "ecc", "xid", "throttle", "off_bus", "nvlink", "old_driver", "heal"})
 _DRIVER_VERSION = "570.124.06"
 
 
@@ -108,8 +108,8 @@ class SimulatedProbe:
         """See `protocol.commands.InjectDeviceFault`."""
         if not 0 <= device_index < len(self._devices):
             raise ProbeError(f"no device {device_index}; there are {len(self._devices)}")
-        if fault not in _FAULTS:
-            raise ProbeError(f"unknown fault {fault!r}; known: {', '.join(sorted(_FAULTS))}")
+        if fault not in FAULTS:
+            raise ProbeError(f"unknown fault {fault!r}; known: {', '.join(sorted(FAULTS))}")
         device = self._devices[device_index]
         match fault:
             case "overheat":
@@ -134,6 +134,18 @@ class SimulatedProbe:
                 healed = _Device(device_index, device.temperature_c, last_s=device.last_s)
                 self._devices[device_index] = healed
                 self._driver_version = _DRIVER_VERSION
+
+    def reset(self, device_index: int) -> None:
+        """As a real one: volatile counters begin anew, rows that waited are remapped. A device off
+        the bus cannot be reached; heat and a throttle come from outside and stay."""
+        if not 0 <= device_index < len(self._devices):
+            raise ProbeError(f"no device {device_index}; there are {len(self._devices)}")
+        device = self._devices[device_index]
+        if device.off_bus:
+            raise ProbeError("the device is not on the bus: reboot the node")
+        device.ecc_corrected = device.ecc_uncorrected = 0
+        device.remap_pending = False
+        device.utilization = 0.0
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -180,6 +192,7 @@ class SimulatedProbe:
             throttle_reasons=reasons,
             pcie_replay_total=0,
             nvlink_error_total=len(device.links_down),
+            retired_pages_total=0,
         )
 
     def _heat(self, device: _Device, power_w: float, elapsed_s: float) -> None:

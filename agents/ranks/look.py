@@ -1,4 +1,4 @@
-"""Looks at one rank from outside: stacks, ping, Flight Recorder, wait counters, profile.
+"""Looks at one rank from outside: stacks, ping, Flight Recorder, wait counters, profile, log.
 
 Nothing here waits for the rank's training thread. What the debug door answers comes from
 C++ threads and works on a rank that is blocked or whose interpreter is locked; stacks fall
@@ -18,13 +18,14 @@ from agents.core.limits import MAX_STACK_CHARS
 from agents.core.state import Identity
 from agents.ranks import door
 from agents.ranks.identity import is_alive, read_stat
-from agents.ranks.logs import printable
+from agents.ranks.logs import printable, tail
 from agents.ranks.stacks import take_stacks
 from controlplane.protocol.errors import ProtocolError
 from controlplane.protocol.flight import encode_dump, repair
 from controlplane.protocol.looks import MAX_PROFILE_S, NOT_GOT
 
 ANSWER_TIMEOUT_S = 2.0
+LOG_BYTES = 32_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +99,11 @@ def _profile(subject: Subject) -> tuple[str, str]:
     return printable(_ask(subject, handler, duration_s + ANSWER_TIMEOUT_S).decode("utf-8", "replace")), "sampling"
 
 
+def _log(subject: Subject) -> tuple[str, str]:
+    """The end of what it has written so far, whole lines."""
+    return tail(subject.log_path, LOG_BYTES) or "nothing was written yet", "file"
+
+
 def _ask(subject: Subject, handler: str, timeout_s: float = ANSWER_TIMEOUT_S) -> bytes:
     if not is_alive(subject.identity):
         raise door.DoorError("the process is gone")
@@ -126,4 +132,5 @@ _LOOKS: dict[str, Callable[[Subject], tuple[str, str]]] = {
     "flight_recorder": _flight_recorder,
     "wait_counters": _wait_counters,
     "profile": _profile,
+    "log": _log,
 }

@@ -15,6 +15,7 @@ from pathlib import Path
 from agents.core.state import Identity
 from agents.ranks.identity import is_alive, read_stat, signal_process
 from agents.ranks.logs import printable, read_tail_bytes
+from controlplane.protocol.looks import NOT_GOT
 
 _PY_SPY_TIMEOUT_S = 10.0
 _DUMP_TIMEOUT_S = 2.0
@@ -26,7 +27,7 @@ _MAX_THREADS = 64
 def take_stacks(identity: Identity, log_path: Path) -> tuple[str, str]:
     """(text, method). Always says something true, if only that the process is gone."""
     if not is_alive(identity):
-        return "the process is gone", "none"
+        return "the process is gone", NOT_GOT
     stat = read_stat(identity.pid)
     stopped = stat is not None and stat.state in "Tt"
     found = _py_spy(identity.pid, nonblocking=stopped)
@@ -37,7 +38,10 @@ def take_stacks(identity: Identity, log_path: Path) -> tuple[str, str]:
         if found:
             return found, "faulthandler"
     note = "the process is stopped (SIGSTOP); its own stacks cannot be asked for\n" if stopped else ""
-    return note + _kernel_view(identity.pid), "kernel"
+    seen = _kernel_view(identity.pid)
+    if not is_alive(identity):
+        return "the process went away while it was looked at", NOT_GOT
+    return note + seen, "kernel"
 
 
 def _py_spy(pid: int, *, nonblocking: bool) -> str:
