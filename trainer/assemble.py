@@ -10,12 +10,13 @@ from controlplane.protocol.rank import Evicted, FromRank
 from trainer import device
 from trainer.boundary import Boundary, Wishes
 from trainer.checkpoint.fence import Fence
+from trainer.checkpoint.keeper import Keeper
 from trainer.checkpoint.local.tier import LocalTier
 from trainer.checkpoint.resume import resume
 from trainer.checkpoint.saver import Saver
 from trainer.checkpoint.staging import claim, sweep
 from trainer.checkpoint.storage import is_remote
-from trainer.config import RankSettings, node_name, staging_root, store_address
+from trainer.config import RankSettings, node_name, outer_backend, staging_root, store_address
 from trainer.control.faults import Faults
 from trainer.control.link import ControlLink
 from trainer.control.mailbox import Mailbox
@@ -24,6 +25,7 @@ from trainer.control.progress import Progress
 from trainer.engine import Engine
 from trainer.loop import Loop
 from trainer.parallel import Votes, connect_store, enter_inner_world
+from trainer.recompute import Recomputer
 from trainer.replica.catch_up import CatchUp
 from trainer.replica.donor import Donor, local_host_towards
 from trainer.replica.exchange import Exchange
@@ -42,6 +44,7 @@ class Controls:
     progress: Progress
     preemption: Preemption
     faults: Faults
+    keeper: Keeper
 
 
 def control(settings: RankSettings, preemption: Preemption, *, on_evicted: Callable[[Evicted], None]) -> Controls:
@@ -59,7 +62,9 @@ def control(settings: RankSettings, preemption: Preemption, *, on_evicted: Calla
         faults=faults,
         on_evicted=on_evicted,
     )
-    return Controls(link=link, mailbox=mailbox, progress=progress, preemption=preemption, faults=faults)
+    keeper = Keeper(ref, settings.config, link.send)
+    mailbox.on_keep = keeper.heard
+    return Controls(link=link, mailbox=mailbox, progress=progress, preemption=preemption, faults=faults, keeper=keeper)
 
 
 def _prepare_staging(settings: RankSettings) -> None:
@@ -68,6 +73,11 @@ def _prepare_staging(settings: RankSettings) -> None:
     if is_remote(config.checkpoint_dir) or (config.resume is not None and is_remote(config.resume.path)):
         claim(staging_root())
     sweep(staging_root(), settings.ref)
+
+
+def _outer(store: Store, timeout_s: float, newer_view: NewerView) -> OuterComm:
+    """By what is configured, else by what fits the device."""
+    return OuterComm(store, timeout_s=timeout_s, interrupted=newer_view, backend=outer_backend() or device.backend())
 
 
 def assemble(settings: RankSettings, controls: Controls) -> Loop:
@@ -84,18 +94,11 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
     engine.rerun.connect(send, epoch=lambda: standing.epoch)
     donor, catch_up = Donor(ref, store, local_host=host), CatchUp(ref, store, engine)
     newer_view, fence = NewerView(standing, mailbox), Fence(config.checkpoint_dir)
-    outer = OuterComm(store, timeout_s=config.outer_timeout_s, interrupted=newer_view)
+    outer = _outer(store, config.outer_timeout_s, newer_view)
     exchange = Exchange(
-        standing,
-        engine,
-        outer=outer,
-        votes=votes,
-        donor=donor,
-        catch_up=catch_up,
-        fence=fence,
-        send=send,
+        standing, engine, outer=outer, votes=votes, donor=donor, catch_up=catch_up, fence=fence, send=send,
         wishes=Wishes(standing, mailbox, preemption),
-    )
+    )  # fmt: skip
     membership = Membership(
         standing,
         engine,
@@ -110,8 +113,7 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
         fence=fence,
         send=send,
     )
-    mailbox.on_view, mailbox.on_install = membership.foresee, membership.foresee_install
-    controls.faults.cut = outer.cut
+    mailbox.on_view, mailbox.on_install, controls.faults.cut = membership.foresee, membership.foresee_install, outer.cut
     boundary = Boundary(
         config=config,
         engine=engine,
@@ -129,7 +131,9 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
         exchange=exchange,
         membership=membership,
         boundary=boundary,
+        recomputer=Recomputer(settings, engine, votes=votes, controls=controls),
         progress=controls.progress,
+        keeper=controls.keeper,
         send=send,
     )
 

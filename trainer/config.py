@@ -26,6 +26,8 @@ WORLD_SIZE_VARIABLE = "WORLD_SIZE"
 NICE_VARIABLE = "HOLDFAST_TRAINER_NICE"
 STAGING_VARIABLE = "HOLDFAST_STAGING_DIR"
 NODE_VARIABLE = "HOLDFAST_NODE"
+OUTER_BACKEND_VARIABLE = "HOLDFAST_OUTER_BACKEND"
+OUTER_BACKENDS = ("nccl", "gloo")
 MAX_NICE = 19
 MIN_VOCABULARY = 256
 
@@ -119,6 +121,15 @@ def staging_root(environment: Mapping[str, str] = os.environ) -> Path:
     """Where checkpoints of an object store lie on their way there and back: this user's own folder
     in HOLDFAST_STAGING_DIR, or in the machine's temporary directory where that is not set."""
     return Path(environment.get(STAGING_VARIABLE) or tempfile.gettempdir()) / f"holdfast-{os.getuid()}"
+
+
+def outer_backend(environment: Mapping[str, str] = os.environ) -> str | None:
+    """What replicas exchange gradients by (HOLDFAST_OUTER_BACKEND): nccl, or gloo where replicas
+    share a GPU, which NCCL refuses. None: what fits the device. Raises ConfigInvalid."""
+    text = environment.get(OUTER_BACKEND_VARIABLE)
+    if text is not None and text not in OUTER_BACKENDS:
+        raise ConfigInvalid(f"{OUTER_BACKEND_VARIABLE} is {text!r}, not one of {', '.join(OUTER_BACKENDS)}")
+    return text
 
 
 def node_name(environment: Mapping[str, str] = os.environ) -> str:

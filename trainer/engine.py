@@ -18,7 +18,6 @@ The counts travel with the gradients they count, so the reduced vector
 itself proves that each sample of the step is in it exactly once, whoever dies afterwards.
 """
 
-import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,12 +25,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import xxhash
 from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from controlplane.protocol.launch import TrainerConfig
 from trainer.batches import Batch, check_counts, counted_tokens, filler_count, inner_share, make_batch
+from trainer.checkpoint import rng
 from trainer.context import local_part
 from trainer.control.faults import Faults
 from trainer.control.rerun import Rerun
@@ -42,8 +43,6 @@ from trainer.model import build_model, forward_step
 from trainer.optimizer import build_optimizer, build_schedule, set_schedule, state_tensors
 from trainer.shared_state import own_parts
 from trainer.stopwatch import stopwatch_for
-
-HASH_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +230,13 @@ class Engine:
             once.setdefault((tensor.data_ptr(), tensor.numel()), tensor)
         return list(once.values())
 
-    def parameter_hash(self) -> str:
-        """blake2b of this rank's parameters, hex."""
-        digest = hashlib.blake2b(digest_size=HASH_BYTES)
-        for parameter in self._parameters():
-            digest.update(parameter.data.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    def state_hash(self) -> str:
+        """xxh3 (128 bits, hex) of all that the next step depends on: this rank's parameters, its
+        optimizer's state, the schedule's place and the random state. Replicas differ by accident, if
+        they do: it is no proof against a forger."""
+        digest = xxhash.xxh3_128(self.schedule.num_steps.to_bytes(8, "little"))
+        for tensor in (*self.state(), rng.drawn(self.device)):
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
     def _parameters(self) -> Iterator[torch.nn.Parameter]:

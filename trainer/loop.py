@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from controlplane.protocol.rank import FromRank, TrainingDone
 from controlplane.protocol.states import Phase, Section
 from trainer.boundary import Boundary
+from trainer.checkpoint.keeper import Keeper
 from trainer.control.progress import Progress
 from trainer.engine import Engine
 from trainer.exits import ExitCode
+from trainer.recompute import Recomputer
 from trainer.replica.exchange import Exchange
 from trainer.replica.membership import Membership
 from trainer.replica.standing import Commit, Standing
@@ -30,7 +32,9 @@ class Loop:
     exchange: Exchange
     membership: Membership
     boundary: Boundary
+    recomputer: Recomputer
     progress: Progress
+    keeper: Keeper
     send: Callable[[FromRank], None]
 
     def run(self) -> ExitCode:
@@ -44,10 +48,13 @@ class Loop:
             if (timings := self.engine.timings.due(commit.step, epoch=commit.epoch)) is not None:
                 self.send(timings)
             if (code := self.boundary.cross(commit)) is not None:
+                self.keeper.wait()
                 return code
         self.boundary.finish()
         self._enter(Phase.IDLE, Section.OUT_OF_SECTION)
         self.send(TrainingDone(self.standing.committed))
+        self.recomputer.run()
+        self.keeper.wait()
         return ExitCode.DONE
 
     def _step(self, clock: StepClock) -> Commit:
@@ -66,11 +73,11 @@ class Loop:
             self._enter(Phase.EXCHANGE)
             began_s = time.monotonic()
             commit = self.exchange.attempt()
-            clock.exchange_s += time.monotonic() - began_s
             if commit is not None:
+                clock.exchange_s += time.monotonic() - began_s
                 return commit
+            # It came to nothing: all of it, waiting for a peer that is gone too, held training up.
             self._enter(Phase.VIEW_CHANGE)
-            began_s = time.monotonic()
             change = self.membership.change_view()
             clock.stall_s += time.monotonic() - began_s
             if change.commit is not None:

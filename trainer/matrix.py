@@ -30,7 +30,7 @@ from controlplane.protocol.launch import Resume, TrainerConfig
 from controlplane.protocol.spec import Checkpoint, Model, Parallelism, Training, ranks_per_replica
 from trainer import device
 from trainer.errors import TrainerError
-from trainer.reference import TOLERANCE, Keep, reference_losses
+from trainer.reference import TOLERANCE, Keep, Until, reference_losses
 
 PRELOADED = ("torch._dynamo", "trainer.engine", "trainer.checkpoint.saver", "trainer.checkpoint.state")
 """Imported once for all the ranks that are forked; torch's first optimizer imports the first."""
@@ -176,7 +176,7 @@ def run(names: list[str], back: list[str]) -> list[Row]:
             single = _config(case, Path(folder))
             if single not in known:
                 start = Keep(WARM_STEPS, str(Path(folder) / f"start-{len(known)}"))
-                known[single] = start, reference_losses(single, steps=STEPS, keep=start).losses
+                known[single] = start, reference_losses(single, until=Until(STEPS), keep=start).losses
             both = "all" in back or case.name in back
             rows.append(_row(case, single, *known[single], both=both))
             print(_line(rows[-1]), flush=True)
@@ -200,7 +200,7 @@ def _row(case: Case, single: TrainerConfig, start: Keep, wanted: list[float], *,
 def _difference(config: TrainerConfig, start: Keep, wanted: list[float], keep: Keep | None) -> float:
     """The largest difference of a loss from `start` on, as far as `wanted` goes."""
     resumed = msgspec.structs.replace(config, resume=Resume(start.path, start.step))
-    found = reference_losses(resumed, steps=len(wanted), keep=keep).losses
+    found = reference_losses(resumed, until=Until(len(wanted)), keep=keep).losses
     return max(abs(mine - theirs) for mine, theirs in zip(found, wanted[start.step :], strict=True))
 
 

@@ -1,6 +1,7 @@
 """The undisturbed run's losses: `python -m trainer.reference --config FILE --out losses.json`.
 
-FILE is a `TrainerConfig` in JSON. One replica of the same layout computes every
+FILE is a `TrainerConfig` in JSON; `--seconds` bounds the training, and what was trained until then
+is told: losses of a part of the steps are a proof of that part. One replica of the same layout computes every
 micro-batch of every step through the same engine; no views, no other replicas. With
 `resume` in the config it goes on from that checkpoint, in any layout. It is
 deterministic: two runs on one machine give the same bytes. A run with any membership
@@ -16,8 +17,10 @@ import argparse
 import socket
 import sys
 import tempfile
+import time
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,6 +31,9 @@ from trainer.checkpoint import manifest
 from trainer.config import RankSettings, check
 from trainer.errors import TrainerError
 from trainer.yielding import end_with_parent, step_aside
+
+if TYPE_CHECKING:
+    import torch
 
 TOLERANCE = 1e-5
 """Absolute, on the mean loss per token, for fp32 (1e-2 for bf16)."""
@@ -49,9 +55,19 @@ class Keep(msgspec.Struct, frozen=True):
     path: str
 
 
-def reference_losses(config: TrainerConfig, *, steps: int | None = None, keep: Keep | None = None) -> Losses:
-    """Fork the ranks of one replica and collect the losses up to `steps` committed steps
-    (None: all of the job's).
+class Until(msgspec.Struct, frozen=True):
+    """Train up to `steps` committed steps (None: all of the job's), and begin none after `train_s`
+    seconds of training (None: however long it takes)."""
+
+    steps: int | None = None
+    train_s: float | None = None
+
+
+WHOLE = Until()
+
+
+def reference_losses(config: TrainerConfig, *, until: Until = WHOLE, keep: Keep | None = None) -> Losses:
+    """Fork the ranks of one replica and collect the losses `until` it is to end.
 
     What the config resumes from is compared with its marker before any of it is parsed. Raises
     TrainerError when that differs, or a rank fails. The caller must not have threads that hold locks.
@@ -68,7 +84,7 @@ def reference_losses(config: TrainerConfig, *, steps: int | None = None, keep: K
         if store == 0:
             end_with_parent(parent)
             _serve_store(port)
-        ranks = [_fork_rank(config, world_size, rank, port, steps, keep, out) for rank in range(world_size)]
+        ranks = [_fork_rank(config, world_size, rank, port, until, keep, out) for rank in range(world_size)]
         codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
         os.kill(store, 15)
         os.waitpid(store, 0)
@@ -90,7 +106,7 @@ def _serve_store(port: int) -> None:
 
 
 def _fork_rank(
-    config: TrainerConfig, world_size: int, rank: int, port: int, steps: int | None, keep: Keep | None, out: Path
+    config: TrainerConfig, world_size: int, rank: int, port: int, until: Until, keep: Keep | None, out: Path
 ) -> int:
     parent = os.getpid()
     pid = os.fork()
@@ -106,7 +122,7 @@ def _fork_rank(
             agent_socket="",
             config=msgspec.structs.replace(config, store=f"127.0.0.1:{port}"),
         )
-        _run_rank(settings, config.training.steps if steps is None else steps, keep, out)
+        _run_rank(settings, until, keep, out)
         code = 0
     except BaseException:  # The child ends here; the parent reports the code.
         import traceback
@@ -117,7 +133,7 @@ def _fork_rank(
         os._exit(code)
 
 
-def _run_rank(settings: RankSettings, steps: int, keep: Keep | None, out: Path) -> None:
+def _run_rank(settings: RankSettings, until: Until, keep: Keep | None, out: Path) -> None:
     import torch.distributed as dist
 
     from trainer.checkpoint.state import load, save
@@ -136,7 +152,10 @@ def _run_rank(settings: RankSettings, steps: int, keep: Keep | None, out: Path) 
     first = load(engine, Path(resume.path)) if resume else 0
     everything = range(settings.micro_batch_count)
     losses: list[float] = []
-    for step in range(first, steps):
+    began_s = time.monotonic()
+    for step in range(first, settings.config.training.steps if until.steps is None else until.steps):
+        if until.train_s is not None and _any(time.monotonic() - began_s >= until.train_s, my_device):
+            break
         engine.clear()
         engine.compute(step, everything)
         applied = engine.apply(engine.stage(everything, leaving=[False]))
@@ -150,6 +169,16 @@ def _run_rank(settings: RankSettings, steps: int, keep: Keep | None, out: Path) 
         tolerance = TOLERANCE if settings.config.training.dtype == "fp32" else 1e-2
         out.write_bytes(msgspec.json.encode(Losses(losses, tolerance, first)))
     dist.barrier()
+
+
+def _any(flag: bool, on: "torch.device") -> bool:
+    """One rank says so: all of them end at the same step."""
+    import torch
+    import torch.distributed as dist
+
+    flags = torch.tensor([float(flag)], device=on)
+    dist.all_reduce(flags, op=dist.ReduceOp.MAX)
+    return bool(flags.item() > 0)
 
 
 def _mark(config: TrainerConfig, keep: Keep) -> None:
@@ -179,11 +208,12 @@ def main() -> None:
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=None)
+    parser.add_argument("--seconds", type=float, default=None, help="of training; then it ends where it is")
     options = parser.parse_args()
     step_aside()
     device.prepare_import()
     config = msgspec.json.decode(options.config.read_bytes(), type=TrainerConfig)
-    losses = reference_losses(config, steps=options.steps)
+    losses = reference_losses(config, until=Until(options.steps, options.seconds))
     options.out.write_bytes(msgspec.json.encode(losses))
     print(f"{len(losses.losses)} losses in {options.out}", flush=True)
 

@@ -10,7 +10,8 @@ from trainer.replica.standing import Commit, Standing
 
 @dataclass(slots=True)
 class StepClock:
-    """Seconds of one step, by part."""
+    """Seconds of one step, by part: `exchange_s` of the attempt that committed it, `stall_s` of those
+    that came to nothing and of the view changes after them."""
 
     began_s: float = field(default_factory=time.monotonic)
     exchange_s: float = 0.0
@@ -18,7 +19,7 @@ class StepClock:
 
 
 def step_report(commit: Commit, clock: StepClock, engine: Engine, standing: Standing) -> StepReport:
-    """Hashes the parameters where this step's are wanted, and tells the engine's timings."""
+    """Hashes the state where this step's is wanted, and tells the engine's timings."""
     every = engine.config.training.hash_every_steps
     hashed = every > 0 and standing.committed % every == 0 and not standing.is_joiner
     step_time_s = time.monotonic() - clock.began_s
@@ -31,7 +32,7 @@ def step_report(commit: Commit, clock: StepClock, engine: Engine, standing: Stan
         trained=commit.trained if standing.ref.rank == 0 else (),
         loss=commit.applied.loss if commit.applied else None,
         grad_norm=commit.applied.grad_norm if commit.applied else None,
-        parameter_hash=engine.parameter_hash() if hashed else None,
+        parameter_hash=engine.state_hash() if hashed else None,
         stall_s=clock.stall_s,
         exchange_s=clock.exchange_s,
         copy_wait_s=commit.copy_wait_s,

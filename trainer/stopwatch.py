@@ -28,6 +28,9 @@ class Stopwatch(Protocol):
     def pause(self) -> Any:
         """Context inside `schedule` whose time belongs to somebody else."""
 
+    def passes(self) -> list[float]:
+        """Seconds of each forward pass since the last call, as far as they are known."""
+
     def take(self) -> float | None:
         """Seconds of the runs since the last call, None where they are not known yet."""
 
@@ -37,10 +40,19 @@ class ProcessorTime:
 
     def __init__(self) -> None:
         self._total_s: float | None = None
+        self._passes: list[float] = []
 
     def forward(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Nothing to add."""
-        return step
+        """Each is timed, to know how much they differ."""
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began_s = time.thread_time()
+            try:
+                return step(*args, **kwargs)
+            finally:
+                self._passes.append(time.thread_time() - began_s)
+
+        return timed
 
     @contextmanager
     def schedule(self) -> Iterator[None]:
@@ -60,6 +72,11 @@ class ProcessorTime:
         finally:
             self._add(began_s - time.thread_time())
 
+    def passes(self) -> list[float]:
+        """Known at once."""
+        taken, self._passes = self._passes, []
+        return taken
+
     def take(self) -> float | None:
         """Known at once."""
         taken, self._total_s = self._total_s, None
@@ -74,15 +91,15 @@ class CudaEvents:
 
     def __init__(self, *, whole: bool) -> None:
         self._whole = whole
-        self._pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._schedules: list[_Pair] = []
+        self._forwards: list[_Pair] = []
+        self._passes: list[float] = []
 
     def forward(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Each forward pass between two events, unless the whole schedule is."""
-        if self._whole:
-            return step
+        """Each forward pass between two events."""
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            with self._pair():
+            with _pair_into(self._forwards):
                 return step(*args, **kwargs)
 
         return timed
@@ -93,7 +110,7 @@ class CudaEvents:
         if not self._whole:
             yield
             return
-        with self._pair():
+        with _pair_into(self._schedules):
             yield
 
     @contextmanager
@@ -101,23 +118,36 @@ class CudaEvents:
         """The host's time is not the stream's."""
         yield
 
+    def passes(self) -> list[float]:
+        """Those of the runs that `take` has told."""
+        taken, self._passes = self._passes, []
+        return taken
+
     def take(self) -> float | None:
         """None while the newest pair is not over on the device."""
-        if not self._pairs or not self._pairs[-1][1].query():
+        pairs = self._schedules if self._whole else self._forwards
+        if not pairs or not pairs[-1][1].query():
             return None
-        total_ms = sum(begin.elapsed_time(end) for begin, end in self._pairs)
-        self._pairs.clear()
-        return total_ms / 1000.0
+        forwards_s = [begin.elapsed_time(end) / 1000.0 for begin, end in self._forwards]
+        total_s = sum(begin.elapsed_time(end) / 1000.0 for begin, end in pairs)
+        self._passes.extend(forwards_s)
+        self._schedules.clear()
+        self._forwards.clear()
+        return total_s
 
-    @contextmanager
-    def _pair(self) -> Iterator[None]:
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        try:
-            yield
-        finally:
-            end.record()
-            self._pairs.append((begin, end))
+
+_Pair = tuple[torch.cuda.Event, torch.cuda.Event]
+
+
+@contextmanager
+def _pair_into(pairs: list[_Pair]) -> Iterator[None]:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    try:
+        yield
+    finally:
+        end.record()
+        pairs.append((begin, end))
 
 
 def stopwatch_for(device: torch.device, *, pipeline_stages: int) -> Stopwatch:

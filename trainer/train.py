@@ -13,6 +13,7 @@ import threading
 import traceback
 from collections.abc import Callable
 
+from controlplane.protocol import first_use
 from trainer import device
 from trainer.config import RankSettings, fork_from_environment, from_fork
 from trainer.errors import TrainerError
@@ -32,6 +33,7 @@ def run(settings: RankSettings) -> ExitCode:
     from trainer.control.doorway import door_path
     from trainer.control.preemption import Preemption
 
+    first_use.prepare()
     preemption = Preemption()
     preemption.listen()
     door = door_path(settings.agent_socket, os.getpid())

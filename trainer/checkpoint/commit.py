@@ -19,6 +19,7 @@ from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.part import Part
 from trainer.checkpoint.storage import is_remote, storage_at, sync
 from trainer.errors import CheckpointFault
+from trainer.store.client import OwnClient
 
 if TYPE_CHECKING:
     from trainer.checkpoint.strategy import Planned
@@ -40,7 +41,7 @@ class Board:
     """Posts of the ranks of one replica, by the number of the save."""
 
     def __init__(self, store: dist.Store, ref: RankRef, world: int, *, timeout_s: float) -> None:
-        self._store = store.clone()  # type: ignore[attr-defined]
+        self._store = OwnClient(store)
         self._prefix = f"save/{ref.job_id}/{ref.attempt}/{ref.replica}.{ref.incarnation}"
         self._rank, self._world, self._timeout_s = ref.rank, world, timeout_s
 
@@ -120,10 +121,13 @@ class Committer:
         manifest.write_marker(address, content)
         return content
 
-    def survey(self, epoch: int) -> retention.Plan:
-        """What is too old now. Never raises: the checkpoint stands whatever the storage says."""
+    def survey(self, epoch: int, *, last: bool) -> retention.Plan:
+        """What is too old now; behind the `last` save nothing is kept beyond that, unless a replica still
+        computes from it. Never raises: the checkpoint stands whatever the storage says."""
         config = self._config
         try:
+            if last:
+                retention.let_go(config.checkpoint_dir, None)
             return retention.survey(config.checkpoint_dir, keep=config.checkpoint.keep, epoch=epoch)
         except OSError as error:
             print(f"checkpoint retention: {error}", flush=True)

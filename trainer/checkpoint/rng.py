@@ -78,6 +78,29 @@ def restore(saved: bytes, *, rank: int, world: int, tp: int, pp: int) -> bool:
     return True
 
 
+def drawn(on: torch.device) -> torch.Tensor:
+    """Where the streams stand that a step on the device `on` may draw from: torch's on the CPU, that
+    GPU's and Megatron's, as one uint8 tensor [bytes] in host memory, always of one size. A step of the
+    built-in models draws nothing, so a step in progress does not move them."""
+    return torch.cat([part.cpu().reshape(-1) for part in _streams(on)])
+
+
+def draw_from(stands: torch.Tensor, on: torch.device) -> None:
+    """Go on where another replica's rank stood (`drawn`)."""
+    parts = [part.clone() for part in stands.split([part.numel() for part in _streams(on)])]
+    torch.set_rng_state(parts.pop(0))
+    if on.type == "cuda":
+        torch.cuda.set_rng_state(parts.pop(0), on)
+    if parts:
+        tensor_parallel.get_cuda_rng_tracker().set_states(dict(zip(sorted(_tracked()), parts, strict=True)))
+
+
+def _streams(on: torch.device) -> list[torch.Tensor]:
+    tracked = _tracked()
+    cuda = [torch.cuda.get_rng_state(on)] if on.type == "cuda" else []
+    return [torch.get_rng_state(), *cuda, *(tracked[name] for name in sorted(tracked))]
+
+
 def _seed(saved: bytes, rank: int) -> None:
     digest = hashlib.blake2b(saved, digest_size=SEED_BYTES, key=f"rank {rank}".encode()).digest()
     seed = int.from_bytes(digest, "big")

@@ -41,7 +41,7 @@ from trainer.errors import InnerPeerLost
 from trainer.parallel import Votes
 
 MAX_ERROR_CHARS = 500
-SCHEDULED = "interval"
+SCHEDULED, FINAL = "interval", "final"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +187,7 @@ class Saver:
             self._report(running, "failed", error=str(error))
             return
         self._committed = content
-        removal = self._committer.survey(order.epoch)
+        removal = self._committer.survey(order.epoch, last=order.kind == FINAL)
         self._report_complete(running, content, removal)
         # Last: nobody waits for it, and a disk takes its time to remove large files.
         self._committer.prune(removal)
@@ -200,8 +200,13 @@ class Saver:
 
     def _report_existing(self, running: "_Running") -> None:
         """This very state is saved already (a manual save right after the interval's)."""
-        if self._committed is not None:
-            self._report_complete(running, self._committed, retention.NOTHING)
+        if self._committed is None:
+            return
+        order, removal = running.order, retention.NOTHING
+        if order.kind == FINAL:
+            removal = self._committer.survey(order.epoch, last=True)
+        self._report_complete(running, self._committed, removal)
+        self._committer.prune(removal)
 
     def _make_directory(self, running: "_Running") -> bool:
         try:
@@ -217,7 +222,7 @@ class Saver:
             "complete",
             nbytes=content.total_bytes,
             digest=content.digest,
-            oldest_kept=removal.oldest_kept,
+            removal=removal,
         )
 
     def _report(
@@ -228,7 +233,7 @@ class Saver:
         nbytes: int = 0,
         digest: str = "",
         error: str = "",
-        oldest_kept: tuple[int, int] = (0, 0),
+        removal: retention.Plan = retention.NOTHING,
     ) -> None:
         """Rank 0 speaks for the save, except that any rank may say that it failed."""
         if self._ref.rank != 0 and state != "failed":
@@ -247,7 +252,8 @@ class Saver:
                 digest=digest,
                 error=error[:MAX_ERROR_CHARS],
                 command_id=order.command_id,
-                oldest_kept=oldest_kept,
+                oldest_kept=removal.oldest_kept,
+                kept=removal.held,
             )
         )
 

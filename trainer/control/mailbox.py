@@ -1,11 +1,13 @@
 """What the agent has told this rank, kept until the training loop looks.
 
 The newest view wins, an install is kept for the newest view only, a save order is
-consumed once (repeats of its `command_id` are dropped), a stop stays. The link's thread
+consumed once (repeats of its `command_id` are dropped), a stop stays, of each order to recompute
+the first copy. The link's thread
 puts, the training loop takes; `wait` is the only place where the loop sleeps for orders.
 `on_view` and `on_install` are called by the link's thread with each view and each install that
 is newer than those before, once it is kept and no lock is held: who they call may hold one of
-its own while it reads here.
+its own while it reads here. `on_keep` is called with each order to keep checkpoints: nothing of that
+waits for the training loop.
 """
 
 import threading
@@ -13,10 +15,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
+from controlplane.protocol.keeping import KeepSaves
 from controlplane.protocol.membership import Install, View
-from controlplane.protocol.rank import InstallView, SaveNow, SetView, StopTraining
+from controlplane.protocol.rank import InstallView, RecomputeSteps, SaveNow, SetView, StopTraining
+from controlplane.protocol.recompute import MAX_ORDERS, Recompute
 
 MAX_REMEMBERED_COMMANDS = 256
+Order = SetView | InstallView | SaveNow | RecomputeSteps | KeepSaves | StopTraining
 
 
 class Mailbox:
@@ -30,12 +35,14 @@ class Mailbox:
         self._install: Install | None = None
         self._save: SaveNow | None = None
         self._stop: StopTraining | None = None
+        self._recompute: dict[str, Recompute] = {}
         self._seen_commands: OrderedDict[str, None] = OrderedDict()
         self._reconnects = 0
         self.on_view: Callable[[View], None] = _ignore
         self.on_install: Callable[[Install], None] = _ignore
+        self.on_keep: Callable[[KeepSaves], None] = _ignore
 
-    def put(self, message: SetView | InstallView | SaveNow | StopTraining) -> None:
+    def put(self, message: Order) -> None:
         """Keep one order, then tell of it."""
         newer = False
         with self._changed:
@@ -46,6 +53,10 @@ class Mailbox:
                     newer = self._put_install(install)
                 case SaveNow():
                     self._put_save(message)
+                case RecomputeSteps(order=order):
+                    self._recompute.setdefault(order.order_id, order)
+                case KeepSaves():
+                    pass  # Not the loop's.
                 case StopTraining():
                     self._stop = message
             self._changed.notify_all()
@@ -53,6 +64,8 @@ class Mailbox:
             self.on_view(message.view)
         elif newer and isinstance(message, InstallView):
             self.on_install(message.install)
+        elif isinstance(message, KeepSaves):
+            self.on_keep(message)
 
     def reconnected(self) -> None:
         """The link has a new connection: what was said on the old one may be lost."""
@@ -102,6 +115,11 @@ class Mailbox:
         """The stop order, once there is one."""
         return self._stop
 
+    def recompute(self) -> tuple[Recompute, ...]:
+        """What to compute again once every step is committed, in the order in which it is done."""
+        with self._changed:
+            return tuple(self._recompute[order_id] for order_id in sorted(self._recompute)[:MAX_ORDERS])
+
     def _put_view(self, view: View) -> bool:
         newer = self._is_mine(view) and (self._view is None or view.epoch > self._view.epoch)
         if newer:
@@ -126,5 +144,5 @@ class Mailbox:
         self._save = order
 
 
-def _ignore(order: View | Install) -> None:
+def _ignore(order: View | Install | KeepSaves) -> None:
     """Before the rank is assembled nobody looks ahead."""

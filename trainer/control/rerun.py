@@ -77,6 +77,11 @@ class Rerun:
         """From now on reports go somewhere."""
         self._tell, self._epoch = tell, epoch
 
+    def rest(self) -> None:
+        """From now on results are taken as they come, and nothing is told: what is computed again was
+        checked when it was trained."""
+        self._machine, self._wish = None, Numerics(rerun="disabled", check_nan=False)
+
     def run(
         self,
         step: int,

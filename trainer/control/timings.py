@@ -35,6 +35,9 @@ class Watch(Protocol):
     def pause(self) -> AbstractContextManager[None]:
         """Bracket what is not part of it."""
 
+    def passes(self) -> list[float]:
+        """Seconds of each forward pass since the last call, as far as they are known."""
+
     def take(self) -> float | None:
         """Seconds since the last call; None: not known yet."""
 
@@ -53,6 +56,7 @@ class Timings:
         self._began_s = clock()
         self._first_step: int | None = None
         self._samples: dict[str, list[float]] = {name: [] for name in _SECTIONS}
+        self._passes: list[float] = []
 
     def forward(self, step: Callable[..., T]) -> Callable[..., T]:
         """The forward-step function to hand to Megatron's schedule."""
@@ -91,6 +95,7 @@ class Timings:
                 self._add("compute", worked_s / self._micro_batches)
                 self._add("data", self._data_s / self._micro_batches)
                 self._micro_batches, self._data_s = 0, 0.0
+            self._passes = (self._passes + self._watch.passes())[-MAX_SAMPLES:]
         if not stalled:
             self._add("step", step_time_s)
             self._add("exchange", exchange_s)
@@ -105,7 +110,9 @@ class Timings:
         if self._watch is None or not over:
             return None
         first = self._first_step if self._first_step is not None else step
-        report = TimingReport(first, step, epoch, **{name: summary(self._samples[name]) for name in _SECTIONS})
+        sections = {name: summary(self._samples[name]) for name in _SECTIONS}
+        report = TimingReport(first, step, epoch, **sections, spread=spread(self._passes))
+        self._passes.clear()
         self._began_s, self._first_step = now_s, None
         for samples in self._samples.values():
             samples.clear()
@@ -132,6 +139,17 @@ def summary(samples: Sequence[float]) -> SectionTime:
     if not samples:
         return SectionTime(0, 0.0, 0.0, 0.0)
     return SectionTime(len(samples), sum(samples), median(samples), max(samples))
+
+
+def spread(passes: Sequence[float]) -> float:
+    """Ninth decile less first, over the median: how much single micro-batches differ. 0 of fewer
+    than MIN_STEPS, which say nothing."""
+    middle = median(passes) if len(passes) >= MIN_STEPS else 0.0
+    if middle <= 0.0:
+        return 0.0
+    ordered = sorted(passes)
+    tenth = (len(ordered) - 1) // 10
+    return (ordered[-1 - tenth] - ordered[tenth]) / middle
 
 
 _SECTIONS = ("compute", "data", "exchange", "optimizer", "step")

@@ -12,8 +12,13 @@ from collections.abc import Callable
 
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import Flush, MemberRole, View
-from controlplane.protocol.rank import FromRank, InstallView, SaveNow, SetView, StopTraining, ViewInstalled
-from trainer.control.mailbox import Mailbox
+from controlplane.protocol.rank import (
+    FromRank,
+    InstallView,
+    SetView,
+    ViewInstalled,
+)
+from trainer.control.mailbox import Mailbox, Order
 
 
 class AnsweringMailbox(Mailbox):
@@ -29,7 +34,7 @@ class AnsweringMailbox(Mailbox):
         self._installed = 0
         self._seen_s = time.monotonic()
 
-    def put(self, message: SetView | InstallView | SaveNow | StopTraining) -> None:
+    def put(self, message: Order) -> None:
         """Keep the order; answer a view and an install."""
         super().put(message)
         match message:

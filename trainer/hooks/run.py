@@ -86,6 +86,7 @@ class Run:
         self._step = control.progress.report().step if control else 0
         self._order: SaveNow | None = None
         self._ordered_at = 0
+        self._saved_at = self._step
         self._leaving = self._saved_to_leave = False
         self._notes = 0
 
@@ -146,13 +147,15 @@ class Run:
 
     def wanted(self) -> Wanted:
         """Ask at each step boundary, on every rank: the ranks agree, so that all save and
-        leave at the same one. Raises only what the agreement raises."""
+        leave at the same one. A save is wanted when one was ordered, and when `interval_steps` of
+        the job's `checkpoint` have passed since the last. Raises only what the agreement raises."""
         control = self._control
         if control is None:
             return Wanted()
         stop, asked = control.mailbox.stop(), control.preemption.asked
         order = self._order_at_hand(control)
-        mine = (order is not None, asked or stop is not None, asked or (stop is not None and stop.save))
+        due = order is not None or self._interval_over(control)
+        mine = (due, asked or stop is not None, asked or (stop is not None and stop.save))
         agreed = list(map(int, mine)) if control.settings.world_size == 1 else control.agree(list(map(int, mine)))
         if agreed is None:
             self._note("orders wait: the ranks cannot agree yet (torch.distributed is not set up; see agree=)")
@@ -221,8 +224,14 @@ class Run:
             return None
         return control.mailbox.save()
 
+    def _interval_over(self, control: Control) -> bool:
+        """Rank 0's steps count, as its orders do; the others follow by agreement."""
+        interval_steps = control.settings.config.checkpoint.interval_steps
+        return control.settings.ref.rank == 0 and 0 < interval_steps <= self._step - self._saved_at
+
     def _begin(self, path: Path | str, step: int) -> Save:
         with self._lock:
+            self._saved_at = max(self._saved_at, step)
             order = None
             if step >= self._ordered_at:  # An asynchronous save from before the order is not its answer.
                 order, self._order = self._order, None

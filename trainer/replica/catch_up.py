@@ -14,10 +14,12 @@ import torch
 import torch.distributed as dist
 
 from controlplane.protocol.launch import RankRef
+from trainer.checkpoint import rng
 from trainer.engine import Engine
 from trainer.errors import CatchUpFailed
 from trainer.replica.donor import Member
 from trainer.replica.fetch import Fetch, Received
+from trainer.store.client import OwnClient
 
 MAX_BACKLOG_STEPS = 4096
 MAX_BACKLOG_BYTES = 8 << 30
@@ -28,10 +30,11 @@ class CatchUp:
 
     def __init__(self, ref: RankRef, store: dist.Store, engine: Engine) -> None:
         self._ref, self._engine = ref, engine
-        self._store = store.clone()  # type: ignore[attr-defined]
+        self._store = OwnClient(store)
         self._fetch: Fetch | None = None
         self._backlog: deque[torch.Tensor] = deque()
         self._started = False
+        self._random = rng.drawn(self._engine.device)
         self.replayed_steps = 0
 
     @property
@@ -64,7 +67,9 @@ class CatchUp:
             self._fetch.cancel()
         self._backlog.clear()
         self._started, self.replayed_steps = False, 0
-        self._fetch = Fetch(self._ref, self._store, self._engine.state(), step=step, donors=donors)
+        self._random = rng.drawn(self._engine.device)
+        state = [*self._engine.state(), self._random]
+        self._fetch = Fetch(self._ref, self._store, state, step=step, donors=donors)
 
     def keep(self, reduced: torch.Tensor) -> None:
         """A step was committed without me. Raises CatchUpFailed when the backlog is full."""
@@ -78,6 +83,7 @@ class CatchUp:
         assert self._fetch is not None, "replay begins when the state is here"
         if not self._started:
             self._engine.stand_at(self._fetch.step)
+            rng.draw_from(self._random, self._engine.device)
             self._started = True
         if not self._backlog:
             return False

@@ -23,11 +23,13 @@ import torch.distributed as dist
 from controlplane.protocol.bounds import Digest, Index, IndexOrAll, Step
 from controlplane.protocol.launch import RankRef
 from trainer.replica.snapshot import Snapshot
+from trainer.store.client import OwnClient
 from trainer.yielding import yield_core
 
 BACKLOG = 16
 IO_TIMEOUT_S = 60
 TOKEN_BYTES = 16
+ANNOUNCE_EVERY_S = 1.0
 MAX_REQUEST_BYTES = 512
 MAX_OFFERS = 2
 IN_FLIGHT_BYTES = 512 << 10
@@ -100,7 +102,7 @@ class Donor:
 
     def __init__(self, ref: RankRef, store: dist.Store, *, local_host: str) -> None:
         self._ref = ref
-        self._store = store.clone()  # type: ignore[attr-defined]
+        self._store = OwnClient(store)
         self._offers: list[_Offer] = []
         self._token = secrets.token_hex(TOKEN_BYTES)
         self._listener = socket.create_server((local_host, 0), backlog=BACKLOG)
@@ -156,8 +158,22 @@ class Donor:
         finally:
             offer.copied.set()
         offer.snapshot.seal()
-        member = (self._ref.replica, self._ref.incarnation)
-        self._store.set(store_key(self._ref, member, offer.snapshot.step), self._address)
+        step = offer.snapshot.step
+        # The thread that goes on keeps nothing of the state, which its offer may give up before it.
+        del offer, state
+        self._announce(step)
+
+    def _announce(self, step: int) -> None:
+        """Say where the snapshot is for as long as it is offered: a store that was started again knows
+        it no more, and whoever joins looks for it there. Without a store each word waits for one."""
+        key = store_key(self._ref, (self._ref.replica, self._ref.incarnation), step)
+        while any(offered.snapshot.step == step for offered in self._offers):
+            try:
+                if not self._store.check([key]):
+                    self._store.set(key, self._address)
+            except RuntimeError as error:
+                print(f"donor: its address is not in the store: {error!r}", flush=True)
+            time.sleep(ANNOUNCE_EVERY_S)
 
     def _accept(self) -> None:
         while True:

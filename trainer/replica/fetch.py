@@ -16,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 import torch
@@ -27,6 +26,7 @@ from controlplane.protocol.launch import RankRef
 from trainer.errors import CatchUpFailed
 from trainer.replica.donor import INDEX, LENGTH, Member, Request, bound_blocking, connect, store_key
 from trainer.replica.snapshot import CHUNK_BYTES, Index, Target
+from trainer.store.client import OwnClient
 from trainer.yielding import yield_core
 
 CONNECTIONS = 2
@@ -69,7 +69,7 @@ class Fetch:
     def __init__(
         self,
         ref: RankRef,
-        store: dist.Store,
+        store: OwnClient | dist.Store,
         state: Sequence[torch.Tensor],
         *,
         step: int,
@@ -150,14 +150,12 @@ class Fetch:
         yield_core()
         key = store_key(self._ref, donor, self.step)
         scratch = torch.empty(0 if self._target.in_host_memory else CHUNK_BYTES, dtype=torch.uint8)
-        store: Any = self._store
         while self._wanted(donor):
             try:
-                store = store or self._store.clone()  # type: ignore[attr-defined]
-                if not store.check([key]):
+                if not self._store.check([key]):
                     time.sleep(ADDRESS_POLL_S)
                     continue
-                with self._connect(donor, store.get(key).decode("ascii")) as (connection, token):
+                with self._connect(donor, self._store.get(key).decode("ascii")) as (connection, token):
                     self._agree(donor, connection, token)
                     self._pull(donor, connection, token, scratch)
             except (_Aside, CatchUpFailed) as error:
@@ -165,10 +163,8 @@ class Fetch:
                 with self._lock:
                     self._aside.add(donor)
             except (OSError, RuntimeError) as error:
-                # It may be gone; the next view says so. The store may be gone for a while too,
-                # and a client does not connect again.
+                # It may be gone; the next view says so. The store may be gone for a while too.
                 print(f"catching up: replica {donor[0]}: {error!r}", flush=True)
-                store = store if isinstance(error, OSError) else None
                 time.sleep(RETRY_S)
 
     def _wanted(self, donor: Member) -> bool:

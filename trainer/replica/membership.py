@@ -11,7 +11,8 @@
    an install that arrives while I compute lets my joiners fetch at once (`foresee_install`):
    what they need is the state that I compute with;
 4. prepared and the install stands one step ahead: roll forward;
-5. a joiner goes on with what it has fetched, if one of those it fetches from still serves it;
+5. one that was left out and returns is a joiner again, and forgets what it had prepared; a
+   joiner goes on with what it has fetched, if one of those it fetches from still serves it;
    else it starts to fetch the installed step;
 6. a donor serves its joiners: those that are new to it get its state of the installed step;
 7. raise the checkpoint fence, enter the outer group, which has been under construction since
@@ -31,6 +32,7 @@ from dataclasses import dataclass
 from controlplane.protocol.membership import Install, View
 from controlplane.protocol.rank import FromRank, OuterError, ViewInstalled
 from controlplane.protocol.store_keys import without_tokens
+from trainer.checkpoint import rng
 from trainer.checkpoint.fence import Fence
 from trainer.control.mailbox import Mailbox
 from trainer.control.preemption import Preemption
@@ -223,7 +225,7 @@ class Membership:
     def _say(self, view: View, connection: int, now_s: float) -> None:
         self._newer_view.answered = view.epoch
         self._flushed_at_s, self._flushed_connection = now_s, connection
-        self._send(self._standing.flush(view.epoch, computing=self._computing or ()))
+        self._send(self._standing.flush(view, computing=self._computing or ()))
 
     def _take_role(self, view: View) -> None:
         ref = self._standing.ref
@@ -240,6 +242,7 @@ class Membership:
     def _enter(self, view: View, install: Install) -> Commit | None:
         """Steps 4 to 6, the same on every rank of my replica."""
         standing, commit = self._standing, None
+        standing.come_back(view)
         if standing.prepared is not None and install.step == standing.committed + 1:
             commit = self._exchange.commit(rolled_forward=True)
         standing.prepared = None
@@ -287,7 +290,8 @@ class Membership:
         mine = self._standing.ref.replica
         joiners = {pair.joiner for pair in view.donors if pair.donor == mine and not self._standing.is_joiner}
         members: set[DonorMember] = {(m.replica, m.incarnation) for m in view.members if m.replica in joiners}
-        self._donor.serve(members, self._engine.state(), step=self._standing.committed)
+        state = [*self._engine.state(), rng.drawn(self._engine.device)]
+        self._donor.serve(members, state, step=self._standing.committed)
 
     def _seat(self, view: View) -> Seat | None:
         """Mine in the outer group of `view`; None where it leaves me out."""

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer import device
 from trainer.errors import ExchangeAbandoned, GraveyardFull
 from trainer.parallel import port_of
 from trainer.replica.sockets import connections, shut_down
+from trainer.store.client import OwnClient
 
 POLL_S = 0.001
 MAX_GRAVES = 32
@@ -57,20 +57,20 @@ class _Building:
     """A group under construction. The constructor blocks until all members are there, so it
     runs in a thread, with a store client of its own: a stuck one holds its client for good."""
 
-    def __init__(self, seat: Seat, spare: dist.Store, timeout_s: float) -> None:
+    def __init__(self, seat: Seat, spare: OwnClient, timeout_s: float, backend: str) -> None:
         self.seat = seat
         self.group: Any = None
         self.sockets: dict[int, str] = {}
         self.failed: Exception | None = None
-        self._spare, self._timeout_s = spare, timeout_s
+        self._spare, self._timeout_s, self._backend = spare, timeout_s, backend
         self.thread = threading.Thread(target=self._run, name="outer-build", daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
         try:
-            store = self._spare.clone()  # type: ignore[attr-defined]
+            store = self._spare.clone()
             before = connections()
-            self.group = _make_group(store, self.seat, self._timeout_s)
+            self.group = _make_group(store, self.seat, self._timeout_s, self._backend)
         except RuntimeError as error:
             self.failed = error
             return
@@ -79,11 +79,14 @@ class _Building:
 
 
 class OuterComm:
-    """build, exchange, barrier; each gives up with ExchangeAbandoned when interrupted."""
+    """build, exchange, barrier; each gives up with ExchangeAbandoned when interrupted. `backend` is
+    nccl or gloo; gloo takes tensors on a GPU through host memory."""
 
-    def __init__(self, store: dist.Store, *, timeout_s: float, interrupted: Callable[[], bool]) -> None:
-        self._store = store.clone()  # type: ignore[attr-defined]
-        self._timeout_s = timeout_s
+    def __init__(
+        self, store: dist.Store, *, timeout_s: float, interrupted: Callable[[], bool], backend: str = "gloo"
+    ) -> None:
+        self._store = OwnClient(store)
+        self._timeout_s, self._backend = timeout_s, backend
         self._interrupted = interrupted
         self._group: Any = None
         self._members = 1
@@ -103,7 +106,7 @@ class OuterComm:
             self._prepared_epoch = seat.epoch
             if self._prepared is not None:
                 self._outdated.append(self._prepared)
-            self._prepared = _Building(seat, self._store, self._timeout_s) if seat.members > 1 else None
+            self._prepared = _Building(seat, self._store, self._timeout_s, self._backend) if seat.members > 1 else None
 
     def build(self, seat: Seat) -> None:
         """Enter the group of `seat`. Raises ExchangeAbandoned or OuterFailed; what was begun is
@@ -143,7 +146,7 @@ class OuterComm:
         group, sockets = self._group, self._sockets
         if group is None:
             return 0
-        if device.has_cuda():
+        if self._backend == "nccl":
             group.abort()
             return 1
         return sum(shut_down(descriptor, name) for descriptor, name in sockets.items())
@@ -199,10 +202,10 @@ class OuterComm:
         self._graves.append(_Grave(now_s + self._timeout_s + GRAVE_MARGIN_S, contents))
 
 
-def _make_group(store: dist.Store, seat: Seat, timeout_s: float) -> Any:
+def _make_group(store: dist.Store, seat: Seat, timeout_s: float, backend: str) -> Any:
     timeout = timedelta(seconds=timeout_s)
     meeting = dist.PrefixStore(seat.prefix, store)
-    if not device.has_cuda():
+    if backend == "gloo":
         return dist.ProcessGroupGloo(meeting, seat.index, seat.members, timeout)
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout

@@ -1,6 +1,6 @@
 """A rank's state as one run of bytes, cut into chunks, each with its digest (xxh3, 128 bits).
 
-The tensors stand one after the other in the order of `Engine.state`, without gaps. No
+The tensors stand one after the other in the order of `Engine.state`, the random state behind them, without gaps. No
 pickles: dtype names and shapes must be the receiver's own. Equal states have equal
 indexes, so a joiner may take chunks of one state from several donors at once. The digest
 finds harm by accident; it is no proof against a forger.

@@ -89,6 +89,16 @@ class Standing:
         """Replicas that hold the state of the step in progress."""
         return tuple(sorted({*self.contributors, *self.standbys}))
 
+    def come_back(self, view: View) -> None:
+        """Of a view that takes me back after I was left out: what I hold is older than what the
+        others do, and what I had prepared may not be what they committed. Else nothing."""
+        if self.returns_in(view):
+            self.role, self.prepared = MemberRole.JOINER, None
+
+    def returns_in(self, view: View) -> bool:
+        """I was left out, and `view` takes me back."""
+        return self.ref.replica in view.returning
+
     def take_role(self) -> None:
         """What `contributors` and `standbys` make of me; a joiner that is in neither stays one."""
         if self.ref.replica in self.contributors:
@@ -107,19 +117,20 @@ class Standing:
             return self.todo
         return share(range(micro_batch_count), self.contributors, self.ref.replica)
 
-    def flush(self, epoch: int, *, computing: tuple[int, ...] = ()) -> Flush:
-        """What I hold, for the view of `epoch`, and what I am `computing` and so will hold."""
+    def flush(self, view: View, *, computing: tuple[int, ...] = ()) -> Flush:
+        """What I hold, for this view, and what I am `computing` and so will hold."""
         assert self.role is not None, "the role is set when a view is first seen"
+        back = self.returns_in(view)
         return Flush(
             job_id=self.ref.job_id,
             attempt=self.ref.attempt,
-            epoch=epoch,
+            epoch=view.epoch,
             replica=self.ref.replica,
             incarnation=self.ref.incarnation,
             rank=self.ref.rank,
             committed_step=self.committed,
-            prepared=self.prepared is not None,
-            role=self.role,
+            prepared=self.prepared is not None and not back,
+            role=MemberRole.JOINER if back else self.role,
             done_step=self.done_step,
             done_micro_batches=tuple(sorted({*self.done, *computing})),
         )

@@ -24,7 +24,7 @@ import msgspec
 
 from trainer.exits import ExitCode
 from trainer.workloads.dispatch import Call, Reply
-from trainer.workloads.errors import CallFailed, RanksLost
+from trainer.workloads.errors import CallFailed, RanksLost, WorldLost
 
 HEAD_BYTES = 4
 MAX_MESSAGE_BYTES = 64 << 20
@@ -177,7 +177,8 @@ class RankPool:
         timeout of the ranks' own collectives must be shorter than `timeout_s`, so that those
         who wait for a hung rank speak before they are taken for hung. `meanwhile` runs once all calls are on their way.
         With `in_world` the called need each other: after a loss those who are silent get WAKE
-        until they speak, for some waits of gloo end with no timeout. Raises RanksLost, CallFailed.
+        until they speak, for some waits of gloo end with no timeout. Raises RanksLost (WorldLost when
+        all of them live), CallFailed.
         """
         pending = _Pending(time.monotonic() + timeout_s, patience_s, in_world, set(calls))
         for number, call in calls.items():
@@ -198,9 +199,12 @@ class RankPool:
             pending.lost[number] = f"no answer to {type(calls[number]).__name__} in time; ended"
         if pending.lost:
             raise RanksLost(pending.lost)
-        failed = {number: reply.error for number, reply in pending.replies.items() if isinstance(reply, Failed)}
+        failed = {number: reply for number, reply in pending.replies.items() if isinstance(reply, Failed)}
         if failed:
-            raise CallFailed("; ".join(f"process {number}: {error}" for number, error in sorted(failed.items())))
+            words = {number: reply.error for number, reply in sorted(failed.items())}
+            if all(reply.peer_lost for reply in failed.values()):
+                raise WorldLost(words)
+            raise CallFailed("; ".join(f"process {number}: {error}" for number, error in words.items()))
         return pending.replies
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from controlplane.protocol.launch import RankRef
 from trainer.checkpoint.local.peers import Peer
+from trainer.store.client import OwnClient
 
 POLL_S = 0.02
 
@@ -29,12 +30,14 @@ class Book:
     """Keys under `local/<job>/<attempt>`."""
 
     def __init__(self, store: dist.Store, ref: RankRef) -> None:
-        self._store = store.clone()  # type: ignore[attr-defined]
+        self._store = OwnClient(store)
         self._ref, self._prefix = ref, f"local/{ref.job_id}/{ref.attempt}"
+        self._mine: tuple[str, bytes] | None = None
 
     def publish(self, peer: Peer) -> None:
         """Where this rank answers; a later incarnation takes the place over."""
-        self._store.set(f"{self._prefix}/at/{self._ref.replica}/{self._ref.rank}", msgspec.json.encode(peer))
+        self._mine = f"{self._prefix}/at/{self._ref.replica}/{self._ref.rank}", msgspec.json.encode(peer)
+        self._store.set(*self._mine)
 
     def peers(self, replicas: int, world: int) -> Iterator[Peer]:
         """Ranks that have come up: those with this rank's shard first."""
@@ -46,7 +49,10 @@ class Book:
                     yield msgspec.json.decode(self._store.get(key), type=Peer)
 
     def post(self, step: int, epoch: int, ref: RankRef, held: Held) -> None:
-        """This rank has written its shard, or could not."""
+        """This rank has written its shard, or could not. A store that was started again is told
+        where it answers."""
+        if self._mine is not None and not self._store.check([self._mine[0]]):
+            self._store.set(*self._mine)
         self._store.set(self._post(step, epoch, ref.replica, ref.rank), msgspec.json.encode(held))
 
     def await_post(self, step: int, epoch: int, replica: int, rank: int, patience_s: float) -> Held:
