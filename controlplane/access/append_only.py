@@ -2,7 +2,7 @@
 
 Called by Django through `access.models`. It stops a mistake in our own code, not somebody with
 access to the database: that is what the chain (`access.chain`) and the database's own rights
-(docs/operations.md) are for.
+(docs/access.md) are for.
 """
 
 from typing import Any, NoReturn

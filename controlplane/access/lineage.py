@@ -1,6 +1,6 @@
 """Tokens that made tokens: who may see and revoke which.
 
-The rules (docs/operations.md, "Accounts and tokens"):
+The rules (docs/access.md, "Accounts and tokens"):
 - A token made by a token lasts no longer and reaches no further than its maker
   (`services.create_api_token`); revoking one revokes all that came from it.
 - A token sees and revokes itself and what came from it, nothing beside or above it.

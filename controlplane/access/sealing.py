@@ -110,7 +110,7 @@ class Sweeper:
 
 def tell(newest: Anchor) -> None:
     """Log the head and keep it in the state directory, unless what is kept there is no longer in
-    the chain: then rows were cut off, which is an error to look into (docs/operations.md)."""
+    the chain: then rows were cut off, which is an error to look into (docs/access.md)."""
     kept = read_anchor(anchor_path())
     if kept is not None and not _in_chain(kept):
         _log.error("audit log was cut short: its kept head is gone", seq=newest.seq, anchor_seq=kept.seq)

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import AbstractBaseUser
+from django.contrib.auth.models import AbstractBaseUser, Group
 from django.db import transaction
 
 from controlplane.access import lineage, tokens
@@ -147,6 +147,22 @@ def create_admin(username: str, *, actor: str = "console") -> str:
     if not user.has_usable_password():
         user.set_unusable_password()
     get_user_model().objects.filter(pk=user.pk).update(is_staff=True, is_superuser=True, is_active=True)
+    return create_one_time_password(user, actor=actor)
+
+
+@transaction.atomic
+def create_user(username: str, *, scope: str | None = None, actor: str = "console") -> str:
+    """Make an account with that scope (read unless told), or find it; returns a one-time password.
+    `scope` None leaves that of an account that exists."""
+    user, made = get_user_model().objects.get_or_create(username=username)
+    had = None if made else scope_of(user)
+    if made:
+        user.set_unusable_password()
+    if made or scope is not None:
+        user.is_superuser, user.is_staff = scope == Scope.ADMIN, scope in (Scope.ADMIN, Scope.OPERATE)
+        user.groups.set([Group.objects.get_or_create(name=scope)[0]] if scope == Scope.SUBMIT else [])
+        user.save()
+    audit(actor, "user.make", username, before={"scope": had}, after={"scope": scope_of(user)})
     return create_one_time_password(user, actor=actor)
 
 

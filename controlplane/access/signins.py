@@ -12,8 +12,12 @@ from controlplane.access.refusals import refusals
 
 def signed_in(username: str, backend: str) -> None:
     """`backend`: dotted path of what let him in."""
-    method = "one_time_password" if backend.endswith("OneTimePasswordBackend") else "password"
-    audit(f"user:{username}", f"login.{method}", username)
+    audit(f"user:{username}", f"login.{method_of(backend)}", username)
+
+
+def method_of(backend: str) -> str:
+    """`password` or `one_time_password`."""
+    return "one_time_password" if backend.endswith("OneTimePasswordBackend") else "password"
 
 
 def signed_out(actor: str, username: str) -> None:

@@ -29,6 +29,14 @@ class Login(Body, frozen=True, kw_only=True):
     password: Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
+class NewPassword(Body, frozen=True, kw_only=True):
+    """`current`: the password so far, or a one-time password; `password`: the one from now on."""
+
+    username: Name
+    current: Annotated[str, Meta(min_length=1, max_length=1000)]
+    password: Annotated[str, Meta(min_length=1, max_length=1000)]
+
+
 class WithReason(Body, frozen=True, kw_only=True):
     """An action of a person says why."""
 

@@ -29,10 +29,12 @@ RETRY_MS = 1000
 
 
 class EventQuery(Schema):
-    """A window of the event log. `newest`: the last `limit` after `after_seq`, not the first.
-    `told`: only what has a sentence; the others carry a changed summary and no news."""
+    """A window of the event log. `newest`: the last `limit` of it, not the first; those before
+    them with `before_seq` = the first one. `told`: only what has a sentence; the others
+    carry a changed summary and no news."""
 
     after_seq: Seq = 0
+    before_seq: Seq | None = None
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 100
     newest: bool = False
     told: bool = False
@@ -61,6 +63,8 @@ def event_page(query: EventQuery, *, job_id: str = "", node_id: str = "") -> dic
     must_be_kept(query.after_seq, job_id)
     seq = newest_seq()
     rows = _after(query.after_seq, job_id, node_id)
+    if query.before_seq is not None:
+        rows = rows.filter(seq__lt=query.before_seq)
     if query.told:
         rows = told(rows)
     found = list(rows.order_by("-seq")[: query.limit])[::-1] if query.newest else list(rows[: query.limit])

@@ -27,7 +27,7 @@ from controlplane.jobs.models import Rank
 from controlplane.jobs.numbers import GOOD_CHECKPOINTS, LOCAL_KIND
 from controlplane.jobs.services import submit_job
 from controlplane.protocol.commands import InjectDeviceFault, InjectLinkFault
-from controlplane.protocol.rest import Told
+from controlplane.protocol.rest import FaultValue, Told
 from controlplane.protocol.spec_lint import lint
 from controlplane.protocol.states import NodeState
 from controlplane.runtime.errors import Conflict
@@ -35,10 +35,12 @@ from controlplane.runtime.ids import new_id
 
 DEFAULT_HOT_C = 97.0
 DEFAULT_XID = 79.0
+DEFAULT_ECC_ERRORS = 1.0
 DEFAULT_SLOW_S = 0.5
 DEFAULT_CUT_S = 20.0
 DEFAULT_DOWN_S = 2.0
 NODE_DOWN_S = 20.0
+DEFAULT_PROCESS = "worker"
 FLIPPED_BYTES = 16
 CORDON_REASON = "demo: no spares"
 PROCESSES = MappingProxyType({"web": "web-1", "worker": "worker", "sentinel": "sentinel", "redis": "redis"})
@@ -54,12 +56,14 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoFault:
-    """One entry of the panel; `needs` are fields of the request."""
+    """One entry of the panel; `needs` are fields of the request; `value` what its strength means,
+    None where it has none."""
 
     title: str
     description: str
     needs: tuple[str, ...]
     run: Callable[[NewFault, str], Done]
+    value: FaultValue | None = None
 
 
 def inject(body: NewFault, actor: str) -> Done:
@@ -122,7 +126,7 @@ def _kill_node(body: NewFault, actor: str) -> Done:
 
 
 def _kill_backend(body: NewFault, actor: str) -> Done:
-    wanted = body.value if isinstance(body.value, str) else "worker"
+    wanted = body.value if isinstance(body.value, str) else DEFAULT_PROCESS
     name = PROCESSES.get(wanted, wanted)
     if name not in PROCESSES.values():
         told = Told("/value", f"{wanted!r} is no process of the backend", f"use {', '.join(PROCESSES)}")
@@ -187,24 +191,23 @@ def _flip_bytes(folder: Path) -> str:
     return victim.name
 
 
-def _submit_high_priority(body: NewFault, actor: str) -> Done:
-    spec = lint(urgent_spec(new_id("ug")[-6:].lower())).spec
+def _submit_another(body: NewFault, actor: str) -> Done:
+    spec = lint(another_spec(new_id("an")[-6:].lower())).spec
     assert spec is not None, "the demo's own spec is sound"
     job = submit_job(spec, owner=actor.partition(":")[2], actor=actor)
-    return Done(detail=f"{job.name} was submitted with priority {job.priority}.")
+    return Done(detail=f"{job.name} was submitted.")
 
 
-def urgent_spec(suffix: str) -> dict[str, object]:
-    """A small job that outranks the demo's."""
+def another_spec(suffix: str) -> dict[str, object]:
+    """A small job beside the demo's."""
     return {
-        "metadata": {"name": f"urgent-{suffix}"},
+        "metadata": {"name": f"another-{suffix}"},
         "spec": {
             "resources": {"nodes": 2, "gpus_per_node": 2},
             "parallelism": {"pp": 2},
             "training": {"steps": 60, "global_batch": 8, "warmup_steps": 2, "step_delay_s": 0.02},
             "checkpoint": {"interval_steps": 20, "keep": 1},
             "resiliency": {"allow_faults": True},
-            "scheduling": {"priority": 900, "preemptible": False},
         },
     }
 
@@ -227,9 +230,10 @@ FAULTS: Mapping[str, DemoFault] = MappingProxyType(
         ),
         "slow_rank": DemoFault(
             title="Slow a rank down",
-            description=f"Each micro-batch takes `value` seconds more ({DEFAULT_SLOW_S:g}; 0 heals).",
+            description="Each micro-batch takes so much longer; 0 heals.",
             needs=_RANK,
             run=_rank("slow", DEFAULT_SLOW_S),
+            value=FaultValue(label="Seconds more a micro-batch (0 heals)", default=f"{DEFAULT_SLOW_S:g}"),
         ),
         "raise_in_rank": DemoFault(
             title="Raise an exception", description="In its next step: exit 70.", needs=_RANK, run=_rank("exception")
@@ -257,24 +261,40 @@ FAULTS: Mapping[str, DemoFault] = MappingProxyType(
         ),
         "overheat_device": DemoFault(
             title="Overheat a device",
-            description=f"It heats up towards `value` degrees C ({DEFAULT_HOT_C:g}).",
+            description="It heats up towards a temperature.",
             needs=_DEVICE,
             run=_device("overheat", DEFAULT_HOT_C),
+            value=FaultValue(label="Temperature, C", default=f"{DEFAULT_HOT_C:g}"),
         ),
         "xid": DemoFault(
             title="Report an XID",
-            description=f"The driver reports XID `value` ({DEFAULT_XID:g}: fallen off the bus).",
+            description=f"The driver reports one ({DEFAULT_XID:g}: fallen off the bus).",
             needs=_DEVICE,
             run=_device("xid", DEFAULT_XID),
+            value=FaultValue(label="XID", default=f"{DEFAULT_XID:g}"),
         ),
         "device_off_bus": DemoFault(
             title="Lose a device", description="It is gone from the bus.", needs=_DEVICE, run=_device("off_bus", 0.0)
         ),
+        "ecc_errors": DemoFault(
+            title="Spoil memory",
+            description="Uncorrectable ECC errors, and a row that waits for its remapping.",
+            needs=_DEVICE,
+            run=_device("ecc", DEFAULT_ECC_ERRORS),
+            value=FaultValue(label="Uncorrectable errors", default=f"{DEFAULT_ECC_ERRORS:g}"),
+        ),
+        "throttle_device": DemoFault(
+            title="Throttle a device",
+            description="Its hardware slows its clock down, whatever its temperature.",
+            needs=_DEVICE,
+            run=_device("throttle", 0.0),
+        ),
         "cut_nvlink": DemoFault(
             title="Cut an NVLink",
-            description="Link `value` (0) of the device is down: its node fails its own checks until that is healed.",
+            description="A link of the device is down: its node fails its own checks until that is healed.",
             needs=_DEVICE,
             run=_device("nvlink", 0.0),
+            value=FaultValue(label="Link", default="0"),
         ),
         "old_driver": DemoFault(
             title="Age a driver",
@@ -287,15 +307,17 @@ FAULTS: Mapping[str, DemoFault] = MappingProxyType(
         ),
         "kill_node": DemoFault(
             title="Lose a node",
-            description=f"Agent and ranks die; the node is back after {NODE_DOWN_S:g} s.",
+            description="Agent and ranks die; the node comes back after a while.",
             needs=("node",),
             run=_kill_node,
+            value=FaultValue(label="Seconds until it is back", default=f"{NODE_DOWN_S:g}"),
         ),
         "cut_node": DemoFault(
             title="Cut a node off",
-            description=f"Its link is down for `value` seconds ({DEFAULT_CUT_S:g}); its ranks live.",
+            description="Its link is down for a while; its ranks live.",
             needs=("node",),
             run=_cut_node,
+            value=FaultValue(label="Seconds", default=f"{DEFAULT_CUT_S:g}"),
         ),
         "no_spares": DemoFault(
             title="Run out of spares", description="Cordon every node without ranks.", needs=(), run=_no_spares
@@ -305,9 +327,10 @@ FAULTS: Mapping[str, DemoFault] = MappingProxyType(
         ),
         "kill_backend": DemoFault(
             title="Kill the backend",
-            description="`value`: web, worker, sentinel or redis.",
+            description="One process is killed; it comes back by itself.",
             needs=(),
             run=_kill_backend,
+            value=FaultValue(label="Process", default=DEFAULT_PROCESS, choices=list(PROCESSES)),
         ),
         "corrupt_checkpoint": DemoFault(
             title="Corrupt a checkpoint",
@@ -315,11 +338,11 @@ FAULTS: Mapping[str, DemoFault] = MappingProxyType(
             needs=("job",),
             run=_corrupt_checkpoint,
         ),
-        "submit_high_priority": DemoFault(
-            title="Submit an urgent job",
-            description="Its priority is higher; it waits for free devices.",
+        "submit_another_job": DemoFault(
+            title="Submit another job",
+            description="It starts when enough devices are free.",
             needs=(),
-            run=_submit_high_priority,
+            run=_submit_another,
         ),
     }
 )

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from django.http import HttpRequest, HttpResponse
 
 from controlplane.access.refusals import refusals
+from controlplane.api import probes
 from controlplane.api.errors import respond
 from controlplane.api.problems import BY_STATUS, CONTENT_TYPE, Kind, Problem, answer
 from controlplane.protocol.plain import text_fault
 
 MAX_BODY_BYTES = 1 << 20
-LOGIN_ROUTE = "api/v1/login"
+SIGN_IN_ROUTES = ("api/v1/login", "api/v1/password")
 ENROL_ROUTE = "agent/v1/enroll"
 PREFIXES = ("/api/", "/agent/", "/healthz", "/readyz", "/metrics")
 
@@ -41,7 +42,7 @@ class ApiEdgeMiddleware:
         refusal = _check_size(request) or _check_text(request)
         if refusal is not None:
             return answer(request, refusal)
-        response = self.get_response(request)
+        response = probes.metrics(request) if probes.is_scrape(request) else self.get_response(request)
         if response.status_code >= 400 and not response.get("Content-Type", "").startswith(CONTENT_TYPE):
             response = _as_problem(request, response)
         response.setdefault("Cache-Control", "no-store")
@@ -61,7 +62,7 @@ def _audit_refusal(request: HttpRequest, response: HttpResponse) -> None:
     actor = getattr(request, "holdfast_actor", "")
     if (
         route == ENROL_ROUTE
-        or (route == LOGIN_ROUTE and response.status_code != 403)
+        or (route in SIGN_IN_ROUTES and response.status_code != 403)
         or (not actor and response.status_code == 401)
     ):
         return

@@ -16,7 +16,8 @@ from typing import Any, get_args
 import msgspec
 from django.http import HttpRequest, HttpResponse
 
-from controlplane.protocol import rest
+from controlplane.api.problems import TABLE, TYPE_BASE
+from controlplane.protocol import rest, spec_schema
 from controlplane.protocol.spec import JobSpec
 
 TARGET = Path(__file__).with_name("openapi.json")
@@ -43,6 +44,7 @@ def document() -> dict[str, Any]:
     names = sorted(structs)
     _, components = msgspec.json.schema_components([structs[name] for name in names], ref_template=REF)
     made["components"].setdefault("schemas", {}).update(_renamed(components))
+    made["components"]["schemas"]["Problem"]["properties"]["type"]["enum"] = [TYPE_BASE + kind for kind in TABLE]
     made["components"]["responses"] = {
         f"Problem{code}": _response(code, {PROBLEM_TYPE: {"schema": _ref("Problem")}})
         for code in sorted(TITLES)
@@ -115,6 +117,7 @@ def _schema(answer: Any, structs: dict[str, Any]) -> dict[str, Any]:
             "items": {"type": "array", "items": _ref(item.__name__)},
             "next": {"type": ["string", "null"]},
             "as_of_seq": {"type": "integer"},
+            "total": {"type": ["integer", "null"]},
         },
     }
 
@@ -153,6 +156,11 @@ def serve(request: HttpRequest) -> HttpResponse:
     return HttpResponse(_encoded(), content_type="application/json")
 
 
+def serve_job_schema(request: HttpRequest) -> HttpResponse:
+    """GET /api/v1/job.schema.json, for everybody: what a job spec may say."""
+    return HttpResponse(spec_schema.text(), content_type="application/schema+json")
+
+
 def main(argv: list[str]) -> int:
     """--write makes the file current; --check tells whether it is."""
     parser = argparse.ArgumentParser(prog="python -m controlplane.api.openapi")
@@ -164,7 +172,7 @@ def main(argv: list[str]) -> int:
 
     from controlplane.config.env import choose_settings_module
 
-    choose_settings_module()
+    choose_settings_module("embedded")
     django.setup()
     if args.write:
         TARGET.write_text(render())

@@ -1,4 +1,5 @@
-"""Orders of a person to a running job, as commands in the current unit of work.
+"""Orders of a person to a running job, as commands in the current unit of work, or as rows that the
+policy answers at once.
 
 They go past the policy only in being asked for: the agents' fencing, the epoch and the
 evidence that follows are the same as for its own.
@@ -10,8 +11,9 @@ from controlplane.access import services as access
 from controlplane.dispatch.services import enqueue
 from controlplane.jobs.models import Job, Rank, Replica
 from controlplane.jobs.selectors import current_attempt
+from controlplane.jobs.services import ring_job
 from controlplane.protocol.commands import RequestSave, StopRanks
-from controlplane.protocol.states import JobState
+from controlplane.protocol.states import JobState, ReplicaState
 from controlplane.runtime.clock import now
 from controlplane.runtime.errors import Conflict, NotFound
 
@@ -31,16 +33,21 @@ def save_now(job: Job, *, reason: str, actor: str, request_id: str = "") -> list
 
 
 def evict_replica(job: Job, index: int, *, reason: str, actor: str, request_id: str = "") -> list[str]:
-    """Order the end of the replica's processes; the policy then sees them gone, leaves the
-    replica out and replaces it, which no budget is charged for. Raises NotFound, or Conflict
-    when nothing of it runs."""
+    """Have the replica leave: another is started beside it and takes its place in one view; where no
+    device is free for one it is ended (`policy.rules.swap`). Ordered again it is ended at once, as one
+    that does not train is: ids of the commands. The policy then sees it gone, leaves it out and
+    replaces it, which no budget is charged for. Raises NotFound, or Conflict when nothing of it runs."""
     replica = newest_replica(job, index)
     nodes = sorted(set(replica.ranks.filter(released_at=None).values_list("node_id", flat=True)))
     if job.state not in TRAINS or not nodes:
         raise Conflict(f"replica {index} of {job.name!r} does not run: the job is {job.state}")
     access.audit(actor, "job.evict_replica", job.id, reason=reason, request_id=request_id, data={"replica": index})
     number, said = replica.attempt.number, f"{actor}: {reason}"
-    Replica.objects.filter(pk=replica.pk).update(ordered_out=said, ordered_at=now())
+    if not replica.ordered_out and replica.state == ReplicaState.ACTIVE:
+        Replica.objects.filter(pk=replica.pk).update(ordered_out=said, ordered_at=now(), relieved=said)
+        ring_job(job.id, sure=True)
+        return []
+    Replica.objects.filter(pk=replica.pk).update(ordered_out=said, ordered_at=now(), relieved="")
     body = StopRanks(
         job_id=job.id,
         attempt=number,

@@ -12,9 +12,10 @@ from controlplane.fleet import selectors as fleet
 from controlplane.fleet.models import Node
 from controlplane.jobs import selectors as jobs
 from controlplane.jobs.models import Job
-from controlplane.jobs.numbers import numbers_of
-from controlplane.protocol.states import IncidentState, JobState
+from controlplane.jobs.numbers import goodput
+from controlplane.protocol.states import LIVE_INCIDENT, IncidentOutcome, IncidentState, JobState
 from controlplane.recovery import deadletter, sight
+from controlplane.recovery.incidents import need_attention
 from controlplane.recovery.models import Decision, Incident
 from controlplane.recovery.present import decision_summary, incident_summary
 from controlplane.runtime import beats, bus, seal
@@ -30,7 +31,7 @@ MAX_GOODPUT_JOBS = 200
 def overview() -> dict[str, Any]:
     """All of GET /overview."""
     seq, moment = newest_seq(), now()
-    incidents = Incident.objects.select_related("job").order_by("-id")
+    incidents = Incident.objects.select_related("job", "node").order_by("-id")
     decisions = Decision.objects.defer("snapshot").filter(routine=False).order_by("-id")
     return {
         "as_of_seq": seq,
@@ -39,22 +40,32 @@ def overview() -> dict[str, Any]:
         "nodes": fleet.counts_by_state(),
         "devices": fleet.device_counts(),
         "open_incidents": incidents.exclude(state=IncidentState.RESOLVED).count(),
+        "attention": attention(),
         "decisions_last_hour": Decision.objects.filter(at__gte=moment - HOUR, routine=False).count(),
-        "goodput_24h": goodput(),
+        "goodput_24h": _goodput(),
         "recent_incidents": [incident_summary(row) for row in incidents[:RECENT]],
         "recent_decisions": [decision_summary(row) for row in decisions[:RECENT]],
         "health": health(),
     }
 
 
-def goodput() -> float | None:
-    """Effective training time ratio of the jobs of the last 24 h, weighted by their
-    replicas; None when none has trained."""
-    recent = Q(finished_at=None) | Q(finished_at__gte=now() - DAY)
+def attention() -> dict[str, Any]:
+    """What is not over, and each lost job until somebody has acknowledged it."""
+    rows = need_attention()
+    return {
+        "live": rows.filter(state__in=LIVE_INCIDENT).count(),
+        "lost": rows.filter(outcome=IncidentOutcome.LOST, acknowledged_at=None).count(),
+        "hardware": rows.filter(needs_hardware=True).exclude(state=IncidentState.RESOLVED).count(),
+        "incidents": [incident_summary(row) for row in rows[:RECENT]],
+    }
+
+
+def _goodput() -> float | None:
+    """Effective training time of the jobs of the last 24 h, by their devices."""
+    since = now() - DAY
+    recent = Q(finished_at=None) | Q(finished_at__gte=since)
     rows = Job.objects.filter(recent).exclude(state=JobState.PENDING).order_by("-id")[:MAX_GOODPUT_JOBS]
-    weighted = [(n.ettr, max(1, n.replicas_total)) for n in map(numbers_of, rows) if n.ettr is not None]
-    total = sum(weight for _, weight in weighted)
-    return sum(ettr * weight for ettr, weight in weighted) / total if total else None
+    return goodput(rows, since=since)
 
 
 def health() -> dict[str, Any]:
@@ -73,6 +84,7 @@ def health() -> dict[str, Any]:
         "outbox_pending": pending,
         "outbox_oldest_s": oldest_s,
         "dead_letters": deadletter.waiting_count(),
+        "metrics": beats.metrics_addresses(),
         "mode": "demo" if settings.HOLDFAST_DEMO else "enforce",
     }
 

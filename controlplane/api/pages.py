@@ -31,12 +31,15 @@ class Paging(Schema):
     cursor: Annotated[str | None, Described(max_length=200, description="`next` of the page before.")] = None
 
 
-def page(rows: QuerySet[Row], paging: Paging, *, name: str, key: str = "id") -> tuple[list[Row], str | None]:
-    """Newest first by `key` (unique; a ULID or a number). Returns the rows and the next cursor."""
+def page(
+    rows: QuerySet[Row], paging: Paging, *, name: str, key: str = "id", ascending: bool = False
+) -> tuple[list[Row], str | None]:
+    """Newest first by `key` (unique; a ULID, a number, a name), or the other way round. Returns
+    the rows and the next cursor."""
     after = decode(paging.cursor, name)
     if after is not None:
-        rows = rows.filter(**{f"{key}__lt": _typed(rows, key, after)})
-    found = list(rows.order_by(f"-{key}")[: paging.limit + 1])
+        rows = rows.filter(**{f"{key}__{'gt' if ascending else 'lt'}": _typed(rows, key, after)})
+    found = list(rows.order_by(key if ascending else f"-{key}")[: paging.limit + 1])
     if len(found) <= paging.limit:
         return found, None
     found.pop()
@@ -62,9 +65,9 @@ def decode(cursor: str | None, name: str) -> str | None:
     return key
 
 
-def listing(items: list[Any], next_cursor: str | None, as_of_seq: int) -> dict[str, Any]:
-    """The shape of every list answer."""
-    return {"items": items, "next": next_cursor, "as_of_seq": as_of_seq}
+def listing(items: list[Any], next_cursor: str | None, as_of_seq: int, *, total: int | None = None) -> dict[str, Any]:
+    """The shape of every list answer. `total`: rows on all pages together, where they are counted."""
+    return {"items": items, "next": next_cursor, "as_of_seq": as_of_seq, "total": total}
 
 
 def _typed(rows: QuerySet[Row], key: str, after: str) -> Any:

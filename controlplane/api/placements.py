@@ -1,27 +1,28 @@
-"""Where a job would run if it were submitted now: the policy's own gang placement."""
+"""Where a job would run if it were submitted now: by the code that decides it."""
 
 from typing import Any
 
 from controlplane.jobs.models import Job
-from controlplane.policy.errors import Unsatisfiable
-from controlplane.policy.placement import build_pool, place_gang
-from controlplane.protocol.spec import JobSpec, ranks_per_replica, replica_count
-from controlplane.recovery.load import node_facts
+from controlplane.policy.errors import PolicyError
+from controlplane.policy.placement import build_pool, of_type
+from controlplane.policy.rules.lifecycle import first_attempt
+from controlplane.protocol.spec import JobSpec
+from controlplane.recovery.load_nodes import node_facts
 
 NOBODY = "job_dry_run"
 
 
-def try_placement(spec: JobSpec) -> list[dict[str, Any]] | None:
-    """One entry a rank; None when the fleet cannot hold the whole job at this moment."""
+def try_placement(spec: JobSpec) -> tuple[list[dict[str, Any]] | None, str]:
+    """One entry a rank; None and what is missing when the fleet cannot hold the whole job and its
+    spares at this moment."""
     nodes = node_facts(Job(id=NOBODY, name=spec.metadata.name))
     names = {node.id: node.name for node in nodes}
-    pool = build_pool(nodes, job_id=NOBODY)
+    pool = build_pool(of_type(nodes, spec.spec.resources.gpu_type), job_id=NOBODY)
     try:
-        layout = spec.spec.parallelism
-        gang = place_gang(pool, replica_count(spec.spec), ranks_per_replica(layout), tp=layout.tp)
-    except Unsatisfiable:
-        return None
-    return [
+        _layout, gang, _spares = first_attempt(spec.spec, pool)
+    except PolicyError as error:
+        return None, str(error)
+    placement = [
         {
             "replica": index,
             "rank": place.rank,
@@ -32,3 +33,4 @@ def try_placement(spec: JobSpec) -> list[dict[str, Any]] | None:
         for index, replica in enumerate(gang)
         for place in replica
     ]
+    return placement, ""

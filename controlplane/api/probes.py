@@ -6,12 +6,12 @@ from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from controlplane.access.models import Scope
 from controlplane.api.auth import who_asks
 from controlplane.recovery import sight
-from controlplane.runtime import beats, bus
+from controlplane.runtime import beats, bus, exporter
 from controlplane.runtime.address import is_direct_from
 
 
@@ -40,11 +40,21 @@ def readyz(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
-    """This process's metrics; the gauges of the fleet are refreshed by the sentinel. For scrapers
-    at the addresses of HOLDFAST_METRICS_FROM, and for accounts: they name jobs and nodes."""
+    """This process's figures and the fleet's, which every web process refreshes. For scrapers at the
+    addresses of HOLDFAST_METRICS_FROM, and for accounts: they name jobs and nodes."""
     if not is_direct_from(request, settings.METRICS_FROM):
         who_asks(request, Scope.READ)
-    return HttpResponse(generate_latest(), content_type=CONTENT_TYPE_LATEST)
+    return HttpResponse(exporter.figures(fleet=True), content_type=CONTENT_TYPE_LATEST)
+
+
+def is_scrape(request: HttpRequest) -> bool:
+    """A scraper that HOLDFAST_METRICS_FROM names asks by the name or address under which it finds this
+    process: that need not be one of HOLDFAST_ALLOWED_HOSTS. Not through a proxy."""
+    return (
+        request.path_info == exporter.PATH
+        and "HTTP_X_FORWARDED_FOR" not in request.META
+        and exporter.may_read(request.META.get("REMOTE_ADDR") or "", request.META.get("HTTP_HOST", ""))
+    )
 
 
 def _database() -> bool:

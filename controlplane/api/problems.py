@@ -15,6 +15,7 @@ from django.http import HttpRequest, HttpResponse
 
 from controlplane.protocol.rest import Problem as ProblemBody
 from controlplane.protocol.rest import Told
+from controlplane.runtime.requests import request_id_of
 
 CONTENT_TYPE = "application/problem+json"
 TYPE_BASE = "https://holdfast.dev/problems/"
@@ -120,7 +121,7 @@ def answer(request: HttpRequest, problem: Problem) -> HttpResponse:
         status=status,
         detail=problem.detail,
         instance=request.path,
-        request_id=getattr(request, "request_id", ""),
+        request_id=request_id_of(request),
         errors=list(problem.errors),
     )
     response = HttpResponse(msgspec.json.encode(body), status=status, content_type=CONTENT_TYPE)

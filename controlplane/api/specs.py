@@ -12,8 +12,11 @@ from controlplane.protocol.spec import JobSpec
 from controlplane.protocol.spec_fault import Ground
 from controlplane.protocol.spec_lint import LintResult, lint
 from controlplane.protocol.spec_text import SpecTextError, parse_json, parse_yaml
+from controlplane.runtime import bus
 
 YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
+FLEET = "fleet"
+"""The sentinel's picture of what the fleet as a whole can report."""
 JSON_TYPES = frozenset({"application/json", ""})
 
 
@@ -25,9 +28,17 @@ def read(request: HttpRequest) -> LintResult:
         )
     parse = parse_yaml if request.content_type in YAML_TYPES else parse_json
     try:
-        return lint(parse(request.body), Ground(checkpoint_roots=settings.CHECKPOINT_ROOTS))
+        ground = Ground(checkpoint_roots=settings.CHECKPOINT_ROOTS, reachable_risk=reachable_risk())
+        return lint(parse(request.body), ground)
     except SpecTextError as error:
         raise Problem(Kind.BAD_REQUEST, str(error)) from error
+
+
+def reachable_risk() -> float:
+    """What the devices here can score at most, by the readings that they give now; 1 while none
+    was scored or that is not known."""
+    told = (bus.read_hot(FLEET) or {}).get("reachable_risk")
+    return float(told) if isinstance(told, int | float) else 1.0
 
 
 def required(result: LintResult) -> JobSpec:
@@ -44,11 +55,12 @@ def told(result: LintResult) -> list[Told]:
     return [Told(fault.pointer, fault.message, fault.fix) for fault in result.faults]
 
 
-def dry_run(result: LintResult, placement: list[Any] | None) -> dict[str, Any]:
+def dry_run(result: LintResult, placement: list[Any] | None, waits_for: str) -> dict[str, Any]:
     """What a submit would do, with the defaults marked."""
     return {
         "spec": None if result.spec is None else msgspec.to_builtins(result.spec),
         "defaults": list(result.defaults),
         "placement": placement,
+        "waits_for": waits_for,
         "faults": msgspec.to_builtins(told(result)),
     }

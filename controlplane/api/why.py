@@ -1,6 +1,6 @@
 """One sentence on why a job is in its state and what is expected next. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from controlplane.protocol.states import JobState
@@ -20,8 +20,9 @@ EXPECTED: Mapping[str, str] = MappingProxyType(
 ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 
 
-def why(state: str, reason: str, *, cancel_requested: bool) -> str:
-    """`reason`: the last transition's, may be empty."""
+def why(state: str, reason: str, *, cancel_requested: bool, unheard: Sequence[str] = ()) -> str:
+    """`reason`: the last transition's, may be empty. `unheard`: a sentence for each of its nodes
+    that is not heard."""
     if cancel_requested and state not in ENDED:
         expected = "Its cancellation was asked for; its ranks are being stopped."
     else:
@@ -29,4 +30,4 @@ def why(state: str, reason: str, *, cancel_requested: bool) -> str:
     because = reason.strip()
     if because and because[-1] not in ".!?":
         because += "."
-    return f"{because} {expected}".strip()
+    return " ".join(part for part in (because, *unheard, expected) if part)

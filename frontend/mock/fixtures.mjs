@@ -43,7 +43,7 @@ function certificate(state) {
   return {
     state, step: 214, generated_at: state === "pending" ? null : iso(380),
     checks: [
-      { name: "parameter_hashes_equal", ok: true, detail: "all 3 replicas hold the same parameters, by hash of each shard", value: "3 of 3", limit: null },
+      { name: "state_hashes_equal", ok: true, detail: "all 3 replicas hold the same parameters, by hash of each shard", value: "3 of 3", limit: null },
       { name: "sample_ledger_exact", ok: true, detail: "each of the 12 micro-batches of steps 196..214 was counted once", value: 228, limit: 228 },
       { name: "loss_matches_reference", ok: state === "red" ? false : ok, detail: "against the undisturbed run of the same seed", value: state === "red" ? 0.0042 : 1.2e-7, limit: 1e-5 },
       { name: "no_step_lost", ok: true, detail: "steps 1..214 are committed once each", value: 0, limit: 0 },
@@ -95,13 +95,18 @@ export const STACK = `Thread 41377 (idle): "MainThread"
     main (trainer/rank.py:58)`;
 
 export function incidents() {
-  const base = { job_id: JOB, job_name: "gpt-tiny-holdfast", node_id: nodeId(1) };
+  const base = {
+    stall_s: 0.77, job_id: JOB, job_name: "gpt-tiny-holdfast", node_id: nodeId(1), node_name: "node-b", recovered_at: null, recovery_s: null, outcome: "", resolution: "",
+    needs_hardware: false, acknowledged_at: null, acknowledged_by: "", acknowledgement: "",
+  };
   return [
-    { ...base, id: id("inc", 3), title: "Device 0 of node-b is overheating", state: "open", opened_at: iso(14), resolved_at: null, outcome: "", phases: phases(14, 1), certificate: null },
-    { ...base, id: id("inc", 2), title: "Rank 1 of replica 1 hung in its step", state: "recovering", opened_at: iso(44), resolved_at: null, outcome: "", phases: phases(44, 4), certificate: certificate("pending") },
-    { ...base, id: id("inc", 1), title: "Rank 0 of replica 1 was killed (SIGKILL)", state: "resolved", opened_at: iso(420), resolved_at: iso(410), outcome: "Full strength again after 9.7 s; two replicas never stopped; no step was lost.", phases: phases(420, 6), certificate: certificate("green") },
-    { ...base, id: id("inc", 4), title: "Checkpoint at step 150 was corrupt", state: "resolved", opened_at: iso(7200), resolved_at: iso(7100), outcome: "Resumed from step 100.", phases: phases(7200, 6), certificate: certificate("red") },
-    { ...base, id: id("inc", 5), job_id: null, job_name: null, title: "node-e lost its link", state: "resolved", opened_at: iso(90_000), resolved_at: iso(89_800), outcome: "The node came back; its ranks had gone on.", phases: [], certificate: null },
+    { ...base, id: id("inc", 3), title: "Device 0 of node-b is overheating", state: "open", opened_at: iso(14), resolved_at: null, phases: phases(14, 1), certificate: null },
+    { ...base, id: id("inc", 2), title: "Rank 1 of replica 1 hung in its step", state: "recovering", opened_at: iso(44), resolved_at: null, phases: phases(44, 4), certificate: certificate("pending") },
+    { ...base, id: id("inc", 1), title: "Rank 0 of replica 1 was killed (SIGKILL)", state: "resolved", opened_at: iso(420), resolved_at: iso(410), recovered_at: iso(410), recovery_s: 9.7, outcome: "recovered", resolution: "Full strength again after 9.7 s; two replicas never stopped; no step was lost.", phases: phases(420, 6), certificate: certificate("green") },
+    { ...base, id: id("inc", 4), title: "Checkpoint at step 150 was corrupt", state: "resolved", opened_at: iso(7200), resolved_at: iso(7100), recovered_at: iso(7100), recovery_s: 100.2, outcome: "mitigated", resolution: "Resumed from step 100.", phases: phases(7200, 6), certificate: certificate("red") },
+    { ...base, id: id("inc", 5), job_id: null, job_name: null, title: "node-e lost its link", state: "resolved", opened_at: iso(90_000), resolved_at: iso(89_800), outcome: "recovered", resolution: "The node came back; its ranks had gone on.", phases: [], certificate: null },
+    { ...base, id: id("inc", 6), job_id: null, job_name: null, node_id: nodeId(4), node_name: "node-e", title: "XID 79 on device 1 of node-e", state: "mitigated", opened_at: iso(900), resolved_at: null, needs_hardware: true, phases: phases(900, 3), certificate: null },
+    { ...base, id: id("inc", 7), job_id: id("job", 7), job_name: "will-fail", title: "Rank 0 of replica 0 on node-b ended with code 70", state: "resolved", opened_at: iso(2400), resolved_at: iso(2399), outcome: "lost", resolution: "The job fails: its restart budget is spent.", phases: phases(2400, 3), certificate: null },
   ];
 }
 

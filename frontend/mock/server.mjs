@@ -1,7 +1,9 @@
 /* Development server: the HTTP and live contract with fixtures, and the built bundle. Serves
    tests of the pages and work on them without a backend. `node mock/server.mjs [port]`; port 0
    takes a free one and prints it. Its own addresses: /api/v1/... as documented; jobs, incidents
-   and nodes whose id contains "missing" answer 404, "broken" 500; user "empty" sees a new installation. */
+   and nodes whose id contains "missing" answer 404, "broken" 500; user "empty" sees a new installation,
+   user "crowd" 1,000 nodes and 431 incidents, user "silent" a node that is not heard, user "expired" is
+   signed out by every second order. */
 import { readFile } from "node:fs/promises";
 import { createServer } from "node:http";
 import { dirname, extname, join, normalize } from "node:path";
@@ -15,16 +17,23 @@ const TYPES = { ".js": "text/javascript", ".css": "text/css", ".html": "text/htm
 const CSP = "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; frame-ancestors 'none'";
 let seq = 140;
 
-const list = (items) => ({ items, next: null, as_of_seq: seq });
+const list = (items) => ({ items, next: null, as_of_seq: seq, total: items.length });
+const paged = (rows, params) => {
+  const from = Number(params.get("cursor") ?? 0);
+  const limit = Number(params.get("limit") ?? 50);
+  return { items: rows.slice(from, from + limit), next: from + limit < rows.length ? String(from + limit) : null, as_of_seq: seq, total: rows.length };
+};
 const detail = (object) => ({ ...object, as_of_seq: seq });
 
+const VALUES = { slow_rank: { label: "Seconds more a micro-batch (0 heals)", default: "0.5", choices: [] }, kill_backend: { label: "Process", default: "worker", choices: ["web", "worker", "sentinel", "redis"] } };
 const FAULTS = [
+  ["slow_rank", "Slow a rank down", "Each micro-batch takes so much longer; 0 heals.", ["rank"]],
   ["kill_rank", "Kill a rank", "SIGKILL to one rank's process.", ["rank"]], ["hang_rank", "Hang a rank", "The rank stops making progress inside its step.", ["rank"]],
   ["stop_rank", "Stop a rank", "SIGSTOP: the process is alive and silent.", ["rank"]], ["overheat_device", "Overheat a device", "The simulated sensor climbs to the target.", ["device"]],
   ["xid", "XID error", "The driver reports an XID on a device.", ["device"]], ["kill_node", "Kill a node", "Its agent and all its ranks end at once.", ["node"]],
   ["cut_node", "Cut a node's link", "Its agent cannot reach the control plane for a while.", ["node"]], ["kill_backend", "Kill a backend process", "Training must not notice.", []],
   ["corrupt_checkpoint", "Corrupt the newest checkpoint", "One shard is damaged on disk.", ["job"]],
-].map(([kind, title, description, needs]) => ({ kind, title, description, needs }));
+].map(([kind, title, description, needs]) => ({ kind, title, description, needs, value: VALUES[kind] ?? null }));
 
 class Refusal extends Error {
   constructor(status, title, text, errors = []) {
@@ -50,12 +59,26 @@ function incidentDetail(id) {
   };
 }
 
-function jobsPage(params) {
+function jobsPage(params, user) {
   const q = (params.get("q") ?? "").toLowerCase();
-  const rows = w.jobs().filter((job) => (!params.get("state") || job.state === params.get("state")) && `${job.name} ${job.owner} ${job.project} ${job.id}`.toLowerCase().includes(q));
-  const from = Number(params.get("cursor") ?? 0);
-  const limit = Number(params.get("limit") ?? 50);
-  return { items: rows.slice(from, from + limit), next: from + limit < rows.length ? String(from + limit) : null, as_of_seq: seq };
+  const rows = jobsOf(user).filter((job) => (!params.get("state") || job.state === params.get("state")) && `${job.name} ${job.owner} ${job.project} ${job.id}`.toLowerCase().includes(q));
+  return paged(rows, params);
+}
+
+function nodesPage(params, user) {
+  const q = (params.get("q") ?? "").toLowerCase();
+  return paged((user === "crowd" ? w.crowd(1_000) : nodesOf(user)).filter((node) => node.name.toLowerCase().includes(q)), params);
+}
+
+/* For the user "silent" the second node's agent is connected and has said nothing for 21 s. */
+const silentNode = (node) => ({ ...node, last_seen_age_s: 21, not_heard: [{ job_id: f.JOB, node_id: node.id, node_name: node.name, since: f.iso(21), commits: true, left_out: false }] });
+const nodesOf = (user) => w.nodes().map((node, i) => (user === "silent" && i === 1 ? silentNode(node) : node));
+const jobsOf = (user) => w.jobs().map((job) => (user === "silent" && job.id === f.JOB ? { ...job, not_heard: nodesOf(user)[1].not_heard } : job));
+
+function incidentsPage(params, user) {
+  const few = f.incidents();
+  const rows = user === "crowd" ? Array.from({ length: 431 }, (_, i) => ({ ...few[2], id: f.id("inc", 1_000 + i), title: `Rank ${i} of replica 1 was killed (SIGKILL)` })) : few;
+  return paged(rows.filter((item) => !params.get("state") || params.get("state").split(",").includes(item.state)), params);
 }
 
 function series(node, windowS) {
@@ -84,13 +107,13 @@ function jobRoute(id, part, params) {
     case "checkpoints": return list(main ? w.checkpoints() : []);
     case "timeouts": return list(w.timeouts());
     case "budget": return detail(w.budget(main));
-    case "logs": return { text: `[rank ${params.get("rank")}] step 213 loss 3.21\n[rank ${params.get("rank")}] step 214 loss 3.20\n`, truncated: true };
+    case "logs": return { text: `[rank ${params.get("rank")}] step 213 loss 3.21\n[rank ${params.get("rank")}] step 214 loss 3.20\n`, truncated: true, attempt: 1, incarnation: Number(params.get("incarnation") ?? 1), replica: Number(params.get("replica")), rank: Number(params.get("rank")), state: "exited", source: "exit", at: null };
     default: throw new Refusal(404, "Not found", "No such part.");
   }
 }
 
-function nodeRoute(id, part, params) {
-  const node = find(w.nodes(), id, "node");
+function nodeRoute(id, part, params, user) {
+  const node = find(user === "crowd" ? w.crowd(1_000) : nodesOf(user), id, "node");
   const at = w.nodes().findIndex((item) => item.id === id);
   if (part === "series") return series(at, Number(params.get("window_s") ?? 600));
   if (part === "dead-letters") return list(w.deadLetters(at));
@@ -100,7 +123,7 @@ function nodeRoute(id, part, params) {
 }
 
 function emptyWorld(path) {
-  if (path === "/overview") return detail({ ...w.overview(), jobs: {}, nodes: {}, devices: { total: 0, healthy: 0, at_risk: 0, lost: 0, busy: 0, spare: 0 }, open_incidents: 0, decisions_last_hour: 0, goodput_24h: null, recent_incidents: [], recent_decisions: [], health: { ...w.health(), agents_connected: 0, agents_total: 0, dead_letters: 0 } });
+  if (path === "/overview") return detail({ ...w.overview(), jobs: {}, nodes: {}, devices: { total: 0, healthy: 0, at_risk: 0, lost: 0, busy: 0, spare: 0 }, open_incidents: 0, attention: { live: 0, lost: 0, hardware: 0, incidents: [] }, decisions_last_hour: 0, goodput_24h: null, recent_incidents: [], recent_decisions: [], health: { ...w.health(), agents_connected: 0, agents_total: 0, dead_letters: 0 } });
   return ["/jobs", "/nodes", "/incidents"].includes(path) ? list([]) : null;
 }
 
@@ -114,11 +137,11 @@ function read(path, params, user) {
   if (path === "/version") return { version: "0.1.0 (mock)" };
   if (path === "/overview") return detail(w.overview());
   if (path === "/demo/faults") return { items: FAULTS };
-  if (path === "/jobs") return jobsPage(params);
-  if (path === "/nodes") return list(w.nodes());
-  if (path === "/incidents") return list(f.incidents().filter((item) => !params.get("state") || item.state === params.get("state")));
+  if (path === "/jobs") return jobsPage(params, user);
+  if (path === "/nodes") return nodesPage(params, user);
+  if (path === "/incidents") return incidentsPage(params, user);
   if (kind === "jobs") return jobRoute(id, part, params);
-  if (kind === "nodes") return nodeRoute(id, part, params);
+  if (kind === "nodes") return nodeRoute(id, part, params, user);
   if (kind === "incidents") return detail(incidentDetail(id));
   if (kind === "decisions") return find(f.decisions(), id, "decision");
   throw new Refusal(404, "Not found", `Nothing is served at ${path}.`);
@@ -132,8 +155,9 @@ function write(path, params, body) {
   }
   if (path === "/logout") return { status: 200, cookie: "mock_session=; Path=/; Max-Age=0", body: {} };
   if (path === "/jobs") {
+    if (body.includes("tp: 3") && params.get("dry_run")) return { status: 200, body: { spec: null, defaults: [], placement: null, waits_for: "", faults: [{ pointer: "/spec/parallelism/tp", message: "4 heads cannot be split over tp 3", fix: "use 1, 2 or 4" }] } };
     if (body.includes("tp: 3")) throw new Refusal(422, "The job spec has faults", "2 faults; nothing was started.", [{ pointer: "/spec/parallelism/tp", message: "4 heads cannot be split over tp 3", fix: "use 1, 2 or 4" }, { pointer: "/spec/resources/min_replicas", message: "2 replicas need 6 devices, 4 are asked for", fix: "nodes: 4" }]);
-    return params.get("dry_run") ? { status: 200, body: { spec: w.SPEC, defaults: ["/spec/model", "/spec/scheduling"], placement: null, faults: [] } } : { status: 201, body: w.job(1) };
+    return params.get("dry_run") ? { status: 200, body: { spec: w.SPEC, defaults: ["/spec/model", "/spec/scheduling"], placement: null, waits_for: "3 replicas of 2 need 6 devices, 4 are free", faults: [] } } : { status: 201, body: w.job(1) };
   }
   if (path === "/demo/faults") {
     setTimeout(() => push({ kind: "incident.opened", sentence: "Incident opened", entity: "incident", entity_id: f.id("inc", 2), job_id: f.JOB, node_id: f.nodeId(1), patch: f.incidents()[1] }), 600);
@@ -161,15 +185,24 @@ function pushSteps() {
   const now = w.stepNow();
   if (now > lastStep) {
     send({ type: "steps", job_id: f.JOB, points: w.steps(lastStep) });
-    push({ kind: "job.progress", sentence: `Step ${now} is committed`, job_id: f.JOB, entity: "job", entity_id: f.JOB, patch: { committed_step: now, progress: now / w.TOTAL, loss: w.step(now).loss } });
+    push({ kind: "job.progress", sentence: `Step ${now} is committed`, job_id: f.JOB, entity: "job", entity_id: f.JOB });
     lastStep = now;
   }
+}
+
+function pushDevices() {
+  w.nodes().forEach((node, i) => {
+    for (const socket of sockets) {
+      const silent_s = socket.user === "silent" && i === 1 ? 21 + (Date.now() - f.T0) / 1000 : 0.4;
+      if (socket.readyState === 1) socket.send(JSON.stringify({ type: "devices", node_id: node.id, at: f.iso(0), silent_s, devices: [0, 1].map((index) => w.sample(i, index)) }));
+    }
+  });
 }
 
 function startTimers() {
   setInterval(pushRanks, 500).unref();
   setInterval(pushSteps, 1_000).unref();
-  setInterval(() => w.nodes().forEach((node, i) => send({ type: "devices", node_id: node.id, at: f.iso(0), devices: [0, 1].map((index) => w.sample(i, index)) })), 1_000).unref();
+  setInterval(pushDevices, 1_000).unref();
   setInterval(() => send({ type: "health", health: w.health() }), 2_000).unref();
 }
 
@@ -185,6 +218,14 @@ async function serveStatic(path, response) {
   }
 }
 
+const refused = new Set();
+function refusedOnce(user) {
+  if (refused.delete(user)) return false;
+  refused.add(user);
+  return true;
+}
+/* What was asked, for tests: GET /mock/calls answers it and begins anew. */
+let calls = [];
 const sessionOf = (request) => /mock_session=([^;]+)/.exec(request.headers.cookie ?? "")?.[1];
 
 async function serveApi(request, response, url) {
@@ -198,7 +239,10 @@ async function serveApi(request, response, url) {
   try {
     const user = sessionOf(request);
     if (!user && path !== "/login") throw new Refusal(401, "Not signed in", "Sign in first.");
+    if (request.method === "GET") calls.push(`GET ${path}`);
     if (request.method === "GET") return json(200, read(path, url.searchParams, user));
+    if (user === "expired" && !["/login", "/logout"].includes(path) && refusedOnce(user)) throw new Refusal(401, "Not signed in", "Sign in, or send `Authorization: Bearer holdfast_...`.");
+    calls.push(`${request.method} ${path}`);
     const answer = write(path, url.searchParams, body);
     return json(answer.status, answer.body, { cookie: answer.cookie });
   } catch (error) {
@@ -209,12 +253,18 @@ async function serveApi(request, response, url) {
 
 const server = createServer((request, response) => {
   const url = new URL(request.url, "http://localhost");
+  if (url.pathname === "/mock/calls") {
+    response.end(JSON.stringify(calls));
+    calls = [];
+    return;
+  }
   void (url.pathname.startsWith("/api/") ? serveApi(request, response, url) : serveStatic(url.pathname, response));
 });
 const gate = new WebSocketServer({ noServer: true });
 server.on("upgrade", (request, socket, head) => {
   if (!sessionOf(request)) return socket.destroy();
   gate.handleUpgrade(request, socket, head, (ws) => {
+    ws.user = sessionOf(request);
     sockets.add(ws);
     ws.on("close", () => sockets.delete(ws));
     ws.on("message", (text) => {

@@ -18,12 +18,12 @@ function jobRow(n) {
   const live = state === "running" || state === "recovering";
   return {
     id: id("job", n), name: n === 1 ? "gpt-tiny-holdfast" : `${NAMES[n % NAMES.length]}-${String(n).padStart(4, "0")}`, project: n === 1 ? "demo" : ["nlp", "vision", "speech"][n % 3],
-    owner: n === 1 ? "ana" : OWNERS[n % OWNERS.length], state, state_reason: "", state_since: iso(n === 1 ? 410 : 60 * n), priority: 500, epoch: n === 1 ? 9 : Math.floor(r() * 20),
+    owner: n === 1 ? "ana" : OWNERS[n % OWNERS.length], state, state_reason: "", state_since: iso(n === 1 ? 410 : 60 * n), epoch: n === 1 ? 9 : Math.floor(r() * 20),
     committed_step: step, total_steps: total, progress: step / total, step_time_s: live ? (n === 1 ? STEP_S : 0.4 + r() * 4) : null,
     loss: step > 0 ? 1.4 + 4.1 * Math.exp(-step / 260) : null, eta_s: live ? (total - step) * STEP_S : null, attempt: state === "pending" ? null : 1, restarts: Math.floor(r() * 3),
     evictions: n === 1 ? 2 : Math.floor(r() * 3), replicas_active: live ? (state === "recovering" ? 2 : 3) : 0, replicas_total: 3,
     last_checkpoint_step: step > 50 ? step - (step % 50) : null, last_checkpoint_age_s: live ? 20 + Math.floor(r() * 90) : null, work_at_risk_s: live ? 9.9 : null,
-    ettr: step > 0 ? 0.93 + r() * 0.06 : null, open_incident_id: n === 1 ? id("inc", 3) : null, created_at: iso(n === 1 ? 560 : 100 * n), finished_at: ["succeeded", "failed", "cancelled"].includes(state) ? iso(50 * n) : null,
+    ettr: step > 0 ? 0.93 + r() * 0.06 : null, undisturbed_step_s: step > 0 ? 0.61 : null, productivity: step > 0 ? 0.97 : null, open_incident_id: n === 1 ? id("inc", 3) : null, created_at: iso(n === 1 ? 560 : 100 * n), finished_at: ["succeeded", "failed", "cancelled"].includes(state) ? iso(50 * n) : null, not_heard: [],
   };
 }
 
@@ -56,7 +56,7 @@ function rank(replica, incarnation, r, node, over = {}) {
 
 export function replicas() {
   const make = (index, incarnation, node, over = {}, rankOver = {}) => ({
-    id: `${JOB}/1/${index}/${incarnation}`, attempt: 1, index, incarnation, state: "active", state_since: iso(incarnation === 1 ? 540 : 410), contributing: true,
+    id: `${JOB}/1/${index}/${incarnation}`, attempt: 1, index, incarnation, state: "active", created_at: iso(incarnation === 1 ? 540 : 410), state_since: iso(incarnation === 1 ? 540 : 410), contributing: true,
     committed_step: stepNow(), caught_up: null, current: true, ranks: [rank(index, incarnation, 0, node, rankOver), rank(index, incarnation, 1, node, rankOver)], ...over,
   });
   const dead = { state: "exited", exit_signal: 9, live: null };
@@ -69,16 +69,17 @@ export function replicas() {
   ];
 }
 
+/* The point that brings the count of committed steps to n: steps are numbered from 0. */
 export function step(n) {
   const r = random(n * 31);
   const stalled = n === 196 || n === 302;
   return {
-    attempt: 1, step: n, epoch: n < 196 ? 7 : n < 204 ? 8 : 9, at: iso((stepNow() - n) * STEP_S), loss: 1.4 + 4.1 * Math.exp(-n / 260) + (r() - 0.5) * 0.08, grad_norm: 1 + r(),
+    attempt: 1, step: n - 1, epoch: n < 196 ? 7 : n < 204 ? 8 : 9, at: iso((stepNow() - n) * STEP_S), loss: 1.4 + 4.1 * Math.exp(-n / 260) + (r() - 0.5) * 0.08, grad_norm: 1 + r(),
     step_time_s: STEP_S + (r() - 0.5) * 0.06 + (stalled ? 0.96 : 0), exchange_s: 0.11 + r() * 0.03, stall_s: stalled ? 0.96 : 0, tokens: 768, contributors: n >= 196 && n < 204 ? 2 : 3, samples_exact: true, hashes_equal: true,
   };
 }
 
-export function steps(since = 0) {
+export function steps(since = 0) { /* those numbered `since` and later */
   return Array.from({ length: stepNow() - since }, (_, i) => step(since + i + 1)).slice(-2_000);
 }
 
@@ -120,10 +121,22 @@ export function sample(node, index, at = Date.now()) {
   };
 }
 
+/* A fleet above the demo: eight devices a node, all idle. */
+export function crowd(count) {
+  return Array.from({ length: count }, (_, i) => ({
+    id: `node_${String(10_000 + i).padStart(26, "0")}`, name: `gpu-${String(i).padStart(4, "0")}`, state: "ready", state_reason: "", state_since: iso(3_600), connected: true, last_seen_age_s: 0.4,
+    agent_version: "0.1.0", segment: `rack-${i >> 4}`, ranks_running: 0, agent_cpu_ratio: 0.004, agent_rss_bytes: 44 * 2 ** 20, not_heard: [],
+    devices: Array.from({ length: 8 }, (_x, index) => ({
+      id: `dev_${i}_${index}`, node_id: `node_${String(10_000 + i).padStart(26, "0")}`, index, uuid: `GPU-${i}-${index}`, model: "H100 80GB (simulated)", memory_bytes: 80 * 2 ** 30, driver: "simulated",
+      present: true, healthy: true, health_reason: "", risk: 0.04, held_by: null, spare_for: null, live: { index, present: true, temperature_c: 31 + ((i * 7 + index * 3) % 60), power_w: 70, utilization_ratio: 0, memory_used_bytes: 0, sm_clock_mhz: 345, risk: 0.04 },
+    })),
+  }));
+}
+
 export function nodes() {
   return NODE_NAMES.map((name, i) => ({
     id: nodeId(i), name, state: ["ready", "degraded", "ready", "ready", "cordoned"][i], state_reason: i === 1 ? "device 0 runs hot: 91 C for 40 s" : i === 4 ? "cordoned by ana: memory test" : "", state_since: iso(3_600 * (i + 1)),
-    connected: true, last_seen_age_s: 0.4, agent_version: "0.1.0", segment: i < 3 ? "block-a" : "", ranks_running: i < 3 ? 2 : 0, agent_cpu_ratio: 0.006, agent_rss_bytes: 44 * 2 ** 20,
+    connected: true, last_seen_age_s: 0.4, agent_version: "0.1.0", segment: i < 3 ? "block-a" : "", ranks_running: i < 3 ? 2 : 0, agent_cpu_ratio: 0.006, agent_rss_bytes: 44 * 2 ** 20, not_heard: [],
     devices: [0, 1].map((index) => ({
       id: `${nodeId(i)}/${index}`, node_id: nodeId(i), index, uuid: `GPU-${i}f3c-${index}`, model: "H100 80GB (simulated)", memory_bytes: 80 * 2 ** 30, driver: "simulated",
       present: !(i === 4 && index === 1), healthy: !(i === 1 && index === 0) && !(i === 4 && index === 1), health_reason: i === 1 && index === 0 ? "temperature 91 C, above 85 C" : i === 4 && index === 1 ? "fell off the bus" : "", risk: sample(i, index).risk,
@@ -159,6 +172,7 @@ export function overview() {
   for (const row of jobs()) counts[row.state] = (counts[row.state] ?? 0) + 1;
   return {
     now: iso(0), jobs: counts, nodes: { ready: 3, degraded: 1, cordoned: 1 }, devices: { total: 10, healthy: 8, at_risk: 1, lost: 1, busy: 6, spare: 2 }, open_incidents: 2, decisions_last_hour: 5,
+    attention: { live: 2, lost: 1, hardware: 1, incidents: incidents().filter((incident) => incident.state !== "resolved" || incident.outcome === "lost") },
     goodput_24h: 0.972, recent_incidents: incidents().slice(0, 5), recent_decisions: decisions(), health: health(),
   };
 }

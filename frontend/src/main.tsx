@@ -9,9 +9,11 @@ import { createRoot } from "react-dom/client";
 import { RouterProvider } from "react-router";
 import { ApiProblem } from "./api/client";
 import { keys } from "./api/queries";
+import { isAsking } from "./api/signin";
+import { lookForNewer } from "./lib/fresh";
 import { applyTheme } from "./lib/settings";
 import { live } from "./live/store";
-import { makeRouter } from "./routes";
+import { makeRouter, preloadWhenIdle } from "./routes";
 
 applyTheme();
 
@@ -20,19 +22,25 @@ const client: QueryClient = new QueryClient({
   queryCache: new QueryCache({
     onError: (error, query) => {
       /* The session has ended: ask who we are, and the shell leads to the sign-in page. */
-      if (error instanceof ApiProblem && error.status === 401 && query.queryKey[0] !== keys.me[0]) void client.resetQueries({ queryKey: keys.me });
+      if (error instanceof ApiProblem && error.status === 401 && !isAsking() && query.queryKey[0] !== keys.me[0]) void client.resetQueries({ queryKey: keys.me });
     },
   }),
   defaultOptions: {
     queries: {
       staleTime: 2_000,
-      refetchOnWindowFocus: true,
+      refetchOnWindowFocus: () => !live.paused,
+      refetchOnReconnect: () => !live.paused,
+      refetchOnMount: () => !live.paused,
       retry: (failures, error) => failures < READ_RETRIES && error instanceof ApiProblem && error.retryable,
     },
   },
 });
 
-live.onSignedOut = () => void client.resetQueries({ queryKey: keys.me });
+live.onSignedOut = () => {
+  if (!isAsking()) void client.resetQueries({ queryKey: keys.me });
+};
+live.onGreeted = () => void lookForNewer();
+preloadWhenIdle();
 
 createRoot(document.getElementById("root")!).render(
   <StrictMode>

@@ -1,8 +1,12 @@
-/* The address table. Every view is a URL; unknown ones say so. */
-import type { ReactElement } from "react";
+/* The address table. Every view is a URL; unknown ones say so. A page that fails does so inside the
+   frame: the menu, the live state and the clock stay. */
+import { type ReactElement, useEffect } from "react";
 import { createBrowserRouter, useRouteError } from "react-router";
 import { Empty, PageHead, Problem } from "./ui/basics";
-import { Shell } from "./components/Shell";
+import { loadChaosSheet, Shell } from "./components/Shell";
+import { isMissingChunk, retried, whenIdle } from "./lib/chunks";
+import { isNewer, lookForNewer, reloadOnce } from "./lib/fresh";
+import { useLive } from "./live/hooks";
 import { LoginPage } from "./pages/LoginPage";
 import { OverviewPage } from "./pages/OverviewPage";
 
@@ -16,12 +20,48 @@ function NotFound(): ReactElement {
 }
 
 function Failed(): ReactElement {
-  return (
+  const error = useRouteError();
+  return isMissingChunk(error) ? <PartMissing /> : (
     <div className="content">
       <PageHead title="This page failed" />
-      <Problem error={useRouteError()} retry={() => location.reload()} />
+      <Problem error={error} retry={() => location.reload()} />
     </div>
   );
+}
+
+/** A part of the page itself could not be fetched. Once the server is heard again, it is; a newer version is loaded whole. */
+function PartMissing(): ReactElement {
+  const linked = useLive((state) => state.link === "live");
+  useEffect(() => {
+    if (linked) void lookForNewer().then(() => reloadOnce(Date.now()));
+  }, [linked]);
+  return (
+    <div className="content">
+      <PageHead title="This page is not here yet" />
+      <div className="notice tone-warn" role="alert">
+        <div>
+          <p>{isNewer() ? "Holdfast has a newer version: the page has to be loaded anew." : "The control plane did not send this part of the page. It is loaded by itself once the control plane answers; training goes on without it."}</p>
+          <button type="button" className="button" onClick={() => location.reload()}>Load it now</button>
+        </div>
+      </div>
+    </div>
+  );
+}
+
+const PAGES = {
+  jobs: () => import("./pages/JobsPage").then((module) => ({ Component: module.JobsPage })),
+  submit: () => import("./pages/SubmitPage").then((module) => ({ Component: module.SubmitPage })),
+  job: () => import("./pages/JobPage").then((module) => ({ Component: module.JobPage })),
+  incidents: () => import("./pages/IncidentsPage").then((module) => ({ Component: module.IncidentsPage })),
+  incident: () => import("./pages/IncidentPage").then((module) => ({ Component: module.IncidentPage })),
+  decision: () => import("./pages/DecisionPage").then((module) => ({ Component: module.DecisionPage })),
+  nodes: () => import("./pages/NodesPage").then((module) => ({ Component: module.NodesPage })),
+  node: () => import("./pages/NodePage").then((module) => ({ Component: module.NodePage })),
+};
+
+/** All pages are small: they are fetched before they are wanted, so that a click needs no server. */
+export function preloadWhenIdle(): void {
+  whenIdle([...Object.values(PAGES), loadChaosSheet]);
 }
 
 export function makeRouter(): ReturnType<typeof createBrowserRouter> {
@@ -33,16 +73,21 @@ export function makeRouter(): ReturnType<typeof createBrowserRouter> {
       errorElement: <Failed />,
       hydrateFallbackElement: <></>,
       children: [
-        { index: true, element: <OverviewPage /> },
-        { path: "jobs", lazy: async () => ({ Component: (await import("./pages/JobsPage")).JobsPage }) },
-        { path: "jobs/new", lazy: async () => ({ Component: (await import("./pages/SubmitPage")).SubmitPage }) },
-        { path: "jobs/:id", lazy: async () => ({ Component: (await import("./pages/JobPage")).JobPage }) },
-        { path: "incidents", lazy: async () => ({ Component: (await import("./pages/IncidentsPage")).IncidentsPage }) },
-        { path: "incidents/:id", lazy: async () => ({ Component: (await import("./pages/IncidentPage")).IncidentPage }) },
-        { path: "decisions/:id", lazy: async () => ({ Component: (await import("./pages/DecisionPage")).DecisionPage }) },
-        { path: "nodes", lazy: async () => ({ Component: (await import("./pages/NodesPage")).NodesPage }) },
-        { path: "nodes/:id", lazy: async () => ({ Component: (await import("./pages/NodePage")).NodePage }) },
-        { path: "*", element: <NotFound /> },
+        {
+          errorElement: <Failed />,
+          children: [
+            { index: true, element: <OverviewPage /> },
+            { path: "jobs", lazy: () => retried(PAGES.jobs) },
+            { path: "jobs/new", lazy: () => retried(PAGES.submit) },
+            { path: "jobs/:id", lazy: () => retried(PAGES.job) },
+            { path: "incidents", lazy: () => retried(PAGES.incidents) },
+            { path: "incidents/:id", lazy: () => retried(PAGES.incident) },
+            { path: "decisions/:id", lazy: () => retried(PAGES.decision) },
+            { path: "nodes", lazy: () => retried(PAGES.nodes) },
+            { path: "nodes/:id", lazy: () => retried(PAGES.node) },
+            { path: "*", element: <NotFound /> },
+          ],
+        },
       ],
     },
   ]);

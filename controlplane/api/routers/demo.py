@@ -1,5 +1,6 @@
 """Faults on request. Mounted always, there only in demo mode: elsewhere 404, as if it were not."""
 
+import msgspec
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
@@ -16,6 +17,7 @@ from controlplane.api.pages import listing
 from controlplane.api.problems import Kind, Problem
 from controlplane.protocol import rest
 from controlplane.runtime.events import newest_seq
+from controlplane.runtime.requests import request_id_of
 
 router = Router(tags=["demo"])
 
@@ -30,7 +32,13 @@ def list_faults(request: HttpRequest) -> HttpResponse:
     """`needs` names what a fault must be aimed at."""
     _only_in_demo()
     items = [
-        {"kind": kind, "title": fault.title, "description": fault.description, "needs": list(fault.needs)}
+        {
+            "kind": kind,
+            "title": fault.title,
+            "description": fault.description,
+            "needs": list(fault.needs),
+            "value": None if fault.value is None else msgspec.to_builtins(fault.value),
+        }
         for kind, fault in FAULTS.items()
     ]
     return send(listing(items, None, newest_seq()))
@@ -50,7 +58,7 @@ def inject_fault(request: HttpRequest) -> HttpResponse:
     def effect() -> Effect:
         done = inject(body, principal.name)
         access.audit(
-            principal.name, "demo.fault", body.kind, request_id=getattr(request, "request_id", ""),
+            principal.name, "demo.fault", body.kind, request_id=request_id_of(request),
             data={"job_id": body.job_id, "node_id": body.node_id},
         )  # fmt: skip
         return Effect(data={"detail": done.detail, "command_ids": list(done.command_ids)})

@@ -15,12 +15,14 @@ from controlplane.api.eventlog import event_view
 from controlplane.api.idempotency import Effect, once
 from controlplane.api.overview import overview
 from controlplane.fleet import selectors, services
+from controlplane.fleet.models import Device
 from controlplane.jobs.selectors import ranks_on_node
 from controlplane.protocol import rest
-from controlplane.recovery import deadletter
+from controlplane.recovery import deadletter, devices, unheard
 from controlplane.recovery.selectors import signals_of_node
 from controlplane.runtime.events import newest_seq, told
 from controlplane.runtime.models import Event
+from controlplane.runtime.requests import request_id_of
 
 router = Router(tags=["fleet"], auth=needs(Scope.READ))
 RECENT = 100
@@ -47,10 +49,11 @@ def get_overview(request: HttpRequest) -> HttpResponse:
 
 @router.get("/nodes", summary="List nodes", openapi_extra=describe(list[rest.Node], errors=(422,)))
 def list_nodes(request: HttpRequest, query: Query[NodeFilter]) -> HttpResponse:
-    """With their devices and newest readings, newest node first."""
+    """With their devices and newest readings, by name."""
     seq = newest_seq()
-    found, after = pages.page(selectors.nodes(state=query.state, q=query.q), query, name="nodes")
-    return send(pages.listing([selectors.node_view(row) for row in found], after, seq))
+    rows = selectors.nodes(state=query.state, q=query.q)
+    found, after = pages.page(rows, query, name="nodes", key="name", ascending=True)
+    return send(pages.listing(selectors.node_views(found), after, seq, total=rows.count()))
 
 
 @router.get("/nodes/{rid:node_id}", summary="One node", openapi_extra=describe(rest.NodeDetail, errors=(404,)))
@@ -63,6 +66,7 @@ def get_node(request: HttpRequest, node_id: str) -> HttpResponse:
         selectors.node_view(row)
         | {
             "signals": signals_of_node(row.id),
+            "unheard": unheard.of_node(row.id),
             "ranks": ranks_on_node(row.id),
             "events": [event_view(event) for event in reversed(events)],
             "dead_letters": deadletter.waiting_count(row.id),
@@ -98,7 +102,7 @@ def cordon(request: HttpRequest, node_id: str) -> HttpResponse:
     body, actor = bodies.read(request, bodies.WithReason), principal_of(request).name
 
     def effect() -> Effect:
-        node = services.cordon(node_id, reason=body.reason, actor=actor, request_id=getattr(request, "request_id", ""))
+        node = services.cordon(node_id, reason=body.reason, actor=actor, request_id=request_id_of(request))
         return Effect(data={"detail": f"{node.name} takes no new work."})
 
     return once(request, effect)
@@ -115,9 +119,30 @@ def uncordon(request: HttpRequest, node_id: str) -> HttpResponse:
     body, actor = bodies.read(request, bodies.WithReason), principal_of(request).name
 
     def effect() -> Effect:
-        node = services.uncordon(
-            node_id, reason=body.reason, actor=actor, request_id=getattr(request, "request_id", "")
-        )
+        node = services.uncordon(node_id, reason=body.reason, actor=actor, request_id=request_id_of(request))
         return Effect(data={"detail": f"{node.name} may take work."})
 
     return once(request, effect)
+
+
+@router.post(
+    "/devices/{rid:device_id}:reset",
+    summary="Reset a device",
+    auth=needs(Scope.OPERATE),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+)
+def reset_device(request: HttpRequest, device_id: str) -> HttpResponse:
+    """It gets no new work, and its node's agent resets it; a device that a rank is on is refused."""
+    body, actor = bodies.read(request, bodies.WithReason), principal_of(request).name
+
+    def effect() -> Effect:
+        device = devices.reset_by_person(device_id, reason=body.reason, actor=actor, request_id=request_id_of(request))
+        return Effect(data={"detail": _ordered(device)})
+
+    return once(request, effect)
+
+
+def _ordered(device: Device) -> str:
+    where = f"Device {device.index} of {device.node.name}"
+    when = "it is reset within seconds" if device.node.connected else "it is reset when its node is connected again"
+    return f"{where} takes no new work; {when}, and returns by itself when that succeeds."

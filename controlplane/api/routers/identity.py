@@ -19,6 +19,7 @@ from controlplane.protocol import rest
 from controlplane.recovery import doubts
 from controlplane.runtime.clock import iso
 from controlplane.runtime.events import newest_seq
+from controlplane.runtime.requests import request_id_of
 
 router = Router(tags=["identity"], auth=needs(Scope.ADMIN))
 Act = Callable[..., Node]
@@ -64,7 +65,7 @@ def re_enrol(request: HttpRequest, node_id: str) -> HttpResponse:
     """A join token for this node alone; `token` is in this answer and nowhere else."""
     body, actor = bodies.read(request, bodies.ReEnrol), principal_of(request).name
     shown = enrolment.reissue(
-        node_id, actor=actor, reason=body.reason, ttl_s=body.ttl_s, request_id=getattr(request, "request_id", "")
+        node_id, actor=actor, reason=body.reason, ttl_s=body.ttl_s, request_id=request_id_of(request)
     )
     return _made(shown.id, shown.secret)
 
@@ -91,7 +92,7 @@ def create_join_token(request: HttpRequest) -> HttpResponse:
         raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
     # Not kept for replays: a secret must not rest in the table of stored answers.
     shown = join_tokens.create(
-        binding, uses=body.uses, ttl_s=body.ttl_s, actor=actor, request_id=getattr(request, "request_id", "")
+        binding, uses=body.uses, ttl_s=body.ttl_s, actor=actor, request_id=request_id_of(request)
     )
     return _made(shown.id, shown.secret)
 
@@ -108,7 +109,7 @@ def revoke_join_token(request: HttpRequest, token_id: str) -> HttpResponse:
     def effect() -> Effect:
         if not JoinToken.objects.filter(pk=token_id).exists():
             raise Problem(Kind.NOT_FOUND, "There is no such join token.")
-        revoked = join_tokens.revoke(token_id, actor=actor, request_id=getattr(request, "request_id", ""))
+        revoked = join_tokens.revoke(token_id, actor=actor, request_id=request_id_of(request))
         return Effect(data={"detail": "Revoked." if revoked else "It was revoked before."})
 
     return once(request, effect)
@@ -118,7 +119,7 @@ def _act(request: HttpRequest, node_id: str, act: Act, sentence: str) -> HttpRes
     body, actor = bodies.read(request, bodies.WithReason), principal_of(request).name
 
     def effect() -> Effect:
-        node = act(node_id, reason=body.reason, actor=actor, request_id=getattr(request, "request_id", ""))
+        node = act(node_id, reason=body.reason, actor=actor, request_id=request_id_of(request))
         return Effect(data={"detail": sentence.format(node.name)})
 
     return once(request, effect)

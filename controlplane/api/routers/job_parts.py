@@ -56,10 +56,13 @@ class DecisionQuery(pages.Paging):
 
 
 class LogQuery(Schema):
-    """Which rank's output, and how many lines of its end."""
+    """Which rank's output, of which of its lives (default: the newest of which something was kept),
+    and how many lines of its end."""
 
     replica: Annotated[int, Field(ge=0, le=2**31)] = 0
     rank: Annotated[int, Field(ge=0, le=2**31)] = 0
+    incarnation: Annotated[int | None, Field(ge=0, le=2**31)] = None
+    attempt: Annotated[int | None, Field(ge=1, le=2**31)] = None
     tail: Annotated[int, Field(ge=1, le=10_000)] = 200
 
 
@@ -152,7 +155,7 @@ def decisions(request: HttpRequest, job_id: str, query: Query[DecisionQuery]) ->
     seq = newest_seq()
     rows = recovery.decisions(job_id=selectors.job(job_id).id, routine=query.routine)
     found, after = pages.page(rows, query, name="decisions")
-    return send(pages.listing([decision_summary(row) for row in found], after, seq))
+    return send(pages.listing([decision_summary(row) for row in found], after, seq, total=rows.count()))
 
 
 @router.get(
@@ -165,7 +168,7 @@ def incidents(request: HttpRequest, job_id: str, query: Query[pages.Paging]) -> 
     seq = newest_seq()
     rows = recovery.incidents(job_id=selectors.job(job_id).id)
     found, after = pages.page(rows, query, name="incidents")
-    return send(pages.listing([incident_summary(row) for row in found], after, seq))
+    return send(pages.listing([incident_summary(row) for row in found], after, seq, total=rows.count()))
 
 
 @router.get(
@@ -176,8 +179,9 @@ def incidents(request: HttpRequest, job_id: str, query: Query[pages.Paging]) -> 
 def checkpoints(request: HttpRequest, job_id: str, query: Query[pages.Paging]) -> HttpResponse:
     """Newest first."""
     seq = newest_seq()
-    found, after = pages.page(Checkpoint.objects.filter(job=selectors.job(job_id)), query, name="checkpoints")
-    return send(pages.listing([checkpoint_summary(row) for row in found], after, seq))
+    rows = Checkpoint.objects.filter(job=selectors.job(job_id))
+    found, after = pages.page(rows, query, name="checkpoints")
+    return send(pages.listing([checkpoint_summary(row) for row in found], after, seq, total=rows.count()))
 
 
 @router.get(
@@ -196,6 +200,10 @@ def commands(request: HttpRequest, job_id: str, query: Query[pages.Paging]) -> H
     "/jobs/{rid:job_id}/logs", summary="A rank's last output", openapi_extra=describe(rest.Log, errors=NOT_THERE)
 )
 def logs(request: HttpRequest, job_id: str, query: Query[LogQuery]) -> HttpResponse:
-    """What was kept with the newest exit of the rank. Untrusted text of the job."""
-    lines = selectors.log_tail(selectors.job(job_id), replica=query.replica, rank=query.rank).splitlines()
-    return send({"text": "\n".join(lines[-query.tail :]), "truncated": len(lines) > query.tail})
+    """What was kept with the exit of that life of the rank, or, while it lives, what the last look
+    at its log found (`:debug` with look "log"). It says whose it is. Untrusted text of the job."""
+    job = selectors.job(job_id)
+    rank = selectors.log_rank(
+        job, replica=query.replica, rank=query.rank, incarnation=query.incarnation, attempt=query.attempt
+    )
+    return send(recovery.log_of(job.id, rank, tail=query.tail))

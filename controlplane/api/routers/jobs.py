@@ -20,13 +20,20 @@ from controlplane.api.problems import Kind, Problem
 from controlplane.api.why import why
 from controlplane.jobs import selectors, services
 from controlplane.jobs.models import Job
-from controlplane.jobs.present import attempt_view, job_summary, without_values
+from controlplane.jobs.present import attempt_view, job_summaries, job_summary, without_values
 from controlplane.protocol import rest
 from controlplane.protocol.states import JobState
+from controlplane.recovery import selectors as recovery
+from controlplane.recovery import unheard
 from controlplane.runtime.events import newest_seq
+from controlplane.runtime.requests import request_id_of
 from controlplane.scheduling.models import SpareReservation
 
 router = Router(tags=["jobs"])
+LEAVES = (
+    "Replica {} leaves once another has taken its place, or at once where no device is free for one; order it"
+    " again to end it now."
+)
 
 
 class JobFilter(pages.Paging):
@@ -34,6 +41,9 @@ class JobFilter(pages.Paging):
 
     state: Annotated[str | None, Field(max_length=200, description="One state, or several with commas.")] = None
     q: Annotated[str, Field(max_length=100, description="Part of the name or project.")] = ""
+    labels: Annotated[
+        str, Field(max_length=1000, description="key=value of the job's labels; several with commas, all of them.")
+    ] = ""
 
 
 @router.get("/jobs", summary="List jobs", auth=needs(Scope.READ), openapi_extra=describe(list[rest.Job], errors=(422,)))
@@ -48,8 +58,14 @@ def list_jobs(request: HttpRequest, query: Query[JobFilter]) -> HttpResponse:
         raise Problem(Kind.INVALID, "A parameter is not valid.", errors=[told])
     if states:
         rows = rows.filter(state__in=states)
+    pairs = [pair.partition("=") for pair in query.labels.split(",") if pair]
+    bad = next(("".join(pair) for pair in pairs if not (pair[0] and pair[1])), None)
+    if bad is not None:
+        told = rest.Told("/query/labels", f"{bad!r} is no key=value", "write key=value")
+        raise Problem(Kind.INVALID, "A parameter is not valid.", errors=[told])
+    rows = selectors.with_labels(rows, {key: value for key, _, value in pairs})
     found, after = pages.page(rows, query, name="jobs")
-    return send(pages.listing([job_summary(row) for row in found], after, seq))
+    return send(pages.listing(job_summaries(found), after, seq, total=rows.count()))
 
 
 @router.post(
@@ -65,11 +81,14 @@ def submit(
     """JSON, or YAML with content type application/yaml. Every fault is told at once."""
     result, principal = specs.read(request), principal_of(request)
     if dry_run:
-        return send(specs.dry_run(result, try_placement(result.spec) if result.spec else None))
+        placement, waits_for = try_placement(result.spec) if result.spec else (None, "")
+        return send(specs.dry_run(result, placement, waits_for))
     spec = specs.required(result)
 
     def effect() -> Effect:
-        job = services.submit_job(spec, owner=principal.username, actor=principal.name, request_id=_request_id(request))
+        job = services.submit_job(
+            spec, owner=principal.username, actor=principal.name, request_id=request_id_of(request)
+        )
         row = Job.objects.get(pk=job.pk)
         return Effect(data=job_summary(row), status=201, location=f"/api/v1/jobs/{job.id}")
 
@@ -110,7 +129,7 @@ def cancel(request: HttpRequest, job_id: str) -> HttpResponse:
 
     def effect() -> Effect:
         row = selectors.job(job_id)
-        services.cancel_job(row.id, reason=body.reason, actor=principal.name, request_id=_request_id(request))
+        services.cancel_job(row.id, reason=body.reason, actor=principal.name, request_id=request_id_of(request))
         return Effect(data={"detail": f"{row.name} is being cancelled."})
 
     return once(request, effect)
@@ -128,7 +147,7 @@ def checkpoint(request: HttpRequest, job_id: str) -> HttpResponse:
 
     def effect() -> Effect:
         row = selectors.job(job_id)
-        ids = save_now(row, reason=body.reason, actor=principal.name, request_id=_request_id(request))
+        ids = save_now(row, reason=body.reason, actor=principal.name, request_id=request_id_of(request))
         return Effect(data={"detail": "A save was ordered for the next step boundary.", "command_ids": ids})
 
     return once(request, effect)
@@ -141,15 +160,17 @@ def checkpoint(request: HttpRequest, job_id: str) -> HttpResponse:
     auth=needs(Scope.OPERATE),
 )
 def evict(request: HttpRequest, job_id: str) -> HttpResponse:
-    """Ends the replica's processes; the others go on without it, and it is replaced."""
+    """Another is started beside the replica and takes its place; where no device is free for one, or it is
+    ordered again, its processes end, the others go on without it, and it is replaced."""
     body, principal = bodies.read(request, bodies.EvictReplica), principal_of(request)
 
     def effect() -> Effect:
         row = selectors.job(job_id)
         ids = evict_replica(
-            row, body.replica, reason=body.reason, actor=principal.name, request_id=_request_id(request)
+            row, body.replica, reason=body.reason, actor=principal.name, request_id=request_id_of(request)
         )
-        return Effect(data={"detail": f"Replica {body.replica} is being stopped.", "command_ids": ids})
+        detail = f"Replica {body.replica} is being stopped." if ids else LEAVES.format(body.replica)
+        return Effect(data={"detail": detail, "command_ids": ids})
 
     return once(request, effect)
 
@@ -157,6 +178,7 @@ def evict(request: HttpRequest, job_id: str) -> HttpResponse:
 def _detail(row: Job, *, spec: dict[str, Any]) -> dict[str, Any]:
     attempts = selectors.attempts(row)
     layout = attempts[-1].layout if attempts else None
+    not_heard = unheard.of_job(row)
     spares = SpareReservation.objects.filter(job=row).select_related("device__node").order_by("device_id")
     return job_summary(row) | {
         "spec": spec,
@@ -166,7 +188,13 @@ def _detail(row: Job, *, spec: dict[str, Any]) -> dict[str, Any]:
             {"node_id": s.device.node_id, "node_name": s.device.node.name, "device_index": s.device.index}
             for s in spares
         ],
-        "why": why(row.state, row.state_reason, cancel_requested=row.cancel_requested),
+        "why": why(
+            row.state,
+            recovery.waits_for(row) or row.state_reason,
+            cancel_requested=row.cancel_requested,
+            unheard=[told["sentence"] for told in not_heard],
+        ),
+        "unheard": not_heard,
     }
 
 
@@ -177,7 +205,3 @@ def _attempt(attempt: Any) -> dict[str, Any]:
 
 def _layout(layout: dict[str, Any], replicas: int) -> dict[str, Any]:
     return {name: layout.get(name, 1) for name in ("tp", "pp", "vp", "cp", "ep", "replica_dp")} | {"dp": replicas}
-
-
-def _request_id(request: HttpRequest) -> str:
-    return str(getattr(request, "request_id", ""))

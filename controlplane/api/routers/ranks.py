@@ -18,6 +18,7 @@ from controlplane.protocol import rest
 from controlplane.recovery import selectors as recovery
 from controlplane.recovery.present import look_view
 from controlplane.runtime.events import newest_seq
+from controlplane.runtime.requests import request_id_of
 
 router = Router(tags=["jobs"])
 
@@ -47,7 +48,7 @@ def fault(request: HttpRequest, job_id: str) -> HttpResponse:
             value=body.value,
             actor=principal.name,
             reason=body.reason,
-            request_id=_request_id(request),
+            request_id=request_id_of(request),
         )
         detail = f"{body.fault} is on its way to rank {body.rank} of replica {body.replica}."
         return Effect(data={"detail": detail, "command_ids": [command.id]})
@@ -74,7 +75,7 @@ def debug(request: HttpRequest, job_id: str) -> HttpResponse:
             duration_s=body.duration_s,
             actor=principal.name,
             reason=body.reason,
-            request_id=_request_id(request),
+            request_id=request_id_of(request),
         )
         detail = f"Its agent looks at rank {body.rank} of replica {body.replica}: {body.look}."
         return Effect(data={"detail": detail, "command_ids": [command.id]})
@@ -94,7 +95,3 @@ def looks(request: HttpRequest, job_id: str, query: Query[LookQuery]) -> HttpRes
     rows = recovery.looks(selectors.job(job_id).id, command_id=query.command_id)
     found, after = pages.page(rows, query, name="looks")
     return send(pages.listing([look_view(row) for row in found], after, seq))
-
-
-def _request_id(request: HttpRequest) -> str:
-    return str(getattr(request, "request_id", ""))

@@ -7,16 +7,18 @@ from ninja import Query, Router
 from pydantic import Field
 
 from controlplane.access.models import Scope
-from controlplane.api import pages
-from controlplane.api.auth import needs
+from controlplane.api import bodies, pages
+from controlplane.api.auth import needs, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
+from controlplane.api.idempotency import Effect, once
 from controlplane.api.problems import Kind, Problem
 from controlplane.protocol import rest
 from controlplane.protocol.states import IncidentState
-from controlplane.recovery import selectors
+from controlplane.recovery import incidents, selectors
 from controlplane.recovery.present import decision_summary, incident_summary
 from controlplane.runtime.events import newest_seq
+from controlplane.runtime.requests import request_id_of
 
 router = Router(tags=["recovery"], auth=needs(Scope.READ))
 
@@ -39,7 +41,7 @@ def list_incidents(request: HttpRequest, query: Query[IncidentFilter]) -> HttpRe
     if states:
         rows = rows.filter(state__in=states)
     found, after = pages.page(rows, query, name="incidents")
-    return send(pages.listing([incident_summary(row) for row in found], after, seq))
+    return send(pages.listing([incident_summary(row) for row in found], after, seq, total=rows.count()))
 
 
 @router.get(
@@ -49,6 +51,24 @@ def get_incident(request: HttpRequest, incident_id: str) -> HttpResponse:
     """With its signals, decisions and their commands, stacks and events."""
     seq = newest_seq()
     return send(selectors.incident_detail(incident_id) | {"as_of_seq": seq})
+
+
+@router.post(
+    "/incidents/{rid:incident_id}:acknowledge",
+    summary="Acknowledge an incident",
+    auth=needs(Scope.OPERATE),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+)
+def acknowledge(request: HttpRequest, incident_id: str) -> HttpResponse:
+    """Somebody has seen it: a lost job is no more on the overview, and what waits for hardware is
+    theirs now, and so resolved. 409 where somebody was first."""
+    body, actor = bodies.read(request, bodies.WithReason), principal_of(request).name
+
+    def effect() -> Effect:
+        row = incidents.acknowledge(incident_id, reason=body.reason, actor=actor, request_id=request_id_of(request))
+        return Effect(data={"detail": f"Acknowledged: {row.title}."})
+
+    return once(request, effect)
 
 
 @router.get(

@@ -10,7 +10,7 @@ from django.middleware.csrf import get_token
 from ninja import Query, Router
 from ninja.utils import check_csrf
 
-from controlplane.access import gate, lineage, services, signins
+from controlplane.access import gate, lineage, passwords, services, signins
 from controlplane.access.models import ApiToken, Scope
 from controlplane.api import bodies, pages
 from controlplane.api.auth import Principal, needs, principal_of, signed_in, who_asks
@@ -32,24 +32,33 @@ API_REVISION = "v1"
 @router.post("/login", summary="Sign in", openapi_extra=describe(rest.Me, body=bodies.Login, errors=(415, 422)))
 def sign_in(request: HttpRequest) -> HttpResponse:
     """Name and password, or a one-time password; answers who you are and sets the session."""
-    if check_csrf(request) is not None and "sessionid" in request.COOKIES:
-        raise Problem(Kind.CSRF, "Send the cookie `csrftoken` again in the header X-CSRFToken.")
-    if from_another_site(request):
-        raise Problem(Kind.CSRF, "Sign in on the page itself: this request came from another site.")
+    _refuse_another_site(request)
     body = bodies.read(request, bodies.Login)
-    attempt = gate.knock(body.username, client_address(request), one_time=body.password.startswith("otp_"))
-    if attempt.wait_s is not None:
-        signins.sign_in_held_back(body.username, attempt.wait_s)
-        wait = {"Retry-After": str(math.ceil(attempt.wait_s))}
-        raise Problem(Kind.TOO_MANY_REQUESTS, "Too many failed attempts; wait.", headers=wait)
-    user = authenticate(request, username=body.username, password=body.password)
-    if not isinstance(user, User):
-        signins.sign_in_failed(body.username)
-        raise Problem(Kind.BAD_CREDENTIALS, "The name or the password is wrong, or the one-time password was used.")
-    gate.opened(attempt)
+    user = _proved(request, body.username, body.password)
     login(request, user)
     signins.signed_in(user.get_username(), user.backend)
     return send(_me(request, signed_in(request, user)))
+
+
+@router.post(
+    "/password",
+    summary="Change a password",
+    openapi_extra=describe(None, status=204, body=bodies.NewPassword, errors=(415, 422)),
+)
+def change_password(request: HttpRequest) -> HttpResponse:
+    """By whoever knows the present one, or has a one-time password; no token can. Ends all sessions
+    of the account and its unused one-time passwords; its tokens stay."""
+    _refuse_another_site(request)
+    body = bodies.read(request, bodies.NewPassword)
+    # Before `current` is looked at: a refusal must not use up a one-time password.
+    if faults := passwords.faults(body.password, old=body.current):
+        raise Problem(
+            Kind.INVALID, "The new password is not taken.", errors=[rest.Told("/password", *f) for f in faults]
+        )
+    user = _proved(request, body.username, body.current)
+    passwords.change(user, body.password, method=signins.method_of(user.backend))
+    logout(request)
+    return HttpResponse(status=204)
 
 
 @router.post("/logout", summary="Sign out", auth=needs(Scope.READ), openapi_extra=describe(None, status=204))
@@ -134,6 +143,29 @@ def revoke_token(request: HttpRequest, token_id: str) -> HttpResponse:
         return Effect(data={"detail": "Revoked." if revoked else "It was revoked before."})
 
     return once(request, effect)
+
+
+def _refuse_another_site(request: HttpRequest) -> None:
+    if "sessionid" in request.COOKIES and check_csrf(request) is not None:
+        raise Problem(Kind.CSRF, "Send the cookie `csrftoken` again in the header X-CSRFToken.")
+    if from_another_site(request):
+        raise Problem(Kind.CSRF, "Sign in on the page itself: this request came from another site.")
+
+
+def _proved(request: HttpRequest, username: str, password: str) -> User:
+    """The account whose password, or one-time password, this is. Raises Problem: 401, or 429 after
+    too many wrong ones."""
+    attempt = gate.knock(username, client_address(request), one_time=password.startswith("otp_"))
+    if attempt.wait_s is not None:
+        signins.sign_in_held_back(username, attempt.wait_s)
+        wait = {"Retry-After": str(math.ceil(attempt.wait_s))}
+        raise Problem(Kind.TOO_MANY_REQUESTS, "Too many failed attempts; wait.", headers=wait)
+    user = authenticate(request, username=username, password=password)
+    if not isinstance(user, User):
+        signins.sign_in_failed(username)
+        raise Problem(Kind.BAD_CREDENTIALS, "The name or the password is wrong, or the one-time password was used.")
+    gate.opened(attempt)
+    return user
 
 
 def _me(request: HttpRequest, principal: Principal) -> dict[str, object]:

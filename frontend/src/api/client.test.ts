@@ -27,8 +27,8 @@ describe("problems", () => {
 
   it("are made of a server that does not answer", async () => {
     vi.stubGlobal("fetch", vi.fn(() => Promise.reject(new TypeError("refused"))));
-    await expect(get("/me")).rejects.toMatchObject({ status: 0, retryable: true });
-    await expect(get("/me")).rejects.toBeInstanceOf(ApiProblem);
+    await expect(get("/me", {})).rejects.toMatchObject({ status: 0, retryable: true });
+    await expect(get("/me", {})).rejects.toBeInstanceOf(ApiProblem);
   });
 });
 
@@ -45,8 +45,8 @@ describe("requests", () => {
   it("that change something carry the CSRF token and a fresh idempotency key", async () => {
     document.cookie = "csrftoken=tok";
     const fake = answer(202, "{}");
-    await post("/jobs/1:cancel", { reason: "test" });
-    await post("/jobs/1:cancel", { reason: "test" });
+    await post("/jobs/{job_id}:cancel", { job_id: "1" }, { reason: "test" });
+    await post("/jobs/{job_id}:cancel", { job_id: "1" }, { reason: "test" });
     const headers = fake.mock.calls.map((call) => (call[1] as RequestInit).headers as Record<string, string>);
     expect(headers[0]!["x-csrftoken"]).toBe("tok");
     expect(headers[0]!["idempotency-key"]).toHaveLength(32);
@@ -55,7 +55,7 @@ describe("requests", () => {
 
   it("of text are YAML", async () => {
     const fake = answer(201, "{}");
-    await post("/jobs", "kind: TrainJob");
+    await post("/jobs", {}, "kind: TrainJob");
     const init = fake.mock.calls[0]![1] as RequestInit;
     expect((init.headers as Record<string, string>)["content-type"]).toBe("application/yaml");
     expect(init.body).toBe("kind: TrainJob");

@@ -1,9 +1,12 @@
 /* The one door to the HTTP API: cookies, CSRF, problem+json. Never retries; TanStack Query
    does, for reads only. */
-import type { SpecFault } from "./types";
+import { signedInAgain } from "./signin";
+import type { Answer, Named, Outcome, Query, Readable, SpecFault, Writable } from "./types";
 
 const ROOT = "/api/v1";
 const TIMEOUT_MS = 20_000;
+/** Here a 401 is the answer itself, not the end of a session. */
+const OF_THE_SESSION = new Set(["/login", "/logout"]);
 
 /** An answer other than 2xx, with the server's own words. `retryable` says whether trying again may help. */
 export class ApiProblem extends Error {
@@ -74,26 +77,44 @@ async function send(path: string, init: RequestInit): Promise<Response> {
   return response;
 }
 
-export async function get<T>(path: string, params?: Params, signal?: AbortSignal): Promise<T> {
-  const response = await send(withParams(path, params), { signal, headers: { accept: "application/json" } });
-  return (await response.json()) as T;
+/** `/jobs/{job_id}` with its names filled in. */
+export function filled(path: string, named: Record<string, string | number>): string {
+  return path.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(String(named[name])));
 }
 
-/** `body` of type string is sent as YAML. A fresh Idempotency-Key goes with every POST unless one is given. */
-export async function post<T>(path: string, body: unknown = {}, options: { idempotencyKey?: string } = {}): Promise<T> {
+/** One read; `P` as the server's document writes it, and so are its values and its answer. */
+export async function get<P extends Readable>(path: P, named: Named<P>, query: Query<P> = {} as Query<P>, signal?: AbortSignal): Promise<Answer<P>> {
+  const url = withParams(filled(path, named as Record<string, string>), query as Params);
+  const response = await send(url, { signal, headers: { accept: "application/json" } });
+  return (await response.json()) as Answer<P>;
+}
+
+/** `body` of type string is sent as YAML. A fresh Idempotency-Key goes with every POST unless one is
+    given. Where the session has ended, the reader is asked to sign in and the same is sent once more. */
+export async function post<P extends Writable>(
+  path: P, named: Named<P>, body: unknown = {}, options: { idempotencyKey?: string; query?: Params } = {},
+): Promise<Outcome<P>> {
+  const url = withParams(filled(path, named as Record<string, string>), options.query);
   const yaml = typeof body === "string";
-  const response = await send(path, {
-    method: "POST",
-    headers: {
-      "accept": "application/json",
-      "content-type": yaml ? "application/yaml" : "application/json",
-      "x-csrftoken": readCookie("csrftoken") ?? "",
-      "idempotency-key": options.idempotencyKey ?? newKey(),
-    },
-    body: yaml ? body : JSON.stringify(body),
+  const key = options.idempotencyKey ?? newKey();
+  const once = (): Promise<Response> =>
+    send(url, {
+      method: "POST",
+      headers: {
+        "accept": "application/json",
+        "content-type": yaml ? "application/yaml" : "application/json",
+        "x-csrftoken": readCookie("csrftoken") ?? "",
+        "idempotency-key": key,
+      },
+      body: yaml ? body : JSON.stringify(body),
+    });
+  const response = await once().catch(async (error: unknown) => {
+    const ended = error instanceof ApiProblem && error.status === 401 && !OF_THE_SESSION.has(path);
+    if (ended && (await signedInAgain())) return once();
+    throw error;
   });
   const text = await response.text();
-  return (text === "" ? {} : JSON.parse(text)) as T;
+  return (text === "" ? {} : JSON.parse(text)) as Outcome<P>;
 }
 
 /** `crypto.randomUUID` exists in secure contexts only; a console on plain HTTP still needs keys. */

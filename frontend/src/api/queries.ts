@@ -1,13 +1,20 @@
 /* Query keys and fetchers, one per resource. The live socket pushes changes; `POLL_MS` is the
-   slow net under it, since nothing may rely on a push arriving. */
-import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
+   slow net under it, since nothing may rely on a push arriving. A paused page asks nothing, and
+   what has ended long ago is not asked again. */
+import { infiniteQueryOptions, type InfiniteData, queryOptions } from "@tanstack/react-query";
+import { ENDED_STATES } from "../lib/jobnow";
+import { live } from "../live/store";
 import { get } from "./client";
-import type { Decision, Incident, IncidentDetail } from "./incidents";
-import type { Overview } from "./overview";
+import type { Answer, Item, Named, Query, Readable } from "./types";
 import type * as t from "./types";
 
 export const POLL_MS = 15_000;
+const LOG_POLL_MS = 2_000;
 const PAGE = 200;
+/** As many as the server gives at once: for what is drawn whole. */
+const LARGE_PAGE = 500;
+/** What follows an end (the last exits, a certificate) has come by then. */
+const SETTLED_MS = 120_000;
 
 export const keys = {
   me: ["me"] as const,
@@ -22,99 +29,133 @@ export const keys = {
   faults: ["faults"] as const,
 };
 
-export const me = () =>
-  queryOptions({ queryKey: keys.me, queryFn: ({ signal }) => get<t.Me>("/me", {}, signal), retry: false, staleTime: 60_000 });
+/** Every `ms`, but not while the page is paused. */
+const every = (ms: number) => (): number | false => (live.paused ? false : ms);
 
-export const version = () =>
-  queryOptions({ queryKey: ["version"], queryFn: ({ signal }) => get<{ version?: string }>("/version", {}, signal), staleTime: Infinity });
+/** True once a job has ended so long ago that nothing of it changes any more. */
+export function isSettled(job: { state: string; finished_at: string | null } | undefined, nowMs: number): boolean {
+  return job !== undefined && ENDED_STATES.has(job.state) && job.finished_at !== null && nowMs - Date.parse(job.finished_at) > SETTLED_MS;
+}
 
-export const overview = () =>
-  queryOptions({ queryKey: keys.overview, queryFn: ({ signal }) => get<Overview>("/overview", {}, signal), refetchInterval: POLL_MS });
+/** All rows of the pages that were read, and how many there are. */
+export function whole<T>(data: InfiniteData<t.Page<T>> | undefined): { rows: T[]; total: number | null; asOfSeq: number } {
+  const rows = data?.pages.flatMap((page) => page.items) ?? [];
+  return { rows, total: data?.pages[data.pages.length - 1]?.total ?? null, asOfSeq: data?.pages[0]?.as_of_seq ?? 0 };
+}
 
-export const jobs = (state: string, q: string) =>
-  infiniteQueryOptions({
-    queryKey: [...keys.jobs, state, q],
-    queryFn: ({ signal, pageParam }) => get<t.Page<t.Job>>("/jobs", { state, q, limit: PAGE, cursor: pageParam }, signal),
+/** Paths that answer pages. */
+type Listed = { [P in Readable]: Answer<P> extends { items: unknown[] } ? P : never }[Readable];
+
+function listOf<P extends Listed>(key: readonly unknown[], path: P, named: Named<P>, params: Query<P> = {} as Query<P>, settled = false) {
+  return infiniteQueryOptions({
+    queryKey: [...key, params],
+    queryFn: async ({ signal, pageParam }) =>
+      (await get(path, named, { limit: PAGE, ...params, cursor: pageParam } as Query<P>, signal)) as t.Page<Item<P>>,
     initialPageParam: null as string | null,
     getNextPageParam: (page) => page.next,
-    refetchInterval: POLL_MS,
-  });
-
-export const job = (id: string) =>
-  queryOptions({ queryKey: keys.job(id), queryFn: ({ signal }) => get<t.JobDetail>(`/jobs/${id}`, {}, signal), refetchInterval: POLL_MS });
-
-function jobPart<T>(id: string, part: string, params: Record<string, string | number> = {}) {
-  return queryOptions({
-    queryKey: [...keys.job(id), part, params],
-    queryFn: ({ signal }) => get<t.Page<T>>(`/jobs/${id}/${part}`, params, signal),
-    refetchInterval: POLL_MS,
+    refetchInterval: settled ? false : every(POLL_MS),
   });
 }
 
-export const replicas = (id: string) => jobPart<t.Replica>(id, "replicas");
+export const me = () =>
+  queryOptions({ queryKey: keys.me, queryFn: ({ signal }) => get("/me", {}, {}, signal), retry: false, staleTime: 60_000 });
+
+export const version = () =>
+  queryOptions({ queryKey: ["version"], queryFn: ({ signal }) => get("/version", {}, {}, signal), staleTime: Infinity });
+
+export const overview = () =>
+  queryOptions({ queryKey: keys.overview, queryFn: ({ signal }) => get("/overview", {}, {}, signal), refetchInterval: every(POLL_MS) });
+
+export const jobs = (state: string, q: string) => listOf(keys.jobs, "/jobs", {}, { state, q });
+
+export const job = (id: string) =>
+  queryOptions({
+    queryKey: keys.job(id),
+    queryFn: ({ signal }) => get("/jobs/{job_id}", { job_id: id }, {}, signal),
+    refetchInterval: (query) => (live.paused || isSettled(query.state.data, Date.now()) ? false : POLL_MS),
+  });
+
+export const replicas = (id: string, settled = false) =>
+  queryOptions({
+    queryKey: [...keys.job(id), "replicas"],
+    queryFn: ({ signal }) => get("/jobs/{job_id}/replicas", { job_id: id }, {}, signal),
+    refetchInterval: settled ? false : every(POLL_MS),
+  });
 /* Not under the job's key: steps are pushed, and 2,000 of them must not be read again for every event. */
-export const steps = (id: string) =>
+export const steps = (id: string, settled = false) =>
   queryOptions({
     queryKey: ["steps", id],
-    queryFn: ({ signal }) => get<t.Page<t.Step>>(`/jobs/${id}/steps`, { points: 2000 }, signal),
-    refetchInterval: POLL_MS,
+    queryFn: ({ signal }) => get("/jobs/{job_id}/steps", { job_id: id }, { points: 2000 }, signal),
+    refetchInterval: settled ? false : every(POLL_MS),
   });
-export const jobEvents = (id: string) => jobPart<t.EventItem>(id, "events", { limit: 200, newest: "true", told: "true" });
-export const jobDecisions = (id: string) => jobPart<Decision>(id, "decisions", { limit: 200 });
-export const jobIncidents = (id: string) => jobPart<Incident>(id, "incidents");
-export const timeouts = (id: string) => jobPart<t.SectionTimeout>(id, "timeouts");
-export const budget = (id: string) =>
-  queryOptions({ queryKey: [...keys.job(id), "budget"], queryFn: ({ signal }) => get<t.Budget>(`/jobs/${id}/budget`, {}, signal), refetchInterval: POLL_MS });
-export const checkpoints = (id: string) => jobPart<t.Checkpoint>(id, "checkpoints");
-
-export const logs = (id: string, replica: number, rank: number) =>
+/** The newest first; each further page ends before the first event of the one before it. */
+export const jobEvents = (id: string, settled = false) =>
+  infiniteQueryOptions({
+    queryKey: [...keys.job(id), "events"],
+    queryFn: ({ signal, pageParam }) => get("/jobs/{job_id}/events", { job_id: id }, { limit: PAGE, newest: true, told: true, before_seq: pageParam }, signal),
+    initialPageParam: null as number | null,
+    getNextPageParam: (page) => (page.items.length < PAGE ? null : page.items[0]!.seq),
+    refetchInterval: settled ? false : every(POLL_MS),
+  });
+export const timeouts = (id: string, settled = false) =>
   queryOptions({
-    queryKey: [...keys.job(id), "logs", replica, rank],
-    queryFn: ({ signal }) => get<{ text: string; truncated: boolean }>(`/jobs/${id}/logs`, { replica, rank }, signal),
+    queryKey: [...keys.job(id), "timeouts"],
+    queryFn: ({ signal }) => get("/jobs/{job_id}/timeouts", { job_id: id }, {}, signal),
+    refetchInterval: settled ? false : every(POLL_MS),
+  });
+export const budget = (id: string, settled = false) =>
+  queryOptions({ queryKey: [...keys.job(id), "budget"], queryFn: ({ signal }) => get("/jobs/{job_id}/budget", { job_id: id }, {}, signal), refetchInterval: settled ? false : every(POLL_MS) });
+export const jobDecisions = (id: string, settled = false) => listOf([...keys.job(id), "decisions"], "/jobs/{job_id}/decisions", { job_id: id }, {}, settled);
+export const jobIncidents = (id: string, settled = false) => listOf([...keys.job(id), "incidents"], "/jobs/{job_id}/incidents", { job_id: id }, {}, settled);
+export const checkpoints = (id: string, settled = false) => listOf([...keys.job(id), "checkpoints"], "/jobs/{job_id}/checkpoints", { job_id: id }, {}, settled);
+
+/** Of one life of a rank; asked again while it lives, as a look at its log may have come. */
+export const logs = (id: string, replica: number, rank: number, incarnation: number) =>
+  queryOptions({
+    queryKey: [...keys.job(id), "logs", replica, rank, incarnation],
+    queryFn: ({ signal }) => get("/jobs/{job_id}/logs", { job_id: id }, { replica, rank, incarnation }, signal),
+    refetchInterval: (query) => (query.state.data?.source === "exit" ? false : LOG_POLL_MS),
     retry: false,
   });
 
-export const incidents = (state: string) =>
-  queryOptions({
-    queryKey: [...keys.incidents, state],
-    queryFn: ({ signal }) => get<t.Page<Incident>>("/incidents", { state }, signal),
-    refetchInterval: POLL_MS,
-  });
+export const incidents = (state: string) => listOf(keys.incidents, "/incidents", {}, { state });
 
 export const incident = (id: string) =>
   queryOptions({
     queryKey: keys.incident(id),
-    queryFn: ({ signal }) => get<IncidentDetail>(`/incidents/${id}`, {}, signal),
-    refetchInterval: POLL_MS,
+    queryFn: ({ signal }) => get("/incidents/{incident_id}", { incident_id: id }, {}, signal),
+    refetchInterval: every(POLL_MS),
   });
 
 export const decision = (id: string) =>
   queryOptions({
     queryKey: keys.decision(id),
-    queryFn: ({ signal }) => get<Decision>(`/decisions/${id}`, {}, signal),
-    refetchInterval: POLL_MS,
+    queryFn: ({ signal }) => get("/decisions/{decision_id}", { decision_id: id }, {}, signal),
+    refetchInterval: every(POLL_MS),
   });
 
-export const nodes = () =>
-  queryOptions({ queryKey: keys.nodes, queryFn: ({ signal }) => get<t.Page<t.Node>>("/nodes", {}, signal), refetchInterval: POLL_MS });
+export const nodes = (q: string) => listOf(keys.nodes, "/nodes", {}, { q });
+
+/** Every node there is, for what is drawn whole: read to its end by `useFleet`. */
+export const fleet = () => listOf(keys.nodes, "/nodes", {}, { limit: LARGE_PAGE });
 
 export const node = (id: string) =>
-  queryOptions({ queryKey: keys.node(id), queryFn: ({ signal }) => get<t.NodeDetail>(`/nodes/${id}`, {}, signal), refetchInterval: POLL_MS });
+  queryOptions({ queryKey: keys.node(id), queryFn: ({ signal }) => get("/nodes/{node_id}", { node_id: id }, {}, signal), refetchInterval: every(POLL_MS) });
 
 export const deadLetters = (id: string) =>
   queryOptions({
     queryKey: [...keys.node(id), "dead-letters"],
-    queryFn: ({ signal }) => get<t.Page<t.DeadLetter>>(`/nodes/${id}/dead-letters`, {}, signal),
-    refetchInterval: POLL_MS,
+    queryFn: ({ signal }) => get("/nodes/{node_id}/dead-letters", { node_id: id }, {}, signal),
+    refetchInterval: every(POLL_MS),
     retry: false,
   });
 
 export const series = (id: string, windowS: number) =>
   queryOptions({
     queryKey: ["series", id, windowS],
-    queryFn: ({ signal }) => get<{ devices: t.DeviceSeries[] }>(`/nodes/${id}/series`, { window_s: windowS, max_points: 300 }, signal),
-    refetchInterval: 5_000,
+    queryFn: ({ signal }) => get("/nodes/{node_id}/series", { node_id: id }, { window_s: windowS, max_points: 300 }, signal),
+    refetchInterval: every(5_000),
   });
 
 export const faults = () =>
-  queryOptions({ queryKey: keys.faults, queryFn: ({ signal }) => get<{ items: t.FaultKind[] }>("/demo/faults", {}, signal), staleTime: 60_000 });
+  queryOptions({ queryKey: keys.faults, queryFn: ({ signal }) => get("/demo/faults", {}, {}, signal), staleTime: 60_000 });

@@ -1,6 +1,7 @@
 /* The certificate: was the recovery exact? Each check with its value and its limit. */
 import type { ReactElement } from "react";
-import type { Certificate } from "../api/incidents";
+import type { Certificate } from "../api/types";
+import { repeatedWords, verdictWords } from "../lib/certificate";
 import { scalar, words } from "../lib/format";
 import { Empty, Time } from "../ui/basics";
 import { Icon, type IconName } from "../ui/icons";
@@ -10,22 +11,24 @@ const LOOK: Record<Certificate["state"], { tone: Tone; icon: IconName; word: str
   pending: { tone: "info", icon: "hourglass", word: "pending" },
   green: { tone: "ok", icon: "shield", word: "exact" },
   red: { tone: "bad", icon: "cross", word: "not exact" },
+  incomplete: { tone: "warn", icon: "hourglass", word: "incomplete" },
 };
 
 export function CertificateBadge({ certificate }: { certificate: Certificate | null }): ReactElement {
   if (!certificate) return <span className="muted" title="No certificate has been made">none</span>;
   const { tone, icon, word } = LOOK[certificate.state] ?? LOOK.pending;
-  const unjudged = certificate.state === "green" && certificate.checks.some((check) => check.ok === null);
-  return <span className={`badge tone-${unjudged ? "info" : tone}`}><Icon name={icon} size={13} /> {unjudged ? "exact as far as judged" : word}</span>;
+  return <span className={`badge tone-${tone}`}><Icon name={icon} size={13} /> {verdictWords(certificate, word)}</span>;
 }
 
-function checkLook(ok: boolean | null): { tone: Tone; icon: IconName; word: string } {
-  if (ok === null) return { tone: "info", icon: "hourglass", word: "not known yet" };
+/** Only a pending certificate can still learn what it does not know. */
+function checkLook(ok: boolean | null, state: Certificate["state"]): { tone: Tone; icon: IconName; word: string } {
+  if (ok === null && state === "pending") return { tone: "info", icon: "hourglass", word: "not known yet" };
+  if (ok === null) return { tone: "idle", icon: "question", word: "could not be judged" };
   return ok ? { tone: "ok", icon: "check", word: "holds" } : { tone: "bad", icon: "cross", word: "does not hold" };
 }
 
-export function CertificateView({ certificate }: { certificate: Certificate | null }): ReactElement {
-  if (!certificate) return <Empty icon="shield" title="No certificate">One is made after a job has recovered, from the committed steps.</Empty>;
+export function CertificateView({ certificate, hit = true }: { certificate: Certificate | null; hit?: boolean }): ReactElement {
+  if (!certificate) return <Empty icon="shield" title="No certificate">{hit ? "One is made after a job has recovered, from the committed steps." : "No job was hit: no training has to be proved exact."}</Empty>;
   return (
     <>
       <div className="cert-head">
@@ -33,9 +36,10 @@ export function CertificateView({ certificate }: { certificate: Certificate | nu
         {certificate.step === null ? null : <span className="chip">at step <b>{certificate.step}</b></span>}
         {certificate.generated_at ? <span className="muted">made <Time at={certificate.generated_at} /></span> : <span className="muted">being computed</span>}
       </div>
+      {certificate.repeated ? <p>{repeatedWords(certificate.repeated)}</p> : null}
       <ul className="checks">
         {certificate.checks.map((check) => {
-          const { tone, icon, word } = checkLook(check.ok);
+          const { tone, icon, word } = checkLook(check.ok, certificate.state);
           return (
             <li key={check.name} className={`tone-${tone}`}>
               <Icon name={icon} size={15} title={word} />

@@ -4,7 +4,7 @@ import { type ReactElement, useState } from "react";
 import { Link } from "react-router";
 import { post } from "../api/client";
 import * as queries from "../api/queries";
-import type { Accepted, FaultKind, Target } from "../api/types";
+import type { FaultKind, Target } from "../api/types";
 import { paths } from "../lib/paths";
 import { useLive } from "../live/hooks";
 import { Empty, Loaded, Problem } from "../ui/basics";
@@ -38,18 +38,9 @@ export function ChaosSheet({ onClose }: { onClose: () => void }): ReactElement {
   );
 }
 
-/** Faults whose strength can be chosen, with the value's meaning; without one the server's default applies. */
-const VALUES: Record<string, { label: string; placeholder: string }> = {
-  overheat_device: { label: "Target temperature, C", placeholder: "default" },
-  xid: { label: "XID", placeholder: "79" },
-  cut_nvlink: { label: "Link", placeholder: "0" },
-  cut_node: { label: "Seconds", placeholder: "default" },
-};
-const PROCESSES = ["web", "worker", "sentinel", "redis"];
-
 function Inject(props: { fault: FaultKind; pick: Pick; onPick: (pick: Pick) => void; onClose: () => void }): ReactElement {
   const { fault, pick } = props;
-  const [value, setValue] = useState(fault.kind === "kill_backend" ? PROCESSES[0]! : "");
+  const [value, setValue] = useState(fault.value?.choices.length ? fault.value.default : "");
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<unknown>(null);
   const [sent, setSent] = useState<{ detail: string; atMs: number } | null>(null);
@@ -59,8 +50,8 @@ function Inject(props: { fault: FaultKind; pick: Pick; onPick: (pick: Pick) => v
     setError(null);
     try {
       const body = toBody(fault.kind, needs, pick, value);
-      const accepted = await post<Accepted>("/demo/faults", body);
-      setSent({ detail: accepted.detail ?? "Injected.", atMs: Date.now() });
+      const accepted = await post("/demo/faults", {}, body);
+      setSent({ detail: accepted.detail, atMs: Date.now() });
     } catch (caught) {
       setError(caught);
     } finally {
@@ -70,11 +61,11 @@ function Inject(props: { fault: FaultKind; pick: Pick; onPick: (pick: Pick) => v
   return (
     <div className="inject">
       <TargetPicker needs={needs} pick={pick} onPick={props.onPick} />
-      {fault.kind === "kill_backend" ? (
-        <label className="field"><span>Process</span><select value={value} onChange={(event) => setValue(event.target.value)}>{PROCESSES.map((name) => <option key={name}>{name}</option>)}</select></label>
-      ) : VALUES[fault.kind] ? (
-        <label className="field"><span>{VALUES[fault.kind]!.label}</span><input inputMode="decimal" placeholder={VALUES[fault.kind]!.placeholder} value={value} onChange={(event) => setValue(event.target.value)} /></label>
-      ) : null}
+      {fault.value === null ? null : fault.value.choices.length > 0 ? (
+        <label className="field"><span>{fault.value.label}</span><select value={value} onChange={(event) => setValue(event.target.value)}>{fault.value.choices.map((name) => <option key={name}>{name}</option>)}</select></label>
+      ) : (
+        <label className="field"><span>{fault.value.label}</span><input inputMode="decimal" placeholder={`${fault.value.default}, if left empty`} value={value} onChange={(event) => setValue(event.target.value)} /></label>
+      )}
       {error ? <Problem error={error} /> : null}
       <button type="button" className="button danger" disabled={busy || !ready(needs, pick)} onClick={() => void inject()}><Icon name="bolt" size={13} /> {busy ? "Injecting..." : `Inject: ${fault.title}`}</button>
       {sent ? <Follow sent={sent} onClose={props.onClose} /> : null}
@@ -87,7 +78,7 @@ function Follow({ sent, onClose }: { sent: { detail: string; atMs: number }; onC
   const incident = useLive((state) => state.data.feed.find((event) => event.entity === "incident" && Date.parse(event.at) >= sent.atMs - 2_000));
   return (
     <p role="status" className="answer">
-      <Icon name="check" /> <span>{sent.detail} {incident ? <Link to={paths.incident(incident.entity_id)} onClick={onClose}>Follow the incident</Link> : <span className="muted">Waiting for the incident that follows...</span>}</span>
+      <Icon name="check" /> <span>{sent.detail} {incident ? <Link to={paths.incident(incident.entity_id ?? "")} onClick={onClose}>Follow the incident</Link> : <span className="muted">Waiting for the incident that follows...</span>}</span>
     </p>
   );
 }

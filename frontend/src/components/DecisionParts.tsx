@@ -1,6 +1,6 @@
 /* Evidence, alternatives and actions of a decision. */
 import type { ReactElement } from "react";
-import type { Decision } from "../api/incidents";
+import type { Decision } from "../api/types";
 import { gpuSeconds, quantity, words } from "../lib/format";
 import { Empty } from "../ui/basics";
 import { Icon } from "../ui/icons";
@@ -36,16 +36,22 @@ export function AlternativeTable({ decision }: { decision: Decision }): ReactEle
         <tbody>
           {rows.map((row) => (
             <tr key={row.action} className={row.chosen ? "chosen" : ""}>
-              <td className="nowrap">{row.chosen ? <span className="badge tone-ok"><Icon name="check" size={13} /> {words(row.action)}</span> : words(row.action)}</td>
+              <td className="nowrap">{row.chosen ? <Choice action={row.action} /> : words(row.action)}</td>
               <td className="num">{row.cost === null ? <span className="muted">{row.chosen ? "not estimated" : "impossible"}</span> : gpuSeconds(row.cost)}</td>
               <td className="cost-cell">{row.cost === null ? null : <span className={`cost tone-${row.chosen ? "ok" : "idle"}`} style={{ width: `${Math.max(1, (row.cost / most) * 100)}%` }} />}</td>
-              <td>{row.chosen ? `chosen: ${words(row.why)}` : row.why || <span className="muted">more expensive</span>}</td>
+              <td className="words">{row.chosen ? `chosen: ${words(row.why)}` : row.why || <span className="muted">more expensive</span>}</td>
             </tr>
           ))}
         </tbody>
       </table>
     </Scroll>
   );
+}
+
+/** What was chosen; to give a job up is no success. */
+function Choice({ action }: { action: string }): ReactElement {
+  const lost = action === "fail" || action === "failed";
+  return <span className={`badge tone-${lost ? "bad" : "ok"}`}><Icon name={lost ? "cross" : "check"} size={13} /> {words(action)}</span>;
 }
 
 export function Actions({ actions }: { actions: Decision["actions"] }): ReactElement {
@@ -57,7 +63,7 @@ export function Actions({ actions }: { actions: Decision["actions"] }): ReactEle
         return (
           <li key={i}>
             <details className="fold">
-              <summary>{words(action)} <span className="muted">{summary(rest)}</span></summary>
+              <summary>{words(String(action))} <span className="muted">{summary(rest)}</span></summary>
               <pre className="code" tabIndex={0}>{JSON.stringify(rest, null, 2)}</pre>
             </details>
           </li>
@@ -71,6 +77,7 @@ export function Actions({ actions }: { actions: Decision["actions"] }): ReactEle
 function summary(rest: Record<string, unknown>): string {
   return Object.entries(rest)
     .filter(([, value]) => typeof value !== "object")
-    .map(([name, value]) => `${words(name)} ${String(value)}`)
+    .map(([name, value]) => quantity(name, value))
+    .map(({ name, text }) => `${name} ${text}`)
     .join(", ");
 }

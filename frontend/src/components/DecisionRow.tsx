@@ -1,7 +1,7 @@
 /* One decision on one line: what, why, how much, and whether it was carried out. */
 import type { ReactElement } from "react";
 import { Link } from "react-router";
-import type { Decision } from "../api/incidents";
+import type { Decision } from "../api/types";
 import { gpuSeconds, words } from "../lib/format";
 import { paths } from "../lib/paths";
 import { Time } from "../ui/basics";

@@ -21,7 +21,7 @@ export function EventTable({ events }: { events: EventItem[] }): ReactElement {
               <tr key={event.seq} id={`event-${event.seq}`}>
                 <td><Time at={event.at} /></td>
                 <td className="nowrap"><code>{event.kind}</code></td>
-                <td>{event.sentence || words(event.kind)}</td>
+                <td className="words">{event.sentence || words(event.kind)}</td>
                 <td className="num muted">{event.seq}</td>
               </tr>
             ))}

@@ -1,13 +1,13 @@
 /* Node by node, device by device (E51). The map is the quick look; the same facts as a table one press away. */
-import { useQuery } from "@tanstack/react-query";
 import { type KeyboardEvent, memo, type ReactElement } from "react";
 import { Link, useSearchParams } from "react-router";
-import * as queries from "../api/queries";
-import type { Device, DeviceLive, Node, Page } from "../api/types";
-import { bytes, fixed, percent } from "../lib/format";
-import { cellOf, MAP_COLOURS, type MapColour, readings } from "../lib/heat";
+import { useFleet } from "../api/fleet";
+import type { Device, Node } from "../api/types";
+import { silentNode } from "./Heard";
+import { bytes, count, duration, fixed, percent } from "../lib/format";
+import { cellOf, MAP_COLOURS, type MapColour, readings, type Readings } from "../lib/heat";
 import { paths } from "../lib/paths";
-import { useLive, usePatchedList, useTopic } from "../live/hooks";
+import { useHeard, useLive, usePatchedList, useSilentCount, useTopic } from "../live/hooks";
 import { Empty, Loaded, Panel, Skeleton } from "../ui/basics";
 import { Icon } from "../ui/icons";
 import { lookOf, StateBadge } from "../ui/states";
@@ -17,7 +17,7 @@ import { Scroll } from "../ui/Scroll";
 const LIVE_NODES = 64;
 
 export function FleetMap(): ReactElement {
-  const nodes = useQuery(queries.nodes());
+  const fleet = useFleet();
   const [params, setParams] = useSearchParams();
   const colour = MAP_COLOURS.find((item) => item === params.get("colour")) ?? "temperature";
   const table = params.get("map") === "table";
@@ -42,23 +42,31 @@ export function FleetMap(): ReactElement {
   );
   return (
     <Panel title="Nodes and devices" actions={actions}>
-      <Loaded query={nodes} skeleton={<Skeleton height={120} />}>
-        {(page) => (page.items.length === 0 ? <Empty icon="server" title="No nodes" /> : <MapBody page={page} colour={colour} table={table} />)}
+      <Loaded query={{ data: fleet.nodes, error: fleet.error, refetch: fleet.refetch }} skeleton={<Skeleton height={120} />}>
+        {(nodes) => (nodes.length === 0 ? <Empty icon="server" title="No nodes" /> : <MapBody nodes={nodes} asOfSeq={fleet.asOfSeq} colour={colour} table={table} />)}
       </Loaded>
+      {fleet.nodes && !fleet.complete ? <p className="muted" role="status">Reading the fleet: {count(fleet.nodes.length)} of {count(fleet.total)} nodes so far.</p> : null}
     </Panel>
   );
 }
 
-function MapBody({ page, colour, table }: { page: Page<Node>; colour: MapColour; table: boolean }): ReactElement {
-  const nodes = usePatchedList("node", page.items, page.as_of_seq);
+function MapBody({ nodes: read, asOfSeq, colour, table }: { nodes: Node[]; asOfSeq: number; colour: MapColour; table: boolean }): ReactElement {
+  const nodes = usePatchedList("node", read, asOfSeq);
   const push = nodes.length <= LIVE_NODES;
-  if (table) return <DeviceTable nodes={nodes} />;
+  const silent = useSilentCount(nodes, push);
+  const lost = nodes.filter((node) => !node.connected).length;
+  const missing = [silent > 0 ? `${count(silent)} ${silent === 1 ? "node is" : "nodes are"} connected and not heard` : "", lost > 0 ? `${count(lost)} ${lost === 1 ? "has" : "have"} no link` : ""].filter(Boolean).join(", ");
   return (
     <>
-      <div className="fleet" onKeyDown={moveFocus}>
-        {nodes.map((node) => <NodeCard key={node.id} node={node} colour={colour} push={push} />)}
-      </div>
-      <Legend colour={colour} />
+      {missing ? <p className="map-missing text-bad"><Icon name="unplug" size={13} /> {missing}: grey readings are the last that came.</p> : null}
+      {table ? <DeviceTable nodes={nodes} /> : (
+        <>
+          <div className="fleet" onKeyDown={moveFocus}>
+            {nodes.map((node) => <NodeCard key={node.id} node={node} colour={colour} push={push} />)}
+          </div>
+          <Legend colour={colour} />
+        </>
+      )}
     </>
   );
 }
@@ -76,14 +84,17 @@ function moveFocus(event: KeyboardEvent<HTMLElement>): void {
 
 const NodeCard = memo(function NodeCard({ node, colour, push }: { node: Node; colour: MapColour; push: boolean }): ReactElement {
   useTopic(push ? `node:${node.id}` : null);
-  const pushed = useLive((state) => state.data.devices.get(node.id));
-  const { tone } = lookOf("node", node.state);
+  const pushed = useLive((state) => (push ? state.data.devices.get(node.id) : undefined));
+  const heard = useHeard(node, push);
+  const silent = silentNode(node, heard);
+  const tone = silent ? "idle" : lookOf("node", node.state).tone;
   return (
-    <div className={`node-card tone-${tone}`}>
+    <div className={`node-card tone-${tone}${silent || heard.hearing === "stale" ? " node-stale" : ""}`}>
       <div className="node-name">
         <Link to={paths.node(node.id)}>{node.name}</Link>
         {node.state === "ready" && node.connected ? null : <StateBadge kind="node" state={node.state} compact />}
-        {node.connected ? null : <span className="chip" title="The agent's link is down"><Icon name="unplug" size={11} /> no link</span>}
+        {node.connected ? null : <span className="chip" title="The agent's link is down; the readings are the last that came"><Icon name="unplug" size={11} /> no link</span>}
+        {node.connected && silent ? <span className="chip" title="Its agent is connected and silent; the readings are the last that came"><Icon name="unplug" size={11} /> not heard {duration(heard.ageS)}</span> : null}
       </div>
       <div className="cells">
         {node.devices.map((device) => <DeviceCell key={device.id} node={node} device={device} now={readings(device, pushed?.byIndex.get(device.index))} colour={colour} />)}
@@ -92,7 +103,7 @@ const NodeCard = memo(function NodeCard({ node, colour, push }: { node: Node; co
   );
 });
 
-function DeviceCell({ node, device, now, colour }: { node: Node; device: Device; now: DeviceLive; colour: MapColour }): ReactElement {
+function DeviceCell({ node, device, now, colour }: { node: Node; device: Device; now: Readings; colour: MapColour }): ReactElement {
   const present = now.present ?? device.present;
   const cell = cellOf(device, now, colour);
   const what = device.held_by ? `rank ${device.held_by.rank} of replica ${device.held_by.replica}` : device.spare_for ? "spare" : "free";

@@ -1,17 +1,28 @@
 /* Incidents as a table; `dense` for panels that share a row. */
 import type { ReactElement } from "react";
 import { Link } from "react-router";
-import type { Incident } from "../api/incidents";
+import type { Incident } from "../api/types";
 import { duration } from "../lib/format";
 import { paths } from "../lib/paths";
 import { Time } from "../ui/basics";
-import { StateBadge } from "../ui/states";
+import { Icon } from "../ui/icons";
+import { lookOf, StateBadge, type Look } from "../ui/states";
 import { CertificateBadge } from "./Certificate";
 import { Scroll } from "../ui/Scroll";
 
-/** Seconds from the fault to the last recorded phase; null before any. */
-export function recoveryOf(incident: Incident): number | null {
-  return incident.phases[incident.phases.length - 1]?.since_fault_s ?? null;
+/** How it ended, or where it stands: a lost job is never green, and a dead GPU never over. */
+export function EndingBadge({ incident }: { incident: Incident }): ReactElement {
+  const waits = incident.needs_hardware && incident.state !== "resolved";
+  if (incident.outcome === "lost") return <Badge look={lookOf("outcome", "lost")} text={waits ? "lost, needs hardware" : "lost"} />;
+  if (incident.state === "mitigated") return <Badge look={lookOf("incident", "mitigated")} text={incident.needs_hardware ? "needs hardware" : "mitigated"} />;
+  if (incident.state !== "resolved") return <StateBadge kind="incident" state={incident.state} />;
+  if (incident.outcome === "") return <StateBadge kind="incident" state="resolved" />;
+  const timed = incident.outcome === "recovered" && incident.recovery_s !== null;
+  return <Badge look={lookOf("outcome", incident.outcome)} text={timed ? `recovered in ${duration(incident.recovery_s)}` : incident.outcome} />;
+}
+
+function Badge({ look, text }: { look: Look; text: string }): ReactElement {
+  return <span className={`badge tone-${look.tone}`} title={look.meaning}><Icon name={look.icon} size={13} /> <span>{text}</span></span>;
 }
 
 export function IncidentTable({ incidents, dense }: { incidents: Incident[]; dense?: boolean }): ReactElement {
@@ -20,7 +31,7 @@ export function IncidentTable({ incidents, dense }: { incidents: Incident[]; den
       <table>
         <thead>
           <tr>
-            <th>State</th>
+            <th>Ending</th>
             <th>Incident</th>
             {dense ? null : <th>Job</th>}
             <th className="num">Recovery</th>
@@ -31,14 +42,15 @@ export function IncidentTable({ incidents, dense }: { incidents: Incident[]; den
         <tbody>
           {incidents.map((incident) => (
             <tr key={incident.id}>
-              <td><StateBadge kind="incident" state={incident.state} /></td>
-              <td>
+              <td><EndingBadge incident={incident} /></td>
+              <td className="words">
                 <Link to={paths.incident(incident.id)}>{incident.title}</Link>
-                {incident.outcome && !dense ? <div className="muted">{incident.outcome}</div> : null}
-                {dense && incident.job_name ? <div className="muted">{incident.job_name}</div> : null}
+                {incident.resolution && !dense ? <div className="muted">{incident.resolution}</div> : null}
+                {dense ? <div className="muted">{incident.job_name ?? incident.node_name}</div> : null}
+                {incident.acknowledged_by ? <div className="muted">acknowledged by {incident.acknowledged_by}</div> : null}
               </td>
-              {dense ? null : <td>{incident.job_id ? <Link to={paths.job(incident.job_id)}>{incident.job_name ?? incident.job_id}</Link> : <span className="muted">no job</span>}</td>}
-              <td className="num">{recoveryOf(incident) === null ? <span className="muted">-</span> : duration(recoveryOf(incident))}</td>
+              {dense ? null : <td>{incident.job_id ? <Link to={paths.job(incident.job_id)}>{incident.job_name ?? incident.job_id}</Link> : <span className="muted">no job{incident.node_name ? `, ${incident.node_name}` : ""}</span>}</td>}
+              <td className="num">{incident.recovery_s === null ? <span className="muted">-</span> : duration(incident.recovery_s)}</td>
               <td><CertificateBadge certificate={incident.certificate} /></td>
               <td><Time at={incident.opened_at} /></td>
             </tr>

@@ -1,7 +1,7 @@
 /* The acts a person may order on a job, each with its blast radius in words before it is sent. */
 import type { ReactElement } from "react";
 import { post } from "../api/client";
-import type { Accepted, JobDetail, Replica } from "../api/types";
+import type { JobDetail, Replica, Writable } from "../api/types";
 import { count, duration } from "../lib/format";
 import { ranksPerReplica } from "../lib/layout";
 import { ConfirmDialog } from "../ui/dialog";
@@ -11,9 +11,10 @@ export type JobAct = { kind: "cancel" } | { kind: "checkpoint" } | { kind: "evic
 const ranksOf = (job: JobDetail): number =>
   job.layout ? ranksPerReplica(job.layout) * job.replicas_active : 0;
 
-async function order(path: string, body: Record<string, unknown>): Promise<string> {
-  const accepted = await post<Accepted>(path, body);
-  return accepted.detail ?? "Accepted; it is carried out by the next decision.";
+type JobOrder = Extract<Writable, `/jobs/{job_id}:${"cancel" | "checkpoint" | "evict-replica"}`>;
+
+async function order(path: JobOrder, job: JobDetail, body: Record<string, unknown>): Promise<string> {
+  return (await post(path, { job_id: job.id }, body)).detail;
 }
 
 export function JobActions({ job, act, onClose }: { job: JobDetail; act: JobAct; onClose: () => void }): ReactElement {
@@ -22,7 +23,7 @@ export function JobActions({ job, act, onClose }: { job: JobDetail; act: JobAct;
       return (
         <ConfirmDialog
           title={`Cancel ${job.name}`} confirmLabel="Cancel the job" danger typeToConfirm={job.name} onClose={onClose}
-          onConfirm={(reason) => order(`/jobs/${job.id}:cancel`, { reason })}
+          onConfirm={(reason) => order("/jobs/{job_id}:cancel", job, { reason })}
           blastRadius={<>Stops <b>{count(ranksOf(job))} ranks</b> of {job.replicas_active} replicas for good and frees their devices. Work since step {count(job.last_checkpoint_step ?? 0)} ({duration(job.work_at_risk_s)}) is lost unless a checkpoint is taken first.</>}
         />
       );
@@ -30,7 +31,7 @@ export function JobActions({ job, act, onClose }: { job: JobDetail; act: JobAct;
       return (
         <ConfirmDialog
           title="Checkpoint now" confirmLabel="Save at the next step" onClose={onClose}
-          onConfirm={(reason) => order(`/jobs/${job.id}:checkpoint`, { reason })}
+          onConfirm={(reason) => order("/jobs/{job_id}:checkpoint", job, { reason })}
           blastRadius={<>All <b>{count(ranksOf(job))} ranks</b> save at the next step boundary. Training stands still for as long as a save blocks; nothing is stopped.</>}
         />
       );
@@ -40,8 +41,8 @@ export function JobActions({ job, act, onClose }: { job: JobDetail; act: JobAct;
       return (
         <ConfirmDialog
           title={`Evict replica ${replica.index}`} confirmLabel={`Evict replica ${replica.index}`} danger onClose={onClose}
-          onConfirm={(reason) => order(`/jobs/${job.id}:evict-replica`, { replica: replica.index, reason })}
-          blastRadius={<>Kills <b>{replica.ranks.length} ranks</b> of replica {replica.index} on {[...new Set(replica.ranks.map((rank) => rank.node_name))].join(", ")}. The other {left} {left === 1 ? "replica goes" : "replicas go"} on with the same global batch; no committed step is lost. A replacement is started where devices are free; the restart budget pays for none of it.</>}
+          onConfirm={(reason) => order("/jobs/{job_id}:evict-replica", job, { replica: replica.index, reason })}
+          blastRadius={<>Replica {replica.index} trains on until another has caught up beside it and takes its place. Where too few devices are free for that, or it was evicted once already, its <b>{replica.ranks.length} ranks</b> on {[...new Set(replica.ranks.map((rank) => rank.node_name))].join(", ")} are killed at once: the other {left} {left === 1 ? "replica goes" : "replicas go"} on with the same global batch, and a replacement is started where devices are free. No committed step is lost; the restart budget pays for none of it.</>}
         />
       );
     }

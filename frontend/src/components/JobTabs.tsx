@@ -1,12 +1,12 @@
 /* The rest of a job: events, incidents, decisions, checkpoints, attempts, spec. */
-import { useQuery } from "@tanstack/react-query";
+import { type InfiniteData, useInfiniteQuery, type UseInfiniteQueryResult } from "@tanstack/react-query";
 import { type ReactElement, useState } from "react";
 import * as queries from "../api/queries";
-import type { Decision } from "../api/incidents";
-import type { JobDetail } from "../api/types";
+import type { Decision, Incident, JobDetail, Page } from "../api/types";
 import { bytes, count, duration, words } from "../lib/format";
 import { layoutParts } from "../lib/layout";
 import { CopyButton, Empty, Loaded, Time } from "../ui/basics";
+import { More } from "../ui/More";
 import { StateBadge } from "../ui/states";
 import { Tabs } from "../ui/tabs";
 import { DecisionRow } from "./DecisionRow";
@@ -14,18 +14,18 @@ import { EventTable } from "./EventTable";
 import { IncidentTable } from "./IncidentTable";
 import { Scroll } from "../ui/Scroll";
 
-export function JobTabs({ job }: { job: JobDetail }): ReactElement {
-  const incidents = useQuery(queries.jobIncidents(job.id));
-  const decisions = useQuery(queries.jobDecisions(job.id));
+export function JobTabs({ job, settled }: { job: JobDetail; settled: boolean }): ReactElement {
+  const incidents = useInfiniteQuery(queries.jobIncidents(job.id, settled));
+  const decisions = useInfiniteQuery(queries.jobDecisions(job.id, settled));
   return (
     <div className="panel">
       <Tabs
         label="Parts of the job"
         tabs={[
-          { id: "events", label: "Events", body: () => <Events jobId={job.id} /> },
-          { id: "incidents", label: "Incidents", count: incidents.data?.items.length, body: () => <Loaded query={incidents}>{(page) => (page.items.length === 0 ? <Empty title="No incidents">Nothing has gone wrong with this job so far.</Empty> : <IncidentTable incidents={page.items} dense />)}</Loaded> },
-          { id: "decisions", label: "Decisions", count: decisions.data?.items.length, body: () => <Loaded query={decisions}>{(page) => <DecisionList decisions={page.items} />}</Loaded> },
-          { id: "checkpoints", label: "Checkpoints", body: () => <Checkpoints jobId={job.id} /> },
+          { id: "events", label: "Events", body: () => <Events jobId={job.id} settled={settled} /> },
+          { id: "incidents", label: "Incidents", count: queries.whole(incidents.data).total, body: () => <Incidents query={incidents} /> },
+          { id: "decisions", label: "Decisions", count: queries.whole(decisions.data).total, body: () => <Decisions query={decisions} /> },
+          { id: "checkpoints", label: "Checkpoints", body: () => <Checkpoints jobId={job.id} settled={settled} /> },
           { id: "attempts", label: "Attempts", count: job.attempts.length, body: () => <Attempts job={job} /> },
           { id: "spec", label: "Spec", body: () => <Spec spec={job.spec} /> },
         ]}
@@ -34,9 +34,49 @@ export function JobTabs({ job }: { job: JobDetail }): ReactElement {
   );
 }
 
-function Events({ jobId }: { jobId: string }): ReactElement {
-  const query = useQuery(queries.jobEvents(jobId));
-  return <Loaded query={query}>{(page) => <EventTable events={page.items} />}</Loaded>;
+type Pages<T> = UseInfiniteQueryResult<InfiniteData<Page<T>>>;
+
+function Incidents({ query }: { query: Pages<Incident> }): ReactElement {
+  const { rows, total } = queries.whole(query.data);
+  return (
+    <Loaded query={query}>
+      {() => (
+        <>
+          {rows.length === 0 ? <Empty title="No incidents">Nothing has gone wrong with this job so far.</Empty> : <IncidentTable incidents={rows} dense />}
+          <More query={query} shown={rows.length} total={total} one="incident" many="incidents" />
+        </>
+      )}
+    </Loaded>
+  );
+}
+
+function Decisions({ query }: { query: Pages<Decision> }): ReactElement {
+  const { rows, total } = queries.whole(query.data);
+  return (
+    <Loaded query={query}>
+      {() => (
+        <>
+          <DecisionList decisions={rows} />
+          <More query={query} shown={rows.length} total={total} one="decision" many="decisions" />
+        </>
+      )}
+    </Loaded>
+  );
+}
+
+function Events({ jobId, settled }: { jobId: string; settled: boolean }): ReactElement {
+  const query = useInfiniteQuery(queries.jobEvents(jobId, settled));
+  const { rows } = queries.whole(query.data);
+  return (
+    <Loaded query={query}>
+      {() => (
+        <>
+          <EventTable events={rows} />
+          <More query={query} shown={rows.length} total={null} one="event" many="events" />
+        </>
+      )}
+    </Loaded>
+  );
 }
 
 /** Routine decisions (install a view, admit a joiner) are folded away until asked for. */
@@ -54,19 +94,21 @@ export function DecisionList({ decisions }: { decisions: Decision[] }): ReactEle
   );
 }
 
-function Checkpoints({ jobId }: { jobId: string }): ReactElement {
-  const query = useQuery(queries.checkpoints(jobId));
+function Checkpoints({ jobId, settled }: { jobId: string; settled: boolean }): ReactElement {
+  const query = useInfiniteQuery(queries.checkpoints(jobId, settled));
+  const { rows, total } = queries.whole(query.data);
   return (
     <Loaded query={query}>
-      {(page) =>
-        page.items.length === 0 ? (
+      {() =>
+        rows.length === 0 ? (
           <Empty icon="disk" title="No checkpoint yet">The first one is due after the interval in the spec.</Empty>
         ) : (
+          <>
           <Scroll label="Checkpoints">
             <table>
               <thead><tr><th>State</th><th className="num">Step</th><th className="num">Epoch</th><th>Kind</th><th className="num">Size</th><th className="num">Blocked training</th><th className="num">Took</th><th>Committed</th><th>Path</th></tr></thead>
               <tbody>
-                {page.items.map((item) => (
+                {rows.map((item) => (
                   <tr key={item.id}>
                     <td><StateBadge kind="checkpoint" state={item.state} detail={item.state_reason} />{item.state_reason ? <div className="muted">{item.state_reason}</div> : null}</td>
                     <td className="num">{count(item.step)}</td>
@@ -82,6 +124,8 @@ function Checkpoints({ jobId }: { jobId: string }): ReactElement {
               </tbody>
             </table>
           </Scroll>
+          <More query={query} shown={rows.length} total={total} one="checkpoint" many="checkpoints" />
+          </>
         )
       }
     </Loaded>

@@ -2,8 +2,7 @@
    decisions and incidents. One picture of what broke, what was done and how long it took. */
 import { type ReactElement, useEffect, useMemo, useRef, useState } from "react";
 import { Link, useSearchParams } from "react-router";
-import type { Decision, Incident } from "../api/incidents";
-import type { Checkpoint, Replica } from "../api/types";
+import type { Checkpoint, Decision, Incident, Replica } from "../api/types";
 import { useNow } from "../lib/clock";
 import { words } from "../lib/format";
 import { place, type Scale, type Span, spansOf, ticks } from "../lib/lifeline";
@@ -16,6 +15,8 @@ import { lookOf } from "../ui/states";
 const LANE = 30;
 const TOP = 58;
 const LEFT = 78;
+/* Half of the widest label of the axis: the last one is not cut off. */
+const TICK_HALF = 30;
 const RANGES: { id: string; text: string; s: number | null }[] = [
   { id: "2m", text: "2 m", s: 120 }, { id: "10m", text: "10 m", s: 600 }, { id: "1h", text: "1 h", s: 3600 }, { id: "all", text: "all", s: null },
 ];
@@ -27,6 +28,8 @@ interface LifelineProps {
   checkpoints: Checkpoint[];
   startedAt: string;
   finishedAt: string | null;
+  /** What of the past has not been read yet, and how to read on; null: all is drawn. */
+  older: { what: string; read: () => void } | null;
 }
 
 export function Lifeline(props: LifelineProps): ReactElement {
@@ -58,9 +61,10 @@ export function Lifeline(props: LifelineProps): ReactElement {
         <span className="legend-mark"><i className="swatch life-ok" /> contributing</span>
         <span className="legend-mark"><i className="swatch life-thin" /> starting</span>
         <span className="legend-mark"><i className="swatch life-special" /> catching up</span>
-        <span className="legend-mark"><i className="swatch life-past" /> an earlier incarnation, until it was evicted</span>
+        <span className="legend-mark"><i className="swatch life-past" /> an earlier incarnation, until it was evicted (cross) or its attempt was over (line)</span>
         <span className="legend-mark"><i className="swatch life-incident" /> incident</span>
         <span>diamond: decision</span><span>tick: checkpoint</span>
+        {props.older ? <button type="button" className="button small" onClick={props.older.read}>Draw older {props.older.what} too</button> : null}
       </div>
     </Panel>
   );
@@ -83,7 +87,7 @@ function Drawing(props: LifelineProps & { width: number; rangeS: number | null }
       {ticks(fromMs, toMs, Math.max(2, Math.floor(scale.width / 110))).map((at) => (
         <g key={at} className="life-tick">
           <line x1={place(scale, at)} x2={place(scale, at)} y1={TOP - 6} y2={height - 20} />
-          <text x={place(scale, at)} y={height - 6} textAnchor="middle">{label(at)}</text>
+          <text x={Math.min(place(scale, at), props.width - TICK_HALF)} y={height - 6} textAnchor="middle">{label(at)}</text>
         </g>
       ))}
       {props.incidents.filter((incident) => Date.parse(incident.resolved_at ?? new Date(toMs).toISOString()) >= fromMs).map((incident) => (
@@ -130,7 +134,7 @@ function SpanBar({ span, y, scale }: { span: Span; y: number; scale: Scale }): R
       <title>{`replica ${span.lane}, incarnation ${span.incarnation}: ${words(span.state)}`}</title>
       <rect className="life-start" x={x1} y={y + 10} width={Math.max(0, joined - x1)} height={6} rx={2} />
       <rect className={`life-${fill}`} x={joined} y={y + 4} width={Math.max(0, x2 - joined)} height={18} rx={3} />
-      {span.open ? null : <path className="life-end" d={`M${x2 - 4} ${y + 9}l8 8m0 -8l-8 8`} />}
+      {span.open ? null : <path className="life-end" role="img" aria-label={span.state === "evicted" ? "evicted" : "ended"} d={span.state === "ended" ? `M${x2} ${y + 4}v18` : `M${x2 - 4} ${y + 9}l8 8m0 -8l-8 8`} />}
       {x2 - joined > 34 ? <text className="life-text" x={joined + 6} y={y + 17}>#{span.incarnation}</text> : null}
     </g>
   );

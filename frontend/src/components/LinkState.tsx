@@ -1,6 +1,6 @@
 /* Is what is on this page true right now? Always visible, with an honest "as of". */
 import type { ReactElement } from "react";
-import { useNow } from "../lib/clock";
+import { useWallNow } from "../lib/clock";
 import { duration } from "../lib/format";
 import { useSettings } from "../lib/settings";
 import { clock } from "../lib/time";
@@ -20,7 +20,7 @@ const LOOK: Record<LinkState, { tone: Tone; word: string }> = {
 function useAsOf(): string {
   const heard = useLive((state) => state.heardMs);
   const { time } = useSettings();
-  const now = useNow();
+  const now = useWallNow();
   if (heard === null) return "no data yet";
   if (time === "relative") return `as of ${duration(Math.max(0, Math.round((now - heard) / 1000)))} ago`;
   return `as of ${clock(heard, time)}${time === "utc" ? "Z" : ""}`;
@@ -35,7 +35,7 @@ export function LinkIndicator(): ReactElement {
   return (
     <button
       type="button" className={`link-state tone-${tone}`} aria-pressed={paused}
-      title={paused ? "Press to go on" : "Press to pause live updates"} onClick={() => live.setPaused(!paused)}
+      title={paused ? "Everything on this page is held as of this moment; press to go on" : "Press to hold everything on this page still"} onClick={() => live.setPaused(!paused)}
     >
       <span className={`dot ${link === "live" ? "dot-live" : ""}`} aria-hidden />
       <b>{word}</b> <span>{asOf}</span>

@@ -1,28 +1,71 @@
-/* The tail of one rank's output. */
-import { useQuery } from "@tanstack/react-query";
-import type { ReactElement } from "react";
+/* The tail of one life of a rank's output: as it ended, or, while it lives, as last read. The earlier
+   lives of the same slot are one press away. */
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { type ReactElement, useState } from "react";
+import { post } from "../api/client";
 import * as queries from "../api/queries";
-import type { Rank } from "../api/types";
-import { CopyButton, Empty, Loaded } from "../ui/basics";
+import type { Log, Rank } from "../api/types";
+import { CopyButton, Empty, Loaded, Problem, Time } from "../ui/basics";
 import { Dialog } from "../ui/dialog";
+import { LogText } from "../ui/LogText";
 
-export function LogDialog({ jobId, rank, onClose }: { jobId: string; rank: Rank; onClose: () => void }): ReactElement {
-  const query = useQuery(queries.logs(jobId, rank.replica, rank.rank));
+const GONE = new Set(["exited", "lost"]);
+
+export function LogDialog({ jobId, rank, settled, onClose }: { jobId: string; rank: Rank; settled: boolean; onClose: () => void }): ReactElement {
+  const [incarnation, setIncarnation] = useState(rank.incarnation);
+  const replicas = useQuery(queries.replicas(jobId, settled)).data?.items ?? [];
+  const lives = replicas.flatMap((replica) => replica.ranks).filter((other) => other.replica === rank.replica && other.rank === rank.rank);
+  lives.sort((a, b) => b.incarnation - a.incarnation);
+  const shown = lives.find((life) => life.incarnation === incarnation) ?? rank;
   return (
-    <Dialog title={`Log: replica ${rank.replica}, rank ${rank.rank}`} onClose={onClose}>
-      <Loaded query={query}>
-        {(log) =>
-          log.text === "" ? (
-            <Empty icon="list" title="Nothing has been kept">The tail of a rank's output is kept when the rank ends.</Empty>
-          ) : (
-            <>
-              {log.truncated ? <p className="muted">Only the end is shown.</p> : null}
-              <pre className="code" tabIndex={0}>{log.text}</pre>
-              <CopyButton text={log.text} what="log" label="Copy" />
-            </>
-          )
-        }
-      </Loaded>
+    <Dialog title={`Log: replica ${shown.replica}, incarnation ${shown.incarnation}, rank ${shown.rank}`} onClose={onClose}>
+      {lives.length > 1 ? (
+        <div className="segments" role="group" aria-label="Life of this rank">
+          {lives.map((life) => (
+            <button key={life.id} type="button" aria-pressed={life.incarnation === shown.incarnation} onClick={() => setIncarnation(life.incarnation)}>
+              incarnation {life.incarnation}{GONE.has(life.state) ? "" : " (runs)"}
+            </button>
+          ))}
+        </div>
+      ) : null}
+      <Life key={shown.id} jobId={jobId} rank={shown} />
     </Dialog>
+  );
+}
+
+function Life({ jobId, rank }: { jobId: string; rank: Rank }): ReactElement {
+  const wanted = queries.logs(jobId, rank.replica, rank.rank, rank.incarnation);
+  const client = useQueryClient();
+  const query = useQuery(wanted);
+  const read = useMutation({
+    mutationFn: () => post("/jobs/{job_id}:debug", { job_id: jobId }, { replica: rank.replica, rank: rank.rank, look: "log", reason: "read on the page" }),
+    onSuccess: () => client.invalidateQueries({ queryKey: wanted.queryKey }),
+  });
+  const lives = !GONE.has(query.data?.state ?? rank.state);
+  return (
+    <>
+      {lives ? (
+        <p>
+          <button type="button" className="button" disabled={read.isPending} onClick={() => read.mutate()}>Read it now</button>{" "}
+          <span className="muted">{read.isSuccess ? "Asked its agent; the answer appears here." : "This rank runs."}</span>
+        </p>
+      ) : null}
+      {read.error ? <Problem error={read.error} /> : null}
+      <Loaded query={query}>{(log) => <Text log={log} lives={lives} />}</Loaded>
+    </>
+  );
+}
+
+function Text({ log, lives }: { log: Log; lives: boolean }): ReactElement {
+  if (log.source === "none")
+    return <Empty icon="list" title="Nothing has been kept">{lives ? "Its output is kept when it ends; until then it can be read from its node." : "This life of the rank left no output."}</Empty>;
+  return (
+    <>
+      <p className="muted">
+        {log.source === "live" ? <>As it ran at <Time at={log.at} />.</> : "As it ended."} {log.truncated ? "Only the end is shown." : null}
+      </p>
+      <LogText text={log.text} label="The end of the log" />
+      <CopyButton text={log.text} what="log" label="Copy" />
+    </>
   );
 }

@@ -1,6 +1,6 @@
 /* Phases of a recovery on one time line from the fault, with the same numbers as a table. */
 import type { ReactElement } from "react";
-import type { IncidentPhase } from "../api/incidents";
+import type { IncidentPhase } from "../api/types";
 import { duration, words } from "../lib/format";
 import { phaseBars } from "../lib/phases";
 import { Empty, Time } from "../ui/basics";

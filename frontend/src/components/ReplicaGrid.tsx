@@ -7,18 +7,18 @@ import { useNow } from "../lib/clock";
 import { count, duration, MISSING, percent, quantity, words } from "../lib/format";
 import { paths } from "../lib/paths";
 import { useLive, usePatched } from "../live/hooks";
+import { type Heard, type Hearing, rankHeard } from "../lib/heard";
+import { rankStep } from "../lib/jobnow";
 import { rankKey } from "../live/reducer";
 import { StateBadge } from "../ui/states";
 import { Scroll } from "../ui/Scroll";
-
-/** A heartbeat is expected each second; beyond these ages the cell says so. */
-const LATE_S = 1.5;
-const SILENT_S = 2;
 
 interface GridProps {
   jobId: string;
   replicas: Replica[];
   asOfSeq: number;
+  /** Steps that the job has committed: a contributing replica stands there too. */
+  committedStep: number;
   onEvict: ((replica: Replica) => void) | null;
   onLogs: (rank: Rank) => void;
 }
@@ -26,11 +26,11 @@ interface GridProps {
 /** What of a catch-up is worth a line; the rest is on the incident's timeline. */
 const CAUGHT_UP_SHOWN = ["donor", "step", "fetch_bytes", "fetch_s", "replayed_steps"];
 
-export function ReplicaGrid({ jobId, replicas, asOfSeq, onEvict, onLogs }: GridProps): ReactElement {
+export function ReplicaGrid({ jobId, replicas, asOfSeq, committedStep, onEvict, onLogs }: GridProps): ReactElement {
   const current = replicas.filter((replica) => replica.current).sort((a, b) => a.index - b.index);
   return (
     <div className="replicas">
-      {current.map((replica) => <ReplicaCard key={replica.id} jobId={jobId} replica={replica} asOfSeq={asOfSeq} onEvict={onEvict} onLogs={onLogs} />)}
+      {current.map((replica) => <ReplicaCard key={replica.id} jobId={jobId} replica={replica} asOfSeq={asOfSeq} committedStep={committedStep} onEvict={onEvict} onLogs={onLogs} />)}
     </div>
   );
 }
@@ -44,7 +44,7 @@ const ReplicaCard = memo(function ReplicaCard(props: Omit<GridProps, "replicas">
         <h3>Replica {replica.index}</h3>
         <StateBadge kind="replica" state={replica.state} />
         <span className="chip" title="How many times this slot has been started">incarnation <b>{replica.incarnation}</b></span>
-        <span className="chip">step <b>{count(replica.committed_step)}</b></span>
+        <span className="chip">step <b>{count(replica.contributing ? props.committedStep : replica.committed_step)}</b></span>
         {replica.contributing ? null : <span className="chip" title="Its gradients are not part of the sum">not contributing</span>}
         {props.onEvict && (replica.state === "active" || replica.state === "suspect") ? (
           <button type="button" className="button danger small" onClick={() => props.onEvict!(replica)} aria-label={`Evict replica ${replica.index}`}>Evict</button>
@@ -54,38 +54,44 @@ const ReplicaCard = memo(function ReplicaCard(props: Omit<GridProps, "replicas">
       <Scroll label="Ranks">
         <table className="ranks">
           <thead><tr><th>Rank</th><th>State</th><th>Section / phase</th><th className="num">Step</th><th className="num" title="How long ago the last one came">Heartbeat</th><th className="num" title="Own work on one micro-batch, against the fastest rank of its stage and its own best">Speed</th><th>Device</th><th>Process</th></tr></thead>
-          <tbody>{ranks.map((rank) => <RankRow key={rank.id} jobId={props.jobId} rank={rank} asOfSeq={props.asOfSeq} onLogs={props.onLogs} />)}</tbody>
+          <tbody>{ranks.map((rank) => <RankRow key={rank.id} jobId={props.jobId} rank={rank} leastStep={replica.contributing ? props.committedStep : 0} asOfSeq={props.asOfSeq} onLogs={props.onLogs} />)}</tbody>
         </table>
       </Scroll>
     </article>
   );
 });
 
-function useRankLive(jobId: string, rank: Rank): { now: RankLive | null; silentS: number | null } {
+function useRankLive(jobId: string, rank: Rank): { now: RankLive | null; heard: Heard } {
   const entry = useLive((state) => state.data.ranks.get(jobId)?.byRank.get(rankKey(rank.replica, rank.incarnation, rank.rank)));
   const received = useLive((state) => state.data.ranks.get(jobId)?.receivedMs ?? null);
-  const paused = useLive((state) => state.link === "paused");
+  const linked = useLive((state) => state.link === "live" || state.link === "paused");
   const clock = useNow();
   const now = entry ?? rank.live;
-  if (!now) return { now: null, silentS: null };
   /* Between pushes the age goes on growing: a silent server must not freeze a healthy-looking number. */
-  const since = entry && received !== null && !paused ? Math.max(0, (clock - received) / 1000) : 0;
-  return { now, silentS: now.silent_s === null ? null : now.silent_s + (since > 2 ? since : 0) };
+  const since = entry && received !== null ? Math.max(0, (clock - received) / 1000) : 0;
+  return { now, heard: rankHeard(now?.silent_s ?? null, since, linked) };
 }
 
-function RankRow({ jobId, rank: snapshot, asOfSeq, onLogs }: { jobId: string; rank: Rank; asOfSeq: number; onLogs: (rank: Rank) => void }): ReactElement {
+const BEAT: Record<Hearing, { className: string; title: string }> = {
+  ok: { className: "", title: "" },
+  warn: { className: "text-warn", title: "later than a heartbeat should be" },
+  bad: { className: "text-bad", title: "no heartbeat came" },
+  stale: { className: "muted", title: "this page does not hear the control plane, so it cannot tell whether the rank lives" },
+};
+
+function RankRow({ jobId, rank: snapshot, leastStep, asOfSeq, onLogs }: { jobId: string; rank: Rank; leastStep: number; asOfSeq: number; onLogs: (rank: Rank) => void }): ReactElement {
   const rank = usePatched("rank", snapshot, asOfSeq) ?? snapshot;
-  const { now, silentS } = useRankLive(jobId, rank);
+  const { now, heard } = useRankLive(jobId, rank);
   const speed = snapshot.speed ?? null;
   const alive = rank.exit_code === null && rank.exit_signal === null && rank.state !== "exited" && rank.state !== "lost";
-  const beat = !alive || silentS === null ? "" : silentS > SILENT_S ? "text-bad" : silentS > LATE_S ? "text-warn" : "";
+  const beat = BEAT[alive && heard.ageS !== null ? heard.hearing : "ok"];
   return (
     <tr>
       <td className="nowrap"><b>{rank.rank}</b> <span className="muted">tp{rank.tp} pp{rank.pp}{rank.cp > 0 ? ` cp${rank.cp}` : ""}</span></td>
       <td><StateBadge kind="rank" state={rank.state} compact detail={exitText(rank)} />{exitText(rank) ? <div className="muted">{exitText(rank)}</div> : null}</td>
       <td>{alive && now ? <><span className="nowrap">{words(now.section)}</span> <span className="muted nowrap">{words(now.phase)} {duration(now.phase_age_s)}</span></> : <span className="muted">-</span>}</td>
-      <td className="num">{now ? count(now.step) : <span className="missing">{MISSING}</span>}</td>
-      <td className={`num ${beat}`}>{!alive ? <span className="muted">ended</span> : silentS === null ? <span className="missing">{MISSING}</span> : duration(silentS)}</td>
+      <td className="num">{now ? count(rankStep(now.step, leastStep)) : alive ? <span className="missing">{MISSING}</span> : <span className="muted">-</span>}</td>
+      <td className={`num ${beat.className}`} title={beat.title || undefined}>{!alive ? <span className="muted">ended</span> : heard.ageS === null ? <span className="missing">{MISSING}</span> : duration(heard.ageS)}</td>
       <td className="num">{alive && speed ? <span className={speed.straggler ? "text-warn" : ""} title={speedTitle(speed)}>{percent(slowest(speed))}{speed.straggler ? ` slow ${speed.cause}` : ""}</span> : <span className="muted" title={MISSING}>-</span>}</td>
       <td><Link className="nowrap" to={paths.node(rank.node_id)}>{rank.node_name}</Link> <span className="muted nowrap">gpu {rank.device_index}</span></td>
       <td className="nowrap">{rank.pid ?? <span className="muted">-</span>} <button type="button" className="link" onClick={() => onLogs(rank)} aria-label={`Log of rank ${rank.rank} of replica ${rank.replica}`}>log</button></td>

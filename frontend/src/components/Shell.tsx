@@ -1,9 +1,11 @@
 /* The frame around every page: navigation, live state, theme and time switches, shortcuts. */
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { lazy, type ReactElement, Suspense, useEffect, useState } from "react";
-import { Link, Navigate, NavLink, Outlet, useLocation, useNavigate } from "react-router";
+import { lazy, type ReactElement, Suspense, useEffect, useState, useSyncExternalStore } from "react";
+import { Link, Navigate, NavLink, Outlet, useLocation, useNavigate, useNavigation } from "react-router";
 import { ApiProblem, post } from "../api/client";
 import * as queries from "../api/queries";
+import { retried } from "../lib/chunks";
+import { isNewer, listenFresh } from "../lib/fresh";
 import { useLive, useLiveInvalidation, useTopic } from "../live/hooks";
 import { live } from "../live/store";
 import { paths } from "../lib/paths";
@@ -13,8 +15,10 @@ import { Problem, Skeleton } from "../ui/basics";
 import { Icon, type IconName } from "../ui/icons";
 import { LinkBanner, LinkIndicator } from "./LinkState";
 import { KeysDialog, useShortcuts } from "./Shortcuts";
+import { SignInGate } from "./SignIn";
 
-const ChaosSheet = lazy(() => import("./ChaosSheet").then((module) => ({ default: module.ChaosSheet })));
+export const loadChaosSheet = () => import("./ChaosSheet").then((module) => ({ default: module.ChaosSheet }));
+const ChaosSheet = lazy(() => retried(loadChaosSheet));
 
 export function Shell(): ReactElement {
   const me = useQuery(queries.me());
@@ -45,6 +49,7 @@ function SignedIn({ demo, username }: { demo: boolean; username: string }): Reac
         <Link to={paths.overview()} className="brand"><span className="brand-mark"><Icon name="shield" size={14} /></span>Holdfast</Link>
         <MainNav />
         <div className="topbar-tools">
+          <NewVersion />
           {demo ? (
             <button type="button" className="button" onClick={() => setChaos(true)}><Icon name="bolt" size={13} /> Inject a fault</button>
           ) : null}
@@ -57,13 +62,32 @@ function SignedIn({ demo, username }: { demo: boolean; username: string }): Reac
         </div>
       </header>
       <LinkBanner />
+      <Opening />
       <main className="content" id="content" tabIndex={-1}>
         <Suspense fallback={<Skeleton lines={6} />}><Outlet /></Suspense>
       </main>
       <Foot />
       {chaos ? <Suspense fallback={null}><ChaosSheet onClose={() => setChaos(false)} /></Suspense> : null}
       {help ? <KeysDialog onClose={() => setHelp(false)} /> : null}
+      <SignInGate username={username} />
     </div>
+  );
+}
+
+/** A part of the page is on its way: a click shows something also while the control plane is silent. */
+function Opening(): ReactElement | null {
+  const { state } = useNavigation();
+  if (state === "idle") return null;
+  return <div className="opening" role="status"><span>Opening the page; the control plane has not answered yet.</span></div>;
+}
+
+function NewVersion(): ReactElement | null {
+  const newer = useSyncExternalStore(listenFresh, isNewer);
+  if (!newer) return null;
+  return (
+    <button type="button" className="button primary" title="Holdfast was updated; this page is of the version before" onClick={() => location.reload()}>
+      <Icon name="cycle" size={13} /> New version: reload
+    </button>
   );
 }
 
@@ -123,7 +147,7 @@ function SignOut({ username }: { username: string }): ReactElement {
   const client = useQueryClient();
   const navigate = useNavigate();
   const leave = async (): Promise<void> => {
-    await post("/logout").catch(() => undefined);
+    await post("/logout", {}).catch(() => undefined);
     client.clear();
     navigate(paths.login(), { replace: true });
   };

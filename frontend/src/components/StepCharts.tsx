@@ -1,10 +1,10 @@
 /* Loss and step time by step, with what happened drawn across both. */
-import { useQuery } from "@tanstack/react-query";
+import { useInfiniteQuery } from "@tanstack/react-query";
 import { type ReactElement, useMemo } from "react";
 import * as queries from "../api/queries";
-import { mergeSteps } from "../live/reducer";
-import { useLive } from "../live/hooks";
+import type { JobSteps } from "../live/steps";
 import { duration } from "../lib/format";
+import { doneWith } from "../lib/jobnow";
 import { keptSteps, markersOf } from "../lib/series";
 import { Empty, Panel, Problem, Skeleton } from "../ui/basics";
 import { Chart, type Line } from "../ui/Chart";
@@ -16,21 +16,19 @@ const TIMES: Line[] = [
   { label: "stall", token: "--warn-solid", format: duration, points: true },
 ];
 
-export function StepCharts({ jobId }: { jobId: string }): ReactElement {
-  const snapshot = useQuery(queries.steps(jobId));
-  const pushed = useLive((state) => state.data.steps.get(jobId));
-  const incidents = useQuery(queries.jobIncidents(jobId)).data?.items;
-  const checkpoints = useQuery(queries.checkpoints(jobId)).data?.items;
-  const steps = useMemo(() => keptSteps(mergeSteps(snapshot.data?.items ?? [], pushed ?? [])), [snapshot.data, pushed]);
-  const markers = useMemo(() => markersOf(steps, incidents ?? [], checkpoints ?? []), [steps, incidents, checkpoints]);
-  const x = useMemo(() => steps.map((step) => step.step), [steps]);
+export function StepCharts({ jobId, settled, source }: { jobId: string; settled: boolean; source: JobSteps }): ReactElement {
+  const incidents = useInfiniteQuery(queries.jobIncidents(jobId, settled)).data;
+  const checkpoints = useInfiniteQuery(queries.checkpoints(jobId, settled)).data;
+  const steps = useMemo(() => keptSteps(source.steps), [source.steps]);
+  const markers = useMemo(() => markersOf(steps, queries.whole(incidents).rows, queries.whole(checkpoints).rows), [steps, incidents, checkpoints]);
+  const x = useMemo(() => steps.map(doneWith), [steps]);
   const loss = useMemo(() => [steps.map((step) => step.loss)], [steps]);
   const times = useMemo(
     () => [steps.map((step) => step.step_time_s), steps.map((step) => step.exchange_s), steps.map((step) => (step.stall_s ? step.stall_s : null))],
     [steps],
   );
-  if (snapshot.error && steps.length === 0) return <Panel title="Loss and step time"><Problem error={snapshot.error} retry={() => void snapshot.refetch()} /></Panel>;
-  if (snapshot.isPending) return <Panel title="Loss and step time"><Skeleton height={190} /></Panel>;
+  if (source.error && steps.length === 0) return <Panel title="Loss and step time"><Problem error={source.error} retry={() => void source.refetch()} /></Panel>;
+  if (source.pending && steps.length === 0) return <Panel title="Loss and step time"><Skeleton height={190} /></Panel>;
   if (steps.length === 0) return <Panel title="Loss and step time"><Empty icon="hourglass" title="No step is committed yet">The first point appears with the first committed step.</Empty></Panel>;
   return (
     <div className="grid-2">

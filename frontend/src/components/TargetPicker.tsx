@@ -2,6 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { type ReactElement, useEffect } from "react";
+import { useFleet } from "../api/fleet";
 import * as queries from "../api/queries";
 import type { Target } from "../api/types";
 
@@ -49,14 +50,14 @@ export function TargetPicker({ needs, pick, onPick }: { needs: readonly Target[]
   const want = wanted(needs);
   const jobs = useInfiniteQuery({ ...queries.jobs("running", ""), enabled: want.has("job") });
   const replicas = useQuery({ ...queries.replicas(pick.job), enabled: pick.job !== "" && want.has("replica") });
-  const nodes = useQuery({ ...queries.nodes(), enabled: want.has("node") });
+  const nodes = useFleet(want.has("node")).nodes ?? [];
   const current = replicas.data?.items.filter((replica) => replica.current) ?? [];
   const options: Record<Target, Option[]> = {
     job: jobs.data?.pages.flatMap((page) => page.items).map((job) => ({ value: job.id, text: job.name })) ?? [],
     replica: current.map((replica) => ({ value: String(replica.index), text: `replica ${replica.index} (${replica.state})` })),
     rank: current.find((replica) => String(replica.index) === pick.replica)?.ranks.map((rank) => ({ value: String(rank.rank), text: `rank ${rank.rank} on ${rank.node_name}` })) ?? [],
-    node: nodes.data?.items.map((node) => ({ value: node.id, text: `${node.name} (${node.ranks_running} ranks)` })) ?? [],
-    device: nodes.data?.items.find((node) => node.id === pick.node)?.devices.map((device) => ({ value: String(device.index), text: `device ${device.index}${device.held_by ? " (busy)" : ""}` })) ?? [],
+    node: nodes.map((node) => ({ value: node.id, text: `${node.name} (${node.ranks_running} ranks)` })),
+    device: nodes.find((node) => node.id === pick.node)?.devices.map((device) => ({ value: String(device.index), text: `device ${device.index}${device.held_by ? " (busy)" : ""}` })) ?? [],
   };
   const order: Target[] = ["job", "replica", "rank", "node", "device"];
   return (

@@ -16,8 +16,11 @@ export interface Cell {
   text: string;
 }
 
-export function readings(device: Device, pushed: DeviceLive | undefined): DeviceLive {
-  return { ...(device.live ?? { index: device.index }), ...pushed };
+/** Of a device that has not been heard yet, its number alone. */
+export type Readings = Partial<DeviceLive>;
+
+export function readings(device: Device, pushed: DeviceLive | undefined): Readings {
+  return { index: device.index, ...device.live, ...pushed };
 }
 
 function stepOf(ratio: number | null | undefined): number | null {
@@ -25,7 +28,7 @@ function stepOf(ratio: number | null | undefined): number | null {
   return Math.min(STEPS - 1, Math.max(0, Math.floor(ratio * STEPS)));
 }
 
-export function cellOf(device: Device, now: DeviceLive, colour: MapColour): Cell {
+export function cellOf(device: Device, now: Readings, colour: MapColour): Cell {
   switch (colour) {
     case "risk": {
       const risk = now.risk ?? device.risk;

@@ -1,12 +1,12 @@
 import { describe, expect, it } from "vitest";
-import type { IncidentDetail } from "../api/incidents";
-import type { Device, Replica, Step } from "../api/types";
+import type { Device, IncidentDetail, Replica, Step } from "../api/types";
 import { alignSeries } from "./align";
 import { bytes, count, duration, fixed, gpuSeconds, MISSING, percent, quantity, scalar } from "./format";
 import { cellOf, hashStep } from "./heat";
 import { layoutParts, ranksPerReplica } from "./layout";
 import { place, spansOf, ticks } from "./lifeline";
 import { heldOrder } from "./order";
+import { repeatedWords, verdictWords } from "./certificate";
 import { incidentText, phaseBars } from "./phases";
 import { keptSteps, markersOf, stepAt } from "./series";
 import { timeText } from "./time";
@@ -89,6 +89,22 @@ describe("heldOrder", () => {
   });
 });
 
+describe("certificates", () => {
+  const check = { name: "a", detail: "", value: null, limit: null };
+  const none = { judged: null, of: null, repeated: null, step: 1, generated_at: null };
+  it("says how much of an incomplete one was judged, and never that it holds", () => {
+    const checks = [{ ...check, ok: true }, { ...check, ok: null }];
+    expect(verdictWords({ ...none, state: "incomplete", judged: 4, of: 5, checks }, "exact")).toBe("incomplete: 4 of 5 judged");
+    expect(verdictWords({ ...none, state: "incomplete", checks })).toBe("incomplete: 1 of 2 judged");
+    expect(verdictWords({ ...none, state: "green", checks }, "exact")).toBe("exact");
+  });
+  it("tells what a restart trained again", () => {
+    const repeated = { steps: 3, first: 5, last: 7, again: 2, compared: 2, largest_difference: 3e-7 };
+    expect(repeatedWords(repeated)).toBe("Steps 5 to 7 were trained again, 2 of 3 so far; 2 losses differ by at most 3.0e-7.");
+    expect(repeatedWords({ ...repeated, compared: 0, largest_difference: null })).toContain("no loss could be compared");
+  });
+});
+
 describe("phases", () => {
   const phases = [{ name: "decide", at: "", since_fault_s: 0.5 }, { name: "detect", at: "", since_fault_s: 0.4 }, { name: "odd", at: "", since_fault_s: null }];
   it("last from the one before to their own moment", () => {
@@ -96,14 +112,14 @@ describe("phases", () => {
   });
 
   it("are in the text for the post-mortem", () => {
-    const incident: IncidentDetail = { id: "inc_1", job_id: null, job_name: null, node_id: null, title: "Rank lost", state: "open", opened_at: "t", resolved_at: null, outcome: "", phases, certificate: null, as_of_seq: 1, signals: [], decisions: [], stacks: [], events: [] };
+    const incident: IncidentDetail = { id: "inc_1", job_id: null, job_name: null, node_id: null, node_name: null, title: "Rank lost", state: "open", opened_at: "t", recovered_at: null, resolved_at: null, recovery_s: null, outcome: "", resolution: "", needs_hardware: false, acknowledged_at: null, acknowledged_by: "", acknowledgement: "", phases, stall_s: null, certificate: null, as_of_seq: 1, signals: [], decisions: [], stacks: [], events: [], findings: [], first_failure: null, stack_groups: null };
     expect(incidentText(incident)).toContain("detect: 0.40 s");
     expect(incidentText(incident)).toContain("Certificate: none");
   });
 });
 
 describe("steps for the charts", () => {
-  const step = (n: number, attempt: number, epoch: number, at: string): Step => ({ attempt, step: n, epoch, at, loss: attempt, grad_norm: null, step_time_s: null, exchange_s: null, stall_s: null, tokens: 0, contributors: 1, samples_exact: null, hashes_equal: null });
+  const step = (n: number, attempt: number, epoch: number, at: string): Step => ({ attempt, step: n, epoch, at, loss: attempt, grad_norm: null, step_time_s: null, exchange_s: null, stall_s: 0, tokens: 0, contributors: 1, samples_exact: true, hashes_equal: null });
   const steps = [step(1, 1, 1, "2026-01-01T00:00:01Z"), step(2, 1, 1, "2026-01-01T00:00:02Z"), step(2, 2, 2, "2026-01-01T00:00:05Z"), step(3, 2, 2, "2026-01-01T00:00:06Z")];
 
   it("keep the newest attempt's value of a repeated step", () => {
@@ -111,25 +127,30 @@ describe("steps for the charts", () => {
   });
 
   it("are marked where the epoch changed", () => {
-    expect(markersOf(keptSteps(steps), [], []).map((marker) => [marker.kind, marker.x])).toEqual([["epoch", 2]]);
+    expect(markersOf(keptSteps(steps), [], []).map((marker) => [marker.kind, marker.x])).toEqual([["epoch", 3]]);
   });
 
   it("say which step a moment fell on, and nothing outside what is known", () => {
     const kept = keptSteps(steps);
-    expect(stepAt(kept, Date.parse("2026-01-01T00:00:03Z"))).toBe(2);
+    expect(stepAt(kept, Date.parse("2026-01-01T00:00:03Z"))).toBe(3);
     expect(stepAt(kept, Date.parse("2025-01-01T00:00:00Z"))).toBeNull();
     expect(stepAt(kept, Date.parse("2027-01-01T00:00:00Z"))).toBeNull();
   });
 });
 
 describe("the lifeline", () => {
-  const replica = (over: Partial<Replica>): Replica => ({ id: "r", attempt: 1, index: 0, incarnation: 1, state: "active", state_since: "2026-01-01T00:00:10Z", contributing: true, committed_step: 0, caught_up: null, current: true, ranks: [], ...over });
+  const replica = (over: Partial<Replica>): Replica => ({ id: "r", attempt: 1, index: 0, incarnation: 1, state: "active", created_at: "2026-01-01T00:00:10Z", state_since: "2026-01-01T00:00:10Z", contributing: true, committed_step: 0, caught_up: null, current: true, ranks: [], ...over });
   const now = Date.parse("2026-01-01T00:01:00Z");
 
   it("lets a living replica run to now and an evicted one end when it was evicted", () => {
     const [living, evicted] = spansOf([replica({}), replica({ id: "e", index: 1, state: "evicted", current: false })], now);
     expect([living!.endMs, living!.open]).toEqual([now, true]);
     expect([evicted!.endMs, evicted!.open]).toEqual([Date.parse("2026-01-01T00:00:10Z"), false]);
+  });
+
+  it("lets a replica end with its attempt, though it is the slot's newest", () => {
+    const [ended] = spansOf([replica({ state: "ended" })], now);
+    expect([ended!.endMs, ended!.open]).toEqual([Date.parse("2026-01-01T00:00:10Z"), false]);
   });
 
   it("stays inside its frame and has few, round ticks", () => {
@@ -155,6 +176,6 @@ describe("the device map", () => {
 describe("alignSeries", () => {
   const device = (index: number, t: number[], temperature_c: (number | null)[]): never => ({ index, t, temperature_c }) as never;
   it("puts devices sampled at different moments on one axis, with gaps", () => {
-    expect(alignSeries([device(0, [1, 3], [10, 30]), device(1, [2], [20])], "temperature_c")).toEqual({ x: [1, 2, 3], ys: [[10, null, 30], [null, 20, null]] });
+    expect(alignSeries([device(0, [1, 3], [10, 30]), device(1, [2], [20])], "temperature_c")).toEqual({ x: [1, 2, 3], ys: [[10, undefined, 30], [undefined, 20, undefined]] });
   });
 });

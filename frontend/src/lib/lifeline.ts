@@ -13,7 +13,7 @@ export interface Span {
   open: boolean;
 }
 
-const ENDED = new Set(["evicted"]);
+const ENDED = new Set(["evicted", "ended"]);
 
 export function spansOf(replicas: readonly Replica[], nowMs: number): Span[] {
   return replicas
@@ -21,7 +21,7 @@ export function spansOf(replicas: readonly Replica[], nowMs: number): Span[] {
       const started = stamps(replica, "started_at");
       const joined = stamps(replica, "joined_at");
       const since = Date.parse(replica.state_since);
-      const born = replica.created_at ? Date.parse(replica.created_at) : since;
+      const born = Date.parse(replica.created_at);
       const open = replica.current && !ENDED.has(replica.state);
       return {
         id: replica.id,

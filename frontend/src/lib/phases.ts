@@ -1,5 +1,6 @@
 /* Phase times of an incident: from a list of moments to bars, and the plain-text report. Pure. */
-import type { IncidentDetail, IncidentPhase } from "../api/incidents";
+import type { IncidentDetail, IncidentPhase } from "../api/types";
+import { verdictWords } from "./certificate";
 import { duration, gpuSeconds, scalar, words } from "./format";
 
 export interface PhaseBar {
@@ -27,7 +28,9 @@ export function incidentText(incident: IncidentDetail): string {
     `Incident ${incident.id}: ${incident.title}`,
     `Job ${incident.job_name ?? "-"} (${incident.job_id ?? "-"}), state ${incident.state}`,
     `Opened ${incident.opened_at}, resolved ${incident.resolved_at ?? "not yet"}`,
-    incident.outcome ? `Outcome: ${incident.outcome}` : "",
+    incident.outcome ? `Outcome: ${incident.outcome}${incident.needs_hardware && incident.state !== "resolved" ? ", needs hardware" : ""}` : "",
+    incident.resolution,
+    incident.acknowledged_by ? `Acknowledged by ${incident.acknowledged_by}: ${incident.acknowledgement}` : "",
     "",
     "Phases, seconds since the fault:",
     ...phaseBars(incident.phases).map((bar) => `  ${words(bar.name)}: ${bar.endS.toFixed(2)} s (+${duration(bar.durationS)})`),
@@ -42,7 +45,7 @@ export function incidentText(incident: IncidentDetail): string {
       ...(decision.commands ?? []).map((command) => `    ${words(command.kind)} to ${command.node_name}: ${command.state}`),
     ]),
     "",
-    `Certificate: ${incident.certificate?.state ?? "none"}`,
+    `Certificate: ${incident.certificate ? verdictWords(incident.certificate) : "none"}`,
     ...(incident.certificate?.checks ?? []).map((check) => `  ${words(check.name)}: ${check.ok === null ? "not known" : check.ok ? "holds" : "DOES NOT HOLD"} - ${check.detail}`),
   ];
   return lines.join("\n");

@@ -1,7 +1,7 @@
 /* From committed steps to what the charts draw. Pure. */
-import type { Incident } from "../api/incidents";
-import type { Checkpoint, Step } from "../api/types";
+import type { Checkpoint, Incident, Step } from "../api/types";
 import { shortId } from "./format";
+import { doneWith } from "./jobnow";
 
 export interface Marker {
   x: number;
@@ -9,21 +9,21 @@ export interface Marker {
   text: string;
 }
 
-/** One point a step: where an attempt repeated steps, the newest attempt's value is what was kept. */
+/** One point a step: where an attempt repeated steps, the newest attempt's value is what was kept, and
+    what an older attempt did beyond the newer one's first step was lost. */
 export function keptSteps(steps: readonly Step[]): Step[] {
-  const byStep = new Map<number, Step>();
-  for (const step of steps) {
-    const known = byStep.get(step.step);
-    if (!known || step.attempt >= known.attempt) byStep.set(step.step, step);
-  }
-  return [...byStep.values()].sort((a, b) => a.step - b.step);
+  const firsts = new Map<number, number>();
+  for (const step of steps) firsts.set(step.attempt, Math.min(step.step, firsts.get(step.attempt) ?? Infinity));
+  const lostFrom = (attempt: number): number => Math.min(...[...firsts].filter(([other]) => other > attempt).map(([, first]) => first), Infinity);
+  const limits = new Map([...firsts.keys()].map((attempt) => [attempt, lostFrom(attempt)]));
+  return steps.filter((step) => step.step < limits.get(step.attempt)!).sort((a, b) => a.step - b.step);
 }
 
 export function markersOf(steps: readonly Step[], incidents: readonly Incident[], checkpoints: readonly Checkpoint[]): Marker[] {
   const markers: Marker[] = [];
   for (let i = 1; i < steps.length; i += 1) {
     const step = steps[i]!;
-    if (step.epoch !== steps[i - 1]!.epoch) markers.push({ x: step.step, kind: "epoch", text: `epoch ${step.epoch}` });
+    if (step.epoch !== steps[i - 1]!.epoch) markers.push({ x: doneWith(step), kind: "epoch", text: `epoch ${step.epoch}` });
   }
   for (const incident of incidents) {
     const at = stepAt(steps, Date.parse(incident.opened_at));
@@ -35,7 +35,7 @@ export function markersOf(steps: readonly Step[], incidents: readonly Incident[]
   return markers;
 }
 
-/** The first step committed at or after a moment; null when the moment lies outside the known steps. */
+/** How many steps were committed with the first one at or after a moment; null when the moment lies outside the known steps. */
 export function stepAt(steps: readonly Step[], ms: number): number | null {
   let low = 0;
   let high = steps.length;
@@ -45,5 +45,6 @@ export function stepAt(steps: readonly Step[], ms: number): number | null {
     else high = mid;
   }
   if (low === 0 && steps.length > 0 && Date.parse(steps[0]!.at) > ms) return null;
-  return steps[low]?.step ?? null;
+  const step = steps[low];
+  return step ? doneWith(step) : null;
 }

@@ -3,13 +3,13 @@ import type { EventItem, Step } from "../api/types";
 import { EMPTY, giveUpWaiting, HELD_LIMIT, type LiveData, mergeEntity, mergeSteps, patchKey, reduce, type ServerMessage } from "./reducer";
 
 const event = (seq: number, patch: Record<string, unknown> | null = null, id = "job_1"): EventItem => ({
-  seq, at: "2026-01-01T00:00:00Z", kind: "job.changed", sentence: "", job_id: id, node_id: null, entity: patch ? "job" : "", entity_id: id, patch,
+  seq, at: "2026-01-01T00:00:00Z", kind: "job.changed", sentence: "", job_id: id, node_id: null, entity: patch ? "job" : "", entity_id: id, job_seq: null, data: null, patch,
 });
 const run = (messages: ServerMessage[], from: LiveData = EMPTY): LiveData => messages.reduce((data, message) => reduce(data, message, 1_000), from);
 const events = (...seqs: number[]): ServerMessage[] => seqs.map((seq) => ({ type: "event", event: event(seq, { epoch: seq }) }));
 const hello = (seq: number): ServerMessage => ({ type: "hello", seq });
 const step = (n: number, attempt = 1, loss = 1): Step => ({
-  attempt, step: n, epoch: 1, at: "", loss, grad_norm: null, step_time_s: null, exchange_s: null, stall_s: null, tokens: 0, contributors: 1, samples_exact: null, hashes_equal: null,
+  attempt, step: n, epoch: 1, at: "", loss, grad_norm: null, step_time_s: null, exchange_s: null, stall_s: 0, tokens: 0, contributors: 1, samples_exact: true, hashes_equal: null,
 });
 
 describe("durable events", () => {
@@ -79,7 +79,7 @@ describe("resync", () => {
 
 describe("volatile messages", () => {
   it("replace their predecessor and leave the sequence number alone", () => {
-    const rank = { replica: 0, incarnation: 1, rank: 0, section: "step", phase: "compute", step: 5, phase_age_s: 0, silent_s: 0 };
+    const rank = { replica: 0, incarnation: 1, rank: 0, section: "step", phase: "compute", step: 5, phase_age_s: 0, silent_s: 0, phase_since_s: 0, at: "a" };
     const data = run([
       hello(10),
       { type: "ranks", job_id: "job_1", at: "a", ranks: [rank, { ...rank, rank: 1 }] },

@@ -25,9 +25,17 @@ export type ServerMessage =
   | { type: "resync"; seq: number }
   | { type: "ranks"; job_id: string; at: string; ranks: RankPush[] }
   | { type: "steps"; job_id: string; points: Step[] }
-  | { type: "devices"; node_id: string; at: string; devices: DeviceLive[] }
+  | { type: "devices"; node_id: string; at: string; silent_s?: number | null; devices: DeviceLive[] }
   | { type: "health"; health: Health }
   | { type: "pong" };
+
+/** A node as its newest push told it; `silentS`: how long it had not been heard then, null if not told. */
+export interface NodePush {
+  at: string;
+  receivedMs: number;
+  silentS: number | null;
+  byIndex: ReadonlyMap<number, DeviceLive>;
+}
 
 export interface Patched {
   seq: number;
@@ -44,7 +52,7 @@ export interface LiveData {
   patches: ReadonlyMap<string, Patched>;
   ranks: ReadonlyMap<string, { at: string; receivedMs: number; byRank: ReadonlyMap<string, RankPush> }>;
   steps: ReadonlyMap<string, readonly Step[]>;
-  devices: ReadonlyMap<string, { at: string; receivedMs: number; byIndex: ReadonlyMap<number, DeviceLive> }>;
+  devices: ReadonlyMap<string, NodePush>;
   health: Health | null;
   version: string | null;
 }
@@ -81,7 +89,7 @@ export function reduce(data: LiveData, message: ServerMessage, nowMs: number): L
       return { ...data, steps: put(data.steps, message.job_id, mergeSteps(data.steps.get(message.job_id) ?? [], message.points)) };
     case "devices": {
       const byIndex = new Map(message.devices.map((device) => [device.index, device]));
-      return { ...data, devices: put(data.devices, message.node_id, { at: message.at, receivedMs: nowMs, byIndex }) };
+      return { ...data, devices: put(data.devices, message.node_id, { at: message.at, receivedMs: nowMs, silentS: message.silent_s ?? null, byIndex }) };
     }
     case "health":
       return { ...data, health: message.health };
@@ -128,8 +136,8 @@ function drain(data: LiveData): LiveData {
 
 function apply(data: LiveData, event: EventItem): LiveData {
   const feed = [event, ...data.feed].slice(0, FEED_LIMIT);
-  if (!event.patch || event.entity === "") return { ...data, seq: event.seq, feed };
-  const patches = put(data.patches, patchKey(event.entity, event.entity_id), { seq: event.seq, patch: event.patch });
+  if (!event.patch || !event.entity) return { ...data, seq: event.seq, feed };
+  const patches = put(data.patches, patchKey(event.entity, event.entity_id ?? ""), { seq: event.seq, patch: event.patch });
   /* Maps keep insertion order: the oldest patch goes first, and a dropped one is in every later snapshot. */
   if (patches.size > PATCH_LIMIT) patches.delete(patches.keys().next().value!);
   return { ...data, seq: event.seq, feed, patches };

@@ -1,13 +1,14 @@
 /* One WebSocket a tab. Messages are queued and applied once per animation frame; a hidden tab
    gets no frames, so it does no work, and its queue is bounded: when it overflows the oldest
    volatile news is dropped and, if a durable event had to go, everything is read again. */
+import { freezeClock } from "../lib/clock";
 import { EMPTY, giveUpWaiting, type LiveData, reduce, type ServerMessage } from "./reducer";
 
 export type LinkState = "connecting" | "live" | "reconnecting" | "stale" | "paused";
 
 export interface LiveState {
   link: LinkState;
-  /** When the newest message arrived (browser clock, ms); null before the first. */
+  /** When the newest message that is shown arrived (browser clock, ms); null before the first. */
   heardMs: number | null;
   data: LiveData;
 }
@@ -36,9 +37,13 @@ export class LiveStore {
   private hole: ReturnType<typeof setTimeout> | null = null;
   private wanted = false;
   private userPaused = false;
+  /** The newest message of all, shown or not: what a paused page goes on from. */
+  private newestMs: number | null = null;
   private greeted: WebSocket | null = null;
   /** Called when the server says that the session has ended: ask who we are. */
   onSignedOut: () => void = () => undefined;
+  /** Called at each (re)connection: a server that was away may be a newer one. */
+  onGreeted: () => void = () => undefined;
 
   getState = (): LiveState => this.state;
 
@@ -63,16 +68,30 @@ export class LiveStore {
     document.removeEventListener("visibilitychange", this.onVisible);
     this.socket?.close();
     this.socket = null;
+    this.userPaused = false;
+    this.newestMs = null;
+    freezeClock(null);
     this.set({ link: "connecting", heardMs: null, data: EMPTY });
   }
 
+  /** Holds everything that moves: no message is applied, no query asks (`api/queries`), no age grows. */
   setPaused(paused: boolean): void {
+    if (paused === this.userPaused) return;
     this.userPaused = paused;
-    if (paused) this.set({ ...this.state, link: "paused" });
-    else {
-      this.set({ ...this.state, link: this.socket?.readyState === WebSocket.OPEN ? "live" : "reconnecting" });
+    freezeClock(paused ? Date.now() : null);
+    if (paused) {
+      if (this.frame !== null) cancelAnimationFrame(this.frame);
+      this.frame = null;
+      this.set({ ...this.state, link: "paused" });
+    } else {
+      this.set({ ...this.state, heardMs: this.newestMs, link: this.socket?.readyState === WebSocket.OPEN ? "live" : "reconnecting" });
       this.schedule();
     }
+  }
+
+  /** True while the reader holds the page still. */
+  get paused(): boolean {
+    return this.userPaused;
   }
 
   /** Reference-counted: two parts of a page may want the same topic. */
@@ -111,6 +130,7 @@ export class LiveStore {
 
   private greet(hello: { seq: number }): void {
     this.greeted = this.socket;
+    this.onGreeted();
     const known = this.state.data.seq;
     this.sendTopics(known === null || known > hello.seq ? hello.seq : known);
   }
@@ -132,7 +152,8 @@ export class LiveStore {
     this.queue.push(message);
     if (this.queue.length > QUEUE_LIMIT) this.shed();
     /* "Heard" is kept outside the frame loop: a hidden tab is not stale, only unpainted. */
-    this.state = { ...this.state, heardMs: Date.now() };
+    this.newestMs = Date.now();
+    if (!this.userPaused) this.state = { ...this.state, heardMs: this.newestMs };
     this.schedule();
   }
 
@@ -162,7 +183,7 @@ export class LiveStore {
     if (data.held.length > 0 && this.hole === null) {
       this.hole = setTimeout(() => {
         this.hole = null;
-        this.set({ ...this.state, data: giveUpWaiting(this.state.data) });
+        if (!this.userPaused) this.set({ ...this.state, data: giveUpWaiting(this.state.data) });
       }, HOLE_PATIENCE_MS);
     }
     if (data.held.length === 0 && this.hole !== null) {

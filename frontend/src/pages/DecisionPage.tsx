@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import type { ReactElement } from "react";
 import { Link, useParams } from "react-router";
 import * as queries from "../api/queries";
-import type { Decision } from "../api/incidents";
+import type { Decision } from "../api/types";
 import { CommandTimeline } from "../components/CommandTimeline";
 import { Actions, AlternativeTable, Evidence } from "../components/DecisionParts";
 import { duration, gpuSeconds, shortId, words } from "../lib/format";
@@ -14,7 +14,7 @@ export function DecisionPage(): ReactElement {
   const { id = "" } = useParams();
   const query = useQuery(queries.decision(id));
   return (
-    <Loaded query={query} skeleton={<><PageHead title={id} /><Skeleton height={420} /></>}>
+    <Loaded query={query} head={<><title>{"Decision - Holdfast"}</title><PageHead title={id} /></>} skeleton={<Skeleton height={420} />}>
       {(decision) => <Content decision={decision} />}
     </Loaded>
   );
@@ -23,7 +23,7 @@ export function DecisionPage(): ReactElement {
 function Content({ decision }: { decision: Decision }): ReactElement {
   const crumbs = decision.incident_id
     ? [{ to: paths.incidents(), text: "Incidents" }, { to: paths.incident(decision.incident_id), text: "The incident" }]
-    : [{ to: paths.job(decision.job_id, "decisions"), text: "The job's decisions" }];
+    : decision.job_id ? [{ to: paths.job(decision.job_id, "decisions"), text: "The job's decisions" }] : [{ to: paths.overview(), text: "Overview" }];
   return (
     <>
       <title>{`${words(decision.choice)} - Holdfast`}</title>
@@ -35,7 +35,7 @@ function Content({ decision }: { decision: Decision }): ReactElement {
           <span className="chip">mode <b>{decision.mode}</b></span>
           <span className="chip"><b>{decision.applied ? "carried out" : "recorded only"}</b></span>
           {decision.routine ? <span className="chip">routine</span> : null}
-          <span className="chip">job <Link to={paths.job(decision.job_id)}>{shortId(decision.job_id)}</Link></span>
+          {decision.job_id ? <span className="chip">job <Link to={paths.job(decision.job_id)}>{shortId(decision.job_id)}</Link></span> : <span className="chip">the fleet</span>}
           <Id id={decision.id} short={shortId(decision.id)} />
         </div>
       </PageHead>

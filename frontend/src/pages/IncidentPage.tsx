@@ -1,24 +1,28 @@
 /* One incident (E54): what happened, on what evidence, what was decided instead of what, who
    was told, how long each phase took, and whether the recovery was exact. */
 import { useQuery } from "@tanstack/react-query";
-import type { ReactElement, ReactNode } from "react";
+import { useState, type ReactElement, type ReactNode } from "react";
 import { Link, useParams } from "react-router";
 import * as queries from "../api/queries";
-import type { Decision, IncidentDetail } from "../api/incidents";
-import type { Signal } from "../api/types";
+import { post } from "../api/client";
+import type { Decision, IncidentDetail, Signal } from "../api/types";
 import { CertificateBadge, CertificateView } from "../components/Certificate";
 import { CommandTimeline } from "../components/CommandTimeline";
 import { AlternativeTable, Evidence } from "../components/DecisionParts";
 import { EventTable } from "../components/EventTable";
-import { recoveryOf } from "../components/IncidentTable";
+import { FirstFailureLog } from "../components/FirstFailureLog";
+import { EndingBadge } from "../components/IncidentTable";
 import { PhaseChart } from "../components/PhaseChart";
+import { StacksPanel } from "../components/StacksPanel";
 import { DecisionList } from "../components/JobTabs";
 import { duration, gpuSeconds, scalar, shortId, words } from "../lib/format";
 import { paths } from "../lib/paths";
 import { incidentText } from "../lib/phases";
+import { signalText } from "../lib/readings";
 import { usePatched, useTopic } from "../live/hooks";
 import { CopyButton, Empty, Figure, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
-import { StateBadge } from "../ui/states";
+import { ConfirmDialog } from "../ui/dialog";
+import { Icon } from "../ui/icons";
 import { Scroll } from "../ui/Scroll";
 
 export function IncidentPage(): ReactElement {
@@ -27,7 +31,7 @@ export function IncidentPage(): ReactElement {
   const incident = usePatched("incident", query.data, query.data?.as_of_seq ?? 0);
   useTopic(query.data?.job_id ? `job:${query.data.job_id}` : null);
   return (
-    <Loaded query={{ ...query, data: incident }} skeleton={<><PageHead crumbs={[{ to: paths.incidents(), text: "Incidents" }]} title={id} /><Skeleton height={480} /></>}>
+    <Loaded query={{ ...query, data: incident }} head={<><title>{`Incident - Holdfast`}</title><PageHead crumbs={[{ to: paths.incidents(), text: "Incidents" }]} title={id} /></>} skeleton={<Skeleton height={480} />}>
       {(data) => <Content incident={data} />}
     </Loaded>
   );
@@ -40,22 +44,23 @@ function Content({ incident }: { incident: IncidentDetail }): ReactElement {
     <>
       <title>{`${incident.title} - Holdfast`}</title>
       <PageHead
-        crumbs={[{ to: paths.incidents(), text: "Incidents" }]} title={incident.title} badge={<StateBadge kind="incident" state={incident.state} />}
-        actions={<CopyButton text={() => incidentText(incident)} what="incident" label="Copy as text" />}
+        crumbs={[{ to: paths.incidents(), text: "Incidents" }]} title={incident.title} badge={<EndingBadge incident={incident} />}
+        actions={<><Acknowledge incident={incident} /><CopyButton text={() => incidentText(incident)} what="incident" label="Copy as text" /></>}
       >
-        <p className="why">{lead?.sentence || incident.outcome || "The finding is being looked at; nothing has been decided yet."}</p>
-        {incident.outcome && lead ? <p className="muted">{incident.outcome}</p> : null}
+        <p className="why">{lead?.sentence || incident.resolution || "The finding is being looked at; nothing has been decided yet."}</p>
+        {incident.resolution && lead && incident.resolution !== lead.sentence ? <p className="muted">{incident.resolution}</p> : null}
+        {incident.acknowledged_by ? <p className="muted">Acknowledged by {incident.acknowledged_by} <Time at={incident.acknowledged_at} />: {incident.acknowledgement}</p> : null}
         <div className="meta">
           {incident.job_id ? <span className="chip">job <Link to={paths.job(incident.job_id)}>{incident.job_name ?? shortId(incident.job_id)}</Link></span> : null}
-          {incident.node_id ? <span className="chip">node <Link to={paths.node(incident.node_id)}>{incident.signals.find((signal) => signal.node_id === incident.node_id)?.node_name ?? shortId(incident.node_id)}</Link></span> : null}
+          {incident.node_id ? <span className="chip">node <Link to={paths.node(incident.node_id)}>{incident.node_name ?? shortId(incident.node_id)}</Link></span> : null}
           <Id id={incident.id} short={shortId(incident.id)} />
         </div>
       </PageHead>
       <Figures incident={incident} lead={lead} commands={commands.length} />
-      <Panel title="Where the time went (since the fault)"><PhaseChart phases={incident.phases} /></Panel>
+      <Panel title={`Where the time went (since the ${incident.phases[0]?.name === "ordered" ? "order" : incident.job_id === null ? "fault" : "last progress"})`}><PhaseChart phases={incident.phases} /></Panel>
       <div className="grid-2">
         <Panel title="Evidence" flush><Signals signals={incident.signals} lead={lead} /></Panel>
-        <Panel title="Certificate"><CertificateView certificate={incident.certificate} /></Panel>
+        <Panel title="Certificate"><CertificateView certificate={incident.certificate} hit={incident.job_id !== null} /></Panel>
       </div>
       {lead ? (
         <Panel title="What was weighed" flush actions={<span className="chip">rule <b>{words(lead.rule)}</b></span>}>
@@ -66,10 +71,39 @@ function Content({ incident }: { incident: IncidentDetail }): ReactElement {
         {incident.decisions.length === 0 ? <Empty icon="hourglass" title="Nothing has been decided yet" /> : <DecisionList decisions={incident.decisions} />}
       </Panel>
       <Panel title="Commands and their answers"><CommandTimeline commands={commands} /></Panel>
-      {incident.stacks.length > 0 ? <Panel title="Stacks, taken before anything was stopped"><Stacks stacks={incident.stacks} /></Panel> : null}
+      <FirstFailureLog failure={incident.first_failure} />
+      <StacksPanel incident={incident} />
       <Panel title="Events" flush><EventTable events={incident.events} /></Panel>
     </>
   );
+}
+
+/** Nobody may overlook a lost job or a dead GPU: one act says who takes it on. */
+function Acknowledge({ incident }: { incident: IncidentDetail }): ReactElement | null {
+  const [asked, setAsked] = useState(false);
+  const hardware = incident.state === "mitigated";
+  if (incident.acknowledged_at !== null || (incident.state === "resolved" && incident.outcome !== "lost")) return null;
+  return (
+    <>
+      <button type="button" className="button" onClick={() => setAsked(true)}><Icon name="eye" size={14} /> Acknowledge</button>
+      {asked ? (
+        <ConfirmDialog
+          title="Acknowledge this incident" confirmLabel="Acknowledge" onClose={() => setAsked(false)}
+          onConfirm={async (reason) => (await post("/incidents/{incident_id}:acknowledge", { incident_id: incident.id }, { reason })).detail}
+          blastRadius={hardware ? <>The hardware is <b>yours from now on</b> and the incident is over. The node takes no work until somebody returns it.</> : <>It is noted that <b>you have seen it</b>; nothing is stopped or started.</>}
+        />
+      ) : null}
+    </>
+  );
+}
+
+const NO_JOB = <span className="missing">no job was hit</span>;
+
+function recovery(incident: IncidentDetail): ReactNode {
+  if (incident.recovery_s !== null) return duration(incident.recovery_s);
+  if (incident.outcome === "lost") return <span className="missing">the job failed</span>;
+  if (incident.job_id === null) return NO_JOB;
+  return <span className="missing">{incident.state === "resolved" ? "none" : "under way"}</span>;
 }
 
 function Figures({ incident, lead, commands }: { incident: IncidentDetail; lead: Decision | null; commands: number }): ReactElement {
@@ -80,9 +114,10 @@ function Figures({ incident, lead, commands }: { incident: IncidentDetail; lead:
   return (
     <dl className="figures">
       <Figure label="Detected after" value={moment("detect")} />
-      <Figure label="Training resumed after" value={moment("first_commit")} tone={incident.phases.some((phase) => phase.name === "first_commit") ? "ok" : undefined} />
-      <Figure label="Whole recovery" value={incident.state === "resolved" ? duration(recoveryOf(incident)) : <span className="missing">under way</span>} />
-      <Figure label="Expected cost of the choice" value={lead ? gpuSeconds(lead.cost_gpu_s) : <span className="missing">undecided</span>} />
+      <Figure label="Training resumed after" value={incident.job_id === null ? NO_JOB : moment("first_commit")} tone={incident.phases.some((phase) => phase.name === "first_commit") ? "ok" : undefined} />
+      <Figure label="Training stood still" value={incident.job_id === null ? NO_JOB : incident.stall_s === null ? <span className="missing">no step yet</span> : duration(incident.stall_s)} title="Time in exchanges that came to nothing and in view changes, as survivors measured it; where nobody survived, from the last step to the first of the next attempt" />
+      <Figure label="Whole recovery" value={recovery(incident)} />
+      <Figure label="Expected cost of the choice" value={lead ? (lead.cost_gpu_s === null ? <span className="missing">not estimated</span> : gpuSeconds(lead.cost_gpu_s)) : <span className="missing">undecided</span>} />
       <Figure label="Commands" value={commands} />
       <Figure label="Certificate" value={<CertificateBadge certificate={incident.certificate} />} />
       <Figure label="Opened" value={<Time at={incident.opened_at} />} />
@@ -111,10 +146,10 @@ function Signals({ signals, lead }: { signals: Signal[]; lead: Decision | null }
             <tbody>
               {signals.map((signal) => (
                 <tr key={signal.id}>
-                  <td><b>{words(signal.kind)}</b></td>
+                  <td><b>{signalText(signal)}</b></td>
                   <td>{where(signal)}</td>
                   <td className="num">{scalar(signal.value)}</td>
-                  <td className="num">{signal.threshold === null ? "-" : scalar(signal.threshold)}</td>
+                  <td className="num">{signal.threshold ? scalar(signal.threshold) : <span className="muted" title="it needs none">-</span>}</td>
                   <td><Time at={signal.seen_at} /></td>
                   <td>{signal.settled_at ? <Time at={signal.settled_at} /> : <span className="muted">open</span>}</td>
                 </tr>
@@ -124,19 +159,6 @@ function Signals({ signals, lead }: { signals: Signal[]; lead: Decision | null }
         </Scroll>
       )}
       {lead ? <div className="padded"><h3>As the decision saw it</h3><Evidence evidence={lead.evidence} /></div> : null}
-    </>
-  );
-}
-
-function Stacks({ stacks }: { stacks: IncidentDetail["stacks"] }): ReactElement {
-  return (
-    <>
-      {stacks.map((stack, i) => (
-        <details key={i} className="fold" open={i === 0}>
-          <summary>rank {stack.rank} <span className="muted">({words(stack.method)})</span></summary>
-          <pre className="code" tabIndex={0}>{stack.text}</pre>
-        </details>
-      ))}
     </>
   );
 }

@@ -1,5 +1,5 @@
 /* All incidents, newest first, by state. */
-import { useQuery } from "@tanstack/react-query";
+import { useInfiniteQuery } from "@tanstack/react-query";
 import type { ReactElement } from "react";
 import { useSearchParams } from "react-router";
 import * as queries from "../api/queries";
@@ -7,13 +7,14 @@ import { IncidentTable } from "../components/IncidentTable";
 import { words } from "../lib/format";
 import { usePatchedList } from "../live/hooks";
 import { Empty, Loaded, PageHead, Skeleton } from "../ui/basics";
+import { More } from "../ui/More";
 import { LOOKS } from "../ui/states";
-import type { Incident } from "../api/incidents";
+import type { Incident } from "../api/types";
 
 export function IncidentsPage(): ReactElement {
   const [params, setParams] = useSearchParams();
   const state = params.get("state") ?? "";
-  const query = useQuery(queries.incidents(state));
+  const query = useInfiniteQuery(queries.incidents(state));
   return (
     <>
       <title>Incidents - Holdfast</title>
@@ -26,7 +27,15 @@ export function IncidentsPage(): ReactElement {
         </div>
       </div>
       <Loaded query={query} skeleton={<Skeleton height={280} />}>
-        {(page) => <div className="panel"><List incidents={page.items} asOfSeq={page.as_of_seq} filtered={state !== ""} /></div>}
+        {(data) => {
+          const { rows, total, asOfSeq } = queries.whole(data);
+          return (
+            <div className="panel">
+              <List incidents={rows} asOfSeq={asOfSeq} filtered={state !== ""} />
+              <More query={query} shown={rows.length} total={total} one="incident" many="incidents" />
+            </div>
+          );
+        }}
       </Loaded>
     </>
   );

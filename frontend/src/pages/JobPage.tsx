@@ -1,9 +1,11 @@
 /* One job (E53): what it does, why it is in this state, every rank live, its history, and the three acts a person may order. */
-import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { Fragment, type ReactElement, useState } from "react";
 import { Link, useParams } from "react-router";
 import * as queries from "../api/queries";
 import type { JobDetail, Rank, Replica } from "../api/types";
+import { EffectiveTime } from "../components/EffectiveTime";
+import { SilentNodes } from "../components/Heard";
 import { JobActions, type JobAct } from "../components/JobActions";
 import { JobTabs } from "../components/JobTabs";
 import { Lifeline } from "../components/Lifeline";
@@ -13,12 +15,13 @@ import { StepCharts } from "../components/StepCharts";
 import { count, duration, fixed, percent, shortId, words } from "../lib/format";
 import { layoutParts, ranksPerReplica } from "../lib/layout";
 import { paths } from "../lib/paths";
-import { usePatched, useTopic } from "../live/hooks";
+import { useNow } from "../lib/clock";
+import { ENDED_STATES as FINAL, jobNow } from "../lib/jobnow";
+import { usePatched, useRefresh, useTopic } from "../live/hooks";
+import { useSteps } from "../live/steps";
 import { Bar, Empty, Figure, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
 import { Icon } from "../ui/icons";
 import { lookOf, StateBadge } from "../ui/states";
-
-const FINAL = new Set(["succeeded", "failed", "cancelled"]);
 
 export function JobPage(): ReactElement {
   const { id = "" } = useParams();
@@ -26,16 +29,20 @@ export function JobPage(): ReactElement {
   const query = useQuery(queries.job(id));
   const job = usePatched("job", query.data, query.data?.as_of_seq ?? 0);
   return (
-    <Loaded query={{ ...query, data: job }} skeleton={<><PageHead crumbs={[{ to: paths.jobs(), text: "Jobs" }]} title={id} /><Skeleton height={480} /></>}>
-      {(data) => <Content job={data} />}
+    <Loaded query={{ ...query, data: job }} head={<><title>{`Job - Holdfast`}</title><PageHead crumbs={[{ to: paths.jobs(), text: "Jobs" }]} title={id} /></>} skeleton={<Skeleton height={480} />}>
+      {(data) => <Content job={data} readMs={query.dataUpdatedAt} />}
     </Loaded>
   );
 }
 
-function Content({ job }: { job: JobDetail }): ReactElement {
+function Content({ job: read, readMs }: { job: JobDetail; readMs: number }): ReactElement {
   const [act, setAct] = useState<JobAct | null>(null);
   const [log, setLog] = useState<Rank | null>(null);
-  const client = useQueryClient();
+  const refresh = useRefresh();
+  const now = useNow();
+  const settled = queries.isSettled(read, now);
+  const source = useSteps(read.id, settled);
+  const job = jobNow(read, source.steps, Math.max(0, (now - readMs) / 1000));
   const final = FINAL.has(job.state);
   return (
     <>
@@ -47,13 +54,13 @@ function Content({ job }: { job: JobDetail }): ReactElement {
           <span>An incident is open on this job. <Link to={paths.incident(job.open_incident_id)}>See what was found and what is being done</Link></span>
         </div>
       ) : null}
-      <Figures job={job} />
-      <Replicas job={job} final={final} onEvict={(replica) => setAct({ kind: "evict", replica })} onLogs={setLog} />
-      <StepCharts jobId={job.id} />
-      <History job={job} />
-      <JobTabs job={job} />
-      {act ? <JobActions job={job} act={act} onClose={() => { setAct(null); void client.invalidateQueries({ queryKey: queries.keys.job(job.id) }); }} /> : null}
-      {log ? <LogDialog jobId={job.id} rank={log} onClose={() => setLog(null)} /> : null}
+      <Figures job={job} settled={settled} />
+      <Replicas job={job} final={final} settled={settled} onEvict={(replica) => setAct({ kind: "evict", replica })} onLogs={setLog} />
+      <StepCharts jobId={job.id} settled={settled} source={source} />
+      <History job={job} settled={settled} />
+      <JobTabs job={job} settled={settled} />
+      {act ? <JobActions job={job} act={act} onClose={() => { setAct(null); refresh(queries.keys.job(job.id)); }} /> : null}
+      {log ? <LogDialog jobId={job.id} rank={log} settled={settled} onClose={() => setLog(null)} /> : null}
     </>
   );
 }
@@ -72,10 +79,9 @@ function Head({ job, final, onAct }: { job: JobDetail; final: boolean; onAct: (a
       <p className="why">{job.why || job.state_reason} <span className="muted">Since <Time at={job.state_since} />.</span></p>
       <div className="meta">
         <span className="chip" title="Membership generation: raised by each change of the view; orders of older epochs are refused">epoch <b>{job.epoch}</b></span>
-        <span className="chip">attempt <b>{job.attempt ?? "none"}</b></span>
+        <span className="chip">attempt <b>{job.attempt || "none"}</b></span>
         {job.layout ? <span className="chip" title={`${ranksPerReplica(job.layout)} ranks in each of ${job.layout.dp} replicas`}>{layoutParts(job.layout).map(([name, size]) => <Fragment key={name}>{name} <b>{size}</b> </Fragment>)}replicas <b>{job.layout.dp}</b></span> : null}
         <span className="chip">{job.project} / {job.owner}</span>
-        <span className="chip">priority <b>{job.priority}</b></span>
         <span className="chip" title="Devices kept free for this job">spares <b>{job.spares.length === 0 ? "none" : job.spares.map((spare) => `${spare.node_name}:${spare.device_index}`).join(" ")}</b></span>
         <Id id={job.id} short={shortId(job.id)} />
       </div>
@@ -83,8 +89,11 @@ function Head({ job, final, onAct }: { job: JobDetail; final: boolean; onAct: (a
   );
 }
 
-function Figures({ job }: { job: JobDetail }): ReactElement {
+function Figures({ job, settled }: { job: JobDetail; settled: boolean }): ReactElement {
+  const final = FINAL.has(job.state);
   const short = job.replicas_active < job.replicas_total;
+  /* Before the first step there is nothing to measure, which is no missing report. */
+  const begun = job.committed_step > 0;
   return (
     <div className="stack-tight">
       <div className="progress-line">
@@ -92,24 +101,24 @@ function Figures({ job }: { job: JobDetail }): ReactElement {
         <span>step <b>{count(job.committed_step)}</b> of {count(job.total_steps)} ({percent(job.progress, 1)})</span>
       </div>
       <dl className="figures">
-        <Figure label="Loss" value={fixed(job.loss, 4)} />
-        <Figure label="Step time" value={duration(job.step_time_s)} />
-        <Figure label="Time left" value={FINAL.has(job.state) ? "ended" : duration(job.eta_s)} />
-        <Figure label="Replicas" value={`${job.replicas_active} / ${job.replicas_total}`} tone={short && !FINAL.has(job.state) ? "warn" : undefined} note="contributing / wanted" />
-        <Figure label="Effective time (ETTR)" value={percent(job.ettr, 1)} title="Share of wall time spent on steps that were kept" />
-        <Figure label="Work at risk" value={duration(job.work_at_risk_s)} note="lost if all failed now" />
-        <Figure label="Last checkpoint" value={job.last_checkpoint_step === null ? "none yet" : `step ${count(job.last_checkpoint_step)}`} note={job.last_checkpoint_age_s === null ? undefined : `${duration(job.last_checkpoint_age_s)} ago`} />
+        {!begun || (final && job.loss === null) ? null : <Figure label={final ? "Last loss" : "Loss"} value={fixed(job.loss, 4)} />}
+        {!begun || (final && job.step_time_s === null) ? null : <Figure label={final ? "Last step time" : "Step time"} value={duration(job.step_time_s)} />}
+        {final ? <Figure label="Ended" value={job.finished_at ? <Time at={job.finished_at} /> : words(job.state)} /> : begun ? <Figure label="Time left" value={duration(job.eta_s)} /> : null}
+        <Figure label="Replicas" value={job.attempt ? `${job.replicas_active} / ${job.replicas_total}` : <span className="missing">none placed yet</span>} tone={short && !final ? "warn" : undefined} note={job.attempt ? (final ? "at the end / wanted" : "contributing / wanted") : undefined} />
+        {begun ? <EffectiveTime job={job} /> : null}
+        {final || !begun ? null : <Figure label="Work at risk" value={duration(job.work_at_risk_s)} note="lost if all failed now" />}
+        <Figure label="Last checkpoint" value={job.last_checkpoint_step === null ? "none yet" : `step ${count(job.last_checkpoint_step)}`} note={job.last_checkpoint_age_s === null || final ? undefined : `${duration(Math.floor(job.last_checkpoint_age_s))} ago`} />
         <Figure label="Restarts / evictions" value={`${job.restarts} / ${job.evictions}`} />
       </dl>
-      <Limits jobId={job.id} />
+      <Limits jobId={job.id} settled={settled} />
     </div>
   );
 }
 
 /** What automation may still do, and how long a step may last before it does. */
-function Limits({ jobId }: { jobId: string }): ReactElement | null {
-  const budget = useQuery(queries.budget(jobId)).data;
-  const step = useQuery(queries.timeouts(jobId)).data?.items.find((timeout) => timeout.section === "step");
+function Limits({ jobId, settled }: { jobId: string; settled: boolean }): ReactElement | null {
+  const budget = useQuery(queries.budget(jobId, settled)).data;
+  const step = useQuery(queries.timeouts(jobId, settled)).data?.items.find((timeout) => timeout.section === "step");
   if (!budget || !step) return null;
   const rungs = Object.entries(budget.rungs).filter(([, number]) => number > 0).map(([rung, number]) => `${number} ${words(rung)}`).join(", ");
   return (
@@ -120,15 +129,18 @@ function Limits({ jobId }: { jobId: string }): ReactElement | null {
   );
 }
 
-function Replicas(props: { job: JobDetail; final: boolean; onEvict: (replica: Replica) => void; onLogs: (rank: Rank) => void }): ReactElement {
+function Replicas(props: { job: JobDetail; final: boolean; settled: boolean; onEvict: (replica: Replica) => void; onLogs: (rank: Rank) => void }): ReactElement {
   const { job } = props;
-  const replicas = useQuery(queries.replicas(job.id));
+  const replicas = useQuery(queries.replicas(job.id, props.settled));
   return (
     <Panel title="Replicas and ranks">
       <Loaded query={replicas} skeleton={<Skeleton height={160} />}>
         {(page) =>
           page.items.some((replica) => replica.current) ? (
-            <ReplicaGrid jobId={job.id} replicas={page.items} asOfSeq={page.as_of_seq} onEvict={props.final ? null : props.onEvict} onLogs={props.onLogs} />
+            <>
+              {props.final ? null : <SilentNodes nodes={nodesOf(page.items)} />}
+              <ReplicaGrid jobId={job.id} replicas={page.items} asOfSeq={page.as_of_seq} committedStep={job.committed_step} onEvict={props.final ? null : props.onEvict} onLogs={props.onLogs} />
+            </>
           ) : (
             <Empty icon="hourglass" title={props.final ? "No replica is left" : "No replica has been started yet"}>{job.why}</Empty>
           )
@@ -138,11 +150,26 @@ function Replicas(props: { job: JobDetail; final: boolean; onEvict: (replica: Re
   );
 }
 
-function History({ job }: { job: JobDetail }): ReactElement | null {
-  const replicas = useQuery(queries.replicas(job.id)).data?.items;
-  const incidents = useQuery(queries.jobIncidents(job.id)).data?.items;
-  const decisions = useQuery(queries.jobDecisions(job.id)).data?.items;
-  const checkpoints = useQuery(queries.checkpoints(job.id)).data?.items;
+/** The nodes that the newest incarnations run on, each once. */
+function nodesOf(replicas: Replica[]): { id: string; name: string }[] {
+  const ranks = replicas.filter((replica) => replica.current).flatMap((replica) => replica.ranks);
+  return [...new Map(ranks.map((rank) => [rank.node_id, rank.node_name]))].map(([id, name]) => ({ id, name }));
+}
+
+function History({ job, settled }: { job: JobDetail; settled: boolean }): ReactElement | null {
+  const replicas = useQuery(queries.replicas(job.id, settled)).data?.items;
+  const incidents = useInfiniteQuery(queries.jobIncidents(job.id, settled));
+  const decisions = useInfiniteQuery(queries.jobDecisions(job.id, settled));
+  const checkpoints = useInfiniteQuery(queries.checkpoints(job.id, settled));
   if (!replicas || replicas.length === 0) return null;
-  return <Lifeline replicas={replicas} incidents={incidents ?? []} decisions={decisions ?? []} checkpoints={checkpoints ?? []} startedAt={job.created_at} finishedAt={job.finished_at} />;
+  const missing = [
+    { query: incidents, many: "incidents" }, { query: decisions, many: "decisions" }, { query: checkpoints, many: "checkpoints" },
+  ].filter(({ query }) => query.hasNextPage);
+  const [shownIncidents, shownDecisions, shownCheckpoints] = [queries.whole(incidents.data), queries.whole(decisions.data), queries.whole(checkpoints.data)];
+  return (
+    <Lifeline
+      replicas={replicas} incidents={shownIncidents.rows} decisions={shownDecisions.rows} checkpoints={shownCheckpoints.rows} startedAt={job.created_at} finishedAt={job.finished_at}
+      older={missing.length === 0 ? null : { what: missing.map(({ many }) => many).join(" and "), read: () => missing.forEach(({ query }) => void query.fetchNextPage()) }}
+    />
+  );
 }

@@ -6,24 +6,25 @@ import { type ReactElement, useEffect, useMemo, useRef, useState } from "react";
 import { Link, useSearchParams } from "react-router";
 import * as queries from "../api/queries";
 import type { Job } from "../api/types";
+import { SilentOf } from "../components/Heard";
 import { count, duration, fixed, percent, words } from "../lib/format";
 import { heldOrder } from "../lib/order";
 import { paths } from "../lib/paths";
 import { usePatchedList } from "../live/hooks";
 import { Bar, Empty, PageHead, Problem, Skeleton } from "../ui/basics";
 import { Icon } from "../ui/icons";
+import { shownOf } from "../ui/More";
+import { SearchBox } from "../ui/SearchBox";
 import { LOOKS, lookOf, StateBadge } from "../ui/states";
 
 const ROW_PX = 44;
-const TYPING_MS = 250;
 
 export function JobsPage(): ReactElement {
   const [params, setParams] = useSearchParams();
   const state = params.get("state") ?? "";
   const q = params.get("q") ?? "";
   const query = useInfiniteQuery(queries.jobs(state, q));
-  const rows = useMemo(() => query.data?.pages.flatMap((page) => page.items) ?? [], [query.data]);
-  const asOf = query.data?.pages[0]?.as_of_seq ?? 0;
+  const { rows, total, asOfSeq: asOf } = useMemo(() => queries.whole(query.data), [query.data]);
   const set = (name: string, value: string): void =>
     setParams((now) => {
       const next = new URLSearchParams(now);
@@ -36,7 +37,7 @@ export function JobsPage(): ReactElement {
       <title>Jobs - Holdfast</title>
       <PageHead title="Jobs" actions={<Link to={paths.submit()} className="button primary">Submit a job</Link>} />
       <div className="toolbar">
-        <SearchBox value={q} focus={params.get("focus") === "search"} onChange={(value) => set("q", value)} />
+        <SearchBox value={q} label="Search jobs" placeholder="Name or project" focus={params.get("focus") === "search"} onChange={(value) => set("q", value)} />
         <label className="inline">
           <span className="visually-hidden">State</span>
           <select value={state} onChange={(event) => set("state", event.target.value)}>
@@ -44,7 +45,7 @@ export function JobsPage(): ReactElement {
             {Object.keys(LOOKS.job).map((name) => <option key={name} value={name}>{words(name)}</option>)}
           </select>
         </label>
-        <span className="muted">{query.data ? `${count(rows.length)}${query.hasNextPage ? "+" : ""} ${rows.length === 1 ? "job" : "jobs"}` : ""}</span>
+        <span className="muted" role="status">{query.data ? shownOf(rows.length, total, query.hasNextPage, "job", "jobs") : ""}</span>
       </div>
       {query.error && rows.length === 0 ? <Problem error={query.error} retry={() => void query.refetch()} /> : null}
       {query.isPending ? <Skeleton height={420} /> : null}
@@ -58,18 +59,6 @@ export function JobsPage(): ReactElement {
       {rows.length > 0 ? <JobTable rows={rows} asOf={asOf} more={query.hasNextPage && !query.isFetchingNextPage ? () => void query.fetchNextPage() : null} /> : null}
     </>
   );
-}
-
-function SearchBox({ value, focus, onChange }: { value: string; focus: boolean; onChange: (value: string) => void }): ReactElement {
-  const [text, setText] = useState(value);
-  const commit = useRef(onChange);
-  commit.current = onChange;
-  useEffect(() => {
-    if (text === value) return undefined;
-    const timer = setTimeout(() => commit.current(text), TYPING_MS);
-    return () => clearTimeout(timer);
-  }, [text, value]);
-  return <input type="search" placeholder="Name, id, owner or project" aria-label="Search jobs" autoFocus={focus} value={text} onChange={(event) => setText(event.target.value)} />;
 }
 
 function JobTable({ rows: fresh, asOf, more }: { rows: Job[]; asOf: number; more: (() => void) | null }): ReactElement {
@@ -92,7 +81,7 @@ function JobTable({ rows: fresh, asOf, more }: { rows: Job[]; asOf: number; more
       ) : null}
       <div className="joblist-scroll" ref={scroll} tabIndex={0} role="table" aria-label="Jobs" aria-rowcount={rows.length + 1}>
         <div className="jobrow jobhead" role="row" aria-rowindex={1}>
-          {["State", "Job", "Progress", "Step time", "Loss", "ETA", "Replicas", "ETTR", "Restarts", "Checkpoint", "Priority"].map((name) => <span key={name} role="columnheader">{name}</span>)}
+          {["State", "Job", "Progress", "Step time", "Loss", "ETA", "Replicas", "ETTR", "Restarts", "Checkpoint"].map((name) => <span key={name} role="columnheader">{name}</span>)}
         </div>
         <div role="rowgroup" style={{ height: virtual.getTotalSize(), position: "relative" }}>
           {items.map((item) => (
@@ -118,7 +107,7 @@ function JobCells({ job }: { job: Job }): ReactElement {
       <span role="cell"><StateBadge kind="job" state={job.state} detail={job.state_reason} /></span>
       <span role="cell" className="jobname">
         <Link to={paths.job(job.id)}>{job.name}</Link>
-        <span className="muted">{job.project} / {job.owner}</span>
+        {job.not_heard.length > 0 ? <SilentOf told={job.not_heard} /> : <span className="muted">{job.project} / {job.owner}</span>}
         {job.open_incident_id ? <Link to={paths.incident(job.open_incident_id)} className="jobincident" title="Open incident"><Icon name="alert" size={13} title="Open incident" /></Link> : null}
       </span>
       <span role="cell" className="jobprogress">
@@ -128,11 +117,10 @@ function JobCells({ job }: { job: Job }): ReactElement {
       <Cell value={duration(job.step_time_s)} />
       <Cell value={fixed(job.loss, 3)} />
       <Cell value={duration(job.eta_s)} />
-      <span role="cell" className={short ? "text-warn" : ""}>{job.replicas_active} / {job.replicas_total}</span>
+      {job.attempt ? <span role="cell" className={short ? "text-warn" : ""}>{job.replicas_active} / {job.replicas_total}</span> : <span role="cell" className="muted" title="none placed yet">-</span>}
       <Cell value={percent(job.ettr, 1)} />
       <span role="cell">{job.restarts}</span>
       <Cell value={job.last_checkpoint_age_s === null ? "not reported" : `${duration(job.last_checkpoint_age_s)} ago`} />
-      <span role="cell">{job.priority}</span>
     </>
   );
 }

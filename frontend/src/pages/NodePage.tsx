@@ -1,18 +1,20 @@
 /* One node (E55): its devices over time, what runs on it, what was found, cordon and uncordon. */
-import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { type ReactElement, useState } from "react";
 import { Link, useParams } from "react-router";
 import { post } from "../api/client";
 import * as queries from "../api/queries";
-import type { Accepted, Device, NodeDetail, Rank, Signal } from "../api/types";
+import type { Device, NodeDetail, Rank, Signal } from "../api/types";
 import { DeadLetters } from "../components/DeadLetters";
 import { DeviceCharts } from "../components/DeviceCharts";
 import { EventTable } from "../components/EventTable";
 import { exitText } from "../components/ReplicaGrid";
-import { bytes, duration, fixed, percent, scalar, shortId, words } from "../lib/format";
+import { errorsText, heldBack, partsText, remapText, signalText } from "../lib/readings";
+import { bytes, duration, fixed, percent, scalar, shortId } from "../lib/format";
 import { readings } from "../lib/heat";
 import { paths } from "../lib/paths";
-import { useLive, usePatched, useTopic } from "../live/hooks";
+import { silentNode } from "../components/Heard";
+import { useHeard, useLive, usePatched, useRefresh, useTopic } from "../live/hooks";
 import { Empty, Figure, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
 import { ConfirmDialog } from "../ui/dialog";
 import { Icon } from "../ui/icons";
@@ -25,7 +27,7 @@ export function NodePage(): ReactElement {
   const query = useQuery(queries.node(id));
   const node = usePatched("node", query.data, query.data?.as_of_seq ?? 0);
   return (
-    <Loaded query={{ ...query, data: node }} skeleton={<><PageHead crumbs={[{ to: paths.nodes(), text: "Nodes" }]} title={id} /><Skeleton height={420} /></>}>
+    <Loaded query={{ ...query, data: node }} head={<><title>{`Node - Holdfast`}</title><PageHead crumbs={[{ to: paths.nodes(), text: "Nodes" }]} title={id} /></>} skeleton={<Skeleton height={420} />}>
       {(data) => <Content node={data} />}
     </Loaded>
   );
@@ -33,29 +35,34 @@ export function NodePage(): ReactElement {
 
 function Content({ node }: { node: NodeDetail }): ReactElement {
   const [act, setAct] = useState(false);
-  const client = useQueryClient();
-  const cordoned = node.state !== "ready" && node.state !== "degraded";
+  const barred = node.devices.some((device) => device.present && !device.healthy);
+  // A person's word brings back what a finding keeps from work: the node, or one of its devices.
+  const away = node.state !== "ready" || barred;
+  const refresh = useRefresh();
+  const heard = useHeard(node);
+  const silent = silentNode(node, heard);
   const unfit = node.signals.find((signal) => signal.kind === "node_check" && signal.settled_at === null);
   return (
     <>
       <title>{`${node.name} - Holdfast`}</title>
       <PageHead
         crumbs={[{ to: paths.nodes(), text: "Nodes" }]} title={node.name} badge={<StateBadge kind="node" state={node.state} />}
-        actions={<button type="button" className="button" onClick={() => setAct(true)}><Icon name={cordoned ? "check" : "ban"} size={13} /> {cordoned ? "Uncordon" : "Cordon"}</button>}
+        actions={<button type="button" className="button" onClick={() => setAct(true)}><Icon name={away ? "check" : "ban"} size={13} /> {away ? "Uncordon" : "Cordon"}</button>}
       >
         {unfit ? <p className="why text-bad">Its checks fail, so nothing is started here until they pass: {scalar(unfit.evidence["detail"] ?? null)}.</p> : null}
-        <p className="why">{node.state_reason || (unfit ? "What runs here goes on." : "Receives work.")} <span className="muted">Since <Time at={node.state_since} />.</span></p>
+        {silent ? <p className="why text-bad">{node.name} is not heard{heard.ageS === null ? "" : ` for ${duration(heard.ageS)}`}: what stands below is what it said last. Whether its ranks go on is on their jobs' pages.</p> : null}
+        <p className="why">{node.state_reason || (unfit ? "What runs here goes on." : silent ? "" : "Receives work.")} <span className="muted">Since <Time at={node.state_since} />.</span></p>
         <div className="meta"><Id id={node.id} short={shortId(node.id)} /></div>
       </PageHead>
       <dl className="figures">
-        <Figure label="Link" value={node.connected ? "connected" : "no link"} tone={node.connected ? "ok" : "bad"} note={node.last_seen_age_s === null ? undefined : `heard ${duration(node.last_seen_age_s)} ago`} />
+        <Figure label="Link" value={!node.connected ? "no link" : silent ? `not heard ${duration(heard.ageS)}` : "connected"} tone={silent ? "bad" : heard.hearing === "ok" ? "ok" : undefined} note={heard.ageS === null ? undefined : `heard ${duration(heard.ageS)} ago`} />
         <Figure label="Ranks running" value={node.ranks_running} />
         <Figure label="Agent CPU" value={percent(node.agent_cpu_ratio, 1)} note="of one core" />
         <Figure label="Agent memory" value={bytes(node.agent_rss_bytes)} />
         <Figure label="Segment" value={node.segment || "not named"} note={node.segment ? "replicas are kept inside one where they fit" : undefined} />
         <Figure label="Agent version" value={node.agent_version || "not reported"} />
       </dl>
-      <Devices node={node} />
+      <Devices node={node} stale={silent || heard.hearing === "stale"} />
       <DeviceCharts nodeId={node.id} />
       <div className="grid-2">
         <Panel title="Ranks on this node" flush><Ranks ranks={node.ranks} /></Panel>
@@ -63,7 +70,7 @@ function Content({ node }: { node: NodeDetail }): ReactElement {
       </div>
       {node.dead_letters > 0 ? <DeadLetters node={node} /> : null}
       <Panel title="Events" flush><EventTable events={node.events} /></Panel>
-      {act ? <CordonDialog node={node} cordoned={cordoned} onClose={() => { setAct(false); void client.invalidateQueries({ queryKey: queries.keys.node(node.id) }); }} /> : null}
+      {act ? <CordonDialog node={node} cordoned={away} onClose={() => { setAct(false); refresh(queries.keys.node(node.id)); }} /> : null}
     </>
   );
 }
@@ -73,19 +80,19 @@ function CordonDialog({ node, cordoned, onClose }: { node: NodeDetail; cordoned:
   return (
     <ConfirmDialog
       title={`${cordoned ? "Uncordon" : "Cordon"} ${node.name}`} confirmLabel={cordoned ? "Uncordon" : "Cordon"} onClose={onClose}
-      onConfirm={async (reason) => (await post<Accepted>(`/nodes/${node.id}:${verb}`, { reason })).detail}
+      onConfirm={async (reason) => (await post(`/nodes/{node_id}:${verb}`, { node_id: node.id }, { reason })).detail}
       blastRadius={cordoned ? <>{node.name} may receive work again: {node.devices.length} devices return to the pool.</> : <>No new work is placed on {node.name} ({node.devices.length} devices). The <b>{node.ranks_running} ranks</b> running there go on; nothing is stopped.</>}
     />
   );
 }
 
-function Devices({ node }: { node: NodeDetail }): ReactElement {
+function Devices({ node, stale }: { node: NodeDetail; stale: boolean }): ReactElement {
   const pushed = useLive((state) => state.data.devices.get(node.id));
   return (
-    <Panel title="Devices" flush>
+    <Panel title="Devices" flush className={stale ? "stale-values" : ""} actions={stale ? <span className="chip" title="No newer readings have come"><Icon name="unplug" size={11} /> last readings</span> : undefined}>
       <Scroll label="Devices">
         <table>
-          <thead><tr><th className="num">Index</th><th>Model</th><th>Health</th><th>Held by</th><th className="num">Risk</th><th className="num">Temperature</th><th className="num">Power</th><th className="num">Used</th><th className="num">Memory</th><th className="num">SM clock</th><th>Driver</th></tr></thead>
+          <thead><tr><th className="num">Index</th><th>Model</th><th>Health</th><th>Held by</th><th className="num">Risk</th><th className="num">Temperature</th><th className="num">Power</th><th className="num">Used</th><th className="num">Memory</th><th className="num">SM clock</th><th className="num">Memory errors</th><th>Links and limits</th><th>Driver</th></tr></thead>
           <tbody>{node.devices.map((device) => <DeviceRow key={device.id} device={device} now={readings(device, pushed?.byIndex.get(device.index))} />)}</tbody>
         </table>
       </Scroll>
@@ -102,12 +109,14 @@ function DeviceRow({ device, now }: { device: Device; now: ReturnType<typeof rea
       <td>{device.model}<div className="muted"><code>{device.uuid}</code></div></td>
       <td><span className={`badge badge-compact tone-${tone}`}><Icon name={!present ? "unplug" : device.healthy ? "check" : "alert"} size={13} /> {!present ? "off the bus" : device.healthy ? "healthy" : "unhealthy"}</span>{device.health_reason ? <div className="muted">{device.health_reason}</div> : null}</td>
       <td>{device.held_by ? <Link to={paths.job(device.held_by.job_id)}>replica {device.held_by.replica}, rank {device.held_by.rank}</Link> : device.spare_for ? <Link to={paths.job(device.spare_for)}>spare</Link> : <span className="muted">free</span>}</td>
-      <td className="num">{fixed(now.risk ?? device.risk, 2)}</td>
-      <td className="num">{fixed(now.temperature_c, 0, "C")}</td>
-      <td className="num">{fixed(now.power_w, 0, "W")}</td>
+      <td className="num">{fixed(now.risk ?? device.risk, 2)}<div className="muted">{partsText(now)}</div></td>
+      <td className="num">{fixed(now.temperature_c, 0, "C")}<div className="muted">memory {fixed(now.memory_temperature_c, 0, "C")}</div></td>
+      <td className="num">{fixed(now.power_w, 0, "W")}<div className="muted">of {fixed(now.power_limit_w, 0, "W")}</div></td>
       <td className="num">{percent(now.utilization_ratio)}</td>
       <td className="num">{bytes(now.memory_used_bytes)}<div className="muted">of {bytes(device.memory_bytes)}</div></td>
       <td className="num">{fixed(now.sm_clock_mhz, 0, "MHz")}</td>
+      <td className="num">{errorsText(now)}<div className="muted">{remapText(now)}</div></td>
+      <td>{heldBack(now)}<div className="muted">PCIe replays {fixed(now.pcie_replay_total, 0)}, NVLink errors {fixed(now.nvlink_error_total, 0)}</div></td>
       <td>{device.driver}</td>
     </tr>
   );
@@ -144,10 +153,10 @@ function Signals({ signals }: { signals: Signal[] }): ReactElement {
         <tbody>
           {signals.map((signal) => (
             <tr key={signal.id}>
-              <td>{words(signal.kind)}{signal.settled_at ? <span className="muted"> (settled)</span> : null}</td>
+              <td>{signalText(signal)}{signal.settled_at ? <span className="muted"> (settled)</span> : null}</td>
               <td className="num">{signal.device_index ?? "-"}</td>
               <td className="num">{scalar(signal.value)}</td>
-              <td className="num">{scalar(signal.threshold)}</td>
+              <td className="num">{signal.threshold ? scalar(signal.threshold) : <span className="muted" title="it needs none">-</span>}</td>
               <td><Time at={signal.seen_at} /></td>
             </tr>
           ))}

@@ -3,17 +3,15 @@ import { useQuery } from "@tanstack/react-query";
 import type { ReactElement } from "react";
 import { Link } from "react-router";
 import * as queries from "../api/queries";
-import type { Decision, Incident } from "../api/incidents";
-import type { Overview } from "../api/overview";
-import type { JobState } from "../api/types";
+import type { Decision, Incident, JobState, Overview } from "../api/types";
 import { DecisionRow } from "../components/DecisionRow";
 import { HealthStrip } from "../components/HealthStrip";
-import { IncidentTable } from "../components/IncidentTable";
+import { EndingBadge, IncidentTable } from "../components/IncidentTable";
 import { FleetMap } from "../components/FleetMap";
 import { count, percent, words } from "../lib/format";
 import { paths } from "../lib/paths";
 import { usePatchedList } from "../live/hooks";
-import { Empty, Figure, Loaded, PageHead, Panel, Skeleton } from "../ui/basics";
+import { Empty, Figure, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
 import { Icon } from "../ui/icons";
 import { lookOf } from "../ui/states";
 
@@ -37,6 +35,7 @@ function Content({ data }: { data: Overview }): ReactElement {
   return (
     <>
       <HealthStrip health={data.health} />
+      <Attention attention={data.attention} />
       <Figures data={data} />
       <JobsByState jobs={data.jobs} />
       {empty ? <FirstRun /> : <FleetMap />}
@@ -48,19 +47,53 @@ function Content({ data }: { data: Overview }): ReactElement {
   );
 }
 
+/** In red until it is over or somebody has said that it is theirs. */
+function Attention({ attention }: { attention: Overview["attention"] }): ReactElement | null {
+  const { lost, hardware, live } = attention;
+  const parts = [
+    lost > 0 ? `${lost} ${lost === 1 ? "job" : "jobs"} failed` : "",
+    hardware > 0 ? `${hardware} ${hardware === 1 ? "incident needs" : "incidents need"} hardware` : "",
+    live > 0 ? `${live} ${live === 1 ? "incident is" : "incidents are"} being handled` : "",
+  ].filter(Boolean);
+  if (parts.length === 0) return null;
+  return (
+    <section className={`notice tone-${lost + hardware > 0 ? "bad" : "warn"}`} aria-label="Needs attention">
+      <Icon name="alert" />
+      <div>
+        <b>{parts.join(", ")}</b>
+        <ul>
+          {attention.incidents.map((incident) => (
+            <li key={incident.id}>
+              <EndingBadge incident={incident} /> <Link to={paths.incident(incident.id)}>{incident.title}</Link>{" "}
+              <span className="muted">{incident.job_name ?? incident.node_name} <Time at={incident.opened_at} /></span>
+            </li>
+          ))}
+        </ul>
+      </div>
+    </section>
+  );
+}
+
+function openNote({ open_incidents, attention }: Overview): string {
+  if (attention.lost > 0) return `${attention.lost} lost, not acknowledged`;
+  if (attention.hardware > 0) return `${attention.hardware} ${attention.hardware === 1 ? "waits" : "wait"} for hardware`;
+  return open_incidents > 0 ? "being handled" : "nothing to handle";
+}
+
 function Figures({ data }: { data: Overview }): ReactElement {
   const { devices } = data;
+  const out = devices.total - devices.healthy - devices.lost;
   const nodes = Object.values(data.nodes).reduce((sum, n) => sum + (n ?? 0), 0);
   return (
     <dl className="figures">
-      <Figure label="Goodput, 24 h" value={percent(data.goodput_24h, 1)} note="time spent on kept steps" title="Share of device time that went into steps that were kept" />
-      <Figure label="Open incidents" value={count(data.open_incidents)} tone={data.open_incidents > 0 ? "bad" : "ok"} note={data.open_incidents > 0 ? "being handled" : "nothing to handle"} />
+      <Figure label="Goodput, 24 h" value={data.goodput_24h === null ? <span className="missing">no steps yet</span> : percent(data.goodput_24h, 1)} note="kept steps x undisturbed step" title="Kept steps x the undisturbed step over wall time, of the last day's jobs, by their devices" />
+      <Figure label="Open incidents" value={count(data.open_incidents)} tone={data.open_incidents + data.attention.lost > 0 ? "bad" : "ok"} note={openNote(data)} />
       <Figure label="Decisions, last hour" value={count(data.decisions_last_hour)} note={`mode: ${data.health.mode}`} />
       <Figure label="Devices" value={count(devices.total)} note={`${count(devices.busy)} busy, ${count(devices.spare)} spare`} />
-      <Figure label="Healthy" value={count(devices.healthy)} tone="ok" />
-      <Figure label="At risk" value={count(devices.at_risk)} tone={devices.at_risk > 0 ? "warn" : undefined} />
-      <Figure label="Lost" value={count(devices.lost)} tone={devices.lost > 0 ? "bad" : undefined} />
-      <Figure label="Nodes" value={count(nodes)} note={Object.entries(data.nodes).filter(([, n]) => n).map(([state, n]) => `${n} ${words(state)}`).join(", ")} />
+      <Figure label="Healthy" value={count(devices.healthy)} tone={devices.healthy > 0 ? "ok" : undefined} note={out > 0 ? `${count(out)} out of service` : undefined} />
+      <Figure label="Of them at risk" value={count(devices.at_risk)} tone={devices.at_risk > 0 ? "warn" : undefined} />
+      <Figure label="Off the bus" value={count(devices.lost)} tone={devices.lost > 0 ? "bad" : undefined} />
+      <Figure label="Nodes" value={count(nodes)} note={Object.entries(data.nodes).filter(([, n]) => n).map(([state, n]) => `${count(n)} ${words(state)}`).join(", ")} />
     </dl>
   );
 }
@@ -118,11 +151,18 @@ function RecentDecisions({ decisions }: { decisions: Decision[] }): ReactElement
   );
 }
 
+/** The names of node and token agree: the token lets that one node in. */
+const FIRST_NODE = [
+  "umask 077",
+  "holdfast join-token create --name gpu-1 > join-token",
+  "python -m agents --server SERVER --join-token-file join-token --name gpu-1",
+];
+
 function FirstRun(): ReactElement {
   return (
     <Panel title="Add the first node">
-      <p>No agent has connected yet. Make an enrolment token, then start the agent on each GPU node:</p>
-      <pre className="code">{"holdfast agent enroll --server " + location.origin + " --token <token>\nholdfast agent run"}</pre>
+      <p>No agent has connected yet. Make a join token (it is shown once, and is good for an hour), then start the agent with it on a GPU node:</p>
+      <pre className="code" tabIndex={0}>{FIRST_NODE.map((line) => line.replace("SERVER", location.origin.replace(/^http/, "ws"))).join("\n")}</pre>
       <p className="muted">Nodes appear on this page as soon as their agent says hello. Then <Link to={paths.submit()}>submit a job</Link>.</p>
     </Panel>
   );

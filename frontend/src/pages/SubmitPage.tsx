@@ -1,10 +1,11 @@
 /* Submit a job: YAML in, every fault at once with its pointer, a dry run before the real one. */
-import { type ReactElement, useState } from "react";
+import { type ReactElement, useRef, useState } from "react";
 import { useNavigate } from "react-router";
 import { newKey, post } from "../api/client";
 import type { DryRun, Job } from "../api/types";
 import { paths } from "../lib/paths";
-import { PageHead, Panel, Problem } from "../ui/basics";
+import { draftOf, keepDraft } from "../lib/draft";
+import { FaultList, PageHead, Panel, Problem } from "../ui/basics";
 import { Icon } from "../ui/icons";
 
 const EXAMPLE = `apiVersion: holdfast/v1
@@ -18,11 +19,15 @@ spec:
   training: {steps: 200, global_batch: 12, micro_batch: 1}
   checkpoint: {interval_steps: 50, keep: 3}
   resiliency: {mode: enforce, allow_faults: true}
-  scheduling: {priority: 500}
 `;
 
+const DRAFT = "spec";
+
 export function SubmitPage(): ReactElement {
-  const [text, setText] = useState(EXAMPLE);
+  const kept = useRef(draftOf(DRAFT));
+  const [text, setText] = useState(kept.current ?? EXAMPLE);
+  /* The text that the answer beside it is about. */
+  const [asked, setAsked] = useState("");
   const [dry, setDry] = useState<DryRun | null>(null);
   const [error, setError] = useState<unknown>(null);
   const [busy, setBusy] = useState(false);
@@ -33,6 +38,7 @@ export function SubmitPage(): ReactElement {
     setBusy(true);
     setError(null);
     setDry(null);
+    setAsked(text);
     try {
       await send();
     } catch (caught) {
@@ -41,8 +47,17 @@ export function SubmitPage(): ReactElement {
       setBusy(false);
     }
   };
-  const check = (): Promise<void> => run(async () => setDry(await post<DryRun>("/jobs?dry_run=true", text)));
-  const submit = (): Promise<void> => run(async () => void navigate(paths.job((await post<Job>("/jobs", text, { idempotencyKey: key })).id)));
+  const check = (): Promise<void> => run(async () => setDry((await post("/jobs", {}, text, { query: { dry_run: true } })) as DryRun));
+  const submit = (): Promise<void> => run(async () => {
+    const job = (await post("/jobs", {}, text, { idempotencyKey: key })) as Job;
+    keepDraft(DRAFT, null);
+    void navigate(paths.job(job.id));
+  });
+  const write = (next: string): void => {
+    setText(next);
+    setKey(newKey());
+    keepDraft(DRAFT, next === EXAMPLE ? null : next);
+  };
   return (
     <>
       <title>Submit a job - Holdfast</title>
@@ -51,17 +66,19 @@ export function SubmitPage(): ReactElement {
         <Panel title="Job spec (YAML)">
           <textarea
             aria-label="Job spec" rows={24} spellCheck={false} value={text}
-            onChange={(event) => {
-              setText(event.target.value);
-              setKey(newKey());
-            }}
+            onChange={(event) => write(event.target.value)}
           />
+          <p className="muted">
+            {text === EXAMPLE ? "An example. What you write is kept in this browser until it is submitted." : kept.current === text ? "Your draft, as you left it." : "Kept in this browser until it is submitted."}
+            {text === EXAMPLE ? null : <> <button type="button" className="link" onClick={() => write(EXAMPLE)}>Start again from the example</button></>}
+          </p>
           <div className="dialog-actions">
             <button type="button" className="button" disabled={busy} onClick={() => void check()}>Check</button>
             <button type="button" className="button primary" disabled={busy} onClick={() => void submit()}>Submit</button>
           </div>
         </Panel>
         <Panel title="What would happen">
+          {(error || dry) && asked !== text ? <p className="notice tone-warn" role="status">This is about the text before your last change.</p> : null}
           {error ? <Problem error={error} /> : null}
           {dry ? <DryRunView dry={dry} /> : error ? null : <p className="muted">Check shows every fault at once, the defaults that are filled in, and where the job would run. Nothing is started.</p>}
         </Panel>
@@ -71,16 +88,16 @@ export function SubmitPage(): ReactElement {
 }
 
 function DryRunView({ dry }: { dry: DryRun }): ReactElement {
-  const faults = dry.faults ?? [];
+  const { faults } = dry;
   return (
     <div className="stack">
       {faults.length > 0 ? (
-        <ul className="faults">{faults.map((fault) => <li key={fault.pointer + fault.message}><code>{fault.pointer}</code> {fault.message}</li>)}</ul>
+        <FaultList faults={faults} />
       ) : (
-        <p className="answer"><Icon name="check" /> {dry.placement ? "It would start now." : "It is valid, and would wait for devices."}</p>
+        <p className="answer"><Icon name="check" /> {dry.placement ? "It would start now." : `It is valid, and would wait: ${dry.waits_for}.`}</p>
       )}
       {dry.placement ? <details className="fold" open><summary>Placement</summary><pre className="code" tabIndex={0}>{JSON.stringify(dry.placement, null, 2)}</pre></details> : null}
-      <details className="fold"><summary>Effective spec ({dry.defaults?.length ?? 0} defaults filled in)</summary><pre className="code" tabIndex={0}>{JSON.stringify(dry.spec, null, 2)}</pre></details>
+      <details className="fold"><summary>Effective spec ({dry.defaults.length} defaults filled in)</summary><pre className="code" tabIndex={0}>{JSON.stringify(dry.spec, null, 2)}</pre></details>
     </div>
   );
 }

@@ -2,6 +2,7 @@
 import { type ReactElement, type ReactNode, useState } from "react";
 import { Link } from "react-router";
 import { ApiProblem } from "../api/client";
+import type { SpecFault } from "../api/types";
 import { useNow } from "../lib/clock";
 import { useSettings } from "../lib/settings";
 import { exactTime, timeText } from "../lib/time";
@@ -105,6 +106,20 @@ export function Skeleton({ lines = 3, height }: { lines?: number; height?: numbe
   );
 }
 
+/** Where, what, and how to mend it: the same for a dry run and a refusal. */
+export function FaultList({ faults }: { faults: SpecFault[] }): ReactElement {
+  return (
+    <ul className="faults">
+      {faults.map((fault) => (
+        <li key={fault.pointer + fault.message}>
+          <code>{fault.pointer || "/"}</code> {fault.message}
+          {fault.fix ? <span className="muted"> - {fault.fix}</span> : null}
+        </li>
+      ))}
+    </ul>
+  );
+}
+
 /** The server's own words, every listed fault, and the request id to quote. */
 export function Problem({ error, retry }: { error: unknown; retry?: () => void }): ReactElement {
   const problem = error instanceof ApiProblem ? error : null;
@@ -115,14 +130,7 @@ export function Problem({ error, retry }: { error: unknown; retry?: () => void }
         <p className="problem-title">{problem ? problem.title : "This page failed"}</p>
         <p>{problem ? problem.detail : String(error)}</p>
         {problem && problem.faults.length > 0 ? (
-          <ul className="faults">
-            {problem.faults.map((fault) => (
-              <li key={fault.pointer + fault.message}>
-                <code>{fault.pointer || "/"}</code> {fault.message}
-                {fault.fix ? <span className="muted"> - {fault.fix}</span> : null}
-              </li>
-            ))}
-          </ul>
+          <FaultList faults={problem.faults} />
         ) : null}
         {problem?.requestId ? <p className="muted">request {problem.requestId}</p> : null}
         {retry ? <button type="button" className="button" onClick={retry}>Try again</button> : null}
@@ -137,12 +145,19 @@ interface QueryLike<T> {
   refetch: () => unknown;
 }
 
-/** Skeleton, error or content: data that was once read stays on the page while a refetch fails. */
-export function Loaded<T>(props: { query: QueryLike<T>; children: (data: T) => ReactNode; skeleton?: ReactNode }): ReactElement {
+/** Skeleton, error or content: data that was once read stays on the page while a refetch fails.
+    `head` stands over skeleton and error, where a whole page is read. */
+export function Loaded<T>(props: { query: QueryLike<T>; children: (data: T) => ReactNode; skeleton?: ReactNode; head?: ReactNode }): ReactElement {
   const { data, error, refetch } = props.query;
   if (data !== undefined) return <>{props.children(data)}</>;
-  if (error) return <Problem error={error} retry={() => void refetch()} />;
-  return <>{props.skeleton ?? <Skeleton lines={4} />}</>;
+  if (error) return <>{props.head}<Problem error={error} retry={() => void refetch()} /></>;
+  return (
+    <>
+      {props.head}
+      {props.skeleton ?? <Skeleton lines={4} />}
+      <p className="slow-note muted">The control plane has not answered yet; it is still being asked.</p>
+    </>
+  );
 }
 
 export function Bar({ ratio, tone = "info", label }: { ratio: number; tone?: Tone; label: string }): ReactElement {

@@ -1,6 +1,6 @@
 /* Dialogs and side sheets on the browser's own <dialog>: focus trap, Esc, top layer and inert
    background for free, and no injected style elements that the security policy would refuse. */
-import { type ReactElement, type ReactNode, useEffect, useId, useRef, useState } from "react";
+import { type ReactElement, type ReactNode, useId, useLayoutEffect, useRef, useState } from "react";
 import { Problem } from "./basics";
 import { Icon } from "./icons";
 
@@ -11,13 +11,27 @@ interface DialogProps {
   sheet?: boolean;
 }
 
+/** The field that is asked for, else the first one; a dialog without fields leaves the focus on its close button. */
+function firstField(dialog: HTMLElement): HTMLElement | null {
+  return dialog.querySelector<HTMLElement>("[data-autofocus]") ?? dialog.querySelector<HTMLElement>("input, select, textarea");
+}
+
 export function Dialog({ title, onClose, children, sheet }: DialogProps): ReactElement {
   const element = useRef<HTMLDialogElement>(null);
   const heading = useId();
-  useEffect(() => {
+  /* A layout effect: its end comes before the element is taken out, while focus can still be given back. */
+  useLayoutEffect(() => {
     const dialog = element.current;
-    if (dialog && !dialog.open) dialog.showModal();
-    return () => dialog?.close();
+    if (!dialog) return undefined;
+    const opener = document.activeElement;
+    if (!dialog.open) dialog.showModal();
+    /* The browser has put the focus on the first button, which is Close: a space typed for the reason pressed it. */
+    firstField(dialog)?.focus();
+    return () => {
+      dialog.close();
+      if (opener instanceof HTMLElement && opener.isConnected) opener.focus();
+      if (document.activeElement === document.body) document.getElementById("content")?.focus();
+    };
   }, []);
   return (
     <dialog
@@ -82,7 +96,7 @@ export function ConfirmDialog(props: ConfirmProps): ReactElement {
         <>
           <p role="status" className="answer"><Icon name="check" /> {answer}</p>
           <div className="dialog-actions">
-            <button type="button" className="button primary" onClick={props.onClose}>Close</button>
+            <button type="button" className="button primary" autoFocus onClick={props.onClose}>Close</button>
           </div>
         </>
       ) : (
@@ -98,7 +112,7 @@ export function ConfirmDialog(props: ConfirmProps): ReactElement {
           </div>
           <label className="field">
             <span>Reason (recorded with your name)</span>
-            <input value={reason} onChange={(event) => setReason(event.target.value)} maxLength={200} required autoFocus />
+            <input value={reason} onChange={(event) => setReason(event.target.value)} maxLength={200} required data-autofocus />
           </label>
           {props.typeToConfirm ? (
             <label className="field">

@@ -4,6 +4,7 @@ import type { ReactElement } from "react";
 import type {
   AttemptState, CheckpointState, CommandState, IncidentState, JobState, NodeState, RankState, ReplicaState,
 } from "../api/types";
+import type { IncidentOutcome } from "../api/types";
 import { words } from "../lib/format";
 import { Icon, type IconName } from "./icons";
 
@@ -22,7 +23,7 @@ const JOB: Record<JobState, Look> = {
   starting: look("send", "info", "its processes are being started"),
   running: look("play", "ok", "training; steps are being committed"),
   recovering: look("cycle", "warn", "a fault is being dealt with"),
-  preempted: look("pause", "special", "gave its devices to a job of higher priority; it will return"),
+  preempted: look("pause", "special", "gave way to another job; no rule orders that yet"),
   succeeded: look("check", "ok", "all steps are committed"),
   failed: look("cross", "bad", "it ended without reaching its last step"),
   cancelled: look("ban", "idle", "a person stopped it"),
@@ -35,6 +36,7 @@ const REPLICA: Record<ReplicaState, Look> = {
   evicted: look("cross", "bad", "left out of the view; its processes are fenced"),
   catching_up: look("down", "special", "fetches a snapshot and replays; survivors do not wait"),
   spare: look("ring", "idle", "ready to be promoted"),
+  ended: look("dash", "idle", "its attempt is over"),
 };
 
 const RANK: Record<RankState, Look> = {
@@ -80,7 +82,15 @@ const CHECKPOINT: Record<CheckpointState, Look> = {
 const INCIDENT: Record<IncidentState, Look> = {
   open: look("alert", "bad", "being investigated"),
   recovering: look("cycle", "warn", "decided; being carried out"),
-  resolved: look("check", "ok", "full strength again, or ended"),
+  mitigated: look("wrench", "warn", "nothing is at risk any more; a person has hardware to see to"),
+  resolved: look("dash", "idle", "over; its outcome says how it ended"),
+};
+
+const OUTCOME: Record<IncidentOutcome, Look> = {
+  recovered: look("check", "ok", "everything is as it was before"),
+  mitigated: look("alert", "warn", "it goes on with less, or a person has the hardware now"),
+  lost: look("cross", "bad", "the job failed"),
+  withdrawn: look("ban", "idle", "its user ended the job before that could be told"),
 };
 
 const ATTEMPT: Record<AttemptState, Look> = {
@@ -91,7 +101,7 @@ const ATTEMPT: Record<AttemptState, Look> = {
 };
 
 export const LOOKS = {
-  job: JOB, replica: REPLICA, rank: RANK, node: NODE, command: COMMAND, checkpoint: CHECKPOINT, incident: INCIDENT, attempt: ATTEMPT,
+  job: JOB, replica: REPLICA, rank: RANK, node: NODE, command: COMMAND, checkpoint: CHECKPOINT, incident: INCIDENT, outcome: OUTCOME, attempt: ATTEMPT,
 } as const;
 
 export type Kind = keyof typeof LOOKS;

@@ -1,0 +1,77 @@
+/* Signing in: the form of the sign-in page, and the same form over a page whose session ended
+   while something was being sent. */
+import { useQueryClient } from "@tanstack/react-query";
+import { type ReactElement, useEffect, useRef, useState } from "react";
+import { get, post } from "../api/client";
+import { keys } from "../api/queries";
+import { setAsk } from "../api/signin";
+import { Problem } from "../ui/basics";
+import { Dialog } from "../ui/dialog";
+
+export function SignInForm({ username: known = "", onDone }: { username?: string; onDone: () => void }): ReactElement {
+  const [username, setUsername] = useState(known);
+  const [password, setPassword] = useState("");
+  const [error, setError] = useState<unknown>(null);
+  const [busy, setBusy] = useState(false);
+  const client = useQueryClient();
+  const submit = async (): Promise<void> => {
+    setBusy(true);
+    setError(null);
+    try {
+      await get("/me", {}).catch(() => undefined); /* Sets the CSRF cookie, also when nobody is signed in. */
+      client.setQueryData(keys.me, await post("/login", {}, { username, password }));
+      onDone();
+    } catch (caught) {
+      setError(caught);
+    } finally {
+      setBusy(false);
+    }
+  };
+  return (
+    <form
+      onSubmit={(event) => {
+        event.preventDefault();
+        event.stopPropagation();
+        void submit();
+      }}
+    >
+      <label className="field">
+        <span>User name</span>
+        <input name="username" autoComplete="username" autoFocus={known === ""} required value={username} onChange={(event) => setUsername(event.target.value)} />
+      </label>
+      <label className="field">
+        <span>Password, or the one-time password printed at start</span>
+        <input name="password" type="password" autoComplete="current-password" data-autofocus={known === "" ? undefined : true} required value={password} onChange={(event) => setPassword(event.target.value)} />
+      </label>
+      {error ? <Problem error={error} /> : null}
+      <button className="button primary wide" type="submit" disabled={busy}>{busy ? "Signing in..." : "Sign in"}</button>
+    </form>
+  );
+}
+
+/** Mounted once in the shell; stands over everything, other dialogs too, while an act waits. */
+export function SignInGate({ username }: { username: string }): ReactElement | null {
+  const [open, setOpen] = useState(false);
+  const answer = useRef<(signedIn: boolean) => void>(() => undefined);
+  useEffect(() => {
+    setAsk(() => new Promise<boolean>((resolve) => {
+      answer.current = resolve;
+      setOpen(true);
+    }));
+    return () => {
+      setAsk(null);
+      answer.current(false);
+    };
+  }, []);
+  const end = (signedIn: boolean): void => {
+    setOpen(false);
+    answer.current(signedIn);
+  };
+  if (!open) return null;
+  return (
+    <Dialog title="Your session has ended" onClose={() => end(false)}>
+      <p>Sign in, and what you were sending is sent. Nothing that you typed is lost.</p>
+      <SignInForm username={username} onDone={() => end(true)} />
+    </Dialog>
+  );
+}

@@ -1,0 +1,23 @@
+/* A text that is being written, kept in this browser until it is sent: leaving the page, a session
+   that ends and a reload lose nothing. */
+
+const NAME = (what: string): string => `holdfast.draft.${what}`;
+
+/** What was kept; null when there is nothing, or the browser keeps nothing. */
+export function draftOf(what: string): string | null {
+  try {
+    return localStorage.getItem(NAME(what));
+  } catch {
+    return null;
+  }
+}
+
+/** Keeps `text`; null forgets it. */
+export function keepDraft(what: string, text: string | null): void {
+  try {
+    if (text === null) localStorage.removeItem(NAME(what));
+    else localStorage.setItem(NAME(what), text);
+  } catch {
+    /* Storage is blocked or full: the text lasts as long as the page. */
+  }
+}

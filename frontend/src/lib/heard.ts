@@ -1,0 +1,42 @@
+/* How long a node or a rank has been silent, and whose silence it is. When this page itself hears
+   nothing, an age says nothing about the machine: it is shown grey, never red. Pure. */
+import type { NotHeard } from "../api/types";
+
+/** A heartbeat is expected each second; beyond these ages the cell says so. */
+export const LATE_S = 1.5;
+export const SILENT_S = 2;
+/** Agents speak each second. A node that was not heard for longer is marked. */
+export const NODE_SILENT_S = 5;
+/** Pictures come each second; a longer pause is the picture's, not the machine's. */
+const PICTURE_S = 3;
+
+/** What its silence means to the ranks on a node, in words. */
+export const ranksOf = (told: Pick<NotHeard, "commits" | "left_out">): string =>
+  told.left_out ? "left out for now" : told.commits ? "still commits" : "no step since";
+
+/** Seconds since a node's last word. */
+export const silentFor = (told: Pick<NotHeard, "since">, nowMs: number): number => Math.max(0, Math.floor((nowMs - Date.parse(told.since)) / 1000));
+
+export type Hearing = "ok" | "warn" | "bad" | "stale";
+
+export interface Heard {
+  ageS: number | null;
+  hearing: Hearing;
+}
+
+/** `silentS`: as the newest picture told it; `sinceS`: how old that picture is; `linked`: this page hears the server. */
+export function rankHeard(silentS: number | null, sinceS: number, linked: boolean): Heard {
+  if (silentS === null) return { ageS: null, hearing: "stale" };
+  const late = sinceS > PICTURE_S;
+  const ageS = silentS + (late ? sinceS : 0);
+  if (!linked || late) return { ageS, hearing: "stale" };
+  return { ageS, hearing: silentS > SILENT_S ? "bad" : silentS > LATE_S ? "warn" : "ok" };
+}
+
+/** As `rankHeard`, for a node: its picture comes by push, or else with the list. */
+export function nodeHeard(silentS: number | null, sinceS: number, linked: boolean): Heard {
+  if (silentS === null) return { ageS: null, hearing: "stale" };
+  const late = sinceS > PICTURE_S;
+  if (silentS > NODE_SILENT_S) return { ageS: silentS + (linked ? sinceS : 0), hearing: linked ? "bad" : "stale" };
+  return { ageS: silentS, hearing: linked && !late ? "ok" : "stale" };
+}

@@ -1,0 +1,44 @@
+/* One step everywhere: a job's figures as of the newest step in the list that the charts draw, so
+   that a snapshot read between two pushes puts no second step on the page. Before the first step of
+   an attempt the snapshot stands. Pure; the age of the snapshot is an argument. */
+import type { Job, Step } from "../api/types";
+
+/** As the server counts it: the median of the last committed steps. */
+const RECENT_STEPS = 20;
+export const ENDED_STATES: ReadonlySet<string> = new Set(["succeeded", "failed", "cancelled"]);
+
+/** How many steps are committed once this one is: a step's own number counts from 0. */
+export const doneWith = (step: Step): number => step.step + 1;
+
+/** Where a rank stands: its picture may be a second older than the newest committed step, which every
+    rank of a contributing replica has taken part in. `least`: that step; 0 for those that do not contribute. */
+export const rankStep = (told: number, least: number): number => Math.max(told, least);
+
+export function median(values: readonly number[]): number | null {
+  if (values.length === 0) return null;
+  const sorted = [...values].sort((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
+}
+
+/** `steps` in (attempt, step) order; `ageS`: seconds since `job` was read. */
+export function jobNow<T extends Job>(job: T, steps: readonly Step[], ageS: number): T {
+  if (ENDED_STATES.has(job.state)) return job;
+  const aged = { ...job, last_checkpoint_age_s: job.last_checkpoint_age_s === null ? null : job.last_checkpoint_age_s + ageS };
+  const last = steps[steps.length - 1];
+  if (!last || last.attempt < (job.attempt ?? 0)) return aged;
+  const recent = steps.slice(-RECENT_STEPS);
+  const stepTimeS = median(recent.map((step) => step.step_time_s).filter((value): value is number => value !== null && value > 0)) ?? job.step_time_s;
+  const done = doneWith(last);
+  const atRisk = Math.max(0, done - (job.last_checkpoint_step ?? 0));
+  return {
+    ...aged,
+    attempt: last.attempt,
+    committed_step: done,
+    progress: job.total_steps > 0 ? Math.min(1, done / job.total_steps) : job.progress,
+    loss: recent.findLast((step) => step.loss !== null)?.loss ?? job.loss,
+    step_time_s: stepTimeS,
+    eta_s: stepTimeS === null ? job.eta_s : Math.max(0, job.total_steps - done) * stepTimeS,
+    work_at_risk_s: stepTimeS === null ? job.work_at_risk_s : atRisk * stepTimeS,
+  };
+}
