@@ -8,8 +8,8 @@ anybody else is refused by the agent.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -24,11 +24,14 @@ from controlplane.fleet.identity import no_starts_for
 from controlplane.fleet.models import Node
 from controlplane.protocol.commands import Body, CommandStatement, SignedCommand
 from controlplane.protocol.errors import ProtocolError
+from controlplane.protocol.frames import PROTOCOL_MAX
+from controlplane.protocol.revisions import known_to
 from controlplane.protocol.signing import decode_statement, encode_statement
 from controlplane.protocol.states import CommandState
 from controlplane.protocol.store_keys import store_token
 from controlplane.runtime import bus, events, guard, keys, metrics
 from controlplane.runtime.clock import after, age_s, ago, now
+from controlplane.runtime.errors import LostRace
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.locks import lock_row
 
@@ -68,21 +71,23 @@ def enqueue_all(
     body: Body, *, node_ids: Sequence[str], job_id: str | None = None, attempt: int = 0, epoch: int = 0,
     decision_id: str = "", ttl_s: float = 60.0,
 ) -> list[Command]:  # fmt: skip
-    """The same order for each of the nodes, in their order, each signed; see `enqueue`."""
-    built = msgspec.to_builtins(body)
-    kind = str(built["kind"])
+    """The same order for each of the nodes, in their order, each signed; see `enqueue`. An agent of
+    an older release gets what it understands of it."""
+    kind = str(msgspec.to_builtins(body)["kind"])
     if job_id and kind in SUPERSEDED_BY:
         _supersede(SUPERSEDED_BY[kind], node_ids=node_ids, job_id=job_id, epoch=epoch)
     nodes = Node.objects.in_bulk(list(node_ids))
     rows = []
     for node_id in node_ids:
+        node = nodes[node_id]
+        order = body if node.revision >= PROTOCOL_MAX else known_to(body, node.revision)
         row = Command(
-            id=new_id("cmd"), node=nodes[node_id], job_id=job_id, decision_id=decision_id, attempt=attempt, epoch=epoch,
-            kind=kind, body=built, ttl_s=ttl_s, created_at=now(), due_at=after(ttl_s),
+            id=new_id("cmd"), node=node, job_id=job_id, decision_id=decision_id, attempt=attempt, epoch=epoch,
+            kind=kind, body=msgspec.to_builtins(order), ttl_s=ttl_s, created_at=now(), due_at=after(ttl_s),
         )  # fmt: skip
-        sign(row, body)
-        row.save(force_insert=True)
+        sign(row, order)
         rows.append(row)
+    Command.objects.bulk_create(rows)
     for row in rows:
         _publish(row, "command.queued", f"{kind} for node {row.node.name}.", patch=partial(command_summary, row))
     transaction.on_commit(lambda: ring(node_ids))
@@ -110,26 +115,27 @@ def deliverable(node_ids: list[str]) -> list[Command]:
     return list(rows.order_by("id")[:MAX_ORDERS])
 
 
-def delivered(rows: list[Command]) -> None:
-    """These were sent: due again after RESEND_S unless the agent has journaled them (one may
-    have answered already)."""
+def delivered(rows: list[Command], sent_at: Mapping[str, datetime] | None = None) -> None:
+    """These were sent, each at its moment of `sent_at` by id (now, where that says nothing): due
+    again after RESEND_S unless the agent has journaled them (one may have answered already, and
+    its answer is never older than the sending)."""
     if not rows:
         return
     with events.unit_of_work():
         for row in rows:
-            _mark_delivered(row)
+            _mark_delivered(row, (sent_at or {}).get(row.pk) or now())
 
 
-def _mark_delivered(row: Command) -> None:
+def _mark_delivered(row: Command, at: datetime) -> None:
     columns = {"deliveries": F("deliveries") + 1, "send_due_at": after(RESEND_S)}
     same = Command.objects.filter(pk=row.pk, state=row.state)
     if row.state == CommandState.DELIVERED:
         same.filter(send_due_at=row.send_due_at).update(**columns)
-    elif same.update(state=CommandState.DELIVERED, delivered_at=now(), **columns):
+    elif same.update(state=CommandState.DELIVERED, delivered_at=at, **columns):
         publish_command(row, "command.delivered", f"{row.kind} sent to node {row.node.name}.")
     else:
         # Its answer was quicker than this line.
-        Command.objects.filter(pk=row.pk, delivered_at=None).update(delivered_at=now(), deliveries=F("deliveries") + 1)
+        Command.objects.filter(pk=row.pk, delivered_at=None).update(delivered_at=at, deliveries=F("deliveries") + 1)
 
 
 def requeue_of_node(node_id: str) -> int:
@@ -187,12 +193,15 @@ def _agrees(command: Command, statement: bytes) -> bool:
 
 def answer(node_id: str, command_id: str, state: str, detail: str, data: str) -> Command | None:
     """An agent's answer, in its unit of work. None when it is not this node's command, or says
-    nothing new. The row is locked: an answer may overtake the mark that the order was sent."""
+    nothing new; one that acknowledges again with `data` is still at work. The row is locked: an answer
+    may overtake the mark that the order was sent."""
     command = lock_row(Command, command_id)
     to = ANSWERS.get(state)
-    if command is None or command.node_id != node_id or to is None or command.state == to or command.state not in LIVE:
+    if command is None or command.node_id != node_id or to is None or command.state not in LIVE:
         return None
     moment = now()
+    if command.state == to:
+        return _still_at_work(command, detail, data, moment) if to == CommandState.ACKNOWLEDGED and data else None
     columns: dict[str, object] = {"detail": detail[:2000], "data": data[:20_000], "send_due_at": None}
     if to == CommandState.ACKNOWLEDGED:
         columns |= {"acknowledged_at": moment, "due_at": moment + timedelta(seconds=command.ttl_s + WORK_S)}
@@ -205,14 +214,28 @@ def answer(node_id: str, command_id: str, state: str, detail: str, data: str) ->
     return command
 
 
+def _still_at_work(command: Command, detail: str, data: str, moment: datetime) -> Command:
+    """It is not overdue: its node says how far it is."""
+    command.detail, command.data = detail[:2000], data[:20_000]
+    command.due_at = moment + timedelta(seconds=command.ttl_s + WORK_S)
+    command.save(update_fields=["detail", "data", "due_at"])
+    return command
+
+
 def expire_overdue() -> list[Command]:
     """Orders that outlived their time; returns them for whoever must know."""
     rows = Command.objects.filter(state__in=LIVE, due_at__lte=now()).select_related("node")[:MAX_ORDERS]
     expired = []
     for row in rows:
-        with events.unit_of_work():
-            guard.move(row, "command", CommandState.EXPIRED, finished_at=now(), detail="not answered in time")
-            publish_command(row, "command.expired", f"{row.kind} for node {row.node.name} was not answered in time.")
+        try:
+            with events.unit_of_work():
+                guard.move(row, "command", CommandState.EXPIRED, finished_at=now(), detail="not answered in time")
+                publish_command(
+                    row, "command.expired", f"{row.kind} for node {row.node.name} was not answered in time."
+                )
+        except LostRace:
+            # It was answered after all, or somebody else has expired it.
+            continue
         metrics.COMMANDS.labels(kind=row.kind, result="expired").inc()
         expired.append(row)
     return expired

@@ -23,11 +23,19 @@ def take(device: Device, job: Job) -> None:
     SpareReservation.objects.filter(device=device, job=job).delete()
 
 
+def release_nodes(job: Job, node_ids: tuple[str, ...]) -> int:
+    """The job's spares on these nodes are no use to it; returns how many devices they were."""
+    return _release(list(SpareReservation.objects.filter(job=job, device__node_id__in=node_ids)))
+
+
 def release_all(job: Job) -> int:
     """The job needs no spares any more."""
-    rows = list(SpareReservation.objects.filter(job=job).select_related("device__node"))
+    return _release(list(SpareReservation.objects.filter(job=job).select_related("device__node")))
+
+
+def _release(rows: list[SpareReservation]) -> int:
     for row in rows:
         row.delete()
         sentence = f"{row.device.node.name} device {row.device.index} is free again."
-        publish_device(row.device, "spare.released", sentence, job_id=job.id)
+        publish_device(row.device, "spare.released", sentence, job_id=row.job_id)
     return len(rows)
