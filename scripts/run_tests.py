@@ -184,8 +184,10 @@ def failures(report: Path) -> list[str]:
         for found in [*case.iter("failure"), *case.iter("error")]:
             lines = [line for line in (found.text or "").splitlines() if TOLD.match(line)]
             if len(lines) > TOLD_LINES:
-                # A process that failed under a test says what was wrong in its last words.
-                lines = [*lines[:FIRST_LINES], *lines[FIRST_LINES - TOLD_LINES :]]
+                # An error begins with what it is; a process that failed under a test says what was
+                # wrong in its last words.
+                errors = [line for line in lines if line.startswith("E ")]
+                lines = [*errors[:FIRST_LINES], *lines[FIRST_LINES - TOLD_LINES :]]
             said = "\n".join(f"    {line[:TOLD_CHARS]}" for line in lines)
             told.append(f"{case.get('classname')}::{case.get('name')} ({found.tag})\n{said}")
     return told
