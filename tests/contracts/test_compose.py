@@ -6,6 +6,7 @@ with the program itself, and with what the demo starts.
 
 import importlib.util
 import ipaddress
+import os
 import re
 import shutil
 import string
@@ -259,6 +260,40 @@ def test_each_client_behind_the_proxy_keeps_its_own_address() -> None:
     proxy = read("deploy/nginx.conf")
     assert "proxy_set_header X-Forwarded-For $remote_addr;" in proxy
     assert "$proxy_add_x_forwarded_for" not in proxy
+
+
+def secret_rows() -> dict[str, tuple[str, int]]:
+    """Owner and mode of each file, as its page has them."""
+    rows = re.findall(r"^\| `(\w[\w.]*)` \| (\w+) \| (\d+) \|", read("deploy/secrets/README.md"), re.MULTILINE)
+    return {name: (owner, int(mode, 8)) for name, owner, mode in rows}
+
+
+def test_a_secret_is_readable_by_whom_it_is_mounted_for_and_nobody_else() -> None:
+    rows, declared = secret_rows(), compose()["secrets"]
+    assert set(rows) == {entry["file"].rpartition("/")[2] for entry in declared.values()}
+    users = {name: service.get("user", "image's own").split(":")[0] for name, service in services().items()}
+    for secret, entry in declared.items():
+        owner, mode = rows[entry["file"].rpartition("/")[2]]
+        readers = {users[name] for name, service in services().items() if secret in service.get("secrets", [])}
+        assert readers, secret
+        if secret != "tls_certificate":
+            assert (readers, mode) == ({owner}, 0o400), secret
+    assert rows["tls.crt"][1] == 0o444
+    # Our own processes, whoever gets into them, do not hold the key that speaks for the host.
+    assert [name for name, service in services().items() if "tls_key" in service.get("secrets", [])] == ["proxy"]
+    assert users["proxy"] not in {user for name, user in users.items() if name != "proxy"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_the_commands_of_the_page_make_the_files_as_the_page_says(tmp_path: Path) -> None:
+    block = re.findall(r"^```sh\n(.*?)^```", read("deploy/secrets/README.md"), re.MULTILINE | re.DOTALL)[0]
+    subprocess.run(["sh", "-euc", block], cwd=tmp_path, check=True, capture_output=True, timeout=VERIFY_TIMEOUT_S)
+    made = {path.name: path.stat() for path in tmp_path.iterdir()}
+    names = {"root": 0, "101": 101, "10001": 10001}
+    assert {name: (one.st_uid, one.st_mode & 0o777) for name, one in made.items()} == {
+        name: (names[owner], mode) for name, (owner, mode) in secret_rows().items()
+    }
 
 
 def test_the_proxy_waits_for_no_request_for_ever() -> None:

@@ -165,6 +165,22 @@ def timers_in_the_broker(module: ast.Module) -> list[str]:
     ]
 
 
+def queries_on_the_loop(module: ast.Module) -> list[str]:
+    """No ORM in a coroutine: it would hold up every socket of the process. What is defined inside
+    one to run in a thread (a function, a lambda) is another thing."""
+    found = []
+    for coroutine in (node for node in ast.walk(module) if isinstance(node, ast.AsyncFunctionDef)):
+        waiting = list(coroutine.body)
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, ast.FunctionDef | ast.Lambda | ast.AsyncFunctionDef):
+                continue
+            if isinstance(node, ast.Attribute) and node.attr == "objects":
+                found.append(f"line {node.lineno}: {dotted(node)} in `async def {coroutine.name}`")
+            waiting.extend(ast.iter_child_nodes(node))  # type: ignore[arg-type]
+    return found
+
+
 def is_command(module: ast.Module) -> bool:
     """True for a module with an `if __name__ == "__main__"` block."""
     return any(

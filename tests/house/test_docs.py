@@ -16,6 +16,7 @@ from tests.house.tree import ROOT, read, relative, text_files
 
 PAGES = [path for path in text_files() if path.suffix == ".md" and "/data/" not in relative(path)]
 GENERATORS = ("controlplane.protocol.doc", "controlplane.policy.states_doc")
+OPERATORS_LINES = 250
 TIMEOUT_S = 60.0
 # A path in backquotes that names a file or folder of this repository.
 _PATH = re.compile(
@@ -94,14 +95,14 @@ def test_a_generated_page_is_current(module: str) -> None:
 
 
 def test_every_setting_has_its_row() -> None:
-    text = read(ROOT / "docs" / "operations.md")
+    text = read(ROOT / "docs" / "settings.md")
     table = text[text.index("<!-- settings") : text.index("<!-- end of settings")]
     rows = re.findall(rf"^\| `({PREFIX}\w+)` \|", table, re.MULTILINE)
     assert sorted(rows) == sorted(PREFIX + name.upper() for name in Env.model_fields)
 
 
 def test_every_flag_of_the_agent_has_its_row() -> None:
-    text = read(ROOT / "docs" / "operations.md")
+    text = read(ROOT / "docs" / "settings.md")
     table = text[text.index("<!-- agent settings") : text.index("<!-- end of agent settings")]
     done = subprocess.run(
         [sys.executable, "-m", "agents", "--help"],
@@ -113,6 +114,18 @@ def test_every_flag_of_the_agent_has_its_row() -> None:
     )
     flags = set(re.findall(r"--[a-z-]+", done.stdout)) - {"--help"}
     assert sorted(re.findall(r"`(--[a-z-]+)`", table)) == sorted(flags)
+
+
+def test_there_is_one_procedure_for_coming_back_from_a_backup_and_a_test_follows_it() -> None:
+    pages = [path for path in (ROOT / "docs").glob("*.md") if path.name != "requirements.md"]
+    telling = {path.name for path in pages if re.search(r"pg_restore|dropdb", read(path))}
+    assert telling == {"install.md"}
+    assert "(install.md#back-from-a-backup)" in read(ROOT / "docs" / "backup.md")
+
+
+@pytest.mark.parametrize("name", ["operations.md", "settings.md", "nodes.md", "access.md", "backup.md"])
+def test_a_page_for_operators_is_about_one_task_and_short(name: str) -> None:
+    assert len(read(ROOT / "docs" / name).splitlines()) <= OPERATORS_LINES
 
 
 def test_every_dependency_has_its_reason() -> None:

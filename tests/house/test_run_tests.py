@@ -11,7 +11,7 @@ import pytest
 from tests.house.tree import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
-from run_tests import failures, readable, run_pytest
+from run_tests import JUDGED, LANES, LAST, NEVER_ON_POSTGRES, SETS, failures, in_short, readable, run_pytest
 
 
 def test_a_failed_test_is_told_with_its_assertion_and_a_passed_one_is_not(tmp_path: Path) -> None:
@@ -37,6 +37,7 @@ def test_a_failed_test_is_told_with_its_assertion_and_a_passed_one_is_not(tmp_pa
     (told,) = failures(report)
     assert told.startswith("test_two::test_bad (failure)")
     assert "too few" in told
+    assert in_short(told) == "test_two::test_bad (failure): AssertionError: too few ... assert 1 == 2"
 
 
 def test_a_set_that_left_no_report_is_no_failure(tmp_path: Path) -> None:
@@ -59,6 +60,17 @@ def test_progress_skips_and_sum_are_shown_and_what_tests_and_warnings_print_is_n
     shown = [printed[0], printed[6], printed[8], printed[9]]
     assert list(readable(printed)) == shown
     assert list(readable([printed[0], printed[1], printed[2], printed[9]])) == [printed[0], printed[9]]
+
+
+def test_all_runs_every_set_once() -> None:
+    """The attacks on PostgreSQL are part of its set, and that is part of the whole one."""
+    names = sorted([*(name for lane in LANES for name in lane), *LAST])
+    assert names == sorted(set(SETS) - {"attacks-postgres", "whole-postgres"})
+    assert set(SETS["attacks-postgres"]) < set(SETS["postgres"]) < set(SETS["whole-postgres"])
+
+
+def test_what_is_left_out_on_postgresql_exists() -> None:
+    assert [path for path in (*NEVER_ON_POSTGRES, *JUDGED) if not (ROOT / path).is_file()] == []
 
 
 def test_a_child_that_outlives_a_run_keeps_nobody_waiting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ committed. Generated and vendored files are left out here, once, for every rule.
 """
 
 import ast
+import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -44,7 +45,10 @@ def text_files() -> tuple[Path, ...]:
     """Every hand-written text file, sorted."""
     found = [path for path in ROOT.iterdir() if path.is_file() and path.suffix in _SUFFIXES]
     for folder in _SOURCE_DIRS:
-        found += [path for path in (ROOT / folder).rglob("*") if path.suffix in _SUFFIXES and path.is_file()]
+        # What is left out is not even looked into: packages are installed there meanwhile.
+        for place, below, names in os.walk(ROOT / folder):
+            below[:] = [name for name in below if name not in _SKIPPED_PARTS]
+            found += [path for path in (Path(place, name) for name in names) if path.suffix in _SUFFIXES]
     return tuple(sorted(path for path in set(found) if not _SKIPPED_PARTS & set(path.relative_to(ROOT).parts)))
 
 

@@ -2,8 +2,10 @@
 
 import pytest
 
+from controlplane.protocol.states import Phase
 from controlplane.simulator.__main__ import main
-from controlplane.simulator.effective import MTBF_S, RECOVERIES, Arrivals, measure
+from controlplane.simulator.effective import MTBF_S, RECOVERIES, WARM_UP_S, Arrivals, measure, plan_for
+from controlplane.simulator.world import World
 
 WHOLE, REPLICA, _, OURS = RECOVERIES
 FAILURES = 8
@@ -35,10 +37,29 @@ def test_failures_without_memory_cost_less_a_piece_where_they_strike_a_recovery(
     assert run.lost_s < WHOLE.start_s
 
 
-def test_who_joins_long_after_a_restart_needs_no_checkpoint_that_is_gone_by_then():
+def test_failures_that_strike_while_groups_are_built_cost_replica_fault_tolerance_no_more_than_on_paper():
     run = measure(REPLICA, failures=25, arrivals=Arrivals.MEMORYLESS)
-    assert run.restarts > 0, "failures without memory take the last replica at times"
-    assert run.evictions > run.restarts
+    assert run.ratio > run.formula - 0.1, "25 intervals are not their mean"
+    assert (run.restarts, run.evictions, run.violations) == (0, 25, ())
+
+
+def test_a_view_that_comes_while_a_process_builds_its_groups_is_entered():
+    world = World(7, plan=plan_for(REPLICA))
+    world.start()
+    world.kernel.run(REPLICA.start_s + WARM_UP_S)
+    training = [process for process in world.trainer.processes.values() if process.epoch]
+    first, second = training[0], training[1]
+    world.faults.kill_rank(first)
+    world.kernel.run(world.kernel.now_s + REPLICA.stall_s / 2)
+    building = [process for process in training if process.able()]
+    assert {process.phase() for process in building} == {Phase.VIEW_CHANGE}, "all of them build"
+    interrupted, committed = building[-1].epoch, building[-1].committed
+    world.faults.kill_rank(second)
+    world.kernel.run(world.kernel.now_s + 2 * REPLICA.stall_s)
+    survivors = [process for process in training if process.able()]
+    assert len(survivors) == len(training) - 2
+    assert all(process.epoch > interrupted and process.committed > committed for process in survivors)
+    assert world.checkers.violations == []
 
 
 def test_the_command_prints_every_way_of_recovery(capsys):

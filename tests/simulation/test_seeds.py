@@ -1,10 +1,15 @@
 """The real policy in the seeded world. A seed that failed once stays here."""
 
+import msgspec
 import pytest
 
+from controlplane.protocol.spec import Budget, Resiliency, Timeouts
 from controlplane.simulator.__main__ import main
 from controlplane.simulator.faults import Fault
-from controlplane.simulator.world import World
+from controlplane.simulator.timing import Timing
+from controlplane.simulator.world import World, WorldPlan, job_spec
+
+NODES = {f"node-{index}": 2 for index in range(5)}
 
 # What each of them found, when it was found.
 FOUND = {
@@ -32,6 +37,15 @@ FOUND_LOSSY = {
     (4145, 0, 0.05): "a word from before a step was committed accused a silent replica",
 }
 
+# (seed, how many stand by, shares of messages that are lost and that are repeated): each ended a
+# healthy replica of a node that had missed two frames, the last one of a rank that had gone on
+FOUND_HARSH = {
+    (902611, 0, 0.2, 0.2): "of three replicas two waited, and the third's frames were lost",
+    (902611, 2, 0.2, 0.1): "of three replicas two waited, and the third's frames were lost",
+    (902627, 0, 0.2, 0.2): "the last two replicas, and one's frames were lost",
+    (903009, 0, 0.2, 0.2): "a rank that was stopped for 5 s, and the word of it came late",
+}
+
 
 @pytest.mark.parametrize("seed", sorted(FOUND))
 def test_a_seed_that_failed_once_passes(seed):
@@ -48,6 +62,90 @@ def test_a_seed_that_failed_once_on_a_bad_network_passes(seed, standing_by, loss
     world = World(seed, standing_by=standing_by)
     world.network.loss = loss
     assert world.run().violations == ()
+
+
+@pytest.mark.parametrize(("seed", "standing_by", "loss", "repeat"), sorted(FOUND_HARSH))
+def test_nobody_healthy_is_ended_where_a_fifth_of_all_messages_is_lost(seed, standing_by, loss, repeat):
+    world = World(seed, standing_by=standing_by)
+    world.network.loss, world.network.repeat, world.network.extra_delay_s = loss, repeat, 0.3
+    assert [told for told in world.run().violations if "I-evict" in told] == []
+
+
+@pytest.mark.parametrize("cut_s", [3.0, 6.0, 11.0])
+def test_with_25_s_steps_a_node_that_is_cut_off_for_a_while_is_never_replaced(cut_s):
+    world = World(3, plan=WorldPlan(spec=job_spec(), nodes=NODES, timing=Timing(micro_batch_s=(12.0, 13.0))))
+    world.start()
+    world.faults.schedule(400.0, 0)
+    world.kernel.run(200.0)
+    committed = world.server.rows.committed_step
+    while world.server.rows.committed_step == committed:
+        world.kernel.run(world.kernel.now_s + 0.5)
+    world.network.cut_link("node-1")
+    world.kernel.run(world.kernel.now_s + cut_s)
+    world.network.mend_link("node-1")
+    world.kernel.run(400.0)
+    rows = world.server.rows
+    assert (world.checkers.evictions, rows.restarts, world.checkers.violations) == (0, 0, [])
+    assert (rows.state, [replica.incarnation for replica in rows.replicas.values()]) == ("running", [1, 1, 1])
+
+
+def test_a_member_that_is_cut_off_while_the_others_wait_is_left_out_and_rejoins_as_it_is():
+    world = World(3)
+    world.start()
+    world.faults.schedule(90.0, 0)
+    world.kernel.run(20.0)
+    cut_while_its_exchange_hangs(world, 4.0)
+    world.kernel.run(90.0)
+    rows = world.server.rows
+    assert (world.checkers.left_out, world.checkers.evictions, world.checkers.violations) == (1, 0, [])
+    assert (rows.state, [replica.incarnation for replica in rows.replicas.values()]) == ("running", [1, 1, 1])
+    assert all(replica.contributing for replica in rows.replicas.values())
+
+
+def test_a_member_that_hangs_for_a_while_on_a_node_that_is_heard_is_left_out_and_rejoins_as_it_is():
+    world = World(3)
+    world.start()
+    world.faults.schedule(90.0, 0)
+    world.kernel.run(40.0)
+    stuck = next(process for process in world.trainer.processes.values() if process.index == 1)
+    rank = stuck.ranks[0]
+    rank.hung, rank.hung_since_s = True, world.kernel.now_s
+    world.kernel.run(world.kernel.now_s + 4.5)
+    rows = world.server.rows
+    assert rows.view.waits(1, 1)
+    world.trainer.wake(rank)
+    world.kernel.run(90.0)
+    assert (world.checkers.left_out, world.checkers.evictions, world.checkers.violations) == (1, 0, [])
+    assert (rows.state, [replica.incarnation for replica in rows.replicas.values()]) == ("running", [1, 1, 1])
+    assert all(replica.contributing for replica in rows.replicas.values())
+
+
+def test_one_that_hangs_for_good_is_left_out_first_and_ended_when_its_agent_finds_it_late():
+    world = World(3)
+    world.start()
+    world.faults.schedule(90.0, 0)
+    world.kernel.run(40.0)
+    world.faults.hang_rank(next(process for process in world.trainer.processes.values() if process.index == 1))
+    world.kernel.run(90.0)
+    told = [entry for entry in world.server.rows.history if "leave_out" in entry or "hang" in entry]
+    assert told[0] == "leave_out:leave_out:stuck"
+    assert told[1].startswith("replica_failure:")
+    assert (world.server.rows.restarts, world.checkers.violations) == (0, [])
+
+
+def cut_while_its_exchange_hangs(world: World, seconds: float) -> None:
+    """Node 1 is out of reach of everybody, the other replicas of its job included."""
+    process = next(process for process in world.trainer.processes.values() if process.index == 1)
+    world.network.cut_link("node-1")
+    for rank in process.ranks.values():
+        rank.hung, rank.hung_since_s = True, world.kernel.now_s
+
+    def mend() -> None:
+        for rank in process.ranks.values():
+            world.trainer.wake(rank)
+        world.network.mend_link("node-1")
+
+    world.kernel.after(seconds, mend)
 
 
 @pytest.mark.parametrize("first", range(0, 40, 10))
@@ -114,6 +212,44 @@ def test_one_fault_is_overcome_without_a_restart(kind):
     assert world.server.rows.state == "running"
     assert world.server.rows.restarts == 0
     assert world.checkers.violations == []
+
+
+@pytest.mark.parametrize("seed", [2, 3, 7, 11])
+def test_where_all_must_train_the_survivors_wait_for_the_replacement_and_nothing_is_rolled_back(seed):
+    plan = WorldPlan(spec=job_spec(min_replicas=3), nodes={f"node-{index}": 2 for index in range(5)})
+    world = World(seed, plan=plan)
+    world.start()
+    world.faults.schedule(60.0, 0)
+    world.kernel.run(20.0)
+    before = world.server.rows.committed_step
+    world.faults.strike(Fault.RANK_KILL)
+    world.kernel.run(60.0)
+    rows = world.server.rows
+    assert "replica_failure:hold_and_replace:rank_exit" in rows.history
+    assert (rows.state, rows.restarts, world.checkers.violations) == ("running", 0, [])
+    assert rows.committed_step > before + 20
+
+
+def test_no_seed_breaks_an_invariant_where_all_must_train():
+    plan = WorldPlan(spec=job_spec(min_replicas=3), nodes={f"node-{index}": 2 for index in range(5)})
+    assert {seed: found for seed in range(12) if (found := World(seed, plan=plan).run().violations)} == {}
+
+
+def test_kills_beyond_the_budget_leave_a_smaller_job_that_trains():
+    spec = msgspec.structs.replace(
+        job_spec(), resiliency=Resiliency(timeouts=Timeouts(setup_s=30.0), budget=Budget(restarts_per_window=1))
+    )
+    world = World(3, plan=WorldPlan(spec=spec, nodes={f"node-{index}": 2 for index in range(5)}))
+    world.start()
+    world.faults.schedule(120.0, 0)
+    for moment_s in (20.0, 50.0, 80.0):
+        world.kernel.run(moment_s)
+        before = world.server.rows.committed_step
+        world.faults.strike(Fault.RANK_KILL)
+    world.kernel.run(120.0)
+    rows = world.server.rows
+    assert (rows.state, rows.restarts, world.checkers.violations) == ("running", 0, [])
+    assert len(rows.view.members) == 1 and rows.committed_step > before + 10
 
 
 def test_a_killed_rank_loses_no_step():

@@ -11,6 +11,7 @@ from controlplane.protocol.codec import encode_frame, encode_line
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import Flush, MemberRole
 from controlplane.protocol.rank import SectionTime
+from controlplane.protocol.recompute import RecomputedStep
 from controlplane.protocol.samples import DeviceSample
 from controlplane.protocol.states import Phase, RankState, Section
 
@@ -31,6 +32,7 @@ LINES: tuple[Any, ...] = (
     rank.NumericsReport(3, 1, "loss_spike", "transient", "1.0", "2.0"),
     rank.DeterminismReport(3, 1, 1, 0.0),
     rank.TrainingDone(3),
+    rank.RecomputeReport("rec_1", (RecomputedStep(3, 2.5, 1.0),), "ab", "cpu", 0.5),
     rank.StacksReport("File a"),
 )
 HOST_LINES: tuple[Any, ...] = (

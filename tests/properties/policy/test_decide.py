@@ -31,7 +31,7 @@ STATES = st.sampled_from(
     [ReplicaState.ACTIVE, ReplicaState.CATCHING_UP, ReplicaState.FORMING, ReplicaState.EVICTED, ReplicaState.SUSPECT]
 )
 KINDS = ("rank_exit", "rank_overdue", "node_silent", "outer_error", "device_lost", "xid", "device_risk", "nan_loss")
-INFERRED = frozenset({"hang", "node_silent", "unflushed", "setup_timeout", "catch_up_timeout", "unreachable"})
+INFERRED = frozenset({"hang", "node_silent", "unflushed", "setup_timeout", "catch_up_timeout", "unreachable", "stuck"})
 
 
 @st.composite

@@ -31,6 +31,7 @@ REPLICAS = 5
 TRAINING = Training(global_batch=GLOBAL_BATCH, micro_batch=SIZE)
 MODEL = Model(family="moe", layers=8, experts=4, sequence_length=16)
 events = st.sampled_from(["step", "step", "step", "evict", "evict", "rejoin", "reissue", "save", "restart"])
+upheavals = st.sampled_from(["evict", "rejoin", "reissue", "restart"])
 
 
 @dataclass
@@ -180,6 +181,18 @@ def happen(job: Job, spec: TrainSpec, event: str, data: st.DataObject) -> None:
 def test_every_sample_of_every_data_epoch_is_trained_exactly_once(
     spec: TrainSpec, story: list[str], windows: int, seed: int, data: st.DataObject
 ) -> None:
+    trains_each_sample_once(spec, story, windows, seed, data)
+
+
+@settings(max_examples=50, deadline=None)
+@given(asked(), st.lists(upheavals, min_size=20, max_size=40), st.integers(5, 60), st.integers(0, 99), st.data())
+def test_also_after_twenty_losses_returns_and_restarts_between_the_steps(
+    spec: TrainSpec, story: list[str], windows: int, seed: int, data: st.DataObject
+) -> None:
+    trains_each_sample_once(spec, [each for upheaval in story for each in (upheaval, "step")], windows, seed, data)
+
+
+def trains_each_sample_once(spec: TrainSpec, story: list[str], windows: int, seed: int, data: st.DataObject) -> None:
     layout, replicas = planned(spec, data)
     job = Job(replicas=dict.fromkeys(range(replicas), 1), layout=layout)
     job.change_view()

@@ -14,13 +14,17 @@ from controlplane.protocol.commands import (
     DeliverInstall,
     DeliverView,
     InjectLinkFault,
+    KeepCheckpoints,
+    OrderRecompute,
     RequestSave,
     StartRanks,
     StopRanks,
 )
-from controlplane.protocol.frames import CommandAnswer, RankOverdue
+from controlplane.protocol.frames import CommandAnswer, RankExited, RankOverdue
+from controlplane.protocol.keeping import KeptSave
 from controlplane.protocol.membership import Install, Member, MemberRole, View
 from controlplane.protocol.rank import Evicted, InstallView, RankHello, RankProgress, SaveNow, SetView, StopTraining
+from controlplane.protocol.recompute import Recompute, Share, Span
 from controlplane.protocol.samples import DeviceSample
 from controlplane.protocol.states import Phase, Section
 from tests.properties.agents.world import World, launch, order
@@ -103,6 +107,38 @@ def test_a_member_left_out_is_told_and_killed_soon_after():
     world.now_s += limits.EVICT_KILL_AFTER_S
     world.feed(ev.Tick(now_s=world.now_s))
     assert not world.alive
+
+
+def test_a_member_left_out_for_now_is_told_nothing_and_lives_until_it_is_taken_back():
+    world = running()
+    told(world, hello(world))
+    give(world, order(2, DeliverView(view(2, (0, 1), (1, 1))), 2, 1))
+    without = msgspec.structs.replace(view(3, (1, 1)), left_out=(Member(0, 1, CONTRIBUTOR),))
+    world.feed(ev.OrderReceived(now_s=world.now_s, commands=(order(3, DeliverView(without), 3, 1),)))
+    assert not any(isinstance(message, Evicted | SetView) for message in told(world, world.pending.pop()()))
+    assert told(world, hello(world, conn_id=2, epoch=2)) == [], "it connects anew, and waits as before"
+    world.now_s += 10 * limits.EVICT_KILL_AFTER_S
+    world.feed(ev.Tick(now_s=world.now_s))
+    assert world.alive
+    assert all(not rank.expected for rank in world.state.ranks.values())
+    back = msgspec.structs.replace(view(4, (0, 1), (1, 1)), returning=(0,))
+    world.feed(ev.OrderReceived(now_s=world.now_s, commands=(order(4, DeliverView(back), 4, 1),)))
+    assert [type(message) for message in told(world, world.pending.pop()())] == [SetView]
+
+
+def test_an_end_without_a_status_is_told_as_unobserved_with_what_the_node_knows():
+    world = running()
+    told(world, hello(world))
+    rank = next(iter(world.state.ranks.values()))
+    gone = ev.RankProcessGone(
+        now_s=world.now_s, ref=rank.ref, pid=None, exit_code=None, signal=None, known=False, cause="out_of_memory",
+        hint="the kernel's log says so",
+    )  # fmt: skip
+    world.feed(gone)
+    world.now_s += limits.ADOPT_EXIT_CODE_WAIT_S + limits.EXIT_CODE_WAIT_S
+    world.feed(ev.Tick(now_s=world.now_s))
+    said = next(kept.body for kept in world.state.events if isinstance(kept.body, RankExited))
+    assert (said.exit_code, said.signal, said.cause, said.hint) == (None, None, "out_of_memory", gone.hint)
 
 
 def test_a_stranger_that_claims_a_rank_is_refused():
@@ -242,6 +278,35 @@ def test_a_save_that_reaches_nobody_says_so():
     world = running()
     give(world, order(2, RequestSave("job_1", 1, "manual", "test"), 1, 1))
     assert last_answer(world).state == "failed"
+
+
+def test_an_order_to_compute_again_is_handed_to_the_ranks_of_that_replica_alone():
+    world = running()
+    told(world, hello(world))
+    again = Recompute(
+        order_id="rec_1", path="/c/step_00000001-e1", from_step=1, until_step=3,
+        spans=(Span(1, (Share(0, ((0, 1),)),)),), limit_s=60.0,
+    )  # fmt: skip
+    ref = next(iter(world.state.ranks))
+    for number, incarnation in ((2, ref.incarnation), (3, ref.incarnation + 1)):
+        body = OrderRecompute(ref.job_id, ref.attempt, ref.replica, incarnation, again)
+        world.feed(ev.OrderReceived(now_s=world.now_s, commands=(order(number, body, 1, 1),)))
+        handed = [message.order for message in told(world, world.pending.pop(0)())]
+        assert handed == ([again] if number == 2 else [])
+        assert last_answer(world).state == ("succeeded" if number == 2 else "failed")
+
+
+def test_an_order_to_keep_checkpoints_reaches_rank_0_of_its_replica_alone():
+    world = running()
+    told(world, hello(world))
+    ref = next(iter(world.state.ranks))
+    saves = (KeptSave("step_00000001-e1", ((1, 1),)),)
+    for number, incarnation in ((2, ref.incarnation), (3, ref.incarnation + 1)):
+        body = KeepCheckpoints(ref.job_id, ref.attempt, ref.replica, incarnation, saves)
+        world.feed(ev.OrderReceived(now_s=world.now_s, commands=(order(number, body, 1, 1),)))
+        handed = [message.saves for message in told(world, world.pending.pop(0)())]
+        assert handed == ([saves] if number == 2 else [])
+        assert last_answer(world).state == ("succeeded" if number == 2 else "failed")
 
 
 def test_unacknowledged_events_are_sent_again_after_a_while():

@@ -109,7 +109,7 @@ def test_a_flight_recorder_comes_repaired(subject: Make) -> None:
     repaired = decode_dump(text)
     assert (repaired.rank, method) == (1, "door")
     assert [(e.number, e.state, e.operation) for e in repaired.entries] == [
-        (2, "completed", "all_reduce"),
+        (2, "ended", "all_reduce"),
         (3, "scheduled", "all_reduce"),
     ]
     assert repaired.groups[0].ranks == (0, 1)

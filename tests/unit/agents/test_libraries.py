@@ -20,6 +20,8 @@ from tests.properties.agents.world import launch
 
 NEEDS = Needs(driver_major=570, free_bytes=0)
 WAIT_S = 20.0
+SCRIPT = str(Path(__file__).resolve())
+"""Stands for the job's own, which must be there."""
 
 
 def install(site: Path, version: str) -> None:
@@ -55,7 +57,7 @@ def test_a_torch_that_cannot_recover_is_refused_with_where_it_is_until_another_i
     site, asked = tmp_path / "site", Interpreters()
     install(site, "2.4.1")
     path = interpreter(tmp_path)
-    job = wanting(("env", "A=1", "python3", "train.py"), {"PYTHONPATH": str(site), "PATH": f"{path.parent}:/bin"})
+    job = wanting(("env", "A=1", "python3", SCRIPT), {"PYTHONPATH": str(site), "PATH": f"{path.parent}:/bin"})
     for _ in range(3):
         (failed,) = judge(read_launch(job, (), asked, Standing(), policy=Policy()), NEEDS)
     assert failed.name == "library"
@@ -70,7 +72,7 @@ def test_a_torch_that_cannot_recover_is_refused_with_where_it_is_until_another_i
 
 
 def test_an_interpreter_that_hangs_is_ended_and_keeps_no_start_away(tmp_path: Path) -> None:
-    job = wanting((str(interpreter(tmp_path, "sleep 600 & wait")), "train.py"), {})
+    job = wanting((str(interpreter(tmp_path, "sleep 600 & wait")), SCRIPT), {})
     assert read_launch(job, (), Interpreters(answer_s=0.5), Standing(), policy=Policy()) == Readings()
     deadline_s = time.monotonic() + WAIT_S
     while exists(runs(tmp_path)[0]):
@@ -88,7 +90,7 @@ def exists(group: int) -> bool:
 
 @pytest.mark.parametrize("line", ["exit 1", "echo [1, 2]", "echo '[[], []]'", "echo '[{{}}, 5]'", "echo '['"])
 def test_an_answer_that_is_none_is_no_proof_of_a_fault(tmp_path: Path, line: str) -> None:
-    job = wanting((str(interpreter(tmp_path, line)), "train.py"), {})
+    job = wanting((str(interpreter(tmp_path, line)), SCRIPT), {})
     assert judge(read_launch(job, (), Interpreters(), Standing(), policy=Policy()), NEEDS) == ()
 
 

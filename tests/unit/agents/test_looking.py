@@ -1,5 +1,8 @@
 """A look at a hung rank comes before its end, and never holds it up for long."""
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 
 from agents.core import events as ev
@@ -45,6 +48,16 @@ def test_a_hang_is_looked_at_in_two_ways_at_each_rank() -> None:
     ]  # fmt: skip
 
 
+def test_an_order_for_all_leaves_out_whom_somebody_looks_at() -> None:
+    world, _ = looking(rank=0)
+    everybody = CollectStacks("job_1", -1, -1, -1, "stacks", 0.0)
+    for number, found in ((3, [(1, "stacks")]), (4, [])):
+        world.feed(ev.OrderReceived(now_s=world.now_s, commands=(order(number, everybody, 1, 1),)))
+        world.state, effects = step(world.state, world.pending.pop()())
+        assert [(e.ref.rank, e.look) for e in effects if isinstance(e, TakeStacks)] == found
+    assert last_answer(world).state == "succeeded", "nobody else lives here"
+
+
 def test_each_look_is_told_and_the_last_one_closes_the_command() -> None:
     world, asked = looking()
     for effect in asked[:-1]:
@@ -56,13 +69,42 @@ def test_each_look_is_told_and_the_last_one_closes_the_command() -> None:
     assert last_answer(world).state == "succeeded"
 
 
-def test_a_stop_waits_for_the_looks_at_each_rank_and_no_longer() -> None:
+def test_a_stop_waits_for_the_looks_at_all_ranks_of_the_replica_and_no_longer() -> None:
+    """A rank that lost its peer may be gone before its own look."""
     world, asked = looking()
     give(world, order(3, STOP, 1, 1))
     assert len(world.alive) == 2
-    mine = [effect for effect in asked if effect.ref.rank == 0]
-    assert answer(world, mine[0]) == []
-    assert [effect.ref.rank for effect in answer(world, mine[1])] == [0]
+    for effect in asked[:-1]:
+        assert answer(world, effect) == []
+    assert sorted(effect.ref.rank for effect in answer(world, asked[-1])) == [0, 1]
+
+
+def test_a_replica_on_several_nodes_waits_for_the_looks_of_the_others_a_bounded_time() -> None:
+    """What is done there is not known here: whoever went first would take its peers out of the look."""
+    world, asked = looking()
+    wide = {
+        ref: replace(rank, launch=msgspec.structs.replace(rank.launch, world_size=4))
+        for ref, rank in world.state.ranks.items()
+    }
+    world.state = replace(world.state, ranks=wide)
+    give(world, order(3, STOP, 1, 1))
+    assert [signal for effect in asked for signal in answer(world, effect)] == []
+    assert len(world.alive) == 2
+    world.now_s += limits.LOOK_BEFORE_KILL_S
+    world.feed(ev.Tick(now_s=world.now_s))
+    assert not world.alive
+
+
+def test_a_rank_that_ends_by_itself_does_not_take_its_peers_out_of_the_look() -> None:
+    world, asked = looking()
+    ended = next(rank for rank in world.state.ranks.values() if rank.ref.rank == 0)
+    gone = ev.RankProcessGone(
+        now_s=world.now_s, ref=ended.ref, exit_code=1, signal=None, log_tail="", known=True, pid=None
+    )
+    world.state, effects = step(world.state, gone)
+    assert [effect for effect in effects if isinstance(effect, Signal)] == []
+    killed = [signal.ref.rank for effect in asked for signal in answer(world, effect)]
+    assert killed == [1]
 
 
 def test_a_look_that_never_ends_holds_a_stop_up_for_a_moment_only() -> None:
@@ -93,7 +135,7 @@ def test_nobody_is_killed_for_having_been_looked_at() -> None:
 
 @pytest.mark.parametrize(
     ("look", "rank", "detail"),
-    [("soul", -1, "unknown look 'soul': use ping, stacks, flight_recorder, wait_counters, profile"),
+    [("soul", -1, "unknown look 'soul': use ping, stacks, flight_recorder, wait_counters, profile, log"),
      ("ping", 7, "no such rank lives here")],
 )  # fmt: skip
 def test_what_cannot_be_looked_at_is_refused_with_words(look: str, rank: int, detail: str) -> None:

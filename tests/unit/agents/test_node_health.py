@@ -225,7 +225,7 @@ def test_a_launch_is_checked_for_where_it_saves_and_what_our_trainer_runs_with(t
     bucket = msgspec.structs.replace(ours.config, checkpoint_dir="s3://bucket/job")
     assert (
         read_launch(
-            msgspec.structs.replace(ours, config=bucket, entrypoint=("prog",)),
+            msgspec.structs.replace(ours, config=bucket, entrypoint=("sh",)),
             (),
             Interpreters(),
             Standing(),
@@ -241,7 +241,7 @@ def test_a_full_store_refuses_no_launch_and_one_that_cannot_be_written_does(
     def failed(directory: Path) -> list[str]:
         config = msgspec.structs.replace(launch().config, checkpoint_dir=str(directory))
         found = read_launch(
-            msgspec.structs.replace(launch(entrypoint=True), config=config),
+            msgspec.structs.replace(launch(), config=config, entrypoint=("sh",)),
             (),
             Interpreters(),
             Standing(),

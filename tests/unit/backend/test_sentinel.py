@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.policy.risk import RiskSample, risk_score
+from controlplane.policy.risk import PAST_ERRORS_S, SAMPLE_S, WEIGHTS, RiskSample, risk_score
 from controlplane.protocol.frames import AgentFrame, RankStatus
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.samples import DeviceSample
@@ -17,6 +17,7 @@ from controlplane.sentinel.detect import RiskLatch, find_silent, mostly_silent
 from controlplane.sentinel.fleetmap import DeviceInfo, FleetMap, JobLimits, NodeInfo
 from controlplane.sentinel.picture import GROW, Heard, Picture, waves
 from controlplane.sentinel.scores import COLUMNS, WINDOW, score
+from controlplane.telemetry.codec import METRICS, Chunk, pack, unpack
 
 REF = RankRef("job_a", 1, 0, 1, 0)
 
@@ -33,6 +34,7 @@ samples = st.lists(
         temperature_c=optional(20, 110),
         memory_utilization_ratio=optional(0, 1),
         errors=st.none() | st.integers(0, 3),
+        past_errors=st.none() | st.integers(0, 3),
         power_w=optional(0, 700),
         utilization_ratio=optional(0, 1),
         training=st.booleans(),
@@ -48,13 +50,17 @@ def test_the_vectorised_score_is_the_policys_score(readings: list[RiskSample]) -
     timed = [
         RiskSample(
             at_s=float(i), temperature_c=r.temperature_c, memory_utilization_ratio=r.memory_utilization_ratio,
-            errors=r.errors, power_w=r.power_w, utilization_ratio=r.utilization_ratio, training=r.training,
+            errors=r.errors, past_errors=r.past_errors, power_w=r.power_w,
+            utilization_ratio=r.utilization_ratio, training=r.training,
         )
         for i, r in enumerate(readings)
     ]  # fmt: skip
     window = np.full((1, WINDOW, len(COLUMNS)), np.nan)
     for offset, r in enumerate(reversed(timed[-WINDOW:])):
-        values = (r.at_s, r.temperature_c, r.memory_utilization_ratio, r.errors, r.power_w, r.utilization_ratio)
+        values = (
+            r.at_s, r.temperature_c, r.memory_utilization_ratio, r.errors, r.past_errors, r.power_w,
+            r.utilization_ratio,
+        )  # fmt: skip
         window[0, WINDOW - 1 - offset, :-1] = [np.nan if v is None else v for v in values]
         window[0, WINDOW - 1 - offset, -1] = float(r.training)
     assert abs(float(score(window)[0]) - risk_score(timed)) < 1e-9
@@ -63,9 +69,9 @@ def test_the_vectorised_score_is_the_policys_score(readings: list[RiskSample]) -
 def heard(node: str, seq: int, *, at_s: float = 0.0, session: str = "s", temperature_c: float = 50.0) -> Heard:
     """A frame with one device."""
     sample = DeviceSample(index=0, temperature_c=temperature_c, power_w=300.0, utilization_ratio=0.9)
-    return Heard(
-        node_id=node, session_id=session, at_s=at_s, frame=AgentFrame(seq=seq, uptime_s=float(seq), devices=(sample,))
-    )
+    # One frame an interval of the score: each closes the one before.
+    frame = AgentFrame(seq=seq, uptime_s=seq * SAMPLE_S, devices=(sample,))
+    return Heard(node_id=node, session_id=session, at_s=at_s, frame=frame)
 
 
 def picture_of(*nodes: str, devices: int = 1) -> Picture:
@@ -89,9 +95,24 @@ def test_a_repeated_frame_is_dropped_and_a_new_session_begins_anew() -> None:
     assert picture.silent_s("a", 10.0) == 1.0
 
 
+@pytest.mark.parametrize(("later", "what"), [({}, "says nothing of it"), ({"rss_bytes": 0, "cpu_ratio": 0.0}, "old")])
+def test_a_frame_that_does_not_measure_its_agent_leaves_what_was_measured(later: dict[str, float], what: str) -> None:
+    picture = picture_of("a")
+
+    def take(seq: int, **cost: float) -> None:
+        frame = AgentFrame(seq=seq, uptime_s=float(seq), **cost)  # type: ignore[arg-type]
+        picture.take([Heard(node_id="a", session_id="s", at_s=float(seq), frame=frame)])
+
+    take(1, **later)
+    assert picture.nodes["a"].agent == {}, what
+    take(2, cpu_ratio=0.03, rss_bytes=60_000_000)
+    take(3, **later)
+    assert picture.nodes["a"].agent == {"cpu_ratio": 0.03, "rss_bytes": 60_000_000}, what
+
+
 def test_many_nodes_make_the_arrays_grow() -> None:
     picture = picture_of(*(f"n{i}" for i in range(200)))
-    picture.take([heard(f"n{i}", 1, at_s=5.0, temperature_c=40.0 + i) for i in range(200)])
+    picture.take([heard(f"n{i}", k, at_s=5.0, temperature_c=40.0 + i) for i in range(200) for k in (1, 2)])
     assert all(picture.silent_s(f"n{i}", 6.0) == 1.0 for i in range(200))
     assert picture.risk_of("n0", 0) == 0.0
     assert (picture.risk_of("n150", 0) or 0.0) > 0.0
@@ -145,7 +166,7 @@ def test_a_frame_that_cannot_be_taken_costs_no_other_node_its_own() -> None:
     frame = AgentFrame(seq=1, uptime_s=1.0, devices=(broken,))
     taken = picture.take([Heard(node_id="a", session_id="s", at_s=0.0, frame=frame), sampled("b", 1, [0])])
     assert [item.node_id for item in taken] == ["b"]
-    assert picture.risk_of("b", 0) == 0.0
+    assert picture.nodes["b"].samples[0].temperature_c == 50.0
     assert picture.dropped == {("a", "failed_frame"): 1}
 
 
@@ -157,7 +178,7 @@ def test_a_node_that_goes_gives_its_rows_back_to_the_next_one() -> None:
         picture.expect({"b", name}, {(n, i) for n in ("b", name) for i in range(3)}, {})
         picture.take([sampled(name, 1, [0, 1, 2], at_s=float(number))])
         assert picture.silent_s(name, float(number)) == 0.0
-        assert picture.risk_of(name, 0) == 0.0
+        assert picture.risk_of(name, 0) is None, "what its row held belongs to another device"
     assert (len(picture.nodes), len(picture.slots), len(picture.ranks)) == (2, 6, 0)
     assert len(picture.risk) == GROW
     assert len(picture.last_seen_s) == GROW
@@ -169,6 +190,116 @@ def test_a_history_holds_no_more_than_its_limit_of_one_node(monkeypatch: pytest.
     for number in range(1, 9):
         kept.take(picture.take([sampled("a", number, [0, 1, 2, 3], at_s=float(number))]), picture)
     assert len(kept.nodes["a"].rows) == 2
+
+
+@pytest.mark.parametrize("devices", [1, 2, 8, 72])
+def test_a_node_with_so_many_devices_has_its_history_stored_whole(
+    devices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: dict[str, Chunk] = {}
+    monkeypatch.setattr(history, "store_chunk", lambda node_id, chunk: stored.update({node_id: unpack(pack(chunk))}))
+    picture, kept = picture_of("a", devices=devices), history.History(60.0)
+    for number in range(1, 4):
+        kept.take(picture.take([sampled("a", number, list(range(devices)), at_s=float(number))]), picture)
+    assert kept.flush(4.0, known={"a"}, force=True) == 1
+    assert stored["a"].devices == list(range(devices))
+    assert stored["a"].values[METRICS.index("temperature_c")].tolist() == [[50.0] * 3] * devices
+
+
+def test_a_history_that_cannot_be_packed_costs_no_other_node_its_own_and_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stored: list[str] = []
+
+    def store(node_id: str, chunk: Chunk) -> None:
+        if node_id == "a":
+            raise ValueError("no such layout")
+        stored.append(node_id)
+
+    monkeypatch.setattr(history, "store_chunk", store)
+    monkeypatch.setattr(history.bus, "write_blob", lambda name, data: stored.append(name))
+    picture, kept = picture_of("a", "b"), history.History(60.0)
+    kept.take(picture.take([sampled("a", 1, [0]), sampled("b", 1, [0])]), picture)
+    kept.nodes["a"].rows[0] = {0: []}
+    kept.publish()
+    assert kept.flush(4.0, known={"a", "b"}, force=True) == 1
+    assert stored == ["pending:b", "b"]
+
+
+def second(number: int, **fields: float) -> Heard:
+    """The frame of one second of a device that trains."""
+    reading = {"temperature_c": 60.0, "power_w": 400.0, "utilization_ratio": 0.9} | fields
+    status = RankStatus(
+        ref=REF, state=RankState.TRAINING, pid=1, device_index=0, section=Section.STEP, phase=Phase.COMPUTE, step=1,
+        phase_age_s=0.0, silent_s=0.0,
+    )  # fmt: skip
+    sample = DeviceSample(index=0, **reading)  # type: ignore[arg-type]
+    frame = AgentFrame(seq=number + 1, uptime_s=float(number), devices=(sample,), ranks=(status,))
+    return Heard(node_id="a", session_id="s", at_s=float(number), frame=frame)
+
+
+def test_the_score_is_of_ten_seconds_as_its_formulas_are() -> None:
+    # Power that swings by a third each second, as attention and the exchange take turns, is no swing
+    # over ten seconds; once a second it would be the whole part.
+    picture = picture_of("a")
+    picture.take([second(i, power_w=300.0 if i % 2 else 450.0, temperature_c=60.0 + i * 0.02) for i in range(121)])
+    means = [np.mean([300.0 if i % 2 else 450.0 for i in range(k, k + 10)]) for k in range(0, 120, 10)]
+    samples = [
+        RiskSample(
+            at_s=10.0 * k, power_w=float(mean), utilization_ratio=0.9,
+            temperature_c=60.0 + float(np.mean([i * 0.02 for i in range(10 * k, 10 * k + 10)])),
+        )
+        for k, mean in enumerate(means)
+    ]  # fmt: skip
+    assert picture.risk_of("a", 0) == pytest.approx(risk_score(samples), abs=1e-9)
+    assert picture.parts_of("a", 0)["power"] == 0.0
+    assert sum(picture.parts_of("a", 0).values()) == pytest.approx(picture.risk_of("a", 0), abs=1e-3)
+
+
+def test_a_healthy_device_at_76_degrees_with_noise_stays_under_the_default_limit() -> None:
+    random = np.random.default_rng(7)
+    picture, over = picture_of("a"), 0
+    for number in range(10_000):
+        noise = {
+            "temperature_c": 76.0 + random.normal(0.0, 1.0),
+            "power_w": 620.0 * (1.0 + random.normal(0.0, 0.06)),
+            "utilization_ratio": float(np.clip(random.normal(0.9, 0.06), 0.0, 1.0)),
+            "memory_utilization_ratio": float(np.clip(random.normal(0.55, 0.05), 0.0, 1.0)),
+        }
+        picture.take([second(number, **noise)])
+        over += (picture.risk_of("a", 0) or 0.0) >= 0.30
+    assert over == 0
+
+
+@pytest.mark.parametrize(
+    ("ecc", "accused_s", "share"),
+    [((0, 0), None, 0.0), ((0, 1), None, 1.0), ((5, 0), None, 0.5), ((0, 0), 25.0, 1.0), ((0, 0), -3600.0, 0.5),
+     ((0, 0), -PAST_ERRORS_S - 60.0, 0.0)],
+)  # fmt: skip
+def test_errors_of_both_kinds_and_xids_enter_the_score_each_in_its_way(
+    ecc: tuple[int, int], accused_s: float | None, share: float
+) -> None:
+    picture = picture_of("a")
+    accused = {} if accused_s is None else {("a", 0): accused_s}
+    picture.expect({"a"}, {("a", 0)}, {REF: "a"}, accused)
+    for number in range(31):
+        late = number > 24
+        picture.take(
+            [second(number, ecc_corrected_total=ecc[0] if late else 0, ecc_uncorrected_total=ecc[1] if late else 0)]
+        )
+    assert picture.parts_of("a", 0)["errors"] == pytest.approx(WEIGHTS["errors"] * share)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reachable"),
+    [({}, 0.60), ({"memory_utilization_ratio": 0.5}, 0.75),
+     ({"memory_utilization_ratio": 0.5, "ecc_uncorrected_total": 0}, 1.0)],
+)  # fmt: skip
+def test_what_the_fleet_can_reach_is_what_its_devices_report(fields: dict[str, float], reachable: float) -> None:
+    picture = picture_of("a")
+    assert picture.reachable_risk() is None
+    picture.take([second(number, **fields) for number in range(11)])
+    assert picture.reachable_risk() == pytest.approx(reachable)
 
 
 def fleet(*, jobs_on: dict[str, set[str]] | None = None, nodes: int = 1, limits: JobLimits | None = None) -> FleetMap:
@@ -193,14 +324,16 @@ def test_a_hot_device_alarms_once_and_clears_only_after_its_hysteresis() -> None
         picture.take([heard("n0", seq, at_s=now_s, temperature_c=temperature_c)])
         return [move.alarm for move in latch.step(picture, where, now_s)]
 
+    # A reading is judged when the next interval begins.
     assert step(0.0, 50.0) == []
-    assert step(1.0, 95.0) == [True]
-    assert step(2.0, 96.0) == []
-    assert step(3.0, 50.0) == []
-    assert step(20.0, 95.0) == []
-    assert step(21.0, 50.0) == []
-    assert step(50.9, 50.0) == []
-    assert step(51.1, 50.0) == [False]
+    assert step(10.0, 95.0) == []
+    assert step(20.0, 96.0) == [True]
+    assert step(30.0, 50.0) == []
+    assert step(40.0, 95.0) == []
+    assert step(50.0, 50.0) == []
+    assert step(60.0, 50.0) == []
+    assert step(89.9, 50.0) == []
+    assert step(90.1, 50.0) == [False]
 
 
 def test_only_nodes_with_ranks_are_missed_and_never_before_two_frames() -> None:

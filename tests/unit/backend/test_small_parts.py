@@ -110,6 +110,19 @@ async def test_every_subscribed_browser_gets_every_event_once_and_in_order() -> 
     assert told == [4, 5]
 
 
+async def test_browsers_fetch_everything_again_when_the_event_log_was_set_back_under_a_running_server() -> None:
+    hub, client, new = Hub(), Client(sent_seq=90), Client()
+    hub.clients |= {client, new}
+    hub.seq = 90
+    assert not hub.rewind(90)
+    assert client.queue.empty()
+    assert hub.rewind(40)
+    assert (hub.seq, client.sent_seq, new.sent_seq) == (40, 40, None)
+    assert json.loads(client.queue.get_nowait()) == {"type": "resync", "seq": 40}
+    hub.durable({"event": {"seq": 41}})
+    assert client.sent_seq == 41
+
+
 async def test_a_browser_that_does_not_read_loses_pictures_first_and_is_then_told_to_refetch() -> None:
     hub, client = Hub(), Client(sent_seq=0, topics={"job:a"})
     hub.clients.add(client)

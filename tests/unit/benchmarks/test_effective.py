@@ -32,3 +32,8 @@ def test_a_step_trained_again_counts_once() -> None:
 def test_part_of_a_batch_counts_for_that_part() -> None:
     on = [step(number, float(number), batch=0.5) for number in range(11, 21)]
     assert ettr([*CALM, *on], calm_until_s=10.0, end_s=20.0).ratio == pytest.approx(0.5)
+
+
+def test_a_ratio_above_one_is_not_cut() -> None:
+    on = [step(number, 10.0 + (number - 10) / 2) for number in range(11, 31)]
+    assert ettr([*CALM, *on], calm_until_s=10.0, end_s=20.0).ratio == pytest.approx(2.0)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from controlplane.cli.columns import REFUSED
+from controlplane.cli.columns import JOBS, NODES, REFUSED
 from controlplane.cli.exits import MEANINGS, Exit
 from controlplane.cli.main import EPILOG
 from controlplane.cli.output import Column, Format, Screen, age, emit_rows, number, percent, span, text
@@ -34,6 +34,25 @@ def test_a_finding_of_step_0_is_shown_with_its_step_and_what_it_does_not_say_wit
     shown_by = {column.title: column.show for column in REFUSED}
     row = {"evidence": {"step": 0, "check": ""}}
     assert [shown_by[title](row) for title in ("STEP", "CHECK", "DIAGNOSIS")] == ["0", "-", "-"]
+
+
+def test_a_job_and_a_node_that_are_not_heard_say_how_long_and_what_of_their_ranks() -> None:
+    since = (datetime.now(UTC) - timedelta(seconds=21.5)).isoformat()
+    told = {
+        "job_id": "job_1",
+        "node_id": "n",
+        "node_name": "node-3",
+        "since": since,
+        "commits": True,
+        "left_out": False,
+    }
+    out = {column.title: column.show for column in JOBS}["NOT-HEARD"]
+    here = {column.title: column.show for column in NODES}["NOT-HEARD"]
+    assert out({"owner": "ana", "not_heard": [told]}) == "node-3 21s: still commits"
+    assert out({"owner": "ana", "not_heard": [told | {"commits": False}]}) == "node-3 21s: no step since"
+    assert here({"not_heard": [told, told | {"job_id": "job_2"}]}) == "21s: still commits"
+    assert here({"not_heard": [told | {"commits": False, "left_out": True}]}) == "21s: left out for now"
+    assert (out({"owner": "ana", "not_heard": []}), here({})) == ("-", "-")
 
 
 def test_wide_shows_every_column() -> None:

@@ -13,6 +13,7 @@ from controlplane.policy.snapshot import (
     DeviceFact,
     JobFact,
     JobSnapshot,
+    LearnedTimes,
     NodeFact,
     Placement,
     ReplicaFact,
@@ -142,8 +143,15 @@ def running(*, spares: int = 1, **fields: Any) -> JobSnapshot:
         "installed_s": NOW_S - 99.0,
         "nodes": homes + tuple(node(3 + extra) for extra in range(spares)),
         "fleet_devices": 100,
+        "learned": LearnedTimes(step_max_s=1.0),
     }
-    return JobSnapshot(**(base | fields))
+    return _silenced(JobSnapshot(**(base | fields)))
+
+
+def _silenced(snapshot: JobSnapshot) -> JobSnapshot:
+    """A node that a finding calls silent is as silent as that says."""
+    silent = {found.node_id: found.value for found in snapshot.signals if found.kind == "node_silent"}
+    return change(snapshot, nodes=tuple(change(n, silent_s=silent.get(n.id, n.silent_s)) for n in snapshot.nodes))
 
 
 def pending(**fields: Any) -> JobSnapshot:

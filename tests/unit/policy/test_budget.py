@@ -1,4 +1,4 @@
-"""Every rung is in the ledger, and a spent budget stops every rung."""
+"""Every rung is in the ledger, and a spent budget starts nothing."""
 
 import pytest
 
@@ -6,6 +6,7 @@ from controlplane.policy.budget import Entry, Rung, entries
 from controlplane.policy.decide import decide
 from controlplane.policy.plan import ORDERED, AnnounceView, EndAttempt, PlaceAttempt, SetJobState
 from controlplane.policy.snapshot import BudgetFact, JobSnapshot
+from controlplane.protocol.spec import Resiliency, Timeouts
 from controlplane.protocol.states import AttemptState, JobState, NodeState, ReplicaState
 from tests.unit.policy.builders import (
     CONFIG,
@@ -85,7 +86,7 @@ def test_an_eviction_a_person_ordered_is_written_down_and_not_charged():
         (Rung.RANK, False),
         (Rung.VIEW_CHANGE, False),
     ]
-    assert "its eviction was ordered (ada: slow)" in only(ordered(), "replica_failure").sentence
+    assert "leaves as ordered (ada: slow)" in only(ordered(), "ordered_eviction").sentence
 
 
 def test_the_start_that_an_ordered_eviction_had_to_wait_for_is_not_charged_either():
@@ -106,18 +107,20 @@ def test_a_replica_that_crashed_before_the_order_came_is_a_failure():
 def test_ranks_of_another_node_that_die_of_their_killed_peers_are_part_of_the_order():
     world = ordered(world=killed())
     seen_s = world.signals[0].seen_s
-    assert only(with_replica(world, 1, ordered_s=seen_s - 1.0), "replica_failure").reason_code == ORDERED
+    assert only(with_replica(world, 1, ordered_s=seen_s - 1.0), "ordered_eviction").reason_code == ORDERED
     assert only(with_replica(world, 1, ordered_s=seen_s + 1.0), "replica_failure").reason_code == "rank_exit"
 
 
 def test_an_order_is_carried_out_from_a_spent_budget():
-    assert only(ordered(budget=SPENT), "replica_failure").choice == "evict_and_replace"
+    assert only(ordered(budget=SPENT), "ordered_eviction").choice == "evict_and_replace"
     assert only(with_replica(empty_slot(budget=SPENT), 1, ordered_out="ada: slow"), "replace").choice == "start"
 
 
 def test_an_ordered_eviction_that_takes_a_new_attempt_is_not_charged():
-    few = job(spec=spec(min_replicas=3))
-    assert [(entry.rung, entry.charged) for entry in ledger(ordered(job=few, budget=SPENT))] == [(Rung.ATTEMPT, False)]
+    few = job(spec=spec(min_replicas=3, resiliency=Resiliency(timeouts=Timeouts(setup_s=60.0))), committed_step=2)
+    world = ordered(job=few, budget=SPENT)
+    stale = change(world, replicas=tuple(change(r, failed_starts=int(r.index == 1)) for r in world.replicas))
+    assert [(entry.rung, entry.charged) for entry in ledger(stale)] == [(Rung.ATTEMPT, False)]
 
 
 def test_an_ordered_eviction_that_has_to_wait_for_devices_is_not_charged_and_not_failed_by_a_spent_budget():
@@ -142,8 +145,8 @@ def test_an_order_beside_a_cause_that_ends_every_replica_alike_does_not_hide_it(
     assert all(entry.charged for entry in entries(decision, ordered()))
 
 
-@pytest.mark.parametrize("world", [killed(budget=SPENT), change(blip(), budget=SPENT), all_dead(budget=SPENT)])
-def test_whatever_needs_a_restart_fails_the_job_once_the_budget_is_spent(world):
+def test_a_job_of_which_nobody_is_left_fails_once_the_budget_is_spent():
+    world = all_dead(budget=SPENT)
     decision = only(world, "restart")
     assert (decision.choice, decision.reason_code) == ("fail", "budget_spent")
     assert "1000 restarts are all its budget allows" in decision.sentence

@@ -4,7 +4,7 @@ import pytest
 
 from controlplane.policy.exits import EXIT_PEER_LOST, culprit, explain
 
-from .builders import only, running, signal
+from .builders import change, job, only, running, signal
 
 RULE = "replica_failure"
 
@@ -69,3 +69,38 @@ def test_a_hang_that_is_silent_is_told_apart_from_one_that_speaks(silent_s, caus
     assert "rank 1 made no progress for 30.0 s, 5.0 s are allowed" in decision.sentence
     assert said in decision.sentence
     assert ("says nothing" in decision.sentence) == bool(said)
+
+
+def unseen(**evidence):
+    told = {"told": False, "cause": "out_of_memory", "hint": "the kernel's log says that its OOM killer ended it"}
+    return signal("rank_exit", replica=1, incarnation=1, rank=0, value=-1.0, evidence=told | evidence)
+
+
+def test_an_exit_that_nobody_saw_has_no_code_and_tells_the_strongest_hypothesis():
+    decision = only(running(signals=(unseen(),)), "replica_failure")
+    assert decision.evidence["exit_code"] is None
+    assert decision.evidence["cause"] == "out_of_memory"
+    assert "ended unseen: the kernel's log says that its OOM killer ended it" in decision.sentence
+    assert "code 0" not in decision.sentence
+    assert "signal" not in decision.sentence
+
+
+def test_without_any_hypothesis_it_is_only_said_that_it_was_not_observed():
+    decision = only(running(signals=(unseen(cause="", hint=""),)), "replica_failure")
+    assert decision.evidence["cause"] == "unobserved"
+    assert "ended unseen: exit not observed" in decision.sentence
+
+
+def test_an_exit_that_nobody_saw_is_no_clean_end_of_a_trained_job():
+    done = running(job=job(committed_step=100), signals=(unseen(),))
+    assert only(done, "replica_failure").reason_code == "rank_exit"
+
+
+def test_what_the_node_knows_of_a_kill_is_told_beside_the_signal():
+    killed = unseen(told=True)
+    killed = change(killed, value=-9.0)
+    decision = only(running(signals=(killed,)), "replica_failure")
+    assert decision.evidence["exit_code"] == -9
+    assert decision.evidence["cause"] == "out_of_memory"
+    assert "SIGKILL" in decision.sentence
+    assert "OOM killer" in decision.sentence

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from controlplane.policy.flight import FlightFinding, MatchState, analyse
-from controlplane.protocol.flight import COMPLETED, SCHEDULED, STARTED, FlightDump, FlightEntry
+from controlplane.protocol.flight import COMPLETED, SCHEDULED, STARTED, FlightDump, FlightEntry, FlightGroup
 
 TRACES = Path(__file__).parent / "traces"
 ALL = (0, 1, 2)
@@ -123,12 +123,13 @@ def test_what_a_full_recorder_has_forgotten_is_nobodys_absence() -> None:
     assert analyse((stale, forgetful, dumps[2]), ALL).state is MatchState.FULLY_MATCHED
 
 
-def test_a_gather_may_rightly_differ_in_size() -> None:
-    def gathered(dump: FlightDump) -> FlightDump:
-        entries = tuple(replace(entry, operation="gather") for entry in dump.entries)
-        return replace(dump, entries=tuple(replace(e, input_sizes=((dump.rank,),)) for e in entries))
+def test_an_exchange_may_rightly_differ_in_size() -> None:
+    def exchanged(dump: FlightDump) -> FlightDump:
+        entries = tuple(replace(entry, operation="all_to_all") for entry in dump.entries)
+        sized = (replace(e, input_sizes=((dump.rank,),), output_sizes=((dump.rank,),)) for e in entries)
+        return replace(dump, entries=tuple(sized))
 
-    dumps = tuple(gathered(dump) for dump in trace("matched"))
+    dumps = tuple(exchanged(dump) for dump in trace("matched"))
     assert analyse(dumps, ALL).state is MatchState.FULLY_MATCHED
 
 
@@ -142,12 +143,36 @@ def test_what_only_the_root_has_is_no_difference_of_types(operation: str, root_o
     assert analyse((root, wrong, dumps[2]), ALL).state is MatchState.COLLECTIVE_DTYPE_MISMATCH
 
 
-def test_point_to_point_operations_are_not_judged() -> None:
-    dumps = trace("matched")
-    sent = FlightEntry("0", 1, "send 0->1", ((8,),), (), ("Float",), (), SCHEDULED, True)
-    assert analyse((replace(dumps[0], entries=(*dumps[0].entries, sent)), *dumps[1:]), ALL).state is (
-        MatchState.FULLY_MATCHED
+def test_what_was_not_recorded_is_said_and_not_called_agreed() -> None:
+    dumps = tuple(replace(dump, backends=("gloo",)) for dump in trace("matched"))
+    rooted = tuple(last(dump, operation="broadcast") for dump in dumps)
+    finding = analyse(rooted, ALL)
+    notes = ("the roots of broadcast", "point-to-point operations on gloo, which records none")
+    assert finding.not_compared == notes
+    assert finding.sentence.endswith(f"Not compared: {'; '.join(notes)}.")
+    exchange = analyse(tuple(last(dump, operation="all_to_all") for dump in without(dumps, 2)), ALL)
+    assert "the totals of all_to_all in collective 5 of group 0 (default_pg), for which rank 2 is missing" in (
+        exchange.not_compared
     )
+
+
+def test_ranks_that_gave_up_after_a_timeout_still_count_as_waiting() -> None:
+    dumps = trace("absent")
+    timed_out = [last(dump, state=STARTED, given_up=True) for dump in dumps[:2]]
+    finding = analyse((*timed_out, dumps[2]), ALL)
+    assert (finding.culprits, finding.waiting, finding.gave_up) == ((2,), (0, 1), (0, 1))
+    assert finding.sentence.endswith("ranks 0, 1 gave up waiting.")
+
+
+@pytest.mark.parametrize("size", [1_000, 4_000])
+def test_one_of_thousands_is_named_and_the_sentence_stays_short(size: int) -> None:
+    group = FlightGroup("0", "default_pg", tuple(range(size)))
+    done = FlightEntry("0", 1, "all_reduce", ((8,),), ((8,),), ("Float",), ("Float",), COMPLETED)
+    waiting = replace(done, number=2, state=STARTED)
+    dumps = tuple(FlightDump(r, (group,), (done,) if r == 7 else (done, waiting)) for r in range(size))
+    finding = analyse(dumps, tuple(range(size)))
+    assert (finding.culprits, len(finding.waiting)) == ((7,), size - 1)
+    assert len(finding.sentence) < 300
 
 
 def test_a_finding_does_not_depend_on_the_order_of_the_dumps() -> None:

@@ -1,7 +1,10 @@
 """From pending to the first view, and the orderly ends."""
 
+import msgspec
 import pytest
 
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.deadlines import next_pass_s
 from controlplane.policy.plan import (
     AnnounceView,
     EndAttempt,
@@ -217,6 +220,17 @@ def test_the_end_is_not_disturbed_by_exits():
     assert [decision.choice for decision in found] == ["succeeded"]
 
 
+def test_the_end_waits_for_a_replica_that_computes_steps_again_and_no_longer():
+    dead = signal("rank_exit", replica=1, incarnation=1, value=9.0)
+    held = running(job=job(finished=True, end_held_until_s=NOW_S + 5.0), signals=(dead,))
+    assert decisions(held) == ()
+    assert next_pass_s(held, PolicyConfig(), changed=False) <= NOW_S + 5.0
+    over = running(job=job(finished=True, end_held_until_s=NOW_S), signals=(dead,))
+    assert [decision.choice for decision in decisions(over)] == ["succeeded"]
+    cancelled = running(job=job(finished=True, end_held_until_s=NOW_S + 5.0, cancel_requested=True))
+    assert action(only(cancelled, RULE), SetJobState).to is JobState.CANCELLED
+
+
 @pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED])
 def test_nothing_is_decided_about_an_ended_job(state):
     assert decisions(running(job=job(state=state, cancel_requested=True))) == ()
@@ -226,3 +240,27 @@ def test_setup_limit_is_the_jobs_own():
     quick = spec(resiliency=Resiliency(timeouts=Timeouts(setup_s=1.0)))
     snapshot = starting(job=job(state=JobState.STARTING, epoch=1, spec=quick))
     assert only(with_replica(snapshot, 1, joined_ranks=0), "replica_failure").reason_code == "setup_timeout"
+
+
+@pytest.mark.parametrize(
+    ("model", "fits"),
+    [
+        ("NVIDIA H100 80GB HBM3", True),
+        ("nvidia h100", True),
+        ("NVIDIA GH100", False),
+        ("NVIDIA A100-SXM4", False),
+        ("", False),
+    ],
+)
+def test_only_devices_of_the_type_that_was_asked_for_are_taken(model: str, fits: bool) -> None:
+    snapshot = pending()
+    nodes = tuple(
+        msgspec.structs.replace(n, devices=tuple(msgspec.structs.replace(d, model=model) for d in n.devices))
+        for n in snapshot.nodes
+    )
+    wanted = msgspec.structs.replace(snapshot.job.spec.resources, gpu_type="H100")
+    typed = change(snapshot, job=change(snapshot.job, spec=change(snapshot.job.spec, resources=wanted)), nodes=nodes)
+    decision = only(typed, RULE)
+    assert (decision.choice == "place") is fits
+    if not fits:
+        assert "0 are free (of type H100)" in decision.sentence

@@ -2,10 +2,10 @@
 
 import pytest
 
-from controlplane.policy.facts import suspected
-from controlplane.policy.plan import SetJobState, SetNodeState, SettleSignals, StartReplica
+from controlplane.policy.plan import SetNodeState, SettleSignals, StartReplica
+from controlplane.policy.pools import suspected
 from controlplane.policy.snapshot import JobSnapshot, SignalFact
-from controlplane.protocol.states import JobState, NodeState
+from controlplane.protocol.states import NodeState
 from tests.unit.policy.builders import CONFIG, action, actions, change, decisions, job, only, running, signal
 
 
@@ -93,12 +93,6 @@ def test_each_exit_code_has_its_decision(code: int, choice: str, node_state: Nod
     # 16 and 17 start elsewhere; any other exit may come back where it was.
     home = {placement.node_id for placement in action(decision, StartReplica).placements}
     assert home == ({"n3"} if code in (16, 17) else {"n1"})
-
-
-def test_exit_93_fails_the_job():
-    decision = only(world(exited(93)), "restart")
-    assert (decision.choice, decision.reason_code) == ("fail", "do_not_requeue")
-    assert action(decision, SetJobState).to is JobState.FAILED
 
 
 @pytest.mark.parametrize("culprit", [16, 17, 70])

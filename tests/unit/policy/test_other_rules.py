@@ -181,7 +181,12 @@ def xid(number: int, node_id: str = "n3"):
 
 @pytest.mark.parametrize(
     ("number", "choice", "state"),
-    [(79, "cordon", NodeState.CORDONED), (63, "degrade", NodeState.DEGRADED), (999, "degrade", NodeState.DEGRADED)],
+    [
+        (79, "cordon", NodeState.CORDONED),
+        (48, "reset", NodeState.CORDONED),
+        (63, "degrade", NodeState.DEGRADED),
+        (999, "ask", NodeState.DEGRADED),
+    ],
 )
 def test_an_xid_moves_its_node(number, choice, state):
     decision = only(xid(number), "device_fault")

@@ -55,7 +55,8 @@ def test_without_a_checkpoint_it_starts_over():
 
 def test_below_min_replicas_restarts():
     dead = signal("rank_exit", replica=1, incarnation=1, rank=0, value=1.0)
-    decision = only(running(job=job(spec=spec(min_replicas=3)), signals=(dead,)), RULE)
+    gone = signal("device_lost", 2, node_id="n1", device_index=0)
+    decision = only(running(spares=0, job=job(spec=spec(min_replicas=3)), signals=(dead, gone)), RULE)
     assert decision.reason_code == "below_min_replicas"
 
 
@@ -146,8 +147,9 @@ def test_the_budget_is_the_jobs_own():
 
 
 def test_exit_93_is_not_requeued():
-    asks = signal("rank_exit", replica=1, incarnation=1, rank=0, value=93.0)
-    decision = only(running(signals=(asks,)), RULE)
+    asks = tuple(signal("rank_exit", i + 1, replica=i, incarnation=1, rank=0, value=93.0) for i in range(3))
+    decision = only(running(signals=asks), RULE)
+    assert action(decision, SetJobState).to is JobState.FAILED
     assert (decision.choice, decision.reason_code) == ("fail", "do_not_requeue")
 
 

@@ -10,6 +10,7 @@ from controlplane.policy.timeouts import (
     Observed,
     Seen,
     Source,
+    lease_s,
     section_timeouts,
     setup_limit_s,
     step_floor_s,
@@ -36,8 +37,8 @@ def test_a_learned_limit_is_five_times_the_longest_step():
 
 
 def test_sixteen_steps_are_needed_to_learn():
-    assert step(Timeouts(), 3.0, MIN_STEPS - 1) == (60.0, Source.DEFAULT)
-    assert step(Timeouts(), None, 0) == (60.0, Source.DEFAULT)
+    assert step(Timeouts(), 3.0, MIN_STEPS - 1) == (180.0, Source.DEFAULT)
+    assert step(Timeouts(), None, 0) == (180.0, Source.DEFAULT)
 
 
 def test_nothing_is_learned_below_the_floor():
@@ -104,3 +105,19 @@ def test_a_grace_that_is_shorter_than_a_save_is_extended_and_says_so(given_s, p9
         "grace_given_s": given_s, "save_p95_s": p95_s, "grace_extended": grace_s > given_s,
     }  # fmt: skip
     assert ("is less than its saves take" in decision.sentence) == (grace_s > given_s)
+
+
+def test_before_anything_was_learned_each_section_has_the_limit_of_nvidia_resiliency_ext():
+    found = {limit.section: limit.value_s for limit in section_timeouts(Timeouts(), Observed())}
+    assert found == {
+        Section.SETUP: 600.0,
+        Section.STEP: 180.0,
+        Section.CHECKPOINTING: 420.0,
+        Section.OUT_OF_SECTION: 300.0,
+    }
+
+
+def test_a_first_step_of_more_than_a_minute_is_waited_for_and_a_silent_node_is_not_waited_for_as_long():
+    first_step_s = 170.0
+    assert timeout_of(section_timeouts(Timeouts(), Observed()), Section.STEP) > first_step_s
+    assert lease_s(Timeouts(), None, floor_s=10.0) == 60.0

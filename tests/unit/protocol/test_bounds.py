@@ -58,7 +58,10 @@ def unbounded(hint: object) -> Iterator[str]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         inner, *limits = arguments
-        assert any(isinstance(limit, msgspec.Meta) for limit in limits)
+        ranges = [limit for limit in limits if isinstance(limit, msgspec.Meta)]
+        assert ranges
+        if inner is int and not all(-bounds.MAX_INT <= end <= bounds.MAX_INT for r in ranges for end in (r.ge, r.le)):
+            yield f"{hint} is wider than what all JSON readers agree on"
         for part in typing.get_args(inner):
             yield from unbounded(part)
     elif hint in (int, float, str) or origin is dict or (origin is tuple and Ellipsis in arguments):

@@ -21,11 +21,28 @@ def dump_of(*entries: dict) -> bytes:
     return json.dumps({"version": "2.10", "entries": list(entries), "pg_config": {"": {}}}).encode()
 
 
-def test_the_groups_come_back_and_a_retired_operation_is_completed() -> None:
+def test_the_groups_come_back() -> None:
     dump = repair(dump_of(RAW, RAW | {"retired": False, "state": "started"}), 1, GROUPS)
     assert dump.groups == (FlightGroup("0", "tp", (0, 1)),)
-    assert [entry.state for entry in dump.entries] == ["completed", "started"]
     assert dump.entries[0].operation == "all_reduce"
+    assert dump.backends == ("nccl",)
+
+
+@pytest.mark.parametrize(
+    ("backend", "state", "retired", "kept", "given_up"),
+    [
+        ("nccl", "completed", True, "completed", False),
+        ("nccl", "started", True, "started", True),
+        ("nccl", "scheduled", True, "scheduled", True),
+        ("nccl", "started", False, "started", False),
+        ("gloo", "scheduled", True, "ended", False),
+        ("gloo", "scheduled", False, "scheduled", False),
+    ],
+)
+def test_retired_is_not_completed(backend: str, state: str, retired: bool, kept: str, given_up: bool) -> None:
+    raw = RAW | {"profiling_name": f"{backend}:all_reduce", "state": state, "retired": retired}
+    (entry,) = repair(dump_of(raw), 1, GROUPS).entries
+    assert (entry.state, entry.given_up) == (kept, given_up)
 
 
 def test_point_to_point_operations_are_numbered_apart() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from controlplane.protocol.launch_checks import LAUNCHERS, programs_of
 from controlplane.protocol.spec_lint import lint
-from tests.unit.protocol.test_spec_lint import broken, pointers
+from tests.unit.protocol.test_spec_lint import broken, own_program, pointers
 
 REFUSED = [
     ["torchrun", "--nproc-per-node=8", "train.py"],
@@ -33,12 +33,12 @@ ALLOWED = [
 
 @pytest.mark.parametrize("argv", REFUSED, ids=" ".join)
 def test_another_launcher_inside_ours_is_refused(argv: list[str]) -> None:
-    assert pointers(broken(("/spec/entrypoint", argv))) == ["/spec/entrypoint"]
+    assert pointers(broken(*own_program(*argv))) == ["/spec/entrypoint"]
 
 
 @pytest.mark.parametrize("argv", ALLOWED, ids=" ".join)
 def test_a_program_is_started_whatever_its_arguments_say(argv: list[str]) -> None:
-    assert pointers(broken(("/spec/entrypoint", argv))) == []
+    assert pointers(broken(*own_program(*argv))) == []
 
 
 @given(st.lists(st.text(max_size=8), max_size=6))
@@ -51,11 +51,22 @@ def test_a_launcher_is_seen_behind_any_prefixes(launcher: str, prefixes: list[st
     assert programs_of([*prefixes, launcher, "train.py"]) == (launcher,)
 
 
+def test_replicas_of_a_program_that_never_exchange_gradients_are_refused_and_its_own_data_parallelism_is_not() -> None:
+    """They would train diverging copies; after a death the new one began at step 0 beside the others."""
+    replicas = broken(("/spec/entrypoint", ["python", "train.py"]), ("/spec/parallelism/dp", 4))
+    (fault,) = lint(replicas).faults
+    assert fault.pointer == "/spec/parallelism/dp"
+    assert "4 replicas" in fault.message and "replica_dp" in fault.fix
+    derived = broken(("/spec/entrypoint", ["python", "train.py"]), ("/spec/parallelism/dp", "auto"))
+    assert pointers(derived) == ["/spec/parallelism/dp"]
+    assert pointers(broken(*own_program())) == []
+
+
 @pytest.mark.parametrize("name", ["TORCH_NCCL_RETHROW_CUDA_ERRORS", "NCCL_NVLS_ENABLE"])
 def test_an_environment_in_which_no_communicator_can_be_aborted_is_refused(name: str) -> None:
     assert pointers(broken((f"/spec/env/{name}", "1"))) == [f"/spec/env/{name}"]
     assert pointers(broken((f"/spec/env/{name}", "0"))) == []
-    assert pointers(broken((f"/spec/env/{name}", "1"), ("/spec/entrypoint", ["python", "train.py"]))) == []
+    assert pointers(broken((f"/spec/env/{name}", "1"), *own_program())) == []
 
 
 def test_nccls_own_watchdog_must_outlast_the_limit_of_a_step() -> None:

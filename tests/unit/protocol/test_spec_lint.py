@@ -74,7 +74,7 @@ SEEDED: list[tuple[str, object, str]] = [
     ("/spec/checkpoint/local", {"medium": "tape", "dir": "/nvme"}, "/spec/checkpoint/local/medium"),
     ("/spec/checkpoint/async", "yes", "/spec/checkpoint/async"),
     ("/spec/checkpoint/emergency", {"deadline_s": 500.0}, "/spec/checkpoint/emergency/deadline_s"),
-    ("/spec/resiliency", {"risk": {"threshold": 0.95}}, "/spec/resiliency/risk/threshold"),
+    ("/spec/resiliency", {"risk": {"threshold": 1.5}}, "/spec/resiliency/risk/threshold"),
     ("/spec/resiliency", {"timeouts": {"silence_s": 0}}, "/spec/resiliency/timeouts/silence_s"),
     ("/spec/resiliency", {"timeouts": {"step_s": -1.0}}, "/spec/resiliency/timeouts/step_s"),
     ("/spec/resiliency", {"timeouts": {"step_s": 1.0}}, "/spec/resiliency/timeouts/step_s"),
@@ -109,6 +109,13 @@ def broken(*faults: tuple[str, object]) -> dict[str, Any]:
             section = section.setdefault(token, {})
         section[last] = value
     return document
+
+
+def own_program(*argv: object) -> tuple[tuple[str, object], ...]:
+    """A job of a program of its own: one replica over all devices."""
+    one = {"tp": 1, "pp": 2, "replica_dp": 4, "dp": 1}
+    command = list(argv) or ["python", "train.py"]
+    return (("/spec/entrypoint", command), ("/spec/parallelism", one), ("/spec/resources/spares/gpus", 0))
 
 
 def pointers(document: object) -> list[str]:
@@ -162,8 +169,10 @@ def test_two_faults_in_different_sections_are_both_told(
     first, second = one[0].split("/")[:3], other[0].split("/")[:3]
     if first == second or {"resources", "parallelism", "model", "training"} >= {first[-1], second[-1]}:
         return  # sections that are checked against one another: one fault may hide the other
+    if {first[-1], second[-1]} == {"checkpoint", "resiliency"}:
+        return  # how long a save may take depends on how it is made
     if "entrypoint" in {first[-1], second[-1]}:
-        return  # another program is not held to what the built-in trainer cannot do
+        return  # another program is held to other rules than the built-in trainer
     told = pointers(broken(one[:2], other[:2]))
     assert one[2] in told or one[2].startswith(other[0])
     assert other[2] in told or other[2].startswith(one[0])
@@ -220,8 +229,8 @@ def test_one_mistake_in_the_layout_is_told_once() -> None:
 
 def test_a_threshold_is_judged_by_what_the_fleet_can_reach() -> None:
     document = broken(("/spec/resiliency", {"risk": {"threshold": 0.95}}))
-    assert lint(document).spec is None
-    assert lint(document, Ground(reachable_risk=1.0)).spec is not None
+    assert lint(document, Ground(reachable_risk=0.75)).spec is None
+    assert lint(document).spec is not None
 
 
 def test_effective_spec_is_complete_and_lints_clean_again() -> None:
@@ -276,7 +285,7 @@ def test_a_job_that_allows_faults_may_schedule_them(kind: str) -> None:
 def test_a_program_of_the_jobs_own_is_reached_by_signals_alone() -> None:
     def with_kind(kind: str) -> list[str]:
         faults = {"allow_faults": True, "faults": {"kind": kind}}
-        return pointers(broken(("/spec/resiliency", faults), ("/spec/entrypoint", ["python", "train.py"])))
+        return pointers(broken(("/spec/resiliency", faults), *own_program()))
 
     assert with_kind("nan") == ["/spec/resiliency/faults/kind"]
     assert with_kind("rank_hung") == with_kind("random") == []
@@ -291,3 +300,12 @@ def test_one_replica_has_nobody_to_be_cut_off_from() -> None:
     alone = (("/spec/resources/nodes", 1), ("/spec/parallelism/dp", 1), ("/spec/resources/spares/gpus", 0))
     faults = {"allow_faults": True, "faults": {"kind": "communication"}}
     assert pointers(broken(("/spec/resiliency", faults), *alone)) == ["/spec/resiliency/faults/kind"]
+
+
+def test_a_range_is_written_as_people_write_numbers() -> None:
+    spec = copy.deepcopy(GOOD)
+    spec["spec"]["training"] |= {"steps": 0, "global_batch": "many", "learning_rate": 99.0}
+    fixes = {fault.pointer: fault.fix for fault in lint(spec).faults}
+    assert fixes["/spec/training/steps"] == "write a whole number from 1 to 1,000,000,000"
+    assert fixes["/spec/training/global_batch"] == "write a whole number from 1 to 16,777,216"
+    assert fixes["/spec/training/learning_rate"] == "write a number from 1e-12 to 10"

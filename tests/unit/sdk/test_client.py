@@ -4,6 +4,7 @@ The network is an httpx transport of this file: the client's own code runs whole
 """
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ from controlplane.sdk import (
     ServerError,
     ThrottledError,
     UnavailableError,
+    retry,
     sse,
 )
 
@@ -99,6 +101,31 @@ def test_two_writes_have_two_keys() -> None:
         api.jobs.cancel("j", "r")
         api.jobs.cancel("j", "r")
     assert seen[0].headers["Idempotency-Key"] != seen[1].headers["Idempotency-Key"]
+
+
+def later(status: int, retry_after: str) -> httpx.Response:
+    return httpx.Response(status, headers={"Retry-After": retry_after, "Content-Type": "text/plain"}, content=b"later")
+
+
+def test_a_call_waits_as_long_as_the_server_asks_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    stamina.set_testing(False)
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    answer, seen = script(later(503, "3"), later(429, "7"), later(503, "86400"), httpx.Response(202, json=ACCEPTED))
+    with client(answer) as api:
+        assert api.jobs.cancel("j", "r").detail == "done"
+    assert waits == [3.0, 7.0, retry.RETRY_AFTER_MAX_S]
+    assert len({request.headers["Idempotency-Key"] for request in seen}) == 1
+
+
+def test_all_tries_of_a_call_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    stamina.set_testing(False)
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail(f"{seconds} s after its deadline"))
+    answer, seen = script(later(503, "1"))
+    short = Client("http://server", token="t", transport=httpx.MockTransport(answer), deadline_s=1e-9)
+    with short as api, pytest.raises(ServerError):
+        api.jobs.cancel("j", "r")
+    assert len(seen) == 1
 
 
 def test_a_refusal_is_not_repeated() -> None:

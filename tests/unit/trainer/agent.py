@@ -48,12 +48,13 @@ class FakeAgent:
         parallelism: Parallelism | None = None,
         checkpoint_dir: str | None = None,
         resume: Resume | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> dict[str, str]:
         config = TrainerConfig(
             model=Model(),
             parallelism=parallelism or Parallelism(),
             training=Training(),
-            checkpoint=Checkpoint(),
+            checkpoint=checkpoint or Checkpoint(),
             checkpoint_dir=checkpoint_dir or str(self.folder / "checkpoints"),
             replicas=1,
             store="127.0.0.1:1",

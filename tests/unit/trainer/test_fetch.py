@@ -15,7 +15,7 @@ import torch.distributed as dist
 from controlplane.protocol.launch import RankRef
 from trainer.errors import CatchUpFailed
 from trainer.replica import fetch as fetching
-from trainer.replica.donor import IN_FLIGHT_BYTES, INDEX, Donor, Member, Request, bound_sending, connect, store_key
+from trainer.replica.donor import IN_FLIGHT_BYTES, INDEX, Donor, Member, Request, bound_sending, connect
 from trainer.replica.fetch import Fetch
 from trainer.replica.snapshot import CHUNK_BYTES
 from trainer.replica.sockets import connections
@@ -23,16 +23,19 @@ from trainer.replica.sockets import connections
 STEP, CHUNKS = 9, 10
 JOINER: Member = (2, 2)
 TIMEOUT_S = 30.0
+JOBS: list[str] = []
+MADE: list["Told"] = []
 
 
 class Told(Donor):
     """A real donor that notes what it was asked for and does `before` to each request for chunks."""
 
     def __init__(self, replica: int, store: dist.TCPStore) -> None:
-        super().__init__(RankRef("job", 1, replica, 1, 0), store, local_host="127.0.0.1")
+        super().__init__(RankRef(ref().job_id, 1, replica, 1, 0), store, local_host="127.0.0.1")
         self.asked: list[int] = []
         self.runs: list[int] = []
         self.before: Callable[[int], None] = lambda chunk: None
+        MADE.append(self)
 
     def _answer(self, line: bytes) -> memoryview | bytes:
         answer = super()._answer(line)
@@ -49,14 +52,16 @@ def store() -> Iterator[dist.TCPStore]:
 
 
 @pytest.fixture(autouse=True)
-def clean(store: dist.TCPStore) -> Iterator[None]:
+def a_job_of_its_own() -> Iterator[None]:
+    """A donor says again and again where it is, until nobody needs it."""
+    JOBS.append(f"job_{len(JOBS)}")
     yield
-    for replica in (0, 1, 3):
-        store.delete_key(store_key(ref(), (replica, 1), STEP))
+    while MADE:
+        MADE.pop().release({JOINER[0]})
 
 
 def ref() -> RankRef:
-    return RankRef("job", 1, *JOINER, 0)
+    return RankRef(JOBS[-1], 1, *JOINER, 0)
 
 
 def state(seed: int = 1) -> list[torch.Tensor]:

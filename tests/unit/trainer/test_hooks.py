@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.protocol.launch import Resume
 from controlplane.protocol.membership import Flush, Install, Member, MemberRole, View
 from controlplane.protocol.rank import (
     CheckpointReport,
@@ -24,6 +25,7 @@ from controlplane.protocol.rank import (
     TrainingDone,
     ViewInstalled,
 )
+from controlplane.protocol.spec import Checkpoint
 from controlplane.protocol.states import Phase, Section
 from tests.unit.trainer.agent import REF, FakeAgent
 from trainer import hooks
@@ -116,6 +118,39 @@ def test_an_order_to_save_is_wanted_once_and_its_checkpoint_can_be_trusted(
     assert (complete.command_id, complete.kind, complete.step) == ("cmd_1", "emergency", 3)
     assert verify(path).ok
     assert not run.wanted().save
+
+
+def test_a_save_is_wanted_at_every_interval_of_the_job_without_any_order(
+    agent: FakeAgent, start: Start, tmp_path: Path
+) -> None:
+    """`checkpoint.interval_steps` was accepted of such programs, and nothing was ever saved by it."""
+    run = start(checkpoint=Checkpoint(interval_steps=3), resume=Resume(str(tmp_path), 4))
+    saved = []
+    for number in range(4, 18):
+        with run.step(number):
+            pass
+        if run.wanted().save:
+            saved.append(number + 1)
+            (tmp_path / f"step_{number + 1}").mkdir()
+            with run.saving(tmp_path / f"step_{number + 1}", step=number + 1):
+                (tmp_path / f"step_{number + 1}" / "shard").write_bytes(b"x")
+        if number == 11:  # A save of the program's own begins the interval anew.
+            run.saved(tmp_path / "own", step=12)
+    assert saved == [7, 10, 15, 18]
+    assert {said.kind for said in agent.of(CheckpointReport)} <= {"scheduled"}
+
+
+def test_the_interval_is_rank_0s_and_the_others_follow_by_agreement(agent: FakeAgent, start: Start) -> None:
+    asked: list[list[int]] = []
+
+    def agree(flags: object) -> list[int]:
+        asked.append(list(flags))
+        return [1, 0, 0]
+
+    run = start(agree, rank=1, world_size=2, checkpoint=Checkpoint(interval_steps=1))
+    loop(run, 2)
+    assert run.wanted().save
+    assert asked == [[0, 0, 0]]
 
 
 def test_a_save_that_is_told_of_twice_is_one_checkpoint(agent: FakeAgent, start: Start, tmp_path: Path) -> None:

@@ -7,12 +7,25 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.protocol.keeping import KeptSave
 from trainer.checkpoint import fence as fencing
 from trainer.checkpoint import manifest
 from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.resume import fetch
-from trainer.checkpoint.retention import Found, Plan, plan, prune
-from trainer.checkpoint.storage import LocalStorage, Place
+from trainer.checkpoint.retention import (
+    PIN,
+    Found,
+    Held,
+    Plan,
+    carry_out,
+    held,
+    hold,
+    let_go,
+    plan,
+    prune,
+    survey,
+)
+from trainer.checkpoint.storage import LocalStorage, Place, storage_at
 from trainer.errors import CheckpointFault
 
 
@@ -166,6 +179,46 @@ def test_retention_keeps_the_newest_and_never_the_last_to_go() -> None:
     found = [Found(str(step), step, 1, complete=True) for step in (10, 20, 30)]
     assert plan(found, keep=2, epoch=1) == Plan(("10",), (1, 20))
     assert plan(found[:1], keep=0, epoch=1) == Plan((), (1, 10))
+
+
+def test_those_that_are_held_stay_beyond_their_time_and_no_longer(tmp_path: Path) -> None:
+    for step in (10, 20, 30, 40):
+        checkpoint(tmp_path, step)
+    assert not hold(tmp_path, Held("cmd_1", (KeptSave("step_00000010-e1"), KeptSave("step_00000020-e1"))))
+    assert prune(tmp_path, keep=1, epoch=1) == Plan(("step_00000030-e1",), (1, 40), held=((1, 10), (1, 20)))
+    assert hold(tmp_path, Held("cmd_3", (KeptSave("step_00000020-e1"),)))
+    assert not hold(tmp_path, Held("cmd_2", (KeptSave("step_00000010-e1"),))), "an older order"
+    assert prune(tmp_path, keep=1, epoch=1).held == ((1, 20),)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["step_00000020-e1", "step_00000040-e1"]
+    assert hold(tmp_path, Held("cmd_4"))
+    prune(tmp_path, keep=1, epoch=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00000040-e1"]
+
+
+def test_behind_the_last_save_only_who_computes_again_holds_one(tmp_path: Path) -> None:
+    first, second, third = (f"step_000000{step}-e1" for step in (10, 20, 30))
+    hold(tmp_path, Held("cmd_1", (KeptSave(first, ((0, 1), (2, 1))), KeptSave(second), KeptSave(third, ((0, 1),)))))
+    assert not let_go(tmp_path, (0, 2)), "another life"
+    assert let_go(tmp_path, None), "the last save takes what nobody computes from"
+    assert held(storage_at(tmp_path)).names == {first, third}
+    assert let_go(tmp_path, (0, 1))
+    assert held(storage_at(tmp_path)).saves == (KeptSave(first, ((2, 1),)),)
+    assert let_go(tmp_path, (2, 1))
+    assert not (tmp_path / PIN).exists()
+
+
+def test_what_is_held_after_a_pruning_was_planned_stays_all_the_same(tmp_path: Path) -> None:
+    for step in (10, 20):
+        checkpoint(tmp_path, step)
+    planned = survey(tmp_path, keep=1, epoch=1)
+    hold(tmp_path, Held("cmd_1", (KeptSave("step_00000010-e1"),)))
+    carry_out(tmp_path, planned)
+    assert manifest.verify(tmp_path / "step_00000010-e1").ok
+
+
+def test_a_file_that_is_none_of_ours_holds_nothing(tmp_path: Path) -> None:
+    (tmp_path / PIN).write_text("step_00000010-e1")
+    assert held(storage_at(tmp_path)) == Held()
 
 
 def test_what_a_restart_has_passed_over_does_not_push_out_what_it_saves() -> None:

@@ -1,9 +1,13 @@
 """A rank that computes answers a view at once, and stands by its answer."""
 
+import threading
 import time
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import (
@@ -20,6 +24,7 @@ from controlplane.protocol.rank import FromRank, InstallView, SetView
 from trainer.control.mailbox import Mailbox
 from trainer.replica.membership import Membership
 from trainer.replica.newer import NewerView
+from trainer.replica.outer import OuterComm, Seat
 from trainer.replica.standing import Standing
 
 MEMBERS = (Member(0, 1, MemberRole.CONTRIBUTOR), Member(1, 1, MemberRole.CONTRIBUTOR))
@@ -43,7 +48,7 @@ class Rank:
         self.mailbox.put(SetView(OLD))
         self.membership = Membership(
             self.standing,
-            SimpleNamespace(state=list, micro_batch_count=4),
+            SimpleNamespace(state=list, micro_batch_count=4, device=torch.device("cpu")),
             mailbox=self.mailbox,
             newer_view=self.newer_view,
             preemption=SimpleNamespace(age_s=lambda: 0.0),
@@ -205,3 +210,26 @@ def test_a_step_is_not_awaited_for_ever(monkeypatch: pytest.MonkeyPatch) -> None
     arrived_s = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: arrived_s + MAX_AWAITED_S)
     assert rank.newer_view()
+
+
+def test_a_view_that_comes_while_a_group_is_built_ends_that_and_is_entered() -> None:
+    rank = Rank()
+    here, building = rank.membership, threading.Event()
+    here._engine.clear = lambda: None
+    here._votes.all = lambda claim: claim
+    here._fence = SimpleNamespace(raise_to=lambda attempt, epoch: building.set())
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30.0))
+    here._outer = OuterComm(store, timeout_s=30.0, interrupted=rank.newer_view)
+    rank.mailbox.put(SetView(NEW))
+    rank.mailbox.put(InstallView(Install("job", 1, 2, 5, (0, 1), (ReplicaDone(0, (0,)),))))
+    training = threading.Thread(target=here.change_view, daemon=True)
+    training.start()
+    assert building.wait(30.0)
+    assert rank.standing.epoch == 2, "it builds, and waits for a peer that does not come"
+    rank.mailbox.put(SetView(View("job", 1, 3, MEMBERS[:1])))
+    rank.mailbox.put(InstallView(Install("job", 1, 3, 5, (0,), (ReplicaDone(0, (0,)),))))
+    training.join(30.0)
+    assert not training.is_alive()
+    assert (rank.standing.epoch, rank.standing.todo) == (3, (1, 2, 3))
+    # The peer comes after all: what was given up ends by itself.
+    OuterComm(store, timeout_s=30.0, interrupted=lambda: False).build(Seat(2, "outer/job/1/2/0", 1, 2))

@@ -38,8 +38,9 @@ def in_child(body: str) -> str:
 def test_a_niceness_is_told_to_the_session(tmp_path: Path) -> None:
     group = str(tmp_path / "group")
     say = f"from pathlib import Path; from trainer.yielding import lower_session; lower_session(Path({group!r}))"
+    wanted = min(os.nice(0) + 7, yielding.MAX_NICENESS)  # A run of the tests may itself step back.
     in_child(f"import os; os.nice(7); {say}")
-    assert (tmp_path / "group").read_text() == "7"
+    assert (tmp_path / "group").read_text() == str(wanted)
 
 
 def test_who_starts_steps_back_further_until_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,108 @@
+"""Readings against their limits: each fires at its limit, not below it, once; states end."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.policy.readings import READINGS
+from controlplane.protocol.samples import DeviceSample
+from controlplane.sentinel.readings import COUNTERS, Watch
+from controlplane.telemetry.codec import METRICS
+from controlplane.telemetry.readings import values_of
+
+
+def seen(*samples: dict[str, Any], every_s: float = 1.0) -> list[tuple[str, float, bool]]:
+    """What a device with these samples, one after the other, is found to have."""
+    watch = Watch()
+    for number, fields in enumerate(samples):
+        watch.take("n", DeviceSample(index=0, **fields), number * every_s)
+    return [(found.reading, found.value, found.over) for found in watch.news()]
+
+
+@pytest.mark.parametrize("name", sorted(COUNTERS))
+def test_a_counter_fires_when_it_has_grown_by_its_limit_within_its_window(name: str) -> None:
+    limit, field = READINGS[name], COUNTERS[name]
+    assert seen({field: 7}, {field: 7 + int(limit.value)}) == [(name, limit.value, False)]
+    assert seen({field: 7 + int(limit.value)}) == [], "what was counted before we listened is no news"
+    if limit.value > 1:
+        assert seen({field: 7}, {field: 6 + int(limit.value)}) == []
+        slow = [{field: 7 + i} for i in range(int(limit.value) + 1)]
+        assert seen(*slow, every_s=limit.window_s / 2) == [], "as much over many windows is not too much"
+
+
+def test_corrected_and_uncorrectable_errors_are_two_findings_and_never_added() -> None:
+    first = {"ecc_corrected_total": 0, "ecc_uncorrected_total": 0}
+    assert seen(first, {"ecc_corrected_total": 40, "ecc_uncorrected_total": 0}) == []
+    assert seen(first, {"ecc_corrected_total": 40, "ecc_uncorrected_total": 1}) == [("ecc_uncorrected", 1.0, False)]
+
+
+def test_a_counter_that_began_anew_after_a_reset_is_no_error() -> None:
+    assert seen({"ecc_uncorrected_total": 5}, {"ecc_uncorrected_total": 0}, {"ecc_uncorrected_total": 0}) == []
+
+
+def test_a_counter_tells_again_when_it_has_grown_by_as_much_again() -> None:
+    found = seen(*({"pcie_replay_total": 9 * i} for i in range(3)))
+    assert found == [("pcie_replay", 9.0, False), ("pcie_replay", 9.0, False)]
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("row_remap_failure", {"row_remap_failure": True}),
+        ("row_remap_pending", {"row_remap_pending": True}),
+        ("retired_pages", {"retired_pages_total": 60}),
+    ],
+)
+def test_a_flag_is_told_once_while_it_stands(name: str, fields: dict[str, Any]) -> None:
+    assert [reading for reading, _, _ in seen(fields, fields, fields)] == [name]
+
+
+def test_fewer_retired_pages_than_qualify_for_a_replacement_are_no_finding() -> None:
+    assert seen({"retired_pages_total": 59}) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "good"),
+    [
+        ("throttled", {"throttle_reasons": ("hw_thermal_slowdown",)}, {"throttle_reasons": ("sw_power_cap",)}),
+        ("memory_temperature", {"memory_temperature_c": 95.0}, {"memory_temperature_c": 94.9}),
+        ("power_limit", {"power_limit_w": 620.0}, {"power_limit_w": 700.0}),
+    ],
+)
+def test_a_state_is_a_finding_once_it_lasts_and_ends_with_it(
+    name: str, bad: dict[str, Any], good: dict[str, Any]
+) -> None:
+    lasting = int(READINGS[name].value)
+    assert seen(good, *[bad] * lasting, good) == []
+    assert seen(good, *[bad] * (lasting + 5), good) == [(name, float(lasting), False), (name, 0.0, True)]
+
+
+def test_a_device_that_gives_no_reading_is_found_to_have_nothing() -> None:
+    assert seen({}, {}, {"present": False}) == []
+
+
+def test_every_reading_that_is_sent_is_charted() -> None:
+    sample = DeviceSample(
+        index=0, temperature_c=61.0, memory_temperature_c=70.0, power_w=400.0, power_limit_w=700.0,
+        utilization_ratio=0.9, memory_utilization_ratio=0.5, memory_used_bytes=1 << 30, sm_clock_mhz=1980.0,
+        ecc_corrected_total=3, ecc_uncorrected_total=1, row_remap_pending=True, row_remap_failure=False,
+        throttle_reasons=("hw_thermal_slowdown",), pcie_replay_total=2, nvlink_error_total=4, retired_pages_total=5,
+    )  # fmt: skip
+    values, refused = values_of(sample, 0.25)
+    of = dict(zip(METRICS, values, strict=True))
+    assert refused == 0
+    charted = {"row_remap_pending": "row_remap", "row_remap_failure": "row_remap", "throttle_reasons": "throttled"}
+    for name in sample.__struct_fields__:
+        assert name in ("index", "present") or charted.get(name, name) in of
+    assert (of["ecc_corrected_total"], of["ecc_uncorrected_total"], of["row_remap"], of["throttled"]) == (3, 1, 1, 1)
+    assert (of["retired_pages_total"], of["risk"], of["power_limit_w"]) == (5, 0.25, 700.0)
+
+
+def test_ten_thousand_devices_are_watched_without_findings_of_the_healthy() -> None:
+    watch = Watch()
+    sample = DeviceSample(index=0, ecc_corrected_total=0, ecc_uncorrected_total=0, pcie_replay_total=3)
+    for second in range(3):
+        for node in range(1_000):
+            for _ in range(8):
+                watch.take(f"n{node}", sample, float(second))
+    assert watch.news() == []

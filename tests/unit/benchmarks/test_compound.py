@@ -1,0 +1,88 @@
+"""What the compound drill calls wrong: told causes, certificates, steps and figures against what was done."""
+
+from typing import Any
+
+from benchmarks.compound_judge import (
+    Injected,
+    wrong_causes,
+    wrong_certificates,
+    wrong_effective_time,
+    wrong_steps,
+)
+
+KILLED = Injected(what="killed", at_s=100.0, replica=1, incarnation=2, rank=0)
+LOST = Injected(what="node lost", at_s=100.0, node="node-3")
+
+
+def finding(kind: str, **changes: Any) -> dict[str, Any]:
+    about = {"replica": None, "incarnation": None, "rank": None, "node_name": "node-1", "device_index": None}
+    return {"kind": kind, "value": -9.0, "evidence": {"told": True}} | about | changes
+
+
+def incident(*signals: dict[str, Any], certificate: Any = None) -> dict[str, Any]:
+    return {"title": "A rank ended", "signals": list(signals), "certificate": certificate}
+
+
+def certificate(state: str, *checks: tuple[str, bool | None, str]) -> dict[str, Any]:
+    return {"state": state, "checks": [{"name": name, "ok": ok, "detail": detail} for name, ok, detail in checks]}
+
+
+def test_a_kill_that_is_told_of_that_very_life_of_the_rank_is_right() -> None:
+    assert wrong_causes([incident(finding("rank_exit", replica=1, incarnation=2, rank=0))], [KILLED]) == []
+
+
+def test_another_life_of_the_rank_is_another_cause() -> None:
+    wrong = wrong_causes([incident(finding("rank_exit", replica=1, incarnation=3, rank=0))], [KILLED])
+    assert wrong[0] == "killed: 1.2/0: no incident tells of it"
+    assert "nothing of the kind was done" in wrong[1]
+
+
+def test_a_kill_told_as_another_end_is_wrong() -> None:
+    told = incident(finding("rank_exit", replica=1, incarnation=2, rank=0, value=71.0))
+    assert wrong_causes([told], [KILLED]) == ["killed: 1.2/0: told as [71.0]"]
+
+
+def test_a_kill_whose_end_nobody_saw_is_not_told_as_another() -> None:
+    told = incident(finding("rank_exit", replica=1, incarnation=2, rank=0, value=0.0, evidence={"told": False}))
+    assert wrong_causes([told], [KILLED]) == []
+
+
+def test_a_lost_node_is_told_by_its_name() -> None:
+    assert wrong_causes([incident(finding("node_silent", node_name="node-3"))], [LOST]) == []
+    assert len(wrong_causes([incident(finding("node_silent", node_name="node-2"))], [LOST])) == 2
+
+
+def test_an_incident_that_nothing_explains_is_wrong() -> None:
+    assert wrong_causes([incident(finding("straggler", replica=0, rank=1))], []) == [
+        "incident 'A rank ended' (straggler): nothing of the kind was done"
+    ]
+
+
+def test_a_certificate_is_green_or_incomplete_with_its_reason() -> None:
+    green = incident(certificate=certificate("green", ("no_step_lost", True, "")))
+    unknown = incident(certificate=certificate("incomplete", ("loss_matches_reference", None, "no checkpoint")))
+    silent = incident(certificate=certificate("incomplete", ("loss_matches_reference", None, "")))
+    red = incident(certificate=certificate("red", ("state_hashes_equal", False, "step 7")))
+    late = incident(certificate=certificate("pending"))
+    assert wrong_certificates([green, unknown]) == []
+    assert len(wrong_certificates([silent, red, late])) == 3
+
+
+def test_steps_that_are_missing_inexact_or_unequal_are_wrong() -> None:
+    def step(number: int, **changes: Any) -> dict[str, Any]:
+        return {"attempt": 1, "step": number, "samples_exact": True, "hashes_equal": True} | changes
+
+    assert wrong_steps([step(n) for n in range(5)]) == []
+    assert wrong_steps([step(1), step(0), step(2)]) == [], "in whatever order they come"
+    assert wrong_steps([step(0), step(2)]) == ["step 2 follows step 0"]
+    assert wrong_steps([step(4), step(2, attempt=2)]) == [], "a restart trains steps again"
+    assert wrong_steps([step(0, samples_exact=False), step(1, hashes_equal=False), step(2)]) == [
+        "step 0: not every sample once",
+        "step 1: replicas differ",
+    ]
+
+
+def test_effective_time_is_wrong_from_one_point_on_and_when_it_is_not_shown() -> None:
+    assert wrong_effective_time(0.951, 0.9600) == []
+    assert wrong_effective_time(0.940, 0.9601) != []
+    assert wrong_effective_time(None, 0.96) != []

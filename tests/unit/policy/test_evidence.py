@@ -1,0 +1,212 @@
+"""Nothing is concluded from evidence that is stale, postponed, second-hand or of another clock."""
+
+import pytest
+
+from controlplane.policy.bars import standing
+from controlplane.policy.clock import on_one_clock
+from controlplane.policy.plan import SettleSignals
+from controlplane.policy.snapshot import BarFact, JobSnapshot
+from controlplane.protocol.states import Mode, ReplicaState
+
+from .builders import (
+    CONFIG,
+    CONTRIBUTOR,
+    JOINER,
+    NOW_S,
+    action,
+    change,
+    decisions,
+    job,
+    node,
+    only,
+    running,
+    signal,
+    spec,
+    view_of,
+    with_replica,
+)
+
+HOUR_S = 3600.0
+
+
+# --- late once ------------------------------------------------------------------------------
+
+
+def late(seen_s: float, **fields):
+    evidence = {"silent_s": 7.0, "phase": "compute", **fields}
+    return signal(
+        "rank_overdue", replica=1, incarnation=1, rank=1, value=7.0, threshold=5.0, seen_s=seen_s, evidence=evidence
+    )
+
+
+def trains(snapshot: JobSnapshot) -> bool:
+    return [d.rule for d in decisions(snapshot) if d.rule != "void"] == []
+
+
+def test_a_rank_that_was_late_once_and_trains_again_is_not_evicted():
+    snapshot = running(job=job(progressed_s=NOW_S - 1.0), signals=(late(NOW_S - 120.0),))
+    assert trains(snapshot)
+    assert action(only(snapshot, "void"), SettleSignals).signal_ids == ("sig_1",)
+
+
+def test_a_rank_that_is_late_and_has_not_moved_since_is_evicted():
+    snapshot = running(job=job(progressed_s=NOW_S - 8.0), signals=(late(NOW_S - 1.0),))
+    assert only(snapshot, "replica_failure").reason_code == "hang"
+    assert decisions(snapshot, rule="void") == ()
+
+
+@pytest.mark.parametrize("began_s, stays", [(NOW_S - 0.5, True), (NOW_S - 8.0, False)])
+def test_a_rank_that_has_gone_on_to_another_phase_is_late_no_more(began_s: float, stays: bool):
+    snapshot = running(job=job(progressed_s=NOW_S - 8.0), signals=(late(NOW_S - 1.0, phase_since_s=began_s),))
+    assert trains(snapshot) is stays
+
+
+@pytest.mark.parametrize("hold", ["blind", "storm", "observe"])
+def test_when_a_hold_ends_the_facts_of_that_moment_count(hold: str):
+    found = late(NOW_S - 50.0)
+    holds = {
+        "blind": {"blind": True},
+        "storm": {"suspect_devices": 60, "suspect_nodes": ("n1", "n2", "n3")},
+        "observe": {"job": job(spec=spec(resiliency=change(spec().resiliency, mode=Mode.OBSERVE)))},
+    }
+    during = running(signals=(found,), **holds[hold])
+    assert [d for d in decisions(during) if d.actions and d.mode is Mode.ENFORCE] == []
+    assert trains(running(job=job(progressed_s=NOW_S - 0.5), signals=(found,)))
+
+
+def test_a_joiner_that_is_in_no_view_is_not_cleared_by_the_steps_of_others():
+    view = view_of((0, 1, CONTRIBUTOR), (2, 1, CONTRIBUTOR))
+    snapshot = running(view=view, job=job(progressed_s=NOW_S - 1.0), signals=(late(NOW_S - 2.0),))
+    snapshot = with_replica(snapshot, 1, state=ReplicaState.FORMING, in_view=False, contributing=False, joined_ranks=1)
+    assert only(snapshot, "replica_failure").reason_code == "hang"
+
+
+def test_a_process_that_was_stopped_and_speaks_again_is_excused_while_it_waits():
+    snapshot = running(job=job(progressed_s=NOW_S - 8.0), signals=(late(NOW_S - 1.0),))
+    assert trains(with_replica(snapshot, 1, waiting=True, silent_s=0.3))
+    assert not trains(with_replica(snapshot, 1, waiting=True, silent_s=6.0))
+
+
+def test_a_setup_that_was_late_and_has_come_up_is_no_failure():
+    found = signal("setup_timeout", replica=1, incarnation=1, rank=0, value=700.0, threshold=600.0)
+    snapshot = with_replica(running(signals=(found,)), 1, state=ReplicaState.FORMING, in_view=True)
+    assert decisions(snapshot, rule="replica_failure") == ()
+
+
+# --- a storm --------------------------------------------------------------------------------
+
+
+def eight(*silent: int, segments: tuple[str, ...] = ("",)) -> JobSnapshot:
+    """A fleet of 6 nodes of 8 devices; these are silent beyond their lease."""
+    found = tuple(signal("node_silent", i, node_id=f"n{i}", value=30.0, threshold=2.0) for i in silent)
+    snapshot = running(
+        signals=found,
+        job=job(progressed_s=NOW_S - 30.0),
+        suspect_devices=8 * len(silent),
+        suspect_nodes=tuple(f"n{i}" for i in silent),
+        fleet_devices=48,
+    )
+    nodes = tuple(change(node(i, free=i > 2, devices=8), segment=segments[i % len(segments)]) for i in range(6))
+    return change(
+        snapshot,
+        nodes=tuple(change(n, connected=False, silent_s=30.0) if n.id in snapshot.suspect_nodes else n for n in nodes),
+    )
+
+
+def test_one_silent_node_of_eight_devices_is_no_storm():
+    assert [d.reason_code for d in decisions(eight(1), rule="replica_failure")] == ["node_silent"]
+
+
+def test_two_silent_nodes_are_a_storm_that_a_person_is_asked_about():
+    assert only(eight(1, 2), "replica_failure").choice == "hold"
+
+
+def test_what_one_failure_domain_takes_along_is_one_event():
+    assert decisions(eight(0, 2, segments=("a", "b")), rule="replica_failure")[0].choice != "hold"
+    assert only(eight(0, 1, segments=("a", "b")), "replica_failure").choice == "hold"
+
+
+# --- who is named ---------------------------------------------------------------------------
+
+
+def silent(index: int):
+    return signal("node_silent", index, node_id=f"n{index}", value=2.5, threshold=2.0)
+
+
+def error(by: int, *, names: int | None = None):
+    evidence = {} if names is None else {"suspect_replica": names}
+    return signal("outer_error", 10 + by, replica=by, incarnation=1, seen_s=NOW_S - 0.5, evidence=evidence)
+
+
+def left_out(snapshot: JobSnapshot) -> list[str]:
+    found = decisions(snapshot)
+    assert [d for d in found if d.rule not in ("leave_out", "void", "outer_error")] == []
+    return [d.key.split(":")[2] for d in found if d.rule == "leave_out"]
+
+
+def test_an_exchange_error_that_names_one_takes_no_other_along_that_missed_two_frames():
+    assert left_out(running(signals=(silent(1), silent(2), error(0, names=1)))) == ["1.1"]
+
+
+def test_a_second_silent_node_needs_evidence_of_its_own():
+    assert left_out(running(signals=(silent(1), silent(2), error(0)))) == []
+
+
+def test_who_tells_of_the_failed_exchange_itself_is_not_the_one_that_broke_it():
+    assert left_out(running(signals=(silent(1), silent(2), error(0), error(2)))) == ["1.1"]
+
+
+# --- the server's clock ---------------------------------------------------------------------
+
+
+def dead(**fields) -> JobSnapshot:
+    """Node 1 is silent for 30 s by a monotonic clock, its connection is gone."""
+    found = signal("node_silent", node_id="n1", value=30.0, threshold=2.0, seen_s=NOW_S - 28.0)
+    snapshot = running(**({"signals": (found,), "job": job(progressed_s=NOW_S - 30.0)} | fields))
+    return change(snapshot, nodes=tuple(change(n, connected=False) if n.id == "n1" else n for n in snapshot.nodes))
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["the step was seen", "nobody saw the step"])
+def test_a_clock_that_is_set_back_an_hour_leaves_no_dead_node_unevicted(known: bool):
+    old_s = NOW_S + HOUR_S
+    found = signal("node_silent", node_id="n1", value=30.0, threshold=2.0, seen_s=old_s - 28.0)
+    snapshot = dead(
+        signals=(found,), job=job(progressed_s=old_s - 30.0), view_since_s=old_s - 100.0, installed_s=old_s - 99.0
+    )
+    if known:
+        snapshot = change(snapshot, clock_set_s=NOW_S - 5.0, clock_step_s=-HOUR_S)
+    assert only(snapshot, "replica_failure").reason_code == "node_silent"
+
+
+def test_a_clock_that_is_set_an_hour_ahead_evicts_no_joiner():
+    view = view_of((0, 1, CONTRIBUTOR), (1, 1, JOINER), (2, 1, CONTRIBUTOR))
+    joins = with_replica(
+        running(view=view), 1, state=ReplicaState.CATCHING_UP, contributing=False, state_since_s=NOW_S - HOUR_S - 5.0
+    )
+    assert decisions(joins, rule="replica_failure") != ()
+    moved = change(joins, clock_set_s=NOW_S - 2.0, clock_step_s=HOUR_S)
+    assert decisions(moved, rule="replica_failure") == ()
+
+
+def test_the_order_of_what_happened_survives_a_step_of_the_clock():
+    found = late(NOW_S - HOUR_S - 40.0)
+    moved = running(job=job(progressed_s=NOW_S - HOUR_S - 30.0), signals=(found,))
+    assert trains(change(moved, clock_set_s=NOW_S - 2.0, clock_step_s=HOUR_S))
+    stuck = running(job=job(progressed_s=NOW_S - HOUR_S - 50.0), signals=(found,))
+    assert not trains(change(stuck, clock_set_s=NOW_S - 2.0, clock_step_s=HOUR_S))
+
+
+@pytest.mark.parametrize("step_s", [-HOUR_S, HOUR_S])
+@pytest.mark.parametrize("age_s, stands", [(600.0, True), (CONFIG.bar_s + 10.0, False)])
+def test_a_place_is_barred_for_an_hour_whatever_the_clock_does(step_s: float, age_s: float, stands: bool):
+    before_s = NOW_S - age_s - step_s
+    world = change(
+        running(),
+        bars=(BarFact(node_id="node-1", device_index=0, code=201, since_s=before_s),),
+        nodes=(node(1, warmed_s=before_s, warm_asked_s=before_s),),
+        clock_set_s=NOW_S - 2.0,
+        clock_step_s=step_s,
+    )
+    moved = on_one_clock(world)
+    assert bool(standing(moved, CONFIG)) is stands
+    assert (moved.nodes[0].warmed_s, moved.nodes[0].warm_asked_s) == (NOW_S - age_s, NOW_S - age_s)
