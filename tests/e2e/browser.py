@@ -7,6 +7,7 @@ With it (and `HOLDFAST_E2E_USER`, `HOLDFAST_E2E_PASSWORD`) the same tests look a
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,19 +66,59 @@ class Complaints:
             self.found.append(f"request to another origin: {url}")
 
 
+class MockServer:
+    """The development server as a process that can be killed, frozen and started again on its port."""
+
+    def __init__(self) -> None:
+        self.process = self._start("0")
+        self.target = Target(url=self._said(), username="ana", password="holdfast", mock=True)
+
+    def kill(self) -> None:
+        """At once, as a crash does."""
+        self.process.kill()
+        self.process.wait(timeout=START_LIMIT_S)
+
+    def start_again(self) -> None:
+        """On the same port, once it is dead."""
+        self.process = self._start(str(urlsplit(self.target.url).port))
+        assert self._said() == self.target.url
+
+    def freeze(self) -> None:
+        """Its connections stay, and nothing answers."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on where it stood."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """For good."""
+        self.thaw()
+        self.process.terminate()
+        self.process.wait(timeout=START_LIMIT_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    @staticmethod
+    def _start(port: str) -> "subprocess.Popen[str]":
+        command = [shutil.which("node") or "node", str(FRONTEND / "mock" / "server.mjs"), port]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def _said(self) -> str:
+        assert self.process.stdout is not None
+        url = self.process.stdout.readline().strip()
+        assert url.startswith("http://127.0.0.1:"), f"the mock server did not start: {url!r}"
+        return url
+
+
 @contextmanager
 def mock_server() -> Iterator[Target]:
     """The development server on a free port, for as long as the block lasts."""
-    command = [shutil.which("node") or "node", str(FRONTEND / "mock" / "server.mjs"), "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().strip()
-            assert url.startswith("http://127.0.0.1:"), f"the mock server did not start: {url!r}"
-            yield Target(url=url, username="ana", password="holdfast", mock=True)
-        finally:
-            process.terminate()
-            process.wait(timeout=START_LIMIT_S)
+    server = MockServer()
+    try:
+        yield server.target
+    finally:
+        server.stop()
 
 
 @contextmanager
@@ -125,9 +166,9 @@ def axe_violations(page: Page) -> list[str]:
     ]
 
 
-def picture(page: Page, name: str) -> None:
-    """Save a picture of the whole page, if the environment asks for pictures."""
+def picture(page: Page, name: str, *, whole: bool = True) -> None:
+    """Save a picture of the whole page, or of what is in sight, if the environment asks for pictures."""
     directory = os.environ.get("E2E_SCREENSHOTS", "")
     if directory:
         Path(directory).mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=str(Path(directory) / f"{name}.png"), full_page=True)
+        page.screenshot(path=str(Path(directory) / f"{name}.png"), full_page=whole)

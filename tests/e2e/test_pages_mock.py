@@ -47,6 +47,12 @@ VIEWS = (
         name="incident-red", path="/incidents/inc_" + "4".zfill(26), heading="corrupt", ready=".checks", mock_only=True
     ),
     View(
+        name="incident-fleet", path="/incidents/inc_" + "6".zfill(26), heading="XID 79", ready=".phases", mock_only=True
+    ),
+    View(
+        name="incident-lost", path="/incidents/inc_" + "7".zfill(26), heading="code 70", ready=".phases", mock_only=True
+    ),
+    View(
         name="decision",
         path="/decisions/dec_" + "1".zfill(26),
         heading="evict replica",

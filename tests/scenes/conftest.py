@@ -28,6 +28,11 @@ def ring(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
     """Four nodes of two devices and a spare one, nothing submitted yet."""
     directory = tmp_path_factory.mktemp("ring")
     config = DemoConfig(directory=directory, port=0, nodes=4, spare_nodes=1)
+    yield from ring_of(config, request.module.__name__)
+
+
+def ring_of(config: DemoConfig, module: str) -> Iterator[Ring]:
+    """The installation, until its tests are over; `module` names its logs."""
     installation = Installation(config)
     stop = threading.Event()
     try:
@@ -37,12 +42,14 @@ def ring(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
         keeper = threading.Thread(target=installation.supervisor.run, args=(stop.is_set,), daemon=True)
         keeper.start()
         driver = Driver(installation.addresses.web, token)
-        driver.wait("all agents connected", lambda: _connected(driver) == 5, timeout_s=60)
+        driver.wait(
+            "all agents connected", lambda: _connected(driver) == config.nodes + config.spare_nodes, timeout_s=60
+        )
         yield Ring(installation, driver)
     finally:
         stop.set()
         installation.supervisor.stop_all()
-        _keep_logs(directory, KEEP_LOGS / request.module.__name__.rsplit(".", 1)[-1])
+        _keep_logs(config.directory, KEEP_LOGS / module.rsplit(".", 1)[-1])
 
 
 def _connected(driver: Driver) -> int:

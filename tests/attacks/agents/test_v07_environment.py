@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -29,7 +30,10 @@ JOB = {"job_id": "job_1", "attempt": 1}
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    pairs = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    # Its parent may go on a moment before the kernel has put the new program's environment in place.
+    while not (told := Path(f"/proc/{pid}/environ").read_bytes()):
+        time.sleep(0.01)
+    pairs = told.decode().split("\0")
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
@@ -94,4 +98,5 @@ def test_the_demos_agents_get_none_of_the_servers_settings(tmp_path: Path) -> No
     finally:
         supervisor.stop_all(grace_s=5.0)
     assert found["web-1"]["HOLDFAST_SECRET_KEY"] == SECRET
+    assert found["agent:node-1"]["PATH"]
     assert [name for name in found["agent:node-1"] if name in SERVERS and name.startswith(("HOLDFAST", "DJ"))] == []

@@ -39,6 +39,7 @@ def world(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
     return {
         "job_id": job.id,
         "node_id": nodes[0].id,
+        "device_id": nodes[0].devices.get(index=0).id,
         "incident_id": Incident.objects.get().id,
         "decision_id": Decision.objects.order_by("-id")[0].id,
     }

@@ -241,4 +241,5 @@ def test_production_starts_and_speaks_for_its_own_host_alone(tmp_path: Path) -> 
     assert done.stdout.split() == ["31536000", "False", "False"], done.stderr
     more = production(tmp_path, HOLDFAST_HSTS_S="60", HOLDFAST_HSTS_INCLUDE_SUBDOMAINS="true")
     assert more.stdout.split() == ["60", "True", "False"]
+    assert production(tmp_path, HOLDFAST_HSTS_PRELOAD="true").stdout.split() == ["31536000", "False", "True"]
     assert os.stat(tmp_path).st_mode & 0o077 == 0

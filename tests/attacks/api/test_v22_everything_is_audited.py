@@ -14,6 +14,7 @@ from controlplane.access.refusals import MAX_ROWS_A_WINDOW, WINDOW_S, Refusals, 
 from controlplane.access.services import create_api_token, create_one_time_password
 from controlplane.api import openapi
 from controlplane.fleet.models import Node
+from controlplane.recovery.models import Incident
 from controlplane.runtime.clock import now
 from tests.attacks.backend.test_enrolment_garbage import proved
 from tests.integration.api.conftest import SPEC, make_node
@@ -24,6 +25,11 @@ pytestmark = pytest.mark.django_db
 WHY = "because the test says so"
 BODIES: dict[str, dict[str, Any]] = {
     "/api/v1/login": {"username": "ada", "password": "correct horse battery"},
+    "/api/v1/password": {
+        "username": "ada",
+        "current": "correct horse battery",
+        "password": "another horse, another battery",
+    },
     "/api/v1/logout": {},
     "/api/v1/tokens": {"name": "ci", "scope": "read"},
     "/api/v1/tokens/{token_id}:revoke": {},
@@ -35,17 +41,22 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/v1/jobs/{job_id}:debug": {"reason": WHY, "replica": 0, "rank": 0, "look": "ping"},
     "/api/v1/nodes/{node_id}:cordon": {"reason": WHY},
     "/api/v1/nodes/{node_id}:uncordon": {"reason": WHY},
+    "/api/v1/devices/{device_id}:reset": {"reason": WHY},
     "/api/v1/nodes/{node_id}:revoke": {"reason": WHY},
     "/api/v1/nodes/{node_id}:restore": {"reason": WHY},
     "/api/v1/nodes/{node_id}:rotate-key": {"reason": WHY},
     "/api/v1/nodes/{node_id}:confirm": {"reason": WHY},
     "/api/v1/nodes/{node_id}:remove": {"reason": WHY},
     "/api/v1/nodes/{node_id}:re-enrol": {"reason": WHY},
+    "/api/v1/incidents/{incident_id}:acknowledge": {"reason": WHY},
     "/api/v1/join-tokens": {"name": "n9"},
     "/api/v1/join-tokens/{token_id}:revoke": {},
     "/api/v1/demo/faults": {"kind": "no_spares"},
 }
-NO_SCOPE_NEEDED = ("/api/v1/login", "/api/v1/logout", "/api/v1/tokens", "/api/v1/tokens/{token_id}:revoke")
+NO_SCOPE_NEEDED = (
+    *("/api/v1/login", "/api/v1/password", "/api/v1/logout"),
+    *("/api/v1/tokens", "/api/v1/tokens/{token_id}:revoke"),
+)
 WRITES = [
     path
     for path, operations in json.loads(openapi.render())["paths"].items()
@@ -62,7 +73,14 @@ def _fresh() -> None:
 def ids(db: None, user: User) -> dict[str, str]:
     nodes = [make_node("node-1"), make_node("node-2")]
     job = running_job(nodes, SPEC)
-    return {"job_id": job.id, "node_id": nodes[0].id, "token_id": create_api_token(user, name="old").id}
+    incident = Incident.objects.get(job=job)
+    return {
+        "job_id": job.id,
+        "incident_id": incident.id,
+        "node_id": nodes[0].id,
+        "device_id": make_node("node-9").devices.get(index=0).id,
+        "token_id": create_api_token(user, name="old").id,
+    }
 
 
 @pytest.fixture

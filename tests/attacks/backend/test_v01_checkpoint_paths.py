@@ -11,7 +11,6 @@ from pytest_django.fixtures import Settings
 
 from controlplane.checkpoints.examine import wants_load
 from controlplane.checkpoints.models import Checkpoint
-from controlplane.checkpoints.services import distrust_if_damaged, verify_due
 from controlplane.jobs.models import Job
 from controlplane.protocol import frames
 from controlplane.protocol import spec as specs
@@ -22,7 +21,7 @@ from controlplane.recovery.models import Incident
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import ago, now
 from controlplane.runtime.models import Event, FrameCounter
-from tests.integration.backend.builders import Fleet, kill_rank, live_ranks, make_fleet, ref_of, run_job
+from tests.integration.backend.builders import Fleet, kill_rank, live_ranks, make_fleet, read_all_back, ref_of, run_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -51,11 +50,6 @@ def tell(fleet: Fleet, job: Job, path: str, *, step: int = 5, kind: str = "sched
     holders = (("node_1",), ("node_2",)) if kind == "local" else ()
     said = CheckpointReport(step, path, state, kind, 2, digest="d", holders=holders)
     fleet.tell(row.node.name, frames.RankSaid(ref_of(row), said))
-
-
-def verify_now() -> None:
-    Checkpoint.objects.filter(verify_due_at__isnull=False).update(verify_due_at=now())
-    verify_due()
 
 
 def test_a_rank_cannot_name_a_directory_outside_its_job(tmp_path: Path, settings: Settings) -> None:
@@ -118,7 +112,7 @@ def test_a_link_that_is_put_in_later_leads_nowhere(swapped: str, tmp_path: Path,
     reconcile_job(job.id)
     assert Incident.objects.filter(job=job).exists()
     assert not list(tmp_path.glob("references/incidents/*/checkpoint")), "nothing is pinned"
-    assert distrust_if_damaged(job, str(own))
+    read_all_back()
     row = job.checkpoints.get()
     assert row.state == "corrupt"
     assert "link" in row.state_reason
@@ -133,7 +127,7 @@ def test_a_named_pipe_or_a_marker_without_end_holds_nobody_up() -> None:
     (deep / "COMMITTED.json").write_bytes(b'{"files":' + b"[" * 1_000_000)
     for step, path in ((5, pipe), (6, deep)):
         tell(fleet, job, str(path), step=step)
-    verify_now()
+    read_all_back()
     assert {row.step: row.state for row in job.checkpoints.all()} == {5: "corrupt", 6: "corrupt"}
 
 
@@ -143,8 +137,7 @@ def test_nothing_of_a_jobs_own_program_is_loaded_or_run(tmp_path: Path, settings
     fleet = make_fleet(5)
     job = run_job(fleet, entrypoint=("python", "train.py"), checkpoint=specs.Checkpoint(restore_test=True))
     tell(fleet, job, str(write_checkpoint(home(job) / "run" / "iter_0000005", job, 5)))
-    verify_now()
-    verify_now()
+    read_all_back()
     row = job.checkpoints.get()
     assert row.state == "verified"
     assert (row.verify_due_at, wants_load(row)) == (None, False)

@@ -16,7 +16,7 @@ from controlplane.protocol import frames
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.rank import StepReport
 from controlplane.protocol.samples import XidEvent
-from controlplane.recovery import ingest
+from controlplane.recovery import deadletter, ingest
 from controlplane.recovery.models import Signal
 from controlplane.runtime.models import Event, FrameCounter
 from tests.integration.backend.builders import Fleet, hello, live_ranks, make_fleet, ref_of, run_job
@@ -155,6 +155,28 @@ def test_a_letter_that_nobody_wants_is_discarded_with_a_reason() -> None:
     first, second = fleet.nodes["n1"].dead_letters.order_by("id")
     call_command("discard_dead_letters", id=first.pk, reason="no such device", stdout=StringIO())
     assert fleet.nodes["n1"].dead_letters.get(state="waiting").pk == second.pk
+
+
+def test_a_letter_is_discarded_though_others_write_and_never_without_its_line_in_the_audit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = make_fleet(1)
+    fleet.tell("n1", frames.DeviceLost(77, "GPU"))
+    letter = fleet.nodes["n1"].dead_letters.get()
+    audit, tries = deadletter.access.audit, iter([OperationalError("database is locked"), ValueError("no disk")])
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        error = next(tries, None)
+        if error is not None:
+            raise error
+        audit(*args, **kwargs)
+
+    monkeypatch.setattr(deadletter.access, "audit", refuse)
+    with pytest.raises(ValueError, match="no disk"):
+        deadletter.discard(letter.pk, actor="console", reason="no such device")
+    assert fleet.nodes["n1"].dead_letters.get().state == "waiting"
+    deadletter.discard(letter.pk, actor="console", reason="no such device")
+    assert fleet.nodes["n1"].dead_letters.get().state == "discarded"
 
 
 def test_an_outage_of_the_database_puts_nothing_aside(monkeypatch: pytest.MonkeyPatch) -> None:

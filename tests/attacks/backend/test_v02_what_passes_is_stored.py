@@ -13,12 +13,14 @@ from controlplane.protocol.rank import (
     DeterminismReport,
     NumericsReport,
     OuterError,
+    RecomputeReport,
     SectionTime,
     StepReport,
     TimingReport,
     TrainingDone,
     ViewInstalled,
 )
+from controlplane.protocol.recompute import RecomputedStep
 from controlplane.protocol.samples import DeviceInfo, XidEvent
 from controlplane.protocol.states import Phase, Section
 from controlplane.recovery import ingest
@@ -64,6 +66,7 @@ def reports(ref: RankRef) -> list[object]:
         NumericsReport(MOST, MOST, WORD, WORD, text(1_000), text(1_000), micro_batches),
         DeterminismReport(MOST, MOST, MOST, bounds.MAX_FLOAT),
         TrainingDone(MOST),
+        RecomputeReport(ID, (RecomputedStep(MOST, bounds.MAX_FLOAT, bounds.MAX_FLOAT),), "d" * 128, WORD, LONGEST_S),
     ]  # fmt: skip
 
 

@@ -184,8 +184,11 @@ async def test_forged_pictures_are_no_evidence(world: World, stack: Stack, redis
         await asyncio.sleep(0.002)
     assert await sync_to_async(hurt)() == []
     for name, key in (("list", "hf:hot:sight"), ("set", "hf:hot:nodes")):
-        client.delete(key)
-        client.rpush(key, "x") if name == "list" else client.sadd(key, "x")
+        # At once: the sentinel writes its own between two calls.
+        with client.pipeline(transaction=True) as pipe:
+            pipe.delete(key)
+            pipe.rpush(key, "x") if name == "list" else pipe.sadd(key, "x")
+            pipe.execute()
     await all_well(world, stack)
 
 

@@ -28,10 +28,10 @@ SAVE = """
 import sys, msgspec
 from controlplane.protocol.launch import TrainerConfig
 from trainer import device
-from trainer.reference import Keep, reference_losses
+from trainer.reference import Keep, Until, reference_losses
 device.prepare_import()
 config = msgspec.json.decode(open(sys.argv[1], "rb").read(), type=TrainerConfig)
-reference_losses(config, steps=3, keep=Keep(2, sys.argv[2]))
+reference_losses(config, until=Until(3), keep=Keep(2, sys.argv[2]))
 """
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
@@ -56,6 +57,11 @@ class Server:
         self.demo = demo
         self.acks = acks
         self.refusal: Refused | None = None
+        self.protocol = PROTOCOL_MAX
+        self.news: dict[str, Any] = {}
+        self.refuses_hello: Callable[[bytes], bool] = lambda data: False
+        self.raw_hellos: list[bytes] = []
+        self.raw_frames: list[bytes] = []
         self.hellos: list[AgentHello] = []
         self.frames: list[AgentFrame] = []
         self.events: list[AgentEvent] = []
@@ -183,7 +189,12 @@ class Server:
             await socket.send(encode_frame(Refused("unknown_node", "no node is known by this key", 0.1)))
             return
         self.proofs.append(proof)
-        hello = decode_from_agent(await socket.recv())
+        data = await socket.recv()
+        self.raw_hellos.append(data)
+        if self.refuses_hello(data):
+            await socket.send(encode_frame(Refused("malformed_frame", "agent frame: unknown field")))
+            return
+        hello = decode_from_agent(data)
         assert isinstance(hello, AgentHello)
         self.connections += 1
         if self.refusal is not None:
@@ -194,9 +205,9 @@ class Server:
             return
         seen = self.acked.setdefault(hello.journal_id, 0)
         await socket.send(
-            encode_frame(
+            self._with_news(
                 Welcome(
-                    protocol=PROTOCOL_MAX,
+                    protocol=self.protocol,
                     node_id=NODE_ID,
                     session_id=f"ses_{self.connections}",
                     acked_seq=seen,
@@ -214,12 +225,17 @@ class Server:
             self._changed.notify_all()
         try:
             async for data in socket:
+                self.raw_frames.append(data)
                 await self._frame(socket, hello.journal_id, decode_from_agent(data))
         except ConnectionClosed:
             pass
         finally:
             if self._socket is socket:
                 self._socket = None
+
+    def _with_news(self, message: Welcome) -> bytes:
+        """As a server says it that knows fields which this release does not."""
+        return msgspec.msgpack.encode(msgspec.msgpack.decode(encode_frame(message)) | self.news)
 
     async def _frame(self, socket: ServerConnection, journal_id: str, frame: FromAgent) -> None:
         if not isinstance(frame, AgentFrame):

@@ -157,7 +157,8 @@ async def test_a_program_with_five_lines_is_watched_saved_preempted_and_resumed(
 
     stop = await server.send(StopRanks("job_1", 1, 0, 1, 30.0, "preempted"), epoch=2, **JOB)
     assert (await server.done(stop, 40.0)).state == "succeeded"
-    assert [(body.exit_code, body.expected) for body in server.bodies(RankExited)] == [(15, True), (15, True)]
+    ends = [(body.exit_code, body.signal, body.cause, body.expected) for body in server.bodies(RankExited)]
+    assert ends == [(15, None, "", True)] * 2
     last = saves(server, "complete")[-1]
     assert last.kind == "preemption" and last.step == steps(server, 1)[-1].step + 1
     assert len(saves(server, "complete")) == 2

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,53 @@ async def test_no_join_token_is_spent_before_the_answer_can_be_kept(server: Serv
         assert len(server.enrolments) == 1
     finally:
         agent.kill()
+
+
+def own_disk(state_dir: Path, size_kib: int, *more: str) -> tuple[str, ...]:
+    """A command's prefix: its state directory is a disk of that size, seen by it alone."""
+    script = f'mount -t tmpfs -o size={size_kib}k none {state_dir} && {" && ".join(more)} && exec "$@"'
+    return ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh")
+
+
+def may_mount() -> bool:
+    """Containers without user namespaces cannot run these."""
+    probe = ["unshare", "--user", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif("not may_mount()")
+@pytest.mark.parametrize("free_pages", [0, 1, 2, 3])
+async def test_an_agent_without_room_for_all_that_an_enrolment_needs_spends_no_token_however_often_it_starts(
+    server: Server, tmp_path: Path, free_pages: int
+) -> None:
+    state_dir = tmp_path / "s"
+    state_dir.mkdir()
+    filler = state_dir / "filler"
+    # Its journal, its key, its count of sessions and the server's answer need a page each.
+    prefix = own_disk(state_dir, 16, f"head -c {(4 - free_pages) * 4096} /dev/zero > {filler}")
+    for start in (1, 2):
+        agent = AgentProcess(server, state_dir, prefix=prefix).start()
+        try:
+            await until_log(agent, "the join token is not used")
+            assert server.enrolments == []
+            if start == 2:
+                # Somebody makes room.
+                os.truncate(f"/proc/{agent.process.pid}/root{filler}", 0)
+                await server.until(lambda: server.hellos)
+        finally:
+            agent.kill()
+            (tmp_path / "agent.log").unlink()
+    assert len(server.enrolments) == 1
+
+
+@pytest.mark.skipif("not may_mount()")
+async def test_an_agent_whose_disk_is_read_only_ends_and_spends_no_token(server: Server, tmp_path: Path) -> None:
+    state_dir = tmp_path / "s"
+    state_dir.mkdir()
+    agent = AgentProcess(server, state_dir, prefix=own_disk(state_dir, 64, f"mount -o remount,ro {state_dir}")).start()
+    assert await asyncio.to_thread(agent.process.wait, 30) == 2
+    assert "Read-only file system" in agent.log()
+    assert server.enrolments == []
 
 
 async def test_a_revoked_agent_says_what_to_do_and_eats_no_token_however_often_it_starts(

@@ -7,7 +7,7 @@ import time
 
 from agents.link.journal import read_journal
 from controlplane.protocol.codec import encode_frame
-from controlplane.protocol.commands import InjectDeviceFault, InjectLinkFault, StopRanks
+from controlplane.protocol.commands import InjectDeviceFault, InjectLinkFault, ResetDevice, StopRanks
 from controlplane.protocol.frames import (
     Acked,
     CommandAnswer,
@@ -169,6 +169,31 @@ async def test_device_faults_become_events(server: Server, agent: AgentProcess) 
     assert server.bodies(DeviceLost)[0].index == 1
     unknown = await server.send(InjectDeviceFault(7, "ecc"))
     assert (await server.done(unknown)).state == "failed"
+
+
+async def test_an_empty_device_is_reset_and_one_in_use_or_replaced_is_not(server: Server, agent: AgentProcess) -> None:
+    uuid = server.hellos[0].devices[0].uuid
+    await server.send(InjectDeviceFault(0, "ecc", 3))
+    await server.until(lambda: any(s.ecc_uncorrected_total == 3 for f in server.frames for s in f.devices))
+    other = await server.send(ResetDevice(0, "GPU-of-yesterday"))
+    assert "not GPU-of-yesterday" in (await server.done(other)).detail
+    done = await server.done(await server.send(ResetDevice(0, uuid)))
+    assert (done.state, done.detail) == ("succeeded", "the driver has reset it")
+    server.frames.clear()
+    await server.until(lambda: any(f.devices for f in server.frames))
+    sample = next(f.devices[0] for f in server.frames if f.devices)
+    assert (sample.ecc_uncorrected_total, sample.row_remap_pending) == (0, False)
+    await running_replica(server)
+    used = await server.done(await server.send(ResetDevice(0, uuid)))
+    assert (used.state, used.detail) == ("failed", "device 0 is in use here; it was not reset")
+
+
+async def test_a_device_that_left_the_bus_cannot_be_reset(server: Server, agent: AgentProcess) -> None:
+    uuid = server.hellos[0].devices[1].uuid
+    await server.send(InjectDeviceFault(1, "off_bus"))
+    await server.until(lambda: server.bodies(DeviceLost))
+    answer = await server.done(await server.send(ResetDevice(1, uuid)))
+    assert (answer.state, answer.detail) == ("failed", "the device is not on the bus: reboot the node")
 
 
 async def test_the_journal_is_readable_after_a_kill(server: Server, agent: AgentProcess) -> None:

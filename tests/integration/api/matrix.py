@@ -25,6 +25,7 @@ class Row:
 
 OPERATIONS: dict[str, Row] = {
     "POST /login": Row(""),
+    "POST /password": Row(""),
     "POST /logout": Row("read"),
     "GET /me": Row("read"),
     "GET /version": Row(""),
@@ -55,6 +56,7 @@ OPERATIONS: dict[str, Row] = {
     "GET /jobs/{job_id}/looks": Row("read"),
     "GET /incidents": Row("read"),
     "GET /incidents/{incident_id}": Row("read"),
+    "POST /incidents/{incident_id}:acknowledge": Row("operate", WITH_REASON),
     "GET /decisions/{decision_id}": Row("read"),
     "GET /events": Row("read"),
     "GET /events/watch": Row("read"),
@@ -63,6 +65,7 @@ OPERATIONS: dict[str, Row] = {
     "GET /nodes/{node_id}": Row("read"),
     "POST /nodes/{node_id}:cordon": Row("operate", WITH_REASON),
     "POST /nodes/{node_id}:uncordon": Row("operate", WITH_REASON),
+    "POST /devices/{device_id}:reset": Row("operate", WITH_REASON),
     "POST /nodes/{node_id}:revoke": Row("admin", WITH_REASON),
     "POST /nodes/{node_id}:restore": Row("admin", WITH_REASON),
     "POST /nodes/{node_id}:rotate-key": Row("admin", WITH_REASON),
@@ -84,6 +87,7 @@ OTHER_ADDRESSES: dict[str, str] = {
     "readyz": "everybody: details only to accounts",
     "metrics": "HOLDFAST_METRICS_FROM, or scope read",
     "api/v1/openapi.json": "everybody",
+    "api/v1/job.schema.json": "everybody",
     "api/v1/": "the operations above",
     "^(?!api/|agent/|static/|healthz|readyz|metrics).*$": "everybody: the page's document, which holds no data",
 }

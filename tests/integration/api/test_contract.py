@@ -163,6 +163,15 @@ def test_the_newest_events_can_be_asked_for_and_only_those_that_say_something(ca
     ]
 
 
+def test_every_event_is_reached_from_the_newest_back_to_the_first(caller: Any, ids: dict[str, str]) -> None:
+    ada, path = caller("read"), f"/jobs/{ids['job']}/events?newest=true&told=true"
+    whole = [event["seq"] for event in ada.get(f"{path}&limit=500").json()["items"]]
+    found: list[int] = []
+    while page := ada.get(f"{path}&limit=2" + (f"&before_seq={found[0]}" if found else "")).json()["items"]:
+        found = [event["seq"] for event in page] + found
+    assert found == whole != []
+
+
 @pytest.mark.parametrize(
     ("points", "steps"), [(2, [0, 9]), (4, [0, 4, 8, 9]), (6, [0, 2, 4, 6, 8, 9]), (10, [*range(10)])]
 )

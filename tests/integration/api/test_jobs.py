@@ -10,6 +10,10 @@ from django.db import connections
 from controlplane.access.models import IdempotencyKey
 from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Job
+from controlplane.jobs.numbers import spec_of
+from controlplane.recovery.models import Decision
+from controlplane.recovery.orders import checkpoint_dir
+from controlplane.recovery.reconcile import reconcile_job
 from tests.integration.api.conftest import SPEC, Caller, make_node
 from tests.integration.api.world import running_job
 
@@ -44,6 +48,45 @@ def test_a_faulty_spec_is_told_all_its_faults_and_makes_nothing(caller: Any) -> 
     assert not Job.objects.exists()
 
 
+OWN = {"entrypoint": ["torchrun", "train.py"], "parallelism": {}}
+PITFALLS = [
+    (OWN, "/spec/entrypoint"),
+    (OWN | {"entrypoint": ["nsys", "profile", "python", "train.py"]}, "/spec/entrypoint"),
+    (OWN | {"entrypoint": ["python", "train.py"], "parallelism": {"dp": 4}}, "/spec/parallelism/dp"),
+    ({"checkpoint": {"dir": ""}}, "/spec/checkpoint/dir"),
+    ({"checkpoint": {"dir": "checkpoints"}}, "/spec/checkpoint/dir"),
+    ({"checkpoint": {"dir": "/elsewhere"}}, "/spec/checkpoint/dir"),
+    ({"checkpoint": {"format": "zarr", "async": True}}, "/spec/checkpoint/format"),
+    ({"env": {"TORCH_NCCL_RETHROW_CUDA_ERRORS": "1"}}, "/spec/env/TORCH_NCCL_RETHROW_CUDA_ERRORS"),
+    ({"env": {"NCCL_NVLS_ENABLE": "1"}}, "/spec/env/NCCL_NVLS_ENABLE"),
+    (
+        {"env": {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "60"}, "resiliency": {"timeouts": {"step_s": 90}}},
+        "/spec/env/TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
+    ),
+    ({"resiliency": {"timeouts": {"step_s": 700}}}, "/spec/resiliency/timeouts/step_s"),
+]
+
+
+@pytest.mark.parametrize(("change", "pointer"), PITFALLS, ids=[f"{at}-{n}" for n, (_, at) in enumerate(PITFALLS)])
+def test_what_would_take_fault_tolerance_away_is_refused_at_submit(
+    caller: Any, change: dict[str, Any], pointer: str
+) -> None:
+    response = caller("submit").post("/jobs", SPEC | {"spec": SPEC["spec"] | change})
+    assert response.status_code == 422
+    assert pointer in {error["pointer"] for error in response.json()["errors"] if error["fix"]}
+    assert not Job.objects.exists()
+
+
+def test_no_job_is_without_a_place_of_its_own_to_save_in(caller: Any, settings: Any, tmp_path: Path) -> None:
+    settings.CHECKPOINT_ROOT = tmp_path
+    ada = caller("submit")
+    for name in ("one", "two"):
+        ada.post("/jobs", named(name))
+    places = {checkpoint_dir(job, spec_of(job).spec) for job in Job.objects.all()}
+    assert places == {f"{tmp_path}/{job.id}" for job in Job.objects.all()}
+    assert len(places) == 2
+
+
 def test_a_dry_run_places_and_makes_nothing(caller: Any) -> None:
     for number in (1, 2):
         make_node(f"node-{number}")
@@ -52,7 +95,51 @@ def test_a_dry_run_places_and_makes_nothing(caller: Any) -> None:
     assert "/spec/training/seed" in answer["defaults"]
     assert answer["spec"]["spec"]["parallelism"]["pp"] == 2
     assert len(answer["placement"]) == 4
+    assert answer["waits_for"] == ""
     assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("resources", "missing"),
+    [
+        ({"spares": {"gpus": 2}}, "2 spare devices are asked for, 0 are left after placing the job"),
+        ({"gpu_type": "H100"}, "2 replicas of 2 need 4 devices, 0 are free (of type H100)"),
+    ],
+)
+def test_a_dry_run_waits_for_what_the_decision_would_wait_for(
+    caller: Any, resources: dict[str, Any], missing: str
+) -> None:
+    for number in (1, 2):
+        make_node(f"node-{number}")
+    spec = {**SPEC["spec"], "resources": {**SPEC["spec"]["resources"], **resources}}
+    answer = caller("submit").post("/jobs?dry_run=true", SPEC | {"spec": spec}).json()
+    assert (answer["placement"], answer["waits_for"], answer["faults"]) == (None, missing, [])
+    assert caller("submit").post("/jobs", SPEC | {"spec": spec}).status_code == 201
+    job = Job.objects.get()
+    reconcile_job(job.id)
+    decided = Decision.objects.get(job=job)
+    assert (decided.choice, missing in decided.sentence) == ("wait", True)
+
+
+def test_jobs_are_listed_by_all_the_labels_that_are_asked_for(caller: Any) -> None:
+    for name, labels in (("a", {"team": "nlp", "x/y.z": "1"}), ("b", {"team": "nlp"}), ("c", {})):
+        assert caller("submit").post("/jobs", SPEC | {"metadata": {"name": name, "labels": labels}}).status_code == 201
+
+    def listed(labels: str) -> list[str]:
+        return sorted(job["name"] for job in caller("read").get(f"/jobs?labels={labels}").json()["items"])
+
+    assert listed("team=nlp") == ["a", "b"]
+    assert listed("team=nlp,x/y.z=1") == ["a"]
+    assert listed("team=vision") == listed("'=1") == []
+    refused = caller("read").get("/jobs?labels=team")
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["pointer"] == "/query/labels"
+
+
+def test_the_schema_of_a_spec_is_there_for_everybody(client: Any) -> None:
+    response = client.get("/api/v1/job.schema.json")
+    assert (response.status_code, response["Content-Type"]) == (200, "application/schema+json")
+    assert response.json()["$defs"]["Resources"]["properties"]["nodes"]["maximum"] == 100_000
 
 
 def test_a_dry_run_of_a_faulty_spec_lists_the_faults(caller: Any) -> None:
@@ -96,25 +183,25 @@ def test_a_refused_request_leaves_its_key_free(caller: Any) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_twenty_simultaneous_submits_with_one_key_make_one_job(caller: Any) -> None:
+def test_fifty_simultaneous_submits_with_one_key_make_one_job(caller: Any) -> None:
     ada: Caller = caller("submit")
     answers: list[Any] = []
-    start = threading.Barrier(20)
+    start = threading.Barrier(50)
 
     def submit() -> None:
         try:
-            start.wait(timeout=30)
+            start.wait(timeout=60)
             response = ada.post("/jobs", SPEC, Idempotency_Key="race")
             answers.append((response.status_code, response.json()))
         finally:
             connections.close_all()
 
-    threads = [threading.Thread(target=submit) for _ in range(20)]
+    threads = [threading.Thread(target=submit) for _ in range(50)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
-    assert len(answers) == 20
+        thread.join(timeout=120)
+    assert len(answers) == 50
     assert {status for status, _ in answers} <= {201, 409}
     ids = {body["id"] for status, body in answers if status == 201}
     assert len(ids) == 1
@@ -167,7 +254,10 @@ def test_an_order_to_save_goes_to_every_node_of_the_job(caller: Any) -> None:
 
 def test_an_eviction_stops_that_replica_only(caller: Any) -> None:
     job = running_job([make_node("node-1"), make_node("node-2")], SPEC)
-    answer = caller("operate").post(f"/jobs/{job.id}:evict-replica", {"replica": 1, "reason": "slow"})
+    first = caller("operate").post(f"/jobs/{job.id}:evict-replica", {"replica": 1, "reason": "slow"})
+    # It trains until another has taken its place; ordered again, it ends now.
+    assert (first.status_code, first.json()["command_ids"]) == (202, [])
+    answer = caller("operate").post(f"/jobs/{job.id}:evict-replica", {"replica": 1, "reason": "now"})
     (command,) = Command.objects.filter(pk__in=answer.json()["command_ids"])
     assert command.node.name == "node-2"
     assert (command.body["replica"], command.body["incarnation"]) == (1, 1)

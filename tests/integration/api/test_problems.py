@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from django.test import Client, override_settings
 
-from controlplane.api.problems import TYPE_BASE
+from controlplane.api.openapi import document
+from controlplane.api.problems import TABLE, TYPE_BASE, Kind
 
 pytestmark = pytest.mark.django_db
 
@@ -61,6 +62,24 @@ def test_a_body_that_is_no_document_is_a_400(caller: Any, body: Any) -> None:
 def test_a_strange_content_type_is_a_415(caller: Any) -> None:
     response = caller("submit").post("/jobs", b"x", content_type="text/csv")
     assert_problem(response, 415, "unsupported-media-type")
+
+
+def test_a_session_that_does_not_prove_its_request_is_a_403(user: Any) -> None:
+    page = Client(enforce_csrf_checks=True)
+    page.force_login(user)
+    response = page.post("/api/v1/jobs", data="{}", content_type="application/json")
+    assert_problem(response, 403, "csrf")
+
+
+def test_nobody_and_too_little_are_problems_too(caller: Any, node: Any) -> None:
+    assert_problem(caller("").get("/jobs"), 401, "unauthenticated")
+    assert_problem(caller("read").post(f"/nodes/{node.id}:cordon", {"reason": "r"}), 403, "forbidden")
+
+
+def test_the_schema_lists_every_kind_of_problem_there_is() -> None:
+    told = document()["components"]["schemas"]["Problem"]["properties"]["type"]["enum"]
+    assert told == [TYPE_BASE + kind for kind in Kind]
+    assert {status for status, _ in TABLE.values()} >= {400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 429, 500, 503}
 
 
 def test_an_action_without_a_reason_is_told_so(caller: Any, node: Any) -> None:

@@ -11,6 +11,7 @@ from controlplane.protocol.commands import StopRanks
 from controlplane.protocol.spec_lint import lint
 from controlplane.protocol.states import AttemptState, CheckpointState, JobState, RankState, ReplicaState
 from controlplane.recovery.models import Decision, Incident, Signal
+from controlplane.recovery.present import pending_certificate
 from controlplane.runtime.clock import now
 from controlplane.runtime.events import unit_of_work
 from controlplane.runtime.ids import new_id
@@ -53,7 +54,7 @@ def _incident(job: Job, node: Node) -> None:
     phases = [{"name": "fault", "at": "2026-01-01T00:00:00.000000Z", "since_fault_s": 0.0}]
     incident = Incident.objects.create(
         id=new_id("inc"), job=job, title="Rank 0 ended", opened_at=at, phases=phases,
-        certificate={"state": "pending", "step": None, "checks": [], "generated_at": None},
+        certificate=pending_certificate(0),
     )  # fmt: skip
     Signal.objects.create(
         id=new_id("sig"), job=job, node=node, incident=incident, kind="rank_exit", replica=0, incarnation=0, rank=0,

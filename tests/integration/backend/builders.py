@@ -1,10 +1,14 @@
 """A fleet in rows and agents that speak straight to the ingest: fast, one process."""
 
+import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 
 import msgspec
 
+from controlplane.checkpoints.models import Checkpoint
+from controlplane.checkpoints.reading import last_line, look
+from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job, Rank
@@ -15,13 +19,18 @@ from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import Flush
 from controlplane.protocol.rank import StepReport, ViewInstalled
 from controlplane.protocol.samples import DeviceInfo
-from controlplane.recovery import ingest
+from controlplane.recovery import ingest, readers
+from controlplane.recovery.answers import after_answer
 from controlplane.recovery.models import ViewRow
+from controlplane.recovery.readers import verify_due
 from controlplane.recovery.reconcile import reconcile_job
-from controlplane.runtime.clock import ago
+from controlplane.runtime import events
+from controlplane.runtime.clock import ago, now
+from controlplane.runtime.locks import lock_rows
 from tests.integration.backend.conftest import job_spec
 
 STARTED_AFTER_S = 2.0
+READ_WITHIN_S = 90.0
 
 
 @dataclass
@@ -51,8 +60,8 @@ def hello(name: str, *, boot: str = "boot", journal: str = "journal", devices: i
         for i in range(devices)
     )
     return frames.AgentHello(
-        protocol_min=2, protocol_max=2, node_name=name, agent_version="test", boot_id=f"{boot}-{name}",
-        journal_id=f"{journal}-{name}", devices=infos,
+        protocol_min=frames.PROTOCOL_MIN, protocol_max=frames.PROTOCOL_MAX, node_name=name, agent_version="test",
+        boot_id=f"{boot}-{name}", journal_id=f"{journal}-{name}", devices=infos,
     )  # fmt: skip
 
 
@@ -120,7 +129,7 @@ def install_all(fleet: Fleet, job: Job) -> None:
         fleet.tell(row.node.name, frames.RankSaid(ref_of(row), said))
 
 
-def commit_step(fleet: Fleet, job: Job, step: int, *, hashes: str = "same") -> None:
+def commit_step(fleet: Fleet, job: Job, step: int, *, hashes: str = "same", stall_s: float = 0.0) -> None:
     """Every live rank reports a step; micro-batches are dealt out evenly."""
     fresh = Job.objects.get(pk=job.id)
     rows = live_ranks(job)
@@ -128,7 +137,7 @@ def commit_step(fleet: Fleet, job: Job, step: int, *, hashes: str = "same") -> N
     for row in rows:
         ref = ref_of(row)
         mine = tuple(range(replicas.index(ref.replica), 12, len(replicas))) if ref.replica in replicas else ()
-        report = StepReport(step, fresh.epoch, 0.05, 64, mine, 4.0, 1.0, f"{hashes}-{step}-{ref.rank}")
+        report = StepReport(step, fresh.epoch, 0.05, 64, mine, 4.0, 1.0, f"{hashes}-{step}-{ref.rank}", stall_s)
         fleet.tell(row.node.name, frames.RankSaid(ref, report))
 
 
@@ -161,3 +170,42 @@ def run_job(fleet: Fleet, *, steps: int = 2, **changes: object) -> Job:
     for step in range(steps):
         commit_step(fleet, job, step)
     return Job.objects.get(pk=job.id)
+
+
+def job_that_lost_a_rank(count: int = 5) -> tuple[Fleet, Job]:
+    """A job that has made two steps, one of its ranks killed and the first decision taken. The
+    job's row is the one from before."""
+    fleet = make_fleet(count)
+    job = run_job(fleet)
+    kill_rank(fleet, live_ranks(job)[0])
+    reconcile_job(job.id)
+    return fleet, job
+
+
+def nodes_read() -> None:
+    """Every node that was ordered to read a checkpoint back does so, as its agent would, and answers."""
+    for command in Command.objects.filter(kind=readers.KIND, state__in=dispatch.LIVE).select_related("node"):
+        body = msgspec.convert(command.body, Body)
+        found = look(body.path, job_id=body.job_id, step=body.step, epoch=body.epoch)
+        answer_reading(command, "succeeded", data=msgspec.json.encode(last_line(found)).decode())
+
+
+def answer_reading(command: Command, state: str, *, detail: str = "", data: str = "") -> None:
+    """What its agent says of the order, applied as the ingest does."""
+    with events.unit_of_work():
+        lock_rows(Job, {command.job_id})
+        answered = dispatch.answer(command.node_id, command.pk, state, detail, data)
+        if answered is not None:
+            after_answer(answered, now())
+
+
+def read_all_back() -> None:
+    """Until no checkpoint is due to be read: what reads is a process of its own, or a node."""
+    due = Checkpoint.objects.filter(verify_due_at__isnull=False)
+    deadline_s = time.monotonic() + READ_WITHIN_S
+    while due.exists():
+        assert time.monotonic() < deadline_s, "they are read"
+        due.update(verify_due_at=now())
+        verify_due()
+        nodes_read()
+        time.sleep(0.05)

@@ -37,6 +37,7 @@ class World:
         self.agents = agents
         self.ranks: dict[RankRef, FakeRank] = {}
         self.install: Install | None = None
+        self.job_id = ""
         self.committed = 0
         self.total = 10_000
         self.joined_at: dict[int, int] = {}
@@ -68,12 +69,23 @@ class World:
                 self._view(agent, view)
             case commands.DeliverInstall(install=install):
                 self._install(agent, install)
+            case commands.CollectStacks():
+                self._look(agent, envelope.command_id, envelope.body)
             case commands.StopRanks(replica=replica, incarnation=incarnation):
                 for ref in [r for r in self.ranks if self.ranks[r].agent is agent]:
                     if replica in (-1, ref.replica) and incarnation in (-1, ref.incarnation):
                         self.end(ref, expected=True)
 
+    def _look(self, agent: FakeAgent, command_id: str, asked: commands.CollectStacks) -> None:
+        for ref in [r for r, rank in self.ranks.items() if rank.agent is agent]:
+            if ref.replica == asked.replica and asked.rank in (-1, ref.rank):
+                text = "Thread 0x7f (most recent call first):\n  in all_reduce\n"
+                agent.tell(frames.StacksCollected(ref, text, "py-spy", command_id, asked.look))
+
     def _start(self, agent: FakeAgent, launch: ReplicaLaunch) -> None:
+        if launch.job_id != self.job_id:
+            self.job_id, self.committed, self.install = launch.job_id, 0, None
+            self.joined_at.clear()
         for placement in launch.ranks:
             ref = RankRef(launch.job_id, launch.attempt, launch.replica, launch.incarnation, placement.rank)
             self.ranks[ref] = FakeRank(agent, ref, launch, placement.device_index)

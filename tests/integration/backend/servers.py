@@ -72,6 +72,10 @@ class Process:
         except subprocess.TimeoutExpired:
             self.kill()
 
+    def pause(self) -> None:
+        """SIGSTOP, with its children: they live, and do nothing."""
+        self._signal(signal.SIGSTOP)
+
     def _signal(self, number: int) -> None:
         if self.child is not None and self.child.poll() is None:
             os.killpg(self.child.pid, number)
@@ -128,6 +132,8 @@ class Stack:
             "HOLDFAST_REFERENCE_RUNS": "off",
             "HOLDFAST_FRAME_INTERVAL_S": "0.2",
             "HOLDFAST_REFERENCE_DIR": str(settings.REFERENCE_DIR),
+            # Several runs share this machine.
+            "HOLDFAST_METRICS_BIND": "127.0.0.1:0",
             "PYTHONUNBUFFERED": "1",
         }
         web = [

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import time
 from pathlib import Path
@@ -9,17 +10,32 @@ from pathlib import Path
 import pytest
 from django.test import override_settings
 
-from controlplane.checkpoints import examine, services
+from controlplane.checkpoints import examine
+from controlplane.checkpoints.keep import keep
 from controlplane.checkpoints.models import Checkpoint
-from controlplane.checkpoints.services import verify_due
+from controlplane.checkpoints.readback import VERDICT, decoded, identity
+from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
 from controlplane.protocol import frames
 from controlplane.protocol import spec as specs
 from controlplane.protocol.rank import CheckpointReport
+from controlplane.recovery import readers
+from controlplane.recovery.readers import verify_due
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import now
 from controlplane.runtime.models import Event
-from tests.integration.backend.builders import Fleet, bodies, join_all, live_ranks, make_fleet, ref_of, run_job
+from controlplane.runtime.sandbox import service
+from tests.integration.backend.builders import (
+    Fleet,
+    bodies,
+    join_all,
+    live_ranks,
+    make_fleet,
+    nodes_read,
+    read_all_back,
+    ref_of,
+    run_job,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 LOCAL = specs.Checkpoint(local=specs.LocalTier(dir="/nvme", interval_steps=2, copies=1))
@@ -111,7 +127,81 @@ def test_what_ranks_refuse_to_load_is_passed_over_and_said_so() -> None:
     assert "passed over as corrupt: step 4" in said
     join_all(fleet, job)
     kill_all(fleet, job, 74, log="ResumeFailed: a fault of the software")
-    assert job.checkpoints.get(step=1).state == "complete"
+    doubted = job.checkpoints.get(step=1)
+    assert (doubted.state, doubted.doubt) == ("complete", "ResumeFailed: a fault of the software")
+    assert job.attempts.get(number=4).resume_step == 1, "there is no other"
+    verify(job, step=1)
+    sound = job.checkpoints.get(step=1)
+    assert (sound.state, sound.doubt) == ("verified", "")
+
+
+def test_one_that_its_ranks_could_not_load_is_passed_over_until_it_was_read_back() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    for step in (1, 2):
+        commit(fleet, job, step)
+    (home(job) / "step_2" / "shard").write_bytes(b"evil")
+    kill_all(fleet, job, None)
+    assert job.attempts.get(number=2).resume_step == 2, "nobody has read it yet"
+    join_all(fleet, job)
+    kill_all(fleet, job, 74, log="ResumeFailed: step_2: shard has another digest than was committed")
+    assert job.attempts.get(number=3).resume_step == 1
+    verify(job, step=2)
+    assert states(job) == {1: "complete", 2: "corrupt"}
+
+
+def test_what_is_kept_for_an_incident_is_open_to_the_sandboxs_own_user(tmp_path: Path) -> None:
+    """The server makes its files for itself alone; the reference run found a folder that it could not
+    enter, and every certificate from a pinned checkpoint said that its losses were not judged."""
+    fleet = make_fleet()
+    job = run_job(fleet)
+    row = commit(fleet, job, 5)
+    kept, place = tmp_path / "incident" / "checkpoint", tmp_path / "place"
+    place.mkdir()
+    before = os.umask(0o077)
+    try:
+        keep(row, kept)
+    finally:
+        os.umask(before)
+    descriptor = os.open(kept, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        arguments = ["--path", "{in0}", "--name", "kept", *identity(row), "--out", f"{{out}}/{VERDICT}"]
+        code = service.run(
+            service.Task(
+                module=examine.READER, arguments=arguments, place=place, inputs=[descriptor], outputs=[VERDICT]
+            )
+        )
+    finally:
+        os.close(descriptor)
+    found = decoded(place)
+    assert found is not None and found.ok, (code, found)
+
+
+def test_a_restart_from_a_checkpoint_that_takes_hours_to_read_waits_for_none_of_it() -> None:
+    """85 GB could never be restarted from: the job's own transaction read them, for 30 s at most."""
+    fleet = make_fleet()
+    nodes_cannot_read()
+    job = run_job(fleet)
+    row = commit(fleet, job, 7)
+    shard = home(job) / "step_7" / "shard"
+    os.truncate(shard, 1 << 42)
+    marker = json.loads((shard.parent / "COMMITTED.json").read_text())
+    marker["files"][0]["bytes"] = 1 << 42
+    (shard.parent / "COMMITTED.json").write_text(json.dumps(marker))
+    Checkpoint.objects.filter(pk=row.pk).update(bytes=1 << 42, verify_due_at=now())
+    verify_due()
+    kill_all(fleet, job, None)
+    assert (job.attempts.get(number=2).resume_step, states(job)) == (7, {7: "complete"})
+    (reader,) = [process for process in examine._running if process.poll() is None]
+    assert examine.limit_s(Checkpoint.objects.get(pk=row.pk)) > 3600
+    join_all(fleet, job)
+    small = commit(fleet, job, 8)
+    verify(job, step=8)
+    assert Checkpoint.objects.get(pk=small.pk).state == "verified", "the other one holds up nobody"
+    reader.end()
+    Checkpoint.objects.filter(pk=row.pk).update(verify_due_at=now())
+    _sweep(row)
+    assert states(job)[7] == "complete", "a reader that was ended proves nothing"
 
 
 def test_a_storage_that_fails_burns_no_checkpoint() -> None:
@@ -132,6 +222,7 @@ def test_a_storage_that_fails_burns_no_checkpoint() -> None:
 
 def test_an_error_of_the_disk_burns_no_checkpoint() -> None:
     fleet = make_fleet()
+    nodes_cannot_read()
     job = run_job(fleet)
     here = commit(fleet, job, 1)
     marker = home(job) / "step_1" / "COMMITTED.json"
@@ -139,7 +230,6 @@ def test_an_error_of_the_disk_burns_no_checkpoint() -> None:
     verify(job, step=1)
     assert states(job) == {1: "complete"}
     assert "Permission denied" in Checkpoint.objects.get(pk=here.pk).state_reason
-    assert not services.distrust_if_damaged(job, here.path)
     marker.unlink()
     verify(job, step=1)
     assert states(job) == {1: "corrupt"}
@@ -163,7 +253,7 @@ def test_what_retention_has_removed_is_off_the_ladder_and_never_resumed_from() -
     verify(job, step=3)
     being_read = job.checkpoints.get(step=4)
     commit(fleet, job, 5, oldest_kept=(2, 5))
-    services._look(being_read)
+    readers._look(being_read)
     assert states(job) == {1: "pruned", 2: "pruned", 3: "pruned", 4: "pruned", 5: "complete"}
     assert "it was corrupt" in job.checkpoints.get(step=3).state_reason
     shutil.rmtree(home(job) / "step_5")
@@ -203,6 +293,11 @@ def test_what_cannot_be_examined_stays_where_it_is_and_says_why() -> None:
     assert "nosuch:// cannot be used here" in fresh.state_reason
 
 
+def nodes_cannot_read() -> None:
+    """Their agents are of a release that does not know the order: the server's own machine reads."""
+    Node.objects.update(revision=2)
+
+
 def states(job: Job) -> dict[int, str]:
     """Of the persistent tier."""
     return dict(job.checkpoints.filter(kind="scheduled").values_list("step", "state"))
@@ -211,13 +306,15 @@ def states(job: Job) -> dict[int, str]:
 def verify(job: Job, *, step: int) -> None:
     """Read it back now, and no other."""
     Checkpoint.objects.update(verify_due_at=None)
-    Checkpoint.objects.filter(job=job, step=step, kind="scheduled").update(verify_due_at=now())
-    verify_due()
+    row = job.checkpoints.get(step=step, kind="scheduled")
+    Checkpoint.objects.filter(pk=row.pk).update(verify_due_at=now())
+    read_all_back()
 
 
 def _sweep(row: Checkpoint) -> None:
     Checkpoint.objects.filter(pk=row.pk, verify_due_at__isnull=False).update(verify_due_at=now())
     verify_due()
+    nodes_read()
     time.sleep(0.1)
 
 

@@ -7,9 +7,9 @@ from controlplane.protocol import frames
 from controlplane.protocol import spec as specs
 from controlplane.protocol.commands import StartRanks
 from controlplane.protocol.rank import StepReport
-from controlplane.protocol.states import JobState
+from controlplane.protocol.states import UNFIT, JobState
 from controlplane.recovery.reconcile import reconcile_job
-from tests.integration.backend.builders import bodies, live_ranks, make_fleet, ref_of, run_job
+from tests.integration.backend.builders import bodies, live_ranks, make_fleet, make_job, ref_of, run_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -43,3 +43,18 @@ def test_ranks_on_one_node_need_no_name() -> None:
     job = run_job(fleet, steps=0, **own_program(nodes=1, pp=2))
     assert [body.launch.master_host for _, body in bodies(job, "start_ranks") if isinstance(body, StartRanks)] == [""]
     assert {body.launch.user for _, body in bodies(job, "start_ranks")} == {job.owner}
+
+
+def test_a_job_whose_program_is_not_on_the_node_says_where_it_was_looked_for_and_what_mends_it() -> None:
+    fleet = make_fleet()
+    job = make_job(**own_program(nodes=1, pp=2))
+    reconcile_job(job.id)
+    ((order, _),) = bodies(job, "start_ranks")
+    why = "program: python is not there (PATH /usr/bin:/bin): give its absolute path, or set PATH in the job's env"
+    refusal = f"the node is not fit: {why}"
+    fleet.tell(order.node.name, frames.CommandAnswer(order.id, "failed", refusal, UNFIT))
+    reconcile_job(job.id)
+    waits = Job.objects.get(pk=job.id)
+    assert waits.state == JobState.PENDING
+    assert f"its start on {order.node.name} failed: {refusal})" in waits.state_reason, "what page and CLI show"
+    assert waits.attempts.get().end_code == UNFIT, "which costs no restart"

@@ -10,7 +10,8 @@ from pytest_django.fixtures import Settings
 from controlplane.jobs.models import Job
 from controlplane.protocol.states import JobState
 from controlplane.recovery import proof
-from controlplane.recovery.certificate import LOSSES, certify, certify_due
+from controlplane.recovery.certificate import certify, certify_due
+from controlplane.recovery.checks import LOSSES
 from controlplane.recovery.models import Incident, ViewRow
 from controlplane.recovery.phases import compute_phases
 from controlplane.recovery.reconcile import is_due, reconcile_job
@@ -21,22 +22,15 @@ from tests.integration.backend.builders import (
     commit_step,
     flush_all,
     install_all,
+    job_that_lost_a_rank,
     join_all,
-    kill_rank,
-    live_ranks,
-    make_fleet,
-    run_job,
 )
 
 pytestmark = pytest.mark.django_db
 
 
 def test_training_that_went_on_in_the_joiners_view_already_is_told_all_the_same() -> None:
-    fleet = make_fleet(5)
-    job = run_job(fleet)
-    row = live_ranks(job)[0]
-    kill_rank(fleet, row)
-    reconcile_job(job.id)
+    fleet, job = job_that_lost_a_rank()
     without = job.epoch + 1
     for _ in range(2):
         flush_all(fleet, job, committed=2)
@@ -53,11 +47,7 @@ def test_training_that_went_on_in_the_joiners_view_already_is_told_all_the_same(
 
 
 def test_a_certificate_that_waits_is_told_once_and_again_when_a_verdict_changes() -> None:
-    fleet = make_fleet(5)
-    job = run_job(fleet)
-    row = live_ranks(job)[0]
-    kill_rank(fleet, row)
-    reconcile_job(job.id)
+    _, job = job_that_lost_a_rank()
     incident = Incident.objects.get(job=job)
     told = Event.objects.filter(kind="incident.certificate")
     assert certify(incident)["state"] == "pending"
@@ -72,10 +62,7 @@ def test_a_run_that_is_put_off_keeps_its_certificate_pending_until_the_job_has_e
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.REFERENCE_RUNS, settings.REFERENCE_WHEN, settings.REFERENCE_DIR = True, "ended", tmp_path
-    fleet = make_fleet(5)
-    job = run_job(fleet)
-    kill_rank(fleet, live_ranks(job)[0])
-    reconcile_job(job.id)
+    _, job = job_that_lost_a_rank()
     Incident.objects.filter(job=job).update(resolved_at=ago(3600.0), certificate_due_at=ago(1.0))
     certify_due()
     incident = Incident.objects.get(job=job)
@@ -92,10 +79,7 @@ def test_a_run_that_has_no_place_yet_is_waited_for_and_one_that_hangs_gives_its_
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.REFERENCE_RUNS, settings.REFERENCE_DIR = True, tmp_path
-    fleet = make_fleet(5)
-    job = run_job(fleet)
-    kill_rank(fleet, live_ranks(job)[0])
-    reconcile_job(job.id)
+    _, job = job_that_lost_a_rank()
     Incident.objects.filter(job=job).update(resolved_at=ago(3600.0))
     others = [tmp_path / "incidents" / f"other{number}" for number in range(proof.MAX_RUNS)]
     with contextlib.ExitStack() as ending:
@@ -120,10 +104,7 @@ def test_a_run_that_has_no_place_yet_is_waited_for_and_one_that_hangs_gives_its_
 
 
 def test_the_first_step_of_a_view_rings_for_the_joiner_that_waited_for_it() -> None:
-    fleet = make_fleet(5)
-    job = run_job(fleet)
-    kill_rank(fleet, live_ranks(job)[0])
-    reconcile_job(job.id)
+    fleet, job = job_that_lost_a_rank()
     flush_all(fleet, job, committed=2)
     reconcile_job(job.id)
     install_all(fleet, job)

@@ -17,7 +17,7 @@ from controlplane.protocol.rank import CheckpointReport, StepReport, TrainingDon
 from controlplane.protocol.samples import XidEvent
 from controlplane.protocol.states import Phase, RankState, Section
 from controlplane.recovery import ingest, sweep
-from controlplane.recovery.load import node_facts
+from controlplane.recovery.load_nodes import node_facts
 from controlplane.recovery.models import MarkedLines, Signal
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import ago
@@ -29,6 +29,7 @@ from tests.integration.backend.builders import (
     live_ranks,
     make_fleet,
     make_job,
+    read_all_back,
     ref_of,
     run_job,
 )
@@ -262,6 +263,7 @@ def test_a_checkpoint_that_does_not_read_back_is_never_resumed_from() -> None:
         report = CheckpointReport(step, str(path), "complete", "scheduled", 2, digest="d")
         fleet.tell(row.node.name, frames.RankSaid(ref_of(row), report))
     (home / "step_9" / "shard").write_bytes(b"evil")
+    read_all_back()
     for rank in live_ranks(job):
         kill_rank(fleet, rank)
     reconcile_job(job.id)

@@ -49,7 +49,9 @@ def hang(fleet: Fleet, job: Job, replica: int) -> tuple[Command, list[Rank]]:
     overdue = frames.RankOverdue(ref_of(ranks[1]), Section.STEP, Phase.COMPUTE, 2, 30.0, 5.0, 0.3)
     fleet.tell(ranks[1].node.name, overdue)
     reconcile_job(job.id)
-    return Command.objects.get(job=job, kind="collect_stacks"), ranks
+    orders = [o for o in Command.objects.filter(job=job, kind="collect_stacks") if o.body["look"] == "hang"]
+    assert len(orders) == 1
+    return orders[0], ranks
 
 
 def dump(case: str, rank: int) -> str:
@@ -66,7 +68,8 @@ def test_a_hang_is_looked_at_before_the_view_leaves_it_out() -> None:
     command, _ = hang(fleet, run_job(fleet), 1)
     assert command.body["look"] == "hang"
     here = Command.objects.filter(node=command.node, decision_id=command.decision_id).order_by("id")
-    assert list(here.values_list("kind", flat=True)) == ["collect_stacks", "deliver_view", "stop_ranks"]
+    kinds = ["collect_stacks", "collect_stacks", "deliver_view", "stop_ranks"]
+    assert list(here.values_list("kind", flat=True)) == kinds, "the hung one, then the whole job"
 
 
 def test_the_recorders_of_a_hung_replica_name_the_culprit_on_its_incident() -> None:
@@ -85,6 +88,36 @@ def test_the_recorders_of_a_hung_replica_name_the_culprit_on_its_incident() -> N
     assert any("never joined" in event["sentence"] for event in detail["events"])
     assert {entry["look"] for entry in detail["stacks"]} == {"finding", "flight_recorder", "stacks"}
     assert set(IncidentDetail.__struct_fields__) >= set(detail), "everything shown has a type"
+
+
+def test_the_stacks_of_the_whole_job_are_told_in_groups_over_all_its_nodes() -> None:
+    """The others are asked for stacks alone; each rank counts, and the first of a place keep their texts."""
+    fleet = make_fleet()
+    job = run_job(fleet)
+    command, ranks = hang(fleet, job, 1)
+    orders = Command.objects.filter(decision_id=command.decision_id, kind="collect_stacks")
+    assert {(order.body["replica"], order.body["look"]) for order in orders} == {(1, "hang"), (-1, "stacks")}
+    homes = {rank.node_id for rank in live_ranks(job)}
+    assert sorted(order.node_id for order in orders if order.body["replica"] == -1) == sorted(homes), "one a node"
+    reduce = '  File "/site-packages/torch/distributed/distributed_c10d.py", line 2 in all_reduce\n'
+    data = '  File "/site-packages/torch/utils/data/dataloader.py", line 7 in __next__\n'
+    for rank in live_ranks(job):
+        if rank.replica.index == 1:
+            continue
+        order = next(o for o in orders if o.body["replica"] == -1 and o.node_id == rank.node_id)
+        fleet.tell(rank.node.name, look(rank, order, "stacks", reduce, "faulthandler"))
+    before = Event.objects.filter(kind="rank.looked").count()
+    assert before == 0, "thousands that merely wait are no thousands of events"
+    fleet.tell(ranks[0].node.name, look(ranks[0], command, "stacks", reduce, "faulthandler"))
+    fleet.tell(ranks[1].node.name, look(ranks[1], command, "stacks", data, "faulthandler"))
+    detail = selectors.incident_detail(Incident.objects.get(job=job).id)
+    told = detail["stack_groups"]
+    waiting = len([rank for rank in live_ranks(job) if rank.replica.index != 1]) + 1
+    assert told["sentence"] == f"{waiting} in all_reduce, 1 in the data loader"
+    assert told["groups"][1]["ranks"] == (f"1.{ranks[1].replica.incarnation}/{ranks[1].rank}",)
+    assert told["note"] == f"Taken from all {waiting + 1} ranks while they lived."
+    assert len({rank.node_id for rank in live_ranks(job)}) > 1, "over several nodes"
+    assert len([entry for entry in detail["stacks"] if "all_reduce" in entry["text"]]) == 3
 
 
 def test_a_missing_dump_leaves_the_finding_undecided_and_says_whose() -> None:

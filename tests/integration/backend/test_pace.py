@@ -58,10 +58,11 @@ def straggler_rows() -> list[Signal]:
     return list(Signal.objects.filter(kind="straggler").order_by("id"))
 
 
-def test_a_slow_rank_is_a_finding_once_all_have_told_and_a_decision_with_its_sums() -> None:
+def test_a_slow_rank_is_a_finding_after_two_windows_of_all_and_a_decision_with_its_sums() -> None:
     fleet = make_fleet()
     job = run_job(fleet)
     rows = live_ranks(job)
+    tell_all(fleet, job, slow_s=0.4)
     for row in rows[:-1]:
         fleet.tell(row.node.name, frames.RankSaid(ref_of(row), timing(0.4 if row == rows[2] else 0.1)))
     assert straggler_rows() == []
@@ -88,6 +89,8 @@ def test_a_rank_that_recovers_is_no_finding_any_more_and_even_windows_are_none()
     job = run_job(fleet)
     for _ in range(3):
         tell_all(fleet, job, slow_s=0.1)
+    for slow_s in (0.4, 0.1, 0.4, 0.1):
+        tell_all(fleet, job, slow_s=slow_s)
     assert straggler_rows() == []
     tell_all(fleet, job, slow_s=0.4)
     tell_all(fleet, job, slow_s=0.4)
@@ -98,6 +101,7 @@ def test_a_rank_that_recovers_is_no_finding_any_more_and_even_windows_are_none()
 def test_the_page_shows_best_and_worst_and_each_ranks_scores() -> None:
     fleet = make_fleet()
     job = run_job(fleet)
+    tell_all(fleet, job, slow_s=0.4)
     tell_all(fleet, job, slow_s=0.4)
     told = msgspec.convert(job_speed(job), rest.JobSpeed)
     assert (told.ranks, len(told.best), len(told.worst)) == (6, 5, 5)

@@ -26,13 +26,14 @@ from controlplane.recovery.models import Decision, Incident, Signal, ViewRow
 from controlplane.recovery.present import incident_summary, signal_summary
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.recovery.sweep import expire_commands
-from controlplane.runtime.clock import ago
+from controlplane.runtime.clock import ago, now
 from controlplane.runtime.errors import LostRace
 from controlplane.runtime.events import newest_seq, without_volatile
 from controlplane.runtime.models import Event, EventStream
 from tests.integration.backend.builders import (
     bodies,
     flush_all,
+    job_that_lost_a_rank,
     join_all,
     kill_rank,
     live_ranks,
@@ -128,11 +129,12 @@ def test_an_eviction_a_person_orders_is_carried_out_and_no_budget_pays_for_it() 
     fleet = make_fleet()
     job = run_job(fleet)
     evict_replica(job, 1, reason="slow", actor="ada")
+    evict_replica(job, 1, reason="slow", actor="ada")
     for row in [row for row in live_ranks(job) if row.replica.index == 1]:
         # The first dies of its killed peer, as it would on another node.
         fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 6, row.rank == 1))
     reconcile_job(job.id)
-    decision = Decision.objects.get(job=job, rule="replica_failure")
+    decision = Decision.objects.get(job=job, rule="ordered_eviction")
     assert (decision.reason_code, decision.choice) == ("ordered", "evict_and_replace")
     assert "ada: slow" in decision.sentence
     spent = job_budget(job)
@@ -143,6 +145,7 @@ def test_an_eviction_a_person_orders_is_carried_out_and_no_budget_pays_for_it() 
 def test_an_order_to_evict_of_which_nothing_came_excuses_no_later_crash(expires: bool) -> None:
     fleet = make_fleet()
     job = run_job(fleet)
+    evict_replica(job, 1, reason="slow", actor="ada")
     (order,) = evict_replica(job, 1, reason="slow", actor="ada")
     rows = [row for row in live_ranks(job) if row.replica.index == 1]
     if expires:
@@ -245,9 +248,11 @@ def test_an_answer_that_overtakes_the_mark_stands() -> None:
     job = make_job()
     command = dispatch.enqueue(WarmHost(job_id=job.id, attempt=1), node_id=node.id, job_id=job.id)
     rows = dispatch.deliverable([node.id])
+    sent_at = {command.id: now()}
     fleet.tell("n1", frames.CommandAnswer(command.id, "succeeded"))
-    dispatch.delivered(rows)
+    dispatch.delivered(rows, sent_at)
     command.refresh_from_db()
+    assert command.created_at <= command.delivered_at <= command.acknowledged_at
     assert command.state == "succeeded"
     assert command.deliveries == 1
     assert command.delivered_at is not None
@@ -373,11 +378,7 @@ def test_what_a_failing_check_says_may_change_and_only_the_end_of_all_failures_r
 
 
 def test_a_start_that_its_node_is_not_fit_for_goes_to_another_node() -> None:
-    fleet = make_fleet(5)
-    job = run_job(fleet)
-    row = live_ranks(job)[0]
-    kill_rank(fleet, row)
-    reconcile_job(job.id)
+    fleet, job = job_that_lost_a_rank()
     first, _ = bodies(job, "start_ranks")[-1]
     why = "the node is not fit: storage: /ck cannot be written: Read-only file system"
     fleet.tell(first.node.name, frames.CommandAnswer(first.id, "failed", why, UNFIT))

@@ -1,16 +1,21 @@
 """The sentinel's two threads outlive whatever goes wrong in one turn, and health tells."""
 
 import threading
+import time
 
 import pytest
+from pytest_django.fixtures import Settings
 
 from controlplane.recovery import sweep
+from controlplane.runtime import bus
+from controlplane.sentinel import scan
 from controlplane.sentinel.picture import Heard
-from controlplane.sentinel.process import Sentinel
+from controlplane.sentinel.process import SCAN_S, Every, Sentinel
 from tests.integration.backend.builders import make_fleet
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
 WAIT_S = 30.0
+EACH = ("map", "scan", "ranks", "devices", "history", "dropped")
 
 
 class FaultyReader:
@@ -60,3 +65,42 @@ def test_a_part_of_the_sweep_that_fails_stops_no_other(monkeypatch: pytest.Monke
     monkeypatch.setattr(sweep, "certify_due", lambda: done.append("after"))
     sweep.sweep()
     assert done == ["broken", "after"]
+
+
+class QuietReader(FaultyReader):
+    """Redis answers, and nothing is in it."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.batches = self
+
+    def take_missing(self) -> int:
+        """Of batches that never came."""
+        return 0
+
+    def unheard_s(self, web: str) -> float | None:
+        """Since that web process was heard."""
+        return 0.0
+
+
+@pytest.mark.parametrize("grace_s", [0.0, 30.0])
+def test_who_starts_and_who_takes_over_concludes_nothing_from_silence_for_the_grace(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, grace_s: float
+) -> None:
+    settings.GRACE_S = grace_s
+    told: list[bool] = []
+    monkeypatch.setattr(scan, "publish", lambda *_, sight, **__: told.append(sight["blind"]))
+    monkeypatch.setattr(scan.Scanner, "scan", lambda *_, blind, **__: told.append(blind))
+    monkeypatch.setattr(bus.health, "ok", True)
+    sentinel = Sentinel()
+    sentinel.reader = QuietReader()  # type: ignore[assignment]
+    long = grace_s > 0.0
+    for term, blind in ((None, []), (1, [True]), (1, [long]), (None, []), (2, [True]), (2, [long])):
+        # Long after its own start, but for the first time as the one who judges, in each term.
+        sentinel.blind_until = 0.0 if term is None else sentinel.blind_until
+        told.clear()
+        sentinel.net.term = term
+        sentinel._turned_at = time.monotonic()
+        sentinel._turn({name: Every(SCAN_S if name == "scan" else 1e9) for name in EACH})
+        assert told == blind * 2, sentinel.blind_why
+    assert Sentinel().blind_until >= time.monotonic() + grace_s - 5.0, "a start has one of its own"

@@ -6,6 +6,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 
+import msgspec
 import pytest
 from asgiref.sync import sync_to_async
 from django.db.models import Sum
@@ -84,6 +85,40 @@ async def test_an_enrolled_agent_is_welcomed_and_every_misuse_of_the_socket_is_r
 
     await eventually("each is counted", all_counted, stack=stack)
     assert await counted("unknown_key") == 1
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+async def test_unknown_fields_are_dropped_and_counted_of_a_newer_agent_and_refused_of_any_other(
+    stack: Stack, ahead: bool
+) -> None:
+    agent = await enrolled(stack)
+    newer = frames.PROTOCOL_MAX + 1 if ahead else frames.PROTOCOL_MAX
+    prove = agent.credential.prove
+    agent._prove = lambda challenge: agent.credential.key.proof(  # type: ignore[method-assign]
+        challenge.nonce,
+        msgspec.structs.replace(
+            prove(challenge, boot_id=agent.boot_id, journal_id=agent.journal_id), protocol_max=newer
+        ),
+    )
+    seen = frames.AgentEvent(1, 0.0, frames.XidSeen(XidEvent(index=0, xid=43)))
+    raw = msgspec.msgpack.decode(encode_frame(frames.AgentFrame(seq=1, uptime_s=1.0, events=(seen,))))
+    raw |= {"mood": "fine"}
+    raw["events"][0]["body"]["xid"]["bank"] = 7
+    async with connect(agent.url, compression=None) as socket:
+        welcome = await agent.open(socket, msgspec.msgpack.encode(raw))
+        assert isinstance(welcome, frames.Welcome)
+        assert welcome.protocol == frames.PROTOCOL_MAX
+        if ahead:
+            await eventually("the event is applied", lambda: Signal.objects.filter(kind="xid").exists(), stack=stack)
+            await eventually(
+                "it is counted", lambda: FrameCounter.objects.filter(reason="newer_field").exists(), stack=stack
+            )
+            assert await counted("malformed_frame") == 0
+        else:
+            await eventually(
+                "it is counted", lambda: FrameCounter.objects.filter(reason="malformed_frame").exists(), stack=stack
+            )
+            assert not await sync_to_async(Signal.objects.filter(kind="xid").exists)()
 
 
 async def test_an_oversized_frame_ends_the_session_and_harms_nobody(stack: Stack) -> None:

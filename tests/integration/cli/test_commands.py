@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from django.db.models.signals import post_save
 
 from controlplane.cli import follow
 from controlplane.cli.exits import Exit
@@ -21,7 +20,7 @@ from controlplane.jobs.models import Job, Rank
 from controlplane.protocol.frames import AgentEvent, DeviceLost
 from controlplane.protocol.rank import DeterminismReport, NumericsReport, SectionTime, TimingReport
 from controlplane.recovery import deadletter, numerics, speed
-from controlplane.recovery.models import Decision, Incident, RankLook, Restart
+from controlplane.recovery.models import Decision, Incident, Restart
 from controlplane.runtime.clock import now
 from controlplane.runtime.events import unit_of_work
 from tests.integration.cli.conftest import World
@@ -56,6 +55,7 @@ def test_a_piped_list_is_plain_whole_and_aligned(world: World, holdfast: Run) ->
         "RESTARTS",
         "ETTR",
         "AGE",
+        "NOT-HEARD",
     ]
     assert row.split()[:5] == ["tiny", "running", "3/10", "30.0%", "2.800"]
     assert row.index("running") == header.index("STATE")
@@ -127,9 +127,12 @@ def test_a_faulty_spec_is_told_the_same_offline_and_by_the_server(world: World, 
     assert offline.out == online.out == ""
 
 
+WAITS = "ok: it would wait: 2 replicas of 1 need 2 devices, 0 are free\n"
+
+
 def test_a_dry_run_submits_nothing(world: World, holdfast: Run, spec_file: Any) -> None:
     result = holdfast("job", "submit", spec_file(GOOD), "--dry-run")
-    assert (result.code, result.out) == (Exit.OK, "ok: it would wait for free devices\n")
+    assert (result.code, result.out) == (Exit.OK, WAITS)
     assert not Job.objects.filter(name="fresh").exists()
 
 
@@ -214,8 +217,34 @@ def test_debug_shows_the_traceback(world: World, holdfast: Run) -> None:
 def test_orders_reach_the_outbox(world: World, holdfast: Run) -> None:
     assert holdfast("job", "checkpoint", "tiny", "-r", "before lunch").code == Exit.OK
     assert holdfast("job", "evict-replica", "tiny", "1").code == Exit.OK
+    assert holdfast("job", "evict-replica", "tiny", "1").code == Exit.OK
     kinds = set(Command.objects.values_list("kind", flat=True))
     assert {"request_save", "stop_ranks"} <= kinds
+
+
+def test_a_lost_job_is_told_as_lost_until_it_is_acknowledged(world: World, holdfast: Run) -> None:
+    Incident.objects.update(
+        state="resolved", outcome="lost", resolution="The job fails: its budget is spent.", certificate=None
+    )
+    incident = Incident.objects.get()
+    assert "lost" in holdfast("incident", "ls").out
+    assert "lost: The job fails" in holdfast("incident", "get", incident.id).out
+    assert holdfast("incident", "acknowledge", incident.id, "-r", "told the owner").code == Exit.OK
+    incident.refresh_from_db()
+    assert incident.acknowledgement == "told the owner"
+    assert "told the owner" in holdfast("incident", "get", incident.id).out
+    assert holdfast("incident", "acknowledge", incident.id).code != Exit.OK
+
+
+def test_a_device_is_reset_by_node_and_index_unless_a_rank_is_on_it(world: World, holdfast: Run) -> None:
+    refused = holdfast("node", "reset-device", "node-1", "0", "-r", "wrong sums")
+    assert refused.code == Exit.CONFLICT
+    assert "rank 0 of replica 0 of job 'tiny' is on it" in refused.err
+    assert holdfast("node", "reset-device", "node-1", "7").code == Exit.NOT_FOUND
+    Rank.objects.filter(node__name="node-1").update(released_at=now())
+    done = holdfast("node", "reset-device", "node-1", "0", "-r", "wrong sums")
+    assert (done.code, done.out[:38]) == (Exit.OK, "Device 0 of node-1 takes no new work; ")
+    assert "wrong sums" in holdfast("gpu", "ls", "--node", "node-1", "-o", "wide").out
 
 
 def test_nodes_are_cordoned_by_name(world: World, holdfast: Run) -> None:
@@ -235,33 +264,6 @@ def test_chaos_aims_at_the_running_job_by_itself(world: World, holdfast: Run) ->
     heat = Command.objects.get(kind="inject_device_fault")
     assert (heat.body["device_index"], heat.body["value"]) == (1, 99.0)
     assert "kill-node" in holdfast("chaos").out
-
-
-def test_a_rank_is_looked_at_and_its_answer_printed(world: World, holdfast: Run) -> None:
-    answer = "one\n\x1b[31mtwo"
-
-    def agent_answers(sender: Any, instance: Command, created: bool, **_: Any) -> None:
-        if created and instance.kind == "collect_stacks":
-            RankLook.objects.create(
-                id="look_1", job_id=instance.job_id, command_id=instance.id, replica=1, incarnation=1, rank=0,
-                look="stacks", method="kernel", text=answer, at=now(),
-            )  # fmt: skip
-
-    post_save.connect(agent_answers, sender=Command)
-    try:
-        result = holdfast("rank", "debug", "tiny", "1", "0")
-    finally:
-        post_save.disconnect(agent_answers, sender=Command)
-    assert (result.code, result.out) == (Exit.OK, "one\n\\x1b[31mtwo\n")
-    assert "1.1/0: kernel" in result.err
-
-
-def test_a_look_that_the_agent_refuses_or_never_answers_says_so(world: World, holdfast: Run) -> None:
-    result = holdfast("rank", "debug", "tiny", "1", "0", "ping", "--wait", "0.3")
-    assert result.code == Exit.TIMEOUT
-    Command.objects.filter(kind="collect_stacks").update(state="failed", detail="no such rank lives here")
-    busy = holdfast("rank", "debug", "tiny", "1", "7")
-    assert (busy.code, "has no rank 7" in busy.err) == (Exit.NOT_FOUND, True)
 
 
 def test_a_rank_is_broken_by_name_of_the_fault(world: World, holdfast: Run) -> None:

@@ -139,16 +139,16 @@ class Cluster:
                 )
 
     def signal(self, replica: int, number: int, *, rank: int | None = None, incarnation: int = 1) -> None:
-        """To the process group of one rank or of all ranks of a replica, before anything that
-        follows from it is noticed here (an end would have the siblings killed). A stop has
-        taken effect on return: on busy cores a thread runs on for a while after the call."""
+        """To the process group of one rank or all of a replica, before anything that follows is noticed
+        here. A stop has taken effect on return. Of one that is killed whole some may go with the first."""
         with self.changed:
             for index in range(self.world) if rank is None else [rank]:
                 key = (replica, incarnation, index)
                 try:
                     os.killpg(self.pids[key], number)
                 except ProcessLookupError as error:
-                    raise AssertionError(f"{key} has ended before it was signalled:\n{self.logs()}") from error
+                    if rank is not None or not index or number != signal.SIGKILL:
+                        raise AssertionError(f"{key} has ended before it was signalled:\n{self.logs()}") from error
                 if number == signal.SIGSTOP:
                     wait_stopped(self.pids[key])
 
@@ -166,8 +166,9 @@ class Cluster:
         _hang_up(self._host)
 
     # -- membership --------------------------------------------------------------
-    def announce(self, reason: str, *, at_step: int | None = None) -> None:
-        """A new epoch of the present members, due at `at_step`; donors for every joiner."""
+    def announce(self, reason: str, *, at_step: int | None = None, **others: tuple) -> None:
+        """A new epoch of the present members, due at `at_step`; donors for every joiner. `others`:
+        who is left out for now, and who returns."""
         with self.changed:
             self.epoch += 1
             self._flushes.clear()
@@ -179,6 +180,7 @@ class Cluster:
                 before=self.views[-1][1] if self.views else None,
                 reason=reason,
                 at_step=at_step,
+                **others,
             )
             self.views.append((time.monotonic(), view))
             for member in view.members:

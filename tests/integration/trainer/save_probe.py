@@ -196,6 +196,19 @@ def _load_shared(config: TrainerConfig, life: int, saved: Path, out: Path, world
     out.with_name(f"{out.name}-{rank}").write_text(json.dumps(_held(engine)))
 
 
+def parameter_hash(engine: Any) -> str:
+    """Of this rank's parameters alone, hex."""
+    import hashlib
+
+    import torch
+
+    digest = hashlib.sha256()
+    for chunk in engine.chunks:
+        for parameter in chunk.parameters():
+            digest.update(parameter.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
 def _held(engine: Any) -> dict[str, Any]:
     """`elements` of the optimizer's first moments, `staged` for the other replicas, `donated` to a
     joiner; `steps`: the optimizer's counts; the parameters' `hash`; `state`: digests of the whole
@@ -212,7 +225,7 @@ def _held(engine: Any) -> dict[str, Any]:
         "staged": engine.gradient_elements,
         "steps": sorted({float(state["step"]) for state in states}),
         "donated": sum(tensor.numel() for tensor in engine.state()),
-        "hash": engine.parameter_hash(),
+        "hash": parameter_hash(engine),
         "state": {
             f"{number}.{name}": hashlib.sha256(tensor.detach().numpy().tobytes()).hexdigest()[:16]
             for number, named in whole
@@ -228,7 +241,7 @@ def writer_held_up(config: TrainerConfig, facts: dict[str, Any]) -> None:
     said: list[Any] = []
     engine, saver, _ = saver_of(config, said, 31)
     train(engine, 0)
-    before = engine.parameter_hash()
+    before = parameter_hash(engine)
     saver.save(SaveOrder(step=1, epoch=1, kind="interval", blocking=False))
     (writer,) = multiprocessing.active_children()
     os.kill(writer.pid, signal.SIGSTOP)
@@ -239,11 +252,11 @@ def writer_held_up(config: TrainerConfig, facts: dict[str, Any]) -> None:
     os.kill(writer.pid, signal.SIGCONT)
     saver.finish()
     facts["afterwards"] = [(message.step, message.state) for message in said]
-    trained = engine.parameter_hash()
+    trained = parameter_hash(engine)
     from trainer.checkpoint.state import load
 
     load(engine, Path(config.checkpoint_dir) / "step_00000001-e1")
-    facts["saved_is_then_not_now"] = [engine.parameter_hash() == before, trained != before]
+    facts["saved_is_then_not_now"] = [parameter_hash(engine) == before, trained != before]
 
 
 def _save_share(config: TrainerConfig, rank: int) -> None:
@@ -254,7 +267,7 @@ def _save_share(config: TrainerConfig, rank: int) -> None:
         save(saver, step)
     time.sleep(0.0 if rank == 0 else 0.1)
     assert rank or [message.state for message in said] == ["writing", "complete"] * 3, said
-    (Path(config.checkpoint_dir) / f"hash_{rank}").write_text(engine.parameter_hash())
+    (Path(config.checkpoint_dir) / f"hash_{rank}").write_text(parameter_hash(engine))
     _run_out_of_memory(saver, rank)
     save(saver, 4)
     assert [(message.state, "rank 1: " in message.error) for message in said[-1:]] == [("failed", rank == 0)], said
@@ -278,7 +291,7 @@ def _load(config: TrainerConfig, life: int, rank: int, world: int, out: Path) ->
 
     engine, _, _ = crash_real.rank_of(config, life, rank=rank, world=world)
     load(engine, Path(config.checkpoint_dir) / "step_00000003-e1")
-    (out / f"{rank}-of-{world}").write_text(engine.parameter_hash())
+    (out / f"{rank}-of-{world}").write_text(parameter_hash(engine))
 
 
 def random_state(config: TrainerConfig, facts: dict[str, Any]) -> None:
@@ -300,6 +313,34 @@ def random_state(config: TrainerConfig, facts: dict[str, Any]) -> None:
         rng.restore(saved, rank=rank, world=2, tp=2, pp=1)
         other.append(draw())
     facts["other"] = other
+
+
+def state_hash(config: TrainerConfig, facts: dict[str, Any]) -> None:
+    """Whether the hash that replicas compare sees one element of the optimizer, one number drawn and
+    one step of the schedule, none of which the parameters show."""
+    import torch
+
+    from trainer.checkpoint import rng
+
+    engine, _, _ = saver_of(config, [], 61)
+    train(engine, 0)
+    was, parameters, random_bytes = engine.state_hash(), parameter_hash(engine), rng.drawn(engine.device)
+    moment = max(engine.state()[len(list(engine._parameters())) :], key=lambda tensor: tensor.numel())
+    kept = float(moment.view(-1)[3])
+    moment.view(-1)[3] = kept + 1e-3
+    seen = {"optimizer": engine.state_hash() != was}
+    moment.view(-1)[3] = kept
+    torch.rand(1)
+    seen["random"] = engine.state_hash() != was
+    rng.draw_from(random_bytes, engine.device)
+    engine.stand_at(7)
+    seen["schedule"] = engine.state_hash() != was
+    engine.stand_at(1)
+    facts["state_hash"] = {
+        **seen,
+        "again": engine.state_hash() == was,
+        "parameters": parameter_hash(engine) == parameters,
+    }
 
 
 def restore_test(config: TrainerConfig, facts: dict[str, Any]) -> None:
@@ -341,7 +382,7 @@ def main() -> None:
     facts: dict[str, Any] = {}
     with rendezvous_store() as address, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for body in (bad_disk, no_memory, random_state, writer_held_up):
+        for body in (bad_disk, no_memory, random_state, state_hash, writer_held_up):
             config = crash_real.config_of(folder / body.__name__, address)
             tier = LocalTier(dir=str(folder / "disks"), copies=0)
             config = msgspec.structs.replace(config, checkpoint=Checkpoint(interval_steps=1, keep=9, local=tier))

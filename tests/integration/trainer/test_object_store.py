@@ -54,7 +54,6 @@ def credentials(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch, tmp_
 
 @pytest.fixture(scope="module")
 def google_store() -> Iterator[GoogleStore]:
-    pytest.importorskip("gcsfs", reason="gs:// wants gcsfs: pip install -r requirements/test.txt")
     store = GoogleStore()
     yield store
     store.close()

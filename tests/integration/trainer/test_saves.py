@@ -111,6 +111,12 @@ def test_a_restore_test_loads_any_layout_into_one_rank(facts: dict[str, Any]) ->
     assert facts["examined_as_another"] == [False, "its marker is of step 3, epoch 1, job_probe"]
 
 
+def test_the_hash_that_replicas_compare_sees_optimizer_schedule_and_random_state(facts: dict[str, Any]) -> None:
+    assert facts["state_hash"] == {
+        "optimizer": True, "random": True, "schedule": True, "again": True, "parameters": True,
+    }  # fmt: skip
+
+
 def test_random_state_goes_on_in_the_same_layout_and_starts_alike_in_another(facts: dict[str, Any]) -> None:
     assert facts["own"][0] == facts["own"][1]
     first, again, neighbour = facts["other"]

@@ -11,6 +11,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.update(MASTER_ADDR="10.0.0.9", MASTER_PORT="1", WORLD_SIZE="64", RANK="63", LOCAL_RANK="7", GROUP_RANK="7")
 
 import signal
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ from agents.core.state import Identity
 from agents.ranks.door import FOLDER
 from agents.ranks.identity import identity_of
 from agents.ranks.look import Subject, look
-from trainer.workloads.errors import NoRanksLeft, RanksLost
+from trainer.workloads.errors import NoRanksLeft, RanksLost, WorldLost
 from trainer.workloads.ppo.controller import PpoController, Recovery, StepResult
 from trainer.workloads.ppo.messages import EnterWorld
 from trainer.workloads.ppo.session import import_everything, session
@@ -121,6 +122,24 @@ def hung_rank(controller: PpoController, outcome: Outcome) -> None:
     outcome.recoveries.append(controller.recover())
 
 
+def stopped_and_continued(controller: PpoController, outcome: Outcome) -> None:
+    """One rank stands still for longer than its peers wait, then goes on: nobody is dead."""
+    controller.step()
+    controller.save()
+
+    def pause() -> None:
+        pid = controller.pool.pid(1)
+        os.kill(pid, signal.SIGSTOP)
+        subprocess.Popen(["sh", "-c", f"sleep 7; kill -CONT {pid}"])
+
+    try:
+        controller.step(meanwhile=pause)
+    except WorldLost as error:
+        outcome.notes["words"] = str(error)
+    outcome.notes["alive"] = sorted(controller.pool.alive)
+    outcome.recoveries.append(controller.recover())
+
+
 def loss_in_a_recovery(controller: PpoController, outcome: Outcome) -> None:
     """A survivor dies while the new world is entered."""
     controller.step()
@@ -130,6 +149,8 @@ def loss_in_a_recovery(controller: PpoController, outcome: Outcome) -> None:
 
     def sabotaged(calls: Mapping[int, Any], **options: Any) -> dict[int, Any]:
         if victims and any(isinstance(call, EnterWorld) for call in calls.values()):
+            # Stopped first: what gloo has begun with one that dies nothing can wake.
+            os.kill(controller.pool.pid(victims[0]), signal.SIGSTOP)
             options["meanwhile"] = lambda: controller.pool.kill([victims.pop()])
         return ask(calls, **options)
 
@@ -171,9 +192,12 @@ def main(folder: Path) -> None:
         "replica_killed": tell(folder / "replica_killed", BASE, replica_killed),
         "scattered": tell(folder / "scattered", change(BASE, spares=2), scattered_kill_in_a_step),
         "no_spare": tell(folder / "no_spare", change(BASE, spares=0), no_spare),
-        "hung_rank": tell(folder / "hung_rank", change(BASE, spares=1, inner_timeout_s=4.0, patience_s=3.0), hung_rank),
+        "hung_rank": tell(folder / "hung_rank", change(BASE, spares=1, inner_timeout_s=8.0, patience_s=8.0), hung_rank),
+        "stopped_and_continued": tell(
+            folder / "stopped", change(BASE, spares=0, inner_timeout_s=4.0, patience_s=30.0), stopped_and_continued
+        ),
         "loss_in_a_recovery": tell(
-            folder / "loss_in_a_recovery", change(BASE, spares=2, inner_timeout_s=4.0), loss_in_a_recovery
+            folder / "loss_in_a_recovery", change(BASE, spares=2, inner_timeout_s=10.0), loss_in_a_recovery
         ),
         "saved": tell(folder / "saved", change(BASE, spares=0), save_only, steps=1),
         "resumed": tell(folder / "saved", one, nothing),

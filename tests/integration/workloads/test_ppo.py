@@ -38,7 +38,9 @@ def assert_near(found: StepResult, wanted: StepResult) -> None:
         assert getattr(found, name) == pytest.approx(getattr(wanted, name), abs=TOLERANCE), name
 
 
-@pytest.mark.parametrize("name", ["replica_killed", "scattered", "hung_rank", "loss_in_a_recovery"])
+@pytest.mark.parametrize(
+    "name", ["replica_killed", "scattered", "hung_rank", "stopped_and_continued", "loss_in_a_recovery"]
+)
 def test_a_recovered_run_equals_the_undisturbed_one_to_the_last_bit(outcomes: Outcomes, name: str) -> None:
     found, wanted = outcomes[name], outcomes["undisturbed"]
     assert len(wanted.steps) == STEPS
@@ -125,6 +127,15 @@ def test_a_hung_rank_is_ended_at_the_deadline_and_replaced(outcomes: Outcomes) -
     assert "no answer to Update in time; ended" in outcome.notes["lost"].values()
     (recovery,) = outcome.recoveries
     assert recovery is not None
+
+
+def test_ranks_that_gave_up_on_a_slow_one_meet_again_without_a_death(outcomes: Outcomes) -> None:
+    outcome = outcomes["stopped_and_continued"]
+    assert "process 0" in outcome.notes["words"]
+    assert outcome.notes["alive"] == [0, 1, 2, 3]
+    (recovery,) = outcome.recoveries
+    assert recovery is not None
+    assert (recovery.fresh, recovery.dissolved, recovery.sources) == ([], [], {"memory": 4})
 
 
 def test_a_loss_in_the_midst_of_a_recovery_is_recovered_too(outcomes: Outcomes) -> None:

@@ -1,0 +1,58 @@
+"""Incidents over the API: how they ended, and a person's acknowledgement."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.access.models import AuditEntry
+from controlplane.recovery.fleet_pass import reconcile_fleet
+from controlplane.recovery.models import Incident
+from controlplane.recovery.signals import raise_signal
+from tests.integration.api.conftest import SPEC, make_node
+from tests.integration.api.world import running_job
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def job(db: None) -> Any:
+    return running_job([make_node("node-1"), make_node("node-2")], SPEC)
+
+
+def test_a_lost_job_stays_on_the_overview_until_somebody_acknowledges_it(caller: Any, job: Any) -> None:
+    Incident.objects.update(state="resolved", outcome="lost", certificate=None, phases=[])
+    reader, operator = caller("read"), caller("operate")
+    (row,) = reader.get("/incidents").json()["items"]
+    assert (row["outcome"], row["recovery_s"], row["certificate"]) == ("lost", None, None)
+    attention = reader.get("/overview").json()["attention"]
+    assert (attention["lost"], attention["live"], attention["hardware"]) == (1, 0, 0)
+    assert [item["id"] for item in attention["incidents"]] == [row["id"]]
+    path = f"/incidents/{row['id']}:acknowledge"
+    assert reader.post(path, {"reason": "mine"}).status_code == 403
+    assert operator.post(path, {"reason": ""}).status_code == 422
+    assert operator.post(path, {"reason": "mine"}).status_code == 202
+    assert operator.post(path, {"reason": "mine too"}).status_code == 409
+    assert reader.get("/overview").json()["attention"]["incidents"] == []
+    told = reader.get(f"/incidents/{row['id']}").json()
+    assert (told["acknowledgement"], told["acknowledged_at"] is not None) == ("mine", True)
+    assert AuditEntry.objects.filter(action="incident.acknowledge", subject=row["id"]).exists()
+    assert operator.post("/incidents/inc_nobody:acknowledge", {"reason": "r"}).status_code == 404
+
+
+def test_a_fault_of_the_fleet_is_shown_without_a_job_and_handed_over(caller: Any) -> None:
+    node = make_node("node-9")
+    raise_signal("xid", "k", sentence="XID 79.", node_id=node.id, device_index=0, value=79.0)
+    assert reconcile_fleet() == 1
+    operator = caller("operate")
+    (row,) = operator.get("/incidents", state="mitigated").json()["items"]
+    assert (row["job_id"], row["node_name"], row["needs_hardware"]) == (None, "node-9", True)
+    assert row["title"] == "XID 79 on device 0 of node-9"
+    overview = operator.get("/overview").json()
+    assert overview["attention"]["hardware"] == 1
+    assert overview["recent_decisions"][0]["job_id"] is None
+    decision = overview["recent_decisions"][0]["id"]
+    assert operator.get(f"/decisions/{decision}").json()["choice"] == "cordon"
+    assert operator.post(f"/incidents/{row['id']}:acknowledge", {"reason": "RMA 1"}).status_code == 202
+    told = operator.get(f"/incidents/{row['id']}").json()
+    assert (told["state"], told["outcome"]) == ("resolved", "mitigated")
+    assert "RMA 1" in told["resolution"]

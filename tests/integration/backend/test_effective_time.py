@@ -1,0 +1,165 @@
+"""The effective time that a user sees, computed another way from the raw rows; one figure everywhere."""
+
+from datetime import datetime, timedelta
+from itertools import pairwise
+from statistics import median
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from controlplane.api.overview import overview
+from controlplane.cli.columns import JOBS
+from controlplane.jobs.models import Attempt, Job, JobPace, StepRecord
+from controlplane.jobs.numbers import numbers_of
+from controlplane.jobs.present import job_summary
+from controlplane.protocol.rank import StepReport
+from controlplane.recovery import gauges
+from controlplane.recovery.models import ViewRow
+from controlplane.recovery.steps import StepMerge
+from controlplane.runtime import metrics
+from controlplane.runtime.clock import now
+from tests.integration.backend.builders import live_ranks, make_fleet, run_job
+
+pytestmark = pytest.mark.django_db
+SHARE = tuple(range(12))
+
+
+class Told:
+    """A job whose ranks report steps at moments that the test names."""
+
+    def __init__(self, *, age_s: float) -> None:
+        self.job = run_job(make_fleet(5), steps=0)
+        self.began = now() - timedelta(seconds=age_s)
+        Attempt.objects.filter(job=self.job).update(started_at=self.began)
+        self.ranks = live_ranks(self.job)
+        self.at, self.step, self.epoch = self.began, 0, self.job.epoch
+
+    def steps(self, number: int, each_s: float, *, clock_s: float | None = None) -> None:
+        """`clock_s`: what each rank's own clock says of a step."""
+        for _ in range(number):
+            self.at += timedelta(seconds=each_s)
+            merge = StepMerge()
+            for rank in (self.ranks[0], self.ranks[-1]):
+                said = StepReport(self.step, self.epoch, each_s if clock_s is None else clock_s, 64, SHARE, 4.0)
+                merge.add(self.job, rank, said, self.at)
+            merge.write()
+            self.step += 1
+
+    def new_view(self, *, contributors: int = 3) -> None:
+        """The membership changes."""
+        row = ViewRow.objects.filter(job=self.job).order_by("-epoch").first()
+        assert row is not None
+        self.epoch += 1
+        install = {**row.install, "contributors": list(range(contributors))}
+        ViewRow.objects.create(
+            job=self.job, attempt=1, epoch=self.epoch, view=row.view, install=install, announced_at=self.at
+        )
+
+    def stall(self, seconds: float) -> None:
+        self.at += timedelta(seconds=seconds)
+
+    def fresh(self) -> Job:
+        return Job.objects.get(pk=self.job.pk)
+
+    def end(self) -> Job:
+        """It has ended with its newest step, so that the wall time stands still."""
+        Job.objects.filter(pk=self.job.pk).update(finished_at=self.at)
+        return self.fresh()
+
+
+def raw_ratio(job: Job, *, began: datetime, quiet: int) -> float:
+    """From rows alone: distinct steps x the median gap of the first `quiet` ones / wall time."""
+    rows = list(StepRecord.objects.filter(job=job).order_by("step").values_list("step", "at"))
+    gaps = [(b - a).total_seconds() for (_, a), (_, b) in pairwise(rows[:quiet])]
+    assert job.finished_at is not None
+    return len({step for step, _ in rows}) * median(gaps) / (job.finished_at - began).total_seconds()
+
+
+def test_overlapping_clocks_of_ranks_do_not_hide_twenty_four_stalls() -> None:
+    told = Told(age_s=3000.0)
+    told.steps(60, 1.0, clock_s=1.06)
+    for _ in range(24):
+        told.stall(8.0)
+        told.new_view()
+        # While they waited for the one that was gone their clocks ran on, and were summed up as training.
+        told.steps(1, 1.0, clock_s=9.06)
+        told.steps(19, 1.0, clock_s=1.06)
+    job = told.end()
+    clocks_s = sum(StepRecord.objects.filter(job=job).values_list("step_time_s", flat=True))
+    assert clocks_s > (told.at - told.began).total_seconds(), "a clamp would have said 100 %"
+    ettr = numbers_of(job).ettr
+    assert ettr is not None
+    assert ettr == pytest.approx(raw_ratio(job, began=told.began, quiet=60), abs=0.01)
+    assert ettr == pytest.approx(540 / (540 + 24 * 8.0), abs=0.01)
+
+
+def test_a_slow_down_shows_beside_it() -> None:
+    told = Told(age_s=3000.0)
+    told.steps(60, 1.0)
+    told.steps(40, 2.4)
+    numbers = numbers_of(told.fresh())
+    assert numbers.productivity == pytest.approx(1 / 2.4, rel=0.01)
+    assert numbers.undisturbed_step_s == pytest.approx(1.0, rel=0.01)
+    assert numbers_of(told.end()).ettr == pytest.approx(100 / 156, abs=0.01)
+    Job.objects.filter(pk=told.job.pk).update(state="succeeded")
+    assert numbers_of(told.fresh()).productivity is None, "of an ended job nothing is asked any more"
+
+
+def test_less_strength_and_time_before_the_first_step_count() -> None:
+    told = Told(age_s=3000.0)
+    told.stall(17.0)
+    told.steps(60, 1.0)
+    told.new_view(contributors=2)
+    told.steps(40, 1.5)
+    assert numbers_of(told.end()).ettr == pytest.approx(100 / (17 + 60 + 60), abs=0.01)
+
+
+def test_page_command_line_overview_and_prometheus_tell_the_same_figure() -> None:
+    told = Told(age_s=200.0)
+    told.steps(60, 1.0)
+    told.stall(60.0)
+    told.new_view()
+    told.steps(40, 1.0)
+    job = told.end()
+    ettr = numbers_of(job).ettr
+    assert ettr == pytest.approx(100 / 160, abs=0.01)
+    summary = job_summary(job)
+    assert summary["ettr"] == ettr
+    assert next(column for column in JOBS if column.title == "ETTR").show(summary) == f"{100 * ettr:.1f}%"
+    assert overview()["goodput_24h"] == pytest.approx(ettr)
+    gauges.refresh()
+    shown = metrics.EFFECTIVE.labels(job_id=job.id)._value.get()
+    assert shown == ettr
+    assert metrics.PRODUCTIVITY.labels(job_id=job.id)._value.get() == numbers_of(job).productivity
+
+
+def test_the_overview_weighs_the_last_day_by_devices() -> None:
+    told = Told(age_s=30 * 3600.0)
+    told.steps(360, 300.0)  # A whole day and six hours, undisturbed: exactly what the clock says.
+    row = JobPace.objects.get(job=told.job)
+    assert len(row.pace["marks"]) == 26
+    last = overview()["goodput_24h"]
+    assert last == pytest.approx(1.0, abs=0.02)
+
+
+def test_no_figure_reads_more_rows_for_a_job_that_trained_longer() -> None:
+    told = Told(age_s=3000.0)
+    told.steps(50, 1.0)
+    with CaptureQueriesContext(
+        connection,
+    ) as asked:
+        numbers_of(told.fresh())
+    steps = [query["sql"] for query in asked if "jobs_steprecord" in query["sql"]]
+    assert steps and all("LIMIT" in sql for sql in steps)
+
+
+def test_a_joiners_own_clock_is_nobodys_step_time() -> None:
+    told = Told(age_s=300.0)
+    told.steps(1, 1.0)
+    merge = StepMerge()
+    told.ranks[2].replica.contributing = False
+    merge.add(told.job, told.ranks[2], StepReport(0, told.epoch, 55.0, 64, (), stall_s=50.0), told.at)
+    merge.write()
+    row = StepRecord.objects.get(job=told.job, step=0)
+    assert (row.step_time_s, row.stall_s) == (1.0, 0.0)

@@ -1,0 +1,87 @@
+"""A job of 16,384 ranks is loaded as a small one is, on either database (N21).
+
+What is read of a job grows in rows, never in queries, nor in the length of a query: SQLite takes no
+expression of a thousand parts.
+"""
+
+from itertools import islice
+
+import msgspec
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from controlplane.fleet.models import Device, Node
+from controlplane.jobs.models import Attempt, Job, Rank, Replica
+from controlplane.protocol.membership import Install, Member, MemberRole, View
+from controlplane.protocol.spec import Parallelism
+from controlplane.protocol.states import JobState, RankState, ReplicaState
+from controlplane.recovery.load import load_snapshot
+from controlplane.recovery.models import ViewRow
+from controlplane.runtime.clock import now
+from tests.integration.backend.builders import make_job
+
+pytestmark = pytest.mark.django_db
+GPUS = 8
+BATCH = 500
+LONGEST_QUERY = 4_000
+
+
+def large(replicas: int, tp: int, pp: int) -> Job:
+    """A job that trains, its rows as its life would have left them; one replica's devices are free."""
+    world = tp * pp
+    nodes = [
+        Node(id=f"node_{n}", name=f"n{n:05d}", public_key=f"{n:043d}", connected=True)
+        for n in range((replicas + 1) * world // GPUS)
+    ]
+    devices = [
+        Device(id=f"dev_{node.id}_{i}", node=node, index=i, uuid=f"GPU-{node.id}-{i}", model="H100", driver="simulated")
+        for node in nodes
+        for i in range(GPUS)
+    ]
+    Node.objects.bulk_create(nodes, BATCH)
+    Device.objects.bulk_create(devices, BATCH)
+    job = make_job()
+    Job.objects.filter(pk=job.pk).update(state=JobState.RUNNING, epoch=2, committed_step=5)
+    layout = Parallelism(tp=tp, pp=pp)
+    attempt = Attempt.objects.create(
+        job=job, number=1, state="running", layout=msgspec.to_builtins(layout), replicas=replicas
+    )
+    free = iter(devices)
+    for index in range(replicas):
+        replica = Replica.objects.create(
+            attempt=attempt, index=index, incarnation=1, state=ReplicaState.ACTIVE, contributing=True, contributed=True
+        )
+        ranks = [
+            Rank(replica=replica, rank=rank, node=device.node, device=device, state=RankState.TRAINING, joined_at=now())
+            for rank, device in enumerate(islice(free, world))
+        ]
+        Rank.objects.bulk_create(ranks, BATCH)
+    members = tuple(Member(index, 1, MemberRole.CONTRIBUTOR) for index in range(replicas))
+    ViewRow.objects.create(
+        job=job,
+        attempt=1,
+        epoch=2,
+        view=msgspec.to_builtins(View(job.id, 1, 2, members)),
+        install=msgspec.to_builtins(Install(job.id, 1, 2, 5, tuple(range(replicas)))),
+        announced_at=now(),
+        ordered_at=now(),
+        installed_at=now(),
+    )
+    return Job.objects.get(pk=job.pk)
+
+
+def test_what_is_read_of_a_job_takes_the_same_queries_at_any_size() -> None:
+    asked = []
+    for tp, pp in ((2, 2), (8, 1024)):
+        with transaction.atomic():
+            job = large(2, tp, pp)
+            with CaptureQueriesContext(connection) as queries:
+                snapshot = load_snapshot(job)
+            assert [replica.world_size for replica in snapshot.replicas] == [tp * pp] * 2
+            assert sum(device.held for node in snapshot.nodes for device in node.devices) == Rank.objects.count()
+            # Undone, not deleted: PostgreSQL would look for what refers to each of the 24,576 devices.
+            transaction.set_rollback(True)
+        asked.append(len(queries))
+        assert max(len(query["sql"]) for query in queries) < LONGEST_QUERY
+    assert asked[0] == asked[1]

@@ -1,0 +1,1 @@
+"""The documented installations: followed from their pages, and installed from nothing."""
