@@ -12,6 +12,7 @@ from typing import NoReturn
 BENCHMARKS = {
     "g3": ("benchmarks.g3_ettr", "ETTR of real ranks under one SIGKILL a minute"),
     "g4": ("benchmarks.g4_detection", "fault to confirmed in the backend"),
+    "g5": ("benchmarks.g5_heartbeats", "false evictions in simulated heartbeats, late and lost"),
     "g7": (
         "benchmarks.g7_stall",
         "survivors' stall, steps lost, time to full strength; peers beside us",
@@ -21,9 +22,13 @@ BENCHMARKS = {
         "a replica comes back: survivors' extra stall, rate of its transfer; torchft beside us",
     ),
     "g9": ("benchmarks.g9_saves", "blocking time of a save, emergency save to durable; Megatron's savers beside us"),
+    "decide": ("benchmarks.decide", "one decision, by the size of the job"),
+    "g14": ("benchmarks.g14_regret", "regret of the chosen way out of a failure, by roll-out"),
     "rejoin": ("benchmarks.rejoin", "a replica's restart, phase by phase"),
     "crashpoints": ("benchmarks.crashpoints", "kills during saves: the newest complete checkpoint loads"),
     "g11": ("benchmarks.agent_cost", "what the agent costs its node"),
+    "compound": ("benchmarks.compound", "compound faults for minutes; causes, certificates and figures checked"),
+    "flight": ("benchmarks.flight_verdicts", "Flight Recorder cases answered rightly; torch's analyser beside us"),
     "signing": ("benchmarks.signing", "what a signature adds to a command"),
     "clone": ("benchmarks.clone_to_page", "from git clone to a running job on the page"),
 }

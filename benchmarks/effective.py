@@ -3,7 +3,8 @@
 ETTR here: from the last undisturbed commit on,
     (global batches committed x undisturbed median step time) / wall time.
 A step that was lost and trained again counts once, a step of two thirds of a batch for
-two thirds. A ratio above 1 would mean that the machine had less to do besides, and is cut.
+two thirds. The same arithmetic gives a job's effective time (`controlplane.policy.goodput`), and
+neither is cut: a ratio above 1 says that the undisturbed part was disturbed.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from benchmarks.outages import normal_step_s, progress
 from benchmarks.records import Record
+from controlplane.policy.goodput import effective_ratio
 
 WARM_STEPS = 4
 
@@ -33,4 +35,6 @@ def ettr(found: Sequence[Record], *, calm_until_s: float, end_s: float) -> Ettr:
     start_s = max((item.at_s for item in line if item.at_s <= calm_until_s), default=calm_until_s)
     batches = sum(item.batch for item in line if start_s < item.at_s <= end_s)
     wall_s = end_s - start_s
-    return Ettr(ratio=min(1.0, batches * normal_s / wall_s), batches=batches, wall_s=wall_s, normal_s=normal_s)
+    ratio = effective_ratio(committed=batches, undisturbed_step_s=normal_s, wall_s=wall_s)
+    assert ratio is not None, "the disturbed part takes time"
+    return Ettr(ratio=ratio, batches=batches, wall_s=wall_s, normal_s=normal_s)

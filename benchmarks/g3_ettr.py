@@ -50,7 +50,7 @@ def holdfast(args: argparse.Namespace) -> Result:
         "kills": kills,
         "certificates": certificates,
         "longest step (s)": round(max(item["step_time_s"] or 0.0 for item in steps), 3),
-        "median view change (s)": round(median(stalls or [0.0]), 3),
+        "median stall of a disturbed step (s)": round(median(stalls or [0.0]), 3),
         "fault to last phase (s)": [round(_last_phase_s(item), 2) for item in incidents],
     } | evidence(steps, incidents)
     return Result(

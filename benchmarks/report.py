@@ -14,6 +14,7 @@ from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
 MIN_FOR_P99 = 100
+MAX_KEPT = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +33,14 @@ class Row:
         ordered = sorted(self.values)
         if not ordered:
             return {"n": 0, "median": None, "p99": None, "max": None}
-        index = max(0, math.ceil(0.99 * len(ordered)) - 1)
+        few = len(ordered) < MIN_FOR_P99
         return {
             "n": len(ordered),
             "median": quantile(ordered, 0.5),
-            "p99": ordered[index],
+            "p99": ordered[-1] if few else quantile(ordered, 0.99),
             "min": ordered[0],
             "max": ordered[-1],
-            "p99_is_max": len(ordered) < MIN_FOR_P99,
+            "p99_is_max": few,
         }
 
 
@@ -66,7 +67,7 @@ class Report:
             "title": self.title,
             "machine": machine(),
             "facts": self.facts,
-            "rows": [asdict(row) | row.summary() for row in self.rows],
+            "rows": [_kept(row) | row.summary() for row in self.rows],
         }
         path.write_text(json.dumps(body, indent=1, default=str) + "\n")
         return path
@@ -89,6 +90,11 @@ class Report:
             lines.append(f"| {row.name} | {numbers} | {row.unit} | {row.goal} | {row.note} |")
         lines += [f"- {name}: {value}" for name, value in self.facts.items()]
         return "\n".join(lines)
+
+
+def _kept(row: Row) -> dict[str, Any]:
+    """With its values, unless they are so many that their summary has to do."""
+    return asdict(row) | ({"values": []} if len(row.values) > MAX_KEPT else {})
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:

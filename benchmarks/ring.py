@@ -8,24 +8,44 @@ import contextlib
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from benchmarks.processes import REPOSITORY
 from controlplane.demo.config import DemoConfig
-from controlplane.demo.driver import Driver
+from controlplane.demo.driver import Driver, Refused
 from controlplane.demo.installation import Installation
 
 CONNECT_TIMEOUT_S = 90.0
 START_TIMEOUT_S = 180.0
+AWAY_S, POLL_S = 60.0, 0.5
 PROOFS_WHEN = "ended"
 """What proves a recovery must not slow down what is measured; in a fleet it has cores of its own."""
 TRAINER_NICE = 0
 """As on a node of a fleet, where it is not set."""
 ENDED = ("failed", "cancelled", "succeeded")
+Beside = TypeVar("Beside")
+
+
+class PatientDriver(Driver):
+    """What breaks a ring asks again while the server that it broke is away."""
+
+    def get(self, path: str) -> Any:
+        """GET under /api/v1, for at most `AWAY_S`."""
+        deadline_s = time.monotonic() + AWAY_S
+        while True:
+            try:
+                return super().get(path)
+            except (OSError, Refused) as error:
+                gone = not isinstance(error, Refused) or error.status >= 500
+                if not gone or time.monotonic() > deadline_s:
+                    raise
+            time.sleep(POLL_S)
 
 
 class JobEnded(RuntimeError):
@@ -102,6 +122,25 @@ class Ring:
 def ring(name: str, *, nodes: int = 4, spare_nodes: int = 1) -> Iterator[Ring]:
     """Start an installation of its own under var/bench, stop it at the end. The files are
     kept when the block fails, because logs are the only evidence then."""
+    with ring_within(name, _nothing_beside, nodes=nodes, spare_nodes=spare_nodes) as (running, _):
+        yield running
+
+
+@contextlib.contextmanager
+def _nothing_beside(_directory: Path) -> Iterator[None]:
+    yield
+
+
+@contextlib.contextmanager
+def ring_within(
+    name: str,
+    beside: Callable[[Path], contextlib.AbstractContextManager[Beside]],
+    *,
+    server_env: Mapping[str, str] = MappingProxyType({}),
+    nodes: int = 4,
+    spare_nodes: int = 1,
+) -> Iterator[tuple[Ring, Beside]]:
+    """As `ring`, within what `beside` makes of its directory. `server_env`: as of `DemoConfig`."""
     root = REPOSITORY / "var" / "bench"
     root.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=root))
@@ -113,24 +152,28 @@ def ring(name: str, *, nodes: int = 4, spare_nodes: int = 1) -> Iterator[Ring]:
             spare_nodes=spare_nodes,
             reference_when=PROOFS_WHEN,
             trainer_nice=TRAINER_NICE,
+            server_env=server_env,
         )
     )
     stop = threading.Event()
     keeper = threading.Thread(target=installation.supervisor.run, args=(stop.is_set,), daemon=True)
+    within = contextlib.ExitStack()
     try:
+        found = within.enter_context(beside(directory))
         installation.start()
         installation.manage("create_admin")
         token = installation.manage("create_api_token", "admin", "--scope", "admin", "--name", "benchmark").split()[-1]
         keeper.start()
-        driver = Driver(installation.addresses.web, token)
+        driver = PatientDriver(installation.addresses.web, token)
         total = nodes + spare_nodes
         driver.wait("all agents connected", lambda: _connected(driver) == total, timeout_s=CONNECT_TIMEOUT_S)
-        yield Ring(installation, driver)
+        yield Ring(installation, driver), found
     finally:
         stop.set()
         if keeper.is_alive():
             keeper.join(timeout=5.0)
         installation.supervisor.stop_all()
+        within.close()
     shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -78,10 +78,10 @@ def records(running: Ring, job_id: str) -> list[Record]:
 
 
 def judged(running: Ring, job_id: str) -> dict[str, int]:
-    """How many certificates are green, red and pending, after a while for the last ones."""
+    """How many certificates are green, red, incomplete and pending, after a while for the last ones."""
     deadline_s = time.monotonic() + CERTIFICATE_WAIT_S
     while True:
-        counts = {"green": 0, "red": 0, "pending": 0, "none": 0}
+        counts = {"green": 0, "red": 0, "incomplete": 0, "pending": 0, "none": 0}
         for incident in running.incidents(job_id):
             certificate = incident["certificate"]
             counts[certificate["state"] if certificate else "none"] += 1

@@ -1,0 +1,151 @@
+"""Compound faults for minutes: two and three within one recovery, causes and figures checked.
+
+    python -m benchmarks compound --minutes 20 [--seed 1] [--rounds two_kills,store,...]
+
+The whole ring (what `make demo` starts) trains while `benchmarks.compound_faults` breaks it; each
+round waits for full strength and a few calm steps. Then `benchmarks.compound_judge` compares what
+users are told with what was done: a certificate is green or incomplete with a reason, each cause is
+what was done, effective time is within one point of steps x undisturbed step / wall by this
+process's own monotonic clock, and no restart happened, as none was needed.
+"""
+
+import argparse
+import random
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.compound_faults import (
+    ROUNDS,
+    Scene,
+    clock_environment,
+    own_file_system,
+    set_clock,
+)
+from benchmarks.compound_judge import wrong_causes, wrong_certificates, wrong_effective_time, wrong_steps
+from benchmarks.peers import workload
+from benchmarks.peers.holdfast import RECOVERY_TIMEOUT_S, SAVE_EVERY_STEPS
+from benchmarks.report import Report
+from benchmarks.ring import JobEnded, Ring, ring_within
+from controlplane.demo.driver import SceneTimeout
+
+CALM_S = 60.0
+CALM_STEPS = 8
+PROOF_TIMEOUT_S = 1800.0
+POLL_S = 2.0
+
+
+def measure(args: argparse.Namespace, report: Report) -> list[str]:
+    """Break, wait, judge; what was wrong."""
+    chance = random.Random(args.seed)
+    clock, environment = clock_environment(Path(args.scratch))
+    with ring_within("compound", own_file_system, server_env=environment) as (running, frozen):
+        began_s = time.monotonic()
+        document = workload.job_document(delay_s=args.delay_s, interval_steps=SAVE_EVERY_STEPS)
+        job_id = running.train(document, until_step=CALM_STEPS)
+        time.sleep(CALM_S)
+        undisturbed_s = median(item["step_time_s"] for item in running.steps(job_id)[2:])
+        scene = Scene(running, job_id, chance, frozen, clock)
+        try:
+            rounds = play(scene, args)
+        except SceneTimeout:
+            tell(running, job_id)
+            raise
+        job = running.driver.get(f"/jobs/{job_id}")
+        asked_s = time.monotonic()
+        running.cancel(job_id)
+        incidents = proved(running, job_id)
+        steps = running.steps(job_id)
+    committed = job["committed_step"]
+    computed = committed * undisturbed_s / (asked_s - began_s)
+    report.add("rounds", "count", [sum(rounds.values())])
+    report.add("faults in ranks, nodes and devices", "count", [len(scene.done)])
+    report.add("restarts", "count", [job["restarts"]], goal="0, as none was needed")
+    report.add("steps committed", "count", [committed])
+    report.add("effective time shown", "ratio", [job["ettr"] or 0.0])
+    report.add("effective time computed", "ratio", [computed], goal="within 0.01")
+    report.facts |= {
+        "rounds": dict(rounds),
+        "seed": args.seed,
+        "certificates": dict(Counter(i["certificate"]["state"] if i["certificate"] else "none" for i in incidents)),
+        "outcomes": dict(Counter(i["outcome"] or i["state"] for i in incidents)),
+        "left out": sorted(set(scene.left_out)) or "nothing",
+    }
+    wrong = wrong_causes(incidents, scene.done) + wrong_certificates(incidents) + wrong_steps(steps)
+    wrong += wrong_effective_time(job["ettr"], computed)
+    return wrong + [f"{job['restarts']} restarts, none was needed"] * bool(job["restarts"])
+
+
+def play(scene: Scene, args: argparse.Namespace) -> Counter[str]:
+    """Rounds in an order drawn anew each time around, until the time is over; how often each."""
+    names, played = args.rounds.split(",") if args.rounds else list(ROUNDS), Counter[str]()
+    queue: list[str] = []
+    end_s = time.monotonic() + args.minutes * 60.0
+    while time.monotonic() < end_s:
+        queue = queue or scene.chance.sample(names, len(names))
+        name = queue.pop()
+        print(f"{time.strftime('%H:%M:%S')} {name}", flush=True)
+        ROUNDS[name](scene)
+        played[name] += 1
+        time.sleep(1.0)
+        scene.running.wait_full(scene.job_id, timeout_s=RECOVERY_TIMEOUT_S)
+        for heal in scene.healing:
+            heal()
+        scene.healing.clear()
+        now = scene.running.driver.get(f"/jobs/{scene.job_id}")["committed_step"]
+        scene.running.wait_for_step(scene.job_id, now + CALM_STEPS, timeout_s=RECOVERY_TIMEOUT_S)
+        # A fault that was not yet noticed when it was first asked has been by now.
+        scene.running.wait_full(scene.job_id, timeout_s=RECOVERY_TIMEOUT_S)
+    if scene.clock is not None:
+        set_clock(scene.clock, 0)
+    return played
+
+
+def tell(running: Ring, job_id: str) -> None:
+    """What the server says of a job that does not get on."""
+    print(running.driver.get(f"/jobs/{job_id}")["why"])
+    for replica in running.driver.items(f"/jobs/{job_id}/replicas"):
+        if replica["current"]:
+            print(replica["id"], replica["state"], [(r["node_name"], r["state"]) for r in replica["ranks"]])
+    for node in running.driver.items("/nodes"):
+        devices = [(d["index"], d["healthy"], d["health_reason"]) for d in node["devices"]]
+        print(node["name"], node["state"], node["connected"], node["state_reason"], devices)
+    for decision in running.driver.items(f"/jobs/{job_id}/decisions?limit=30"):
+        print(decision["at"], decision["rule"], decision["choice"], decision["sentence"])
+
+
+def proved(running: Ring, job_id: str) -> list[dict[str, Any]]:
+    """All incidents once no certificate is pending, or the time for that is over."""
+    deadline_s = time.monotonic() + PROOF_TIMEOUT_S
+    while True:
+        found = running.incidents(job_id)
+        waiting = [i for i in found if i["certificate"] and i["certificate"]["state"] == "pending"]
+        if not waiting or time.monotonic() > deadline_s:
+            return found
+        time.sleep(POLL_S)
+
+
+def main(argv: list[str]) -> int:
+    """0 when everything that users were told is what was done."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--minutes", type=float, default=20.0, help="length of the disturbed part")
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--rounds", default="", help=f"of {', '.join(ROUNDS)}; all")
+    options.add_argument("--delay-s", type=float, default=workload.DELAY_S, help="sleep added to each micro-batch")
+    options.add_argument("--scratch", default="var/bench", help="where the clock's file lies")
+    args = options.parse_args(argv)
+    report = Report(goal_id="compound", title=f"two and three faults within one recovery for {args.minutes:g} min")
+    try:
+        wrong = measure(args, report)
+    except (SceneTimeout, JobEnded) as error:
+        wrong = [f"it did not come to its end: {error}"]
+    report.facts["wrong"] = wrong or "nothing"
+    report.finish()
+    return min(1, len(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,102 @@
+"""What must hold after `benchmarks.compound`, from the API's own words and what was done. Pure."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Json = Mapping[str, Any]
+EXPECTED = {
+    "killed": ("rank_exit",),
+    "stopped": ("rank_overdue", "rank_exit"),
+    "node lost": ("node_silent", "rank_exit"),
+    "fell off the bus": ("xid", "device_lost"),
+}
+"""Findings that tell of a fault."""
+SIGKILL = -9.0
+POINT = 0.01
+ENOUGH_BEFORE_S = 2.0
+"""By how much a finding may seem older than its fault: progress that a hang is counted from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injected:
+    """What was done to a rank, a node or a device. `at_s`: wall clock of whoever did it."""
+
+    what: str
+    at_s: float
+    replica: int | None = None
+    incarnation: int = 0
+    rank: int | None = None
+    node: str = ""
+    device: int | None = None
+
+    def __str__(self) -> str:
+        where = f"{self.node} {'' if self.device is None else self.device}"
+        return f"{self.what}: " + (where.strip() or f"{self.replica}.{self.incarnation}/{self.rank}")
+
+
+def tells_of(signal: Json, fault: Injected) -> bool:
+    """The finding is about this very fault."""
+    if signal["kind"] not in EXPECTED[fault.what]:
+        return False
+    if fault.node:
+        return bool(signal["node_name"] == fault.node) and fault.device in (None, signal["device_index"])
+    return (signal["replica"], signal["incarnation"], signal["rank"]) == (fault.replica, fault.incarnation, fault.rank)
+
+
+def wrong_causes(incidents: Sequence[Json], done: Sequence[Injected]) -> list[str]:
+    """Faults that no incident tells of, kills that are told as something else, and incidents that
+    nothing that was done explains."""
+    findings = [(signal, incident) for incident in incidents for signal in incident["signals"]]
+    wrong = []
+    for fault in done:
+        told = [signal for signal, _ in findings if tells_of(signal, fault)]
+        if not told:
+            wrong.append(f"{fault}: no incident tells of it")
+        exits = [s for s in told if s["kind"] == "rank_exit"]
+        unlike = [s["value"] for s in exits if s["value"] != SIGKILL and s["evidence"].get("told", True)]
+        if fault.what == "killed" and exits and len(unlike) == len(exits):
+            wrong.append(f"{fault}: told as {unlike}")
+    for incident in incidents:
+        if not any(tells_of(signal, fault) for signal in incident["signals"] for fault in done):
+            kinds = sorted({signal["kind"] for signal in incident["signals"]})
+            wrong.append(f"incident {incident['title']!r} ({', '.join(kinds)}): nothing of the kind was done")
+    return wrong
+
+
+def wrong_certificates(incidents: Sequence[Json]) -> list[str]:
+    """Neither green nor incomplete with a reason."""
+    wrong = []
+    for incident in incidents:
+        certificate = incident["certificate"]
+        if certificate is None:
+            continue
+        open_checks = [check for check in certificate["checks"] if check["ok"] is None]
+        if certificate["state"] == "incomplete" and open_checks and all(check["detail"] for check in open_checks):
+            continue
+        if certificate["state"] != "green":
+            failed = [f"{c['name']}: {c['detail']}" for c in certificate["checks"] if c["ok"] is not True]
+            wrong.append(f"{incident['title']!r}: {certificate['state']}: {'; '.join(failed)[:600]}")
+    return wrong
+
+
+def wrong_steps(steps: Sequence[Json]) -> list[str]:
+    """Steps that are missing or doubled within an attempt, without every sample, or with unequal
+    replicas. The newest two are left out: not every rank has told of them. By number: the server's
+    clock is set in between."""
+    steps = sorted(steps, key=lambda step: (step["attempt"], step["step"]))
+    gaps = [
+        f"step {later['step']} follows step {step['step']}"
+        for step, later in itertools.pairwise(steps)
+        if later["attempt"] == step["attempt"] and later["step"] != step["step"] + 1
+    ]
+    inexact = [f"step {step['step']}: not every sample once" for step in steps[:-2] if not step["samples_exact"]]
+    return gaps + inexact + [f"step {step['step']}: replicas differ" for step in steps if step["hashes_equal"] is False]
+
+
+def wrong_effective_time(shown: float | None, computed: float) -> list[str]:
+    """The figure that users see against the one computed from raw commits and another clock."""
+    if shown is None or abs(shown - computed) > POINT:
+        return [f"effective time shown {shown}, computed {computed:.4f}"]
+    return []
