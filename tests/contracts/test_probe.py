@@ -44,6 +44,21 @@ def test_an_old_beat_or_none_is_illness(probe: ModuleType, role: str, capsys: py
     assert role in capsys.readouterr().err
 
 
+@pytest.mark.django_db
+def test_one_that_has_just_started_may_be_waited_for(probe: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def sleep(_duration_s: float) -> None:
+        asked.append(1)
+        if len(asked) == 3:
+            beat("worker", 0.0)
+
+    monkeypatch.setattr(probe.time, "sleep", sleep)
+    assert probe.main(["beat", "worker"]) == 1
+    assert probe.main(["--wait-s", "30", "beat", "worker"]) == 0
+    assert len(asked) == 3
+
+
 def test_an_open_port_is_health_and_a_closed_one_is_not(probe: ModuleType) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
