@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 from tests.integration.backend.servers import _die_with_parent
@@ -75,6 +76,17 @@ class Units:
                 argv, cwd=cwd, env=base, umask=umask, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True, preexec_fn=_die_with_parent,
             )  # fmt: skip
+        self._until_ready(here, name)
+
+    def _until_ready(self, here: Path, name: str) -> None:
+        """The packages' own units count as started once they accept (`Type=notify`, `forking`)."""
+        written = {"redis-server": (here / "redis-server.log", "Ready to accept"), "nginx": (here / "nginx.pid", "")}
+        path, word = written.get(name, (None, ""))
+        process, give_up_s = self.running[here.name, name], time.monotonic() + STOP_S
+        while path and process.poll() is None and time.monotonic() < give_up_s:
+            if path.exists() and word in path.read_text(errors="replace").rpartition("starting")[2]:
+                return
+            time.sleep(0.05)
 
     def stop(self, role: str, name: str) -> None:
         """SIGTERM to its main process; after a while SIGKILL to all of it."""
