@@ -19,4 +19,4 @@ def make_id(prefix: str, time_ms: int, entropy: bytes) -> str:
 
 def is_id(text: str, prefix: str | None = None) -> bool:
     """True for a well-formed id, of kind `prefix` if given."""
-    return bool(_PATTERN.match(text)) and (prefix is None or text.startswith(prefix + "_"))
+    return bool(_PATTERN.fullmatch(text)) and (prefix is None or text.startswith(prefix + "_"))

@@ -61,6 +61,7 @@ def certify(incident: Incident) -> dict[str, Any]:
             assert incident.certificate is not None, "it has that check"
             return incident.certificate
         certificate = build(incident)
+        proof.part(incident, settled=_verdicts(certificate).get(checks.LOSSES) is not None)
         waits = recompute.is_waiting(incident)
         put_off = waits or proof.is_put_off(incident) or proof.is_queued(incident)
         give_up_s = proof.GIVE_UP_S if proof.comes(incident) else GIVE_UP_S

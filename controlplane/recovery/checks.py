@@ -122,6 +122,8 @@ def _losses(incident: Incident, window: Window) -> Check:
         end = reference.first_step + len(reference.losses)
         return Check(name=name, ok=None, detail=f"the undisturbed run ends at step {end}, not beyond the recovery")
     step, worst = max(judged, key=lambda pair: pair[1] / reference.limit(pair[0].step))
+    if worst > reference.limit(step.step) and proof.is_by_shared(incident):
+        return Check(name=name, ok=None, detail="a run shared with other incidents differs: one of its own is made")
     limit = reference.limit(step.step)
     detail = (
         f"compared {len(judged)} of {len(window.steps)} steps ({judged[0][0].step} to {judged[-1][0].step}) with an"

@@ -5,8 +5,9 @@ cannot take it away). Once the incident is resolved, the trainer goes on from th
 itself, alone and undisturbed, in the sandbox and at low priority, up to the last step of the
 certificate's window, or as far as it comes in `TRAIN_S`: the certificate says how many steps were
 compared. Its losses must be those of the job. Without any checkpoint the run
-starts at step 0, if that is near enough. Of a job's own program nothing is pinned, loaded or
-run: its certificate says that the losses were not compared.
+starts at step 0, if that is near enough. Recoveries of a job that wait at the same time share a run
+(`sharing`); where it does not settle one of them, that one gets a run of its own. Of a job's own program
+nothing is pinned, loaded or run: its certificate says that the losses were not compared.
 """
 
 import contextlib
@@ -25,8 +26,10 @@ from controlplane.checkpoints.models import Checkpoint
 from controlplane.jobs.models import Job, StepRecord
 from controlplane.jobs.numbers import GOOD_CHECKPOINTS, LOCAL_KIND, spec_of
 from controlplane.jobs.services import TERMINAL
+from controlplane.protocol import ids
 from controlplane.protocol.launch import Resume, TrainerConfig
 from controlplane.protocol.spec import Parallelism
+from controlplane.recovery import sharing
 from controlplane.recovery.models import Incident
 from controlplane.recovery.orders import trainer_config
 from controlplane.recovery.reference import LOSSES, MAX_LOSSES_BYTES, Length, Losses, task_of
@@ -41,6 +44,9 @@ TRAIN_S = 240.0
 """Of that it trains so long and tells what it has come to: of a large model that is a part of the steps."""
 RUNNING = "running"
 """Mark of a run that was begun, in the incident's folder."""
+SHARED = "shared"
+"""Names the incident whose run is to judge this one too, in the incident's folder."""
+MAX_SHARING = 50
 MAX_STEPS_ALONE = 600
 MAX_RUNS = 2
 """At a time, of this process: incidents in a row must not fill the machine with proofs."""
@@ -84,12 +90,49 @@ def judges(job: Job | None) -> bool:
 
 
 def read(incident: Incident) -> Losses | None:
-    """The finished run; None while there is none. It comes from the sandbox: numbers and nothing else."""
+    """The finished run, its own before one that it shares; None while there is none. It comes from the
+    sandbox: numbers and nothing else."""
+    lead = shared_with(incident)
+    return _losses_in(folder(incident)) or (_losses_in(lead) if lead else None)
+
+
+def _losses_in(place: Path) -> Losses | None:
     try:
-        with (folder(incident) / LOSSES).open("rb") as file:
+        with (place / LOSSES).open("rb") as file:
             return msgspec.json.decode(file.read(MAX_LOSSES_BYTES), type=Losses)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def shared_with(incident: Incident) -> Path | None:
+    """The folder of the run that is to judge this incident too; None where its own is."""
+    try:
+        name = (folder(incident) / SHARED).read_text()
+    except (OSError, ValueError):
+        return None
+    return folder(incident).parent / name if ids.is_id(name) else None
+
+
+def is_by_shared(incident: Incident) -> bool:
+    """What `read` gives is another incident's run."""
+    return shared_with(incident) is not None and not (folder(incident) / LOSSES).exists()
+
+
+def part(incident: Incident, *, settled: bool) -> None:
+    """Where the shared run has ended, or its process has, and did not settle this incident, it gets one of
+    its own."""
+    lead = shared_with(incident)
+    if lead is None or settled:
+        return
+    if (lead / LOSSES).exists() or (lead / "failed").exists() or not _is_fresh(lead / RUNNING):
+        (folder(incident) / SHARED).unlink(missing_ok=True)
+
+
+def _is_fresh(mark: Path) -> bool:
+    try:
+        return time.time() - mark.stat().st_mtime <= GIVE_UP_S
+    except OSError:
+        return False
 
 
 def comes(incident: Incident) -> bool:
@@ -110,8 +153,10 @@ def is_put_off(incident: Incident) -> bool:
 
 
 def is_queued(incident: Incident) -> bool:
-    """Its run has not begun, and those of other incidents have all the places."""
-    return comes(incident) and len(_Places.running) >= MAX_RUNS and not (folder(incident) / RUNNING).exists()
+    """Its run has not begun: those of other incidents have all the places, or one of them is to judge it too."""
+    if not comes(incident) or (folder(incident) / RUNNING).exists():
+        return False
+    return shared_with(incident) is not None or len(_Places.running) >= MAX_RUNS
 
 
 def waited_s(incident: Incident) -> float:
@@ -143,30 +188,59 @@ def why_missing(incident: Incident) -> str:
 
 
 def start(incident: Incident, *, until_step: int) -> None:
-    """Begin the run once; who comes second finds the first one's mark."""
+    """Begin the run once, for all incidents of the job that wait and that it can judge; who comes second
+    finds the first one's mark."""
     job = incident.job
-    place = folder(incident)
-    if job is None or not comes(incident) or (place / LOSSES).exists() or not _reaches_beyond(incident):
-        return
-    if len(_Places.running) >= MAX_RUNS or is_put_off(incident):
+    if job is None or is_put_off(incident) or not _wants_a_run(incident) or len(_Places.running) >= MAX_RUNS:
         return
     attempt = job.attempts.order_by("number").first()
     if attempt is None:
         return
+    waiting = {incident.id: incident} | {row.id: row for row in _others(incident)}
+    wishes = [
+        sharing.Wish(
+            incident_id=row.id,
+            from_step=resume.step if (resume := _pinned(row)) else 0,
+            until_step=until_step if row is incident else int((row.certificate or {})["step"]) + 1,
+        )
+        for row in waiting.values()
+    ]
+    group = sharing.together(wishes)
+    lead = waiting[group[0].incident_id]
+    place = folder(lead)
     place.mkdir(parents=True, exist_ok=True)
     if not _claim(place / RUNNING):
         return
     config = msgspec.structs.replace(trainer_config(job, attempt), resume=None)
-    pinned = _pinned(incident)
+    pinned = _pinned(lead)
     if pinned is not None:
         # From a checkpoint every layout trains alike, and one rank is the cheapest.
         config = msgspec.structs.replace(config, resume=pinned, parallelism=Parallelism())
     training = msgspec.structs.replace(config.training, step_delay_s=0.0)
     config = msgspec.structs.replace(config, training=training)
-    process = _start(config, place, until_step)
-    if process is not None:
-        _Places.running[process] = time.monotonic()
-        _log.info("reference run started", incident=incident.id, pid=process.pid, until_step=until_step)
+    until = max(wish.until_step for wish in group)
+    process = _start(config, place, until)
+    if process is None:
+        return
+    _Places.running[process] = time.monotonic()
+    for wish in group[1:]:
+        (folder(waiting[wish.incident_id]) / SHARED).write_text(lead.id)
+    _log.info("reference run started", incident=lead.id, pid=process.pid, until_step=until, judges=len(group))
+
+
+def _wants_a_run(incident: Incident) -> bool:
+    """None was made or begun, one is possible, and there is enough for it to judge."""
+    place = folder(incident)
+    if not comes(incident) or (place / LOSSES).exists() or shared_with(incident) is not None:
+        return False
+    return not _is_fresh(place / RUNNING) and _reaches_beyond(incident)
+
+
+def _others(incident: Incident) -> list[Incident]:
+    """Those of the job that wait for a run as well, from a checkpoint."""
+    rows = Incident.objects.filter(job_id=incident.job_id, certificate_due_at__isnull=False).exclude(pk=incident.pk)
+    waiting = [row for row in rows.select_related("job").order_by("opened_at", "id")[:MAX_SHARING] if row.certificate]
+    return [row for row in waiting if _pinned(row) is not None and _wants_a_run(row)]
 
 
 def _start(config: TrainerConfig, place: Path, until_step: int) -> Sandboxed | None:
@@ -224,9 +298,8 @@ def _pinned(incident: Incident) -> Resume | None:
 def _claim(mark: Path) -> bool:
     """True for the one that may start. A mark older than any run lasts belongs to a process
     that died."""
-    with contextlib.suppress(OSError):
-        if time.time() - mark.stat().st_mtime > GIVE_UP_S:
-            mark.unlink()
+    if not _is_fresh(mark):
+        mark.unlink(missing_ok=True)
     try:
         os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
