@@ -77,7 +77,7 @@ class Attempt(models.Model):
 
 class Replica(models.Model):
     """One incarnation of one replica slot. `contributing` now, `contributed` ever.
-    `left_out`: the others went on without it once, for a while.
+    `times_out`: how often the others went on without it for a while, lately (`policy.flaps`); `out_at`: when last.
     `ordered_out`: the person who had it evicted at `ordered_at`, and why. `refused`: a node would not start
     it because of its checks. `relieved`: why another one is to take its place while it trains on."""
 
@@ -95,7 +95,8 @@ class Replica(models.Model):
     ordered_out = models.TextField(blank=True, default="")
     ordered_at = models.DateTimeField(null=True)
     refused = models.BooleanField(default=False)
-    left_out = models.BooleanField(default=False)
+    times_out = models.PositiveSmallIntegerField(default=0)
+    out_at = models.DateTimeField(null=True)
     relieved = models.TextField(blank=True, default="")
 
     class Meta:

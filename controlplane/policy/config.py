@@ -17,7 +17,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     Silence. `lease_s`: no lease of a node ends before this much silence, however short the
     job's steps are (`timeouts.lease_s`); what is ended and placed elsewhere waits for it.
     `witness_s`: others must have waited this long before a silent replica is left out, which
-    can be taken back (S-design: 2 s).
+    can be taken back (S-design: 2 s). One that was left out again is taken back `rejoin_pause_s` later
+    and no sooner, twice as late each time, at most `rejoin_pause_max_s` (`policy.flaps`).
     View protocol. `flush_timeout_s` for members that are silent as well,
     `flush_limit_s` for any member (prototype: 34 ms from view to install). `admit_patience_s`:
     so long an installed view is left to commit its first step before a joiner changes it.
@@ -53,6 +54,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     lease_s: float = 10.0
     witness_s: float = 2.0
+    rejoin_pause_s: float = 5.0
+    rejoin_pause_max_s: float = 80.0
     flush_timeout_s: float = 5.0
     flush_limit_s: float = 30.0
     admit_patience_s: float = 1.0

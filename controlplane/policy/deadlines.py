@@ -7,7 +7,7 @@ time to pass is listed here.
 
 from collections.abc import Iterator
 
-from controlplane.policy import stuck
+from controlplane.policy import flaps, stuck
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     attempt_live,
@@ -80,9 +80,11 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
         yield max(look_s, now_s + config.quiet_incident_s)
     if (stuck_s := stuck.next_look_s(snapshot, config)) is not None:
         yield stuck_s
-    if any(is_left_out(snapshot, replica) and is_heard(snapshot, replica) for replica in live_replicas(snapshot)):
+    back = [r for r in live_replicas(snapshot) if is_left_out(snapshot, r) and is_heard(snapshot, r)]
+    if back:
         # It works on: that it waits, so that it may come back, rings nothing.
         yield retry_s
+        yield from (flaps.returns_s(replica, config) for replica in back)
     for node_silent in signals_of(snapshot, "node_silent"):
         yield node_silent.seen_s + config.witness_s
         # The others' wait is a witness from this moment on, and nothing rings then.

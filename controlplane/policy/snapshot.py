@@ -58,7 +58,8 @@ class ReplicaFact(_Fact, dict=True):
     change), so it is no culprit; `saving` True: one of them is in a save; `silent_s` the longest
     that one of them has said nothing to its agent (None: not known). `working_since_s`: since when
     every rank is in the phase in which it is, all in a step and one at least at work, or mute
-    (None: not so, or not known). `left_out_before`: it was, once in this life.
+    (None: not so, or not known). `times_out`: how often it was left out in this life without
+    a long time between (`policy.flaps`), `out_s`: server time of the last (None: never).
     `stopped` True: every process is proved gone or its stop command succeeded.
     `failed_starts` counts incarnations in a row that ended
     before they contributed (0 when the loader does not count them). `ordered_out`: who
@@ -84,7 +85,8 @@ class ReplicaFact(_Fact, dict=True):
     saving: bool = False
     silent_s: float | None = None
     working_since_s: float | None = None
-    left_out_before: bool = False
+    times_out: int = 0
+    out_s: float | None = None
     stopped: bool = False
     failed_starts: int = 0
     ordered_out: str = ""

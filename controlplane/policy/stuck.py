@@ -99,7 +99,7 @@ def next_look_s(snapshot: JobSnapshot, config: PolicyConfig) -> float | None:
 def evident_at_s(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> float | None:
     """Server time from which on the replica counts as stuck, as things are; None: it holds nobody
     up, or that cannot be told from work."""
-    if replica.working_since_s is None or replica.left_out_before or not _is_alone(snapshot, replica):
+    if replica.working_since_s is None or replica.times_out or not _is_alone(snapshot, replica):
         return None
     began_s, longest_s = _began_s(snapshot, replica), _longest_s(snapshot)
     if began_s is None or longest_s is None or silent_homes(snapshot, but=set()):

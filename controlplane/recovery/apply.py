@@ -27,7 +27,7 @@ from controlplane.jobs.services import (
     transition_job,
     transition_replica,
 )
-from controlplane.policy import plan
+from controlplane.policy import flaps, plan
 from controlplane.policy.rules.device_fault import KINDS as HARDWARE
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.policy.titles import number_of
@@ -258,7 +258,9 @@ def _set_replica_state(context: Context, action: plan.SetReplicaState) -> None:
         _set_contributing(replica, True, holds=True)
     if action.to == ReplicaState.SUSPECT:
         # Left out: should it come back, it catches up anew.
-        Replica.objects.filter(pk=replica.pk).update(contributing=False, caught_up=None, left_out=True)
+        out_s = replica.out_at.timestamp() if replica.out_at else None
+        times = flaps.times_out(replica.times_out, out_s, now().timestamp())
+        Replica.objects.filter(pk=replica.pk).update(contributing=False, caught_up=None, times_out=times, out_at=now())
         refresh_job(context.job.id)
 
 

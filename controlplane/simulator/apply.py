@@ -5,6 +5,7 @@ Every move is checked against the state tables; an illegal one is a violation.
 
 from collections.abc import Callable
 
+from controlplane.policy import flaps
 from controlplane.policy.errors import IllegalTransition
 from controlplane.policy.plan import (
     Action,
@@ -236,7 +237,8 @@ class Apply:
             row.ever_contributed = True
         if action.to is ReplicaState.SUSPECT:
             row.contributing, row.standby, row.out_epoch = False, False, self._rows.epoch
-            row.left_out = True
+            row.times_out = flaps.times_out(row.times_out, row.out_s, self._kernel.now_s)
+            row.out_s = self._kernel.now_s
             self._checkers.left_out += 1
         if action.to is not ReplicaState.EVICTED or attempt is None:
             return

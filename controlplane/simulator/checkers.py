@@ -36,7 +36,7 @@ class Checkers:
         self._lineages: dict[tuple[int, int], tuple[int, ...]] = {}
         self._effects: dict[str, int] = {}
         self._keys: set[str] = set()
-        self._zombie_steps: dict[tuple[int, int, int], int] = {}
+        self._zombie_steps: dict[tuple[int, int, int, int], int] = {}
 
     def expect(self, true: bool, text: str) -> None:
         """Note a violation when `true` is not."""
@@ -71,7 +71,8 @@ class Checkers:
             member not in self._members.get((process.attempt, newest), set()),
             f"I1: r{process.index}.{process.incarnation} commits in epoch {process.epoch} while {newest} is installed",
         )
-        key = (process.attempt, *member)
+        # One that was left out and came back may do so once each time: in each epoch that was over for it.
+        key = (process.attempt, *member, process.epoch)
         self._zombie_steps[key] = self._zombie_steps.get(key, 0) + 1
         self.expect(self._zombie_steps[key] <= 1, f"I1: zombie r{process.index}.{process.incarnation} goes on training")
 

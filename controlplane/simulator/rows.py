@@ -30,7 +30,8 @@ class Order:
 class ReplicaRow:
     """The newest incarnation of a slot. `phases`, `phase_since_s` and `spoke_s` (server time of its
     last word to its agent) are hints by rank; `told` is the newest of each, in the same phase since
-    `told_since_s`. `left_out`: once in this life, `out_epoch`: of the view that left it out last."""
+    `told_since_s`. `times_out`: how often it was left out, `out_s`: when last, `out_epoch`: of
+    the view that did so."""
 
     index: int
     incarnation: int
@@ -45,7 +46,8 @@ class ReplicaRow:
     phase_since_s: dict[int, float] = field(default_factory=dict)
     spoke_s: dict[int, float] = field(default_factory=dict)
     out_epoch: int = 0
-    left_out: bool = False
+    times_out: int = 0
+    out_s: float | None = None
     contributing: bool = False
     standby: bool = False
     ever_contributed: bool = False

@@ -102,6 +102,24 @@ def test_a_member_that_is_cut_off_while_the_others_wait_is_left_out_and_rejoins_
     assert all(replica.contributing for replica in rows.replicas.values())
 
 
+def test_a_node_whose_link_comes_and_goes_costs_fewer_views_each_time_and_nobody_is_ended():
+    world = World(3)
+    world.start()
+    world.faults.schedule(400.0, 0)
+    world.kernel.run(20.0)
+    cuts = 0
+    while world.kernel.now_s < 300.0:
+        cut_while_its_exchange_hangs(world, 4.0)
+        world.kernel.run(world.kernel.now_s + 7.0)
+        cuts += 1
+    world.kernel.run(400.0)
+    rows = world.server.rows
+    assert cuts == 40
+    assert 2 <= world.checkers.left_out <= 10
+    assert (world.checkers.evictions, world.checkers.violations, rows.state) == (0, [], "running")
+    assert all(replica.contributing for replica in rows.replicas.values())
+
+
 def test_a_member_that_hangs_for_a_while_on_a_node_that_is_heard_is_left_out_and_rejoins_as_it_is():
     world = World(3)
     world.start()

@@ -9,6 +9,7 @@ flushes have been answered (docs/adr/0014). Members of a view too small to train
 joiners that make up the number and change views at once.
 """
 
+from controlplane.policy import flaps
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     all_joined,
@@ -47,7 +48,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
         for replica in live_replicas(snapshot)
         if replica.state is ReplicaState.CATCHING_UP and (replica.contributing or replica.standby)
     )
-    ready = tuple(replica for replica in live_replicas(snapshot) if _may_join(snapshot, replica))
+    ready = tuple(replica for replica in live_replicas(snapshot) if _may_join(snapshot, config, replica))
     if not ready or actionable(snapshot, config) or snapshot.now_s < (commits_until_s(snapshot, config) or 0.0):
         return caught_up
     if held and _members_with(snapshot, ready) < snapshot.job.spec.resources.min_replicas:
@@ -59,13 +60,14 @@ def _members_with(snapshot: JobSnapshot, ready: tuple[ReplicaFact, ...]) -> int:
     return sum(is_member(snapshot, replica) or replica in ready for replica in live_replicas(snapshot))
 
 
-def _may_join(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
+def _may_join(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> bool:
     """All its ranks are there, it is in no view, and it was never in one; or it was left out, can be
-    heard again and waits: one that works on would be awaited by all. One whose place is taken stays out."""
+    heard again and waits: one that works on would be awaited by all. One whose place is taken stays out,
+    and one that comes and goes for a while."""
     if not all_joined(replica) or is_member(snapshot, replica):
         return False
     back = is_left_out(snapshot, replica) and is_heard(snapshot, replica) and replica.waiting
-    if back and replica in may_leave(snapshot):
+    if back and (replica in may_leave(snapshot) or snapshot.now_s < flaps.returns_s(replica, config)):
         return False
     return back or replica.state is ReplicaState.FORMING
 

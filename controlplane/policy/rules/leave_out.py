@@ -7,7 +7,7 @@ fetches what it missed. When the lease ends, its agent finds it late, or its dea
 left where it is if too few that hold the newest state would be left: then the lease decides.
 """
 
-from controlplane.policy import stuck
+from controlplane.policy import flaps, stuck
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     attempt_live,
@@ -79,6 +79,21 @@ def _leave_out(
 
 def _until(snapshot: JobSnapshot, config: PolicyConfig, out: tuple[Failure, ...]) -> str:
     """When those that are left out come back, and when they are ended."""
+    return _how(snapshot, config, out) + "".join(_pause(snapshot, config, failure.replica) for failure in out)
+
+
+def _pause(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> str:
+    """That one which comes and goes is not taken back at once."""
+    times = flaps.times_out(replica.times_out, replica.out_s, snapshot.now_s)
+    if times <= 1:
+        return ""
+    return (
+        f" Replica {replica.index} was left out {times} times within {flaps.WINDOW_S / 60:.0f} min of each other:"
+        f" it comes back {flaps.pause_s(times, config):.0f} s from now at the earliest."
+    )
+
+
+def _how(snapshot: JobSnapshot, config: PolicyConfig, out: tuple[Failure, ...]) -> str:
     if all(failure.kind == stuck.KIND for failure in out):
         return "it comes back when it waits as the others do, and is started anew when its agent finds it late."
     lease_s = lease_of(snapshot, config)

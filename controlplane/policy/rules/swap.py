@@ -133,7 +133,7 @@ def _alone(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact, la
         if start is not None:
             return (_start(snapshot, replica, start),)
     # One that was left out, and catches up again, is as before when it has.
-    waits = not why or not replica.ordered_out or replica.left_out_before
+    waits = not why or not replica.ordered_out or bool(replica.times_out)
     if waits and relief.is_coming(snapshot, config):
         return ()
     why = why or "no device is free for another replica, or its starts came to nothing"

@@ -79,7 +79,8 @@ def test_one_that_holds_all_others_up_is_left_out_rings_once_and_comes_back(monk
     assert since_s["fault"] == 0.0
     assert since_s["decided"] == pytest.approx(decision.evidence["stood_s"], abs=1.0)
     replica = Replica.objects.get(attempt__job=job, index=indexes[0])
-    assert (replica.state, replica.left_out, replica.stop_requested) == (ReplicaState.SUSPECT, True, False)
+    assert (replica.state, replica.times_out, replica.stop_requested) == (ReplicaState.SUSPECT, 1, False)
+    assert replica.out_at is not None
     assert not job.commands.filter(kind="stop_ranks").exists()
     flush_all(fleet, job, committed=20)
     reconcile_job(job.id)

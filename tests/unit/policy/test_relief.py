@@ -102,7 +102,7 @@ def swapped(*, committed: bool = True, **fields: object) -> JobSnapshot:
         job=job(spec=LONG, epoch=4, progressed_s=NOW_S - (1.0 if committed else 3.0)),
     )
     world = with_replica(world, 3, state=ReplicaState.ACTIVE, contributing=True, standby=False)
-    return with_replica(world, 1, state=ReplicaState.SUSPECT, contributing=False, in_view=False, left_out_before=True)
+    return with_replica(world, 1, state=ReplicaState.SUSPECT, contributing=False, in_view=False, times_out=1)
 
 
 # --- the decision to relieve ---------------------------------------------------------------

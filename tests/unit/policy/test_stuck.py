@@ -66,7 +66,7 @@ def out(**fields: Any) -> JobSnapshot:
     base: dict[str, Any] = {"job": job(state=JobState.RECOVERING, epoch=3, progressed_s=NOW_S - 0.1)}
     snapshot = running(view=view, install=install_of(view), **(base | fields))
     return with_replica(
-        snapshot, 1, state=ReplicaState.SUSPECT, contributing=False, in_view=False, left_out_before=True,
+        snapshot, 1, state=ReplicaState.SUSPECT, contributing=False, in_view=False, times_out=1,
         working_since_s=NOW_S - 4.0,
     )  # fmt: skip
 
@@ -105,7 +105,7 @@ def test_the_moment_is_looked_at_though_nothing_rings_then():
         ("it has begun another phase", with_replica(held_up(9.0), 1, working_since_s=NOW_S - 1.0)),
         ("no step was measured", held_up(9.0, longest_s=None)),
         ("the first step of a view", held_up(9.0, installed_s=NOW_S - 8.0)),
-        ("it was left out before in this life", with_replica(held_up(9.0), 1, left_out_before=True)),
+        ("it was left out before in this life", with_replica(held_up(9.0), 1, times_out=1)),
         ("too few would be left", held_up(9.0, job=job(spec=spec(min_replicas=3), progressed_s=NOW_S - 9.0))),
         ("we are blind", held_up(9.0, blind=True)),
     ],

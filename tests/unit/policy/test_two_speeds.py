@@ -2,6 +2,7 @@
 
 import pytest
 
+from controlplane.policy import flaps
 from controlplane.policy.decide import decide
 from controlplane.policy.membership import install, next_view
 from controlplane.policy.plan import AnnounceView, SetJobState, SetReplicaState, StartReplica, StopReplica
@@ -115,6 +116,38 @@ def test_a_node_that_comes_back_within_its_lease_rejoins_as_it_is():
     assert {pair.joiner for pair in view.donors} == {1}
     assert action(decision, SetReplicaState).to is ReplicaState.CATCHING_UP
     assert ended(left_out()) == []
+
+
+def flapping(times_out: int, *, out_for_s: float) -> JobSnapshot:
+    """Replica 1 waits to come back, out since `out_for_s`, so often lately."""
+    out_s = NOW_S - out_for_s
+    return with_replica(left_out(), 1, times_out=times_out, out_s=out_s, state_since_s=out_s)
+
+
+@pytest.mark.parametrize(("times_out", "pause_s"), [(0, 0.0), (1, 0.0), (2, 5.0), (3, 10.0), (6, 80.0), (1000, 80.0)])
+def test_one_that_comes_and_goes_is_taken_back_later_each_time(times_out: int, pause_s: float):
+    if pause_s:
+        early = flapping(times_out, out_for_s=pause_s - 0.5)
+        assert decisions(early, rule="admit_joiner") == ()
+        assert decide(early, CONFIG).next_pass_s == pytest.approx(NOW_S + 0.5), "nothing else rings for it"
+        assert ended(early) == []
+    assert only(flapping(times_out, out_for_s=pause_s), "admit_joiner").choice == "admit"
+
+
+def test_a_long_time_without_a_leave_out_begins_the_count_anew():
+    assert flaps.times_out(5, NOW_S - flaps.WINDOW_S, NOW_S) == 6
+    assert flaps.times_out(5, NOW_S - flaps.WINDOW_S - 1.0, NOW_S) == 1
+    assert flaps.times_out(0, None, NOW_S) == 1
+    assert flaps.times_out(flaps.MAX_TIMES, NOW_S, NOW_S) == flaps.MAX_TIMES
+
+
+def test_who_leaves_it_out_again_says_when_it_may_come_back():
+    again = with_replica(cut(2.5, still_s=2.5, step_s=25.0), 1, times_out=2, out_s=NOW_S - 30.0)
+    sentence = only(again, "leave_out").sentence
+    assert sentence.endswith(
+        "Replica 1 was left out 3 times within 10 min of each other: it comes back 10 s from now at the earliest."
+    )
+    assert "times" not in only(cut(2.5, still_s=2.5, step_s=25.0), "leave_out").sentence
 
 
 def test_one_whose_node_is_still_not_heard_does_not_rejoin():
