@@ -133,9 +133,14 @@ def newest_seq() -> int:
     return EventStream.objects.filter(name=ALL).values_list("seq", flat=True).first() or 0
 
 
+def forgotten_up_to() -> int:
+    """Sequence number of the newest event that was removed; 0 for none."""
+    return EventStream.objects.filter(name=FORGOTTEN).values_list("seq", flat=True).first() or 0
+
+
 def kept_from(job_id: str = "") -> int:
     """Every event from this sequence number on is kept; with a job, every one of its own."""
-    start = (EventStream.objects.filter(name=FORGOTTEN).values_list("seq", flat=True).first() or 0) + 1
+    start = forgotten_up_to() + 1
     if not job_id or start == 1:
         return start
     oldest = Event.objects.filter(job_id=job_id).order_by("seq").values_list("job_seq", flat=True).first()

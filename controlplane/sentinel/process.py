@@ -25,7 +25,7 @@ from controlplane.runtime.isolate import isolated
 from controlplane.runtime.logs import get
 from controlplane.runtime.seal import tally
 from controlplane.sentinel import scan
-from controlplane.sentinel.fleetmap import FleetMap, read_map
+from controlplane.sentinel.fleetmap import MapFollower
 from controlplane.sentinel.history import History
 from controlplane.sentinel.net import Net
 from controlplane.sentinel.ourselves import Deafness
@@ -74,7 +74,8 @@ class Sentinel:
         self.scanner = scan.Scanner()
         self.history = History(settings.CHUNK_S)
         self.reader = StreamReader()
-        self.fleet = FleetMap()
+        self.follower = MapFollower()
+        self.fleet = self.follower.map
         self.stopping = threading.Event()
         self.started = time.monotonic()
         self.blind_until = self.started + settings.GRACE_S
@@ -129,7 +130,7 @@ class Sentinel:
     def _turn(self, every: dict[str, Every]) -> None:
         looked = every["map"].due(time.monotonic())
         if looked:
-            self.fleet = read_map()
+            self.follower.turn()
             self.picture.expect(self.fleet.nodes, self.fleet.devices, self.fleet.placed, self.fleet.error_s)
         heard = self.reader.read()
         moment, now_s = time.monotonic(), time.time()
