@@ -11,7 +11,6 @@ EXPECTED: Mapping[str, str] = MappingProxyType(
         JobState.STARTING: "It trains once every rank has joined and the first view is installed.",
         JobState.RUNNING: "It goes on until its last step.",
         JobState.RECOVERING: "It goes on at the step it stood at; nothing is to be done.",
-        JobState.PREEMPTED: "It goes on from its newest checkpoint when devices are free again.",
         JobState.SUCCEEDED: "Nothing more is expected.",
         JobState.FAILED: "Nothing more happens by itself: read the last decision, then submit again.",
         JobState.CANCELLED: "Nothing more is expected.",

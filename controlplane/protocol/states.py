@@ -11,7 +11,6 @@ class JobState(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     RECOVERING = "recovering"
-    PREEMPTED = "preempted"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -47,7 +46,6 @@ class RankState(StrEnum):
     CHECKPOINTING = "checkpointing"
     EXITED = "exited"
     HUNG = "hung"
-    LOST = "lost"
 
 
 class NodeState(StrEnum):
@@ -56,10 +54,7 @@ class NodeState(StrEnum):
     READY = "ready"
     DEGRADED = "degraded"
     CORDONED = "cordoned"
-    DRAINING = "draining"
     QUARANTINED = "quarantined"
-    VALIDATING = "validating"
-    LOST = "lost"
 
 
 class CommandState(StrEnum):

@@ -42,7 +42,7 @@ from controlplane.protocol.commands import (
 )
 from controlplane.protocol.frames import PROTOCOL_MAX
 from controlplane.protocol.looks import HANG
-from controlplane.protocol.states import AttemptState, Mode, RankState, ReplicaState
+from controlplane.protocol.states import AttemptState, Mode, ReplicaState
 from controlplane.recovery import devices, incidents, keeping, ledger, orders, signals, spares
 from controlplane.recovery.audited import audit_decision
 from controlplane.recovery.decided import new_row, publish_decision
@@ -389,12 +389,11 @@ assert set(HANDLERS) == set(plan.Action.__args__), "every action has its handler
 
 
 def settle_stopping(job: Job) -> None:
-    """A stopping attempt ends when every process is proved gone, or out of reach and so
+    """A stopping attempt ends when every process is proved gone, or its node out of reach and so
     fenced by its epoch."""
     attempt = job.attempts.filter(state=AttemptState.STOPPING).first()
     if attempt is None:
         return
-    left = Rank.objects.filter(replica__attempt=attempt, released_at=None, node__connected=True)
-    if left.exclude(state=RankState.LOST).exists():
+    if Rank.objects.filter(replica__attempt=attempt, released_at=None, node__connected=True).exists():
         return
     transition_attempt(attempt, AttemptState.ENDED, "every process is gone")

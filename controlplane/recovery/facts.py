@@ -85,7 +85,7 @@ def _started(facts: Facts, body: frames.RankStarted) -> None:
 
 def _joined(facts: Facts, body: frames.RankJoined) -> None:
     rank = facts.rank(body.ref)
-    if rank.joined_at is not None or rank.state in (RankState.EXITED, RankState.LOST):
+    if rank.joined_at is not None or rank.state == RankState.EXITED:
         return
     Rank.objects.filter(pk=rank.pk).update(joined_at=facts.at, started_at=rank.started_at or facts.at)
     rank.joined_at = facts.at
@@ -147,7 +147,7 @@ def _overdue(facts: Facts, body: frames.RankOverdue) -> None:
     rank = facts.rank(body.ref)
     facts.touch(body.ref)
     replica = rank.replica
-    if rank.state not in (RankState.EXITED, RankState.LOST, RankState.HUNG):
+    if rank.state not in (RankState.EXITED, RankState.HUNG):
         transition_rank(rank, RankState.HUNG, f"{body.age_s:.1f} s in {body.phase}, {body.timeout_s:.1f} s are allowed")
     kind = "setup_timeout" if body.section is Section.SETUP else "rank_overdue"
     signals.raise_signal(

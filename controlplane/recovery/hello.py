@@ -3,14 +3,13 @@
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
-from controlplane.fleet.services import transition_node
 from controlplane.jobs.models import Job, Rank
 from controlplane.jobs.services import transition_rank
 from controlplane.policy.exits import UNOBSERVED
 from controlplane.protocol.commands import StopRanks
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import RankStatus
-from controlplane.protocol.states import NodeState, RankState
+from controlplane.protocol.states import RankState
 from controlplane.recovery import identity, set_back, signals
 from controlplane.recovery.said import is_fenced
 from controlplane.recovery.set_back import Found
@@ -19,9 +18,6 @@ from controlplane.runtime import counters
 STOP_TTL_S = 3600.0
 RESTARTED = "exit not observed; the node was restarted, and its processes ended with it"
 CAME_BACK = "exit not observed; the node's processes were gone when the agent came back, with a new journal"
-
-# States in which a process is said to live.
-ALIVE = (RankState.INITIALIZING, RankState.TRAINING, RankState.CHECKPOINTING, RankState.HUNG)
 
 
 def adopt_ranks(
@@ -44,8 +40,6 @@ def adopt_ranks(
         alive.add(row.pk)
         if found.lost:
             set_back.bring_forward(row, status)
-        if row.state == RankState.LOST and status.state in ALIVE:
-            transition_rank(row, RankState.TRAINING, "its agent is back and re-adopted it")
         if is_fenced(row):
             _stop_again(node, row)
     if not found.renewed:
@@ -87,10 +81,3 @@ def _stop_again(node: Node, row: Rank) -> None:
 def requeue(node: Node) -> None:
     """Orders sent on the old socket and not journaled are due at once."""
     dispatch.requeue_of_node(node.id)
-
-
-def return_from_lost(node: Node) -> None:
-    """A lost node that speaks again may take work."""
-    if node.state == NodeState.LOST:
-        to = NodeState.QUARANTINED if node.doubt else NodeState.READY
-        transition_node(node, to, "its agent is back")

@@ -31,7 +31,7 @@ from controlplane.runtime.outages import raise_if_outage
 
 # Jobs that wait for capacity are looked at when a node comes.
 DEVICE_EVENTS = (XidSeen, DeviceLost)
-WANTS_NODES = (JobState.PENDING, JobState.RECOVERING, JobState.PREEMPTED)
+WANTS_NODES = (JobState.PENDING, JobState.RECOVERING)
 # How often an event is tried by itself before it is put aside.
 TRIES = 3
 # So many events are put aside at once; then other nodes have their turn, and this one resends.
@@ -86,7 +86,6 @@ def _open_session(node_id: str, session_id: str, said: AgentHello) -> int:
         set_back.learn(node, jobs, said.jobs, found)
         hello.adopt_ranks(node, jobs, said.ranks, found=found, rebooted=rebooted)
         hello.requeue(node)
-        hello.return_from_lost(node)
         signals.settle(signals_open_silence(node_id), f"node {node.name} is connected again")
         signals.settle(signals_of_devices_back(node), "the device is back")
         for job_id in jobs:

@@ -17,7 +17,6 @@ from controlplane.protocol.states import WAITING_PHASES, Phase, RankState, Repli
 from controlplane.recovery import sight
 from controlplane.recovery.models import ViewRow
 
-GONE_STATES = (RankState.EXITED, RankState.LOST)
 REPLICAS_A_QUERY = 500
 WAITING = frozenset(str(phase) for phase in WAITING_PHASES)
 
@@ -90,7 +89,7 @@ def _replica_fact(
         placements=tuple(
             facts.Placement(rank=rank.rank, node_id=rank.node_id, device_index=rank.device_index) for rank in ranks
         ),
-        joined_ranks=sum(rank.joined_at is not None and rank.state not in GONE_STATES for rank in ranks),
+        joined_ranks=sum(rank.joined_at is not None and rank.state != RankState.EXITED for rank in ranks),
         exited_ranks=sum(rank.state == RankState.EXITED for rank in ranks),
         in_view=(row.index, row.incarnation) in members,
         contributing=row.contributing,

@@ -36,7 +36,7 @@ RETRY_S = 0.5
 FAULT_RETRY_S = 5.0
 CONFIG = PolicyConfig()
 # One placement at a time while a gang is sought; elsewhere the constraint on held devices is enough.
-PLACES = (JobState.PENDING, JobState.PREEMPTED, JobState.STARTING, JobState.RECOVERING)
+PLACES = (JobState.PENDING, JobState.STARTING, JobState.RECOVERING)
 
 _log = get(__name__)
 

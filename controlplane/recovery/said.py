@@ -51,7 +51,7 @@ def _step(facts: "Facts", rank: Rank, said: StepReport) -> None:
         return
     if rank.state == RankState.INITIALIZING:
         transition_rank(rank, RankState.TRAINING, f"trains in epoch {said.epoch}")
-    elif rank.state in (RankState.HUNG, RankState.LOST):
+    elif rank.state == RankState.HUNG:
         transition_rank(rank, RankState.TRAINING, "it moves again")
     if said.loss_not_finite is not None:
         _nan(facts, rank, said)

@@ -127,7 +127,7 @@ def decisions(*, job_id: str | None = None, routine: bool | None = None) -> Quer
 
 def waits_for(job: Job) -> str:
     """What a job that is not placed lacks, as its newest decision said it; "" where it waits for nothing."""
-    if job.state not in (JobState.PENDING, JobState.PREEMPTED):
+    if job.state != JobState.PENDING:
         return ""
     newest = Decision.objects.filter(job=job).order_by("-at", "-id").values("choice", "sentence").first()
     return str(newest["sentence"]) if newest and newest["choice"] == "wait" else ""

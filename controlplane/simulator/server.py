@@ -31,7 +31,7 @@ from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import Flush, MemberRole
 from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, TrainingDone
 from controlplane.protocol.spec import TrainSpec
-from controlplane.protocol.states import CheckpointState, NodeState, Phase, ReplicaState
+from controlplane.protocol.states import CheckpointState, Phase, ReplicaState
 from controlplane.simulator.apply import Apply
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
@@ -107,8 +107,6 @@ class Server:
             return
         row.seen_s, row.warm = self._kernel.now_s, row.warm or bool(frame.ranks)
         self._close(f"silent:{node}")
-        if row.state is NodeState.LOST:
-            row.state = NodeState.READY
         if boot > row.boot:
             self._rebooted(row, boot)
         for status in frame.ranks:

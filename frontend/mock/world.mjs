@@ -6,7 +6,7 @@ export const TOTAL = 2_000;
 export const stepNow = () => Math.min(TOTAL, 214 + Math.floor((Date.now() - T0) / 1000 / STEP_S));
 
 const LAYOUT = { tp: 1, pp: 2, vp: 1, cp: 1, ep: 1, replica_dp: 1, dp: 3 };
-const STATES = ["running", "running", "succeeded", "succeeded", "succeeded", "failed", "cancelled", "pending", "recovering", "preempted", "starting"];
+const STATES = ["running", "running", "succeeded", "succeeded", "succeeded", "failed", "cancelled", "pending", "recovering", "starting"];
 const NAMES = ["gpt-857m", "llama-ablate", "moe-router", "long-context", "code-sft", "speech-pre", "vision-dp", "bench-fp8"];
 const OWNERS = ["ana", "bo", "chen", "divya", "emil"];
 

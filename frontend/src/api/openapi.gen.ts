@@ -1812,7 +1812,7 @@ export interface components {
             replicas_total: number;
             restarts: number;
             /** @enum {string} */
-            state: "pending" | "starting" | "running" | "recovering" | "preempted" | "succeeded" | "failed" | "cancelled";
+            state: "pending" | "starting" | "running" | "recovering" | "succeeded" | "failed" | "cancelled";
             state_reason: string;
             state_since: string;
             step_time_s: number | null;
@@ -1856,7 +1856,7 @@ export interface components {
             spares: components["schemas"]["Spare"][];
             spec: Record<string, unknown>;
             /** @enum {string} */
-            state: "pending" | "starting" | "running" | "recovering" | "preempted" | "succeeded" | "failed" | "cancelled";
+            state: "pending" | "starting" | "running" | "recovering" | "succeeded" | "failed" | "cancelled";
             state_reason: string;
             state_since: string;
             step_time_s: number | null;
@@ -2036,7 +2036,7 @@ export interface components {
             /** @enum {unknown} */
             source: "exit" | "live" | "none";
             /** @enum {string} */
-            state: "launching" | "initializing" | "training" | "checkpointing" | "exited" | "hung" | "lost";
+            state: "launching" | "initializing" | "training" | "checkpointing" | "exited" | "hung";
             text: string;
             truncated: boolean;
         };
@@ -2240,7 +2240,7 @@ export interface components {
             revoked: boolean;
             segment: string;
             /** @enum {string} */
-            state: "ready" | "degraded" | "cordoned" | "draining" | "quarantined" | "validating" | "lost";
+            state: "ready" | "degraded" | "cordoned" | "quarantined";
             state_reason: string;
             state_since: string;
         };
@@ -2274,7 +2274,7 @@ export interface components {
             segment: string;
             signals: components["schemas"]["Signal"][];
             /** @enum {string} */
-            state: "ready" | "degraded" | "cordoned" | "draining" | "quarantined" | "validating" | "lost";
+            state: "ready" | "degraded" | "cordoned" | "quarantined";
             state_reason: string;
             state_since: string;
             /** @default [] */
@@ -2471,7 +2471,7 @@ export interface components {
             speed: components["schemas"]["RankSpeed"] | null;
             started_at: string | null;
             /** @enum {string} */
-            state: "launching" | "initializing" | "training" | "checkpointing" | "exited" | "hung" | "lost";
+            state: "launching" | "initializing" | "training" | "checkpointing" | "exited" | "hung";
             tp: number;
         };
         /**

@@ -9,8 +9,6 @@ import { CopyButton, Empty, Loaded, Problem, Time } from "../ui/basics";
 import { Dialog } from "../ui/dialog";
 import { LogText } from "../ui/LogText";
 
-const GONE = new Set(["exited", "lost"]);
-
 export function LogDialog({ jobId, rank, settled, onClose }: { jobId: string; rank: Rank; settled: boolean; onClose: () => void }): ReactElement {
   const [incarnation, setIncarnation] = useState(rank.incarnation);
   const replicas = useQuery(queries.replicas(jobId, settled)).data?.items ?? [];
@@ -23,7 +21,7 @@ export function LogDialog({ jobId, rank, settled, onClose }: { jobId: string; ra
         <div className="segments" role="group" aria-label="Life of this rank">
           {lives.map((life) => (
             <button key={life.id} type="button" aria-pressed={life.incarnation === shown.incarnation} onClick={() => setIncarnation(life.incarnation)}>
-              incarnation {life.incarnation}{GONE.has(life.state) ? "" : " (runs)"}
+              incarnation {life.incarnation}{life.state === "exited" ? "" : " (runs)"}
             </button>
           ))}
         </div>
@@ -41,7 +39,7 @@ function Life({ jobId, rank }: { jobId: string; rank: Rank }): ReactElement {
     mutationFn: () => post("/jobs/{job_id}:debug", { job_id: jobId }, { replica: rank.replica, rank: rank.rank, look: "log", reason: "read on the page" }),
     onSuccess: () => client.invalidateQueries({ queryKey: wanted.queryKey }),
   });
-  const lives = !GONE.has(query.data?.state ?? rank.state);
+  const lives = (query.data?.state ?? rank.state) !== "exited";
   return (
     <>
       {lives ? (

@@ -83,7 +83,7 @@ function RankRow({ jobId, rank: snapshot, leastStep, asOfSeq, onLogs }: { jobId:
   const rank = usePatched("rank", snapshot, asOfSeq) ?? snapshot;
   const { now, heard } = useRankLive(jobId, rank);
   const speed = snapshot.speed ?? null;
-  const alive = rank.exit_code === null && rank.exit_signal === null && rank.state !== "exited" && rank.state !== "lost";
+  const alive = rank.exit_code === null && rank.exit_signal === null && rank.state !== "exited";
   const beat = BEAT[alive && heard.ageS !== null ? heard.hearing : "ok"];
   return (
     <tr>

@@ -23,7 +23,6 @@ const JOB: Record<JobState, Look> = {
   starting: look("send", "info", "its processes are being started"),
   running: look("play", "ok", "training; steps are being committed"),
   recovering: look("cycle", "warn", "a fault is being dealt with"),
-  preempted: look("pause", "special", "gave way to another job; no rule orders that yet"),
   succeeded: look("check", "ok", "all steps are committed"),
   failed: look("cross", "bad", "it ended without reaching its last step"),
   cancelled: look("ban", "idle", "a person stopped it"),
@@ -46,17 +45,13 @@ const RANK: Record<RankState, Look> = {
   checkpointing: look("disk", "info", "writing its shard"),
   exited: look("dash", "idle", "the process has ended"),
   hung: look("alert", "bad", "no progress within its section's timeout"),
-  lost: look("unplug", "bad", "gone without a word"),
 };
 
 const NODE: Record<NodeState, Look> = {
   ready: look("check", "ok", "may receive work"),
   degraded: look("alert", "warn", "works, with a finding"),
   cordoned: look("ban", "idle", "receives no new work"),
-  draining: look("down", "special", "being emptied"),
   quarantined: look("shield", "bad", "kept away from work until validated"),
-  validating: look("wrench", "info", "being tested"),
-  lost: look("unplug", "bad", "its agent is silent and its lease has expired"),
 };
 
 const COMMAND: Record<CommandState, Look> = {

@@ -11,12 +11,36 @@ from asgiref.sync import sync_to_async
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import submit_job
 from controlplane.protocol import spec as specs
+from controlplane.runtime import guard
 from tests.integration.backend.fake_agent import FakeAgent, enroll, join_token
 from tests.integration.backend.fake_world import World
 from tests.integration.backend.servers import RedisServer, Stack
 
 WAIT_S = 40.0
 POLL_S = 0.05
+FILES = frozenset(Path(__file__).parent.glob("test_*.py"))
+ENTERED: set[tuple[str, str]] = set()
+"""(machine, state) of every move since the session began."""
+_LAST = "test_every_state_is_entered"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What judges the whole suite comes last."""
+    items.sort(key=lambda item: item.name == _LAST)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _moves_are_noted() -> Iterator[None]:
+    checked = guard.check
+
+    def check(machine: str, before: str, after: str) -> str:
+        reason = checked(machine, before, after)
+        ENTERED.add((machine, str(after)))
+        return reason
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(guard, "check", check)
+        yield
 
 
 @pytest.fixture

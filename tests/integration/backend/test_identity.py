@@ -12,7 +12,7 @@ from controlplane.fleet.identity import Shown
 from controlplane.fleet.models import Node
 from controlplane.fleet.services import close_session, cordon, open_session, uncordon
 from controlplane.protocol.commands import StopRanks, WarmHost
-from controlplane.recovery import doubts, hello
+from controlplane.recovery import doubts
 from controlplane.recovery.models import Signal
 from controlplane.runtime.clock import ago
 from controlplane.runtime.errors import Conflict, Denied, NotFound
@@ -165,8 +165,6 @@ def test_only_a_confirmation_ends_a_doubt(one: OneNode) -> None:
     doubts.tell("node_1", one.row.doubt)
     with pytest.raises(Conflict, match="holdfast node confirm n1"):
         uncordon("node_1", reason="r", actor="ada")
-    Node.objects.update(state="lost")
-    hello.return_from_lost(one.row)
     assert one.row.state == "quarantined"
     doubts.confirm("node_1", actor="user:ada", reason="moved to a new chassis")
     assert (one.row.state, one.row.doubt) == ("ready", "")
