@@ -25,7 +25,13 @@ from benchmarks.compound_faults import (
     own_file_system,
     set_clock,
 )
-from benchmarks.compound_judge import wrong_causes, wrong_certificates, wrong_effective_time, wrong_steps
+from benchmarks.compound_judge import (
+    undisturbed_step_s,
+    wrong_causes,
+    wrong_certificates,
+    wrong_effective_time,
+    wrong_steps,
+)
 from benchmarks.peers import workload
 from benchmarks.peers.holdfast import RECOVERY_TIMEOUT_S, SAVE_EVERY_STEPS
 from benchmarks.report import Report
@@ -47,7 +53,7 @@ def measure(args: argparse.Namespace, report: Report) -> list[str]:
         document = workload.job_document(delay_s=args.delay_s, interval_steps=SAVE_EVERY_STEPS)
         job_id = running.train(document, until_step=CALM_STEPS)
         time.sleep(CALM_S)
-        undisturbed_s = median(item["step_time_s"] for item in running.steps(job_id)[2:])
+        calm_s = median(item["step_time_s"] for item in running.steps(job_id)[2:])
         scene = Scene(running, job_id, chance, frozen, clock)
         try:
             rounds = play(scene, args)
@@ -59,7 +65,7 @@ def measure(args: argparse.Namespace, report: Report) -> list[str]:
         running.cancel(job_id)
         incidents = proved(running, job_id)
         steps = running.steps(job_id)
-    committed = job["committed_step"]
+    committed, undisturbed_s = job["committed_step"], undisturbed_step_s(steps)
     computed = committed * undisturbed_s / (asked_s - began_s)
     report.add("rounds", "count", [sum(rounds.values())])
     report.add("faults in ranks, nodes and devices", "count", [len(scene.done)])
@@ -73,6 +79,9 @@ def measure(args: argparse.Namespace, report: Report) -> list[str]:
         "certificates": dict(Counter(i["certificate"]["state"] if i["certificate"] else "none" for i in incidents)),
         "outcomes": dict(Counter(i["outcome"] or i["state"] for i in incidents)),
         "left out": sorted(set(scene.left_out)) or "nothing",
+        "incidents": len(incidents),
+        "undisturbed step": f"{undisturbed_s:.4f} s of the whole run, {calm_s:.4f} s in its first calm minute;"
+        f" shown {job['undisturbed_step_s']:.4f} s",
     }
     wrong = wrong_causes(incidents, scene.done) + wrong_certificates(incidents) + wrong_steps(steps)
     wrong += wrong_effective_time(job["ettr"], computed)

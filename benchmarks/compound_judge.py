@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 Json = Mapping[str, Any]
@@ -93,6 +94,22 @@ def wrong_steps(steps: Sequence[Json]) -> list[str]:
     ]
     inexact = [f"step {step['step']}: not every sample once" for step in steps[:-2] if not step["samples_exact"]]
     return gaps + inexact + [f"step {step['step']}: replicas differ" for step in steps if step["hashes_equal"] is False]
+
+
+def undisturbed_step_s(steps: Sequence[Json]) -> float:
+    """What a step takes while nothing happens, by the ranks' own clocks: the median of those that follow two
+    of the same epoch with as many contributors as there ever were. Of the whole run: a step is not
+    the same at its beginning and at its end."""
+    ordered = sorted(steps, key=lambda step: (step["attempt"], step["step"]))
+    full = max(step["contributors"] for step in ordered)
+    calm = [
+        later["step_time_s"]
+        for first, step, later in zip(ordered, ordered[1:], ordered[2:], strict=False)
+        if first["epoch"] == step["epoch"] == later["epoch"]
+        and later["contributors"] == full
+        and later["step_time_s"] is not None
+    ]
+    return median(calm)
 
 
 def wrong_effective_time(shown: float | None, computed: float) -> list[str]:

@@ -113,7 +113,7 @@ class Ring:
 
     def incidents(self, job_id: str) -> list[dict[str, Any]]:
         """Every incident of the job in full, oldest first."""
-        summaries = self.driver.items(f"/jobs/{job_id}/incidents")
+        summaries = self.driver.whole_list(f"/jobs/{job_id}/incidents")
         ordered = sorted(summaries, key=lambda item: item["opened_at"])
         return [self.driver.get(f"/incidents/{item['id']}") for item in ordered]
 

@@ -6,8 +6,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 POLL_S = 0.2
+PAGE = 200
 REQUEST_TIMEOUT_S = 10.0
 
 
@@ -43,6 +45,16 @@ class Driver:
     def items(self, path: str) -> list[dict[str, Any]]:
         """The items of a list answer (first page)."""
         return list(self.get(path)["items"])
+
+    def whole_list(self, path: str) -> list[dict[str, Any]]:
+        """The items of a list, page by page. `path` has no query."""
+        found, cursor = [], ""
+        while True:
+            page = self.get(f"{path}?limit={PAGE}{cursor and f'&cursor={quote(cursor)}'}")
+            found += page["items"]
+            if page["next"] is None:
+                return found
+            cursor = page["next"]
 
     def wait(self, what: str, ask: Callable[[], Any], *, timeout_s: float) -> Any:
         """Ask until the answer is true. A server that is away is asked again."""

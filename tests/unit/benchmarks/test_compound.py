@@ -4,6 +4,7 @@ from typing import Any
 
 from benchmarks.compound_judge import (
     Injected,
+    undisturbed_step_s,
     wrong_causes,
     wrong_certificates,
     wrong_effective_time,
@@ -80,6 +81,15 @@ def test_steps_that_are_missing_inexact_or_unequal_are_wrong() -> None:
         "step 0: not every sample once",
         "step 1: replicas differ",
     ]
+
+
+def test_the_undisturbed_step_is_of_full_strength_and_of_views_that_have_settled() -> None:
+    def run(epoch: int, contributors: int, *times_s: float) -> list[dict[str, Any]]:
+        return [{"epoch": epoch, "contributors": contributors, "step_time_s": time_s} for time_s in times_s]
+
+    rows = run(1, 3, 9.0, 9.0, 1.0, 1.2) + run(2, 2, 7.0, 7.0, 0.7) + run(3, 3, 8.0, 8.0, 1.1)
+    steps = [{"attempt": 1, "step": number, **row} for number, row in enumerate(rows)]
+    assert undisturbed_step_s(steps[::-1]) == 1.1
 
 
 def test_effective_time_is_wrong_from_one_point_on_and_when_it_is_not_shown() -> None:
