@@ -127,15 +127,20 @@ def delivered(rows: list[Command], sent_at: Mapping[str, datetime] | None = None
 
 
 def _mark_delivered(row: Command, at: datetime) -> None:
-    columns = {"deliveries": F("deliveries") + 1, "send_due_at": after(RESEND_S)}
-    same = Command.objects.filter(pk=row.pk, state=row.state)
+    again_at = after(RESEND_S)
     if row.state == CommandState.DELIVERED:
-        same.filter(send_due_at=row.send_due_at).update(**columns)
-    elif same.update(state=CommandState.DELIVERED, delivered_at=at, **columns):
-        publish_command(row, "command.delivered", f"{row.kind} sent to node {row.node.name}.")
-    else:
+        same = Command.objects.filter(pk=row.pk, state=row.state, send_due_at=row.send_due_at)
+        same.update(deliveries=F("deliveries") + 1, send_due_at=again_at)
+        return
+    try:
+        guard.move(
+            row, "command", CommandState.DELIVERED, delivered_at=at, deliveries=row.deliveries + 1, send_due_at=again_at
+        )
+    except LostRace:
         # Its answer was quicker than this line.
         Command.objects.filter(pk=row.pk, delivered_at=None).update(delivered_at=at, deliveries=F("deliveries") + 1)
+    else:
+        publish_command(row, "command.delivered", f"{row.kind} sent to node {row.node.name}.")
 
 
 def requeue_of_node(node_id: str) -> int:
