@@ -171,7 +171,10 @@ def _breaches(window: Window, out: LeftOut) -> list[str]:
     if out.epoch is None:
         return found
     resumed = out.resumed_at or window.closed_at
-    first = min((s.step for s in window.steps if s.epoch >= out.epoch), default=0)
+    later = StepRecord.objects.filter(job=window.job, epoch__gte=out.epoch).order_by("step")
+    first = later.values_list("step", flat=True).first()
+    if first is None:
+        return found
     steps = [s.step for s in window.steps if s.epoch < out.epoch and s.at > resumed and s.step >= first]
     saves = Checkpoint.objects.filter(
         job=window.job, epoch__lt=out.epoch, committed_at__gt=resumed, state__in=COMMITTED_CHECKPOINTS, step__gt=first

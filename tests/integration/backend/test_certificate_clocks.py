@@ -43,6 +43,15 @@ def test_no_step_is_called_lost_and_none_late_that_was_committed_before_the_view
     assert checks["old_incarnation_fenced"]["ok"] is True, checks["old_incarnation_fenced"]
 
 
+def test_where_all_that_came_after_lies_before_the_window_nothing_is_called_late() -> None:
+    job, incident = set_back()
+    StepRecord.objects.filter(job=job, step__gte=4).update(at=ago(65.0))
+    certificate = certify(incident)
+    told = next(check for check in certificate["checks"] if check["name"] == "old_incarnation_fenced")
+    assert told["ok"] is not False, told
+    assert certificate["state"] != "red"
+
+
 def test_a_step_that_no_row_has_is_lost_all_the_same() -> None:
     job, incident = set_back()
     StepRecord.objects.filter(job=job, step=5).delete()
