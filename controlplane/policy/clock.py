@@ -85,6 +85,7 @@ def _replica(snapshot: JobSnapshot, replica: ReplicaFact) -> ReplicaFact:
         replica,
         state_since_s=_at(snapshot, replica.state_since_s),
         ordered_s=_moved(snapshot, replica.ordered_s),
+        out_s=_moved(snapshot, replica.out_s),
     )
 
 

@@ -201,7 +201,7 @@ def start(incident: Incident, *, until_step: int) -> None:
         sharing.Wish(
             incident_id=row.id,
             from_step=resume.step if (resume := _pinned(row)) else 0,
-            until_step=until_step if row is incident else int((row.certificate or {})["step"]) + 1,
+            until_step=until_step if row is incident else _last_step(row) + 1,
         )
         for row in waiting.values()
     ]
@@ -226,6 +226,11 @@ def start(incident: Incident, *, until_step: int) -> None:
     for wish in group[1:]:
         (folder(waiting[wish.incident_id]) / SHARED).write_text(lead.id)
     _log.info("reference run started", incident=lead.id, pid=process.pid, until_step=until, judges=len(group))
+
+
+def _last_step(incident: Incident) -> int:
+    assert incident.certificate is not None, "only those that were certified once wait for a run"
+    return int(incident.certificate["step"])
 
 
 def _wants_a_run(incident: Incident) -> bool:
@@ -298,8 +303,10 @@ def _pinned(incident: Incident) -> Resume | None:
 def _claim(mark: Path) -> bool:
     """True for the one that may start. A mark older than any run lasts belongs to a process
     that died."""
-    if not _is_fresh(mark):
-        mark.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        # One look tells that it is there and old: between two, another process may have made it.
+        if time.time() - mark.stat().st_mtime > GIVE_UP_S:
+            mark.unlink()
     try:
         os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:

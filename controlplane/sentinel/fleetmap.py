@@ -124,7 +124,7 @@ class MapFollower:
             self._read_all()
         else:
             self._read(touched)
-            self._judge_away()
+        self._judge_away()
         self._seq = newest
         return self.map
 
@@ -196,7 +196,6 @@ class MapFollower:
             self.map.nodes[id_] = NodeInfo(name=name, connected=connected, session_id=session_id)
             if not connected and ended_at is not None:
                 self._away[id_] = ended_at
-        self._judge_away()
 
     def _judge_away(self) -> None:
         """Whose web process ended, and how long ago, changes without an event."""

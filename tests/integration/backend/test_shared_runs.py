@@ -116,6 +116,18 @@ def test_a_run_whose_process_died_is_not_waited_for(settings: Settings, tmp_path
     assert proof.shared_with(second) is None, "it was never begun, or its mark is older than any run lasts"
 
 
+def test_a_run_is_claimed_once_and_again_only_when_its_mark_is_older_than_any_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / proof.RUNNING
+    assert (proof._claim(mark), proof._claim(mark)) == (True, False)
+    assert mark.exists()
+    monkeypatch.setattr(proof, "_is_fresh", lambda _mark: False)
+    assert not proof._claim(mark), "another process made it since somebody looked"
+    monkeypatch.setattr(proof, "GIVE_UP_S", -1.0)
+    assert proof._claim(mark)
+
+
 @pytest.mark.parametrize("name", ["../../elsewhere", "", "inc_x", "/etc"])
 def test_a_mark_names_an_incident_and_nothing_else(settings: Settings, tmp_path: Path, name: str) -> None:
     _, _, second = two_that_wait(settings, tmp_path)

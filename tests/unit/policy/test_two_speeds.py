@@ -3,6 +3,7 @@
 import pytest
 
 from controlplane.policy import flaps
+from controlplane.policy.clock import on_one_clock
 from controlplane.policy.decide import decide
 from controlplane.policy.membership import install, next_view
 from controlplane.policy.plan import AnnounceView, SetJobState, SetReplicaState, StartReplica, StopReplica
@@ -132,6 +133,15 @@ def test_one_that_comes_and_goes_is_taken_back_later_each_time(times_out: int, p
         assert decide(early, CONFIG).next_pass_s == pytest.approx(NOW_S + 0.5), "nothing else rings for it"
         assert ended(early) == []
     assert only(flapping(times_out, out_for_s=pause_s), "admit_joiner").choice == "admit"
+
+
+def test_the_pause_follows_a_clock_that_was_set_back():
+    world = change(flapping(3, out_for_s=-27.0), clock_set_s=NOW_S - 1.0, clock_step_s=-30.0)
+    moved = on_one_clock(world).replicas[1]
+    assert (moved.state_since_s, moved.out_s) == (NOW_S - 3.0, NOW_S - 3.0)
+    assert decisions(world, rule="admit_joiner") == ()
+    later = change(world, now_s=NOW_S + 7.0)
+    assert only(later, "admit_joiner").choice == "admit", "10 s after it was left out, not 37"
 
 
 def test_a_long_time_without_a_leave_out_begins_the_count_anew():
