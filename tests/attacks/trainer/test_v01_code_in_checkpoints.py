@@ -19,20 +19,12 @@ import pytest
 from controlplane.protocol.launch import Resume, TrainerConfig
 from controlplane.protocol.spec import Model, Parallelism, Training
 from tests.integration.trainer.cluster import tiny_config
+from tests.integration.trainer.saved import save
 from trainer.checkpoint import manifest
 
 pytestmark = pytest.mark.trainer
 STEP, LIMIT_S = 2, 240.0
 JOB = "job_attack"
-SAVE = """
-import sys, msgspec
-from controlplane.protocol.launch import TrainerConfig
-from trainer import device
-from trainer.reference import Keep, Until, reference_losses
-device.prepare_import()
-config = msgspec.json.decode(open(sys.argv[1], "rb").read(), type=TrainerConfig)
-reference_losses(config, until=Until(3), keep=Keep(2, sys.argv[2]))
-"""
 
 
 class Payload:
@@ -71,9 +63,7 @@ def mark(checkpoint: Path) -> None:
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real one, of two steps of training."""
     folder = tmp_path_factory.mktemp("saved")
-    (folder / "config.json").write_bytes(msgspec.json.encode(config_of(folder)))
-    done = run("-c", SAVE, str(folder / "config.json"), str(folder / "checkpoint"))
-    assert done.returncode == 0, done.stderr[-3000:]
+    save(config_of(folder), folder / "checkpoint", step=STEP, scratch=folder)
     return folder / "checkpoint"
 
 

@@ -4,12 +4,9 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 from django.test import override_settings
 
@@ -39,20 +36,12 @@ from tests.integration.backend.builders import (
     ref_of,
     run_job,
 )
+from tests.integration.trainer.saved import save
 from trainer.checkpoint import manifest
 
 pytestmark = pytest.mark.django_db(transaction=True)
 LOCAL = specs.Checkpoint(local=specs.LocalTier(dir="/nvme", interval_steps=2, copies=1))
 LIMIT_S = 90.0
-SAVE = """
-import sys, msgspec
-from controlplane.protocol.launch import TrainerConfig
-from trainer import device
-from trainer.reference import Keep, Until, reference_losses
-device.prepare_import()
-config = msgspec.json.decode(open(sys.argv[1], "rb").read(), type=TrainerConfig)
-reference_losses(config, until=Until(1), keep=Keep(1, sys.argv[2]))
-"""
 
 
 def report_local(fleet: Fleet, job: Job, step: int, holders: tuple[tuple[str, ...], ...]) -> None:
@@ -296,8 +285,7 @@ def test_one_that_loads_into_the_jobs_own_model_is_at_the_top_of_the_ladder(tmp_
     row = commit(fleet, job, 1)
     saved = Path(row.path)
     shutil.rmtree(saved)
-    (tmp_path / "config.json").write_bytes(msgspec.json.encode(examine._one_rank(row)))
-    subprocess.run([sys.executable, "-c", SAVE, str(tmp_path / "config.json"), str(saved)], check=True, timeout=LIMIT_S)
+    save(examine._one_rank(row), saved, step=1, scratch=tmp_path)
     (saved / manifest.MARKER).unlink()
     content = manifest.Manifest(
         job_id=job.id, attempt=1, epoch=2, step=1, kind="interval", layout=manifest.Layout(1, 1, 1),
