@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from django.db.models import Count, F, Max, Min, Q, QuerySet, TextField
+from django.db.models import Count, F, Max, Min, OuterRef, Q, QuerySet, Subquery, TextField
 from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.db.models.functions import Cast
 
+from controlplane.fleet.models import Device
 from controlplane.jobs.models import Attempt, Job, Rank, Replica, StepRecord
 from controlplane.jobs.numbers import spec_of
 from controlplane.jobs.present import rank_summary, replica_summary, step_point
@@ -51,6 +52,12 @@ def counts_by_state() -> dict[str, int]:
 def attempts(row: Job) -> list[Attempt]:
     """Oldest first."""
     return list(row.attempts.order_by("number"))
+
+
+def device_index() -> Subquery:
+    """Of a rank's device, looked up by its key. A join would be planned from the tables' statistics, and from
+    those of before a fleet enrolled and a job was placed PostgreSQL compares each rank with each device."""
+    return Subquery(Device.objects.filter(pk=OuterRef("device_id")).values("index")[:1])
 
 
 def current_attempt(row: Job) -> Attempt | None:

@@ -14,7 +14,7 @@ from django.db.models import Max, Q
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Attempt, Job, JobPace, Rank
 from controlplane.jobs.numbers import LOCAL_KIND, spec_of
-from controlplane.jobs.selectors import past_lives
+from controlplane.jobs.selectors import device_index, past_lives
 from controlplane.policy import bars
 from controlplane.policy import snapshot as facts
 from controlplane.policy.facts import LIVE_ATTEMPT, TERMINAL_JOB
@@ -178,7 +178,7 @@ def owned_devices() -> frozenset[tuple[str | None, int | None]]:
     rows = Rank.objects.filter(
         released_at=None, replica__state__in=LIVE_REPLICA, replica__attempt__state__in=LIVE_ATTEMPT
     ).exclude(replica__attempt__job__state__in=TERMINAL_JOB)
-    return frozenset(rows.values_list("node_id", "device__index"))
+    return frozenset(rows.values_list("node_id", device_index()))
 
 
 def _bars(job: Job) -> tuple[facts.BarFact, ...]:
@@ -201,7 +201,7 @@ def _beside(replicas: set[int], nodes: set[str]) -> Mapping[tuple[int, str], lis
     """Where the ranks of each of these replicas are, by replica and node."""
     rows = Rank.objects.filter(replica_id__in=replicas, node_id__in=nodes).order_by("rank")
     found: dict[tuple[int, str], list[facts.Placement]] = defaultdict(list)
-    for replica_id, rank, node_id, index in rows.values_list("replica_id", "rank", "node_id", "device__index"):
+    for replica_id, rank, node_id, index in rows.values_list("replica_id", "rank", "node_id", device_index()):
         found[replica_id, node_id].append(facts.Placement(rank=rank, node_id=node_id, device_index=index))
     return found
 

@@ -11,6 +11,7 @@ from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
 from controlplane.jobs.models import Attempt, Rank, Replica
+from controlplane.jobs.selectors import device_index
 from controlplane.policy import snapshot as facts
 from controlplane.protocol.membership import MemberRole
 from controlplane.protocol.states import WAITING_PHASES, Phase, RankState, ReplicaState
@@ -55,11 +56,9 @@ def _placed(replicas: Iterable[int]) -> Mapping[int, list[_Placed]]:
     index: told as "whose newer life does not exist", this read once outlasted PostgreSQL's limit of 15 s."""
     found: dict[int, list[_Placed]] = defaultdict(list)
     wanted = iter(sorted(replicas))
+    rows = Rank.objects.annotate(device_index=device_index()).order_by("replica_id", "rank")
     while some := tuple(islice(wanted, REPLICAS_A_QUERY)):
-        rows = Rank.objects.filter(replica_id__in=some).order_by("replica_id", "rank")
-        for values in rows.values_list(
-            "replica_id", "rank", "node_id", "device__index", "joined_at", "state", "released_at"
-        ):
+        for values in rows.filter(replica_id__in=some).values_list(*_Placed._fields):
             found[values[0]].append(_Placed(*values))
     return found
 

@@ -16,7 +16,9 @@ from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.protocol.membership import Install, Member, MemberRole, View
 from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import JobState, RankState, ReplicaState
-from controlplane.recovery.load import load_snapshot
+from controlplane.recovery.fleet_pass import load_fleet
+from controlplane.recovery.load import load_snapshot, owned_devices
+from controlplane.recovery.load_nodes import node_facts
 from controlplane.recovery.models import ViewRow
 from controlplane.runtime.clock import now
 from tests.integration.backend.builders import make_job
@@ -85,3 +87,19 @@ def test_what_is_read_of_a_job_takes_the_same_queries_at_any_size() -> None:
         asked.append(len(queries))
         assert max(len(query["sql"]) for query in queries) < LONGEST_QUERY
     assert asked[0] == asked[1]
+
+
+def test_a_large_job_is_read_at_once_on_statistics_from_before_it_was_there() -> None:
+    """As after a fleet has enrolled and a job was placed in one minute: what the planner knows of each table
+    is that it held nothing but dead rows. A join of ranks and devices took 75 s then; the limit is 15 s."""
+    with transaction.atomic():
+        large(2, 8, 1024)
+        transaction.set_rollback(True)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")
+    snapshot = load_snapshot(large(2, 8, 1024))
+    placed = {(place.node_id, place.device_index) for replica in snapshot.replicas for place in replica.placements}
+    assert len(placed) == Rank.objects.count()
+    assert owned_devices() == placed
+    assert len(node_facts(None)) == Node.objects.count()
+    assert load_fleet().fleet_devices == Device.objects.count()
