@@ -1,8 +1,9 @@
 """`make test`: the checks and every test set, each once, with a private PostgreSQL.
 
 Sets: fast (unit, properties, simulation, contracts, house), attacks (each hole that was found,
-replayed), services (real Redis, sockets, agents, processes), trainer (real ranks), postgres (the
-backend's sets and attacks that a database decides again on PostgreSQL), scenes (the whole ring broken five ways), e2e
+replayed), install (the pages of installation, block by block, and the images' programs), services
+(real Redis, sockets, agents, processes), trainer (real ranks), postgres (the backend's sets and
+attacks that a database decides again on PostgreSQL), scenes (the whole ring broken five ways), e2e
 (pages in a browser). `all` is check + all of them, two at a time (`LANES`), the scenes alone at
 the end, as what they wait for is the whole ring's own pace. What pytest prints goes to
 var/tests/SET.log; of it are shown here the progress, the skips, the slowest and the sum, so that
@@ -28,10 +29,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PY = sys.executable
 FAST = ("tests/unit", "tests/properties", "tests/simulation", "tests/contracts", "tests/house")
 RANKS = ("tests/integration/trainer", "tests/integration/workloads")
+INSTALL = ("tests/integration/install",)
 OTHERS = tuple(
     str(path.relative_to(ROOT))
     for path in sorted((ROOT / "tests" / "integration").glob("[!_]*/"))
-    if str(path.relative_to(ROOT)) not in RANKS
+    if str(path.relative_to(ROOT)) not in (*RANKS, *INSTALL)
 )
 REPORTS = ROOT / "var" / "tests"
 TOLD_LINES, FIRST_LINES, TOLD_CHARS, SHORT_CHARS, POLL_S = 12, 4, 300, 160, 0.2
@@ -69,6 +71,7 @@ POSTGRES = ("tests/integration/backend", "tests/integration/api", *ATTACKED_BACK
 SETS: dict[str, tuple[str, ...]] = {
     "fast": FAST,
     "attacks": ("tests/attacks",),
+    "install": INSTALL,
     "services": OTHERS,
     "trainer": RANKS,
     "postgres": POSTGRES,
@@ -79,7 +82,7 @@ SETS: dict[str, tuple[str, ...]] = {
 }
 # Most of a set is waiting, for processes and for clocks: two of them share two cores well. The checks
 # run beside the first of them, which wait for no clock.
-LANES = (("attacks", "postgres", "e2e"), ("fast", "services", "trainer"))
+LANES = (("attacks", "install", "postgres", "e2e"), ("fast", "services", "trainer"))
 LAST = ("scenes",)
 
 
