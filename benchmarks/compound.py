@@ -83,7 +83,7 @@ def measure(args: argparse.Namespace, report: Report) -> list[str]:
         "undisturbed step": f"{undisturbed_s:.4f} s of the whole run, {calm_s:.4f} s in its first calm minute;"
         f" shown {job['undisturbed_step_s']:.4f} s",
     }
-    wrong = wrong_causes(incidents, scene.done) + wrong_certificates(incidents) + wrong_steps(steps)
+    wrong = wrong_causes(incidents, scene.done, scene.rounds) + wrong_certificates(incidents) + wrong_steps(steps)
     wrong += wrong_effective_time(job["ettr"], computed)
     return wrong + [f"{job['restarts']} restarts, none was needed"] * bool(job["restarts"])
 
@@ -97,6 +97,7 @@ def play(scene: Scene, args: argparse.Namespace) -> Counter[str]:
         queue = queue or scene.chance.sample(names, len(names))
         name = queue.pop()
         print(f"{time.strftime('%H:%M:%S')} {name}", flush=True)
+        scene.begin(name)
         ROUNDS[name](scene)
         played[name] += 1
         time.sleep(1.0)

@@ -15,7 +15,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,16 @@ class Scene:
     done: list[Injected] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     healing: list[Callable[[], None]] = field(default_factory=list)
+    rounds: list[tuple[str, float]] = field(default_factory=list)
+
+    def begin(self, name: str) -> None:
+        """A round; what is done from now on is of it."""
+        self.rounds.append((name, time.time()))
+
+    def did(self, told: Injected) -> Injected:
+        """Keep it for the judge."""
+        self.done.append(replace(told, round=self.rounds[-1][0]))
+        return told
 
     def replicas(self, count: int) -> list[int]:
         """So many different living replicas; at least one more stays whole."""
@@ -72,8 +82,7 @@ class Scene:
             what="killed" if number is signal.SIGKILL else "stopped", at_s=at_s, replica=replica,
             incarnation=life["incarnation"], rank=slot[1],
         )  # fmt: skip
-        self.done.append(told)
-        return told
+        return self.did(told)
 
     def end(self, *names: str, down_s: float = 1.0) -> None:
         """SIGKILL for processes of the control plane, by the supervisor that started them."""
@@ -129,7 +138,7 @@ def whole_node(scene: Scene) -> None:
     """Agent, rank hosts and ranks of a node at once; then a rank elsewhere."""
     first, second = scene.replicas(2)
     name = scene.node_of(first)["name"]
-    scene.done.append(Injected(what="node lost", at_s=time.time(), node=name))
+    scene.did(Injected(what="node lost", at_s=time.time(), node=name))
     scene.end(f"node:{name}", down_s=NODE_DOWN_S)
     scene.pause()
     scene.hit(second)
@@ -196,9 +205,7 @@ def xid_and_kill(scene: Scene) -> None:
     node = scene.node_of(first)
     held = [d["index"] for d in node["devices"] if d["held_by"]]
     target = {"node_id": node["id"], "device_index": scene.chance.choice(held)}
-    scene.done.append(
-        Injected(what="fell off the bus", at_s=time.time(), node=node["name"], device=target["device_index"])
-    )
+    scene.did(Injected(what="fell off the bus", at_s=time.time(), node=node["name"], device=target["device_index"]))
     scene.running.driver.post("/demo/faults", {"kind": "xid", "value": FALLEN_OFF_THE_BUS, **target})
     scene.healing.append(lambda: scene.running.driver.post("/demo/faults", {"kind": "heal_device", **target}))
     scene.pause()

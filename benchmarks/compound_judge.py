@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from statistics import median
 from typing import Any
 
@@ -11,13 +12,14 @@ EXPECTED = {
     "killed": ("rank_exit",),
     "stopped": ("rank_overdue", "rank_exit"),
     "node lost": ("node_silent", "rank_exit"),
-    "fell off the bus": ("xid", "device_lost"),
+    "fell off the bus": ("xid", "device_lost", "device_risk"),
 }
-"""Findings that tell of a fault."""
+"""Findings that tell of a fault; a device that fell off the bus is a risky one when it is back, for that."""
+TOLD_BY = {fault: kinds[:2] for fault, kinds in EXPECTED.items()}
+"""Those of which there must be one."""
 SIGKILL = -9.0
 POINT = 0.01
-ENOUGH_BEFORE_S = 2.0
-"""By how much a finding may seem older than its fault: progress that a hang is counted from."""
+NEAR_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +33,12 @@ class Injected:
     rank: int | None = None
     node: str = ""
     device: int | None = None
+    round: str = ""
 
     def __str__(self) -> str:
         where = f"{self.node} {'' if self.device is None else self.device}"
-        return f"{self.what}: " + (where.strip() or f"{self.replica}.{self.incarnation}/{self.rank}")
+        told = f"{self.what}: " + (where.strip() or f"{self.replica}.{self.incarnation}/{self.rank}")
+        return f"{told}, in {self.round}" if self.round else told
 
 
 def tells_of(signal: Json, fault: Injected) -> bool:
@@ -46,15 +50,26 @@ def tells_of(signal: Json, fault: Injected) -> bool:
     return (signal["replica"], signal["incarnation"], signal["rank"]) == (fault.replica, fault.incarnation, fault.rank)
 
 
-def wrong_causes(incidents: Sequence[Json], done: Sequence[Injected]) -> list[str]:
+def is_near(signal: Json, fault: Injected) -> bool:
+    """The finding is about the same life of the replica, or the same node."""
+    if fault.node:
+        return bool(signal["node_name"] == fault.node) and abs(seconds(signal["seen_at"]) - fault.at_s) < NEAR_S
+    return bool((signal["replica"], signal["incarnation"]) == (fault.replica, fault.incarnation))
+
+
+def wrong_causes(
+    incidents: Sequence[Json], done: Sequence[Injected], rounds: Sequence[tuple[str, float]] = ()
+) -> list[str]:
     """Faults that no incident tells of, kills that are told as something else, and incidents that
-    nothing that was done explains."""
+    nothing that was done explains, with the round they fell into. `rounds`: names and beginnings,
+    Unix seconds."""
     findings = [(signal, incident) for incident in incidents for signal in incident["signals"]]
     wrong = []
     for fault in done:
-        told = [signal for signal, _ in findings if tells_of(signal, fault)]
+        told = [s for s, _ in findings if tells_of(s, fault) and s["kind"] in TOLD_BY[fault.what]]
         if not told:
-            wrong.append(f"{fault}: no incident tells of it")
+            near = [f"{s['kind']} in {i['title']!r}" for s, i in findings if is_near(s, fault)]
+            wrong.append(f"{fault}: no incident tells of it; what is told there: {', '.join(near) or 'nothing'}")
         exits = [s for s in told if s["kind"] == "rank_exit"]
         unlike = [s["value"] for s in exits if s["value"] != SIGKILL and s["evidence"].get("told", True)]
         if fault.what == "killed" and exits and len(unlike) == len(exits):
@@ -62,7 +77,9 @@ def wrong_causes(incidents: Sequence[Json], done: Sequence[Injected]) -> list[st
     for incident in incidents:
         if not any(tells_of(signal, fault) for signal in incident["signals"] for fault in done):
             kinds = sorted({signal["kind"] for signal in incident["signals"]})
-            wrong.append(f"incident {incident['title']!r} ({', '.join(kinds)}): nothing of the kind was done")
+            begun = [name for name, at_s in rounds if at_s <= seconds(incident["opened_at"])]
+            when = f" in {begun[-1]}" if begun else ""
+            wrong.append(f"incident {incident['title']!r} ({', '.join(kinds)}){when}: nothing of the kind was done")
     return wrong
 
 
@@ -97,19 +114,23 @@ def wrong_steps(steps: Sequence[Json]) -> list[str]:
 
 
 def undisturbed_step_s(steps: Sequence[Json]) -> float:
-    """What a step takes while nothing happens, by the ranks' own clocks: the median of those that follow two
-    of the same epoch with as many contributors as there ever were. Of the whole run: a step is not
-    the same at its beginning and at its end."""
+    """What a step takes while nothing happens: the median time from one commit to the next, of those that
+    follow two of the same epoch with as many contributors as there ever were. Of the whole run: a step is
+    not the same at its beginning and at its end. What ranks say that a step took is no measure of it: their
+    clocks overlap, and the longest of six is more than what passed."""
     ordered = sorted(steps, key=lambda step: (step["attempt"], step["step"]))
     full = max(step["contributors"] for step in ordered)
     calm = [
-        later["step_time_s"]
+        seconds(later["at"]) - seconds(step["at"])
         for first, step, later in zip(ordered, ordered[1:], ordered[2:], strict=False)
-        if first["epoch"] == step["epoch"] == later["epoch"]
-        and later["contributors"] == full
-        and later["step_time_s"] is not None
+        if first["epoch"] == step["epoch"] == later["epoch"] and later["contributors"] == full
     ]
     return median(calm)
+
+
+def seconds(at: str) -> float:
+    """Of a moment as the API writes it."""
+    return datetime.fromisoformat(at).timestamp()
 
 
 def wrong_effective_time(shown: float | None, computed: float) -> list[str]:

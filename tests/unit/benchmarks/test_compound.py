@@ -1,6 +1,10 @@
 """What the compound drill calls wrong: told causes, certificates, steps and figures against what was done."""
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
+
+import pytest
 
 from benchmarks.compound_judge import (
     Injected,
@@ -21,7 +25,12 @@ def finding(kind: str, **changes: Any) -> dict[str, Any]:
 
 
 def incident(*signals: dict[str, Any], certificate: Any = None) -> dict[str, Any]:
-    return {"title": "A rank ended", "signals": list(signals), "certificate": certificate}
+    return {
+        "title": "A rank ended",
+        "opened_at": "1970-01-01T00:02:00Z",
+        "signals": list(signals),
+        "certificate": certificate,
+    }
 
 
 def certificate(state: str, *checks: tuple[str, bool | None, str]) -> dict[str, Any]:
@@ -34,7 +43,7 @@ def test_a_kill_that_is_told_of_that_very_life_of_the_rank_is_right() -> None:
 
 def test_another_life_of_the_rank_is_another_cause() -> None:
     wrong = wrong_causes([incident(finding("rank_exit", replica=1, incarnation=3, rank=0))], [KILLED])
-    assert wrong[0] == "killed: 1.2/0: no incident tells of it"
+    assert wrong[0] == "killed: 1.2/0: no incident tells of it; what is told there: nothing"
     assert "nothing of the kind was done" in wrong[1]
 
 
@@ -57,6 +66,22 @@ def test_an_incident_that_nothing_explains_is_wrong() -> None:
     assert wrong_causes([incident(finding("straggler", replica=0, rank=1))], []) == [
         "incident 'A rank ended' (straggler): nothing of the kind was done"
     ]
+    wrong = wrong_causes([incident(finding("straggler"))], [], [("store", 100.0), ("two_kills", 130.0)])
+    assert "(straggler) in store: nothing" in wrong[0]
+
+
+def test_a_fault_that_no_incident_tells_of_is_shown_with_its_round_and_what_was_told_instead() -> None:
+    told = incident(finding("rank_overdue", replica=1, incarnation=2, rank=1))
+    wrong = wrong_causes([told], [replace(KILLED, round="store")])
+    assert wrong[0].startswith("killed: 1.2/0, in store: no incident tells of it; what is told there: rank_overdue in")
+
+
+def test_a_device_that_fell_off_the_bus_is_risky_for_that_and_risk_alone_does_not_tell_of_it() -> None:
+    fallen = Injected(what="fell off the bus", at_s=100.0, node="node-1", device=1)
+    risk = finding("device_risk", node_name="node-1", device_index=1, seen_at="1970-01-01T00:02:10Z")
+    xid = finding("xid", node_name="node-1", device_index=1, seen_at="1970-01-01T00:01:41Z")
+    assert wrong_causes([incident(xid), incident(risk)], [fallen]) == []
+    assert "no incident tells of it; what is told there: device_risk" in wrong_causes([incident(risk)], [fallen])[0]
 
 
 def test_a_certificate_is_green_or_incomplete_with_its_reason() -> None:
@@ -84,12 +109,16 @@ def test_steps_that_are_missing_inexact_or_unequal_are_wrong() -> None:
 
 
 def test_the_undisturbed_step_is_of_full_strength_and_of_views_that_have_settled() -> None:
-    def run(epoch: int, contributors: int, *times_s: float) -> list[dict[str, Any]]:
-        return [{"epoch": epoch, "contributors": contributors, "step_time_s": time_s} for time_s in times_s]
+    def run(epoch: int, contributors: int, *gaps_s: float) -> list[dict[str, Any]]:
+        return [{"epoch": epoch, "contributors": contributors, "gap_s": gap_s} for gap_s in gaps_s]
 
     rows = run(1, 3, 9.0, 9.0, 1.0, 1.2) + run(2, 2, 7.0, 7.0, 0.7) + run(3, 3, 8.0, 8.0, 1.1)
-    steps = [{"attempt": 1, "step": number, **row} for number, row in enumerate(rows)]
-    assert undisturbed_step_s(steps[::-1]) == 1.1
+    at_s, steps = 1_700_000_000.0, []
+    for number, row in enumerate(rows):
+        at_s += row["gap_s"]
+        at = datetime.fromtimestamp(at_s, UTC).isoformat()
+        steps.append({"attempt": 1, "step": number, "at": at, "step_time_s": 5.0, **row})
+    assert undisturbed_step_s(steps[::-1]) == pytest.approx(1.1), "from commit to commit, not as ranks tell it"
 
 
 def test_effective_time_is_wrong_from_one_point_on_and_when_it_is_not_shown() -> None:
