@@ -1,8 +1,5 @@
-"""Orders of a person to a running job, as commands in the current unit of work, or as rows that the
-policy answers at once.
-
-They go past the policy only in being asked for: the agents' fencing, the epoch and the
-evidence that follows are the same as for its own.
+"""Orders of a person to a running job: to evict, as a fact that the policy answers at once; to save, as
+commands in the current unit of work, with the fencing, the epoch and the evidence of the policy's own.
 """
 
 from django.db.models import QuerySet
@@ -12,7 +9,8 @@ from controlplane.dispatch.services import enqueue
 from controlplane.jobs.models import Job, Rank, Replica
 from controlplane.jobs.selectors import current_attempt
 from controlplane.jobs.services import ring_job
-from controlplane.protocol.commands import RequestSave, StopRanks
+from controlplane.policy.relief import goes_at_once
+from controlplane.protocol.commands import RequestSave
 from controlplane.protocol.states import JobState, ReplicaState
 from controlplane.runtime.clock import now
 from controlplane.runtime.errors import Conflict, NotFound
@@ -32,31 +30,21 @@ def save_now(job: Job, *, reason: str, actor: str, request_id: str = "") -> list
     return [enqueue(body, node_id=node, job_id=job.id, attempt=attempt.number, epoch=job.epoch).id for node in nodes]
 
 
-def evict_replica(job: Job, index: int, *, reason: str, actor: str, request_id: str = "") -> list[str]:
-    """Have the replica leave: another is started beside it and takes its place in one view; where no
-    device is free for one it is ended (`policy.rules.swap`). Ordered again it is ended at once, as one
-    that does not train is: ids of the commands. The policy then sees it gone, leaves it out and
-    replaces it, which no budget is charged for. Raises NotFound, or Conflict when nothing of it runs."""
+def evict_replica(job: Job, index: int, *, reason: str, actor: str, request_id: str = "") -> bool:
+    """Have the replica leave, which the policy carries out: another is started beside it and takes its place
+    in one view (`policy.rules.swap`). Where no device is free for one, where it does not train, or when it is
+    ordered again, it leaves the view first and ends last (`policy.rules.ordered_eviction`): True for
+    these two. No budget is charged. Raises NotFound, or Conflict when nothing of it runs."""
     replica = newest_replica(job, index)
-    nodes = sorted(set(replica.ranks.filter(released_at=None).values_list("node_id", flat=True)))
-    if job.state not in TRAINS or not nodes:
+    if job.state not in TRAINS or not replica.ranks.filter(released_at=None).exists():
         raise Conflict(f"replica {index} of {job.name!r} does not run: the job is {job.state}")
     access.audit(actor, "job.evict_replica", job.id, reason=reason, request_id=request_id, data={"replica": index})
-    number, said = replica.attempt.number, f"{actor}: {reason}"
-    if not replica.ordered_out and replica.state == ReplicaState.ACTIVE:
-        Replica.objects.filter(pk=replica.pk).update(ordered_out=said, ordered_at=now(), relieved=said)
-        ring_job(job.id, sure=True)
-        return []
-    Replica.objects.filter(pk=replica.pk).update(ordered_out=said, ordered_at=now(), relieved="")
-    body = StopRanks(
-        job_id=job.id,
-        attempt=number,
-        replica=index,
-        incarnation=replica.incarnation,
-        grace_s=0.0,
-        reason=said,
-    )
-    return [enqueue(body, node_id=node, job_id=job.id, attempt=number, epoch=job.epoch).id for node in nodes]
+    said = f"{actor}: {reason}"
+    at_once = goes_at_once(ReplicaState(replica.state), ordered_before=bool(replica.ordered_out))
+    relieved = "" if at_once else said
+    Replica.objects.filter(pk=replica.pk).update(ordered_out=said, ordered_at=now(), relieved=relieved)
+    ring_job(job.id, sure=True)
+    return at_once
 
 
 def newest_replica(job: Job, index: int) -> Replica:

@@ -23,6 +23,11 @@ from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.protocol.states import ReplicaState
 
 
+def goes_at_once(state: ReplicaState, *, ordered_before: bool) -> bool:
+    """A person orders it out: it waits for no successor when it was ordered before, or does not train."""
+    return ordered_before or state is not ReplicaState.ACTIVE
+
+
 def cannot(snapshot: JobSnapshot, replica: ReplicaFact) -> str:
     """Why nothing may be started beside this replica, devices apart; "" where it may."""
     if snapshot.attempt is None or snapshot.attempt.max_contributors is None:
@@ -65,7 +70,8 @@ def may_leave(snapshot: JobSnapshot) -> tuple[ReplicaFact, ...]:
 
 def is_coming(snapshot: JobSnapshot, config: PolicyConfig) -> bool:
     """Somebody is on the way who may take a place, or an empty slot may still be started."""
-    if any(not replica.relieved and not holds_state(snapshot, replica) for replica in live_replicas(snapshot)):
+    staying = (r for r in live_replicas(snapshot) if not r.relieved and not r.ordered_out)
+    if any(not holds_state(snapshot, replica) for replica in staying):
         return True
     return bool(start_slots(snapshot, config, _open(snapshot, config)))
 

@@ -16,6 +16,11 @@ def relieved(snapshot: JobSnapshot, *, lost: frozenset[int] = NOBODY) -> tuple[R
     return tuple(replica for replica in live_replicas(snapshot) if replica.relieved and replica.index not in lost)
 
 
+def going(snapshot: JobSnapshot) -> tuple[ReplicaFact, ...]:
+    """Those that live, were ordered out by a person, and leave without a successor."""
+    return tuple(replica for replica in live_replicas(snapshot) if replica.ordered_out and not replica.relieved)
+
+
 def room(snapshot: JobSnapshot, *, lost: frozenset[int] = NOBODY) -> int:
     """How many replicas are missing once those of the indices in `lost` are gone."""
     placed = snapshot.attempt.replicas if snapshot.attempt is not None else len(snapshot.replicas)

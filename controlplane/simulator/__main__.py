@@ -22,12 +22,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=7, help="first seed")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds, from --seed on")
     parser.add_argument("--faults", type=int, default=None, help="how many faults (default: drawn from the seed)")
+    parser.add_argument("--orders", type=int, default=0, help="how often a person orders a replica out")
     parser.add_argument(
         "--standing-by", type=int, choices=(0, 1, 2), default=0, help="how many of the replicas compute nothing"
     )
     options = parser.parse_args(given)
     seeds = range(options.seed, options.seed + options.seeds)
-    outcomes = [World(seed, standing_by=options.standing_by).run(options.faults) for seed in seeds]
+    worlds = (World(seed, standing_by=options.standing_by) for seed in seeds)
+    outcomes = [world.run(options.faults, orders=options.orders) for world in worlds]
     text = report.one(outcomes[0]) if len(outcomes) == 1 else report.many(outcomes)
     sys.stdout.write(text + "\n")
     return 1 if any(outcome.violations for outcome in outcomes) else 0

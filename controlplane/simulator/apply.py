@@ -243,13 +243,15 @@ class Apply:
         if action.to is not ReplicaState.EVICTED or attempt is None:
             return
         row.contributing = row.standby = False
-        row.failed_starts = 0 if row.ever_contributed else row.failed_starts + 1
+        row.failed_starts = 0 if row.ever_contributed else row.failed_starts + (not row.ordered_out)
         self._rows.evictions += 1
         if decision.evidence.get("proved") is False:
             self._rows.acts_s.append(self._kernel.now_s)
         sick = self._sick(attempt.number, row.index, row.incarnation)
         if row.relieved and decision.choice == "retire":
             sick = sick or self._place_taken(row)
+        if row.ordered_out and decision.choice == "end":
+            sick = sick or self._nobody_waits(row)
         self._checkers.evicted(f"r{row.index}.{row.incarnation}", sick, decision)
 
     def _place_taken(self, row: ReplicaRow) -> str | None:
@@ -261,6 +263,12 @@ class Apply:
         held = len({*rows.install.contributors, *rows.install.standbys})
         inside = any((m.replica, m.incarnation) == (row.index, row.incarnation) for m in rows.view.members)
         return "its place is taken" if not inside and held >= attempt.replicas else None
+
+    def _nobody_waits(self, row: ReplicaRow) -> str | None:
+        """Why one that was ordered out may end: no member of the view counts on it."""
+        members = self._rows.view.members if self._rows.view is not None else ()
+        inside = any((m.replica, m.incarnation) == (row.index, row.incarnation) for m in members)
+        return None if inside else "it was ordered out, and nobody waits for it"
 
     # --- views ---------------------------------------------------------------------------
 

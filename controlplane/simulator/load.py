@@ -129,6 +129,8 @@ def _replica(rows: Rows, row: ReplicaRow, now_s: float) -> ReplicaFact:
         stopped=row.stopped,
         failed_starts=row.failed_starts,
         relieved=row.relieved,
+        ordered_out=row.ordered_out,
+        ordered_s=row.ordered_s,
     )
 
 

@@ -31,7 +31,7 @@ class ReplicaRow:
     """The newest incarnation of a slot. `phases`, `phase_since_s` and `spoke_s` (server time of its
     last word to its agent) are hints by rank; `told` is the newest of each, in the same phase since
     `told_since_s`. `times_out`: how often it was left out, `out_s`: when last, `out_epoch`: of
-    the view that did so."""
+    the view that did so. `ordered_out`: the person who ordered it out, at `ordered_s`."""
 
     index: int
     incarnation: int
@@ -55,6 +55,8 @@ class ReplicaRow:
     stopped: bool = False
     failed_starts: int = 0
     relieved: str = ""
+    ordered_out: str = ""
+    ordered_s: float | None = None
 
     def note(self, status: RankStatus, now_s: float) -> None:
         """What a rank's agent says of it, with the age of its phase by what was told before."""

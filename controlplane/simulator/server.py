@@ -12,6 +12,7 @@ from controlplane.policy.budget import entries
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
 from controlplane.policy.plan import Plan
+from controlplane.policy.relief import goes_at_once
 from controlplane.policy.snapshot import CheckpointFact, JobSnapshot, SignalFact
 from controlplane.policy.stuck import Alone, alone_at_work
 from controlplane.protocol.commands import CommandEnvelope, StopRanks
@@ -84,6 +85,13 @@ class Server:
     def find(self, signal: SignalFact) -> None:
         """A finding of a detector that is not simulated."""
         self.rows.signals[signal.id] = signal
+        self._rung = True
+        self._kernel.after(0.001, self._wake)
+
+    def order_out(self, row: ReplicaRow, who: str) -> None:
+        """A person's order to evict, as the API takes it."""
+        at_once = goes_at_once(row.state, ordered_before=bool(row.ordered_out))
+        row.ordered_out, row.ordered_s, row.relieved = who, self._kernel.now_s, "" if at_once else who
         self._rung = True
         self._kernel.after(0.001, self._wake)
 

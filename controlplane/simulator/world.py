@@ -19,9 +19,10 @@ from controlplane.protocol.spec import (
 from controlplane.protocol.states import JobState
 from controlplane.simulator.agent import Agent
 from controlplane.simulator.checkers import Checkers
-from controlplane.simulator.faults import Faults
+from controlplane.simulator.faults import QUIET_BEFORE_S, Faults
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.network import Network
+from controlplane.simulator.people import People
 from controlplane.simulator.process import Process, Rank
 from controlplane.simulator.rows import Order
 from controlplane.simulator.server import TERMINAL, Server
@@ -86,6 +87,7 @@ class World:
         self.server = Server(
             self.spec, nodes, config or PolicyConfig(), self.kernel, self.checkers, self._down, self.sick
         )
+        self.people = People(self.kernel, self.server, seed)
         self.faults = Faults(self.kernel, self.network, self.server, self.agents, self.trainer)
 
     def _drawn(self, seed: int, steps: int | None, standing_by: int) -> WorldPlan:
@@ -116,11 +118,12 @@ class World:
             agent.start()
         self.server.start()
 
-    def run(self, faults: int | None = None) -> Outcome:
-        """Faults, then calm, then judgement."""
+    def run(self, faults: int | None = None, *, orders: int = 0) -> Outcome:
+        """Faults and people's orders, then calm, then judgement."""
         self.start()
         count = self.kernel.random.randrange(1, 7) if faults is None else faults
         self.faults.schedule(FAULTS_UNTIL_S, count)
+        self.people.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, orders)
         self.kernel.run(FAULTS_UNTIL_S + CALM_S)
         before = self.server.rows.committed_step
         self.kernel.run(FAULTS_UNTIL_S + CALM_S + STEADY_S)

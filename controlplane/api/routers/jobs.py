@@ -32,8 +32,9 @@ from controlplane.scheduling.models import SpareReservation
 router = Router(tags=["jobs"])
 LEAVES = (
     "Replica {} leaves once another has taken its place, or at once where no device is free for one; order it"
-    " again to end it now."
+    " again to have it leave now."
 )
+LEAVES_NOW = "Replica {} leaves the view now; its processes end when the others train without it."
 
 
 class JobFilter(pages.Paging):
@@ -160,17 +161,18 @@ def checkpoint(request: HttpRequest, job_id: str) -> HttpResponse:
     auth=needs(Scope.OPERATE),
 )
 def evict(request: HttpRequest, job_id: str) -> HttpResponse:
-    """Another is started beside the replica and takes its place; where no device is free for one, or it is
-    ordered again, its processes end, the others go on without it, and it is replaced."""
+    """Another is started beside the replica and takes its place. Where no device is free for one, or it is
+    ordered again, a view leaves it out, its processes end once the others train without it, and it is
+    replaced."""
     body, principal = bodies.read(request, bodies.EvictReplica), principal_of(request)
 
     def effect() -> Effect:
         row = selectors.job(job_id)
-        ids = evict_replica(
+        at_once = evict_replica(
             row, body.replica, reason=body.reason, actor=principal.name, request_id=request_id_of(request)
         )
-        detail = f"Replica {body.replica} is being stopped." if ids else LEAVES.format(body.replica)
-        return Effect(data={"detail": detail, "command_ids": ids})
+        detail = (LEAVES_NOW if at_once else LEAVES).format(body.replica)
+        return Effect(data={"detail": detail, "command_ids": []})
 
     return once(request, effect)
 

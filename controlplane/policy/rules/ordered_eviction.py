@@ -1,33 +1,193 @@
-"""A person ordered a replica out: the others go on without it, and its slot starts again.
+"""A person ordered a replica out: the others go on without it, then it ends, and its slot starts again.
 
-Its processes have ended as ordered, for nothing could be started beside it (`swap`) or it was ordered
-twice; this is what the membership makes of it. An order is no fault:
-it is carried out in every mode, is charged to no budget, and weighs nothing, as the person has.
+Who trains is relieved first, which `swap` does: another starts beside it. Where nothing can be started
+beside it, or it was ordered a second time, it goes at once: a view leaves it out, which begins with a step
+where the pace is known, and its processes end when that view has committed one. So the others lose
+no step and wait for nothing but a view. Where they could not go on without it, it waits for one that
+is on its way; only where none is do its processes end first. An order is no fault: it is carried out in
+every mode, is charged to no budget, and weighs nothing, as the person has.
 """
 
 import msgspec
 
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.ends import restart_reason
-from controlplane.policy.facts import attempt_live, live_replicas
+from controlplane.policy.facts import (
+    attempt_live,
+    current_view,
+    following_view,
+    has_committed,
+    is_left_out,
+    is_member,
+    live_replicas,
+    tag,
+    too_small,
+)
 from controlplane.policy.failures import actionable
-from controlplane.policy.plan import ORDERED, Alternative, Decision
+from controlplane.policy.plan import (
+    ORDERED,
+    Action,
+    Alternative,
+    AnnounceView,
+    Decision,
+    Relieve,
+    SetJobState,
+    SetReplicaState,
+    SettleSignals,
+    StopReplica,
+)
 from controlplane.policy.proved import Failure
-from controlplane.policy.rules.replica_failure import eviction, places
-from controlplane.policy.snapshot import JobSnapshot
-from controlplane.policy.titles import number_of
+from controlplane.policy.relief import is_coming
+from controlplane.policy.rules.admit_joiner import at_step
+from controlplane.policy.rules.replica_failure import eviction, places, settled_by
+from controlplane.policy.slots import going
+from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
+from controlplane.policy.titles import number_of, of_failures
+from controlplane.protocol.states import JobState, ReplicaState
 
 RULE = "ordered_eviction"
 _NO_WAIT = "a person ordered it out; its processes have ended"
+AGAIN = "It goes at once, as ordered"
 
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
-    """At most one, over all that were ordered out; where something failed as well,
-    `replica_failure` answers for all of them in one view."""
+    """At most one, over all that were ordered out; where something failed as well, `replica_failure`
+    answers for all of them in one view."""
     if not attempt_live(snapshot) or snapshot.job.finished or snapshot.job.cancel_requested:
         return ()
     failures = actionable(snapshot, config)
-    ordered = bool(failures) and all(failure.kind == ORDERED for failure in failures)
+    return _ended(snapshot, config, failures) if failures else leave(snapshot, config, going(snapshot), AGAIN)
+
+
+def as_ordered(replica: ReplicaFact) -> Failure:
+    """What its end will be, before it has come."""
+    return Failure(
+        replica=replica,
+        kind=ORDERED,
+        proved=True,
+        sentence=replica.ordered_out,
+        evidence={"ordered_by": replica.ordered_out},
+    )
+
+
+def leave(snapshot: JobSnapshot, config: PolicyConfig, who: tuple[ReplicaFact, ...], why: str) -> tuple[Decision, ...]:
+    """The next step of those that go without a successor: out of the view first, ended last."""
+    ends = tuple(replica for replica in who if _nobody_waits(snapshot, replica))
+    if ends:
+        return (_end(snapshot, config, ends),)
+    members = tuple(replica for replica in who if is_member(snapshot, replica))
+    if not members:
+        return ()
+    alone = restart_reason(snapshot, config, tuple(map(as_ordered, members))) is not None
+    if alone and is_coming(snapshot, config):
+        return (_wait(snapshot, members),)
+    if alone or too_small(snapshot):
+        return (_stop(snapshot, members, "the others cannot go on without it" if alone else "the others wait"),)
+    return (_without(snapshot, config, members, why),)
+
+
+def _nobody_waits(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
+    """It is in no view, and was in none that could still come back to it."""
+    if is_member(snapshot, replica):
+        return False
+    return not is_left_out(snapshot, replica) or has_committed(snapshot) or too_small(snapshot)
+
+
+def _without(snapshot: JobSnapshot, config: PolicyConfig, who: tuple[ReplicaFact, ...], why: str) -> Decision:
+    stay = tuple(r for r in live_replicas(snapshot) if is_member(snapshot, r) and r not in who)
+    names = ", ".join(str(replica.index) for replica in who)
+    few = len(stay) < snapshot.job.spec.resources.min_replicas
+    begins = None if few else at_step(snapshot, config)
+    following = following_view(snapshot, stay, f"replica {names} leaves as ordered", at_step=begins, left_out=who)
+    when = f" once {begins} steps are committed" if begins is not None else ""
+    then = "they wait for another" if few else f"nothing of replica {names} ends before that view has committed a step"
+    moves: list[Action] = [SetJobState(to=JobState.RECOVERING)] if snapshot.job.state is JobState.RUNNING else []
+    return Decision(
+        rule=RULE,
+        choice="leave",
+        reason_code=ORDERED,
+        sentence=f"{_orders(who)}. {why}: view {following.epoch} goes on{when} with {number_of(len(stay), 'replica')};"
+        f" {then}.",
+        key=f"leave:{','.join(tag(replica) for replica in who)}:{following.epoch}",
+        actions=(
+            AnnounceView(view=following),
+            *(Relieve(replica=r.index, incarnation=r.incarnation, reason="") for r in who),
+            *(SetReplicaState(replica=r.index, incarnation=r.incarnation, to=ReplicaState.SUSPECT) for r in who),
+            *moves,
+        ),
+        evidence={"members": len(stay), "ordered_by": "; ".join(replica.ordered_out for replica in who)},
+        title=of_failures(snapshot, tuple(map(as_ordered, who))),
+    )
+
+
+def _end(snapshot: JobSnapshot, config: PolicyConfig, who: tuple[ReplicaFact, ...]) -> Decision:
+    """Nobody waits for it: its processes end, its slot is empty, and so is what was found about it."""
+    ended = tuple(map(as_ordered, who))
+    settled = settled_by(snapshot, config, ended)
+    moves: list[Action] = []
+    for each in who:
+        moves.append(StopReplica(replica=each.index, incarnation=each.incarnation, grace_s=0.0))
+        moves.append(SetReplicaState(replica=each.index, incarnation=each.incarnation, to=ReplicaState.EVICTED))
+    moves += [SettleSignals(signal_ids=settled)] if settled else []
+    if current_view(snapshot) is None:
+        left = "there is no view yet"
+    elif too_small(snapshot):
+        left = "the others wait for another"
+    elif any(is_left_out(snapshot, replica) for replica in who):
+        left = "the view without it has committed a step"
+    else:
+        left = "it is in no view"
+    return Decision(
+        rule=RULE,
+        choice="end",
+        reason_code=ORDERED,
+        sentence=f"{_orders(who)}: nobody waits for it ({left}), its processes end.",
+        key=f"end:{','.join(tag(replica) for replica in who)}",
+        actions=tuple(moves),
+        evidence={"proved": True, "ordered_by": "; ".join(replica.ordered_out for replica in who)},
+        signal_ids=settled,
+        title=of_failures(snapshot, ended),
+    )
+
+
+def _wait(snapshot: JobSnapshot, who: tuple[ReplicaFact, ...]) -> Decision:
+    """To end it now would cost the job its newest state."""
+    return Decision(
+        rule=RULE,
+        choice="wait",
+        reason_code=ORDERED,
+        sentence=f"{_orders(who)}. Too few others hold the newest state yet: it leaves when another has caught up.",
+        key=f"wait:{','.join(tag(replica) for replica in who)}",
+        actions=(),
+        evidence={"ordered_by": "; ".join(replica.ordered_out for replica in who)},
+        title=of_failures(snapshot, tuple(map(as_ordered, who))),
+    )
+
+
+def _stop(snapshot: JobSnapshot, who: tuple[ReplicaFact, ...], why: str) -> Decision:
+    """Its processes end first; what that makes of the job is decided when they are gone."""
+    return Decision(
+        rule=RULE,
+        choice="stop",
+        reason_code=ORDERED,
+        sentence=f"{_orders(who)}. No view can leave it out ({why}): it is ended at once.",
+        key=f"stop:{','.join(tag(replica) for replica in who)}:{snapshot.job.epoch}",
+        actions=tuple(
+            act
+            for each in who
+            for act in (
+                Relieve(replica=each.index, incarnation=each.incarnation, reason=""),
+                StopReplica(replica=each.index, incarnation=each.incarnation, grace_s=0.0),
+            )
+        ),
+        evidence={"ordered_by": "; ".join(replica.ordered_out for replica in who)},
+        title=of_failures(snapshot, tuple(map(as_ordered, who))),
+    )
+
+
+def _ended(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> tuple[Decision, ...]:
+    """Processes have ended as ordered: what the membership makes of it."""
+    ordered = all(failure.kind == ORDERED for failure in failures)
     if not ordered or restart_reason(snapshot, config, failures) is not None:
         return ()
     base = eviction(snapshot, config, failures)
@@ -44,8 +204,10 @@ def _reason(other: Alternative) -> Alternative:
 def _sentence(snapshot: JobSnapshot, failures: tuple[Failure, ...], base: Decision) -> str:
     gone = {failure.replica.index for failure in failures}
     left = sum(replica.index not in gone for replica in live_replicas(snapshot))
-    orders = "; ".join(
-        f"Replica {failure.replica.index} leaves as ordered ({failure.evidence['ordered_by']})" for failure in failures
-    )
+    orders = _orders(tuple(failure.replica for failure in failures))
     after = places(snapshot, base.actions) or "no free device fits a replacement now"
     return f"{orders}. {number_of(left, 'replica')} {'goes' if left == 1 else 'go'} on; {after}."
+
+
+def _orders(who: tuple[ReplicaFact, ...]) -> str:
+    return "; ".join(f"Replica {replica.index} leaves as ordered ({replica.ordered_out})" for replica in who)

@@ -54,7 +54,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
         return ()
     if not installed(snapshot):
         held = tuple(replica for replica in leaving if replica.ordered_out) if too_small(snapshot) else ()
-        return tuple(_stop(snapshot, replica, "the others wait for more replicas") for replica in held[:1])
+        return ordered_eviction.leave(snapshot, config, held[:1], "The others wait for more replicas")
     if actionable(snapshot, config) or doubted(snapshot, config):
         return ()
     free = relief.may_leave(snapshot)
@@ -137,7 +137,9 @@ def _alone(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact, la
     if waits and relief.is_coming(snapshot, config):
         return ()
     why = why or "no device is free for another replica, or its starts came to nothing"
-    return (_stop(snapshot, replica, why) if replica.ordered_out else _stay(replica, why, snapshot.job.epoch),)
+    if replica.ordered_out:
+        return ordered_eviction.leave(snapshot, config, (replica,), f"Nothing can be started beside it ({why})")
+    return (_stay(replica, why, snapshot.job.epoch),)
 
 
 def takes_its_place(snapshot: JobSnapshot, start: StartReplica) -> str:
@@ -148,9 +150,6 @@ def takes_its_place(snapshot: JobSnapshot, start: StartReplica) -> str:
 
 def _start(snapshot: JobSnapshot, replica: ReplicaFact, start: StartReplica) -> Decision:
     """As ordered, for a slow one is relieved with its successor's start."""
-    ordered = Failure(
-        replica=replica, kind=ORDERED, proved=True, sentence=replica.relieved, evidence={"ordered_by": replica.relieved}
-    )
     return Decision(
         rule=ordered_eviction.RULE if replica.ordered_out else RULE,
         choice=ways.BESIDE,
@@ -162,23 +161,7 @@ def _start(snapshot: JobSnapshot, replica: ReplicaFact, start: StartReplica) -> 
             Relieve(replica=replica.index, incarnation=replica.incarnation, reason=replica.relieved),
         ),
         evidence={"ordered_by": replica.ordered_out},
-        title=of_failures(snapshot, (ordered,)),
-    )
-
-
-def _stop(snapshot: JobSnapshot, replica: ReplicaFact, why: str) -> Decision:
-    """As ordered; the others find out by its end, which `ordered_eviction` answers."""
-    return Decision(
-        rule=RULE,
-        choice="stop",
-        reason_code=ORDERED,
-        sentence=f"{_why((replica,))}. Nothing can be started beside it ({why}): it is ended at once.",
-        key=f"stop:{tag(replica)}:{snapshot.job.epoch}",
-        actions=(
-            Relieve(replica=replica.index, incarnation=replica.incarnation, reason=""),
-            StopReplica(replica=replica.index, incarnation=replica.incarnation, grace_s=0.0),
-        ),
-        evidence={"ordered_by": replica.ordered_out},
+        title=of_failures(snapshot, (ordered_eviction.as_ordered(replica),)) if replica.ordered_out else "",
     )
 
 

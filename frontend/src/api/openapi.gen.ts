@@ -567,8 +567,9 @@ export interface paths {
         put?: never;
         /**
          * Evict a replica
-         * @description Another is started beside the replica and takes its place; where no device is free for one, or it is
-         *     ordered again, its processes end, the others go on without it, and it is replaced.
+         * @description Another is started beside the replica and takes its place. Where no device is free for one, or it is
+         *     ordered again, a view leaves it out, its processes end once the others train without it, and it is
+         *     replaced.
          */
         post: operations["controlplane_api_routers_jobs_evict"];
         delete?: never;

@@ -42,7 +42,7 @@ export function JobActions({ job, act, onClose }: { job: JobDetail; act: JobAct;
         <ConfirmDialog
           title={`Evict replica ${replica.index}`} confirmLabel={`Evict replica ${replica.index}`} danger onClose={onClose}
           onConfirm={(reason) => order("/jobs/{job_id}:evict-replica", job, { replica: replica.index, reason })}
-          blastRadius={<>Replica {replica.index} trains on until another has caught up beside it and takes its place. Where too few devices are free for that, or it was evicted once already, its <b>{replica.ranks.length} ranks</b> on {[...new Set(replica.ranks.map((rank) => rank.node_name))].join(", ")} are killed at once: the other {left} {left === 1 ? "replica goes" : "replicas go"} on with the same global batch, and a replacement is started where devices are free. No committed step is lost; the restart budget pays for none of it.</>}
+          blastRadius={<>Replica {replica.index} trains on until another has caught up beside it and takes its place. Where too few devices are free for that, or it was evicted once already, its <b>{replica.ranks.length} ranks</b> on {[...new Set(replica.ranks.map((rank) => rank.node_name))].join(", ")} leave the next view and end when the other {left === 1 ? "replica has" : `${left} replicas have`} trained a step without them, with the same global batch; a replacement is started where devices are free. No committed step is lost; the restart budget pays for none of it.</>}
         />
       );
     }

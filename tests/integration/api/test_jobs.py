@@ -9,7 +9,7 @@ from django.db import connections
 
 from controlplane.access.models import IdempotencyKey
 from controlplane.dispatch.models import Command
-from controlplane.jobs.models import Job
+from controlplane.jobs.models import Job, Rank
 from controlplane.jobs.numbers import spec_of
 from controlplane.recovery.models import Decision
 from controlplane.recovery.orders import checkpoint_dir
@@ -252,15 +252,21 @@ def test_an_order_to_save_goes_to_every_node_of_the_job(caller: Any) -> None:
     assert {command.epoch for command in commands} == {1}
 
 
-def test_an_eviction_stops_that_replica_only(caller: Any) -> None:
+def test_an_eviction_is_a_fact_about_that_replica_which_the_policy_answers(caller: Any) -> None:
     job = running_job([make_node("node-1"), make_node("node-2")], SPEC)
     first = caller("operate").post(f"/jobs/{job.id}:evict-replica", {"replica": 1, "reason": "slow"})
-    # It trains until another has taken its place; ordered again, it ends now.
+    # It trains until another has taken its place; ordered again, it waits for none.
     assert (first.status_code, first.json()["command_ids"]) == (202, [])
+    columns = ("replica__index", "replica__ordered_out", "replica__relieved")
+    told = Rank.objects.filter(replica__attempt__job=job).values_list(*columns).distinct().order_by("replica__index")
+    (_, other, _), (_, ordered, relieved) = told
+    assert other == "" and ordered == relieved and ordered.endswith(": slow")
     answer = caller("operate").post(f"/jobs/{job.id}:evict-replica", {"replica": 1, "reason": "now"})
-    (command,) = Command.objects.filter(pk__in=answer.json()["command_ids"])
-    assert command.node.name == "node-2"
-    assert (command.body["replica"], command.body["incarnation"]) == (1, 1)
+    assert answer.json()["detail"] == (
+        "Replica 1 leaves the view now; its processes end when the others train without it."
+    )
+    (_, other, _), (_, ordered, relieved) = told.all()
+    assert (other, relieved) == ("", "") and ordered.endswith(": now")
 
 
 @pytest.mark.parametrize("verb", ["checkpoint", "evict-replica"])

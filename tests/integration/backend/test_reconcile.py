@@ -143,17 +143,21 @@ def test_an_eviction_a_person_orders_is_carried_out_and_no_budget_pays_for_it() 
 
 @pytest.mark.parametrize("expires", [True, False])
 def test_an_order_to_evict_of_which_nothing_came_excuses_no_later_crash(expires: bool) -> None:
+    """All of the job were ordered out, so no view could leave them out: their processes were to end first."""
     fleet = make_fleet()
     job = run_job(fleet)
-    evict_replica(job, 1, reason="slow", actor="ada")
-    (order,) = evict_replica(job, 1, reason="slow", actor="ada")
-    rows = [row for row in live_ranks(job) if row.replica.index == 1]
+    for index in (0, 1, 2) * 2:
+        evict_replica(job, index, reason="slow", actor="ada")
+    reconcile_job(job.id)
+    orders = Command.objects.filter(job=job, kind="stop_ranks")
+    assert Decision.objects.get(job=job, rule="ordered_eviction").choice == "stop" and orders.count() == 3
     if expires:
-        Command.objects.filter(pk=order).update(due_at=ago(1.0))
+        orders.update(due_at=ago(1.0))
         expire_commands()
     else:
-        fleet.tell(rows[0].node.name, frames.CommandAnswer(order, "failed", "no permission"))
-    for row in rows:
+        for order in orders.select_related("node"):
+            fleet.tell(order.node.name, frames.CommandAnswer(order.pk, "failed", "no permission"))
+    for row in [row for row in live_ranks(job) if row.replica.index == 1]:
         kill_rank(fleet, row)
     reconcile_job(job.id)
     assert Decision.objects.get(job=job, rule="replica_failure").reason_code == "rank_exit"

@@ -49,14 +49,15 @@ def stops(job: Job) -> list[tuple[int, int]]:
 
 
 def of(job: Job, index: int) -> Replica:
-    return Replica.objects.filter(attempt__job=job, index=index).order_by("-incarnation").get()
+    """Its newest life."""
+    return Replica.objects.filter(attempt__job=job, index=index).latest("incarnation")
 
 
 def relieved() -> tuple[Fleet, Job]:
     """Replica 1 of three is ordered out while a node is free; its successor has been started there."""
     fleet = make_fleet(4)
     job = run_job(fleet)
-    assert evict_replica(job, 1, reason="rack 7", actor="user:ada") == []
+    assert evict_replica(job, 1, reason="rack 7", actor="user:ada") is False
     reconcile_job(job.id)
     return fleet, job
 
@@ -134,6 +135,31 @@ def test_one_view_swaps_the_two_and_only_then_the_old_one_ends() -> None:
     assert names[:1] == ["ordered"] and "caught_up" in names and names[-1] == "full_strength"
 
 
+def test_ordered_twice_it_leaves_the_view_first_and_ends_when_the_others_have_trained_without_it() -> None:
+    fleet = make_fleet(4)
+    job = run_job(fleet)
+    assert [evict_replica(job, 1, reason="rack 7", actor="user:ada") for _ in range(2)] == [False, True]
+    reconcile_job(job.id)
+    view = newest_view(job).view
+    assert [m.replica for m in view.members] == [0, 2] and view.waits(1, 1)
+    assert (stops(job), of(job, 1).state, Job.objects.get(pk=job.pk).state) == ([], "suspect", "recovering")
+    flush_all(fleet, job, committed=2)
+    reconcile_job(job.id)
+    install_all(fleet, job)
+    reconcile_job(job.id)
+    assert stops(job) == [], "that view has committed nothing yet: it could still come back to it"
+    commit_step(fleet, job, 2)
+    reconcile_job(job.id)
+    assert stops(job) == [(1, 1)]
+    assert (of(job, 1).incarnation, of(job, 1).state) == (2, "forming"), "its slot starts again"
+    choices = list(Decision.objects.filter(job=job).order_by("at").values_list("rule", "choice"))
+    assert [choice for choice in choices if choice[0] in ("ordered_eviction", "replica_failure", "replace")] == [
+        ("ordered_eviction", "leave"), ("ordered_eviction", "end"), ("replace", "start"),
+    ]  # fmt: skip
+    assert Incident.objects.get(job=job).title == "Replica 1 evicted by order of user:ada"
+    assert job_budget(job)["restarts_total"] == 0
+
+
 def test_every_step_meanwhile_is_trained_by_as_many_as_before() -> None:
     _fleet, job = caught_up()
     for row in ViewRow.objects.filter(job=job, install__isnull=False):
@@ -163,19 +189,31 @@ def test_a_successor_that_dies_is_started_again_and_the_old_one_trains_on() -> N
     assert stops(job) == []
 
 
-def test_ordered_again_it_ends_at_once() -> None:
+def train_on(fleet: Fleet, job: Job, *, step: int) -> None:
+    """The newest view is installed, and commits this step."""
+    flush_all(fleet, job, committed=step)
+    reconcile_job(job.id)
+    install_all(fleet, job)
+    commit_step(fleet, job, step)
+    reconcile_job(job.id)
+
+
+def test_ordered_again_while_another_starts_it_leaves_now_and_the_other_takes_its_place() -> None:
     fleet, job = relieved()
-    (order,) = evict_replica(job, 1, reason="now", actor="user:ada")
-    assert stops(job) == [(1, 1)]
+    assert evict_replica(job, 1, reason="now", actor="user:ada")
+    reconcile_job(job.id)
+    assert [m.replica for m in newest_view(job).view.members] == [0, 2] and stops(job) == []
+    train_on(fleet, job, step=2)
+    assert (stops(job), of(job, 1).state, of(job, 3).state) == ([(1, 1)], "evicted", "forming")
     for row in [row for row in live_ranks(job) if row.replica.index == 1]:
         fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, True))
     reconcile_job(job.id)
-    assert Decision.objects.filter(job=job, rule="ordered_eviction", choice="evict").exists()
-    assert order and job_budget(job)["restarts_total"] == 0
+    assert of(job, 1).incarnation == 1, "its place is taken"
+    assert job_budget(job)["restarts_total"] == 0
 
 
 @pytest.mark.parametrize("older", [False, True])
-def test_without_a_free_device_or_with_ranks_of_an_older_release_an_order_ends_it_at_once(older: bool) -> None:
+def test_without_a_free_device_or_with_ranks_of_an_older_release_it_leaves_the_view_first(older: bool) -> None:
     fleet = make_fleet(4)
     job = run_job(fleet)
     if older:
@@ -184,13 +222,16 @@ def test_without_a_free_device_or_with_ranks_of_an_older_release_an_order_ends_i
         Node.objects.filter(name="n4").update(state="cordoned")
     evict_replica(job, 1, reason="rack 7", actor="user:ada")
     reconcile_job(job.id)
-    decision = Decision.objects.get(job=job, choice="stop")
+    decision = Decision.objects.get(job=job, rule="ordered_eviction")
+    assert decision.choice == "leave"
     assert ("older release" if older else "no device is free") in decision.sentence
+    assert stops(job) == []
+    train_on(fleet, job, step=2)
     assert stops(job) == [(1, 1)]
     for row in [row for row in live_ranks(job) if row.replica.index == 1]:
         fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, True))
     reconcile_job(job.id)
-    assert Decision.objects.get(job=job, rule="ordered_eviction").choice == "evict_and_replace"
+    assert of(job, 1).incarnation == 2
 
 
 def test_a_slot_that_an_earlier_attempt_had_goes_on_counting_its_lives() -> None:

@@ -1,4 +1,4 @@
-"""Who is ordered out is relieved: another starts beside it, and only a second order ends it at once."""
+"""Who is ordered out is relieved: another starts beside it. Where none can, or ordered again, it leaves first."""
 
 import pytest
 
@@ -6,24 +6,31 @@ from controlplane.policy.budget import Rung, entries
 from controlplane.policy.plan import (
     AnnounceView,
     Relieve,
+    SetReplicaState,
     StartReplica,
     StopReplica,
 )
 from controlplane.policy.snapshot import BudgetFact, JobSnapshot
-from controlplane.protocol.states import ReplicaState
+from controlplane.protocol.membership import Install
+from controlplane.protocol.spec import Training
+from controlplane.protocol.states import JobState, ReplicaState
 
 from .builders import (
+    CONTRIBUTOR,
     NOW_S,
     action,
     actions,
     attempt,
     change,
+    decisions,
+    install_of,
     job,
     node,
     only,
     replica,
     running,
     spec,
+    view_of,
     with_replica,
 )
 from .test_relief import LONG, TOLD, WHY, died, relieved
@@ -33,6 +40,14 @@ def ordered(*, spares: int = 1, **fields: object) -> JobSnapshot:
     """Replica 1 trains, and was ordered out just now."""
     world = running(spares=spares, attempt=TOLD, job=job(spec=LONG), **fields)
     return with_replica(world, 1, relieved=WHY, ordered_out=WHY, ordered_s=NOW_S - 0.1)
+
+
+SHRINKS = spec(min_replicas=1, training=Training(steps=10_000, global_batch=6))
+
+
+def may_shrink(world: JobSnapshot) -> JobSnapshot:
+    """One replica is enough for this job."""
+    return change(world, job=change(world.job, spec=SHRINKS))
 
 
 def test_an_order_starts_another_beside_it_and_charges_nothing() -> None:
@@ -54,24 +69,80 @@ def test_a_spent_budget_keeps_no_order_from_being_carried_out() -> None:
     [
         (ordered(spares=0), "no device is free for another replica"),
         (change(ordered(), attempt=attempt()), "its ranks were started by an older release"),
-        (
-            with_replica(
-                ordered(),
-                1,
-                state=ReplicaState.CATCHING_UP,
-                contributing=False,
-                incarnation=2,
-                state_since_s=NOW_S - 2.0,
-            ),
-            "it does not train",
-        ),
+        (with_replica(ordered(), 1, relieved=""), "It goes at once, as ordered"),
     ],
 )
-def test_an_order_ends_it_at_once_where_nothing_can_be_started_beside_it(world: JobSnapshot, why: str) -> None:
-    decision = only(world, "swap")
-    assert (decision.choice, decision.reason_code) == ("stop", "ordered")
+def test_where_nothing_is_started_beside_it_it_leaves_the_view_first_and_nothing_of_it_ends(
+    world: JobSnapshot, why: str
+) -> None:
+    decision = only(may_shrink(world), "ordered_eviction")
+    assert (decision.choice, decision.reason_code) == ("leave", "ordered")
     assert why in decision.sentence
-    assert (action(decision, StopReplica).replica, action(decision, Relieve).reason) == (1, "")
+    view = action(decision, AnnounceView).view
+    assert [member.replica for member in view.members] == [0, 2] and view.waits(1, 1)
+    assert action(decision, Relieve).reason == "" and not actions(decision, StopReplica)
+    assert action(decision, SetReplicaState).to is ReplicaState.SUSPECT
+    assert decision.title == "Replica 1 evicted by order of ada"
+    assert not any(entry.charged for entry in entries(decision, world))
+
+
+def left(*, committed: bool) -> JobSnapshot:
+    """The view without 1, which was ordered out twice, is installed."""
+    view = view_of((0, 1, CONTRIBUTOR), (2, 1, CONTRIBUTOR), epoch=3)
+    view = change(view, left_out=(view_of((1, 1, CONTRIBUTOR)).members[0],))
+    world = change(
+        may_shrink(ordered(spares=0)),
+        view=view,
+        install=Install("job_1", 1, 3, 52, (0, 2)),
+        installed_s=NOW_S - 2.0,
+        job=job(spec=SHRINKS, epoch=3, progressed_s=NOW_S - (1.0 if committed else 3.0), state=JobState.RECOVERING),
+    )
+    return with_replica(
+        world, 1, relieved="", state=ReplicaState.SUSPECT, contributing=False, in_view=False, waiting=True, times_out=1
+    )
+
+
+def test_it_ends_when_the_view_without_it_has_committed_a_step_and_not_before() -> None:
+    assert decisions(left(committed=False), rule="ordered_eviction") == ()
+    decision = only(left(committed=True), "ordered_eviction")
+    assert (decision.choice, action(decision, StopReplica).replica) == ("end", 1)
+    assert action(decision, SetReplicaState).to is ReplicaState.EVICTED
+    assert "the view without it has committed a step" in decision.sentence
+
+
+def test_it_is_not_taken_back_meanwhile_though_it_waits_and_is_heard() -> None:
+    world = left(committed=True)
+    assert decisions(world, rule="admit_joiner") == ()
+    back = with_replica(world, 1, ordered_out="", ordered_s=None)
+    assert only(change(back, now_s=NOW_S + 60.0), "admit_joiner").reason_code != ""
+
+
+def test_one_that_is_in_no_view_ends_at_once_for_nobody_waits_for_it() -> None:
+    world = with_replica(
+        ordered(), 1, relieved="", incarnation=2, state=ReplicaState.FORMING, contributing=False, in_view=False
+    )
+    decision = only(may_shrink(world), "ordered_eviction")
+    assert (decision.choice, action(decision, StopReplica).incarnation) == ("end", 2)
+    assert not actions(decision, AnnounceView)
+
+
+def test_where_all_must_train_the_others_wait_for_another_and_it_ends_for_its_devices() -> None:
+    world = with_replica(ordered(spares=0), 1, relieved="")
+    decision = only(world, "ordered_eviction")
+    assert decision.choice == "leave" and "they wait for another" in decision.sentence
+    view = action(decision, AnnounceView).view
+    held = change(world, view=view, view_since_s=NOW_S - 1.0, install=None, job=change(world.job, epoch=view.epoch))
+    held = with_replica(held, 1, state=ReplicaState.SUSPECT, contributing=False, in_view=False)
+    end = only(held, "ordered_eviction")
+    assert (end.choice, action(end, StopReplica).replica) == ("end", 1)
+
+
+def test_the_last_one_ends_first_as_no_view_can_leave_it_out() -> None:
+    alone = change(replica(0), ordered_out=WHY, ordered_s=NOW_S)
+    view = view_of((0, 1, CONTRIBUTOR))
+    decision = only(running(replicas=(alone,), view=view, install=install_of(view)), "ordered_eviction")
+    assert (decision.choice, action(decision, StopReplica).replica) == ("stop", 0)
+    assert not actions(decision, AnnounceView) and not actions(decision, SetReplicaState)
 
 
 def test_what_ends_it_before_it_was_ended_as_ordered_is_a_failure() -> None:

@@ -1,0 +1,24 @@
+"""People's orders to evict, alone and amid faults: nobody is ended while others count on it."""
+
+import pytest
+
+from controlplane.simulator.world import World
+
+FAILED = ("replica_failure", "restart", "outer_error", "leave_out")
+# Every sixth world has so few steps that its job may be over before anybody asks for anything.
+LONG = [seed for seed in range(30) if seed % 6]
+
+
+@pytest.mark.parametrize("seed", LONG)
+def test_an_order_is_no_failure_to_the_others_and_ends_nobody_who_is_in_a_view(seed: int) -> None:
+    world = World(seed)
+    outcome = world.run(0, orders=4)
+    assert outcome.violations == ()
+    assert [told for told in outcome.decisions if told.startswith(FAILED)] == []
+    asked = {index for _, index in world.people.asked}
+    assert asked and outcome.evictions >= len(asked)
+
+
+@pytest.mark.parametrize("seed", range(100, 124))
+def test_orders_amid_faults_break_nothing(seed: int) -> None:
+    assert World(seed).run(orders=4).violations == ()
