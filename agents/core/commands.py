@@ -13,7 +13,7 @@ from agents.core import limits
 from agents.core.effects import Commit, DropLink, InjectDevice, Persist, Reach, Reset, Signal, TakeStacks
 from agents.core.ends import is_looked_at, kill, kill_after_look, looked, replica_is_looked_at, settle_stops
 from agents.core.events import DeviceReset, FaultInjected, Journaled, OrderReceived, RulesRead, StacksTaken
-from agents.core.launches import accept, advance, end_launch, want_host
+from agents.core.launches import accept, advance, end_launch, fence, want_host
 from agents.core.policy import refusal
 from agents.core.records import CommandSeen
 from agents.core.relay import take_install, take_view, tell
@@ -125,6 +125,7 @@ def stop_ranks(turn: Turn, command_id: str, body: StopRanks) -> None:
             body.replica == -1 or (launch.replica, launch.incarnation) == (body.replica, body.incarnation)
         ):
             end_launch(turn, pending, CommandStage.SUPERSEDED, "stopped before it was complete")
+    fence(turn, body)
     job = turn.state.jobs.get(body.job_id)
     if body.final and job is not None and job.attempt <= body.attempt:
         turn.put_job(replace(job, end=body.final, end_signature=body.end_signature))
@@ -343,10 +344,13 @@ def _fence(turn: Turn, envelope: CommandEnvelope) -> str:
         return ""
     if attempt < job.attempt:
         return f"attempt {job.attempt} was seen here"
+    if isinstance(envelope.body, StartRanks):
+        # Epochs fence membership; views come and go while a start is on its way. Its incarnation fences
+        # it, which it raises itself, in one record (`launches`).
+        return ""
     if attempt == job.attempt and envelope.epoch < job.epoch:
         return f"epoch {envelope.epoch} is older than {job.epoch}, seen here"
-    if isinstance(envelope.body, StartRanks) or (attempt, envelope.epoch) == (job.attempt, job.epoch):
-        # A start raises the fence itself, with the incarnation, in one record.
+    if (attempt, envelope.epoch) == (job.attempt, job.epoch):
         return ""
     if attempt > job.attempt:
         turn.put_job(Job(job_id=job_id, attempt=attempt, epoch=envelope.epoch))

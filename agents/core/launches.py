@@ -25,6 +25,7 @@ from agents.core.events import (
 from agents.core.state import CommandStage, Host, Identity, Job, Life, PendingLaunch, Rank
 from agents.core.turn import Turn
 from controlplane.protocol.bounds import fitted_tail
+from controlplane.protocol.commands import StopRanks
 from controlplane.protocol.frames import HostExited, RankStarted
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.rank import ForkRank
@@ -68,6 +69,15 @@ def accept(turn: Turn, command_id: str, launch: ReplicaLaunch) -> None:
     pending = PendingLaunch(command_id=command_id, launch=launch, since_s=turn.now_s)
     turn.set(launches=(*turn.state.launches, pending))
     advance(turn)
+
+
+def fence(turn: Turn, body: StopRanks) -> None:
+    """What was ordered to end is not started any more, should its start come late."""
+    job = turn.state.jobs.get(body.job_id)
+    if job is None or body.replica < 0 or body.attempt != job.attempt:
+        return
+    if body.incarnation > job.incarnations.get(body.replica, -1):
+        turn.put_job(replace(job, incarnations={**job.incarnations, body.replica: body.incarnation}))
 
 
 def cancel(turn: Turn, launch: ReplicaLaunch, why: str) -> None:

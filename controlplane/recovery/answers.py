@@ -25,7 +25,7 @@ def after_answer(command: Command, at: datetime) -> bool:
             return False
     if command.kind == "stop_ranks" and command.state == CommandState.SUCCEEDED:
         return _proved_gone(command)
-    if command.kind == "start_ranks" and command.state == CommandState.FAILED:
+    if command.kind == "start_ranks" and (command.state == CommandState.FAILED or _was_overtaken(command)):
         _start_failed(command, at)
     if command.kind == "collect_stacks" and command.state == CommandState.FAILED:
         looks.gave_up(command)
@@ -52,6 +52,15 @@ def after_expiry(command: Command, at: datetime) -> None:
         devices.reset_unanswered(command)
     if command.kind == readers.KIND:
         readers.answered(command)
+
+
+def _was_overtaken(command: Command) -> bool:
+    """Its node holds the start to be void, and it is wanted all the same: nobody will come up."""
+    if command.state != CommandState.SUPERSEDED:
+        return False
+    launch = command.body["launch"]
+    rows = Replica.objects.filter(attempt__job_id=command.job_id, attempt__number=command.attempt)
+    return rows.filter(index=launch["replica"], incarnation=launch["incarnation"], state=ReplicaState.FORMING).exists()
 
 
 def _signature_rejected(command: Command, at: datetime) -> None:
@@ -126,7 +135,7 @@ def _start_failed(command: Command, at: datetime) -> None:
         evidence={"command": command.id, "detail": command.detail[:300], "reason": command.data[:100], "node": where},
         seen_at=at,
     )
-    if command.state != CommandState.FAILED:
+    if command.state == CommandState.EXPIRED:
         return
     if command.data == UNFIT:
         Replica.objects.filter(

@@ -110,19 +110,23 @@ def test_the_journal_restores_the_same_state_as_a_compacted_one(
 
 
 @SETTINGS
-@given(st.permutations([1, 2, 3, 4]))
-def test_a_start_with_a_stale_epoch_never_begins(epochs: list[int]) -> None:
+@given(st.permutations([(1, 1), (1, 2), (2, 2), (2, 3), (3, 1)]), st.permutations([1, 2, 3, 4, 5]))
+def test_a_start_of_an_old_attempt_or_of_a_life_that_is_not_new_never_begins_whatever_its_epoch(
+    lives: list[tuple[int, int]], epochs: list[int]
+) -> None:
+    """`lives`: attempt and incarnation."""
     world = World()
     world.connect()
-    newest = 0
-    for number, epoch in enumerate(epochs):
-        envelope = order(number, StartRanks(launch(replica=number, epoch=epoch)), epoch, 1)
-        world.feed(ev.OrderReceived(now_s=world.now_s, commands=(envelope,)))
+    newest = (0, 0)
+    for number, (life, epoch) in enumerate(zip(lives, epochs, strict=True)):
+        attempt, incarnation = life
+        body = StartRanks(launch(replica=0, attempt=attempt, incarnation=incarnation, epoch=epoch))
+        before = len(world.forked)
+        world.feed(ev.OrderReceived(now_s=world.now_s, commands=(order(number, body, epoch, attempt),)))
         while world.pending:
             world.deliver(0)
-        started = any(ref.replica == number for ref in world.forked)
-        assert started == (epoch >= newest)
-        newest = max(newest, epoch)
+        assert (len(world.forked) > before) == (life > newest)
+        newest = max(newest, life)
 
 
 readings = st.tuples(
