@@ -2,6 +2,8 @@
 
 from enum import IntEnum
 
+from controlplane.protocol.states import EXIT_PEER_LOST
+
 
 class ExitCode(IntEnum):
     """What the end of a rank says; the agent passes it on, the policy classifies it."""
@@ -20,7 +22,7 @@ class ExitCode(IntEnum):
     """The same step gave two different refused results here: this device cannot compute."""
     INTERNAL = 70
     """A bug or an injected exception; the traceback is in the log."""
-    INNER_PEER_LOST = 71
+    INNER_PEER_LOST = EXIT_PEER_LOST
     """Another rank of this replica went away first; not the culprit."""
     RESUME_FAILED = 74
     """The checkpoint to resume from is harmed or cannot be loaded: try the one before."""

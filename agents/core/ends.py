@@ -15,6 +15,7 @@ from controlplane.protocol.bounds import fitted, fitted_tail
 from controlplane.protocol.frames import RankExited
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.rank import StopTraining
+from controlplane.protocol.states import EXIT_PEER_LOST
 
 SIGKILL, SIGTERM = 9, 15
 # 0: all steps done; 15: saved on SIGTERM and left. Neither condemns its peers.
@@ -30,8 +31,7 @@ def kill(turn: Turn, rank: Rank, *, grace_s: float = 0.0) -> None:
     known is killed the moment it is.
     """
     if rank.life is Life.GONE:
-        turn.put_rank(replace(rank, expected=True))
-        return
+        return  # It ended by itself; only its status is still to be told.
     gentle = grace_s > 0
     wait_s = grace_s if gentle else limits.KILL_RETRY_S
     # A second, gentler order never postpones a deadline already set.
@@ -115,7 +115,7 @@ def conclude(turn: Turn, rank: Rank, exit_code: int | None, signal: int | None, 
         cause, hint = cause or UNOBSERVED, hint or NOBODY_SAW
     turn.report(RankExited(rank.ref, exit_code, signal, rank.expected, tail, aside_s, cause, hint))
     if not rank.expected and not clean:
-        _kill_peers(turn, rank.ref)
+        (_leave_peers if exit_code == EXIT_PEER_LOST else _kill_peers)(turn, rank.ref)
     if clean and not rank.expected:
         # What a finished rank leaves behind may be writing its last checkpoint.
         _forget(turn, gone)
@@ -171,6 +171,14 @@ def _kill_peers(turn: Turn, ref: RankRef) -> None:
             kill_after_look(turn, peer)
         else:
             kill(turn, peer)
+
+
+def _leave_peers(turn: Turn, ref: RankRef) -> None:
+    """Another rank was gone before this one, and takes longer to be so: what it ended by is not our order."""
+    due_s = turn.now_s + limits.PEERS_MAY_END_S
+    for peer in tuple(turn.state.ranks.values()):
+        if _slot(peer.ref) == _slot(ref) and peer.ref != ref and peer.life is Life.ALIVE and peer.kill_at_s is None:
+            turn.put_rank(replace(peer, kill_at_s=due_s), keep=False)
 
 
 def _slot(ref: RankRef) -> tuple[str, int, int, int]:

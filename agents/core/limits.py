@@ -18,6 +18,7 @@ MAX_STACK_CHARS = MAX_LOOK_CHARS
 
 RESEND_AFTER_S = 15.0  # an acknowledgement takes one commit; the link itself is ordered
 EVICT_KILL_AFTER_S = 0.5  # an evicted rank may exit by itself first
+PEERS_MAY_END_S = 0.5  # a killed process with much memory is gone a tenth of a second after its sockets
 KILL_RETRY_S = 5.0  # a process in uninterruptible sleep may need asking again
 EXIT_CODE_WAIT_S = 1.0  # pidfd fires before the host has reaped; on a crowded node by tenths of a second
 ADOPT_EXIT_CODE_WAIT_S = 3.0  # after an agent restart the host must be reached first

@@ -16,8 +16,13 @@ HARDWARE = (*KINDS, "device_risk")
 
 
 def same_cause(known: tuple[SignalFact, ...], found: tuple[SignalFact, ...]) -> bool:
-    """One of each says so. Both are about the same job, or about none."""
-    return any(_related(old, new) for old in known for new in found)
+    """One of each says so. Both are about the same job, or about none. A broken exchange accuses nobody: it
+    speaks only where nothing else does."""
+    return any(_related(old, new) for old in _accusing(known) for new in _accusing(found))
+
+
+def _accusing(signals: tuple[SignalFact, ...]) -> tuple[SignalFact, ...]:
+    return tuple(signal for signal in signals if signal.kind != "outer_error") or signals
 
 
 def same_device(old: SignalFact, new: SignalFact) -> bool:

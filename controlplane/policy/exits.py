@@ -10,10 +10,10 @@ from collections.abc import Iterable
 import msgspec
 
 from controlplane.policy.snapshot import SignalFact
+from controlplane.protocol.states import EXIT_PEER_LOST
 
 EXIT_DISAMBIGUATE = 16
 EXIT_FAILED_VALIDATION = 17
-EXIT_PEER_LOST = 71
 EXIT_DO_NOT_REQUEUE = 93
 SHELL_SIGNALS, LAST_SIGNAL = 128, 64
 UNOBSERVED = "unobserved"

@@ -11,7 +11,7 @@ from controlplane.policy.exits import SHELL_SIGNALS, culprit
 from controlplane.policy.facts import node_name, signals_about
 from controlplane.policy.plan import ORDERED
 from controlplane.policy.proved import Failure
-from controlplane.policy.snapshot import JobSnapshot
+from controlplane.policy.snapshot import JobSnapshot, SignalFact
 
 TITLE_MAX = 80
 MAX_LISTED = 4
@@ -105,8 +105,13 @@ def _exit(snapshot: JobSnapshot, failure: Failure) -> str:
     first = culprit(exits)
     if first is None:
         return f"{number_of(failure.replica.exited_ranks, 'rank')} of replica {failure.replica.index} ended"
-    where = f" on {node_name(snapshot, first.node_id)}" if first.node_id else ""
-    return f"rank {first.rank} of replica {failure.replica.index}{where} {_ended(int(first.value), first.evidence)}"
+    return of_exit(first, node_name(snapshot, first.node_id) if first.node_id else "")
+
+
+def of_exit(told: SignalFact, node: str) -> str:
+    """How a rank ended, on the node of this name ("": not known)."""
+    where = f" on {node}" if node else ""
+    return f"rank {told.rank} of replica {told.replica}{where} {_ended(int(told.value), told.evidence)}"
 
 
 def _ended(code: int, evidence: dict[str, str | int | float | bool | None]) -> str:

@@ -134,6 +134,8 @@ class Phase(StrEnum):
 WAITING_PHASES = frozenset({Phase.PARKED, Phase.EXCHANGE, Phase.VIEW_CHANGE})
 
 
+EXIT_PEER_LOST = 71
+"""A rank that lost another rank of its replica, and is not the culprit, ends with this."""
 UNFIT = "unfit_node"
 """`data` of the answer with which an agent refuses a start because of its node's checks."""
 

@@ -16,7 +16,7 @@ from controlplane.protocol import frames
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.states import CommandState, RankState, Section
-from controlplane.recovery import identity, looks, marks, signals, speed
+from controlplane.recovery import identity, late, looks, marks, signals, speed
 from controlplane.recovery.answers import after_answer
 from controlplane.recovery.devices import xid_counts
 from controlplane.recovery.models import Signal
@@ -120,13 +120,15 @@ def _exited(facts: Facts, body: frames.RankExited) -> None:
     if code == EXIT_RESUME_FAILED:
         last_words = body.log_tail.strip().rpartition("\n")[2][-SAID_MAX:]
         checkpoints.refused(facts.jobs[body.ref.job_id], replica.attempt.resume_path, said=last_words)
-    signals.raise_exit(
+    raised = signals.raise_exit(
         rank,
         code=code,
         sentence=f"Rank {rank.rank} of replica {replica.index} on {facts.node.name} {how}.",
         known={"exit_code": body.exit_code, "signal": body.signal, "cause": body.cause, "hint": body.hint},
         seen_at=facts.at,
     )
+    if raised is not None:
+        late.join(raised, replica.state)
 
 
 def _how_ended(body: frames.RankExited) -> str:

@@ -93,11 +93,11 @@ def _count_detection(row: Signal) -> None:
 
 def raise_exit(
     row: Rank, *, code: int | None, sentence: str, known: dict[str, Any], seen_at: datetime | None = None
-) -> None:
+) -> Signal | None:
     """The finding that a rank is gone. `code` None: nobody saw how; `known`: what else is."""
     replica = row.replica
     job_id = replica.attempt.job_id
-    raise_signal(
+    return raise_signal(
         "rank_exit",
         f"rank_exit:{job_id}:{replica.attempt.number}:{replica.index}:{replica.incarnation}:{row.rank}",
         sentence=sentence,

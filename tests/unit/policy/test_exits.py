@@ -2,7 +2,8 @@
 
 import pytest
 
-from controlplane.policy.exits import EXIT_PEER_LOST, culprit, explain
+from controlplane.policy.exits import culprit, explain
+from controlplane.protocol.states import EXIT_PEER_LOST
 
 from .builders import change, job, only, running, signal
 

@@ -114,6 +114,15 @@ def test_findings_about_other_nodes_slots_and_devices_have_other_causes():
         assert not same_cause((other,), (kill,)), other.kind
 
 
+def test_a_broken_exchange_makes_no_two_deaths_one_cause():
+    """Each of two replicas that die within a recovery breaks an exchange."""
+    first = (signal("rank_exit", 1, replica=0, rank=0, node_id="n1"), signal("outer_error", 2, replica=2))
+    second = (signal("rank_exit", 3, replica=1, rank=0, node_id="n4"), signal("outer_error", 4, replica=2))
+    assert not same_cause(first, second)
+    assert not same_cause(first[:1], second)
+    assert same_cause(first[1:], second), "an exchange broke, and now it is told who died"
+
+
 def test_the_same_slot_device_node_at_once_and_the_broken_exchange_are_one_cause():
     kill = signal("rank_exit", 1, replica=1, rank=0, node_id="n4", device_index=0)
     for other in (

@@ -1,0 +1,85 @@
+"""Two deaths close to each other: each is told in an incident, by its own end, in whatever order it is heard."""
+
+import pytest
+
+from controlplane.jobs.models import Job, Rank
+from controlplane.protocol import frames
+from controlplane.protocol.rank import OuterError
+from controlplane.protocol.states import EXIT_PEER_LOST
+from controlplane.recovery.models import Decision, Incident, Signal
+from controlplane.recovery.reconcile import reconcile_job
+from tests.integration.backend.builders import (
+    Fleet,
+    flush_all,
+    install_all,
+    job_that_lost_a_rank,
+    kill_rank,
+    live_ranks,
+    make_fleet,
+    ref_of,
+    run_job,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def rank_of(job: Job, replica: int, rank: int) -> Rank:
+    return next(row for row in live_ranks(job) if (row.replica.index, row.rank) == (replica, rank))
+
+
+def titles() -> list[str]:
+    return list(Incident.objects.order_by("opened_at", "id").values_list("title", flat=True))
+
+
+def test_a_second_death_in_the_recovery_has_its_own_incident_though_a_survivor_told_of_a_broken_exchange() -> None:
+    fleet, job = job_that_lost_a_rank()
+    flush_all(fleet, job, committed=2)
+    reconcile_job(job.id)
+    install_all(fleet, job)
+    survivor = rank_of(job, 2, 0)
+    epoch = Job.objects.get(pk=job.pk).epoch
+    fleet.tell(survivor.node.name, frames.RankSaid(ref_of(survivor), OuterError(epoch, 2, "connection reset by peer")))
+    kill_rank(fleet, rank_of(job, 1, 0))
+    reconcile_job(job.id)
+    assert Signal.objects.filter(kind="outer_error").exists(), "both were told before it was decided"
+    assert not Signal.objects.filter(kind="rank_exit", incident=None).exists()
+    found = Signal.objects.filter(kind="rank_exit").order_by("replica").values_list("replica", "incident__title")
+    assert [(replica, title.partition(" was killed")[0]) for replica, title in found] == [
+        (0, "Rank 0 of replica 0 on n1"), (1, "Rank 0 of replica 1 on n2"),
+    ]  # fmt: skip
+
+
+def lost_its_peer() -> tuple[Fleet, Job, Rank]:
+    """Rank 0 of replica 1 ended as one that lost its peer, which is not told of yet; that was decided."""
+    fleet = make_fleet(5)
+    job = run_job(fleet)
+    peer, culprit = rank_of(job, 1, 0), rank_of(job, 1, 1)
+    fleet.tell(peer.node.name, frames.RankExited(ref_of(peer), EXIT_PEER_LOST, None, False))
+    reconcile_job(job.id)
+    assert titles() == ["Rank 0 of replica 1 on n2 ended with code 71"]
+    return fleet, job, culprit
+
+
+def test_the_one_that_was_killed_names_the_incident_though_it_is_told_after_the_decision() -> None:
+    fleet, job, culprit = lost_its_peer()
+    decided = Decision.objects.filter(job=job).count()
+    fleet.tell(culprit.node.name, frames.RankExited(ref_of(culprit), None, 9, False))
+    assert titles() == ["Rank 1 of replica 1 on n2 was killed (SIGKILL)"]
+    assert Incident.objects.get().signals.filter(kind="rank_exit").count() == 2
+    assert not Signal.objects.filter(settled_at=None).exists()
+    reconcile_job(job.id)
+    assert Decision.objects.filter(job=job).count() == decided, "nothing new is to be done for it"
+
+
+def test_one_that_ended_as_ordered_or_lost_its_peer_too_names_nothing() -> None:
+    fleet, _, other = lost_its_peer()
+    fleet.tell(other.node.name, frames.RankExited(ref_of(other), EXIT_PEER_LOST, None, False))
+    assert titles() == ["Rank 0 of replica 1 on n2 ended with code 71"]
+
+
+def test_a_name_that_says_something_else_stays() -> None:
+    fleet, _, culprit = lost_its_peer()
+    Incident.objects.update(title="Rack 7 lost power")
+    fleet.tell(culprit.node.name, frames.RankExited(ref_of(culprit), None, 9, False))
+    assert titles() == ["Rack 7 lost power"]
+    assert Incident.objects.get().signals.filter(kind="rank_exit").count() == 2
