@@ -115,8 +115,7 @@ def wrong_steps(steps: Sequence[Json]) -> list[str]:
 
 def undisturbed_step_s(steps: Sequence[Json]) -> float:
     """What a step takes while nothing happens: the median time from one commit to the next, of those that
-    follow two of the same epoch with as many contributors as there ever were. Of the whole run: a step is
-    not the same at its beginning and at its end. What ranks say that a step took is no measure of it: their
+    follow two of the same epoch with as many contributors as there ever were. What ranks say that a step took is no measure of it: their
     clocks overlap, and the longest of six is more than what passed."""
     ordered = sorted(steps, key=lambda step: (step["attempt"], step["step"]))
     full = max(step["contributors"] for step in ordered)
