@@ -115,8 +115,8 @@ def wrong_steps(steps: Sequence[Json]) -> list[str]:
 
 def undisturbed_step_s(steps: Sequence[Json]) -> float:
     """What a step takes while nothing happens: the median time from one commit to the next, of those that
-    follow two of the same epoch with as many contributors as there ever were. What ranks say that a step took is no measure of it: their
-    clocks overlap, and the longest of six is more than what passed."""
+    follow two of the same epoch with as many contributors as there ever were. What ranks say that a step took
+    is no measure of it: their clocks overlap, and the longest of six is more than what passed."""
     ordered = sorted(steps, key=lambda step: (step["attempt"], step["step"]))
     full = max(step["contributors"] for step in ordered)
     calm = [

@@ -66,8 +66,10 @@ def incident_for(job: Job | None, decision: plan.Decision, at: datetime) -> Inci
         incident = _open(job, decision, rows, at)
         _join(incident, rows)
     elif incident is not None:
-        known = tuple(map(fact_of, incident.signals.all()))
-        _join(incident, [row for row in rows if causes.same_cause(known, (fact_of(row),)) or not known])
+        known, ended = tuple(map(fact_of, incident.signals.all())), causes.slots_of(decision)
+        # Another replica that failed and is answered in the same breath is told here too: a decision has one.
+        told = [row for row in rows if row.replica in ended or causes.same_cause(known, (fact_of(row),))]
+        _join(incident, told if known else rows)
     return incident
 
 

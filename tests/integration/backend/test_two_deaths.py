@@ -13,6 +13,7 @@ from tests.integration.backend.builders import (
     flush_all,
     install_all,
     job_that_lost_a_rank,
+    join_all,
     kill_rank,
     live_ranks,
     make_fleet,
@@ -46,6 +47,20 @@ def test_a_second_death_in_the_recovery_has_its_own_incident_though_a_survivor_t
     found = Signal.objects.filter(kind="rank_exit").order_by("replica").values_list("replica", "incident__title")
     assert [(replica, title.partition(" was killed")[0]) for replica, title in found] == [
         (0, "Rank 0 of replica 0 on n1"), (1, "Rank 0 of replica 1 on n2"),
+    ]  # fmt: skip
+
+
+def test_a_joiner_and_another_replica_that_die_at_once_are_both_told_in_the_incident_of_that_decision() -> None:
+    fleet, job = job_that_lost_a_rank()
+    join_all(fleet, job)
+    kill_rank(fleet, rank_of(job, 0, 0))
+    kill_rank(fleet, rank_of(job, 1, 0))
+    reconcile_job(job.id)
+    last = Decision.objects.filter(job=job, rule="replica_failure").latest("at")
+    assert last.reason_code == "several_failures"
+    found = Signal.objects.filter(kind="rank_exit").order_by("replica", "incarnation")
+    assert [(row.replica, row.incarnation, row.incident_id is not None) for row in found] == [
+        (0, 1, True), (0, 2, True), (1, 1, True),
     ]  # fmt: skip
 
 
