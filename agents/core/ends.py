@@ -115,7 +115,8 @@ def conclude(turn: Turn, rank: Rank, exit_code: int | None, signal: int | None, 
         cause, hint = cause or UNOBSERVED, hint or NOBODY_SAW
     turn.report(RankExited(rank.ref, exit_code, signal, rank.expected, tail, aside_s, cause, hint))
     if not rank.expected and not clean:
-        (_leave_peers if exit_code == EXIT_PEER_LOST else _kill_peers)(turn, rank.ref)
+        end_peers = _leave_peers if exit_code == EXIT_PEER_LOST else _kill_peers
+        end_peers(turn, rank.ref)
     if clean and not rank.expected:
         # What a finished rank leaves behind may be writing its last checkpoint.
         _forget(turn, gone)
@@ -178,7 +179,7 @@ def _leave_peers(turn: Turn, ref: RankRef) -> None:
     due_s = turn.now_s + limits.PEERS_MAY_END_S
     for peer in tuple(turn.state.ranks.values()):
         if _slot(peer.ref) == _slot(ref) and peer.ref != ref and peer.life is Life.ALIVE and peer.kill_at_s is None:
-            turn.put_rank(replace(peer, kill_at_s=due_s), keep=False)
+            turn.put_rank(replace(peer, kill_at_s=due_s))
 
 
 def _slot(ref: RankRef) -> tuple[str, int, int, int]:

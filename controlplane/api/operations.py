@@ -33,8 +33,9 @@ def save_now(job: Job, *, reason: str, actor: str, request_id: str = "") -> list
 def evict_replica(job: Job, index: int, *, reason: str, actor: str, request_id: str = "") -> bool:
     """Have the replica leave, which the policy carries out: another is started beside it and takes its place
     in one view (`policy.rules.swap`). Where no device is free for one, where it does not train, or when it is
-    ordered again, it leaves the view first and ends last (`policy.rules.ordered_eviction`): True for
-    these two. No budget is charged. Raises NotFound, or Conflict when nothing of it runs."""
+    ordered again, it leaves the view first and ends last (`policy.rules.ordered_eviction`). True: it waits for
+    no other, as it does not train or was ordered out before. No budget is charged. Raises NotFound, or
+    Conflict when nothing of it runs."""
     replica = newest_replica(job, index)
     if job.state not in TRAINS or not replica.ranks.filter(released_at=None).exists():
         raise Conflict(f"replica {index} of {job.name!r} does not run: the job is {job.state}")

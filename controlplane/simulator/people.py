@@ -22,17 +22,16 @@ class People:
         """So many orders, half of them given twice."""
         for _ in range(count):
             at_s = self._random.uniform(since_s, until_s)
-            self._kernel.after(at_s, self.order_out, None)
+            self._kernel.after(at_s, self.order_out)
             if self._random.random() < 0.5:
-                self._kernel.after(at_s + self._random.uniform(0.0, AGAIN_WITHIN_S), self.order_out, None)
+                self._kernel.after(at_s + self._random.uniform(0.0, AGAIN_WITHIN_S), self.order_out)
 
-    def order_out(self, index: int | None) -> None:
-        """Of this replica, or of the one that was ordered last, or of any; refused while the server stands."""
+    def order_out(self) -> None:
+        """One that is being relieved, again, or any; refused while the server stands."""
         live = [row for row in self._server.rows.replicas.values() if row.state in LIVE_REPLICA]
         if self._server.paused or not live:
             return
-        ordered = [row for row in live if row.relieved]
-        row = next((row for row in live if row.index == index), None) or self._random.choice(ordered or live)
+        row = self._random.choice([row for row in live if row.relieved] or live)
         self.asked.append((self._kernel.now_s, row.index))
         self._kernel.log("person", f"orders r{row.index}.{row.incarnation} out")
         self._server.order_out(row, WHO)

@@ -224,7 +224,7 @@ def cancel(
 def evict_replica(
     job: Job, replica: Annotated[int, typer.Argument(help="Replica slot.", min=0)], reason: Reason = BY_HAND
 ) -> None:
-    """Take one replica out once another has its place; where no device is free, or if told again, it leaves first."""
+    """Take one replica out once another has its place; where no device is free, or if told again, without another."""
     with context.client() as client:
         say(client.jobs.evict_replica(job, replica, reason).detail)
     context.next_commands(f"holdfast job watch {job}", f"holdfast job explain {job}")

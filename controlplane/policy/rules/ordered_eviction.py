@@ -39,14 +39,16 @@ from controlplane.policy.plan import (
 from controlplane.policy.proved import Failure
 from controlplane.policy.relief import is_coming
 from controlplane.policy.rules.admit_joiner import at_step
-from controlplane.policy.rules.replica_failure import eviction, places, settled_by
+from controlplane.policy.rules.replica_failure import end_processes, eviction, places, settled_by
 from controlplane.policy.slots import going
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.policy.titles import number_of, of_failures
+from controlplane.protocol.membership import View
 from controlplane.protocol.states import JobState, ReplicaState
 
 RULE = "ordered_eviction"
 _NO_WAIT = "a person ordered it out; its processes have ended"
+Ids = tuple[str, ...]
 AGAIN = "It goes at once, as ordered"
 
 
@@ -80,7 +82,9 @@ def leave(snapshot: JobSnapshot, config: PolicyConfig, who: tuple[ReplicaFact, .
         return ()
     alone = restart_reason(snapshot, config, tuple(map(as_ordered, members))) is not None
     if alone and is_coming(snapshot, config):
-        return (_wait(snapshot, members),)
+        # To end it now would cost the job its newest state.
+        later = "Too few others hold the newest state yet: it leaves when another has caught up."
+        return (_decided(snapshot, members, "wait", later, ()),)
     if alone or too_small(snapshot):
         return (_stop(snapshot, members, "the others cannot go on without it" if alone else "the others wait"),)
     return (_without(snapshot, config, members, why),)
@@ -93,42 +97,47 @@ def _nobody_waits(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
     return not is_left_out(snapshot, replica) or has_committed(snapshot) or too_small(snapshot)
 
 
+def leave_view(
+    snapshot: JobSnapshot, who: tuple[ReplicaFact, ...], reason: str, *, begins: int | None
+) -> tuple[View, tuple[Action, ...]]:
+    """The view without them, which begins with step `begins` (None: at once), and the moves that make it:
+    nothing of them ends, and they could come back."""
+    stay = (r for r in live_replicas(snapshot) if is_member(snapshot, r) and r not in who)
+    view = following_view(snapshot, stay, reason, at_step=begins, left_out=who)
+    out = (SetReplicaState(replica=r.index, incarnation=r.incarnation, to=ReplicaState.SUSPECT) for r in who)
+    return view, (AnnounceView(view=view), *out)
+
+
+def end(snapshot: JobSnapshot, config: PolicyConfig, who: tuple[Failure, ...]) -> tuple[tuple[Action, ...], Ids]:
+    """Their processes end, their slots are empty, and so is what was found about them: (moves, findings)."""
+    settled = settled_by(snapshot, config, who)
+    return (*end_processes(who), *((SettleSignals(signal_ids=settled),) if settled else ())), settled
+
+
 def _without(snapshot: JobSnapshot, config: PolicyConfig, who: tuple[ReplicaFact, ...], why: str) -> Decision:
-    stay = tuple(r for r in live_replicas(snapshot) if is_member(snapshot, r) and r not in who)
-    names = ", ".join(str(replica.index) for replica in who)
-    few = len(stay) < snapshot.job.spec.resources.min_replicas
+    names, wanted = ", ".join(str(replica.index) for replica in who), snapshot.job.spec.resources.min_replicas
+    few = sum(is_member(snapshot, r) and r not in who for r in live_replicas(snapshot)) < wanted
     begins = None if few else at_step(snapshot, config)
-    following = following_view(snapshot, stay, f"replica {names} leaves as ordered", at_step=begins, left_out=who)
+    view, moves = leave_view(snapshot, who, f"replica {names} leaves as ordered", begins=begins)
     when = f" once {begins} steps are committed" if begins is not None else ""
-    then = "they wait for another" if few else f"nothing of replica {names} ends before that view has committed a step"
-    moves: list[Action] = [SetJobState(to=JobState.RECOVERING)] if snapshot.job.state is JobState.RUNNING else []
-    return Decision(
-        rule=RULE,
-        choice="leave",
-        reason_code=ORDERED,
-        sentence=f"{_orders(who)}. {why}: view {following.epoch} goes on{when} with {number_of(len(stay), 'replica')};"
-        f" {then}.",
-        key=f"leave:{','.join(tag(replica) for replica in who)}:{following.epoch}",
-        actions=(
-            AnnounceView(view=following),
-            *(Relieve(replica=r.index, incarnation=r.incarnation, reason="") for r in who),
-            *(SetReplicaState(replica=r.index, incarnation=r.incarnation, to=ReplicaState.SUSPECT) for r in who),
+    kept = f"nothing of replica {names} ends before that view has committed a step"
+    return _decided(
+        snapshot,
+        who,
+        "leave",
+        f"{why}: view {view.epoch} goes on{when} with {number_of(len(view.members), 'replica')};"
+        f" {'they wait for another' if few else kept}.",
+        (
             *moves,
+            *_relieved_no_more(who),
+            *((SetJobState(to=JobState.RECOVERING),) if snapshot.job.state is JobState.RUNNING else ()),
         ),
-        evidence={"members": len(stay), "ordered_by": "; ".join(replica.ordered_out for replica in who)},
-        title=of_failures(snapshot, tuple(map(as_ordered, who))),
     )
 
 
 def _end(snapshot: JobSnapshot, config: PolicyConfig, who: tuple[ReplicaFact, ...]) -> Decision:
-    """Nobody waits for it: its processes end, its slot is empty, and so is what was found about it."""
-    ended = tuple(map(as_ordered, who))
-    settled = settled_by(snapshot, config, ended)
-    moves: list[Action] = []
-    for each in who:
-        moves.append(StopReplica(replica=each.index, incarnation=each.incarnation, grace_s=0.0))
-        moves.append(SetReplicaState(replica=each.index, incarnation=each.incarnation, to=ReplicaState.EVICTED))
-    moves += [SettleSignals(signal_ids=settled)] if settled else []
+    """Nobody waits for it."""
+    moves, settled = end(snapshot, config, tuple(map(as_ordered, who)))
     if current_view(snapshot) is None:
         left = "there is no view yet"
     elif too_small(snapshot):
@@ -137,49 +146,32 @@ def _end(snapshot: JobSnapshot, config: PolicyConfig, who: tuple[ReplicaFact, ..
         left = "the view without it has committed a step"
     else:
         left = "it is in no view"
-    return Decision(
-        rule=RULE,
-        choice="end",
-        reason_code=ORDERED,
-        sentence=f"{_orders(who)}: nobody waits for it ({left}), its processes end.",
-        key=f"end:{','.join(tag(replica) for replica in who)}",
-        actions=tuple(moves),
-        evidence={"proved": True, "ordered_by": "; ".join(replica.ordered_out for replica in who)},
-        signal_ids=settled,
-        title=of_failures(snapshot, ended),
-    )
-
-
-def _wait(snapshot: JobSnapshot, who: tuple[ReplicaFact, ...]) -> Decision:
-    """To end it now would cost the job its newest state."""
-    return Decision(
-        rule=RULE,
-        choice="wait",
-        reason_code=ORDERED,
-        sentence=f"{_orders(who)}. Too few others hold the newest state yet: it leaves when another has caught up.",
-        key=f"wait:{','.join(tag(replica) for replica in who)}",
-        actions=(),
-        evidence={"ordered_by": "; ".join(replica.ordered_out for replica in who)},
-        title=of_failures(snapshot, tuple(map(as_ordered, who))),
-    )
+    decision = _decided(snapshot, who, "end", f"Nobody waits for it ({left}), its processes end.", moves)
+    return msgspec.structs.replace(decision, signal_ids=settled, evidence={"proved": True, **decision.evidence})
 
 
 def _stop(snapshot: JobSnapshot, who: tuple[ReplicaFact, ...], why: str) -> Decision:
     """Its processes end first; what that makes of the job is decided when they are gone."""
+    stops = (StopReplica(replica=r.index, incarnation=r.incarnation, grace_s=0.0) for r in who)
+    sentence = f"No view can leave it out ({why}): it is ended at once."
+    return _decided(snapshot, who, "stop", sentence, (*_relieved_no_more(who), *stops))
+
+
+def _relieved_no_more(who: tuple[ReplicaFact, ...]) -> tuple[Action, ...]:
+    return tuple(Relieve(replica=r.index, incarnation=r.incarnation, reason="") for r in who)
+
+
+def _decided(
+    snapshot: JobSnapshot, who: tuple[ReplicaFact, ...], choice: str, sentence: str, actions: tuple[Action, ...]
+) -> Decision:
+    """What comes of their orders in this epoch."""
     return Decision(
         rule=RULE,
-        choice="stop",
+        choice=choice,
         reason_code=ORDERED,
-        sentence=f"{_orders(who)}. No view can leave it out ({why}): it is ended at once.",
-        key=f"stop:{','.join(tag(replica) for replica in who)}:{snapshot.job.epoch}",
-        actions=tuple(
-            act
-            for each in who
-            for act in (
-                Relieve(replica=each.index, incarnation=each.incarnation, reason=""),
-                StopReplica(replica=each.index, incarnation=each.incarnation, grace_s=0.0),
-            )
-        ),
+        sentence=f"{_orders(who)}. {sentence}",
+        key=f"{choice}:{','.join(map(tag, who))}:{snapshot.job.epoch}",
+        actions=actions,
         evidence={"ordered_by": "; ".join(replica.ordered_out for replica in who)},
         title=of_failures(snapshot, tuple(map(as_ordered, who))),
     )

@@ -76,7 +76,7 @@ def eviction(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failur
         actions=(
             *look_first(failures),
             *_view(snapshot, config, failures),
-            *_end_processes(failures),
+            *end_processes(failures),
             *out_of_service(snapshot, config, failures),
             *case.starts,
             *_job(snapshot),
@@ -125,7 +125,7 @@ def look_first(failures: tuple[Failure, ...]) -> tuple[Action, ...]:
     return (*looks, GatherStacks(replica=-1, incarnation=-1, look=STACKS)) if looks else ()
 
 
-def _end_processes(failures: tuple[Failure, ...]) -> tuple[Action, ...]:
+def end_processes(failures: tuple[Failure, ...]) -> tuple[Action, ...]:
     """SIGKILL, then the state."""
     actions: list[Action] = []
     for failure in failures:

@@ -13,36 +13,27 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     attempt_live,
     commits_until_s,
-    current_view,
-    following_view,
     has_committed,
     installed,
     is_left_out,
     is_member,
-    live_replicas,
     tag,
     too_small,
 )
 from controlplane.policy.failures import actionable, doubted
 from controlplane.policy.plan import (
     ORDERED,
-    Action,
-    AnnounceView,
     Decision,
     Relieve,
-    SetReplicaState,
-    SettleSignals,
     StartReplica,
-    StopReplica,
 )
 from controlplane.policy.proved import Failure
 from controlplane.policy.rules import ordered_eviction
 from controlplane.policy.rules.admit_joiner import at_step
-from controlplane.policy.rules.replica_failure import places, settled_by
+from controlplane.policy.rules.replica_failure import places
 from controlplane.policy.slots import relieved
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.policy.titles import number_of, of_failures
-from controlplane.protocol.states import ReplicaState
 
 RULE = "swap"
 
@@ -70,45 +61,28 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
 
 
 def _swap(snapshot: JobSnapshot, config: PolicyConfig, free: tuple[ReplicaFact, ...]) -> Decision:
-    view, attempt = current_view(snapshot), snapshot.attempt
-    assert view is not None, "called for a view that is installed"
-    assert attempt is not None, "views belong to an attempt"
-    stay = tuple(r for r in live_replicas(snapshot) if is_member(snapshot, r) and r not in free)
-    names = ", ".join(str(replica.index) for replica in free)
-    following = following_view(
-        snapshot,
-        stay,
-        f"the place of replica {names} is taken",
-        at_step=at_step(snapshot, config),
-        left_out=free,
-    )
-    when = f" once {following.at_step} steps are committed" if following.at_step is not None else ""
+    names, begins = ", ".join(str(replica.index) for replica in free), at_step(snapshot, config)
+    view, moves = ordered_eviction.leave_view(snapshot, free, f"the place of replica {names} is taken", begins=begins)
+    when = f" once {begins} steps are committed" if begins is not None else ""
     return Decision(
         rule=RULE,
         choice="swap",
         reason_code="successor_caught_up",
-        sentence=f"{_why(free)}. Its successor holds the state: view {following.epoch} goes on{when} with"
-        f" {number_of(len(stay), 'replica')}; nothing of replica {names} ends before that view has committed a step.",
-        key=f"swap:{','.join(tag(replica) for replica in free)}:{following.epoch}",
-        actions=(
-            AnnounceView(view=following),
-            *(SetReplicaState(replica=r.index, incarnation=r.incarnation, to=ReplicaState.SUSPECT) for r in free),
-        ),
-        evidence={"members": len(stay), **({"at_step": following.at_step} if following.at_step is not None else {})},
+        sentence=f"{_why(free)}. Its successor holds the state: view {view.epoch} goes on{when} with"
+        f" {number_of(len(view.members), 'replica')}; nothing of replica {names} ends before that view has committed"
+        " a step.",
+        key=f"swap:{','.join(map(tag, free))}:{view.epoch}",
+        actions=moves,
+        evidence={"members": len(view.members), **({"at_step": begins} if begins is not None else {})},
         routine=True,
     )
 
 
 def _retire(snapshot: JobSnapshot, config: PolicyConfig, out: tuple[ReplicaFact, ...]) -> Decision:
     """The view without them trains: their processes end, and what was found about them."""
-    moves: list[Action] = []
-    for each in out:
-        moves.append(StopReplica(replica=each.index, incarnation=each.incarnation, grace_s=0.0))
-        moves.append(SetReplicaState(replica=each.index, incarnation=each.incarnation, to=ReplicaState.EVICTED))
     kind = ORDERED if all(each.ordered_out for each in out) else "place_taken"
     ended = tuple(Failure(replica=each, kind=kind, proved=True, sentence=each.relieved) for each in out)
-    settled = settled_by(snapshot, config, ended)
-    moves += [SettleSignals(signal_ids=settled)] if settled else []
+    moves, settled = ordered_eviction.end(snapshot, config, ended)
     names = ", ".join(str(each.index) for each in out)
     return Decision(
         rule=RULE,
@@ -116,7 +90,7 @@ def _retire(snapshot: JobSnapshot, config: PolicyConfig, out: tuple[ReplicaFact,
         reason_code=kind,
         sentence=f"The view without replica {names} has committed a step, its place is taken: its processes end.",
         key=f"retire:{','.join(tag(each) for each in out)}",
-        actions=tuple(moves),
+        actions=moves,
         evidence={"proved": True, "relieved_for": "; ".join(each.relieved for each in out)},
         signal_ids=settled,
     )
