@@ -40,7 +40,7 @@ from controlplane.policy.proved import Failure
 from controlplane.policy.relief import is_coming
 from controlplane.policy.rules.admit_joiner import at_step
 from controlplane.policy.rules.replica_failure import end_processes, eviction, places, settled_by
-from controlplane.policy.slots import going
+from controlplane.policy.slots import going, room
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.policy.titles import number_of, of_failures
 from controlplane.protocol.membership import View
@@ -138,6 +138,9 @@ def _without(snapshot: JobSnapshot, config: PolicyConfig, who: tuple[ReplicaFact
 def _end(snapshot: JobSnapshot, config: PolicyConfig, who: tuple[ReplicaFact, ...]) -> Decision:
     """Nobody waits for it."""
     moves, settled = end(snapshot, config, tuple(map(as_ordered, who)))
+    if not room(snapshot, lost=frozenset(replica.index for replica in who)):
+        # Its place is taken: the slot stays empty, and says so.
+        moves += tuple(Relieve(replica=r.index, incarnation=r.incarnation, reason=r.ordered_out) for r in who)
     if current_view(snapshot) is None:
         left = "there is no view yet"
     elif too_small(snapshot):

@@ -205,6 +205,7 @@ def test_ordered_again_while_another_starts_it_leaves_now_and_the_other_takes_it
     assert [m.replica for m in newest_view(job).view.members] == [0, 2] and stops(job) == []
     train_on(fleet, job, step=2)
     assert (stops(job), of(job, 1).state, of(job, 3).state) == ([(1, 1)], "evicted", "forming")
+    assert not replica_summary(of(job, 1))["current"], "its slot is shown no more: another has its place"
     for row in [row for row in live_ranks(job) if row.replica.index == 1]:
         fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, True))
     reconcile_job(job.id)

@@ -108,6 +108,7 @@ def test_it_ends_when_the_view_without_it_has_committed_a_step_and_not_before() 
     assert (decision.choice, action(decision, StopReplica).replica) == ("end", 1)
     assert action(decision, SetReplicaState).to is ReplicaState.EVICTED
     assert "the view without it has committed a step" in decision.sentence
+    assert not actions(decision, Relieve), "its slot is to be filled again"
 
 
 def test_it_is_not_taken_back_meanwhile_though_it_waits_and_is_heard() -> None:
