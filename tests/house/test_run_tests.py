@@ -11,7 +11,7 @@ import pytest
 from tests.house.tree import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
-from run_tests import JUDGED, LANES, LAST, NEVER_ON_POSTGRES, SETS, failures, in_short, readable, run_pytest
+from run_tests import LAST, LEFT_OUT, QUEUE, SETS, failures, in_short, readable, run_pytest
 
 
 def test_a_failed_test_is_told_with_its_assertion_and_a_passed_one_is_not(tmp_path: Path) -> None:
@@ -64,13 +64,14 @@ def test_progress_skips_and_sum_are_shown_and_what_tests_and_warnings_print_is_n
 
 def test_all_runs_every_set_once() -> None:
     """The attacks on PostgreSQL are part of its set, and that is part of the whole one."""
-    names = sorted([*(name for lane in LANES for name in lane), *LAST])
-    assert names == sorted(set(SETS) - {"attacks-postgres", "whole-postgres"})
+    assert sorted([*QUEUE, *LAST]) == sorted(set(SETS) - {"attacks-postgres", "whole-postgres"})
     assert set(SETS["attacks-postgres"]) < set(SETS["postgres"]) < set(SETS["whole-postgres"])
 
 
-def test_what_is_left_out_on_postgresql_exists() -> None:
-    assert [path for path in (*NEVER_ON_POSTGRES, *JUDGED) if not (ROOT / path).is_file()] == []
+def test_what_a_set_leaves_out_exists_and_runs_in_another() -> None:
+    paths = {path for left in LEFT_OUT.values() for path in left}
+    assert [path for path in paths if not (ROOT / path).is_file()] == []
+    assert set(LEFT_OUT["services"]).isdisjoint(LEFT_OUT["postgres"])
 
 
 def test_a_child_that_outlives_a_run_keeps_nobody_waiting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
