@@ -9,7 +9,8 @@ from controlplane.protocol.states import CommandState
 
 class Command(models.Model):
     """An outbox row. `body` is protocol.commands.Body as JSON; `statement` the whole command as
-    it was signed (`signature`, by the key `key_id`), which is what travels; `due_at` when it
+    it was signed (`signature`, by the key `key_id`), which is what travels; where it carries an
+    environment it rests sealed, and `body` has the names alone; `due_at` when it
     expires (swept); `send_due_at` when it must be sent again if unanswered (swept)."""
 
     id = models.CharField(primary_key=True, max_length=32)

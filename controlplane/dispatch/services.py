@@ -22,14 +22,14 @@ from controlplane.dispatch.models import Command
 from controlplane.dispatch.present import command_summary
 from controlplane.fleet.identity import no_starts_for
 from controlplane.fleet.models import Node
-from controlplane.protocol.commands import Body, CommandStatement, SignedCommand
+from controlplane.protocol.commands import Body, CommandStatement, SignedCommand, StartRanks
 from controlplane.protocol.errors import ProtocolError
 from controlplane.protocol.frames import PROTOCOL_MAX
 from controlplane.protocol.revisions import known_to
 from controlplane.protocol.signing import decode_statement, encode_statement
 from controlplane.protocol.states import CommandState
 from controlplane.protocol.store_keys import store_token
-from controlplane.runtime import bus, events, guard, keys, metrics
+from controlplane.runtime import at_rest, bus, events, guard, keys, metrics
 from controlplane.runtime.clock import after, age_s, ago, now
 from controlplane.runtime.errors import LostRace
 from controlplane.runtime.ids import new_id
@@ -83,7 +83,7 @@ def enqueue_all(
         order = body if node.revision >= PROTOCOL_MAX else known_to(body, node.revision)
         row = Command(
             id=new_id("cmd"), node=node, job_id=job_id, decision_id=decision_id, attempt=attempt, epoch=epoch,
-            kind=kind, body=msgspec.to_builtins(order), ttl_s=ttl_s, created_at=now(), due_at=after(ttl_s),
+            kind=kind, ttl_s=ttl_s, created_at=now(), due_at=after(ttl_s),
         )  # fmt: skip
         sign(row, order)
         rows.append(row)
@@ -151,15 +151,37 @@ def requeue_of_node(node_id: str) -> int:
 def sign(command: Command, body: Body) -> None:
     """Put the statement of this row, and our signature of it, into its columns. Raises
     MalformedFrame for what no agent could decode: it fails where it was decided, not on the node."""
-    command.statement = encode_statement(_statement(command, body))
-    decode_statement(command.statement)
-    command.key_id, command.signature = keys.sign_command(command.statement)
+    statement = encode_statement(_statement(command, body))
+    decode_statement(statement)
+    command.key_id, command.signature = keys.sign_command(statement)
+    _put(command, statement, body)
+
+
+def sign_again(command: Command) -> None:
+    """The same order, signed as the row's columns are now. Raises MalformedFrame."""
+    sign(command, decode_statement(_said(command)).body)
+
+
+def reseal(command: Command) -> bool:
+    """What it carries rests sealed with the present key; False where it opens with none."""
+    try:
+        statement = _said(command)
+        _put(command, statement, decode_statement(statement).body)
+    except ProtocolError:
+        return False
+    return True
+
+
+def _put(command: Command, statement: bytes, body: Body) -> None:
+    command.body = msgspec.to_builtins(_without_values(body))
+    secret = isinstance(body, StartRanks) and body.launch.env
+    command.statement = at_rest.seal_bytes(statement, _place(command)) if secret else statement
 
 
 def signed(command: Command) -> SignedCommand:
     """The wire form: what was signed, as it was signed. A row that says something else than
     its statement goes without a signature, so that its agent refuses it and tells us."""
-    statement = bytes(command.statement)
+    statement = _said(command)
     signature = bytes(command.signature) if _agrees(command, statement) else b""
     token = store_token(settings.STORE_KEY, command.job_id or "") if command.kind == STARTS else ""
     return SignedCommand(
@@ -169,7 +191,7 @@ def signed(command: Command) -> SignedCommand:
 
 def is_genuine(command: Command) -> bool:
     """The row is what one of our processes has signed with a key of ours."""
-    statement = bytes(command.statement)
+    statement = _said(command)
     return _agrees(command, statement) and keys.is_ours(statement, bytes(command.signature), command.key_id)
 
 
@@ -187,11 +209,32 @@ def _statement(command: Command, body: Body) -> CommandStatement:
     )
 
 
+def _said(command: Command) -> bytes:
+    """The statement as it was signed; as it rests where it opens nowhere, which agrees with nothing."""
+    try:
+        return at_rest.open_bytes(bytes(command.statement), _place(command))
+    except at_rest.Unreadable:
+        return bytes(command.statement)
+
+
+def _place(command: Command) -> str:
+    return f"command/{command.id}"
+
+
+def _without_values(body: Body) -> Body:
+    """As it stands in the row for people: of the environment the names alone."""
+    if not isinstance(body, StartRanks):
+        return body
+    launch = msgspec.structs.replace(body.launch, env=dict.fromkeys(body.launch.env, ""))
+    return msgspec.structs.replace(body, launch=launch)
+
+
 def _agrees(command: Command, statement: bytes) -> bool:
     """The row's columns are those that were signed."""
     try:
-        body = msgspec.convert(command.body, Body)
-        return decode_statement(statement) == _statement(command, body)
+        body, said = msgspec.convert(command.body, Body), decode_statement(statement)
+        told = msgspec.structs.replace(said, body=_without_values(said.body))
+        return told == _statement(command, _without_values(body))
     except (ProtocolError, msgspec.ValidationError):
         return False
 

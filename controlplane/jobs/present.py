@@ -17,7 +17,6 @@ from controlplane.runtime.beside import beside
 from controlplane.runtime.clock import iso
 
 Json = dict[str, Any]
-MASK = "***"
 
 
 def job_summaries(jobs: Sequence[Job]) -> list[Json]:
@@ -61,13 +60,6 @@ def job_summary(job: Job, *, numbers: JobNumbers | None = None, added: Json | No
         "finished_at": iso(job.finished_at),
         **(beside("job", [job.id])[job.id] if added is None else added),
     }
-
-
-def without_values(spec: Json) -> Json:
-    """The spec as those see it who neither own the job nor administer: of its environment the
-    names alone, as people put keys and passwords there."""
-    told = spec["spec"]
-    return spec | {"spec": told | {"env": dict.fromkeys(told.get("env", {}), MASK)}}
 
 
 # Fields of a job summary that move without an event: pushed as pictures, polled slowly.

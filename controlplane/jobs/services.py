@@ -8,6 +8,7 @@ from django.db import IntegrityError, transaction
 
 from controlplane.access import services as access
 from controlplane.fleet.services import publish_device
+from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.numbers import numbers_of
 from controlplane.jobs.present import job_summary, rank_id, rank_summary, replica_id, replica_summary
@@ -29,12 +30,13 @@ def submit_job(spec: JobSpec, *, owner: str, actor: str, request_id: str = "") -
     meta = spec.metadata
     try:
         with events.unit_of_work(), events.attempt():
+            job_id = new_id("job")
             job = Job.objects.create(
-                id=new_id("job"),
+                id=job_id,
                 name=meta.name,
                 project=meta.project,
                 owner=owner,
-                spec=msgspec.to_builtins(spec),
+                spec=environment.sealed(msgspec.to_builtins(spec), job_id),
                 priority=spec.spec.scheduling.priority,
             )
             access.audit(

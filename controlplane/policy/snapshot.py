@@ -273,7 +273,8 @@ class JobFact(_Fact):
     None where the job has no schedule of faults. `looks_taken` on schedule so far, the newest
     at `looked_s` (None: none yet). `ahead`: see `AheadFact`. `end_held_until_s`: of a job that is
     `finished`, until when a replica that computes steps again is waited for; None: nobody is.
-    `past_lives`: the newest incarnation of each slot that earlier attempts had, and this one has not."""
+    `past_lives`: the newest incarnation of each slot that earlier attempts had, and this one has not.
+    `env_opens`: the values of its `env`, which rest sealed, open with a key of this server."""
 
     id: str
     name: str
@@ -293,6 +294,7 @@ class JobFact(_Fact):
     ahead: AheadFact = AheadFact()
     end_held_until_s: float | None = None
     past_lives: dict[int, int] = {}
+    env_opens: bool = True
 
 
 class JobSnapshot(_Fact, dict=True):

@@ -40,7 +40,7 @@ from controlplane.protocol.spec import (
     replica_count,
 )
 from controlplane.protocol.spec_fault import Check, Fault, Ground
-from controlplane.protocol.spec_limits import RESERVED_ENV_PREFIX
+from controlplane.protocol.spec_limits import RESERVED_ENV_PREFIX, SEALED_MARK
 from controlplane.protocol.storage_checks import (
     absolute,
     check_checkpoint_dir,
@@ -277,7 +277,9 @@ def check_entrypoint(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
 
 def check_env(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
     """The environment does not speak for the platform."""
-    for name in sorted(spec.env):
+    for name, value in sorted(spec.env.items()):
+        if value.startswith(SEALED_MARK):
+            yield Fault(f"/spec/env/{name}", "this is how a value rests sealed, not a value", "give the value itself")
         if name.upper().startswith(RESERVED_ENV_PREFIX):
             yield Fault(f"/spec/env/{name}", f"{RESERVED_ENV_PREFIX}* is set by the agent", "choose another name")
 

@@ -106,3 +106,5 @@ KEY_PATTERNS: Mapping[str, tuple[re.Pattern[str], str]] = MappingProxyType(
 
 # Variables the agent sets itself, or with which a job could speak as the platform.
 RESERVED_ENV_PREFIX = "HOLDFAST_"
+# Begins a value of `env` as it rests in the database; see `runtime.at_rest`.
+SEALED_MARK = "holdfast:sealed:"

@@ -11,7 +11,6 @@ promised to people by the calendar (when tokens, passwords and invitations end).
 
 from datetime import timedelta
 
-import msgspec
 from django.db import models
 from django.db.models import F, Q
 
@@ -21,7 +20,6 @@ from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
-from controlplane.protocol.commands import Body
 from controlplane.recovery.models import Incident, KeptCheckpoint, MarkedLines, Recomputation
 from controlplane.runtime import events
 from controlplane.runtime.clock import AHEAD_S, from_s
@@ -87,5 +85,5 @@ def _move_order(row: Command, step: timedelta) -> None:
     row.send_due_at = row.send_due_at + step if row.send_due_at else None
     if genuine:
         # What was not signed by us before is not signed now.
-        dispatch.sign(row, msgspec.convert(row.body, Body))
-    row.save(update_fields=["created_at", "due_at", "send_due_at", "statement", "key_id", "signature"])
+        dispatch.sign_again(row)
+    row.save(update_fields=["created_at", "due_at", "send_due_at", "body", "statement", "key_id", "signature"])

@@ -12,6 +12,7 @@ import msgspec
 from django.db.models import Max, Q
 
 from controlplane.fleet.models import Node
+from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, JobPace, Rank
 from controlplane.jobs.numbers import LOCAL_KIND, spec_of
 from controlplane.jobs.selectors import device_index, past_lives
@@ -114,6 +115,7 @@ def _job_fact(job: Job) -> facts.JobFact:
         looked_s=job.looked_at.timestamp() if job.looked_at else None,
         looks_taken=job.looks_taken,
         ahead=msgspec.convert(job.ahead, facts.AheadFact, str_keys=True),
+        env_opens=environment.opens(job),
     )
 
 

@@ -11,6 +11,7 @@ from django.db.models import Max
 from controlplane.dispatch import services as dispatch
 from controlplane.fleet.models import Device, Node
 from controlplane.fleet.services import publish_device
+from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.numbers import spec_of
 from controlplane.jobs.services import publish_replica
@@ -147,7 +148,7 @@ def _launch(terms: Terms, replica: Replica, world_size: int, mine: list[Placemen
         config=terms.config,
         entrypoint=tuple(spec.entrypoint) if spec.entrypoint else None,
         user=job.owner,
-        env=spec.env,
+        env=environment.opened(job),
         log_markers=spec.resiliency.log_markers,
         step_timeout_s=timeout_of(limits, Section.STEP),
         step_floor_s=step_floor_s(spec.resiliency.timeouts),

@@ -6,7 +6,8 @@ the embedded profile, named by HOLDFAST_SIGNING_KEY_FILE in production. Agents p
 public halves of both keys when they enrol; a rotation makes the next key the current one,
 so an agent that pinned the old pair can verify the new.
 
-What travels through Redis is sealed with keys derived from SECRET_KEY, one for each use.
+What travels through Redis, and what rests in the database and is a secret, is sealed with keys
+derived from SECRET_KEY, one for each use.
 No key is ever logged, sent, or put into the database.
 """
 
@@ -200,12 +201,18 @@ def _bytes(path: Path, text: str) -> bytes:
 
 def seal_key(purpose: str) -> bytes:
     """A secret of 32 bytes for one use of Redis, the same in all processes of this server."""
-    return _derived(settings.SECRET_KEY, purpose)
+    return _derived(settings.SECRET_KEY, f"holdfast-redis-v1:{purpose}")
+
+
+def rest_keys() -> tuple[bytes, ...]:
+    """Secrets of 32 bytes for what rests sealed in the database: with the first is sealed, the
+    others are of the earlier secret keys."""
+    return tuple(
+        _derived(secret, "holdfast-rest-v1") for secret in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    )
 
 
 @cache
-def _derived(secret: str, purpose: str) -> bytes:
-    derivation = HKDF(
-        algorithm=SHA256(), length=SEAL_KEY_BYTES, salt=None, info=f"holdfast-redis-v1:{purpose}".encode()
-    )
+def _derived(secret: str, use: str) -> bytes:
+    derivation = HKDF(algorithm=SHA256(), length=SEAL_KEY_BYTES, salt=None, info=use.encode())
     return derivation.derive(secret.encode())

@@ -18,9 +18,9 @@ from controlplane.api.operations import evict_replica, save_now
 from controlplane.api.placements import try_placement
 from controlplane.api.problems import Kind, Problem
 from controlplane.api.why import why
-from controlplane.jobs import selectors, services
+from controlplane.jobs import environment, selectors, services
 from controlplane.jobs.models import Job
-from controlplane.jobs.present import attempt_view, job_summaries, job_summary, without_values
+from controlplane.jobs.present import attempt_view, job_summaries, job_summary
 from controlplane.protocol import rest
 from controlplane.protocol.states import JobState
 from controlplane.recovery import selectors as recovery
@@ -108,7 +108,7 @@ def get_job(request: HttpRequest, job_id: str) -> HttpResponse:
     seq = newest_seq()
     row, principal = selectors.job(job_id), principal_of(request)
     sees_env = principal.may(Scope.ADMIN) or row.owner == principal.username
-    detail = _detail(row, spec=row.spec if sees_env else without_values(row.spec))
+    detail = _detail(row, spec=environment.with_values(row) if sees_env else environment.without_values(row.spec))
     # The tag covers the object, not the moment: as_of_seq moves with every event of the fleet.
     tag = f'"{hashlib.sha256(msgspec.json.encode(detail)).hexdigest()[:32]}"'
     asked = [part.strip() for part in request.headers.get("If-None-Match", "").split(",")]

@@ -118,6 +118,8 @@ def _place(snapshot: JobSnapshot, config: PolicyConfig) -> Decision:
     """Place the whole gang or say what is missing. The first attempt waits for all it
     asked for; a later one takes what is left, if its job allows that."""
     spec = snapshot.job.spec
+    if not snapshot.job.env_opens:
+        return _wait_for_key(snapshot)
     if snapshot.now_s < attempt_due_s(snapshot, config):
         return _pause(snapshot)
     pool = _open_pool(snapshot, config)
@@ -217,6 +219,21 @@ def _wait(snapshot: JobSnapshot, reason: str, free: int) -> Decision:
         key=f"wait:{number}:{free}:{snapshot.job.epoch}",
         actions=(),
         evidence={"free_devices": free},
+    )
+
+
+def _wait_for_key(snapshot: JobSnapshot) -> Decision:
+    """Without its environment its ranks would train something else, or fail one by one."""
+    return Decision(
+        rule=RULE,
+        choice="wait",
+        reason_code="env_sealed",
+        sentence="Waits for an administrator: the values of its env were sealed with another"
+        " HOLDFAST_SECRET_KEY. Name that key in HOLDFAST_SECRET_KEY_FALLBACKS and restart the"
+        " server's processes, or cancel the job and submit it again.",
+        key=f"env_sealed:{snapshot.job.epoch}",
+        actions=(),
+        evidence={"variables": ", ".join(sorted(snapshot.job.spec.env))[:200]},
     )
 
 
