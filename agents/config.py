@@ -15,7 +15,7 @@ from pathlib import Path
 from agents.core import limits
 from agents.errors import ConfigError
 from agents.exporter import DEFAULT_BIND, parse_bind
-from agents.link.enrol import check_server_url
+from agents.link.server import Server
 from agents.ranks.places import LONGEST
 from agents.ranks.users import separates
 
@@ -32,7 +32,7 @@ _SECRET_FIELDS = frozenset({"join_token"})
 class Config:
     """Everything the agent needs to know. `join_token` is read from its file, "" if none."""
 
-    server: str
+    server: Server
     name: str
     state_dir: Path
     jobs_dir: Path
@@ -93,6 +93,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ambient-c", type=float, default=28.0, help="of the simulated machine room")
     parser.add_argument("--join-token-file", default="", help="a file with the join token (first start only)")
     parser.add_argument("--insecure-dev", action="store_true", help="allow plain ws:// off loopback")
+    parser.add_argument("--tls-ca-file", default="", help="PEM; the only authorities that count for wss://")
+    parser.add_argument("--tls-certificate", default="", help="PEM; shown to a proxy that asks for one")
+    parser.add_argument("--tls-key", default="", help="PEM; of --tls-certificate, for the agent's user alone")
     parser.add_argument("--host-module", default="trainer.host", help="Python module started as rank host")
     parser.add_argument("--min-driver", type=int, default=570, help="oldest major driver version to start ranks with")
     parser.add_argument("--min-free-mib", type=int, default=256, help="room that --check-paths need before a start")
@@ -128,7 +131,13 @@ def _converted(key: str, text: str, action: argparse.Action) -> object:
 
 
 def _checked(options: argparse.Namespace) -> Config:
-    check_server_url(options.server, insecure_dev=options.insecure_dev)
+    server = Server(
+        url=options.server.rstrip("/"),
+        ca_file=_path(options.tls_ca_file),
+        certificate=_path(options.tls_certificate),
+        key=_path(options.tls_key),
+    )
+    server.check(insecure_dev=options.insecure_dev)
     if not _NAME.match(options.name):
         raise ConfigError(f"--name must be a host name, not {options.name!r}")
     if not 0 <= options.devices <= 64:
@@ -151,7 +160,7 @@ def _checked(options: argparse.Namespace) -> Config:
     if len(os.fsencode(jobs_dir)) > _MAX_JOBS_DIR_BYTES:
         raise ConfigError(f"--jobs-dir {jobs_dir} is over {_MAX_JOBS_DIR_BYTES} bytes: too long for unix sockets in it")
     return Config(
-        server=options.server.rstrip("/"),
+        server=server,
         name=options.name,
         state_dir=state_dir,
         jobs_dir=jobs_dir,
@@ -180,6 +189,10 @@ def _checked(options: argparse.Namespace) -> Config:
 def _jobs_beside(state_dir: Path) -> Path:
     """Ranks that run as other users must pass through it, and through the state directory nobody."""
     return state_dir.with_name(f"{state_dir.name}-jobs") if separates() else state_dir / "jobs"
+
+
+def _path(text: str) -> Path | None:
+    return Path(text).absolute() if text else None
 
 
 def _listed(text: str) -> tuple[str, ...]:

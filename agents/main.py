@@ -121,12 +121,12 @@ async def _online(config: Config, agent: Agent) -> None:
     identity = NodeIdentity(
         config.state_dir,
         credential,
-        server_host=urlsplit(config.server).hostname or "",
+        server_host=urlsplit(config.server.url).hostname or "",
         machine_id=machine_id(),
     )
     agent.identity = identity
     agent.link = Link(
-        f"{config.server}/agent/v1/stream",
+        config.server,
         identity=identity,
         hello=agent.hello,
         compose=agent.compose,

@@ -20,6 +20,7 @@ from agents.core import backoff
 from agents.core.events import Event, LinkDown, LinkUp, OrderReceived, ResyncAsked, ServerAcked
 from agents.errors import LinkRefused, SignatureRejected
 from agents.link.identity import NodeIdentity
+from agents.link.server import Server
 from controlplane.protocol.codec import decode_to_older_agent, encode_frame
 from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.errors import ProtocolError
@@ -50,7 +51,7 @@ class Link:
 
     def __init__(
         self,
-        url: str,
+        server: Server,
         *,
         identity: NodeIdentity,
         hello: Callable[[], AgentHello],
@@ -59,7 +60,7 @@ class Link:
         note: Callable[..., None],
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        self._url = url
+        self._server = server
         self._identity = identity
         self._hello = hello
         self._compose = compose
@@ -145,7 +146,8 @@ class Link:
     async def _session(self) -> None:
         await asyncio.to_thread(self._identity.begin_session)
         socket = await connect(
-            self._url,
+            f"{self._server.url}/agent/v1/stream",
+            ssl=self._server.context(),
             compression=None,
             max_size=MAX_SERVER_MESSAGE_BYTES,
             open_timeout=_OPEN_TIMEOUT_S,

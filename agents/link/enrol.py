@@ -16,11 +16,11 @@ from agents import VERSION
 from agents.errors import ConfigError, EnrolmentError
 from agents.link.durable import fill, read_private, write_file
 from agents.link.keys import NodeKey
+from agents.link.server import Server
 from controlplane.protocol.samples import DeviceInfo
 
 _TIMEOUT_S = 15.0
 _MAX_ANSWER_BYTES = 64 * 1024
-_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,19 +41,6 @@ class Facts:
     machine_id: str
     segment: str
     devices: tuple[DeviceInfo, ...]
-
-
-def check_server_url(server: str, *, insecure_dev: bool) -> None:
-    """Raises ConfigError for a URL that is none of ws, wss, or unsafe off loopback."""
-    parts = urlsplit(server)
-    if parts.scheme not in ("ws", "wss") or not parts.hostname:
-        raise ConfigError(f"--server must be ws://host:port or wss://host:port, not {server!r}")
-    if parts.username or parts.password or parts.query:
-        raise ConfigError("--server must carry no credentials and no query; use --join-token-file")
-    if parts.scheme == "ws" and parts.hostname not in _LOOPBACK and not insecure_dev:
-        raise ConfigError(
-            f"plain ws:// to {parts.hostname} would send the credential in clear text: use wss://, or --insecure-dev"
-        )
 
 
 def load_credential(path: Path) -> Credential | None:
@@ -77,7 +64,7 @@ def token_digest(join_token: str) -> str:
     return hashlib.sha256(join_token.encode()).hexdigest()
 
 
-def enrol(server: str, *, join_token: str, key: NodeKey, old_key: NodeKey | None, facts: Facts) -> Credential:
+def enrol(server: Server, *, join_token: str, key: NodeKey, old_key: NodeKey | None, facts: Facts) -> Credential:
     """Trade the token for a place in the fleet. `old_key`: the key this node was known by, which
     lets it take its own name again. Blocking. Raises EnrolmentError (`retry` if it may pass)."""
     digest = token_digest(join_token)
@@ -108,15 +95,16 @@ def enrol(server: str, *, join_token: str, key: NodeKey, old_key: NodeKey | None
     return Credential(node_id=answer.node_id, server_keys=answer.server_keys, token_sha256=digest)
 
 
-def _post(server: str, body: bytes) -> bytes:
+def _post(server: Server, body: bytes) -> bytes:
     # Imported here: an enrolled agent never needs an HTTP client.
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
-    parts = urlsplit(server)
+    parts = urlsplit(server.url)
     assert parts.hostname is not None, "checked by check_server_url"
-    kind = HTTPSConnection if parts.scheme == "wss" else HTTPConnection
-    connection = kind(parts.hostname, parts.port, timeout=_TIMEOUT_S)
+    connection = HTTPConnection(parts.hostname, parts.port, timeout=_TIMEOUT_S)
     try:
+        if (context := server.context()) is not None:
+            connection = HTTPSConnection(parts.hostname, parts.port, timeout=_TIMEOUT_S, context=context)
         path = parts.path.rstrip("/") + "/agent/v1/enroll"
         connection.request("POST", path, body, {"Content-Type": "application/json", "Accept": "application/json"})
         answer = connection.getresponse()

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import json
 import os
+import ssl
 import time
 from collections.abc import Callable
 from typing import Any
@@ -81,6 +82,7 @@ class Server:
         self.connections = 0
         self.gaps = 0
         self.port = 0
+        self.tls: ssl.SSLContext | None = None
         self._socket: ServerConnection | None = None
         self._changed = asyncio.Condition()
         self._numbers = itertools.count(1)
@@ -88,12 +90,12 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"ws://127.0.0.1:{self.port}"
+        return f"wss://localhost:{self.port}" if self.tls else f"ws://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> "Server":
         self._inner = await serve(self._agent, "127.0.0.1", 0, compression=None, ping_interval=None)
         self._inner_port = next(iter(self._inner.sockets)).getsockname()[1]
-        self._front = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+        self._front = await asyncio.start_server(self._accept, "127.0.0.1", self.port, ssl=self.tls)
         self.port = self._front.sockets[0].getsockname()[1]
         return self
 

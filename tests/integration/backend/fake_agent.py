@@ -18,6 +18,7 @@ from agents.errors import SignatureRejected
 from agents.link.enrol import Facts, enrol
 from agents.link.keys import NodeKey, rotation, unsigned_proof
 from agents.link.pins import Pins
+from agents.link.server import Server
 from controlplane.access import join_tokens
 from controlplane.protocol import commands, frames
 from controlplane.protocol.codec import decode_to_agent, encode_frame
@@ -65,7 +66,8 @@ def enroll(url: str, name: str, join_token: str, **changes: Any) -> Enrolled:
     old_key = changes.pop("old_key", None)
     facts = Facts(**{"node_name": name, "boot_id": f"boot-{name}", "machine_id": "machine", "segment": "",
                      "devices": ()} | changes)  # fmt: skip
-    made = enrol(url.replace("http://", "ws://"), join_token=join_token, key=key, old_key=old_key, facts=facts)
+    server = Server(url=url.replace("http://", "ws://"))
+    made = enrol(server, join_token=join_token, key=key, old_key=old_key, facts=facts)
     return Enrolled(node_id=made.node_id, key=key, server_keys=made.server_keys, machine_id=facts.machine_id)
 
 

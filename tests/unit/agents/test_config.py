@@ -4,7 +4,8 @@ import pytest
 
 from agents.config import load
 from agents.errors import ConfigError
-from agents.link.enrol import Credential, check_server_url, load_credential, store_credential
+from agents.link.enrol import Credential, load_credential, store_credential
+from agents.link.server import check_server_url
 
 
 def test_the_command_line_wins_over_the_environment(tmp_path):
