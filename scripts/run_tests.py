@@ -4,11 +4,11 @@ Sets: fast (unit, properties, simulation, contracts, house), attacks (each hole 
 replayed), install (the pages of installation, block by block, and the images' programs), services
 (real Redis, sockets, agents, processes), trainer (real ranks), postgres (the backend's sets and
 attacks that a database decides again on PostgreSQL), scenes (the whole ring broken five ways), e2e
-(pages in a browser). `all` is check + all of them, two at a time, the longest first (`QUEUE`), the
-scenes alone at the end, as what they wait for is the whole ring's own pace. What pytest prints goes to
-var/tests/SET.log; of it are shown here the progress, the skips, the slowest and the sum, so that
-a whole run stays short enough to be read. What failed is told when its set ends, and again, a
-line for each, at the very end.
+(pages in a browser). `all` is check + all of them, two at a time (`QUEUE`). The scenes come last,
+with nothing beside them but the fast ones at the lowest priority: what they wait for is the whole
+ring's own pace. What pytest prints goes to var/tests/SET.log; of it are shown here the progress,
+the skips, the slowest and the sum, so that a whole run stays short enough to be read. What failed
+is told when its set ends, and again, a line for each, at the very end.
 """
 
 import os
@@ -87,11 +87,13 @@ SETS: dict[str, tuple[str, ...]] = {
     "scenes": ("tests/scenes",),
     "e2e": ("tests/e2e",),
 }
-# Most of a set is waiting, for processes and for clocks: two of them share two cores well. The checks
-# run beside the first two, which wait for no clock; then the next is taken when one has ended.
-QUEUE = ("attacks", "fast", "services", "postgres", "trainer", "e2e", "install")
+# Most of a set is waiting, for processes and for clocks: two of them share two cores well, and the next
+# is taken when one has ended.
+QUEUE = ("services", "attacks", "postgres", "trainer", "e2e", "install")
 AT_ONCE = 2
-LAST = ("scenes",)
+LAST = "scenes"
+# Waits for no clock, and takes what the scenes leave.
+BESIDE_LAST = "fast"
 
 
 def run_all() -> list[str]:
@@ -100,16 +102,18 @@ def run_all() -> list[str]:
         checked = beside.submit(subprocess.run, [PY, "scripts/check.py"], cwd=ROOT, check=False)
         codes = lanes.map(lambda name: run_set(name, prefix=f"{name:8} "), QUEUE)
         failed = [name for name, code in zip(QUEUE, codes, strict=True) if code]
-    failed += ["check"] * bool(checked.result().returncode)
-    return failed + [name for name in LAST if run_set(name)]
+        failed += ["check"] * bool(checked.result().returncode)
+        code = lanes.submit(run_set, BESIDE_LAST, prefix=f"{BESIDE_LAST:8} ", before=("nice", "-n", "19"))
+        failed += [LAST] * bool(run_set(LAST, prefix=f"{LAST:8} "))
+        return failed + [BESIDE_LAST] * bool(code.result())
 
 
-def run_set(name: str, *, prefix: str = "") -> int:
-    """One pytest run; for `postgres` with a private server around it."""
+def run_set(name: str, *, prefix: str = "", before: tuple[str, ...] = ()) -> int:
+    """One pytest run; for `postgres` with a private server around it. `before`: what starts it."""
     report_of(name).unlink(missing_ok=True)
     options = ["-q", "-rs", "--durations=8", f"--junitxml={report_of(name)}", *(["-x"] if name == "scenes" else [])]
     without = [f"--ignore={path}" for path in LEFT_OUT.get(name, ())]
-    command = [PY, "-m", "pytest", *options, *SETS[name], *without]
+    command = [*before, PY, "-m", "pytest", *options, *SETS[name], *without]
     print(f"--- {name}: {' '.join(SETS[name])}", flush=True)
     started_s = time.monotonic()
     if name.endswith("postgres"):
