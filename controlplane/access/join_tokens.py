@@ -1,16 +1,18 @@
-"""Join tokens: made by administrators, bound to a name, a pool or addresses, used up by agents.
+"""Join tokens: made by administrators, bound to a name, a pattern of names, a pool or addresses,
+used up by agents.
 
 Called by an administrator's doors and by `fleet.enrolment`. Only the SHA-256 of a token is kept.
-Accepted at the enrolment door and nowhere else.
+Its text, `holdfast_join_<id>_<secret>`, names its row, so that whoever finds one knows what to
+revoke; the server never reads that id. Accepted at the enrolment door and nowhere else.
 """
 
 import ipaddress
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from django.db.models import F
 
-from controlplane.access import tokens
+from controlplane.access import name_pattern, tokens
 from controlplane.access.models import JoinToken
 from controlplane.access.services import Shown, audit
 from controlplane.runtime.clock import after, now
@@ -31,10 +33,12 @@ _REFUSED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """Who may use a token; what is empty binds nobody. `pool` is the agent's --segment; `cidr`
-    networks by commas; `takeover`: the known node of that `name` may be given another key."""
+    """Who may use a token; what is empty binds nobody. `name_pattern` as in `access.name_pattern`;
+    `pool` is the agent's --segment; `cidr` networks by commas; `takeover`: the known node of that
+    `name` may be given another key."""
 
     name: str = ""
+    name_pattern: str = ""
     pool: str = ""
     cidr: str = ""
     takeover: bool = False
@@ -42,31 +46,36 @@ class Binding:
     @property
     def binds(self) -> bool:
         """Bound to anything at all."""
-        return bool(self.name or self.pool or self.cidr)
+        return bool(self.name or self.name_pattern or self.pool or self.cidr)
 
 
 def create(
-    binding: Binding, *, uses: int = 1, ttl_s: float = TTL_S, actor: str = "console", request_id: str = ""
+    binding: Binding,
+    *,
+    uses: int = 1,
+    ttl_s: float = TTL_S,
+    hold: bool = False,
+    actor: str = "console",
+    request_id: str = "",
 ) -> Shown:
-    """Lets `uses` agents enrol within `ttl_s`, if they are those of the binding. Raises Invalid,
-    with every fault."""
+    """Lets `uses` agents enrol within `ttl_s`, if they are those of the binding. `hold`: their nodes
+    get no work until an administrator confirms them. Raises Invalid, with every fault."""
     faults = faults_of(binding, uses=uses, ttl_s=ttl_s)
     if faults:
         raise Invalid("the join token cannot be made so", errors=faults)
-    secret = tokens.new_secret("holdfast_join_")
+    token_id = new_id("jt")
+    secret = tokens.new_secret(f"holdfast_join_{token_id}_")
     row = JoinToken.objects.create(
-        id=new_id("jt"),
+        id=token_id,
         sha256=tokens.digest(secret),
         expires_at=after(ttl_s),
         uses_left=uses,
-        name=binding.name,
-        pool=binding.pool,
-        cidr=binding.cidr,
-        takeover=binding.takeover,
+        hold=hold,
         created_by=actor[:120],
+        **asdict(binding),
     )
-    bound = {"name": binding.name, "pool": binding.pool, "cidr": binding.cidr, "takeover": binding.takeover}
-    audit(actor, "join_token.create", row.id, request_id=request_id, data={"uses": uses, "ttl_s": ttl_s, **bound})
+    data = {"uses": uses, "ttl_s": ttl_s, "hold": hold, **asdict(binding)}
+    audit(actor, "join_token.create", row.id, request_id=request_id, data=data)
     return Shown(id=row.id, secret=secret)
 
 
@@ -75,6 +84,7 @@ def faults_of(binding: Binding, *, uses: int, ttl_s: float) -> list[dict[str, st
     faults = []
     if binding.name and not _NAME.match(binding.name):
         faults.append(_fault("name", "no name of a node", "a-z, 0-9, '-' and '.', at most 100"))
+    faults += _pattern_faults(binding)
     if binding.pool and not _POOL.match(binding.pool):
         faults.append(_fault("pool", "no name of a pool", "up to 63 letters, digits and _.:-"))
     if binding.takeover and not binding.name:
@@ -92,6 +102,15 @@ def faults_of(binding: Binding, *, uses: int, ttl_s: float) -> list[dict[str, st
     if not TTL_MIN_S <= ttl_s <= TTL_MAX_S:
         faults.append(_fault("ttl_s", f"{ttl_s:g} s is out of range", f"{TTL_MIN_S:g} s to {TTL_MAX_S:g} s (7 days)"))
     return faults
+
+
+def _pattern_faults(binding: Binding) -> list[dict[str, str]]:
+    if not binding.name_pattern:
+        return []
+    if binding.name:
+        return [_fault("name_pattern", "the token is bound to a name already", "name or name_pattern, not both")]
+    fault = name_pattern.fault_of(binding.name_pattern)
+    return [_fault("name_pattern", fault, name_pattern.FIX)] if fault else []
 
 
 def spend(secret: str, *, name: str, segment: str, address: str) -> JoinToken:
@@ -121,6 +140,8 @@ def digest(secret: str) -> str:
 
 def _fits(row: JoinToken, *, name: str, segment: str, address: str) -> bool:
     if row.name and row.name != name:
+        return False
+    if row.name_pattern and not name_pattern.matches(row.name_pattern, name):
         return False
     if row.pool and row.pool != segment:
         return False

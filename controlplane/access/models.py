@@ -33,8 +33,9 @@ class ApiToken(models.Model):
 
 class JoinToken(models.Model):
     """Lets `uses_left` agents enrol until `expires_at`; accepted nowhere else. Bound to what is not
-    empty of `name`, `pool` and `cidr` (networks, separated by commas). `takeover`: the node of that
-    name may be given another key."""
+    empty of `name`, `name_pattern`, `pool` and `cidr` (networks, separated by commas). `takeover`: the
+    node of that name may be given another key. `hold`: nodes that enrol with it wait for an
+    administrator."""
 
     id = models.CharField(primary_key=True, max_length=32)
     sha256 = models.CharField(max_length=64, unique=True)
@@ -42,9 +43,11 @@ class JoinToken(models.Model):
     expires_at = models.DateTimeField()
     uses_left = models.IntegerField(default=1)
     name = models.CharField(max_length=100, blank=True, default="")
+    name_pattern = models.CharField(max_length=100, blank=True, default="")
     pool = models.CharField(max_length=63, blank=True, default="")
     cidr = models.CharField(max_length=500, blank=True, default="")
     takeover = models.BooleanField(default=False)
+    hold = models.BooleanField(default=False)
     created_by = models.CharField(max_length=120, blank=True, default="")
     revoked_at = models.DateTimeField(null=True)
 

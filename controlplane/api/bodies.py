@@ -79,12 +79,15 @@ class NewToken(Body, frozen=True, kw_only=True):
 
 
 class NewJoinToken(Body, frozen=True, kw_only=True):
-    """Who may enrol with it: at least one of `name`, `pool` and `cidr` (networks, by commas)."""
+    """Who may enrol with it: at least one of `name` or `name_pattern` (such as gpu-a1-*), `pool` and
+    `cidr` (networks, by commas). `hold`: nodes that enrol with it wait for an administrator."""
 
     name: Annotated[str, Meta(max_length=100)] = ""
+    name_pattern: Annotated[str, Meta(max_length=100)] = ""
     pool: Annotated[str, Meta(max_length=63)] = ""
     cidr: Annotated[str, Meta(max_length=500)] = ""
     uses: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    hold: bool = False
     ttl_s: Annotated[float, Meta(ge=10, le=7 * 86400)] = 3600.0
 
 

@@ -40,6 +40,15 @@ def _connected(row: Row) -> str:
     return "yes" if row["connected"] else "no"
 
 
+def _for_names(row: Row) -> str:
+    """The name or the pattern of names that a join token is for."""
+    return str(row["name"] or row["name_pattern"])
+
+
+def _holds(row: Row) -> str:
+    return "yes" if row["hold"] else "no"
+
+
 def _not_heard(row: Row) -> str:
     """`node-3 21s: still commits`, for each node; of a node's own row without its name."""
     named = "owner" in row
@@ -294,9 +303,10 @@ TOKENS = (
 )
 JOIN_TOKENS = (
     Column(title="ID", show=text("id")),
-    Column(title="NAME", show=text("name")),
+    Column(title="NAME", show=_for_names),
     Column(title="POOL", show=text("pool")),
     Column(title="NETWORKS", show=text("cidr")),
+    Column(title="HOLDS", show=_holds),
     Column(title="USES-LEFT", show=text("uses_left")),
     Column(title="EXPIRES", show=text("expires_at")),
     Column(title="REVOKED", show=text("revoked_at")),

@@ -81,9 +81,16 @@ def enroll_node(asked: Enrolment) -> str:
             f"join_token:{token.id}",
             "node.enroll",
             node.id,
-            data={"name": asked.name, "public_key": asked.public_key, "address": asked.address},
+            data={
+                "name": asked.name,
+                "public_key": asked.public_key,
+                "address": asked.address,
+                "hold": token.hold,
+            },
         )
         publish_node(node, "node.enrolled", f"Node {asked.name} enrolled.")
+        if token.hold:
+            _hold(node, token)
     return node.id
 
 
@@ -146,11 +153,29 @@ def _give_key(node: Node, asked: Enrolment, token: JoinToken) -> None:
         "asked_at": None,
         "revoked_at": None,
     }
-    doubtful = bool(node.doubt) and node.state == NodeState.QUARANTINED
+    doubtful = bool(node.doubt) and node.state == NodeState.QUARANTINED and not node.held
     Node.objects.filter(pk=node.pk).update(**columns)
     node.refresh_from_db()
     if doubtful:
         transition_node(node, NodeState.READY, "it enrolled again with a new key")
+
+
+def _hold(node: Node, token: JoinToken) -> None:
+    """No work until an administrator confirms it, whatever it was before: the token says so. Only
+    `fleet.identity.confirm` ends it."""
+    if node.held:
+        return
+    Node.objects.filter(pk=node.pk).update(held=True)
+    node.held = True
+    why = (
+        f"it enrolled with join token {token.id}, which holds: it waits for an administrator"
+        f" (holdfast node confirm {node.name})"
+    )
+    if node.state != NodeState.QUARANTINED:
+        transition_node(node, NodeState.QUARANTINED, why)
+        return
+    node.state_reason = f"{node.state_reason}; {why}"
+    node.save(update_fields=["state_reason"])
 
 
 def reissue(node_id: str, *, actor: str, reason: str, ttl_s: float, request_id: str = "") -> Shown:

@@ -12,7 +12,8 @@ journal gets no starts for `HOLD_S`, in which the one that was pushed out would 
 
 Found: the node is quarantined with the reason, audited, told as an event. The life that was
 known first keeps the session, so that its ranks and events go on; the later one is barred. Until
-an administrator confirms, neither gets orders that begin anything (`dispatch`).
+an administrator confirms, neither gets orders that begin anything (`dispatch`). The same holds for
+a node that enrolled with a token that holds, whoever it is (`fleet.enrolment`).
 """
 
 from collections.abc import Mapping
@@ -176,8 +177,11 @@ def _two(node: Node, shown: Shown, life: NodeLife | None, why: str) -> Admission
 
 def _quarantine(node: Node, shown: Shown, why: str) -> None:
     access.audit(f"node:{node.name}", "node.identity_doubt", node.id, reason=why, data=asdict(shown))
-    Node.objects.filter(pk=node.pk).update(doubt=why)
     reason = f"in doubt which machine it is: {why}"
+    if node.state == NodeState.QUARANTINED and not node.doubt:
+        # Whoever confirms it ends both, and reads here what both are.
+        Node.objects.filter(pk=node.pk).update(state_reason=f"{node.state_reason}; {reason}")
+    Node.objects.filter(pk=node.pk).update(doubt=why)
     if node.state == NodeState.QUARANTINED:
         publish_node(node, "node.identity_doubt", f"Node {node.name} is {reason}.")
     else:
@@ -203,19 +207,21 @@ def _remember(node: Node, shown: Shown, *, barred: bool) -> None:
 
 
 def confirm(node_id: str, *, actor: str, reason: str, request_id: str = "") -> Node:
-    """An administrator vouches for what speaks as this node now (its newest life); it may take work
-    again. Barred lives stay barred. Raises NotFound, or Conflict if it is not quarantined."""
+    """An administrator vouches for what speaks as this node now (its newest life), or admits a node
+    that waits since it enrolled; it may take work. Barred lives stay barred. Raises NotFound, or
+    Conflict if it is not quarantined."""
     with events.unit_of_work():
         node = lock_row(Node, node_id)
         if node is None or node.removed_at is not None:
             raise NotFound(f"no node {node_id!r}")
         if node.state != NodeState.QUARANTINED:
             raise Conflict(f"node {node.name!r} is {node.state}: there is nothing to confirm")
-        access.audit(actor, "node.confirm", node_id, reason=reason, request_id=request_id, data={"doubt": node.doubt})
+        data = {"doubt": node.doubt, "held": node.held}
+        access.audit(actor, "node.confirm", node_id, reason=reason, request_id=request_id, data=data)
         vouched = node.lives.filter(boot_id=node.boot_id, journal_id=node.journal_id).first()
         counter = node.session_counter if vouched is None else vouched.counter
         Node.objects.filter(pk=node_id).update(
-            doubt="", deaf=False, gap_since=None, challenger=None, asked_at=None, hold_until=None,
+            doubt="", held=False, deaf=False, gap_since=None, challenger=None, asked_at=None, hold_until=None,
             session_counter=counter,
         )  # fmt: skip
         transition_node(node, NodeState.READY, f"{reason} ({actor})")
@@ -225,7 +231,7 @@ def confirm(node_id: str, *, actor: str, reason: str, request_id: str = "") -> N
 
 def no_starts_for() -> Q:
     """Of commands: those whose node must not begin anything now (`dispatch` leaves them queued)."""
-    return ~Q(node__doubt="") | Q(node__hold_until__gt=now())
+    return ~Q(node__doubt="") | Q(node__held=True) | Q(node__hold_until__gt=now())
 
 
 def being_asked(node_ids: list[str]) -> set[str]:

@@ -17,6 +17,7 @@ class Node(models.Model):
     be two machines, "" for no doubt; until `hold_until` a session that pushed out a live one gets
     no starts; `challenger` is who came while another session was live, asked since `asked_at`.
     `revision` of the protocol that its agent spoke last; orders say nothing newer.
+    `held`: it enrolled with a token that holds, and gets no work until an administrator confirms it.
     `gap_since`: its events do not follow what was applied; `deaf`: so long that it takes no work."""
 
     id = models.CharField(primary_key=True, max_length=32)
@@ -35,6 +36,7 @@ class Node(models.Model):
     hold_until = models.DateTimeField(null=True)
     challenger = models.JSONField(null=True)
     asked_at = models.DateTimeField(null=True)
+    held = models.BooleanField(default=False)
     join_token_id = models.CharField(max_length=32, blank=True, default="")
     pool = models.CharField(max_length=63, blank=True, default="")
     gap_since = models.DateTimeField(null=True)

@@ -27,6 +27,7 @@ def node_summary(node: Node, *, hot: Json | None = None, parts: "Parts | None" =
         "state_since": iso(node.state_since),
         "connected": node.connected,
         "revoked": node.revoked_at is not None,
+        "held": node.held,
         "last_seen_age_s": agent.get("silent_s"),
         "agent_version": node.agent_version,
         "segment": node.segment,

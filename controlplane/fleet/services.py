@@ -37,11 +37,15 @@ def cordon(node_id: str, *, reason: str, actor: str, request_id: str = "") -> No
 
 
 def uncordon(node_id: str, *, reason: str, actor: str, request_id: str = "") -> Node:
-    """Let work return. Raises Conflict where an administrator must decide who the node is."""
-    doubt = Node.objects.filter(pk=node_id).exclude(doubt="").values_list("name", "doubt").first()
-    if doubt is not None:
-        name, why = doubt
-        raise Conflict(f"it is in doubt which machine node {name!r} is ({why}); `holdfast node confirm {name}`")
+    """Let work return. Raises Conflict where an administrator must decide who the node is, or has not
+    admitted it yet."""
+    asks = Node.objects.filter(~Q(doubt="") | Q(held=True), pk=node_id).values_list("name", "doubt").first()
+    if asks is not None:
+        name, doubt = asks
+        why = f"it is in doubt which machine node {name!r} is ({doubt})"
+        if not doubt:
+            why = f"node {name!r} enrolled with a token that holds, and an administrator admits it"
+        raise Conflict(f"{why}: `holdfast node confirm {name}`")
     return _by_person(node_id, NodeState.READY, "node.uncordon", reason, actor, request_id)
 
 

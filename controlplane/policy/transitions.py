@@ -139,23 +139,24 @@ RANK: Table = {
     _K.EXITED: {},
 }
 
+_KEPT_AWAY = "a confirmed hardware fault, in doubt which machine it is, or enrolled with a token that holds"
 NODE: Table = {
     _N.READY: {
         _N.DEGRADED: "a finding that does not stop work",
         _N.CORDONED: "takes no new work",
-        _N.QUARANTINED: "a confirmed hardware fault, or in doubt which machine it is",
+        _N.QUARANTINED: _KEPT_AWAY,
     },
     _N.DEGRADED: {
         _N.READY: "the finding is gone",
         _N.CORDONED: "takes no new work",
-        _N.QUARANTINED: "a confirmed hardware fault, or in doubt which machine it is",
+        _N.QUARANTINED: _KEPT_AWAY,
     },
     _N.CORDONED: {
         _N.READY: "returned by a person, or what kept it away is over",
-        _N.QUARANTINED: "a confirmed hardware fault, or in doubt which machine it is",
+        _N.QUARANTINED: _KEPT_AWAY,
     },
     _N.QUARANTINED: {
-        _N.READY: "a person vouches for it, it has a new key, or its events arrive again",
+        _N.READY: "a person vouches for it or admits it, it has a new key, or its events arrive again",
     },
 }
 

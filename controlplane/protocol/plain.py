@@ -17,8 +17,9 @@ INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 _INVISIBLE = frozenset("\u061c\u115f\u1160\u17b4\u17b5\u180e\u2028\u2029\u3164\ufeff\uffa0")
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _LAYOUT = frozenset("\n\t")
-# Every secret that Holdfast makes begins so; see `access.tokens.new_secret`.
-_SECRET = re.compile(r"\b((?:holdfast_[a-z]+_|otp_))[A-Za-z0-9_-]{20,}")
+# Every secret that Holdfast makes begins so; see `access.tokens.new_secret`. A join token's id is no secret
+# and stays, so that it can be revoked; `?+` keeps a masked one from being masked again, id and all.
+_SECRET = re.compile(r"\b((?:holdfast_[a-z]+_(?:jt_[0-9A-HJKMNP-TV-Z]{26}_)?+|otp_))[A-Za-z0-9_-]{20,}")
 MASKED = "[masked]"
 
 
@@ -88,7 +89,7 @@ def shown(text: str, *, layout: bool = True) -> str:
 
 def without_secrets(text: str) -> str:
     """`text` with every credential of Holdfast's own making masked, which people paste into reasons
-    and programs into messages; what kind it was stays."""
+    and programs into messages; what kind it was stays, and of a join token which one."""
     return _SECRET.sub(rf"\1{MASKED}", text)
 
 

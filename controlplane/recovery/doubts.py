@@ -68,7 +68,7 @@ def _hears_again(node: Node) -> None:
     if not was_deaf:
         return
     signals.settle_keys(f"{DEAF}:{node.id}", "its events arrive again")
-    if node.state == NodeState.QUARANTINED and not node.doubt:
+    if node.state == NodeState.QUARANTINED and not node.doubt and not node.held:
         transition_node(node, NodeState.READY, "its events arrive again")
 
 

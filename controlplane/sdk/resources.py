@@ -5,7 +5,7 @@ awaitable of it for `AsyncClient`.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from controlplane.protocol import rest
 from controlplane.sdk import calls
@@ -201,7 +201,7 @@ class Nodes(_Group):
         return self._act(node_id, "rotate-key", reason)
 
     def confirm(self, node_id: str, reason: str) -> Any:
-        """Vouch for a quarantined node."""
+        """Vouch for a quarantined node; admits one that enrolled with a token that holds."""
         return self._act(node_id, "confirm", reason)
 
     def remove(self, node_id: str, reason: str) -> Any:
@@ -217,6 +217,20 @@ class Nodes(_Group):
         return self._run(calls.post(calls.one("nodes", node_id, f":{verb}"), {"reason": reason}, rest.Accepted))
 
 
+class JoinTokenOptions(TypedDict, total=False):
+    """Whom a join token is for: `name` or `name_pattern` (gpu-a1-*), `pool`, `cidr` (networks, by
+    commas); at least one of them. `uses` 1 and `ttl_s` 3600 unless given; `hold`: nodes that enrol
+    with it get no work until an administrator confirms them."""
+
+    name: str
+    name_pattern: str
+    pool: str
+    cidr: str
+    uses: int
+    ttl_s: float
+    hold: bool
+
+
 class JoinTokens(_Group):
     """Tokens with which agents enrol."""
 
@@ -224,10 +238,10 @@ class JoinTokens(_Group):
         """Iterates over all of them."""
         return self._pages(calls.get("/join-tokens", Page[rest.JoinToken]))
 
-    def create(self, *, name: str = "", pool: str = "", cidr: str = "", uses: int = 1, ttl_s: float = 3600.0) -> Any:
-        """JoinToken whose `token` is told this once; bound to a name, a pool or networks."""
-        body = {"name": name, "pool": pool, "cidr": cidr, "uses": uses, "ttl_s": ttl_s}
-        return self._run(calls.post("/join-tokens", body, rest.JoinToken))
+    def create(self, **options: Unpack[JoinTokenOptions]) -> Any:
+        """JoinToken whose `token` is told this once; bound to a name, a pattern of names, a pool or
+        networks."""
+        return self._run(calls.post("/join-tokens", dict(options), rest.JoinToken))
 
     def revoke(self, token_id: str) -> Any:
         """At once and for good."""

@@ -125,7 +125,7 @@ export function sample(node, index, at = Date.now()) {
 export function crowd(count) {
   return Array.from({ length: count }, (_, i) => ({
     id: `node_${String(10_000 + i).padStart(26, "0")}`, name: `gpu-${String(i).padStart(4, "0")}`, state: "ready", state_reason: "", state_since: iso(3_600), connected: true, last_seen_age_s: 0.4,
-    agent_version: "0.1.0", segment: `rack-${i >> 4}`, ranks_running: 0, agent_cpu_ratio: 0.004, agent_rss_bytes: 44 * 2 ** 20, not_heard: [],
+    agent_version: "0.1.0", segment: `rack-${i >> 4}`, ranks_running: 0, agent_cpu_ratio: 0.004, agent_rss_bytes: 44 * 2 ** 20, not_heard: [], held: false,
     devices: Array.from({ length: 8 }, (_x, index) => ({
       id: `dev_${i}_${index}`, node_id: `node_${String(10_000 + i).padStart(26, "0")}`, index, uuid: `GPU-${i}-${index}`, model: "H100 80GB (simulated)", memory_bytes: 80 * 2 ** 30, driver: "simulated",
       present: true, healthy: true, health_reason: "", risk: 0.04, held_by: null, spare_for: null, live: { index, present: true, temperature_c: 31 + ((i * 7 + index * 3) % 60), power_w: 70, utilization_ratio: 0, memory_used_bytes: 0, sm_clock_mhz: 345, risk: 0.04 },
@@ -136,7 +136,7 @@ export function crowd(count) {
 export function nodes() {
   return NODE_NAMES.map((name, i) => ({
     id: nodeId(i), name, state: ["ready", "degraded", "ready", "ready", "cordoned"][i], state_reason: i === 1 ? "device 0 runs hot: 91 C for 40 s" : i === 4 ? "cordoned by ana: memory test" : "", state_since: iso(3_600 * (i + 1)),
-    connected: true, last_seen_age_s: 0.4, agent_version: "0.1.0", segment: i < 3 ? "block-a" : "", ranks_running: i < 3 ? 2 : 0, agent_cpu_ratio: 0.006, agent_rss_bytes: 44 * 2 ** 20, not_heard: [],
+    connected: true, last_seen_age_s: 0.4, agent_version: "0.1.0", segment: i < 3 ? "block-a" : "", ranks_running: i < 3 ? 2 : 0, agent_cpu_ratio: 0.006, agent_rss_bytes: 44 * 2 ** 20, not_heard: [], held: false,
     devices: [0, 1].map((index) => ({
       id: `${nodeId(i)}/${index}`, node_id: nodeId(i), index, uuid: `GPU-${i}f3c-${index}`, model: "H100 80GB (simulated)", memory_bytes: 80 * 2 ** 30, driver: "simulated",
       present: !(i === 4 && index === 1), healthy: !(i === 1 && index === 0) && !(i === 4 && index === 1), health_reason: i === 1 && index === 0 ? "temperature 91 C, above 85 C" : i === 4 && index === 1 ? "fell off the bus" : "", risk: sample(i, index).risk,

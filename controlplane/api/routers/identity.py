@@ -46,7 +46,7 @@ def rotate_key(request: HttpRequest, node_id: str) -> HttpResponse:
 
 @router.post("/nodes/{rid:node_id}:confirm", summary="Vouch for a quarantined node", openapi_extra=_ACT)
 def confirm(request: HttpRequest, node_id: str) -> HttpResponse:
-    """What speaks as this node now is the node: it may take work again."""
+    """What speaks as this node now is the node: it may take work. Admits one that waits since it enrolled."""
     return _act(request, node_id, doubts.confirm, "{} may take work.")
 
 
@@ -83,16 +83,21 @@ def list_join_tokens(request: HttpRequest, paging: Query[pages.Paging]) -> HttpR
     openapi_extra=describe(rest.JoinToken, status=201, body=bodies.NewJoinToken, errors=(415, 422)),
 )
 def create_join_token(request: HttpRequest) -> HttpResponse:
-    """Bound to a name, a pool or networks; `token` is in this answer and nowhere else."""
+    """Bound to a name, a pattern of names, a pool or networks; `token` is in this answer and nowhere else."""
     body, actor = bodies.read(request, bodies.NewJoinToken), principal_of(request).name
-    binding = join_tokens.Binding(name=body.name, pool=body.pool, cidr=body.cidr)
+    binding = join_tokens.Binding(name=body.name, name_pattern=body.name_pattern, pool=body.pool, cidr=body.cidr)
     if not binding.binds:
-        fix = "a node's name, a pool, or networks such as 10.1.0.0/16"
-        told = rest.Told("/name", "the token is bound to nobody: give name, pool or cidr", fix)
+        fix = "a node's name, a pattern such as gpu-a1-*, a pool, or networks such as 10.1.0.0/16"
+        told = rest.Told("/name", "the token is bound to nobody: give name, name_pattern, pool or cidr", fix)
         raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
     # Not kept for replays: a secret must not rest in the table of stored answers.
     shown = join_tokens.create(
-        binding, uses=body.uses, ttl_s=body.ttl_s, actor=actor, request_id=request_id_of(request)
+        binding,
+        uses=body.uses,
+        ttl_s=body.ttl_s,
+        hold=body.hold,
+        actor=actor,
+        request_id=request_id_of(request),
     )
     return _made(shown.id, shown.secret)
 
@@ -135,9 +140,11 @@ def _token(row: JoinToken) -> dict[str, object]:
     return {
         "id": row.id,
         "name": row.name,
+        "name_pattern": row.name_pattern,
         "pool": row.pool,
         "cidr": row.cidr,
         "takeover": row.takeover,
+        "hold": row.hold,
         "uses_left": row.uses_left,
         "created_by": row.created_by,
         "created_at": iso(row.created_at),

@@ -12,6 +12,7 @@ from controlplane.cli.output import Format, emit_object, emit_rows, say
 
 node = typer.Typer(no_args_is_help=True, help="Machines with an agent.")
 gpu = typer.Typer(no_args_is_help=True, help="Devices.")
+SHOWN_HELD = 5
 Node = Annotated[str, typer.Argument(metavar="NODE", help="Id or name.")]
 
 
@@ -31,6 +32,9 @@ def list_nodes(output: Output = Format.TABLE) -> None:
     with context.client() as client:
         rows = sorted((context.plain(row) for row in client.nodes.list()), key=lambda row: row["name"])
         emit_rows(rows, columns.NODES, output, context.screen(), name="name")
+    if held := [row["name"] for row in rows if row["held"]]:
+        commands = (f"  holdfast node confirm {name} --reason ..." for name in held[:SHOWN_HELD])
+        context.hint(f"Enrolled and waiting for an administrator: {len(held)}.", *commands)
 
 
 @node.command("get")
@@ -122,7 +126,7 @@ def rotate_key(node: Node, reason: Reason = BY_HAND) -> None:
 def confirm(
     node: Node, reason: Annotated[str, typer.Option("--reason", "-r", help="Why; kept in the audit log.")]
 ) -> None:
-    """Vouch for a quarantined node: what speaks as it now is it."""
+    """Vouch for a quarantined node: what speaks as it now is it. Admits one that waits since it enrolled."""
     with context.client() as client:
         say(client.nodes.confirm(find(client, node), reason).detail)
     context.next_commands(f"holdfast node get {node}")

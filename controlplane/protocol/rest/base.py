@@ -61,8 +61,9 @@ class Token(Answer, frozen=True, kw_only=True):
 
 
 class JoinToken(Answer, frozen=True, kw_only=True):
-    """Lets agents enrol; bound to what is not empty of `name`, `pool`, `cidr`. `takeover`: the known
-    node of that name may have another key. `token` itself is answered once, when it is made."""
+    """Lets agents enrol; bound to what is not empty of `name`, `name_pattern`, `pool`, `cidr`.
+    `takeover`: the known node of that name may have another key. `hold`: nodes that enrol with it get
+    no work until an administrator confirms them. `token` itself is answered once, when it is made."""
 
     id: str
     name: str
@@ -74,6 +75,8 @@ class JoinToken(Answer, frozen=True, kw_only=True):
     created_at: str
     expires_at: str
     revoked_at: str | None
+    name_pattern: str = ""
+    hold: bool = False
     token: str | None = None
 
 

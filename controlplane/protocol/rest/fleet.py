@@ -63,7 +63,8 @@ class Device(Answer, frozen=True, kw_only=True):
 
 class Node(Answer, frozen=True, kw_only=True):
     """A machine with an agent. `segment`: its NVLink domain or network block, "" if not said.
-    `revoked`: its key is worth nothing. `not_heard`: of each job on it, while it is not."""
+    `revoked`: its key is worth nothing. `held`: it enrolled with a token that holds, and gets no
+    work until an administrator confirms it. `not_heard`: of each job on it, while it is not."""
 
     id: str
     name: str
@@ -76,6 +77,7 @@ class Node(Answer, frozen=True, kw_only=True):
     devices: list[Device]
     ranks_running: int
     revoked: bool = False
+    held: bool = False
     last_seen_age_s: float | None = None
     agent_cpu_ratio: float | None = None
     agent_rss_bytes: int | None = None

@@ -613,7 +613,7 @@ export interface paths {
         put?: never;
         /**
          * Make a join token
-         * @description Bound to a name, a pool or networks; `token` is in this answer and nowhere else.
+         * @description Bound to a name, a pattern of names, a pool or networks; `token` is in this answer and nowhere else.
          */
         post: operations["controlplane_api_routers_identity_create_join_token"];
         delete?: never;
@@ -795,7 +795,7 @@ export interface paths {
         put?: never;
         /**
          * Vouch for a quarantined node
-         * @description What speaks as this node now is the node: it may take work again.
+         * @description What speaks as this node now is the node: it may take work. Admits one that waits since it enrolled.
          */
         post: operations["controlplane_api_routers_identity_confirm"];
         delete?: never;
@@ -1950,16 +1950,21 @@ export interface components {
         };
         /**
          * JoinToken
-         * @description Lets agents enrol; bound to what is not empty of `name`, `pool`, `cidr`. `takeover`: the known
-         *         node of that name may have another key. `token` itself is answered once, when it is made.
+         * @description Lets agents enrol; bound to what is not empty of `name`, `name_pattern`, `pool`, `cidr`.
+         *         `takeover`: the known node of that name may have another key. `hold`: nodes that enrol with it get
+         *         no work until an administrator confirms them. `token` itself is answered once, when it is made.
          */
         JoinToken: {
             cidr: string;
             created_at: string;
             created_by: string;
             expires_at: string;
+            /** @default false */
+            hold: boolean;
             id: string;
             name: string;
+            /** @default  */
+            name_pattern: string;
             pool: string;
             revoked_at: string | null;
             takeover: boolean;
@@ -2183,13 +2188,18 @@ export interface components {
         };
         /**
          * NewJoinToken
-         * @description Who may enrol with it: at least one of `name`, `pool` and `cidr` (networks, by commas).
+         * @description Who may enrol with it: at least one of `name` or `name_pattern` (such as gpu-a1-*), `pool` and
+         *         `cidr` (networks, by commas). `hold`: nodes that enrol with it wait for an administrator.
          */
         NewJoinToken: {
             /** @default  */
             cidr: string;
+            /** @default false */
+            hold: boolean;
             /** @default  */
             name: string;
+            /** @default  */
+            name_pattern: string;
             /** @default  */
             pool: string;
             /** @default 3600 */
@@ -2220,7 +2230,8 @@ export interface components {
         /**
          * Node
          * @description A machine with an agent. `segment`: its NVLink domain or network block, "" if not said.
-         *         `revoked`: its key is worth nothing. `not_heard`: of each job on it, while it is not.
+         *         `revoked`: its key is worth nothing. `held`: it enrolled with a token that holds, and gets no
+         *         work until an administrator confirms it. `not_heard`: of each job on it, while it is not.
          */
         Node: {
             /** @default null */
@@ -2230,6 +2241,8 @@ export interface components {
             agent_version: string;
             connected: boolean;
             devices: components["schemas"]["Device"][];
+            /** @default false */
+            held: boolean;
             id: string;
             /** @default null */
             last_seen_age_s: number | null;
@@ -2262,6 +2275,8 @@ export interface components {
             dead_letters: number;
             devices: components["schemas"]["Device"][];
             events: components["schemas"]["Event"][];
+            /** @default false */
+            held: boolean;
             id: string;
             /** @default null */
             last_seen_age_s: number | null;

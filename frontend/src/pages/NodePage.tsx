@@ -47,7 +47,7 @@ function Content({ node }: { node: NodeDetail }): ReactElement {
       <title>{`${node.name} - Holdfast`}</title>
       <PageHead
         crumbs={[{ to: paths.nodes(), text: "Nodes" }]} title={node.name} badge={<StateBadge kind="node" state={node.state} />}
-        actions={<button type="button" className="button" onClick={() => setAct(true)}><Icon name={away ? "check" : "ban"} size={13} /> {away ? "Uncordon" : "Cordon"}</button>}
+        actions={<button type="button" className="button" onClick={() => setAct(true)}><Icon name={away ? "check" : "ban"} size={13} /> {node.held ? "Admit" : away ? "Uncordon" : "Cordon"}</button>}
       >
         {unfit ? <p className="why text-bad">Its checks fail, so nothing is started here until they pass: {scalar(unfit.evidence["detail"] ?? null)}.</p> : null}
         {silent ? <p className="why text-bad">{node.name} is not heard{heard.ageS === null ? "" : ` for ${duration(heard.ageS)}`}: what stands below is what it said last. Whether its ranks go on is on their jobs' pages.</p> : null}
@@ -70,8 +70,23 @@ function Content({ node }: { node: NodeDetail }): ReactElement {
       </div>
       {node.dead_letters > 0 ? <DeadLetters node={node} /> : null}
       <Panel title="Events" flush><EventTable events={node.events} /></Panel>
-      {act ? <CordonDialog node={node} cordoned={away} onClose={() => { setAct(false); refresh(queries.keys.node(node.id)); }} /> : null}
+      {act ? <Act node={node} away={away} onClose={() => { setAct(false); refresh(queries.keys.node(node.id)); }} /> : null}
     </>
+  );
+}
+
+function Act({ node, away, onClose }: { node: NodeDetail; away: boolean; onClose: () => void }): ReactElement {
+  return node.held ? <AdmitDialog node={node} onClose={onClose} /> : <CordonDialog node={node} cordoned={away} onClose={onClose} />;
+}
+
+/** It enrolled with a token that holds; an administrator alone admits it. */
+function AdmitDialog({ node, onClose }: { node: NodeDetail; onClose: () => void }): ReactElement {
+  return (
+    <ConfirmDialog
+      title={`Admit ${node.name}`} confirmLabel="Admit" onClose={onClose}
+      onConfirm={async (reason) => (await post("/nodes/{node_id}:confirm", { node_id: node.id }, { reason })).detail}
+      blastRadius={<>What speaks as {node.name} now is the node: it may receive work, and its {node.devices.length} devices join the pool. Only an administrator can admit it.</>}
+    />
   );
 }
 
@@ -93,14 +108,14 @@ function Devices({ node, stale }: { node: NodeDetail; stale: boolean }): ReactEl
       <Scroll label="Devices">
         <table>
           <thead><tr><th className="num">Index</th><th>Model</th><th>Health</th><th>Held by</th><th className="num">Risk</th><th className="num">Temperature</th><th className="num">Power</th><th className="num">Used</th><th className="num">Memory</th><th className="num">SM clock</th><th className="num">Memory errors</th><th>Links and limits</th><th>Driver</th></tr></thead>
-          <tbody>{node.devices.map((device) => <DeviceRow key={device.id} device={device} now={readings(device, pushed?.byIndex.get(device.index))} />)}</tbody>
+          <tbody>{node.devices.map((device) => <DeviceRow key={device.id} device={device} held={node.held} now={readings(device, pushed?.byIndex.get(device.index))} />)}</tbody>
         </table>
       </Scroll>
     </Panel>
   );
 }
 
-function DeviceRow({ device, now }: { device: Device; now: ReturnType<typeof readings> }): ReactElement {
+function DeviceRow({ device, held, now }: { device: Device; held: boolean; now: ReturnType<typeof readings> }): ReactElement {
   const present = now.present ?? device.present;
   const tone = !present ? "bad" : device.healthy ? "ok" : "warn";
   return (
@@ -108,7 +123,7 @@ function DeviceRow({ device, now }: { device: Device; now: ReturnType<typeof rea
       <td className="num"><b>{device.index}</b></td>
       <td>{device.model}<div className="muted"><code>{device.uuid}</code></div></td>
       <td><span className={`badge badge-compact tone-${tone}`}><Icon name={!present ? "unplug" : device.healthy ? "check" : "alert"} size={13} /> {!present ? "off the bus" : device.healthy ? "healthy" : "unhealthy"}</span>{device.health_reason ? <div className="muted">{device.health_reason}</div> : null}</td>
-      <td>{device.held_by ? <Link to={paths.job(device.held_by.job_id)}>replica {device.held_by.replica}, rank {device.held_by.rank}</Link> : device.spare_for ? <Link to={paths.job(device.spare_for)}>spare</Link> : <span className="muted">free</span>}</td>
+      <td>{device.held_by ? <Link to={paths.job(device.held_by.job_id)}>replica {device.held_by.replica}, rank {device.held_by.rank}</Link> : device.spare_for ? <Link to={paths.job(device.spare_for)}>spare</Link> : <span className="muted">{held ? "not admitted" : "free"}</span>}</td>
       <td className="num">{fixed(now.risk ?? device.risk, 2)}<div className="muted">{partsText(now)}</div></td>
       <td className="num">{fixed(now.temperature_c, 0, "C")}<div className="muted">memory {fixed(now.memory_temperature_c, 0, "C")}</div></td>
       <td className="num">{fixed(now.power_w, 0, "W")}<div className="muted">of {fixed(now.power_limit_w, 0, "W")}</div></td>

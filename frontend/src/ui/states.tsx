@@ -51,7 +51,7 @@ const NODE: Record<NodeState, Look> = {
   ready: look("check", "ok", "may receive work"),
   degraded: look("alert", "warn", "works, with a finding"),
   cordoned: look("ban", "idle", "receives no new work"),
-  quarantined: look("shield", "bad", "kept away from work until validated"),
+  quarantined: look("shield", "bad", "kept away from work; its reason says what it waits for"),
 };
 
 const COMMAND: Record<CommandState, Look> = {

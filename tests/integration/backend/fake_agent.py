@@ -55,9 +55,9 @@ class Enrolled:
         return self.key.proof(challenge.nonce, proof)
 
 
-def join_token(*, uses: int = 1, **binding: Any) -> str:
+def join_token(*, uses: int = 1, hold: bool = False, **binding: Any) -> str:
     """A token of the database; bound to nobody unless `binding` says."""
-    return join_tokens.create(join_tokens.Binding(**binding), uses=uses).secret
+    return join_tokens.create(join_tokens.Binding(**binding), uses=uses, hold=hold).secret
 
 
 def enroll(url: str, name: str, join_token: str, **changes: Any) -> Enrolled:

@@ -5,7 +5,7 @@ from django.core.management import CommandError, call_command
 
 from agents.link.keys import NodeKey, rotation
 from controlplane.access import join_tokens
-from controlplane.access.models import AuditEntry
+from controlplane.access.models import AuditEntry, JoinToken
 from controlplane.dispatch import services as dispatch
 from controlplane.fleet import enrolment, identity
 from controlplane.fleet.identity import Shown
@@ -267,6 +267,9 @@ def test_a_revoked_node_is_told_what_to_do_and_a_restored_one_is_admitted(one: O
     [
         ({"name": "n1"}, "n1", "", "10.0.0.1", True),
         ({"name": "n1"}, "n2", "", "10.0.0.1", False),
+        ({"name_pattern": "gpu-a1-*"}, "gpu-a1-7", "", "10.0.0.1", True),
+        ({"name_pattern": "gpu-a1-*"}, "gpu-a2-7", "", "10.0.0.1", False),
+        ({"name_pattern": "gpu-*", "cidr": "10.0.0.0/8"}, "gpu-7", "", "192.0.2.1", False),
         ({"pool": "rack-7"}, "n2", "rack-7", "10.0.0.1", True),
         ({"pool": "rack-7"}, "n2", "rack-8", "10.0.0.1", False),
         ({"cidr": "10.0.0.0/8, fd00::/8"}, "n2", "", "10.9.9.9", True),
@@ -299,6 +302,10 @@ def test_a_join_token_is_for_whom_it_is_bound_to(
         ({"name": "n1"}, {"ttl_s": 8 * 86400.0}, "/ttl_s"),
         ({"name": "n1"}, {"ttl_s": float("nan")}, "/ttl_s"),
         ({"takeover": True}, {}, "/name"),
+        ({"takeover": True, "name_pattern": "n*"}, {}, "/name"),
+        ({"name_pattern": "n1"}, {}, "/name_pattern"),
+        ({"name_pattern": "*"}, {}, "/name_pattern"),
+        ({"name": "n1", "name_pattern": "n*"}, {}, "/name_pattern"),
     ],
 )
 def test_a_faulty_join_token_is_refused_with_the_fault(
@@ -309,10 +316,40 @@ def test_a_faulty_join_token_is_refused_with_the_fault(
     assert [fault["pointer"] for fault in faults] == [field]
 
 
+def test_a_pattern_is_for_as_many_nodes_as_it_has_uses() -> None:
+    made = join_tokens.create(join_tokens.Binding(name_pattern="gpu-?"), uses=2)
+    for name in ("gpu-1", "gpu-2"):
+        join_tokens.spend(made.secret, name=name, segment="", address="")
+    with pytest.raises(Denied):
+        join_tokens.spend(made.secret, name="gpu-3", segment="", address="")
+
+
+def test_the_text_of_a_token_names_the_row_that_ends_it() -> None:
+    made = join_tokens.create(join_tokens.Binding(name="n1"))
+    assert made.secret.startswith(f"holdfast_join_{made.id}_")
+    assert len(made.secret.removeprefix(f"holdfast_join_{made.id}_")) == 43
+    assert join_tokens.revoke(made.id, actor="user:ada")
+    with pytest.raises(Denied):
+        join_tokens.spend(made.secret, name="n1", segment="", address="")
+
+
+def test_the_id_in_a_tokens_text_opens_nothing_and_a_token_without_one_is_good_until_it_ends() -> None:
+    made = join_tokens.create(join_tokens.Binding(name="n1"))
+    with pytest.raises(Denied):
+        join_tokens.spend(f"holdfast_join_{made.id}_{'x' * 43}", name="n1", segment="", address="")
+    before = "holdfast_join_" + "y" * 43
+    JoinToken.objects.filter(pk=made.id).update(sha256=join_tokens.digest(before))
+    assert join_tokens.spend(before, name="n1", segment="", address="").id == made.id
+
+
 def test_the_console_makes_no_token_that_is_bound_to_nobody(capsys: pytest.CaptureFixture[str]) -> None:
-    for faulty in ([], ["--cidr", "everywhere"], ["--name", "n1", "--uses", "2"]):
+    both = ["--name", "n1", "--name-pattern", "n*"]
+    for faulty in ([], ["--cidr", "everywhere"], ["--name", "n1", "--uses", "2"], both):
         with pytest.raises(CommandError):
             call_command("create_join_token", *faulty)
     call_command("create_join_token", "--cidr", "127.0.0.0/8,::1/128", "--uses", "3")
     secret = capsys.readouterr().out.strip()
     assert join_tokens.spend(secret, name="n1", segment="", address="127.0.0.1").uses_left == 2
+    call_command("create_join_token", "--name-pattern", "gpu-*", "--hold")
+    spent = join_tokens.spend(capsys.readouterr().out.strip(), name="gpu-1", segment="", address="")
+    assert (spent.name_pattern, spent.hold) == ("gpu-*", True)

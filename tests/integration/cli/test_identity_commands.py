@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from controlplane.access.models import JoinToken
+from controlplane.access.models import AuditEntry, JoinToken
 from controlplane.access.services import create_api_token
 from controlplane.cli.exits import Exit
+from tests.integration.backend.held import held_node
 from tests.integration.cli.conftest import World
 from tests.integration.cli.test_commands import Run
 
@@ -50,3 +51,41 @@ def test_join_tokens_are_bound_shown_once_and_revoked(world: World, holdfast: Ru
     assert made["created_by"].startswith("token:")
     assert holdfast("join-token", "revoke", made["id"]).code == Exit.OK
     assert JoinToken.objects.get().revoked_at is not None
+
+
+def test_a_token_for_a_pattern_of_names_says_so_and_its_text_says_what_to_revoke(
+    world: World, holdfast: Run, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("HOLDFAST_TOKEN", administrators())
+    both = holdfast("join-token", "create", "--name", "gpu-1", "--name-pattern", "gpu-*")
+    assert both.code == Exit.USAGE
+    assert "not both" in both.err
+    secret = holdfast("join-token", "create", "--name-pattern", "gpu-a1-*", "--uses", "40", "--hold").out.strip()
+    row = JoinToken.objects.get()
+    assert (row.name_pattern, row.uses_left, row.hold) == ("gpu-a1-*", 40, True)
+    listed = holdfast("join-token", "ls").out
+    assert "gpu-a1-*" in listed
+    assert "HOLDS" in listed
+    found = secret.removeprefix("holdfast_join_").rpartition("_" + secret[-43:])[0]
+    assert holdfast("join-token", "revoke", found).code == Exit.OK
+    assert JoinToken.objects.get().revoked_at is not None
+
+
+def test_a_held_node_is_listed_with_its_reason_and_admitted_by_an_administrator(
+    world: World, holdfast: Run, monkeypatch: Any
+) -> None:
+    row = held_node("node-3")
+    listed = holdfast("node", "ls", "-o", "wide")
+    assert "waits for an administrator" in listed.out
+    assert "holdfast node confirm node-3" in listed.err
+    assert holdfast("node", "confirm", "node-3", "-r", "ours").code == Exit.AUTH
+    refused = holdfast("node", "uncordon", "node-3")
+    assert refused.code == Exit.CONFLICT
+    assert "holdfast node confirm node-3" in refused.err
+    monkeypatch.setenv("HOLDFAST_TOKEN", administrators())
+    assert holdfast("node", "confirm", "node-3", "-r", "serial number checked").code == Exit.OK
+    row.refresh_from_db()
+    assert (row.state, row.held) == ("ready", False)
+    entry = AuditEntry.objects.get(action="node.confirm")
+    assert (entry.actor[:6], entry.reason, entry.data["held"]) == ("token:", "serial number checked", True)
+    assert "node-3" not in holdfast("node", "ls").err

@@ -59,3 +59,11 @@ def test_a_masked_text_says_what_kind_of_secret_it_was() -> None:
     secret = "holdfast_admin_" + "aB3_-" * 9
     assert without_secrets(json.dumps({"a": secret})) == f'{{"a": "holdfast_admin_{MASKED}"}}'
     assert without_secrets("holdfast_job is no secret") == "holdfast_job is no secret"
+
+
+def test_of_a_masked_join_token_it_can_be_read_which_one_to_revoke() -> None:
+    text = "found holdfast_join_jt_01K0ABCDEFGHJKMNPQRSTVWXYZ_" + "aB3_-" * 8 + " in a log"
+    masked = f"found holdfast_join_jt_01K0ABCDEFGHJKMNPQRSTVWXYZ_{MASKED} in a log"
+    assert without_secrets(text) == masked
+    assert without_secrets(masked) == masked
+    assert without_secrets("holdfast_join_" + "jt_aB" * 9) == f"holdfast_join_{MASKED}"
