@@ -4,12 +4,16 @@ names a PostgreSQL server; the same tests run on either.
 
 import os
 
+import hypothesis
 import pytest
 from django.conf import settings
 
 # Everything here talks to this machine alone. torch asks for a name with each connection to a
 # store; where a name server drops one question in fifty, that cost whoever connected 5 s.
 os.environ.setdefault("RES_OPTIONS", "attempts:0")
+# Machines are noisy: no example is a failure because it was slow.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -32,6 +32,9 @@ class Server:
             return None
         made = ssl.create_default_context(cafile=self.ca_file)
         made.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self.ca_file is not None:
+            # What is pinned counts as it is, also where another has signed it.
+            made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         if self.certificate is not None:
             made.load_cert_chain(self.certificate, self.key)
         return made

@@ -43,11 +43,11 @@ class JoinToken(models.Model):
     expires_at = models.DateTimeField()
     uses_left = models.IntegerField(default=1)
     name = models.CharField(max_length=100, blank=True, default="")
-    name_pattern = models.CharField(max_length=100, blank=True, default="")
+    name_pattern = models.CharField(max_length=100, blank=True, default="", db_default="")
     pool = models.CharField(max_length=63, blank=True, default="")
     cidr = models.CharField(max_length=500, blank=True, default="")
     takeover = models.BooleanField(default=False)
-    hold = models.BooleanField(default=False)
+    hold = models.BooleanField(default=False, db_default=False)
     created_by = models.CharField(max_length=120, blank=True, default="")
     revoked_at = models.DateTimeField(null=True)
 

@@ -183,7 +183,9 @@ def sqlite(path: Path) -> dict[str, Any]:
         "OPTIONS": {
             "timeout": 5,
             "transaction_mode": "IMMEDIATE",
-            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;",
+            # What was deleted, or sealed since, is in no copy of the file.
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;"
+            " PRAGMA secure_delete=ON;",
         },
         "TEST": {"NAME": str(path.with_name("test-" + path.name))},
     }

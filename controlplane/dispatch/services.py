@@ -34,7 +34,9 @@ from controlplane.runtime.clock import after, age_s, ago, now
 from controlplane.runtime.errors import LostRace
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.locks import lock_row
+from controlplane.runtime.logs import get
 
+_log = get(__name__)
 RESEND_S = 2.0
 # An acknowledged order may still be at work when its time to be received is over.
 WORK_S = 300.0
@@ -112,7 +114,15 @@ def deliverable(node_ids: list[str]) -> list[Command]:
     rows = Command.objects.filter(due, node_id__in=node_ids, due_at__gt=moment)
     # Where it is in doubt who the node is, nothing begins; what runs is kept in step and can be ended.
     rows = rows.exclude(no_starts_for() & ~Q(kind__in=SENT_IN_DOUBT))
-    return list(rows.order_by("id")[:MAX_ORDERS])
+    return [row for row in rows.order_by("id")[:MAX_ORDERS] if _can_be_sent(row)]
+
+
+def _can_be_sent(row: Command) -> bool:
+    """It is no forgery where this process has another HOLDFAST_SECRET_KEY than who decided."""
+    if opens(row):
+        return True
+    _log.error("an order opens with no key of this process: set HOLDFAST_SECRET_KEY_FALLBACKS", command=row.id)
+    return False
 
 
 def delivered(rows: list[Command], sent_at: Mapping[str, datetime] | None = None) -> None:
@@ -162,12 +172,20 @@ def sign_again(command: Command) -> None:
     sign(command, decode_statement(_said(command)).body)
 
 
-def reseal(command: Command) -> bool:
-    """What it carries rests sealed with the present key; False where it opens with none."""
+def reseal(command: Command, *, opened: bool) -> None:
+    """What it carries rests sealed with the present key, or in clear. Raises ProtocolError."""
+    statement = _said(command)
+    body = decode_statement(statement).body
+    _put(command, statement, body)
+    if opened:
+        command.body, command.statement = msgspec.to_builtins(body), statement
+
+
+def opens(command: Command) -> bool:
+    """A key of this server opens it. One that none opens may still be sent by another process."""
     try:
-        statement = _said(command)
-        _put(command, statement, decode_statement(statement).body)
-    except ProtocolError:
+        at_rest.open_bytes(bytes(command.statement), _place(command))
+    except at_rest.Unreadable:
         return False
     return True
 

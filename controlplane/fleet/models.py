@@ -36,7 +36,7 @@ class Node(models.Model):
     hold_until = models.DateTimeField(null=True)
     challenger = models.JSONField(null=True)
     asked_at = models.DateTimeField(null=True)
-    held = models.BooleanField(default=False)
+    held = models.BooleanField(default=False, db_default=False)
     join_token_id = models.CharField(max_length=32, blank=True, default="")
     pool = models.CharField(max_length=63, blank=True, default="")
     gap_since = models.DateTimeField(null=True)

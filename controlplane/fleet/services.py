@@ -39,19 +39,14 @@ def cordon(node_id: str, *, reason: str, actor: str, request_id: str = "") -> No
 def uncordon(node_id: str, *, reason: str, actor: str, request_id: str = "") -> Node:
     """Let work return. Raises Conflict where an administrator must decide who the node is, or has not
     admitted it yet."""
-    asks = Node.objects.filter(~Q(doubt="") | Q(held=True), pk=node_id).values_list("name", "doubt").first()
-    if asks is not None:
-        name, doubt = asks
-        why = f"it is in doubt which machine node {name!r} is ({doubt})"
-        if not doubt:
-            why = f"node {name!r} enrolled with a token that holds, and an administrator admits it"
-        raise Conflict(f"{why}: `holdfast node confirm {name}`")
     return _by_person(node_id, NodeState.READY, "node.uncordon", reason, actor, request_id)
 
 
 def _by_person(node_id: str, to: NodeState, action: str, reason: str, actor: str, request_id: str) -> Node:
     with events.unit_of_work():
         node = _get(node_id)
+        if to == NodeState.READY:
+            _check_vouched(node)
         access.audit(
             actor, action, node_id, reason=reason, request_id=request_id,
             before={"state": node.state}, after={"state": to.value},
@@ -61,6 +56,15 @@ def _by_person(node_id: str, to: NodeState, action: str, reason: str, actor: str
         if to == NodeState.READY:
             heal_devices(node)
     return node
+
+
+def _check_vouched(node: Node) -> None:
+    if not node.doubt and not node.held:
+        return
+    why = f"it is in doubt which machine node {node.name!r} is ({node.doubt})"
+    if not node.doubt:
+        why = f"node {node.name!r} enrolled with a token that holds, and an administrator admits it"
+    raise Conflict(f"{why}: `holdfast node confirm {node.name}`")
 
 
 def heal_devices(node: Node) -> None:

@@ -24,6 +24,7 @@ from controlplane.policy.facts import (
 )
 from controlplane.policy.ladder import may_still_start, setup_over
 from controlplane.policy.plan import ORDERED, UNPAID
+from controlplane.policy.pools import why_none
 from controlplane.policy.proved import Failure
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.protocol.states import UNFIT
@@ -128,8 +129,8 @@ def _never_starts(
         return None
     return RestartReason(
         code="below_min_replicas",
-        sentence=f"{len(left)} of {attempt.replicas} replicas came up, {needed} must be, and no free device fits"
-        " another",
+        sentence=f"{len(left)} of {attempt.replicas} replicas came up, {needed} must be, and"
+        f" {why_none(snapshot, 'no free device fits another')}",
     )
 
 

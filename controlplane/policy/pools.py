@@ -26,7 +26,10 @@ def pool_for(
     use_reserved: bool = True,
 ) -> Pool:
     """Devices on which this job may start something now. Those of `leaving` replicas
-    count as free (their agent ends the old processes first), except on bad nodes."""
+    count as free (their agent ends the old processes first), except on bad nodes. None while the values of
+    its environment are lost: nothing of it could start."""
+    if not snapshot.job.env_opens:
+        return Pool(nodes=())
     silent = tuple(signal.node_id for signal in signals_of(snapshot, "node_silent") if signal.node_id)
     _, barred_nodes = bad_places(standing(snapshot, config))
     homes = {node_id for replica in leaving for node_id in nodes_of(replica)}
@@ -35,6 +38,11 @@ def pool_for(
     offers += _offers(snapshot, config, homes, leaving=leaving, use_reserved=use_reserved)
     pool = ordered(offers, _named_segments(snapshot), homes)
     return pool.without(bad_slots).without_nodes((*bad_nodes, *silent, *barred_nodes))
+
+
+def why_none(snapshot: JobSnapshot, words: str) -> str:
+    """Why nothing of the job is started: in `words`, unless it is for its environment."""
+    return words if snapshot.job.env_opens else "the values of its env were sealed with another HOLDFAST_SECRET_KEY"
 
 
 @per_pass

@@ -17,6 +17,7 @@ from controlplane.policy.facts import current_view, holds_state, live_replicas, 
 from controlplane.policy.ladder import attempt_pool, may_start, start_slots
 from controlplane.policy.once import per_pass
 from controlplane.policy.plan import Alternative, StartReplica
+from controlplane.policy.pools import why_none
 from controlplane.policy.proved import Failure
 from controlplane.policy.slots import empty_slots, room
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
@@ -154,7 +155,9 @@ def beside(case: Case, start: StartReplica | None, *, late_s: float = 0.0) -> Wa
         return Way(action=BESIDE, cost_gpu_s=None, bar=why)
     if start is None:
         return Way(
-            action=BESIDE, cost_gpu_s=None, bar=spent(case.snapshot) or "no free devices for a replica beside it"
+            action=BESIDE,
+            cost_gpu_s=None,
+            bar=spent(case.snapshot) or why_none(case.snapshot, "no free devices for a replica beside it"),
         )
     return Way(action=BESIDE, cost_gpu_s=price)
 
@@ -249,7 +252,7 @@ def _no_start(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failu
     if failures and not room(snapshot, lost=_lost(failures)):
         return "its successor is there already", True
     if not start_slots(snapshot, config, slots, failures):
-        return "no free device fits a replica", False
+        return why_none(snapshot, "no free device fits a replica"), False
     if spent(snapshot) and not any(may_start(snapshot, config, slot) for slot in slots):
         return spent(snapshot), True
     return "its last start came to nothing, so the next one waits", True

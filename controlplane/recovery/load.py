@@ -14,7 +14,7 @@ from django.db.models import Max, Q
 from controlplane.fleet.models import Node
 from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, JobPace, Rank
-from controlplane.jobs.numbers import LOCAL_KIND, spec_of
+from controlplane.jobs.numbers import LOCAL_KIND
 from controlplane.jobs.selectors import device_index, past_lives
 from controlplane.policy import bars
 from controlplane.policy import snapshot as facts
@@ -95,7 +95,7 @@ def _job_fact(job: Job) -> facts.JobFact:
     newest = job.steps.order_by("-attempt", "-step").values_list("at", flat=True)[:NEWEST_STEPS]
     progressed = max(newest, default=None)
     opened = job.incidents.filter(state__in=LIVE_INCIDENT).aggregate(at=Max("opened_at"))["at"]
-    spec = spec_of(job).spec
+    spec = environment.told_to_policy(job)
     training_s, fired = _rehearsed(job) if is_scheduled(spec.resiliency.faults) else (None, 0)
     return facts.JobFact(
         id=job.id,

@@ -46,6 +46,7 @@ class Terms:
     config: TrainerConfig
     limits: tuple[SectionTimeout, ...]
     decision_id: str
+    env: dict[str, str]
 
 
 def terms_of(job: Job, attempt: Attempt, decision_id: str) -> Terms:
@@ -56,7 +57,14 @@ def terms_of(job: Job, attempt: Attempt, decision_id: str) -> Terms:
     config = trainer_config(job, attempt, learned_setup_s=timeout_of(limits, Section.SETUP))
     if ViewRow.objects.filter(job=job, attempt=attempt.number).exists():
         config = msgspec.structs.replace(config, resume=None)
-    return Terms(job=job, attempt=attempt, config=config, limits=limits, decision_id=decision_id)
+    return Terms(
+        job=job,
+        attempt=attempt,
+        config=config,
+        limits=limits,
+        decision_id=decision_id,
+        env=environment.opened(job),
+    )
 
 
 def trainer_config(job: Job, attempt: Attempt, *, learned_setup_s: float | None = None) -> TrainerConfig:
@@ -148,7 +156,7 @@ def _launch(terms: Terms, replica: Replica, world_size: int, mine: list[Placemen
         config=terms.config,
         entrypoint=tuple(spec.entrypoint) if spec.entrypoint else None,
         user=job.owner,
-        env=environment.opened(job),
+        env=terms.env,
         log_markers=spec.resiliency.log_markers,
         step_timeout_s=timeout_of(limits, Section.STEP),
         step_floor_s=step_floor_s(spec.resiliency.timeouts),

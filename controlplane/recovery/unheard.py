@@ -14,8 +14,8 @@ import msgspec
 from django.db.models import Exists, OuterRef, Q, Subquery
 
 from controlplane.fleet.models import Node
+from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, Rank, Replica, StepRecord
-from controlplane.jobs.numbers import spec_of
 from controlplane.policy import snapshot as facts
 from controlplane.policy.silence import NotHeard, not_heard, unheard
 from controlplane.policy.snapshot import LIVE_REPLICA
@@ -125,7 +125,7 @@ def _snapshots(by_job: dict[str, list[Signal]]) -> Iterable[facts.JobSnapshot]:
                 id=job.id,
                 name=job.name,
                 state=JobState(job.state),
-                spec=spec_of(job).spec,
+                spec=environment.told_to_policy(job),
                 epoch=job.epoch,
                 committed_step=job.committed_step,
                 created_s=job.created_at.timestamp(),

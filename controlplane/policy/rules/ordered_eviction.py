@@ -36,6 +36,7 @@ from controlplane.policy.plan import (
     SettleSignals,
     StopReplica,
 )
+from controlplane.policy.pools import why_none
 from controlplane.policy.proved import Failure
 from controlplane.policy.relief import is_coming
 from controlplane.policy.rules.admit_joiner import at_step
@@ -200,7 +201,7 @@ def _sentence(snapshot: JobSnapshot, failures: tuple[Failure, ...], base: Decisi
     gone = {failure.replica.index for failure in failures}
     left = sum(replica.index not in gone for replica in live_replicas(snapshot))
     orders = _orders(tuple(failure.replica for failure in failures))
-    after = places(snapshot, base.actions) or "no free device fits a replacement now"
+    after = places(snapshot, base.actions) or why_none(snapshot, "no free device fits a replacement now")
     return f"{orders}. {number_of(left, 'replica')} {'goes' if left == 1 else 'go'} on; {after}."
 
 

@@ -11,6 +11,7 @@ from controlplane.policy.facts import attempt_live, left_out, node_name, segment
 from controlplane.policy.failures import actionable
 from controlplane.policy.ladder import due_s, may_start, start_slots
 from controlplane.policy.plan import Decision, StartReplica
+from controlplane.policy.pools import why_none
 from controlplane.policy.slots import empty_slots
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 
@@ -52,12 +53,13 @@ def _start(snapshot: JobSnapshot, slot: ReplicaFact, start: StartReplica) -> Dec
 
 
 def _no_spare(snapshot: JobSnapshot, slot: ReplicaFact) -> Decision:
+    none = why_none(snapshot, f"no free device fits replica {slot.index} ({slot.world_size} needed)")
     return Decision(
         rule=RULE,
         choice="shrink",
         reason_code="no_spare_left",
-        sentence=f"No free device fits replica {slot.index} ({slot.world_size} needed): the job goes on without it"
-        f" and takes it back when there are devices.{left_out(snapshot)}",
+        sentence=f"{none[0].upper()}{none[1:]}: the job goes on without it and takes it back when it can."
+        f"{left_out(snapshot)}",
         key=f"shrink:{tag(slot)}",
         actions=(),
         evidence={"needed_devices": slot.world_size},

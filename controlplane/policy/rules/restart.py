@@ -28,6 +28,7 @@ from controlplane.policy.plan import (
     SetJobState,
     SettleSignals,
 )
+from controlplane.policy.pools import why_none
 from controlplane.policy.proved import Failure
 from controlplane.policy.rules.lifecycle import (
     best_effort_spares,
@@ -130,7 +131,7 @@ def _next(snapshot: JobSnapshot, pool: Pool, why: RestartReason) -> tuple[str, s
         spares = best_effort_spares(snapshot.job.spec, pool, placements)
         order = place_attempt(snapshot, pool, layout, spares)
     except PolicyError as error:
-        return "queue", f"waits for devices: {error}", queue
+        return "queue", why_none(snapshot, f"waits for devices: {error}"), queue
     outcome = f"attempt {order.number} starts {resume_words(snapshot, order)} ({layout.reason})"
     state = () if snapshot.job.state is JobState.STARTING else (SetJobState(to=JobState.STARTING),)
     return "restart", outcome, (order, *state)

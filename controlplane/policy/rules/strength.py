@@ -14,6 +14,7 @@ from controlplane.policy.facts import (
 from controlplane.policy.failures import find_failures
 from controlplane.policy.ladder import due_s, may_start, seldom, start_slots
 from controlplane.policy.plan import Action, Decision, ResolveIncident, SetJobState, SettleSignals
+from controlplane.policy.pools import why_none
 from controlplane.policy.relief import may_leave
 from controlplane.policy.slots import empty_slots, relieved
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
@@ -88,7 +89,9 @@ def _back(snapshot: JobSnapshot, epoch: int, stale: tuple[str, ...]) -> Decision
     assert snapshot.attempt is not None, "called for a live attempt"
     live, asked = len(live_replicas(snapshot)), snapshot.attempt.replicas
     full = live >= asked
-    why = f"nothing more is started, {spent(snapshot)}" if spent(snapshot) else "no device is free for more"
+    why = why_none(snapshot, "no device is free for more")
+    if spent(snapshot):
+        why = f"nothing more is started, {spent(snapshot)}"
     sentence = f"All {asked} replicas train." if full else f"{live} of {asked} replicas train, stable; {why}."
     moves: list[Action] = []
     if snapshot.job.state is JobState.RECOVERING:

@@ -27,6 +27,7 @@ from controlplane.policy.plan import (
     Relieve,
     StartReplica,
 )
+from controlplane.policy.pools import why_none
 from controlplane.policy.proved import Failure
 from controlplane.policy.rules import ordered_eviction
 from controlplane.policy.rules.admit_joiner import at_step
@@ -110,7 +111,7 @@ def _alone(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact, la
     waits = not why or not replica.ordered_out or bool(replica.times_out)
     if waits and relief.is_coming(snapshot, config):
         return ()
-    why = why or "no device is free for another replica, or its starts came to nothing"
+    why = why or why_none(snapshot, "no device is free for another replica, or its starts came to nothing")
     if replica.ordered_out:
         return ordered_eviction.leave(snapshot, config, (replica,), f"Nothing can be started beside it ({why})")
     return (_stay(replica, why, snapshot.job.epoch),)

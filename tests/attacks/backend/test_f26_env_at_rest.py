@@ -1,14 +1,17 @@
 """F26, I11: who reads the database reads no value of a job's `env`, and who writes there moves none."""
 
+import contextlib
 from collections.abc import Iterator
 from datetime import timedelta
 
 import msgspec
 import pytest
+import zstandard
 from django.core.management import call_command
 from django.db import connection
 from pytest_django.fixtures import Settings
 
+from controlplane.access.models import AuditEntry
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.jobs import environment
@@ -18,9 +21,11 @@ from controlplane.protocol.commands import StartRanks
 from controlplane.protocol.signing import decode_statement
 from controlplane.protocol.spec import Metadata
 from controlplane.protocol.spec_lint import lint
-from controlplane.recovery.models import Decision
+from controlplane.recovery.answers import after_expiry
+from controlplane.recovery.models import Decision, Signal
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime import at_rest
+from controlplane.runtime.clock import now
 from tests.integration.backend.builders import Fleet, make_fleet
 from tests.integration.backend.conftest import job_spec
 
@@ -69,8 +74,17 @@ def dump() -> Iterator[tuple[str, str]]:
             names = [column[0] for column in cursor.description]
             for row in cursor.fetchall():
                 for name, value in zip(names, row, strict=True):
-                    raw = bytes(value).decode("latin-1") if isinstance(value, memoryview | bytes) else value
-                    yield f"{table}.{name}", str(raw)
+                    yield f"{table}.{name}", plain(value)
+
+
+def plain(value: object) -> str:
+    """A column as somebody reads it who knows how it is packed."""
+    if not isinstance(value, memoryview | bytes):
+        return str(value)
+    packed = bytes(value)
+    with contextlib.suppress(zstandard.ZstdError):
+        packed = zstandard.decompress(packed)
+    return packed.decode("latin-1")
 
 
 def test_a_dump_of_the_database_has_no_value_of_a_jobs_env_and_its_nodes_get_them_all(fleet: Fleet) -> None:
@@ -154,8 +168,13 @@ def test_what_an_older_release_left_open_is_delivered_as_it_is_and_sealed_by_the
         order.save()
     job.spec = environment.with_env(job.spec, ENV)
     job.save()
+    decision = Decision.objects.filter(job=job).latest("id")
+    snapshot = msgspec.msgpack.decode(zstandard.decompress(bytes(decision.snapshot)))
+    snapshot["job"]["spec"]["env"] = ENV
+    decision.snapshot = zstandard.compress(msgspec.msgpack.encode(snapshot))
+    decision.save()
     assert {where for where, text in dump() if VALUE in text} == {
-        "jobs_job.spec", "dispatch_command.body", "dispatch_command.statement",
+        "jobs_job.spec", "dispatch_command.body", "dispatch_command.statement", "recovery_decision.snapshot",
     }  # fmt: skip
     assert [told(order) for order in starts(job)] == [ENV] * len(orders)
     assert environment.opened(job) == ENV
@@ -172,3 +191,45 @@ def test_an_order_that_is_signed_again_as_the_clock_was_set_still_carries_them(f
     order.save()
     assert told(starts(job)[0]) == ENV
     assert decode_statement(dispatch.signed(order).statement).issued_at_s == order.created_at.timestamp()
+
+
+def test_for_an_older_release_all_of_it_is_opened_again(fleet: Fleet) -> None:
+    """As that wrote it: values in the spec, in the order's body and in what was signed."""
+    job = started()
+    call_command("reseal", "--open")
+    job.refresh_from_db()
+    assert job.spec["spec"]["env"] == ENV
+    for order in starts(job):
+        assert order.body["launch"]["env"] == ENV
+        assert decode_statement(bytes(order.statement)).body == msgspec.convert(order.body, StartRanks)
+    assert [told(order) for order in starts(job)] == [ENV] * len(starts(job))
+
+
+def test_one_row_that_is_spoilt_ends_no_sealing_and_what_is_over_and_lost_is_no_fault(
+    fleet: Fleet, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoilt, over = submitted("spoilt", env=ENV), submitted("over", env=ENV)
+    Job.objects.filter(pk=spoilt.pk).update(spec={"none": 1})
+    Job.objects.filter(pk=over.pk).update(state="cancelled")
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = OTHER_KEY, []
+    good = started("good")
+    call_command("reseal")
+    said = capsys.readouterr().out
+    assert f"the env of 1 jobs and of {len(starts(good))} starts" in said
+    assert "left as they are: 1 rows" in said
+    assert "lost, and no longer needed: 1 rows" in said
+
+
+def test_who_lacks_the_key_sends_no_start_and_calls_it_no_forgery_and_nobody_waits_for_it(
+    fleet: Fleet, settings: Settings
+) -> None:
+    job = started()
+    order = starts(job)[0]
+    assert order in dispatch.deliverable([order.node_id])
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = OTHER_KEY, []
+    assert order not in dispatch.deliverable([order.node_id])
+    Command.objects.filter(pk=order.pk).update(due_at=order.created_at)
+    for row in dispatch.expire_overdue():
+        after_expiry(row, now())
+    assert [told.key for told in Signal.objects.filter(kind="setup_timeout")] == [f"start_failed:{order.pk}"]
+    assert not AuditEntry.objects.filter(action="command.signature_rejected").exists()

@@ -21,7 +21,7 @@ DAY = dt.timedelta(days=1)
 
 @dataclass
 class Authority:
-    """Signs certificates; `file` is its own, in PEM."""
+    """Signs certificates; `file` is its own, in PEM, `served` that of its server."""
 
     directory: Path
     name: str
@@ -47,7 +47,8 @@ class Authority:
     def context(self, host: str, *, asks_for: "Authority | None" = None) -> ssl.SSLContext:
         """Of a server called `host`, which lets in whom `asks_for` has signed."""
         made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=asks_for.file if asks_for else None)
-        made.load_cert_chain(*self.issue(host))
+        self.served, key = self.issue(host)
+        made.load_cert_chain(self.served, key)
         made.verify_mode = ssl.CERT_REQUIRED if asks_for else ssl.CERT_NONE
         return made
 
@@ -82,11 +83,14 @@ def theirs(tmp_path: Path) -> Authority:
     return Authority(tmp_path, "theirs")
 
 
-async def test_with_the_pinned_authority_it_enrols_and_connects(tmp_path: Path, ours: Authority) -> None:
+@pytest.mark.parametrize("pin", ["file", "served"])
+async def test_with_the_pinned_authority_or_certificate_it_enrols_and_connects(
+    pin: str, tmp_path: Path, ours: Authority
+) -> None:
     server = Server()
     server.tls = ours.context("localhost")
     async with server:
-        agent = AgentProcess(server, tmp_path / "state", "--tls-ca-file", str(ours.file)).start()
+        agent = AgentProcess(server, tmp_path / "state", "--tls-ca-file", str(getattr(ours, pin))).start()
         try:
             await server.until(lambda: server.connections)
             assert len(server.enrolments) == 1

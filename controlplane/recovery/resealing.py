@@ -1,0 +1,97 @@
+"""What rests sealed is sealed anew with the present HOLDFAST_SECRET_KEY; what is of before there
+were seals is sealed for the first time, and taken out of the snapshots of decisions. Or all of it
+is opened again, for a release that knows no seals. Called by `manage.py reseal`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import zstandard
+from django.db import transaction
+from django.db.models import Model
+
+from controlplane.dispatch import services as dispatch
+from controlplane.dispatch.models import Command
+from controlplane.jobs import environment
+from controlplane.jobs.models import Job
+from controlplane.jobs.services import TERMINAL
+from controlplane.recovery.models import Decision
+from controlplane.runtime.errors import Conflict
+from controlplane.runtime.locks import lock_row
+
+PAGE = 200
+_ALTERED = (LookupError, TypeError, AttributeError, ValueError, msgspec.MsgspecError, zstandard.ZstdError)
+
+
+@dataclass(slots=True)
+class Resealed:
+    """Rows that were written anew, and those that could not be: `unreadable` open with no key of
+    this server, `ended` are such of jobs that are over, `altered` are not as Holdfast writes them."""
+
+    jobs: int = 0
+    orders: int = 0
+    snapshots: int = 0
+    unreadable: int = 0
+    ended: int = 0
+    altered: int = 0
+
+
+def reseal(*, opened: bool = False) -> Resealed:
+    """All jobs, starts and snapshots, each row in a transaction of its own. `opened`: they rest in
+    clear afterwards."""
+    done = Resealed()
+    _each(Job, lambda pk: _job(pk, done, opened), done)
+    _each(Command, lambda pk: _order(pk, done, opened), done, kind=dispatch.STARTS)
+    _each(Decision, lambda pk: _snapshot(pk, done), done, job__isnull=False)
+    return done
+
+
+def _each(model: type[Model], act: Callable[[str], None], done: Resealed, **which: object) -> None:
+    for pk in list(model._default_manager.filter(**which).order_by("pk").values_list("pk", flat=True)):
+        try:
+            with transaction.atomic():
+                act(pk)
+        except _ALTERED:
+            done.altered += 1
+
+
+def _job(job_id: str, done: Resealed, opened: bool) -> None:
+    job = lock_row(Job, job_id)
+    if job is None or not job.spec["spec"].get("env"):
+        return
+    try:
+        spec = environment.with_env(job.spec, environment.opened(job))
+    except Conflict:
+        done.unreadable += job.state not in TERMINAL
+        done.ended += job.state in TERMINAL
+        return
+    Job.objects.filter(pk=job_id).update(spec=spec if opened else environment.sealed(spec, job_id))
+    done.jobs += 1
+
+
+def _order(command_id: str, done: Resealed, opened: bool) -> None:
+    row = lock_row(Command, command_id)
+    if row is None or not row.body["launch"].get("env"):
+        return
+    if not dispatch.opens(row):
+        done.unreadable += row.state in dispatch.LIVE
+        done.ended += row.state not in dispatch.LIVE
+        return
+    dispatch.reseal(row, opened=opened)
+    row.save(update_fields=["body", "statement"])
+    done.orders += 1
+
+
+def _snapshot(decision_id: str, done: Resealed) -> None:
+    """No policy reads a value: they are gone from it for good."""
+    packed = bytes(Decision.objects.values_list("snapshot", flat=True).get(pk=decision_id))
+    if not packed:
+        return
+    snapshot = msgspec.msgpack.decode(zstandard.decompress(packed))
+    env = snapshot["job"]["spec"].get("env")
+    if not env or set(env.values()) == {environment.MASK}:
+        return
+    snapshot["job"]["spec"]["env"] = dict.fromkeys(env, environment.MASK)
+    Decision.objects.filter(pk=decision_id).update(snapshot=zstandard.compress(msgspec.msgpack.encode(snapshot)))
+    done.snapshots += 1
