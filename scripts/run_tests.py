@@ -47,7 +47,8 @@ ATTACKED_BACKEND = (
     *(
         f"tests/attacks/backend/{name}.py"
         for name in (
-            "test_enrolment_garbage", "test_f26_env_at_rest", "test_f26_stolen_secrets", "test_held_nodes",
+            "test_enrolment_garbage", "test_f25_cross_node_matrix",
+            "test_f26_env_at_rest", "test_f26_stolen_secrets", "test_held_nodes",
             "test_v01_checkpoint_paths", "test_v02_dead_letters",
             "test_v02_generated_events", "test_v02_what_passes_is_stored", "test_v05_copied_key",
             "test_v15_takeover", "test_v17_token_in_no_row", "test_v18_commands",
@@ -59,6 +60,7 @@ NEVER_ON_POSTGRES = ("tests/integration/api/test_access.py", "tests/integration/
 # What is concluded from rows that either database gives alike: `make test-postgres`, before a release, runs
 # these too. `make test` keeps to what a database decides: locks, constraints, order, transactions, large reads.
 JUDGED = (
+    "tests/attacks/backend/test_f25_cross_node_matrix.py",
     "tests/integration/api/test_device_resets.py",
     *(
         f"tests/integration/backend/test_{name}.py"

@@ -11,8 +11,8 @@ class Checkpoint(models.Model):
     `path` is then `local:<directory>`, and `holders[r]` are the ids of the nodes that hold
     shard r). `layout` as protocol Parallelism. `verify_due_at`: when to look at it next.
     `doubt`: why its ranks could not load it, until what is there was read back. `written_on`: the node
-    whose rank said that it is complete. `round_at`: since when somebody is sought who reads it back;
-    `reader`: the order to the node that does now, heard of last at `heard_at`."""
+    whose rank said that it began, then that it is complete. `round_at`: since when somebody is sought who
+    reads it back; `reader`: the order to the node that does now, heard of last at `heard_at`."""
 
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="checkpoints")

@@ -60,6 +60,7 @@ def report(
             path=said.path,
             kind=said.kind if said.kind in KINDS else "scheduled",
             layout=attempt.layout,
+            written_on=node_id,
             started_at=at,
         )
         if row.kind != LOCAL_KIND:
@@ -89,6 +90,11 @@ def report(
             _climb_local(row, wanted=spec_of(job).spec.checkpoint.local.copies)
         _mark_pruned(job, local=local, oldest_kept=said.oldest_kept, kept=said.kept)
     return row
+
+
+def told_by(job: Job, path: str) -> str:
+    """The node whose rank told of it; "": nobody has."""
+    return Checkpoint.objects.filter(job=job, path=path).values_list("written_on", flat=True).first() or ""
 
 
 def pruned(job: Job, said: CheckpointsPruned) -> None:

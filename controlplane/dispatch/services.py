@@ -23,7 +23,7 @@ from controlplane.dispatch.present import command_summary
 from controlplane.fleet.identity import no_starts_for
 from controlplane.fleet.models import Node
 from controlplane.protocol.commands import Body, CommandStatement, SignedCommand, StartRanks
-from controlplane.protocol.errors import ProtocolError
+from controlplane.protocol.errors import IdentityMismatch, ProtocolError
 from controlplane.protocol.frames import PROTOCOL_MAX
 from controlplane.protocol.revisions import known_to
 from controlplane.protocol.signing import decode_statement, encode_statement
@@ -258,12 +258,14 @@ def _agrees(command: Command, statement: bytes) -> bool:
 
 
 def answer(node_id: str, command_id: str, state: str, detail: str, data: str) -> Command | None:
-    """An agent's answer, in its unit of work. None when it is not this node's command, or says
-    nothing new; one that acknowledges again with `data` is still at work. The row is locked: an answer
-    may overtake the mark that the order was sent."""
+    """An agent's answer, in its unit of work. None when it says nothing new; one that acknowledges
+    again with `data` is still at work. The row is locked: an answer may overtake the mark that the order
+    was sent. Raises IdentityMismatch for an order to another node."""
     command = lock_row(Command, command_id)
     to = ANSWERS.get(state)
-    if command is None or command.node_id != node_id or to is None or command.state not in LIVE:
+    if command is not None and command.node_id != node_id:
+        raise IdentityMismatch(f"command {command_id} was given to another node")
+    if command is None or to is None or command.state not in LIVE:
         return None
     moment = now()
     if command.state == to:

@@ -88,7 +88,10 @@ def _signature_rejected(command: Command, at: datetime) -> None:
 
 def _unordered(command: Command) -> None:
     """A person's order to evict of which nothing came, on none of its nodes, is none any more:
-    what ends later did not end by it."""
+    what ends later did not end by it. Only what a decision has ordered says so: a stop of ranks that a
+    node alone claims to run (`set_back`) is about that node."""
+    if not command.decision_id:
+        return
     body = command.body
     same = Command.objects.filter(
         kind=command.kind,
@@ -96,7 +99,7 @@ def _unordered(command: Command) -> None:
         attempt=command.attempt,
         body__replica=body["replica"],
         body__incarnation=body["incarnation"],
-    )
+    ).exclude(decision_id="")
     if same.exclude(state__in=(CommandState.FAILED, CommandState.EXPIRED)).exists():
         return
     rows = Replica.objects.filter(attempt__job_id=command.job_id, attempt__number=command.attempt)

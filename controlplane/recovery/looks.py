@@ -13,7 +13,7 @@ from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Rank, Replica
 from controlplane.policy.flight import FlightFinding, MatchState, analyse
 from controlplane.policy.stack_groups import NO_STACK, place_of
-from controlplane.protocol.errors import MalformedFrame
+from controlplane.protocol.errors import IdentityMismatch, MalformedFrame
 from controlplane.protocol.flight import FlightDump, decode_dump
 from controlplane.protocol.frames import StacksCollected
 from controlplane.protocol.looks import FLIGHT_RECORDER, NOT_GOT, STACKS
@@ -40,8 +40,12 @@ MISMATCHES = (
 
 
 def keep(rank: Rank, body: StacksCollected, *, at: datetime) -> None:
-    """Store one look; a Flight Recorder of an incident may complete a finding."""
+    """Store one look; a Flight Recorder of an incident may complete a finding. Raises IdentityMismatch
+    where it was ordered from another node, or of another job: that one's incident is none of this rank's."""
     replica, job_id = rank.replica, body.ref.job_id
+    order = Command.objects.filter(pk=body.command_id).values_list("node_id", "job_id").first()
+    if order not in (None, (rank.node_id, job_id)):
+        raise IdentityMismatch(f"look {body.command_id} was ordered from another node, or of another job")
     decision = _decision_of(body.command_id)
     scheduled = decision if decision is not None and decision.rule == SCHEDULED else None
     incident = _incident_of(job_id, decision)

@@ -105,18 +105,18 @@ def held_until(job: Job) -> datetime | None:
     return max((row.due_at for row in rows if row.due_at and row.is_open and _lives(row)), default=None)
 
 
-def take(rank: Rank, said: RecomputeReport) -> None:
-    """What a rank of the replica tells. Of anybody else it changes nothing."""
+def take(rank: Rank, said: RecomputeReport) -> bool:
+    """What a rank of the replica tells. False: it was not asked, and it changes nothing."""
     replica = rank.replica
     row = Recomputation.objects.filter(
         pk=said.order_id, job_id=replica.attempt.job_id, attempt=replica.attempt.number,
         replica=replica.index, incarnation=replica.incarnation,
     ).first()  # fmt: skip
-    if row is None or row.why:
-        return
-    # A repeat changes nothing.
-    report = RecomputedRank(recomputation=row, rank=rank.rank, report=msgspec.to_builtins(said))
-    RecomputedRank.objects.bulk_create([report], ignore_conflicts=True)
+    if row is not None and not row.why:
+        # A repeat changes nothing.
+        report = RecomputedRank(recomputation=row, rank=rank.rank, report=msgspec.to_builtins(said))
+        RecomputedRank.objects.bulk_create([report], ignore_conflicts=True)
+    return row is not None
 
 
 def verdict(row: Recomputation) -> policy.Verdict:

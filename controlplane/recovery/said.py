@@ -62,9 +62,23 @@ def _step(facts: "Facts", rank: Rank, said: StepReport) -> None:
 
 def _was_member(rank: Rank, epoch: int) -> bool:
     """A step committed in an epoch that it was a member of did happen, however late it is told."""
-    view = ViewRow.objects.filter(job_id=rank.replica.attempt.job_id, epoch=epoch).first()
+    return _is_in(ViewRow.objects.filter(job_id=rank.replica.attempt.job_id, epoch=epoch).first(), rank)
+
+
+def _is_in(view: ViewRow | None, rank: Rank) -> bool:
+    """Its incarnation is a member of the view: the next life of its replica answers for itself."""
     mine = {"replica": rank.replica.index, "incarnation": rank.replica.incarnation}
     return view is not None and any(mine.items() <= member.items() for member in view.view["members"])
+
+
+def _is_out(facts: "Facts", rank: Rank, what: str) -> bool:
+    """As `is_fenced`; then its report is counted, and nothing else."""
+    out = is_fenced(rank)
+    if out:
+        replica = rank.replica
+        detail = f"rank {rank.rank} of replica {replica.index}, incarnation {replica.incarnation}, is out"
+        counters.count(facts.node.name, f"stale_{what}", detail=detail)
+    return out
 
 
 def _was_left_out(rank: Rank, since_epoch: int) -> bool:
@@ -99,7 +113,7 @@ def _flush(facts: "Facts", rank: Rank, said: Flush) -> None:
     if (said.job_id, said.attempt, said.replica, said.incarnation, said.rank) != mine:
         raise IdentityMismatch(f"rank {mine} flushed as {said}")
     view = ViewRow.objects.filter(job_id=said.job_id, epoch=said.epoch).first()
-    if view is None or view.install is not None:
+    if view is None or view.install is not None or not _is_in(view, rank):
         counters.count(facts.node.name, "stale_flush", detail=f"epoch {said.epoch}")
         return
     flush = msgspec.to_builtins(said)
@@ -140,7 +154,7 @@ def _outer_error(facts: "Facts", rank: Rank, said: OuterError) -> None:
 def _caught_up(facts: "Facts", rank: Rank, said: CaughtUp) -> None:
     facts.touched.add(rank.replica.attempt.job_id)
     replica = rank.replica
-    if is_fenced(rank) or replica.caught_up is not None or _was_left_out(rank, said.epoch):
+    if _is_out(facts, rank, "catch_up") or replica.caught_up is not None or _was_left_out(rank, said.epoch):
         return
     told = {**msgspec.to_builtins(said), "at": iso(facts.at)}
     counts = said.role is MemberRole.CONTRIBUTOR
@@ -153,8 +167,11 @@ def _caught_up(facts: "Facts", rank: Rank, said: CaughtUp) -> None:
 
 
 def _view_installed(facts: "Facts", rank: Rank, said: ViewInstalled) -> None:
-    rows = ViewRow.objects.filter(job_id=rank.replica.attempt.job_id, epoch=said.epoch, installed_at=None)
-    rows.update(installed_at=facts.at)
+    view = ViewRow.objects.filter(job_id=rank.replica.attempt.job_id, epoch=said.epoch).first()
+    if view is None or not _is_in(view, rank):
+        counters.count(facts.node.name, "stale_install", detail=f"epoch {said.epoch}")
+        return
+    ViewRow.objects.filter(pk=view.pk, installed_at=None).update(installed_at=facts.at)
     if rank.state == RankState.INITIALIZING and not is_fenced(rank):
         transition_rank(rank, RankState.TRAINING, f"is in epoch {said.epoch}")
 
@@ -162,8 +179,13 @@ def _view_installed(facts: "Facts", rank: Rank, said: ViewInstalled) -> None:
 def _checkpoint(facts: "Facts", rank: Rank, said: CheckpointReport) -> None:
     attempt = rank.replica.attempt
     job = facts.jobs[attempt.job_id]
+    fenced = is_fenced(rank)
+    if fenced and not rank.replica.ranks.filter(node_id=checkpoints.told_by(job, said.path)).exists():
+        # A save that its incarnation has not begun is another's: who is out spoils none of those.
+        counters.count(facts.node.name, "stale_checkpoint", detail=f"{job.name}: {said.path}")
+        return
     try:
-        checkpoints.report(job, attempt, said, at=facts.at, fenced=is_fenced(rank), node_id=facts.node.id)
+        checkpoints.report(job, attempt, said, at=facts.at, fenced=fenced, node_id=facts.node.id)
     except checkpoints.NotOurs as error:
         counters.count(facts.node.name, "foreign_checkpoint", detail=f"{job.name}: {error}")
     if said.state == "writing" and rank.state == RankState.TRAINING:
@@ -173,12 +195,12 @@ def _checkpoint(facts: "Facts", rank: Rank, said: CheckpointReport) -> None:
 
 
 def _pruned(facts: "Facts", rank: Rank, said: CheckpointsPruned) -> None:
-    if not is_fenced(rank):
+    if not _is_out(facts, rank, "pruned"):
         checkpoints.pruned(facts.jobs[rank.replica.attempt.job_id], said)
 
 
 def _timings(facts: "Facts", rank: Rank, said: TimingReport) -> None:
-    if is_fenced(rank):
+    if _is_out(facts, rank, "timings"):
         return
     job = facts.jobs[rank.replica.attempt.job_id]
     speed.take(job, rank, said, facts.at)
@@ -198,7 +220,7 @@ def _determinism(facts: "Facts", rank: Rank, said: DeterminismReport) -> None:
 def _done(facts: "Facts", rank: Rank, said: TrainingDone) -> None:
     facts.touched.add(rank.replica.attempt.job_id)
     job = facts.jobs[rank.replica.attempt.job_id]
-    if is_fenced(rank) or job.trained:
+    if _is_out(facts, rank, "done") or job.trained:
         return
     Job.objects.filter(pk=job.pk).update(trained=True)
     job.trained = True
@@ -210,7 +232,8 @@ def _done(facts: "Facts", rank: Rank, said: TrainingDone) -> None:
 def _recomputed(facts: "Facts", rank: Rank, said: RecomputeReport) -> None:
     """The job's end waits for it."""
     facts.touched.add(rank.replica.attempt.job_id)
-    recompute.take(rank, said)
+    if not recompute.take(rank, said):
+        counters.count(facts.node.name, "foreign_recompute", detail=f"order {said.order_id}")
 
 
 HANDLERS: dict[type, Callable[["Facts", Rank, Any], None]] = {

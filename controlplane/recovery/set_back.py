@@ -22,7 +22,7 @@ from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.services import TERMINAL, publish_job, transition_rank
 from controlplane.protocol.commands import StopRanks
 from controlplane.protocol.frames import AgentHello, JobSeen, RankStatus
-from controlplane.protocol.states import Phase, RankState
+from controlplane.protocol.states import Phase, RankState, ReplicaState
 from controlplane.runtime import counters, events, keys
 from controlplane.runtime.clock import now
 
@@ -73,7 +73,9 @@ def _learn(node: Node, job: Job, seen: JobSeen, found: Found) -> None:
     newer = (seen.attempt, seen.epoch) > (newest, job.epoch)
     if not newer and not seen.end and not found.lost:
         return
-    here = Rank.objects.filter(node=node, released_at=None, replica__attempt__job=job).exists()
+    held = Rank.objects.filter(node=node, released_at=None, replica__attempt__job=job)
+    states = set(held.values_list("replica__state", flat=True))
+    here, is_out = bool(states), states <= {ReplicaState.EVICTED}
     ahead: dict[str, Any] = dict(job.ahead)
     epoch = job.epoch
     if seen.attempt > max(newest, int(ahead.get("attempt", 0))):
@@ -84,18 +86,19 @@ def _learn(node: Node, job: Job, seen: JobSeen, found: Found) -> None:
         epoch = seen.epoch
     elif seen.epoch > max(epoch, int(ahead.get("epoch", 0))) and seen.attempt > newest:
         ahead["epoch"] = seen.epoch
-    if seen.end and here and seen.attempt >= newest and _has_ended(job, seen, found):
+    if seen.end and here and seen.attempt >= newest and _has_ended(job, seen, found, is_out=is_out):
         ahead |= {"end": seen.end, "node": node.name}
     if (epoch, ahead) != (job.epoch, job.ahead):
         _keep(node, job, seen, epoch=epoch, ahead=ahead)
 
 
-def _has_ended(job: Job, seen: JobSeen, found: Found) -> bool:
+def _has_ended(job: Job, seen: JobSeen, found: Found, *, is_out: bool) -> bool:
     """We have ordered it, which was committed with the order: only a database set back has it not. That
-    it trained all its steps its ranks say themselves, and may have told to a database that is gone."""
+    it trained all its steps its ranks say themselves (not those that are out: it goes on without them), and
+    may have told to a database that is gone."""
     if seen.end_signature:
         return keys.is_our_end(seen.end_signature, job.id, seen.attempt, seen.end)
-    return seen.end == "succeeded" and found.lost and not job.trained
+    return seen.end == "succeeded" and found.lost and not job.trained and not is_out
 
 
 def _lives(node: Node, job: Job, seen: JobSeen) -> dict[str, Any]:
@@ -160,6 +163,9 @@ def stop_unknown(node: Node, status: RankStatus, jobs: dict[str, Job]) -> None:
     if any(whose.items() <= order.items() for order in standing):
         return
     job = jobs.get(ref.job_id)
+    if job is not None and not Rank.objects.filter(node=node, replica__attempt__job=job).exists():
+        # Its own word alone says that it has to do with the job, which is told nothing of it.
+        job = None
     dispatch.enqueue(
         body, node_id=node.id, job_id=job.id if job else None, attempt=ref.attempt,
         epoch=job.epoch if job else 0, ttl_s=STOP_TTL_S,
