@@ -10,7 +10,7 @@ anybody else is refused by the agent.
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
@@ -119,10 +119,16 @@ def deliverable(node_ids: list[str]) -> list[Command]:
 
 def _can_be_sent(row: Command) -> bool:
     """It is no forgery where this process has another HOLDFAST_SECRET_KEY than who decided."""
-    if opens(row):
-        return True
-    _log.error("an order opens with no key of this process: set HOLDFAST_SECRET_KEY_FALLBACKS", command=row.id)
-    return False
+    if not opens(row):
+        _tell_sealed(row.pk)
+        return False
+    return True
+
+
+@lru_cache(maxsize=1024)
+def _tell_sealed(command_id: str) -> None:
+    """Once for each, as outboxes are read several times a second."""
+    _log.error("an order opens with no key of this process: set HOLDFAST_SECRET_KEY_FALLBACKS", command=command_id)
 
 
 def delivered(rows: list[Command], sent_at: Mapping[str, datetime] | None = None) -> None:

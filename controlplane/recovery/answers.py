@@ -4,7 +4,7 @@ from datetime import datetime
 
 from controlplane.access import services as access
 from controlplane.dispatch.models import Command
-from controlplane.dispatch.services import is_genuine, opens
+from controlplane.dispatch.services import is_genuine
 from controlplane.jobs.models import Rank, Replica
 from controlplane.jobs.services import transition_rank
 from controlplane.protocol.signing import SIGNATURE_REJECTED
@@ -40,11 +40,8 @@ def after_answer(command: Command, at: datetime) -> bool:
 
 def after_expiry(command: Command, at: datetime) -> None:
     """Called in a unit of its own, after the one that wrote it: nobody answered in time."""
-    if command.kind == "start_ranks" and not opens(command):
-        # Ours or not, no process of ours could send it: who waits for it is started anew.
-        _start_failed(command, at)
-        return
     if not is_genuine(command):
+        # Also one that opens with no key of this process: what it says, anybody could have written.
         return
     if command.kind == "start_ranks":
         _start_failed(command, at)

@@ -220,7 +220,7 @@ def test_one_row_that_is_spoilt_ends_no_sealing_and_what_is_over_and_lost_is_no_
     assert "lost, and no longer needed: 1 rows" in said
 
 
-def test_who_lacks_the_key_sends_no_start_and_calls_it_no_forgery_and_nobody_waits_for_it(
+def test_who_lacks_the_key_sends_no_start_calls_it_no_forgery_and_concludes_nothing_from_it(
     fleet: Fleet, settings: Settings
 ) -> None:
     job = started()
@@ -231,5 +231,6 @@ def test_who_lacks_the_key_sends_no_start_and_calls_it_no_forgery_and_nobody_wai
     Command.objects.filter(pk=order.pk).update(due_at=order.created_at)
     for row in dispatch.expire_overdue():
         after_expiry(row, now())
-    assert [told.key for told in Signal.objects.filter(kind="setup_timeout")] == [f"start_failed:{order.pk}"]
+    # Anybody who writes to the outbox could have made such a row, of a replica that trains.
+    assert not Signal.objects.exists()
     assert not AuditEntry.objects.filter(action="command.signature_rejected").exists()
