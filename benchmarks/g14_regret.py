@@ -13,16 +13,14 @@ A decision's time is processor time of the pass in which the way was chosen.
 """
 
 import argparse
-import json
 import time
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from benchmarks.report import Report, quantile
+from benchmarks.seed_lines import lines_of
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
 from controlplane.policy.plan import Plan
@@ -32,7 +30,6 @@ from controlplane.simulator.rollout import Judged, Unfit, judge
 
 GOAL_MEAN, GOAL_P99, GOAL_DECIDE_MS = 0.02, 0.10, 5.0
 SEEDS_APART = 10_000_000
-AT_A_TIME = 20
 WORST = 10
 
 
@@ -57,15 +54,6 @@ def one(seed: int) -> dict[str, Any]:
         "violations": list(judged.violations),
         "decide_ms": round(took_ms.get(judged.at_s, 0.0), 3),
     }
-
-
-def run(seeds: list[int], *, processes: int) -> Iterator[dict[str, Any]]:
-    """Lines in the order in which they are done."""
-    if processes == 1:
-        yield from map(one, seeds)
-        return
-    with ProcessPoolExecutor(max_workers=processes) as pool:
-        yield from pool.map(one, seeds, chunksize=AT_A_TIME)
 
 
 def summed(lines: list[dict[str, Any]], *, seed: int) -> Report:
@@ -122,15 +110,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--sum", action="store_true", help="judge no more; the table of what the file has")
     args = parser.parse_args(argv)
     wanted = range(args.seed * SEEDS_APART, args.seed * SEEDS_APART + args.states)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    lines = _read(args.out, wanted)
-    known = {line["seed"] for line in lines}
-    left = [] if args.sum else [seed for seed in wanted if seed not in known]
-    with args.out.open("a") as file:
-        for line in run(left, processes=args.processes):
-            lines.append(line)
-            file.write(json.dumps(line) + "\n")
-            file.flush()
+    lines = lines_of(args.out, wanted, one, processes=args.processes, sum_alone=args.sum)
     if not lines:
         parser.error(f"{args.out} has no moment of seed {args.seed}")
     report = summed(lines, seed=args.seed)
@@ -140,15 +120,3 @@ def main(argv: list[str]) -> int:
     met = met and facts["mean decision (ms)"] <= GOAL_DECIDE_MS
     return 0 if met and not facts["unfit"] and not facts["violations"] else 1
 
-
-def _read(path: Path, wanted: range) -> list[dict[str, Any]]:
-    """What an earlier run has judged. A last line that was cut off is taken out, and so is what could
-    not be judged: both are tried again."""
-    if not path.exists():
-        return []
-    text = path.read_text()
-    whole = [each for each in text.splitlines(keepends=True) if each.endswith("\n")]
-    kept = [each for each in whole if "unfit" not in json.loads(each)]
-    if "".join(kept) != text:
-        path.write_text("".join(kept))
-    return [line for line in map(json.loads, kept) if line["seed"] in wanted]

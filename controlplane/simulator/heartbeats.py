@@ -74,12 +74,17 @@ def one(seed: int, *, nodes: int = NODES, world_s: float = WORLD_S) -> Count:
         _trouble(world, chance, count)
     world.network.loss = world.network.repeat = world.network.extra_delay_s = 0.0
     world.kernel.run(world_s)
-    count.heartbeats = int(nodes * world_s / FRAME_INTERVAL_S)
+    count.heartbeats = heartbeats_of_a_world(nodes, world_s)
     count.left_out, count.evictions = world.checkers.left_out, world.checkers.evictions
     count.restarts, count.steps = world.server.rows.restarts, world.server.rows.committed_step
     told = [line for line in world.kernel.tape if "replica_failure/evict" in line or "VIOLATION" in line]
     count.told = tuple(f"seed {seed}: {line.strip()}" for line in told)
     return count
+
+
+def heartbeats_of_a_world(nodes: int, world_s: float = WORLD_S) -> int:
+    """How many its agents send."""
+    return int(nodes * world_s / FRAME_INTERVAL_S)
 
 
 def _trouble(world: World, chance: Random, count: Count) -> None:
@@ -113,10 +118,10 @@ def _plan(nodes: int, step_s: float) -> WorldPlan:
     return WorldPlan(spec=spec, nodes=names, timing=Timing(micro_batch_s=(step_s * 0.95, step_s * 1.05)))
 
 
-def table(count: Count, *, took_s: float) -> str:
+def table(count: Count) -> str:
     """For people; its last line is the verdict."""
     lines = [
-        f"{count.heartbeats} heartbeats of {count.worlds} worlds in {took_s:.0f} s:"
+        f"{count.heartbeats} heartbeats of {count.worlds} worlds:"
         f" loss up to {max(LOSSES):.0%}, frames up to {max(DELAYS_S):g} s late,"
         f" {count.pauses} pauses of the backend, {count.stops} ranks that stopped in one and went on",
         f"{count.steps} steps committed, {count.left_out} replicas left out and taken back,"
