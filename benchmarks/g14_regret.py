@@ -119,4 +119,3 @@ def main(argv: list[str]) -> int:
     met = facts["mean regret (%)"] <= 100.0 * GOAL_MEAN and facts["p99 regret (%)"] <= 100.0 * GOAL_P99
     met = met and facts["mean decision (ms)"] <= GOAL_DECIDE_MS
     return 0 if met and not facts["unfit"] and not facts["violations"] else 1
-

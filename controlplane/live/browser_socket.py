@@ -18,6 +18,7 @@ from channels.security.websocket import AllowedHostsOriginValidator
 
 import controlplane
 from controlplane.access.models import Scope
+from controlplane.access.refusals import refusals
 from controlplane.access.sessions import stored_key
 from controlplane.access.standing import Standing
 from controlplane.access.watch import SIGNED_OUT, watch
@@ -26,6 +27,8 @@ from controlplane.live.links import Send
 from controlplane.live.process import WebProcess
 from controlplane.live.pumps import events_after
 from controlplane.runtime import events
+from controlplane.runtime.address import client_address
+from controlplane.runtime.requests import on_behalf_of
 
 MAX_MESSAGE_BYTES = 16 * 1024
 MAX_TOPICS = 100
@@ -66,6 +69,7 @@ class BrowserSocket(AsyncConsumer):
         await process.ensure_started()
         reader = await process.in_thread(_who, scope)
         if reader is None:
+            await process.in_thread(_refused, client_address(scope))
             await send({"type": "websocket.close", "code": CLOSE_ANONYMOUS, "reason": "log in first"})
             return
         if len(process.hub.clients) >= MAX_CLIENTS:
@@ -104,6 +108,12 @@ def _who(scope: dict[str, Any]) -> Standing | None:
     if not user.is_authenticated or key is None:
         return None
     return Standing(kind="session", key=stored_key(key), user_id=user.pk)
+
+
+def _refused(address: str) -> None:
+    """A row of the audit log; the same again within a minute is counted."""
+    with on_behalf_of("", address):
+        refusals.note("unknown", "live.refused", "/api/v1/live", reason="no session that is open")
 
 
 async def _write(client: Client, send: Send) -> None:

@@ -99,7 +99,8 @@ def apply_decision(
                 HANDLERS[type(action)](context, action)
             ledger.write(job, row, decision, snapshot)
             if job.epoch != before:
-                Decision.objects.filter(pk=row.pk).update(epoch_after=job.epoch)
+                row.epoch_after = job.epoch
+                row.save(update_fields=["epoch_after"])
         publish_decision(row)
         audit_decision(row, state_before)
         if row.incident is not None:

@@ -4,7 +4,6 @@
 
 import argparse
 import sys
-import time
 
 from controlplane.simulator import effective, heartbeats, report
 from controlplane.simulator.effective import Arrivals

@@ -14,7 +14,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from controlplane.access import watch
-from controlplane.access.models import Scope
+from controlplane.access.models import AuditEntry, Scope
+from controlplane.access.refusals import refusals
 from controlplane.access.sessions import stored_key
 from controlplane.access.standing import Standing
 from tests.integration.api.principals import SESSION_ENDINGS, TOKEN_ENDINGS, Someone, by_session, by_token, demote
@@ -106,6 +107,19 @@ def test_a_socket_cannot_be_opened_with_what_the_database_holds(url: str, ada: U
     target = f"ws://{address.netloc}/api/v1/live"
     with connect(target, additional_headers=stolen, origin=f"http://{address.netloc}") as socket:  # type: ignore[arg-type]
         assert closing_code(socket) == 4401
+
+
+def test_a_refused_socket_is_a_row_of_the_audit_log_and_a_flood_of_them_few(url: str, ada: User) -> None:
+    refusals.flush(all_of_them=True)
+    address = urlsplit(url)
+    for _ in range(3):
+        with connect(f"ws://{address.netloc}/api/v1/live", origin=f"http://{address.netloc}") as socket:  # type: ignore[arg-type]
+            assert closing_code(socket) == 4401
+    refusals.flush(all_of_them=True)
+    rows = AuditEntry.raw.filter(action="live.refused").order_by("id")
+    assert [(row.actor, row.origin, row.data) for row in rows] == [
+        ("unknown", "127.0.0.1", {}), ("unknown", "127.0.0.1", {"repeated": 2}),
+    ]  # fmt: skip
 
 
 def test_streams_end_where_it_cannot_be_looked_up_who_may_read(

@@ -1,4 +1,4 @@
-"""`manage.py verify_audit`: is the audit log whole? Exit code 0 if it is, 1 if it is not."""
+"""`manage.py verify_audit`: are the audit log and the decision journal whole? Exit code 0 if they are, else 1."""
 
 import json
 import sys
@@ -9,12 +9,14 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from controlplane.access import sealing, verification
 from controlplane.access.sealing import Anchor
+from controlplane.recovery import journal
 
 
 class Command(BaseCommand):
-    """Walks the chain once, in bounded memory, and names the first row that is not as sealed."""
+    """Walks the chain once, in bounded memory, then holds each decision against its row of it; names the first
+    row that is not as sealed."""
 
-    help = "Verify the hash chain of the audit log; exit 1 and name the first broken row if it is not whole."
+    help = "Verify the audit log's hash chain and the decisions it tells of; exit 1 and name the first broken row."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """What is known from outside the database."""
@@ -35,9 +37,11 @@ class Command(BaseCommand):
         kept = None if options["no_kept_anchor"] else sealing.read_anchor(sealing.anchor_path())
         anchors += [kept] if kept else []
         verdict = verification.verify(anchors, max_unsealed_s=options["max_unsealed_s"])
+        decisions = journal.compare(verdict)
         head = verdict.head
         self.stdout.write(f"{verdict.rows} rows, seq {verdict.first_seq} to {head.seq}; head {head.seq}:{head.hash}")
         self.stdout.write(f"{verdict.unsealed} rows wait to be sealed, the oldest for {verdict.unsealed_age_s:.0f} s")
+        self.stdout.write(f"{decisions} decisions compared with the journal")
         self.stdout.write(
             f"{len(anchors)} anchors compared" + ("" if anchors else ": a cut at the end would go unseen")
         )

@@ -1,0 +1,85 @@
+"""The decision journal is tied to the audit log: each decision's audit row has a digest of the whole row of
+the journal, and `manage.py verify_audit` compares them. Reads only."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db.models import Exists, OuterRef
+
+from controlplane.access.audit import EXACT
+from controlplane.access.models import AuditEntry
+from controlplane.access.verification import Verdict
+from controlplane.recovery import looks
+from controlplane.recovery.models import Decision
+
+DIGEST = "journal"
+CHUNK = 500
+_DIGESTED = (
+    "id", "job_id", "rule", "choice", "reason_code", "sentence", "evidence", "alternatives", "actions",
+    "cost_gpu_s", "routine", "mode", "applied", "epoch_before", "epoch_after", "policy_version", "decide_s", "key",
+)  # fmt: skip
+
+
+def digest(row: Decision) -> str:
+    """SHA-256 of every column but the incident's, which is a link that may be set later; the same from both
+    databases and before the row is stored."""
+    content = {name: getattr(row, name) for name in _DIGESTED}
+    content["at"] = row.at.astimezone(UTC).isoformat(timespec="microseconds")
+    content["snapshot"] = hashlib.sha256(bytes(row.snapshot)).hexdigest()
+    plain = _one_spelling(json.loads(json.dumps(content)))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def compare(verdict: Verdict) -> int:
+    """Hold every decision against its audit row; what differs, is gone or was never written by Holdfast is
+    added to the verdict. Returns how many were compared. Decisions from before the first row with a digest
+    are not judged."""
+    compared, since = 0, None
+    for rows in _with_digest():
+        since = since or (rows[0].at if rows else None)
+        kept = Decision.objects.in_bulk({row.decision_id for row in rows})
+        for row in rows:
+            compared += 1
+            _compare(row, kept.get(row.decision_id), verdict)
+    if since is not None:
+        for decision_id in _without_row(since):
+            verdict.add("edited", f"decision {decision_id}", "no audit row tells of it: Holdfast never made it")
+    return compared
+
+
+def _compare(row: AuditEntry, decision: Decision | None, verdict: Verdict) -> None:
+    if decision is None:
+        # Looks on schedule are forgotten after a while.
+        if row.data.get("rule") != looks.SCHEDULED:
+            verdict.add("missing", f"decision {row.decision_id}", "its audit row is there, it was deleted")
+        return
+    if digest(decision) != row.data[DIGEST]:
+        verdict.add("edited", f"decision {decision.id}", "it is not what was decided")
+
+
+def _with_digest() -> Iterator[list[AuditEntry]]:
+    told = AuditEntry.raw.filter(action__startswith="decision.").order_by("id")
+    rows = list(told[:CHUNK])
+    while rows:
+        yield [row for row in rows if DIGEST in row.data]
+        rows = list(told.filter(id__gt=rows[-1].id)[:CHUNK])
+
+
+def _without_row(since: datetime) -> list[str]:
+    told = AuditEntry.raw.filter(decision_id=OuterRef("pk"), action__startswith="decision.")
+    return list(Decision.objects.filter(~Exists(told), at__gt=since).values_list("id", flat=True)[:CHUNK])
+
+
+def _one_spelling(value: Any) -> Any:
+    """A number is one number, whether a database gives it back as 2 or as 2.0, as 1e300 or as its digits."""
+    if isinstance(value, dict):
+        return {key: _one_spelling(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_one_spelling(item) for item in value]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        number = float(value)
+        return int(number) if number.is_integer() and abs(number) < EXACT else number
+    return value
