@@ -20,7 +20,7 @@ from agents.core import backoff
 from agents.core.events import Event, LinkDown, LinkUp, OrderReceived, ResyncAsked, ServerAcked
 from agents.errors import LinkRefused, SignatureRejected
 from agents.link.identity import NodeIdentity
-from agents.link.server import Server
+from agents.link.server import Server, certificate_shown
 from controlplane.protocol.codec import decode_to_older_agent, encode_frame
 from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.errors import ProtocolError
@@ -36,7 +36,7 @@ from controlplane.protocol.frames import (
     ToAgent,
     Welcome,
 )
-from controlplane.protocol.handshake import Challenge, KeyAccepted, RotateKey
+from controlplane.protocol.handshake import CHANNEL_CERTIFICATE, CHANNEL_HEADER, Challenge, KeyAccepted, RotateKey
 
 _OPEN_TIMEOUT_S = 10.0
 _QUIET_S = 10.0  # nothing heard for so long: ask
@@ -145,9 +145,11 @@ class Link:
 
     async def _session(self) -> None:
         await asyncio.to_thread(self._identity.begin_session)
+        tls = self._server.context()
         socket = await connect(
             f"{self._server.url}/agent/v1/stream",
-            ssl=self._server.context(),
+            ssl=tls,
+            additional_headers={CHANNEL_HEADER: CHANNEL_CERTIFICATE} if tls is not None else None,
             compression=None,
             max_size=MAX_SERVER_MESSAGE_BYTES,
             open_timeout=_OPEN_TIMEOUT_S,
@@ -205,7 +207,10 @@ class Link:
         return message
 
     async def _prove(self, socket: ClientConnection, challenge: Challenge, said: AgentHello) -> None:
-        proof = self._identity.prove(challenge.nonce, boot_id=said.boot_id, journal_id=said.journal_id)
+        shown = certificate_shown(socket.transport.get_extra_info("ssl_object")) if challenge.bind_tls else ""
+        proof = self._identity.prove(
+            challenge.nonce, boot_id=said.boot_id, journal_id=said.journal_id, tls_certificate=shown
+        )
         await socket.send(encode_frame(proof))
 
     async def _rotate(self, socket: ClientConnection, asked: RotateKey) -> None:

@@ -56,8 +56,9 @@ class NodeIdentity:
         """Count it, durably. Blocking. Raises OSError: then no session can be proved."""
         self._counter.advance()
 
-    def prove(self, nonce: bytes, *, boot_id: str, journal_id: str) -> Proof:
-        """The answer to a challenge of this session."""
+    def prove(self, nonce: bytes, *, boot_id: str, journal_id: str, tls_certificate: str = "") -> Proof:
+        """The answer to a challenge of this session. `tls_certificate`: what this session's TLS
+        showed, where the server asks for it."""
         proof = unsigned_proof(
             node_id=self.credential.node_id,
             boot_id=boot_id,
@@ -67,6 +68,7 @@ class NodeIdentity:
             protocol_min=PROTOCOL_MIN,
             protocol_max=PROTOCOL_MAX,
             server_host=self._server_host,
+            tls_certificate=tls_certificate,
         )
         return self._speaking.proof(nonce, proof)
 

@@ -3,8 +3,10 @@ checked against its host name and the authorities of this machine, or against on
 
 A certificate of the agent's own is for a proxy that asks for one, beside the node's key, never
 instead of it. The files are read anew with each connection, so that they can be renewed.
+What certificate a connection showed goes into the node's proof where the server asks for it.
 """
 
+import hashlib
 import os
 import ssl
 from dataclasses import dataclass
@@ -54,6 +56,13 @@ class Server:
         except (OSError, ssl.SSLError) as error:
             names = ", ".join(map(str, files))
             raise ConfigError(f"{names}: no certificate and key in PEM that go together ({error})") from error
+
+
+def certificate_shown(tls: ssl.SSLObject | None) -> str:
+    """SHA-256 of the certificate (DER) by which the server identified itself on this connection; ""
+    without TLS."""
+    der = None if tls is None else tls.getpeercert(binary_form=True)
+    return "" if der is None else hashlib.sha256(der).hexdigest()
 
 
 def check_server_url(server: str, *, insecure_dev: bool) -> None:

@@ -63,6 +63,7 @@ class Env(BaseSettings):
     allowed_hosts: str = ""
     origins: str = ""
     trusted_proxies: str = ""
+    tls_certificate: str = ""
     metrics_from: str = "127.0.0.0/8,::1/128"
     metrics_bind: str = "127.0.0.1"
     hsts_s: int = Field(default=31_536_000, ge=0)

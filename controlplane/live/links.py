@@ -18,7 +18,8 @@ AT_ONCE_S = 0.1
 
 class AgentLink:
     """One live socket. `refuse` ends it; everything else may be called from its loop only.
-    `challenge` and `rotation` are nonces that its agent has yet to answer, b"" for none."""
+    `challenge` and `rotation` are nonces that its agent has yet to answer, b"" for none; `bind_tls`:
+    whether each challenge asks for the TLS certificate, as the session's first one did."""
 
     def __init__(self, *, node_id: str, node_name: str, session_id: str, send: Send) -> None:
         self.node_id = node_id
@@ -30,6 +31,7 @@ class AgentLink:
         self.refused_as = ""
         self.challenge = b""
         self.rotation = b""
+        self.bind_tls = False
         self._send = send
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()

@@ -28,6 +28,7 @@ from controlplane.runtime import bus, counters, keys, metrics
 from controlplane.runtime.batches import BatchSealer
 from controlplane.runtime.logs import get
 from controlplane.runtime.seal import tally
+from controlplane.runtime.tls_files import ShownCertificates
 
 FLUSH_S = 0.025
 COUNT_S = 0.5
@@ -62,6 +63,7 @@ class WebProcess:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.doorman = Doorman()
         self.refusals = Refusals()
+        self.certificates = ShownCertificates(settings.TLS_CERTIFICATES)
         self._counts: dict[tuple[str, str], tuple[int, str]] = {}
         self._buffer: list[tuple[str, str, float, bytes]] = []
         self._batches = BatchSealer(self.name)

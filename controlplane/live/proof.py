@@ -1,8 +1,9 @@
 """Who is at the agents' door: challenge, proof, admission; and the same again later.
 
 Called by the agents' socket once a session, and by the sweep for sessions that are asked again.
-Nothing but the proof counts: no header, no part of a URL. A peer that proves nothing learns
-nothing: a node that does not exist costs the same work and gets the same answer.
+Nothing but the proof counts: no header, no part of a URL. (One header says what the agent can do, so
+that it is asked for it; who drops it gains nothing.) A peer that proves nothing learns nothing: a node
+that does not exist costs the same work and gets the same answer.
 """
 
 import asyncio
@@ -25,6 +26,8 @@ from controlplane.protocol.codec import decode_from_agent
 from controlplane.protocol.errors import FrameTooLarge, MalformedFrame, ProtocolError
 from controlplane.protocol.frames import PROTOCOL_MAX, PROTOCOL_MIN, AgentHello
 from controlplane.protocol.handshake import (
+    CHANNEL_CERTIFICATE,
+    CHANNEL_HEADER,
     MAX_PROOF_BYTES,
     NONCE_BYTES,
     Challenge,
@@ -35,6 +38,7 @@ from controlplane.protocol.handshake import (
     session_statement,
 )
 from controlplane.recovery import doubts
+from controlplane.runtime import channel
 from controlplane.runtime.address import client_address
 from controlplane.runtime.clock import now
 
@@ -46,6 +50,8 @@ PROOF_TIMEOUT_S = 8.0
 AUDIT_EVERY_S = 60.0
 MAX_AUDITED = 1000
 UNKNOWN_RETRY_S = 60.0
+# Mended at the server as a rule: its agents are to be back soon after.
+UNBOUND_RETRY_S = 30.0
 _audited_s: dict[str, float] = {}
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -59,6 +65,8 @@ class Entrance:
         self._address = client_address(scope)
         self._proof: Proof | None = None
         self._challenged_s = 0.0
+        self._offered = offers_channel(scope)
+        link.bind_tls = process.certificates.required and self._offered
 
     @property
     def newer(self) -> bool:
@@ -86,6 +94,12 @@ class Entrance:
                 f"the agent dialled {said.server_host!r}, which is no name of this server (HOLDFAST_ALLOWED_HOSTS):"
                 " the proof may have been passed on by somebody else",
             )
+            return False
+        if why := await self._unbound(said):
+            await self._failed(
+                node.name, "other_certificate", f"{said.tls_certificate or 'none'} of {said.server_host}"
+            )
+            await self._link.refuse("bad_protocol", why, UNBOUND_RETRY_S)
             return False
         self._proof = said
         return True
@@ -135,7 +149,7 @@ class Entrance:
         link = self._link
         link.challenge = os.urandom(NONCE_BYTES)
         self._challenged_s = time.monotonic()
-        if not await link.tell(Challenge(link.challenge)):
+        if not await link.tell(Challenge(link.challenge, bind_tls=link.bind_tls)):
             return None
         try:
             data = await asyncio.wait_for(next_bytes(self._receive), PROOF_TIMEOUT_S)
@@ -164,6 +178,14 @@ class Entrance:
             )
             return None
         return said
+
+    async def _unbound(self, said: Proof) -> str:
+        """Why the proof is not bound to a TLS certificate of ours; "" if it is or need not be. Asked of
+        a session's first proof only: later ones must be like it, whatever was renewed meanwhile."""
+        if not self._process.certificates.required:
+            return ""
+        good = await self._process.in_thread(self._process.certificates.good)
+        return channel.fault(said, good, offered=self._offered)
 
     async def _ask(self, said: AgentHello, *, again: bool) -> Admission:
         proof = self._proof
@@ -217,7 +239,7 @@ async def ask_again(process: "WebProcess") -> None:
         link = process.links.get(node_id)
         if link is not None and not link.challenge:
             link.challenge = os.urandom(NONCE_BYTES)
-            await link.tell(Challenge(link.challenge))
+            await link.tell(Challenge(link.challenge, bind_tls=link.bind_tls))
     for node_id in await process.in_thread(_key_wanted, ids):
         link = process.links.get(node_id)
         if link is not None and not link.rotation:
@@ -233,7 +255,13 @@ def node_that_signed(said: Proof, nonce: bytes) -> Node | None:
 
 def is_our_name(host: str) -> bool:
     """Whether agents may call this server so; loopback always is."""
-    return host in ("localhost", "127.0.0.1", "::1") or validate_host(host, settings.ALLOWED_HOSTS)
+    return host in channel.LOOPBACK or validate_host(host, settings.ALLOWED_HOSTS)
+
+
+def offers_channel(scope: dict[str, Any]) -> bool:
+    """Whether the agent can bind its proof to its TLS connection, as it says when it connects."""
+    offer = (CHANNEL_HEADER.lower().encode(), CHANNEL_CERTIFICATE.encode())
+    return any((name.lower(), value.strip()) == offer for name, value in scope.get("headers", ()))
 
 
 def may_audit(key: str, now_s: float) -> bool:

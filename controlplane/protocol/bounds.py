@@ -51,6 +51,7 @@ _PRINTABLE = r"\A[^\x00-\x1f\x7f\ud800-\udfff]*\Z"
 _WORD = r"\A[A-Za-z0-9_.:@+-]*\Z"
 _BASE64URL = r"\A[A-Za-z0-9_-]*\Z"
 _HOST = r"\A[a-z0-9_.:-]*\Z"
+_SHA256 = r"\A(?:[0-9a-f]{64})?\Z"
 CHARACTERS = MappingProxyType(
     {
         _STORABLE: "lines without U+0000",
@@ -58,6 +59,7 @@ CHARACTERS = MappingProxyType(
         _WORD: "letters, digits and `_.:@+-`",
         _BASE64URL: "base64url",
         _HOST: "small letters, digits and `_.:-`",
+        _SHA256: "64 hexadecimal digits, or none",
     },
 )
 """In words, for docs/protocol.md."""
@@ -131,6 +133,8 @@ PublicKey = Annotated[str, Meta(min_length=43, max_length=43, pattern=_BASE64URL
 SignatureText = Annotated[str, Meta(max_length=86, pattern=_BASE64URL)]
 """Base64url of an Ed25519 key or signature; empty: none."""
 DialledHost = Annotated[str, Meta(max_length=253, pattern=_HOST)]
+Fingerprint = Annotated[str, Meta(max_length=64, pattern=_SHA256)]
+"""SHA-256 of a TLS certificate in DER; empty: none was seen."""
 SignatureBytes = Annotated[bytes, Meta(max_length=64)]
 StatementBytes = Annotated[bytes, Meta(max_length=2 << 20)]
 

@@ -5,6 +5,11 @@ with a `Proof`, signed with its Ed25519 key, and goes on with its hello. The ser
 challenge again at any time. `RotateKey`, `NewKey` and `KeyAccepted` replace the key. No
 credential ever travels; what is signed is built by the functions of this module, on both
 sides. Pure: keys and signatures are made in `agents.link.keys` and `controlplane.fleet.keys`.
+
+Channel binding (RFC 5056, as `tls-server-end-point` of RFC 5929 with SHA-256 throughout): an agent
+on TLS says `CHANNEL_HEADER` when it connects, a server that wants it sets `bind_tls`, and the proof
+has `tls_certificate`. Both fields are left out where they say nothing, and an empty
+`tls_certificate` is not part of what is signed, so that neighbouring releases never meet them.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -13,7 +18,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from controlplane.protocol.bounds import MAX_INT, DialledHost, Id, IdOrNone, PublicKey
+from controlplane.protocol.bounds import MAX_INT, DialledHost, Fingerprint, Id, IdOrNone, PublicKey
 
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -22,6 +27,9 @@ MAX_PROOF_BYTES = 4096
 SESSION_CONTEXT = "holdfast-agent-v1"
 ENROLMENT_CONTEXT = "holdfast-enrol-v1"
 ROTATION_CONTEXT = "holdfast-node-key-v1"
+CHANNEL_HEADER = "X-Holdfast-Channel"
+CHANNEL_CERTIFICATE = "tls-certificate"
+"""Name and value by which an agent offers to bind its proof; an offer, and no proof of anything."""
 
 Nonce = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 Signature = Annotated[bytes, Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
@@ -30,16 +38,29 @@ Version = Annotated[int, Meta(ge=0, le=1_000_000)]
 _pack = msgspec.msgpack.Encoder().encode
 
 
-class Challenge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="challenge"):
-    """Sign this. `nonce` is random and good for one answer on this session."""
+class Challenge(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="challenge"
+):
+    """Sign this. `nonce` is random and good for one answer on this session. `bind_tls`: with the
+    server's TLS certificate, as this connection shows it; asked only of agents that offered it."""
 
     nonce: Nonce
+    bind_tls: bool = False
 
 
-class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type", tag="proof"):
+class Proof(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    kw_only=True,
+    tag_field="type",
+    tag="proof",
+):
     """The answer to a `Challenge`. `counter` grows with every session of this key, durably;
     `server_host` is the host name that the agent dialled; `signature` is over
-    `session_statement`. `machine_id` "" where the machine has none."""
+    `session_statement`. `machine_id` "" where the machine has none. `tls_certificate`: of the
+    server's end of the agent's own TLS connection, "" where it was not asked for or there is no TLS."""
 
     node_id: Id
     boot_id: Id
@@ -50,6 +71,7 @@ class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     protocol_max: Version
     server_host: DialledHost
     signature: Signature
+    tls_certificate: Fingerprint = ""
 
 
 class RotateKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="rotate_key"):
@@ -74,13 +96,14 @@ class KeyAccepted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
 
 
 def session_statement(nonce: bytes, proof: Proof) -> bytes:
-    """What a `Proof` signs: every field of it and the challenge."""
-    return _pack(
-        [
-            SESSION_CONTEXT, nonce, proof.node_id, proof.boot_id, proof.journal_id, proof.machine_id, proof.counter,
-            proof.protocol_min, proof.protocol_max, proof.server_host,
-        ]
-    )  # fmt: skip
+    """What a `Proof` signs: every field of it and the challenge; the certificate only where there is one."""
+    fields = [
+        SESSION_CONTEXT, nonce, proof.node_id, proof.boot_id, proof.journal_id, proof.machine_id, proof.counter,
+        proof.protocol_min, proof.protocol_max, proof.server_host,
+    ]  # fmt: skip
+    if proof.tls_certificate:
+        fields.append(proof.tls_certificate)
+    return _pack(fields)
 
 
 def enrolment_statement(*, token_sha256: str, node_name: str, public_key: str, boot_id: str) -> bytes:

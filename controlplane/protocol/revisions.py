@@ -7,8 +7,8 @@ older one drops unknown fields of a peer that said it is newer, and counts them 
 Of a peer of the same revision an unknown field is an error and refused. A command is signed whole
 and read strictly: an order that is not wholly understood is not carried out. So it is cut down to
 what its node understands before it is signed (`known_to`), and a struct of an order that gains a
-field leaves out what holds its default (`omit_defaults`). A `Proof` never changes within a
-`PROTOCOL_MIN`: every field of it is signed.
+field leaves out what holds its default (`omit_defaults`). A `Proof` comes before any agreement and
+every field of it is signed: one that it gains is left out, and not signed, unless the server asked for it.
 
 Called by `codec`, and by `dispatch` for orders. A test compares `schema()` with what is kept of
 each revision, so that a field cannot be added without a new number.
@@ -26,8 +26,10 @@ T = TypeVar("T")
 ADDED: dict[int, dict[str, tuple[str, ...]]] = {
     3: {
         "AgentHello": ("jobs",),
+        "Challenge": ("bind_tls",),
         "CheckpointReport": ("kept",),
         "DeviceSample": ("retired_pages_total",),
+        "Proof": ("tls_certificate",),
         "RankExited": ("cause", "hint"),
         "StopRanks": ("end_signature", "final"),
         "TimingReport": ("spread",),

@@ -262,6 +262,20 @@ def test_each_client_behind_the_proxy_keeps_its_own_address() -> None:
     assert "$proxy_add_x_forwarded_for" not in proxy
 
 
+def test_sessions_are_bound_to_the_certificate_that_the_proxy_shows() -> None:
+    """The example names it, the proxy shows it, and every process that reads the setting has it mounted."""
+    shown = re.search(r"^ +ssl_certificate +(\S+);", read("deploy/nginx.conf"), re.MULTILINE)
+    assert shown is not None
+    assert f"\nHOLDFAST_TLS_CERTIFICATE={shown[1]}\n" in read("deploy/env.example")
+    readers = {
+        name: service["secrets"]
+        for name, service in services().items()
+        if "HOLDFAST_TLS_CERTIFICATE" in (service.get("environment") or {})
+    }
+    assert {"web-1", "web-2", "migrate"} < set(readers)
+    assert [name for name, secrets in readers.items() if Path(shown[1]).name not in secrets] == []
+
+
 def secret_rows() -> dict[str, tuple[str, int]]:
     """Owner and mode of each file, as its page has them."""
     rows = re.findall(r"^\| `(\w[\w.]*)` \| (\w+) \| (\d+) \|", read("deploy/secrets/README.md"), re.MULTILINE)

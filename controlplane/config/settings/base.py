@@ -10,6 +10,7 @@ from controlplane.config import env as _env
 from controlplane.config import guards as _guards
 from controlplane.runtime.address import parse_bind as _parse_bind
 from controlplane.runtime.address import parse_networks as _parse_networks
+from controlplane.runtime.tls_files import parse_paths as _parse_paths
 
 ENV = _env.load()
 PACKAGE_DIR = Path(__file__).resolve().parents[2]
@@ -27,6 +28,8 @@ DEBUG = False
 ALLOWED_HOSTS = [h for h in ENV.allowed_hosts.split(",") if h]
 CSRF_TRUSTED_ORIGINS = [o for o in ENV.origins.split(",") if o]
 TRUSTED_PROXIES = _parse_networks(ENV.trusted_proxies)
+# What the proxy shows to agents: their proofs are bound to it. Read here too, so that a wrong file stops the start.
+TLS_CERTIFICATES = _parse_paths(ENV.tls_certificate)
 METRICS_FROM = _parse_networks(ENV.metrics_from)
 METRICS_BIND = _parse_bind(ENV.metrics_bind)
 ROOT_URLCONF = "controlplane.config.urls"

@@ -94,7 +94,7 @@ FIELDS: dict[Any, tuple[set[str], set[str]]] = {
                         {"protocol_min", "protocol_max", "agent_version", "first_unacked_seq", "segment"}),
     frames.AgentFrame: ({"devices", "ranks", "events"}, {"seq", "uptime_s", "cpu_ratio", "rss_bytes", "age_s"}),
     handshake.Proof: ({"node_id", "boot_id", "journal_id", "machine_id"},
-                      {"counter", "protocol_min", "protocol_max", "server_host", "signature"}),
+                      {"counter", "protocol_min", "protocol_max", "server_host", "signature", "tls_certificate"}),
     handshake.NewKey: ({"public_key"}, {"by_old", "by_new"}),
 }  # fmt: skip
 """Of every message of an agent: fields with which a lie is told below, and those that name nobody."""

@@ -59,6 +59,7 @@ class Server:
         self.acks = acks
         self.refusal: Refused | None = None
         self.protocol = PROTOCOL_MAX
+        self.bind_tls = False
         self.news: dict[str, Any] = {}
         self.refuses_hello: Callable[[bytes], bool] = lambda data: False
         self.raw_hellos: list[bytes] = []
@@ -183,7 +184,7 @@ class Server:
 
     async def _agent(self, socket: ServerConnection) -> None:
         nonce = os.urandom(32)
-        await socket.send(encode_frame(Challenge(nonce)))
+        await socket.send(encode_frame(Challenge(nonce, bind_tls=self.bind_tls)))
         proof = decode_from_agent(await socket.recv())
         assert isinstance(proof, Proof)
         if self.public_key and not signed_by(self.public_key, proof.signature, session_statement(nonce, proof)):

@@ -1,76 +1,18 @@
 """An agent believes a server by its certificate alone: host name, authorities, or the one it was given."""
 
-import datetime as dt
-import ssl
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from agents.config import load
 from agents.errors import ConfigError
+from controlplane.protocol.codec import encode_frame
+from controlplane.protocol.handshake import Challenge
+from tests.integration.agents.authority import Authority, fingerprint
 from tests.integration.agents.conftest import AgentProcess
 from tests.integration.agents.server import Server
 
-DAY = dt.timedelta(days=1)
-
-
-@dataclass
-class Authority:
-    """Signs certificates; `file` is its own, in PEM, `served` that of its server."""
-
-    directory: Path
-    name: str
-
-    def __post_init__(self) -> None:
-        self.key = ec.generate_private_key(ec.SECP256R1())
-        self.subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, self.name)])
-        self.file = self._written(f"{self.name}.crt", self._signed(self.subject, self.key, self.key, authority=True))
-
-    def issue(self, host: str) -> tuple[Path, Path]:
-        """(certificate, key) for a host, both in PEM."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
-        made = self._written(f"{self.name}-{host}.crt", self._signed(subject, key, self.key, host=host))
-        private = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        path = self.directory / f"{self.name}-{host}.key"
-        path.touch(0o600)
-        path.write_bytes(private)
-        return made, path
-
-    def context(self, host: str, *, asks_for: "Authority | None" = None) -> ssl.SSLContext:
-        """Of a server called `host`, which lets in whom `asks_for` has signed."""
-        made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=asks_for.file if asks_for else None)
-        self.served, key = self.issue(host)
-        made.load_cert_chain(self.served, key)
-        made.verify_mode = ssl.CERT_REQUIRED if asks_for else ssl.CERT_NONE
-        return made
-
-    def _signed(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, by: ec.EllipticCurvePrivateKey, *,
-        host: str = "", authority: bool = False,
-    ) -> x509.Certificate:  # fmt: skip
-        now = dt.datetime.now(dt.UTC)
-        builder = (
-            x509.CertificateBuilder(self.subject, subject, key.public_key(), x509.random_serial_number())
-            .not_valid_before(now - DAY)
-            .not_valid_after(now + DAY)
-            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-        )
-        if host:
-            builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
-        return builder.sign(by, hashes.SHA256())
-
-    def _written(self, name: str, certificate: x509.Certificate) -> Path:
-        path = self.directory / name
-        path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        return path
+OFFER = "X-Holdfast-Channel: tls-certificate\r\n"
 
 
 @pytest.fixture
@@ -150,6 +92,41 @@ async def test_a_proxy_that_asks_agents_for_a_certificate_gets_it(tmp_path: Path
             await server.until(lambda: server.connections)
         finally:
             shown.kill()
+
+
+async def test_its_proof_has_the_certificate_that_its_own_connection_showed_each_time_that_it_is_asked(
+    tmp_path: Path, ours: Authority
+) -> None:
+    server = Server()
+    server.tls, server.bind_tls = ours.context("localhost"), True
+    async with server:
+        agent = AgentProcess(server, tmp_path / "state", "--tls-ca-file", str(ours.file)).start()
+        try:
+            await server.until(lambda: server.hellos)
+            await server.send_raw(encode_frame(Challenge(bytes(32), bind_tls=True)))
+            await server.until(lambda: len(server.proofs) > 1)
+        finally:
+            agent.kill()
+    assert [proof.tls_certificate for proof in server.proofs] == [fingerprint(ours.served)] * 2
+    assert [proof.server_host for proof in server.proofs] == ["localhost"] * 2
+    assert OFFER in server.headers[0]
+
+
+@pytest.mark.parametrize(("tls", "asked"), [(True, False), (False, True)], ids=["not asked", "no TLS"])
+async def test_its_proof_is_as_before_where_it_is_not_asked_and_where_there_is_no_tls(
+    tmp_path: Path, ours: Authority, tls: bool, asked: bool
+) -> None:
+    server = Server()
+    server.tls, server.bind_tls = ours.context("localhost") if tls else None, asked
+    pin = ("--tls-ca-file", str(ours.file)) if tls else ()
+    async with server:
+        agent = AgentProcess(server, tmp_path / "state", *pin).start()
+        try:
+            await server.until(lambda: server.hellos)
+        finally:
+            agent.kill()
+    assert server.proofs[0].tls_certificate == ""
+    assert (OFFER in server.headers[0]) == tls
 
 
 def test_files_that_are_none_and_keys_that_others_can_read_stop_the_start(tmp_path: Path, ours: Authority) -> None:

@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from websockets.asyncio.client import connect
 
+from controlplane.protocol.codec import decode_to_agent
+from controlplane.protocol.handshake import CHANNEL_CERTIFICATE, CHANNEL_HEADER, Challenge
 from scripts.private_postgres import MissingPostgres, private_cluster
 from tests.integration.install.machine import ROOT, Site, blocks
 
@@ -92,6 +95,19 @@ def test_who_guesses_passwords_holds_back_nobody_else_behind_the_proxy(site: Sit
     assert first[0] == 401
     assert first[-1] == 429
     assert ask(site, "POST", "/api/v1/login", wrong, source="127.0.0.3").status == 401
+
+
+async def test_an_agent_that_comes_through_nginx_is_asked_to_bind_its_session(site: Site) -> None:
+    """The header goes through nginx, and the setting of the page is in effect; the jobs above ran so."""
+    trusted = ssl.create_default_context(cafile=str(site.directory / "server/etc/holdfast/tls.crt"))
+    offer = {CHANNEL_HEADER: CHANNEL_CERTIFICATE}
+    for headers, asked in ((offer, True), ({}, False)):
+        async with connect(
+            f"wss://localhost:{site.ports['tls']}/agent/v1/stream", ssl=trusted, additional_headers=headers
+        ) as socket:
+            said = decode_to_agent(await socket.recv())  # type: ignore[arg-type]
+        assert isinstance(said, Challenge)
+        assert said.bind_tls == asked
 
 
 def test_a_command_without_its_settings_does_nothing_and_says_how(site: Site) -> None:

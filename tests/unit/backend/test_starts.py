@@ -42,6 +42,12 @@ def ends_with(program: tuple[str, ...], state_dir: Path, **environment: str) -> 
         ),
         (WEB, {"HOLDFAST_BIND": "0.0.0.0:80"}, "HOLDFAST_BIND=0.0.0.0:80: the embedded profile has no TLS"),
         (MANAGE, {"HOLDFAST_CHECKPOINT_ROOTS": "/etc"}, "HOLDFAST_CHECKPOINT_ROOTS: '/etc' is of the system"),
+        (WEB, {"HOLDFAST_TLS_CERTIFICATE": "/no/tls.crt"}, "HOLDFAST_TLS_CERTIFICATE: /no/tls.crt cannot be read"),
+        (
+            WEB,
+            {"HOLDFAST_PROFILE": "production", "HOLDFAST_TLS_CERTIFICATE": str(ROOT / "README.md")},
+            "README.md has no certificate in PEM",
+        ),
     ],
     ids=lambda given: given if isinstance(given, str) else "",
 )
