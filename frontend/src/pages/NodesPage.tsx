@@ -61,7 +61,7 @@ function NodeRow({ node }: { node: Node }): ReactElement {
   const heard = useHeard(node);
   return (
     <tr className={silentNode(node, heard) ? "stale-row" : undefined}>
-      <td><Link to={paths.node(node.id)}>{node.name}</Link></td>
+      <td><Link className="cell-name" to={paths.node(node.id)}>{node.name}</Link></td>
       <td><StateBadge kind="node" state={node.state} /></td>
       <td className="nowrap"><Heard node={node} heard={heard} /> <RanksOf told={node.not_heard} /></td>
       <td className="nowrap">{busy} busy of {node.devices.length}{bad > 0 ? <span className="text-bad"> ({bad} unhealthy)</span> : null}</td>
