@@ -28,7 +28,11 @@ def read(request: HttpRequest) -> LintResult:
         )
     parse = parse_yaml if request.content_type in YAML_TYPES else parse_json
     try:
-        ground = Ground(checkpoint_roots=settings.CHECKPOINT_ROOTS, reachable_risk=reachable_risk())
+        ground = Ground(
+            checkpoint_roots=settings.CHECKPOINT_ROOTS,
+            local_roots=settings.LOCAL_ROOTS,
+            reachable_risk=reachable_risk(),
+        )
         return lint(parse(request.body), ground)
     except SpecTextError as error:
         raise Problem(Kind.BAD_REQUEST, str(error)) from error

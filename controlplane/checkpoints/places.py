@@ -10,7 +10,8 @@ its place meanwhile leads nowhere. Never creates or changes anything.
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from django.conf import settings
@@ -31,7 +32,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Outside(Exception):
-    """A path that is none of the job's. The message is for people."""
+    """A path that a job may not name. The message is for people."""
 
 
 def is_remote(path: str) -> bool:
@@ -73,16 +74,28 @@ def opened(row: Checkpoint) -> Iterator[int]:
     root = root_of(row.path, settings.CHECKPOINT_ROOTS)
     assert root is not None, "it lies below a root"
     with contextlib.ExitStack() as held:
-        # The root is the administrator's word, links in it included; what lies below it is anybody's.
-        folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        yield open_below(root, [name for name in row.path[len(root) :].split("/") if name], held)
+
+
+def open_below(root: str, names: Sequence[str], held: contextlib.ExitStack, *, for_all: bool = False) -> int:
+    """A descriptor of the directory that `names` lead to from `root`, open for as long as `held` holds;
+    no link is followed. `for_all`: every user of the machine may pass through the directories below the
+    root. Raises Outside, OSError."""
+    # The root is the administrator's word, links in it included; what lies below it is anybody's.
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    held.callback(os.close, folder)
+    for name in names:
+        where = f"{name} in {'/'.join((root, *names))}"
+        if name in ("", ".", "..") or "/" in name:
+            raise Outside(f"{where} is no name of a directory")
+        try:
+            folder = os.open(name, _FOLDER, dir_fd=folder)
+        except NotADirectoryError as error:
+            raise Outside(f"{where} is a link or no directory, and is not followed") from error
         held.callback(os.close, folder)
-        for name in filter(None, row.path[len(root) :].split("/")):
-            try:
-                folder = os.open(name, _FOLDER, dir_fd=folder)
-            except NotADirectoryError as error:
-                raise Outside(f"{name} in {row.path} is a link or no directory, and is not followed") from error
-            held.callback(os.close, folder)
-        yield folder
+        if for_all and not os.fstat(folder).st_mode & stat.S_IXOTH:
+            raise Outside(f"{where} is a directory that not everybody may enter; chmod o+x makes it one")
+    return folder
 
 
 def _why_outside(path: str, home: str, *, own_program: bool) -> str:

@@ -77,6 +77,7 @@ class Env(BaseSettings):
     store_key_file: Path | None = None
     checkpoint_root: Path | None = None
     checkpoint_roots: str = ""
+    data_roots: str = ""
     reference_dir: Path | None = None
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     reference_runs: Literal["auto", "on", "off"] = "auto"
@@ -203,15 +204,32 @@ def checkpoint_roots(env: Env, default: Path) -> tuple[str, ...]:
             scheme, _, prefix = place.partition("://")
             if scheme not in OBJECT_STORES or not prefix or ".." in prefix.split("/"):
                 raise ValueError(f"HOLDFAST_CHECKPOINT_ROOTS: {text!r} is no s3://bucket/prefix or gs://bucket/prefix")
-        elif not os.path.isabs(text) or os.path.normpath(text) != place:
-            raise ValueError(f"HOLDFAST_CHECKPOINT_ROOTS: {text!r} is no absolute path without '..'")
-        elif Path("/", *Path(place).parts[1:2]) in map(Path, NO_ROOTS) or state.is_relative_to(place):
-            raise ValueError(
-                f"HOLDFAST_CHECKPOINT_ROOTS: {text!r} is of the system, or holds the state directory {state};"
-                " name a directory for checkpoints alone"
-            )
+        else:
+            _check_root("HOLDFAST_CHECKPOINT_ROOTS", text, state, what="checkpoints")
         found.append(place)
     return tuple(dict.fromkeys(found))
+
+
+def data_roots(env: Env) -> tuple[str, ...]:
+    """Directories below which the server may open jobs' training data, those of HOLDFAST_DATA_ROOTS.
+    Raises ValueError for one that would open the machine or the server."""
+    state = env.state_dir.absolute()
+    found = list(filter(None, (part.strip() for part in env.data_roots.split(os.pathsep))))
+    for text in found:
+        _check_root("HOLDFAST_DATA_ROOTS", text, state, what="training data")
+        if Path(text).is_relative_to(state):
+            raise ValueError(f"HOLDFAST_DATA_ROOTS: {text!r} lies in the state directory {state}")
+    return tuple(dict.fromkeys(text.rstrip("/") for text in found))
+
+
+def _check_root(key: str, text: str, state: Path, *, what: str) -> None:
+    place = text.rstrip("/")
+    if not os.path.isabs(text) or os.path.normpath(text) != place:
+        raise ValueError(f"{key}: {text!r} is no absolute path without '..'")
+    if Path("/", *Path(place).parts[1:2]) in map(Path, NO_ROOTS) or state.is_relative_to(place):
+        raise ValueError(
+            f"{key}: {text!r} is of the system, or holds the state directory {state}; name a directory for {what} alone"
+        )
 
 
 def store_access() -> tuple[dict[str, str], tuple[str, ...]]:

@@ -25,10 +25,12 @@ class Ground(msgspec.Struct, frozen=True):
     """What a check may know besides the spec. `reachable_risk`: the highest score (0..1) that
     a device of this fleet can get, by the readings that the fleet gives (a fleet without error
     counters can score 0.75); 1 where that is not known. `checkpoint_roots`: where the server keeps checkpoints; None:
-    not known here, as on somebody's own machine."""
+    not known here, as on somebody's own machine. `local_roots`: below which a local tier may lie; None: anywhere
+    that the nodes' policies allow."""
 
     reachable_risk: float = 1.0
     checkpoint_roots: tuple[str, ...] | None = None
+    local_roots: tuple[str, ...] | None = None
 
 
 Check = Callable[[TrainSpec, Ground], Iterator[Fault]]

@@ -51,8 +51,20 @@ def check_checkpoint_dir(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
 
 
 def check_local_dir(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-    """A folder of each node."""
-    yield from absolute("/spec/checkpoint/local/dir", spec.checkpoint.local.dir)
+    """A folder of each node, below a root where the server has a list of them, as the nodes' policies do."""
+    place = spec.checkpoint.local.dir
+    faults = list(absolute(f"{_LOCAL}/dir", place))
+    yield from faults
+    if place is None or faults or ground.local_roots is None:
+        return
+    roots = [root for root in ground.local_roots if "://" not in root]
+    if "://" in place or root_of(place, roots) is None:
+        yield Fault(
+            f"{_LOCAL}/dir",
+            f"{place!r} does not lie below a directory that this server lets jobs keep checkpoints in",
+            f"leave it out, or name a place below {' or '.join(roots)};"
+            " an administrator adds others to HOLDFAST_CHECKPOINT_ROOTS",
+        )
 
 
 def check_local_copies(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:

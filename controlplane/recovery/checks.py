@@ -23,6 +23,8 @@ from controlplane.recovery.reference import LIMIT_MAX, read_reference
 LOSSES, RECOMPUTED = "loss_matches_reference", "step_recomputed"
 EQUALITY = (LOSSES, RECOMPUTED)
 """One of them is in each certificate: that what was trained is what would have been trained."""
+SHOWN_DIGITS = 3
+"""Of a difference between losses: a loss in full would tell which text it is the loss of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,7 @@ def _equal(incident: Incident, window: Window) -> Check:
     if row is None:
         return _losses(incident, window)
     found = recompute.verdict(row)
-    return Check(name=RECOMPUTED, ok=found.ok, detail=found.detail, value=found.value, limit=1.0)
+    return Check(name=RECOMPUTED, ok=found.ok, detail=found.detail, value=_rounded(found.value), limit=1.0)
 
 
 def _losses(incident: Incident, window: Window) -> Check:
@@ -130,7 +132,12 @@ def _losses(incident: Incident, window: Window) -> Check:
         f" undisturbed run from step {reference.first_step}; largest difference {worst:.1e} at step {step.step},"
         f" allowed {limit:.1e} ({reference.tolerance:.0e} for each step since the run began, at most {LIMIT_MAX:.0e})"
     )
-    return Check(name=name, ok=worst <= limit, detail=detail, value=worst, limit=limit)
+    return Check(name=name, ok=worst <= limit, detail=detail, value=_rounded(worst), limit=_rounded(limit))
+
+
+def _rounded(value: float | None) -> float | None:
+    """As it is shown; what is judged is judged in full."""
+    return None if value is None else float(f"{value:.{SHOWN_DIGITS}g}")
 
 
 def _no_step_lost(window: Window) -> Check:

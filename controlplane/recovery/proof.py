@@ -29,7 +29,7 @@ from controlplane.jobs.services import TERMINAL
 from controlplane.protocol import ids
 from controlplane.protocol.launch import Resume, TrainerConfig
 from controlplane.protocol.spec import Parallelism
-from controlplane.recovery import sharing
+from controlplane.recovery import sharing, training_data
 from controlplane.recovery.models import Incident
 from controlplane.recovery.orders import trainer_config
 from controlplane.recovery.reference import LOSSES, MAX_LOSSES_BYTES, Length, Losses, task_of
@@ -46,6 +46,9 @@ RUNNING = "running"
 """Mark of a run that was begun, in the incident's folder."""
 SHARED = "shared"
 """Names the incident whose run is to judge this one too, in the incident's folder."""
+FAILED = "failed"
+"""Mark of a run that failed, in the incident's folder, with the reason where the server refused to start it."""
+MAX_REASON_BYTES = 4096
 MAX_SHARING = 50
 MAX_STEPS_ALONE = 600
 MAX_RUNS = 2
@@ -72,7 +75,9 @@ def pin(incident: Incident) -> None:
     """Keep the newest trusted checkpoint of the job; nothing if it is not on this machine."""
     rows = Checkpoint.objects.filter(job_id=incident.job_id, state__in=GOOD_CHECKPOINTS).exclude(kind=LOCAL_KIND)
     newest = rows.order_by("-step", "-epoch").first()
-    if not settings.REFERENCE_RUNS or newest is None or places.is_remote(newest.path) or not judges(newest.job):
+    if not settings.REFERENCE_RUNS or newest is None or places.is_remote(newest.path):
+        return
+    if not judges(newest.job) or why_no_data(newest.job):
         return
     try:
         keep(newest, folder(incident) / "checkpoint")
@@ -87,6 +92,11 @@ def judges(job: Job | None) -> bool:
     """The built-in trainer made its checkpoints and losses, and can make them again. Another program's
     checkpoints are code as far as is known here, and its losses nobody can repeat."""
     return job is not None and spec_of(job).spec.entrypoint is None
+
+
+def why_no_data(job: Job) -> str:
+    """Why the server may not train on what the job trains on, by the path alone; empty where it may."""
+    return training_data.why_outside(spec_of(job).spec.training.data)
 
 
 def read(incident: Incident) -> Losses | None:
@@ -124,7 +134,7 @@ def part(incident: Incident, *, settled: bool) -> None:
     lead = shared_with(incident)
     if lead is None or settled:
         return
-    if (lead / LOSSES).exists() or (lead / "failed").exists() or not _is_fresh(lead / RUNNING):
+    if (lead / LOSSES).exists() or (lead / FAILED).exists() or not _is_fresh(lead / RUNNING):
         (folder(incident) / SHARED).unlink(missing_ok=True)
 
 
@@ -137,9 +147,9 @@ def _is_fresh(mark: Path) -> bool:
 
 def comes(incident: Incident) -> bool:
     """A run is there, under way or possible."""
-    if not settings.REFERENCE_RUNS or incident.job is None or (folder(incident) / "failed").exists():
+    if not settings.REFERENCE_RUNS or incident.job is None or (folder(incident) / FAILED).exists():
         return False
-    if not judges(incident.job):
+    if not judges(incident.job) or why_no_data(incident.job):
         return False
     # One that has begun goes on, however far the job has come since.
     begun = (folder(incident) / RUNNING).exists()
@@ -175,7 +185,11 @@ def why_missing(incident: Incident) -> str:
         return "reference runs are off here (HOLDFAST_REFERENCE_RUNS)"
     if incident.job is not None and not judges(incident.job):
         return "not judged: own program's checkpoints are not loaded by the server"
-    if (folder(incident) / "failed").exists():
+    if incident.job is not None and (why := why_no_data(incident.job)):
+        return f"not judged: {why}"
+    if refused := _refused(incident):
+        return f"not judged: {refused}"
+    if (folder(incident) / FAILED).exists():
         why = service.why_not_run(folder(incident))
         return f"the reference run failed ({why or 'see its log in the reference directory'})"
     if is_put_off(incident):
@@ -185,6 +199,15 @@ def why_missing(incident: Incident) -> str:
     if comes(incident):
         return "the undisturbed run is being made"
     return "no checkpoint from before the fault is at hand to run from"
+
+
+def _refused(incident: Incident) -> str:
+    """Why the server did not start the run; empty where it did, or has none."""
+    try:
+        with (folder(incident) / FAILED).open(encoding="utf-8", errors="replace") as file:
+            return file.read(MAX_REASON_BYTES)
+    except OSError:
+        return ""
 
 
 def start(incident: Incident, *, until_step: int) -> None:
@@ -255,9 +278,10 @@ def _start(config: TrainerConfig, place: Path, until_step: int) -> Sandboxed | N
         try:
             task = task_of(config, place, held, length=Length(wall_s=GIVE_UP_S, steps=until_step, train_s=TRAIN_S))
             return service.start(task)
-        except OSError as error:
+        except (OSError, places.Outside) as error:
             _log.warning("reference run not started", place=str(place), error=str(error))
-            (place / "failed").touch()
+            why = str(error) if isinstance(error, places.Outside) else ""
+            (place / FAILED).write_text(why, encoding="utf-8", errors="replace")
             return None
 
 
@@ -274,7 +298,7 @@ def reap() -> None:
         del _Places.running[process]
         _Places.free_s = time.monotonic()
         if code != 0:
-            (process.place / "failed").touch()
+            (process.place / FAILED).touch()
             _log.warning("reference run failed", place=str(process.place), why=service.ended(code))
 
 

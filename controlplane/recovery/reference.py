@@ -1,12 +1,11 @@
 """The undisturbed run's losses, made by the trainer itself, in the sandbox.
 
 The configuration is that of a job, and so somebody's text: paths in it are opened by the server
-only as far as a run may see them (the pinned checkpoint, plain files of data).
+only as far as a run may see them (the pinned checkpoint, and data below the roots of the settings).
 """
 
 import hashlib
 import os
-import stat
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,10 +14,12 @@ from pathlib import Path
 import msgspec
 from django.conf import settings
 
+from controlplane.checkpoints.places import Outside
 from controlplane.jobs.models import Job
 from controlplane.jobs.numbers import spec_of
 from controlplane.protocol.launch import TrainerConfig
 from controlplane.protocol.spec import Parallelism
+from controlplane.recovery import training_data
 from controlplane.recovery.orders import trainer_config
 from controlplane.runtime.errors import Conflict
 from controlplane.runtime.sandbox import service
@@ -30,8 +31,6 @@ LOG_TAIL_CHARS = 2000
 LOSSES = "losses.json"
 MAX_LOSSES_BYTES = 16 << 20
 MODULE = "trainer.reference"
-DATA_SUFFIXES = ("", ".bin", ".idx", ".json")
-"""Of a text, or of the parts of an indexed dataset."""
 LIMIT_MAX = 1e-3
 
 
@@ -95,22 +94,22 @@ class Length:
 
 def task_of(config: TrainerConfig, place: Path, held: ExitStack, *, length: Length) -> Task:
     """A run of `config` that leaves its losses in `place`. What it may see is open for as long as `held`
-    holds. Raises OSError."""
+    holds. Raises Outside where the server does not open its data; OSError."""
     inputs: list[int] = []
     links: dict[str, str] = {}
 
-    def show(path: str, flags: int) -> str:
-        inputs.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags))
-        held.callback(os.close, inputs[-1])
+    def show(descriptor: int) -> str:
+        inputs.append(descriptor)
         return f"{{in{len(inputs) - 1}}}"
 
     if config.resume is not None:
-        pinned = show(config.resume.path, os.O_DIRECTORY | os.O_NOFOLLOW)
+        folder = os.open(config.resume.path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
+        held.callback(os.close, folder)
+        pinned = show(folder)
         config = msgspec.structs.replace(config, resume=msgspec.structs.replace(config.resume, path=pinned))
     if config.training.data is not None:
-        for suffix in DATA_SUFFIXES:
-            if _is_data(Path(config.training.data + suffix)):
-                links["data" + suffix] = show(config.training.data + suffix, os.O_NONBLOCK)
+        for suffix, descriptor in training_data.open_data(config.training.data, held).items():
+            links["data" + suffix] = show(descriptor)
         training = msgspec.structs.replace(config.training, data="{scratch}/data")
         config = msgspec.structs.replace(config, training=training)
     return Task(
@@ -130,15 +129,6 @@ def task_of(config: TrainerConfig, place: Path, held: ExitStack, *, length: Leng
     )  # fmt: skip
 
 
-def _is_data(path: Path) -> bool:
-    """A plain file, and none of the server's own."""
-    try:
-        real = path.resolve(strict=True)
-        return stat.S_ISREG(real.stat().st_mode) and not real.is_relative_to(Path(settings.STATE_DIR).resolve())
-    except OSError:
-        return False
-
-
 def make_reference(job: Job) -> Made:
     """Run `trainer.reference` for the job's first layout; minutes. Raises Conflict when the
     job was never placed or the run fails."""
@@ -154,7 +144,7 @@ def make_reference(job: Job) -> Made:
         place = Path(folder)
         try:
             code = service.run(task_of(config, place, held, length=Length(wall_s=RUN_TIMEOUT_S)))
-        except OSError as error:
+        except (OSError, Outside) as error:
             raise Conflict(f"the reference run cannot be started: {error}") from error
         if code != 0:
             tail = (place / LOG).read_text(errors="replace")[-LOG_TAIL_CHARS:] if (place / LOG).exists() else ""

@@ -105,6 +105,9 @@ STORE_ADDRESS = ENV.store_address
 STORE_KEY_FILE = (ENV.store_key_file or STATE_DIR / "store_key").absolute()
 CHECKPOINT_ROOT = (ENV.checkpoint_root or STATE_DIR / "checkpoints").absolute()
 CHECKPOINT_ROOTS = _env.checkpoint_roots(ENV, CHECKPOINT_ROOT)
+# Of local tiers, which lie on the nodes: None, where nobody has named any root, leaves them to the nodes' policies.
+LOCAL_ROOTS = CHECKPOINT_ROOTS if ENV.checkpoint_roots.strip(" ,") else None
+DATA_ROOTS = _env.data_roots(ENV)
 SANDBOX = ENV.sandbox
 STORE_ENVIRONMENT, STORE_FILES = _env.store_access()
 SANDBOX_USER = ENV.sandbox_user
