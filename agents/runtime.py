@@ -83,7 +83,7 @@ class Agent:
         self.logs = LogFiles(places.logs)
         self.watcher = ProcessWatcher(self._loop)
         self.hosts = HostKeeper(config.host_module, self.logs, self.watcher, self.dispatch)
-        self.ranks = RankServer(self.dispatch)
+        self.ranks = RankServer(self.dispatch, lambda: self.state.ranks)
         self.starter = Starter(self.policy, state_dir=config.state_dir, places=places, logs=self.logs, ranks=self.ranks)
         self.sweeper = Sweeper(self._loop, self.starter.groups, self.dispatch)
         self.device_series = DeviceSeries()

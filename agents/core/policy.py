@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from agents.core.loaders import loads_code
 from controlplane.protocol.commands import Body, CollectStacks, EndVerification, StartRanks, VerifyCheckpoint, WarmHost
 from controlplane.protocol.launch import ReplicaLaunch
 
@@ -81,7 +82,8 @@ class Policy(_Table, frozen=True):
     and `data_roots`: directories (or s3:// and gs:// prefixes) below which a job may save and
     read, (): anywhere but in the system's own places. `checkpoint_group`: may read what jobs
     save. `entrypoints`: programs and directories of programs (ending with `/`) that a job may
-    name by absolute path, (): none, None: any. `observe_only`: nothing is started or stopped."""
+    name by absolute path, (): none, None: any; where it is set, a spec sets no variable that loads
+    code (`loaders`) unless `env.allowed` has its very name. `observe_only`: nothing is started or stopped."""
 
     observe_only: bool = False
     commands: tuple[str, ...] | None = None
@@ -200,7 +202,7 @@ def _launch(rules: NodeRules, launch: ReplicaLaunch) -> str:
     for what, path, roots in places:
         if fault := _place(rules, what, path, roots):
             return fault
-    return _entrypoint(policy, launch.entrypoint) or _variables(policy.env, launch.env)
+    return _entrypoint(policy, launch.entrypoint) or _variables(policy, launch.env)
 
 
 def _place(rules: NodeRules, what: str, path: str, roots: tuple[str, ...]) -> str:
@@ -221,12 +223,20 @@ def _entrypoint(policy: Policy, entrypoint: tuple[str, ...] | None) -> str:
     return f"this node's policy does not run {program[:100]!r} (entrypoints; give a program's absolute path)"
 
 
-def _variables(rules: Environment, env: dict[str, str]) -> str:
+def _variables(policy: Policy, env: dict[str, str]) -> str:
+    rules = policy.env
     for name in sorted(env):
         if name in REFUSED_ENVIRONMENT or name.startswith(REFUSED_PREFIXES):
             return f"the variable {name[:100]} is never allowed in a job's env"
         if rules.allowed is not None and not any(_matches(name, pattern) for pattern in rules.allowed):
             return f"this node's policy does not let a job set {name[:100]} (env.allowed)"
+        # By its own name: whoever allows NCCL_* thinks of settings, not of a plugin.
+        if policy.entrypoints is not None and loads_code(name) and name not in (rules.allowed or ()):
+            return (
+                f"this node's policy names the programs that jobs may run (entrypoints), and {name[:100]} could put "
+                f"other code into them: leave it out of the job's env, or have the node's administrator write "
+                f"{name[:100]}, without *, into env.allowed"
+            )
     return ""
 
 

@@ -42,6 +42,8 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        # It holds what specs put into their ranks' environment; an older file may be open to others.
+        os.fchmod(self._file, 0o600)
         self._size_bytes = os.fstat(self._file).st_size
         self._unwritten: list[bytes] = []
         self._half_written = False
@@ -149,11 +151,11 @@ def read_journal(path: Path, on_unread: Callable[[int, Path], None] | None = Non
         offset += _HEAD.size + length
     if unread:
         aside = path.with_suffix(".unread")
-        aside.write_bytes(b"".join(unread))
+        _put_aside(aside, b"".join(unread))
         if on_unread is not None:
             on_unread(len(unread), aside)
     if offset < len(data):
-        path.with_suffix(".torn").write_bytes(data[offset:])
+        _put_aside(path.with_suffix(".torn"), data[offset:])
         os.truncate(path, offset)
     return tuple(records)
 
@@ -166,6 +168,16 @@ def _stand_in(payload: bytes, why: str) -> tuple[Record, ...]:
         return ()
     body = InputRefused(None, 1, f"an event in the agent's journal cannot be read: {why}")
     return (EventKept(head.seq, head.at_s, body),)
+
+
+def _put_aside(path: Path, data: bytes) -> None:
+    """As private as the journal from which it comes."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.fchmod(descriptor, 0o600)
+        _write_all(descriptor, data)
+    finally:
+        os.close(descriptor)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

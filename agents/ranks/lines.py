@@ -94,15 +94,21 @@ class LineConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def peer_pid(self, uid: int) -> int | None:
-        """The peer's pid as the kernel saw it when the connection was made; None unless it was this
-        user's, root's or our own."""
+    def peer(self, uid: int) -> tuple[int, int] | None:
+        """(pid, user id) of the peer as the kernel saw it when the connection was made; None unless
+        it was this user's, root's or our own. The pid may be another process's by now."""
         if self._transport is None:
             return None
         peer: socket.socket = self._transport.get_extra_info("socket")
         packed = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        pid, peer_uid, _ = struct.unpack("3i", packed)
-        return int(pid) if peer_uid in (uid, os.getuid(), 0) else None
+        # User ids are unsigned; a signed one would not compare.
+        pid, peer_uid, _ = struct.unpack("iII", packed)
+        return (int(pid), int(peer_uid)) if pid > 0 and peer_uid in (uid, os.getuid(), 0) else None
+
+    def peer_pid(self, uid: int) -> int | None:
+        """Of `peer`, the pid alone."""
+        peer = self.peer(uid)
+        return peer[0] if peer is not None else None
 
     def _is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()

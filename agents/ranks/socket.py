@@ -2,24 +2,28 @@
 
 No byte from here ends or stalls an agent: a connection's lines are bounded in size and in
 rate (`gate`), a line that is outside of the protocol is dropped, counted and reported, and a
-connection with too many of them is closed.
+connection with too many of them is closed. Who speaks is the process that connected: the kernel
+tells its number, which may be another process's later, so it is looked at on accepting, and
+again at the hello, which counts only if it is still the same.
 """
 
 import asyncio
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from agents.core.events import Event, RankConnected, RankDisconnected, RankLineRefused, RankMessage
+from agents.core.state import Identity, Rank
 from agents.log import note
-from agents.ranks.gate import MAX_REFUSED, Gate, Share
-from agents.ranks.identity import identity_of, read_stat
+from agents.ranks.gate import MAX_REFUSED, Caller, Gate, Pass
+from agents.ranks.identity import identity_of, read_stat, uid_of
 from agents.ranks.lines import LineConnection
 from agents.ranks.places import Place
 from controlplane.protocol.codec import decode_line, encode_line
 from controlplane.protocol.errors import ProtocolError
+from controlplane.protocol.launch import RankRef
 from controlplane.protocol.rank import MAX_REPORT_BYTES, RankHello, ToRank
 
 HELLO_TIMEOUT_S = 10.0
@@ -37,17 +41,30 @@ class _Door:
     serving: "asyncio.Task[asyncio.AbstractServer]"
 
 
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """Who connected, as it was then. `session`: of which it is."""
+
+    identity: Identity
+    uid: int
+    session: int
+
+
 @dataclass(slots=True)
 class _Peer:
-    """One connection that was let in at the door of `job_id`, whose ranks run as `uid`. `refused`
-    lines so far."""
+    """One connection that was let in at the door of `job_id`. `process` None: it is gone, or
+    another user's. `refused` lines so far."""
 
     number: int
-    share: Share
+    entry: Pass
     job_id: str
-    uid: int
-    greeted: bool = False
+    process: _Process | None
     refused: int = 0
+
+    @property
+    def greeted(self) -> bool:
+        """It said hello."""
+        return self.entry.greeted
 
 
 class RankServer:
@@ -55,12 +72,13 @@ class RankServer:
     messages into lines.
 
     The first line of a connection must be a hello of a rank of that job, from a process of the
-    job's user. `refused_lines` counts what never reached the core, `refused_connections` those
-    that were closed before they said anything.
+    job's user. `ranks` tells whom the agent knows. `refused_lines` counts what never reached the
+    core, `refused_connections` those that were closed before they said anything.
     """
 
-    def __init__(self, dispatch: Callable[[Event], None]) -> None:
+    def __init__(self, dispatch: Callable[[Event], None], ranks: Callable[[], Mapping[RankRef, Rank]] = dict) -> None:
         self._dispatch = dispatch
+        self._ranks = ranks
         self._doors: dict[str, _Door] = {}
         self._gate = Gate()
         self._peers: dict[LineConnection, _Peer] = {}
@@ -136,25 +154,43 @@ class RankServer:
         )
 
     def _on_open(self, connection: LineConnection, job_id: str, uid: int) -> None:
-        pid = connection.peer_pid(uid)
-        stat = read_stat(pid) if pid else None
-        share = self._gate.enter(stat.session if stat is not None else 0, time.monotonic())
-        if share is None:
-            self.refused_connections += 1
-            self._note_refusals("too many connections of one rank, or too many in a short time")
+        process = _process_of(connection, uid)
+        session = process.session if process is not None else 0
+        known = process is not None and self._is_ranks(job_id, session)
+        caller = Caller(job_id, uid, session, known, known and process is not None and process.identity.pid == session)
+        entry = self._gate.enter(caller, time.monotonic(), lambda: self._yield(connection))
+        if entry is None:
+            self._turn_away("too many connections of one rank, or too many in a short time")
             connection.abort()
             return
         number = self._next_number
         self._next_number += 1
-        self._peers[connection] = _Peer(number, share, job_id, uid)
+        self._peers[connection] = _Peer(number, entry, job_id, process)
         self._connections[number] = connection
         asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._close_silent, connection)
+
+    def _is_ranks(self, job_id: str, session: int) -> bool:
+        """The session is led by a rank of the job that the agent knows."""
+        for ref, rank in self._ranks().items():
+            if ref.job_id == job_id and rank.identity is not None and rank.identity.pid == session:
+                leader = read_stat(session)
+                # While anybody is in the session its number is given to nobody else.
+                return leader is None or leader.start_time_ticks == rank.identity.start_time_ticks
+        return False
+
+    def _yield(self, connection: LineConnection) -> None:
+        self._turn_away("closed before its hello: too many connections that are no known rank's")
+        connection.abort()
+
+    def _turn_away(self, why: str) -> None:
+        self.refused_connections += 1
+        self._note_refusals(why)
 
     def _on_close(self, connection: LineConnection) -> None:
         peer = self._peers.pop(connection, None)
         if peer is None:
             return
-        self._gate.leave(peer.share)
+        self._gate.leave(peer.entry)
         del self._connections[peer.number]
         if peer.greeted:
             self._dispatch(RankDisconnected(now_s=time.monotonic(), conn_id=peer.number))
@@ -167,11 +203,11 @@ class RankServer:
     def _on_read(self, connection: LineConnection, size_bytes: int) -> None:
         peer = self._peers.get(connection)
         if peer is not None:
-            peer.share.spend(size_bytes=size_bytes)
+            peer.entry.share.spend(size_bytes=size_bytes)
             self._hold_back(connection, peer)
 
     def _hold_back(self, connection: LineConnection, peer: _Peer) -> None:
-        wait_s = peer.share.wait_s(time.monotonic())
+        wait_s = peer.entry.share.wait_s(time.monotonic())
         if wait_s > 0.0:
             connection.hold(wait_s)
 
@@ -179,7 +215,7 @@ class RankServer:
         peer = self._peers.get(connection)
         if peer is None:
             return
-        peer.share.spend()
+        peer.entry.share.spend()
         try:
             message = decode_line("from_rank", line)
         except ProtocolError as error:
@@ -213,15 +249,32 @@ class RankServer:
             note("refused at the socket for ranks", last=why, **counts)
 
     def _greet(self, connection: LineConnection, peer: _Peer, hello: RankHello) -> None:
-        pid = connection.peer_pid(peer.uid)
-        process = identity_of(pid) if pid else None
-        stat = read_stat(pid) if pid else None
-        if process is None or stat is None:
+        process = peer.process
+        stat = read_stat(process.identity.pid) if process is not None else None
+        if process is None or stat is None or not _is_still(process):
             self.refused_lines += 1
+            self._note_refusals("a hello of a process that is gone, or is not the one that connected")
             connection.abort()
             return
-        peer.greeted = True
-        now_s = time.monotonic()
+        self._gate.greet(peer.entry, known=False)
+        now_s, session = time.monotonic(), stat.session
         self._dispatch(
-            RankConnected(now_s=now_s, conn_id=peer.number, hello=hello, peer=process, session_pid=stat.session)
+            RankConnected(now_s=now_s, conn_id=peer.number, hello=hello, peer=process.identity, session_pid=session)
         )
+        self._gate.greet(peer.entry, known=self._is_ranks(peer.job_id, session))
+
+
+def _process_of(connection: LineConnection, uid: int) -> _Process | None:
+    peer = connection.peer(uid)
+    if peer is None:
+        return None
+    stat = read_stat(peer[0])
+    if stat is None:
+        return None
+    process = _Process(Identity(peer[0], stat.start_time_ticks), peer[1], stat.session)
+    return process if _is_still(process) else None
+
+
+def _is_still(process: _Process) -> bool:
+    """It lives, has the same number, and is the user's who connected."""
+    return uid_of(process.identity.pid) == process.uid and identity_of(process.identity.pid) == process.identity

@@ -42,3 +42,17 @@ async def test_an_agent_does_not_start_with_a_wrong_policy_file(server: Server, 
     agent = AgentProcess(server, tmp_path / "s", policy="[users]\ndefault = 0\n").start()
     assert agent.process.wait(20) == 2
     assert "users: users.default must have a user id of 1000 or more, not 0" in agent.log()
+
+
+async def test_where_programs_are_named_no_spec_brings_other_code_and_the_built_in_trainer_starts(
+    server: Server, agent: AgentProcess
+) -> None:
+    file = agent.state_dir.parent / "policy.toml"
+    file.write_text("entrypoints = []\n" + SAME_USER)
+    os.kill(agent.process.pid, signal.SIGHUP)
+    await until_noted(agent, '"policy file read"')
+    answer = await server.done(await server.send(start_order(env={"PYTHONPATH": "/tmp"}), epoch=1, **JOB))
+    assert (answer.state, "PYTHONPATH could put other code" in answer.detail) == ("failed", True)
+    assert not server.bodies(RankStarted)
+    answer = await server.done(await server.send(start_order(env={"NCCL_DEBUG": "INFO"}), epoch=1, **JOB))
+    assert answer.state == "succeeded"

@@ -188,7 +188,7 @@ def test_a_flood_waits_and_nobody_else_does(fresh: Node) -> None:
     line = encode_line(RankProgress(Section.STEP, Phase.COMPUTE, 0.1, 0.1, 3))
     fresh.run(fresh.evil.say(b""))
     sent = fresh.loop.create_task(fresh.evil.say(line * int(10 * BURST_LINES)))
-    fresh.run(fresh.until(lambda: min(peer.share.lines for peer in fresh.agent.ranks._peers.values()) < 1.0))
+    fresh.run(fresh.until(lambda: min(peer.entry.share.lines for peer in fresh.agent.ranks._peers.values()) < 1.0))
     for _ in range(20):
         fresh.run(fresh.attack([]))
     assert fresh.agent.ranks.refused_lines == 0, "a flood of good lines is slowed down, not thrown away"

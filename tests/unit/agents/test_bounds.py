@@ -74,11 +74,16 @@ def test_an_event_that_its_server_could_not_read_is_not_kept() -> None:
 # --- the gate ----------------------------------------------------------------------
 
 
+def enter(held: gate.Gate, session: int, now_s: float = 0.0, **who: object) -> gate.Pass | None:
+    caller = gate.Caller(**{"job_id": "job_1", "uid": 1000, "session": session, **who})
+    return held.enter(caller, now_s, lambda: None)
+
+
 def test_who_has_used_its_share_up_waits_and_nobody_else() -> None:
     held = gate.Gate()
-    mine, other = held.enter(1, 0.0), held.enter(2, 0.0)
-    assert mine is not None
-    assert other is not None
+    entries = enter(held, 1), enter(held, 2)
+    assert entries[0] is not None and entries[1] is not None
+    mine, other = entries[0].share, entries[1].share
     mine.spend(lines=gate.BURST_LINES)
     assert mine.wait_s(0.0) == pytest.approx(gate.CONNECTION_LINES / gate.LINES_PER_S)
     assert mine.wait_s(1.0) == other.wait_s(0.0) == 0.0
@@ -88,33 +93,55 @@ def test_who_has_used_its_share_up_waits_and_nobody_else() -> None:
 
 def test_connections_of_one_session_share_and_are_few() -> None:
     held = gate.Gate()
-    let_in = [held.enter(7, 0.0) for _ in range(gate.MAX_CONNECTIONS_OF_ONE + 3)]
-    assert [share is not None for share in let_in] == [True] * gate.MAX_CONNECTIONS_OF_ONE + [False] * 3
-    assert len({id(share) for share in let_in if share is not None}) == 1
+    let_in = [enter(held, 7) for _ in range(gate.MAX_CONNECTIONS_OF_ONE + 3)]
+    assert [entry is not None for entry in let_in] == [True] * gate.MAX_CONNECTIONS_OF_ONE + [False] * 3
+    assert len({id(entry.share) for entry in let_in if entry is not None}) == 1
     assert let_in[0] is not None
     held.leave(let_in[0])
-    assert held.enter(7, 0.0) is not None
-    assert held.enter(8, 0.0) is not None
+    assert enter(held, 7) is not None
+    assert enter(held, 8) is not None
 
 
 def test_a_session_that_connects_for_ever_is_let_in_as_often_as_its_share_allows() -> None:
     held = gate.Gate()
     entered = 0
     for _ in range(1000):
-        share = held.enter(7, 0.0)
-        if share is not None:
+        entry = enter(held, 7)
+        if entry is not None:
             entered += 1
-            held.leave(share)
+            held.leave(entry)
     assert entered == gate.BURST_LINES / gate.CONNECTION_LINES + 1
 
 
-def test_shares_of_sessions_that_are_gone_are_forgotten() -> None:
+def test_shares_of_sessions_that_are_gone_are_forgotten_even_if_they_came_at_once() -> None:
     held = gate.Gate()
-    for session in range(3 * gate.MAX_CONNECTIONS):
-        share = held.enter(session, float(session))
-        assert share is not None
-        held.leave(share)
-    assert len(held._shares) <= gate.MAX_CONNECTIONS + gate.FORGET_AFTER_S + 1
+    rank = enter(held, 1_000_000, known=True)
+    assert rank is not None
+    held.leave(rank)
+    for session in range(3 * gate.MAX_SHARES):
+        entry = enter(held, session)
+        assert entry is not None
+        held.leave(entry)
+        assert len(held._shares) <= gate.MAX_SHARES
+    assert rank.share in held._shares.values(), "no number of strangers gives a rank another's share, or takes its own"
+
+
+def test_strangers_yield_the_oldest_first_and_keep_no_known_rank_out() -> None:
+    held = gate.Gate()
+    entries = [enter(held, session) for session in range(gate.MAX_STRANGERS_OF_JOB)]
+    first = entries[0]
+    assert first is not None
+    held.greet(first, known=False)
+    assert enter(held, 10_000) is not None
+    assert [entry.left for entry in entries[:3] if entry is not None] == [False, True, False]
+    assert len(held._strangers) == gate.MAX_STRANGERS_OF_JOB
+    for session in range(2 * gate.MAX_STRANGERS):
+        assert enter(held, session, job_id=f"job_{session % 8}", uid=session % 4) is not None
+        assert len(held._strangers) <= gate.MAX_STRANGERS
+    of_one_user = [enter(held, session, job_id=f"j{session}", uid=9) for session in range(gate.MAX_STRANGERS)]
+    assert sum(not entry.left for entry in of_one_user if entry is not None) <= gate.MAX_STRANGERS_OF_USER
+    assert enter(held, 1, known=True) is not None
+    assert enter(held, 1, job_id="job_2", known=True) is not None
 
 
 # --- files and sockets that ranks can put there ------------------------------------

@@ -72,3 +72,20 @@ def test_a_full_disk_is_told_and_loses_nothing_once_there_is_room(tmp_path):
     journal.append(EventsAcked(9))
     journal.sync()
     assert read_journal(tmp_path / "journal")[-2:] == (EventsAcked(8), EventsAcked(9))
+
+
+def test_nobody_else_reads_the_journal_or_what_was_put_aside_of_it(tmp_path):
+    """A spec's variables are in it, and some of them are keys."""
+    path = written(tmp_path / "journal")
+    path.chmod(0o644)
+    os.truncate(path, path.stat().st_size - 3)
+    before = os.umask(0o022)
+    try:
+        read_journal(path)
+        Journal(path).close()
+    finally:
+        os.umask(before)
+    assert {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {
+        "journal": 0o600,
+        "journal.torn": 0o600,
+    }

@@ -128,6 +128,24 @@ def test_variables_that_a_spec_may_set() -> None:
     assert "never allowed" in refusal(everything, start(env={"LD_PRELOAD": "/x.so"}))
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["PYTHONPATH", "PATH", "LD_LIBRARY_PATH", "LD_BIND_NOW", "PYTHONUSERBASE", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN",
+     "CUDA_INJECTION64_PATH", "PERL5OPT", "PERL5LIB", "NODE_OPTIONS", "RUBYOPT", "HOME", "GLIBC_TUNABLES",
+     "NCCL_CONF_FILE"],
+)  # fmt: skip
+def test_no_variable_puts_other_code_into_the_programs_that_a_node_names(name: str) -> None:
+    env = {name: "/tmp/x", "NCCL_DEBUG": "INFO", "PYTHONUNBUFFERED": "1"}
+    for listed in ([], ["/usr/bin/python3"]):
+        for more in ({}, {"env": {"allowed": ["*"]}}, {"env": {"allowed": ["NCCL_*", "PYTHON*", f"{name[:-1]}*"]}}):
+            why = refusal(rules(entrypoints=listed, **more), start(env=env))
+            assert f"{name} could put other code into them" in why
+            assert "into env.allowed" in why
+    assert refusal(rules(entrypoints=[], env={"allowed": ["*", name]}), start(env=env)) == ""
+    assert refusal(rules(), start(env=env)) == ""
+    assert refusal(rules(entrypoints=[]), start(env={"NCCL_DEBUG": "INFO", "PYTHONHASHSEED": "0"})) == ""
+
+
 def test_owners_and_kinds_of_orders() -> None:
     ours = rules(users={"allowed": ["alice"]}, commands=["start_ranks", "warm_host"])
     assert refusal(ours, start(user="alice")) == ""
