@@ -33,6 +33,7 @@ from controlplane.protocol.frames import (
 )
 from controlplane.protocol.handshake import NewKey, Proof
 from controlplane.runtime import keys, metrics
+from controlplane.runtime.address import client_address, place_of
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.logs import get
 
@@ -54,14 +55,14 @@ class AgentSocket(AsyncConsumer):
         await send({"type": "websocket.accept"})
         process = WebProcess.current()
         await process.ensure_started()
-        if not process.doorman.room():
-            await process.count("?", "unknown_sockets", "too many sockets wait to be authenticated")
-            await send({"type": "websocket.close", "code": CLOSE_TRY_LATER})
-            return
         link = AgentLink(node_id="", node_name="?", session_id=f"{process.name}.{new_id('ses')[4:]}", send=send)
         entrance = proof.Entrance(process, link, receive, scope)
-        with process.doorman.unknown_socket():
-            proved = await entrance.prove()
+        with process.doorman.unknown_socket(place_of(client_address(scope))) as place:
+            if place is None:
+                await process.count("?", "unknown_sockets", "too many sockets wait to be authenticated")
+                await send({"type": "websocket.close", "code": CLOSE_TRY_LATER})
+                return
+            proved = await entrance.prove(place)
         if proved and not process.doorman.may_open(link.node_id):
             await process.count(link.node_name, "reconnects", "more sessions than allowed")
             process.refusals.note(link.node_name, "reconnects")

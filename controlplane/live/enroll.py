@@ -2,17 +2,15 @@
 
 import json
 import re
-import time
 from typing import Any
 
 import msgspec
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 
-from controlplane.access import services as access
+from controlplane.access.refusals import refusals
 from controlplane.fleet.enrolment import Enrolment, enroll_node
 from controlplane.fleet.keys import is_public_key
-from controlplane.live.proof import may_audit
 from controlplane.protocol.handshake import SIGNATURE_BYTES, decode_bytes
 from controlplane.protocol.plain import first_fault
 from controlplane.protocol.samples import DeviceInfo
@@ -48,16 +46,15 @@ def enroll(request: HttpRequest) -> HttpResponse:
     try:
         node_id = enroll_node(_asked(request, body))
     except (Denied, Conflict) as error:
-        _note_refusal(body["node_name"], client_address(request), error.detail)
+        _note_refusal(body["node_name"], error.detail)
         return _problem(request, 403 if isinstance(error, Denied) else 409, error.code, error.detail)
     return JsonResponse({"node_id": node_id, "server_keys": keys.server_public_keys()}, status=201)
 
 
-def _note_refusal(name: str, address: str, detail: str) -> None:
-    """Counted each time, written down once a minute."""
+def _note_refusal(name: str, detail: str) -> None:
+    """Counted each time, written down by name and address once a minute, and so many a minute."""
     counters.count("?", "enrolment_refused", detail=f"{name}: {detail}")
-    if may_audit(f"enrol {name} {address}", time.monotonic()):
-        access.audit("nobody", "node.enroll_refused", name, reason=detail, data={"address": address})
+    refusals.note("nobody", "node.enroll_refused", name, reason=detail)
 
 
 def _asked(request: HttpRequest, body: dict[str, Any]) -> Enrolment:

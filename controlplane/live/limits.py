@@ -6,6 +6,7 @@ off what it kept during an outage is slowed and not cut off. Sessions over their
 refused before anything is written. Touches no table.
 """
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -28,7 +29,10 @@ MAX_HINT_BYTES = 64 << 10
 SESSIONS_PER_S, SESSIONS_BURST = 0.1, 20.0
 SESSION_RETRY_S = 15.0
 # Sockets whose credential is not checked yet; the check itself takes milliseconds.
-MAX_UNKNOWN_SOCKETS = 256
+MAX_UNKNOWN_SOCKETS = 512
+# A socket that has said nothing keeps its place for so long where those of its address are not the
+# most: over 2,000 would have to open in a second, more than a process accepts, to push out one that answers.
+GRACE_S = 0.25
 MAX_DEVICES_A_FRAME = 64
 MAX_RANKS_A_FRAME = 256
 # A refusal of the same kind is audited for one node once in so long, with how many there were.
@@ -96,25 +100,76 @@ class Pace:
         return max(self._bytes.owe(size_bytes, now_s), self._events.owe(events, now_s))
 
 
-class Doorman:
-    """Who may open a session now, over all sockets of this process."""
+class Place:
+    """Of one socket whose credential is not checked yet. `pushed_out`: another has it now."""
 
-    def __init__(self) -> None:
-        self.unknown = 0
-        self._sessions: dict[str, Bucket] = {}
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.since_s = time.monotonic()
+        self.pushed_out = False
+        self._patience: asyncio.Timeout | None = None
 
-    def room(self) -> bool:
-        """For one more socket whose credential is not checked yet."""
-        return self.unknown < MAX_UNKNOWN_SOCKETS
+    @property
+    def silent(self) -> bool:
+        """Challenged, and nothing has come from it; what it proves is not being checked."""
+        return self._patience is not None
 
     @contextmanager
-    def unknown_socket(self) -> Iterator[None]:
-        """One of them, while its credential is checked."""
-        self.unknown += 1
+    def waiting(self, patience: asyncio.Timeout) -> Iterator[None]:
+        """Silent from here to the end of the block; being pushed out ends `patience`."""
+        self._patience = patience
         try:
             yield
         finally:
-            self.unknown -= 1
+            self._patience = None
+
+    def push_out(self) -> None:
+        """Only while it is silent."""
+        assert self._patience is not None, "what has spoken keeps its place"
+        self._patience.reschedule(asyncio.get_running_loop().time())
+        self._patience, self.pushed_out = None, True
+
+
+class Doorman:
+    """Who may open a session now, over all sockets of this process.
+
+    Sockets that prove nothing have MAX_UNKNOWN_SOCKETS places. When all are taken, a newcomer gets
+    that of a silent socket: of the address that has most of them, the oldest. So a flood from a few
+    addresses pushes out its own, and one from many only what does not answer within GRACE_S.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[Place, None] = {}
+        self._sessions: dict[str, Bucket] = {}
+
+    @contextmanager
+    def unknown_socket(self, address: str) -> Iterator[Place | None]:
+        """A place for a socket of `address`, while its credential is checked; None: there is none."""
+        if not self._has_room(address):
+            yield None
+            return
+        place = Place(address)
+        self._places[place] = None
+        try:
+            yield place
+        finally:
+            self._places.pop(place, None)
+
+    def _has_room(self, address: str) -> bool:
+        if len(self._places) < MAX_UNKNOWN_SOCKETS:
+            return True
+        silent = [place for place in self._places if place.silent]
+        if not silent:
+            return False
+        held = Counter(place.address for place in silent)
+        most = max(held.values())
+        oldest = next(place for place in silent if held[place.address] == most)
+        is_fair = most > held[address] + 1
+        if not is_fair and time.monotonic() - oldest.since_s < GRACE_S:
+            return False
+        del self._places[oldest]
+        oldest.push_out()
+        return True
 
     def may_open(self, node_id: str) -> bool:
         """False: this node has opened so many sessions that it has to wait."""

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.http.request import validate_host
 
-from controlplane.access import services as access
+from controlplane.access.refusals import refusals
 from controlplane.fleet import enrolment, identity
 from controlplane.fleet.identity import Admission, Shown
 from controlplane.fleet.keys import key_that_signed
 from controlplane.fleet.models import Node
+from controlplane.live.limits import Place
 from controlplane.live.links import AgentLink
 from controlplane.protocol.codec import decode_from_agent
 from controlplane.protocol.errors import FrameTooLarge, MalformedFrame, ProtocolError
@@ -41,18 +42,17 @@ from controlplane.recovery import doubts
 from controlplane.runtime import channel
 from controlplane.runtime.address import client_address
 from controlplane.runtime.clock import now
+from controlplane.runtime.requests import on_behalf_of
 
 if TYPE_CHECKING:
     from controlplane.live.process import WebProcess
 
 # Less than an agent waits for its welcome: what is judged is never a socket that it has left.
 PROOF_TIMEOUT_S = 8.0
-AUDIT_EVERY_S = 60.0
-MAX_AUDITED = 1000
 UNKNOWN_RETRY_S = 60.0
+PUSHED_OUT_RETRY_S = 1.0
 # Mended at the server as a rule: its agents are to be back soon after.
 UNBOUND_RETRY_S = 30.0
-_audited_s: dict[str, float] = {}
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
@@ -73,9 +73,10 @@ class Entrance:
         """The agent speaks a newer revision than this server: fields unknown here are no fault."""
         return self._proof is not None and self._proof.protocol_max > PROTOCOL_MAX
 
-    async def prove(self) -> bool:
-        """Challenge; True when a node of ours has signed. Else the socket was told why and closed."""
-        said = await self._challenged()
+    async def prove(self, place: Place) -> bool:
+        """Challenge the socket that has `place`; True when a node of ours has signed. Else the socket was
+        told why and closed."""
+        said = await self._challenged(place)
         if said is None:
             return False
         nonce, self._link.challenge = self._link.challenge, b""
@@ -113,7 +114,7 @@ class Entrance:
             return False
         admission = await self._ask(said, again=False)
         if admission.verdict == "prove_again":
-            repeated = await self._challenged()
+            repeated = await self._challenged(Place(self._address))
             if repeated is None:
                 return False
             nonce, self._link.challenge = self._link.challenge, b""
@@ -144,16 +145,21 @@ class Entrance:
         else:
             raise MalformedFrame("a proof or a key that nobody asked for")
 
-    async def _challenged(self) -> Proof | None:
+    async def _challenged(self, place: Place) -> Proof | None:
         """Send a challenge and read its answer; None when there was none worth the name."""
         link = self._link
         link.challenge = os.urandom(NONCE_BYTES)
         self._challenged_s = time.monotonic()
-        if not await link.tell(Challenge(link.challenge, bind_tls=link.bind_tls)):
-            return None
         try:
-            data = await asyncio.wait_for(next_bytes(self._receive), PROOF_TIMEOUT_S)
+            async with asyncio.timeout(PROOF_TIMEOUT_S) as patience:
+                with place.waiting(patience):
+                    told = await link.tell(Challenge(link.challenge, bind_tls=link.bind_tls))
+                    data = await next_bytes(self._receive) if told else None
         except TimeoutError:
+            if place.pushed_out:
+                await self._process.count("?", "unknown_sockets", "one that said nothing made room for another")
+                await link.refuse("overloaded", "it said nothing, and others wait for its place", PUSHED_OUT_RETRY_S)
+                return None
             await link.refuse("bad_protocol", f"no proof of identity within {PROOF_TIMEOUT_S:.0f} s", 1.0)
             return None
         if data is None:
@@ -227,8 +233,7 @@ class Entrance:
 
     async def _failed(self, name: str, reason: str, detail: str) -> None:
         await self._process.count(name, reason, detail)
-        if may_audit(f"{name} {reason} {self._address}", time.monotonic()):
-            await self._process.in_thread(_audit, name, reason, f"{detail} from {self._address or 'unknown'}")
+        await self._process.in_thread(_audit, name, reason, detail, self._address)
 
 
 async def ask_again(process: "WebProcess") -> None:
@@ -264,16 +269,6 @@ def offers_channel(scope: dict[str, Any]) -> bool:
     return any((name.lower(), value.strip()) == offer for name, value in scope.get("headers", ()))
 
 
-def may_audit(key: str, now_s: float) -> bool:
-    """At most one row a minute for the same failure; floods are counted, not written down."""
-    if now_s - _audited_s.get(key, -AUDIT_EVERY_S) < AUDIT_EVERY_S:
-        return False
-    if len(_audited_s) >= MAX_AUDITED:
-        _audited_s.clear()
-    _audited_s[key] = now_s
-    return True
-
-
 async def next_bytes(receive: Receive) -> bytes | None:
     """The next message as bytes (text counts as garbage of the same length); None at the end."""
     message = await receive()
@@ -290,8 +285,11 @@ def _key_wanted(node_ids: list[str]) -> list[str]:
     return [node.id for node in rows if enrolment.wants_new_key(node, now(), max_age)]
 
 
-def _audit(name: str, reason: str, detail: str) -> None:
-    access.audit(f"node:{name}", "agent.proof_refused", name, reason=f"{reason}: {detail}"[:500])
+def _audit(name: str, reason: str, detail: str, address: str) -> None:
+    """A row of the audit log; the same of the same node within a minute is counted."""
+    why = f"{reason}: {detail} from {address or 'unknown'}"[:500]
+    with on_behalf_of("", address):
+        refusals.note(f"node:{name}", "agent.proof_refused", name, reason=why)
 
 
 def _unsigned(said: Proof) -> tuple[object, ...]:

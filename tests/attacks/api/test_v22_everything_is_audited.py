@@ -208,6 +208,24 @@ def test_a_refused_enrolment_is_told(db: None) -> None:
     assert [(row.action, row.subject) for row in since(mark)] == [("node.enroll_refused", "node-9")]
 
 
+def test_refused_enrolments_under_ever_new_names_do_not_fill_the_audit_log(db: None) -> None:
+    mark, client = newest(), Client()
+
+    def enrol(token: str, name: str) -> int:
+        body = json.dumps(proved(token, name))
+        return client.post("/agent/v1/enroll", body, content_type="application/json").status_code
+
+    made_up = "holdfast_join_made-up-and-long-enough"
+    assert {enrol(made_up, f"n{number}") for number in range(500)} == {403}
+    refusals.flush(all_of_them=True)
+    rows = [row for row in since(mark) if row.action == "node.enroll_refused"]
+    # 300 names, and one row that has the number of the others.
+    assert len(rows) == MAX_ROWS_A_WINDOW + 1
+    assert (rows[0].subject, rows[0].origin, bool(rows[0].reason)) == ("n0", "127.0.0.1", True)
+    assert rows[-1].data == {"repeated": 500 - MAX_ROWS_A_WINDOW}
+    assert enrol(join_token(), "wanted") == 201
+
+
 def test_the_first_use_of_a_token_is_told_once(user: User) -> None:
     made = create_api_token(user, name="new", scope="read")
     mark = newest()

@@ -1,6 +1,7 @@
 """V20: a credential that reconnects in a loop wrote events without end. F25: floods."""
 
 import asyncio
+import contextlib
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -10,6 +11,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from agents.link.keys import NodeKey
 from controlplane.access.models import AuditEntry
 from controlplane.fleet.services import close_session
+from controlplane.live.limits import MAX_UNKNOWN_SOCKETS
 from controlplane.protocol import frames
 from controlplane.protocol.samples import XidEvent
 from controlplane.recovery import ingest
@@ -21,6 +23,10 @@ from tests.integration.backend.fake_agent import Enrolled, FakeAgent, enroll, jo
 from tests.integration.backend.servers import Stack
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
+UPGRADE = (
+    b"GET /agent/v1/stream HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
 
 
 def test_a_node_that_comes_and_goes_writes_no_endless_history_and_its_row_stays_right(
@@ -113,6 +119,49 @@ async def test_sockets_of_strangers_do_not_keep_an_agent_out(stack: Stack) -> No
     stop.set()
     await asyncio.gather(*knocking)
     await agent.stop()
+
+
+async def test_sockets_that_say_nothing_do_not_keep_an_agent_out(stack: Stack) -> None:
+    """More of them than there are places, from the agent's own address, each opened anew when it ends."""
+    token = await sync_to_async(join_token)()
+    agent = FakeAgent(stack.url, "good", await asyncio.to_thread(enroll, stack.url, "good", token))
+    opened = 0
+
+    async def idle() -> None:
+        nonlocal opened
+        reader, writer = await asyncio.open_connection("127.0.0.1", stack.port)
+        try:
+            writer.write(UPGRADE % stack.port)
+            await reader.readuntil(b"\r\n\r\n")
+            opened += 1
+            while await reader.read(4096):
+                if reader.at_eof():
+                    return
+        finally:
+            writer.close()
+
+    async def keep_idle() -> None:
+        while True:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                await idle()
+            await asyncio.sleep(0.1)
+
+    idlers = [asyncio.create_task(keep_idle()) for _ in range(MAX_UNKNOWN_SOCKETS + 200)]
+    try:
+        async with asyncio.timeout(60.0):
+            while opened < MAX_UNKNOWN_SOCKETS + 200:
+                await asyncio.sleep(0.1)
+        # Each try is one of its own: none of them may find the door shut for long.
+        for _ in range(3):
+            agent.start()
+            await asyncio.wait_for(agent.welcomed.wait(), 5.0)
+            await agent.stop()
+            agent.welcomed.clear()
+    finally:
+        for task in idlers:
+            task.cancel()
+        await asyncio.gather(*idlers, return_exceptions=True)
+        await agent.stop()
 
 
 async def test_a_flood_of_events_of_one_node_delays_only_itself(stack: Stack) -> None:

@@ -1,11 +1,13 @@
 """What one agent may use: rates, sizes, refusals gathered."""
 
+from contextlib import ExitStack
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.live import limits
-from controlplane.live.limits import Bucket, Doorman, Pace, Refusals, check_size, only_listed
+from controlplane.live.limits import Bucket, Doorman, Pace, Place, Refusals, check_size, only_listed
 from controlplane.protocol.errors import MalformedFrame
 from controlplane.protocol.frames import AgentFrame
 from controlplane.protocol.samples import DeviceSample
@@ -58,12 +60,66 @@ def test_a_node_opens_so_many_sessions_and_another_is_not_held_back_by_it() -> N
     assert doorman.may_open("good")
 
 
-def test_strangers_sockets_are_bounded_and_give_their_room_back() -> None:
-    doorman = Doorman()
-    doorman.unknown = limits.MAX_UNKNOWN_SOCKETS - 1
-    with doorman.unknown_socket():
-        assert not doorman.room()
-    assert doorman.room()
+class Door:
+    """A doorman with sockets that stay."""
+
+    def __init__(self) -> None:
+        self.doorman = Doorman()
+        self.stay = ExitStack()
+
+    def comes(self, address: str, *, silent: bool = True, age_s: float = 0.0) -> Place | None:
+        """One socket; None: there was no place for it."""
+        place = self.stay.enter_context(self.doorman.unknown_socket(address))
+        if place is not None:
+            place.since_s -= age_s
+            if silent:
+                self.stay.enter_context(place.waiting(Patience()))  # type: ignore[arg-type]
+        return place
+
+
+class Patience:
+    """Of a socket without a task."""
+
+    def reschedule(self, when: float | None) -> None:
+        """Nobody waits."""
+
+
+async def test_strangers_sockets_are_bounded_and_give_their_room_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_UNKNOWN_SOCKETS", 3)
+    door = Door()
+    assert [door.comes("a", silent=False) is not None for _ in range(5)] == [True] * 3 + [False] * 2
+    door.stay.close()
+    assert door.comes("a") is not None
+
+
+async def test_the_oldest_silent_socket_makes_room_and_one_that_is_being_checked_never(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MAX_UNKNOWN_SOCKETS", 3)
+    door = Door()
+    checked, old, older = (
+        door.comes("a", silent=False, age_s=9.0), door.comes("a", age_s=2.0), door.comes("a", age_s=2.0),
+    )  # fmt: skip
+    assert checked and old and older
+    assert door.comes("a") is not None
+    assert (checked.pushed_out, old.pushed_out, older.pushed_out) == (False, True, False)
+    assert door.comes("a") is not None
+    assert door.comes("a") is None, "both that are silent have just come"
+    assert not checked.pushed_out
+
+
+async def test_a_few_addresses_push_out_their_own_however_fast_they_open_and_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MAX_UNKNOWN_SOCKETS", 10)
+    door = Door()
+    agent = door.comes("agent", age_s=5.0)
+    assert agent
+    for number in range(200):
+        door.comes(f"flood-{number % 3}")
+    assert not agent.pushed_out
+    assert door.comes("another") is not None
+    assert len(door.doorman._places) == 10
 
 
 def test_refusals_are_due_at_once_and_then_once_in_a_while_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
