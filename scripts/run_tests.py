@@ -48,7 +48,7 @@ ATTACKED_BACKEND = (
         f"tests/attacks/backend/{name}.py"
         for name in (
             "test_enrolment_garbage", "test_f25_cross_node_matrix",
-            "test_f26_env_at_rest", "test_f26_stolen_secrets", "test_held_nodes",
+            "test_f26_env_at_rest", "test_f26_stolen_secrets", "test_held_nodes", "test_own_quarantine",
             "test_v01_checkpoint_paths", "test_v02_dead_letters",
             "test_v02_generated_events", "test_v02_what_passes_is_stored", "test_v05_copied_key",
             "test_v15_takeover", "test_v17_token_in_no_row", "test_v18_commands",

@@ -18,7 +18,8 @@ class Node(models.Model):
     no starts; `challenger` is who came while another session was live, asked since `asked_at`.
     `revision` of the protocol that its agent spoke last; orders say nothing newer.
     `held`: it enrolled with a token that holds, and gets no work until an administrator confirms it.
-    `gap_since`: its events do not follow what was applied; `deaf`: so long that it takes no work."""
+    `gap_since`: its events do not follow what was applied; `deaf`: so long that it takes no work;
+    `before_deaf`: state and reason to go back to, where that alone has quarantined it; None otherwise."""
 
     id = models.CharField(primary_key=True, max_length=32)
     name = models.CharField(max_length=100, unique=True)
@@ -41,6 +42,7 @@ class Node(models.Model):
     pool = models.CharField(max_length=63, blank=True, default="")
     gap_since = models.DateTimeField(null=True)
     deaf = models.BooleanField(default=False)
+    before_deaf = models.JSONField(null=True)
     revoked_at = models.DateTimeField(null=True)
     removed_at = models.DateTimeField(null=True)
     connected = models.BooleanField(default=False)

@@ -1,6 +1,6 @@
 """Nodes and devices: enrolment, sessions, state. The only writer of this app's rows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from django.db.models import Q
 
@@ -24,11 +24,23 @@ FOR_DEVICES = "The node returns with its devices."
 TAKES_WORK = (NodeState.READY, NodeState.DEGRADED)
 
 
-def transition_node(node: Node, to: str, reason: str) -> None:
-    """Move a node in its table, with the event. Raises IllegalTransition, LostRace."""
+def transition_node(node: Node, to: str, reason: str, *, before_deaf: Mapping[str, str] | None = None) -> None:
+    """Move a node in its table, with the event. `before_deaf`: where it returns to once its events
+    arrive again; whatever else moves it forgets that. Raises IllegalTransition, LostRace."""
     before = node.state
-    guard.move(node, "node", to, state_reason=reason)
+    guard.move(node, "node", to, state_reason=reason, before_deaf=before_deaf)
     publish_node(node, "node.state", f"Node {node.name}: {before} -> {to}. {reason}")
+
+
+def take_out(node: Node, to: str, reason: str) -> None:
+    """What policy decides about a node, its row locked. A node that is quarantined for its missing
+    events alone is from now on quarantined for this too, so that their arrival ends nothing."""
+    if node.state != to:
+        transition_node(node, to, reason)
+    elif to == NodeState.QUARANTINED and node.before_deaf is not None:
+        node.before_deaf, node.state_reason = None, f"{node.state_reason}; {reason}"
+        node.save(update_fields=["before_deaf", "state_reason"])
+        publish_node(node, "node.state", f"Node {node.name} stays quarantined. {reason}")
 
 
 def cordon(node_id: str, *, reason: str, actor: str, request_id: str = "") -> Node:

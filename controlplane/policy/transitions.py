@@ -157,6 +157,8 @@ NODE: Table = {
     },
     _N.QUARANTINED: {
         _N.READY: "a person vouches for it or admits it, it has a new key, or its events arrive again",
+        _N.DEGRADED: "its events arrive again, and the finding of before stands",
+        _N.CORDONED: "its events arrive again, and it takes no work as before",
     },
 }
 

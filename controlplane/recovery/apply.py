@@ -17,7 +17,7 @@ from controlplane.access.services import audit
 from controlplane.checkpoints import services as checkpoints
 from controlplane.dispatch import services as dispatch
 from controlplane.fleet.models import Node
-from controlplane.fleet.services import transition_node
+from controlplane.fleet.services import take_out
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.services import (
     TERMINAL,
@@ -350,8 +350,7 @@ def _set_job_state(context: Context, action: plan.SetJobState) -> None:
 
 def _set_node_state(context: Context, action: plan.SetNodeState) -> None:
     node = Node.objects.select_for_update().get(pk=action.node_id)
-    if node.state != action.to:
-        transition_node(node, action.to, devices.reason_of(context.rule, context.reason_code, context.sentence))
+    take_out(node, action.to, devices.reason_of(context.rule, context.reason_code, context.sentence))
 
 
 def _settle_signals(context: Context, action: plan.SettleSignals) -> None:

@@ -50,7 +50,8 @@ def _deaf(node: Node, waited_s: float) -> None:
     Node.objects.filter(pk=node.pk).update(deaf=True)
     why = f"its events after number {node.last_event_seq} have not come for {waited_s:.0f} s"
     if node.state != NodeState.QUARANTINED:
-        transition_node(node, NodeState.QUARANTINED, why)
+        before = {"state": node.state, "reason": node.state_reason}
+        transition_node(node, NodeState.QUARANTINED, why, before_deaf=before)
     signals.raise_signal(
         DEAF,
         f"{DEAF}:{node.id}",
@@ -63,13 +64,18 @@ def _deaf(node: Node, waited_s: float) -> None:
 
 
 def _hears_again(node: Node) -> None:
+    """Deafness is over, and with it the quarantine that it was the only reason for. Any other one stands:
+    the node itself chooses when its events arrive."""
     was_deaf = node.deaf
     Node.objects.filter(pk=node.pk).update(gap_since=None, deaf=False)
     if not was_deaf:
         return
     signals.settle_keys(f"{DEAF}:{node.id}", "its events arrive again")
-    if node.state == NodeState.QUARANTINED and not node.doubt and not node.held:
-        transition_node(node, NodeState.READY, "its events arrive again")
+    if node.state != NodeState.QUARANTINED or node.before_deaf is None or node.doubt or node.held:
+        return
+    before = node.before_deaf
+    back = "its events arrive again"
+    transition_node(node, before["state"], back if before["state"] == NodeState.READY else before["reason"])
 
 
 def confirm(node_id: str, *, actor: str, reason: str, request_id: str = "") -> Node:

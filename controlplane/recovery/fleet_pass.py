@@ -12,7 +12,7 @@ from functools import partial
 from django.db.models import Count, Q, QuerySet
 
 from controlplane.fleet.models import Device, Node
-from controlplane.fleet.services import transition_node
+from controlplane.fleet.services import take_out
 from controlplane.policy import plan
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import PolicyError
@@ -155,8 +155,8 @@ def _act(action: plan.Action, decision: plan.Decision, decision_id: str) -> None
     match action:
         case plan.SetNodeState(node_id=node_id, to=to):
             node = lock_row(Node, node_id)
-            if node is not None and node.state != to:
-                transition_node(node, to, devices.reason_of(decision.rule, decision.reason_code, sentence))
+            if node is not None:
+                take_out(node, to, devices.reason_of(decision.rule, decision.reason_code, sentence))
         case plan.BarDevice():
             devices.bar(action, sentence)
         case plan.ResetDevice():

@@ -29,12 +29,12 @@ def node_facts(job: Job | None, *, only: Collection[str] | None = None) -> tuple
     unhealthy = signals.node_checks()
     devices = _devices(only)
     rows = Node.objects.filter(revoked_at=None).order_by("id")
-    rows = rows.only("id", "name", "state", "connected", "disconnected_at", "segment")
+    rows = rows.only("id", "name", "state", "before_deaf", "connected", "disconnected_at", "segment")
     return tuple(
         facts.NodeFact(
             id=node.id,
             name=node.name,
-            state=NodeState(node.state),
+            state=_state(node),
             connected=node.connected,
             silent_s=sight.silent_s(node, silent, clock),
             devices=tuple(devices[node.id]),
@@ -47,6 +47,13 @@ def node_facts(job: Job | None, *, only: Collection[str] | None = None) -> tuple
         )
         for node in (rows if only is None else rows.filter(pk__in=only))
     )
+
+
+def _state(node: Node) -> NodeState:
+    """Quarantined for its missing events alone counts as cordoned: it gets no work, and what is found
+    meanwhile may still quarantine it."""
+    alone = node.state == NodeState.QUARANTINED and node.before_deaf is not None
+    return NodeState.CORDONED if alone else NodeState(node.state)
 
 
 def _devices(only: Collection[str] | None) -> Mapping[str, list[facts.DeviceFact]]:
