@@ -91,6 +91,8 @@ def faults_of(binding: Binding, *, uses: int, ttl_s: float) -> list[dict[str, st
         faults.append(_fault("name", "missing", "a takeover names its node"))
     try:
         networks = [ipaddress.ip_network(part.strip()) for part in binding.cidr.split(",") if part.strip()]
+        if binding.cidr and not networks:
+            raise ValueError("it names no network, so that the token would fit nobody")
         if len(networks) > MAX_NETWORKS or len(binding.cidr) > 500:
             raise ValueError(f"more than {MAX_NETWORKS} networks")
     except ValueError as error:

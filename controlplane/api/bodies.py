@@ -99,7 +99,8 @@ class ReEnrol(Body, frozen=True, kw_only=True):
 
 
 class NewFault(Body, frozen=True, kw_only=True):
-    """A demo fault; which fields a kind needs is in GET /demo/faults."""
+    """A demo fault; which fields a kind needs is in GET /demo/faults. `value`: within what every order
+    to an agent may carry."""
 
     kind: Annotated[str, Meta(max_length=40)]
     job_id: Annotated[str, Meta(max_length=32)] | None = None
@@ -107,7 +108,7 @@ class NewFault(Body, frozen=True, kw_only=True):
     rank: Index | None = None
     node_id: Annotated[str, Meta(max_length=32)] | None = None
     device_index: Index | None = None
-    value: float | str | None = None
+    value: Annotated[float, Meta(ge=0.0, le=1e6)] | Annotated[str, Meta(max_length=40)] | None = None
 
 
 def read(request: HttpRequest, kind: type[B]) -> B:

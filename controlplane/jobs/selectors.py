@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from django.db.models import Count, F, Max, Min, OuterRef, Q, QuerySet, Subquery, TextField
-from django.db.models.fields.json import KeyTextTransform, KeyTransform
-from django.db.models.functions import Cast
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import BooleanField, Count, F, Func, Max, Min, OuterRef, Q, QuerySet, Subquery, Value
+from django.db.models.sql.compiler import SQLCompiler
 
 from controlplane.fleet.models import Device
 from controlplane.jobs.models import Attempt, Job, Rank, Replica, StepRecord
@@ -27,12 +27,26 @@ def jobs(*, state: str | None = None, q: str = "") -> QuerySet[Job]:
 
 def with_labels(rows: QuerySet[Job], labels: Mapping[str, str]) -> QuerySet[Job]:
     """Those whose spec has all these labels."""
-    inside = KeyTransform("labels", KeyTransform("metadata", "spec"))
-    for number, (key, value) in enumerate(labels.items()):
-        # As text: compared as JSON, SQLite would parse `value` as a document.
-        said = Cast(KeyTextTransform(key, inside), TextField())
-        rows = rows.alias(**{f"label_{number}": said}).filter(**{f"label_{number}": value})
+    for key, value in labels.items():
+        rows = rows.filter(_HasLabel(F("spec"), Value(key), Value(value)))
     return rows
+
+
+class _HasLabel(Func):
+    """Of a spec, a key and a value, both as text. No key transform of Django's: to those a key such as 0
+    or -1 is a place in an array, which SQLite refuses and PostgreSQL never finds in an object."""
+
+    output_field = BooleanField()
+    arity = 3
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> tuple[str, list[Any]]:
+        """One parameter each for key and value."""
+        spec, key, value = (compiler.compile(part) for part in self.source_expressions)
+        of = [*spec[1], *key[1], *value[1]]
+        if connection.vendor == "sqlite":
+            labels = f"json_each({spec[0]}, '$.metadata.labels')"
+            return f"EXISTS(SELECT 1 FROM {labels} WHERE key = %s AND atom = %s)", of  # noqa: S608 - a column's name
+        return f"(jsonb_extract_path_text({spec[0]}, 'metadata', 'labels', %s) = %s)", of
 
 
 def job(job_id: str) -> Job:

@@ -21,6 +21,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
+from controlplane.protocol.errors import MalformedFrame
+
 T = TypeVar("T")
 
 ADDED: dict[int, dict[str, tuple[str, ...]]] = {
@@ -56,8 +58,12 @@ def encode_for(message: Any, revision: int) -> Any:
 
 
 def known_to(message: T, revision: int) -> T:
-    """The message with every field at its default that a peer of `revision` does not know."""
-    return msgspec.convert(encode_for(message, revision), type(message))
+    """The message with every field at its default that a peer of `revision` does not know. Raises
+    MalformedFrame for a value that no message may have."""
+    try:
+        return msgspec.convert(encode_for(message, revision), type(message))
+    except msgspec.ValidationError as error:
+        raise MalformedFrame(f"{type(message).__name__}: {error}") from error
 
 
 def decode_known(data: bytes, root: Any) -> tuple[Any, Counter[str]]:

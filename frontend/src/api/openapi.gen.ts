@@ -2169,7 +2169,8 @@ export interface components {
         };
         /**
          * NewFault
-         * @description A demo fault; which fields a kind needs is in GET /demo/faults.
+         * @description A demo fault; which fields a kind needs is in GET /demo/faults. `value`: within what every order
+         *         to an agent may carry.
          */
         NewFault: {
             /** @default null */

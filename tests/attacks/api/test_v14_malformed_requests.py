@@ -3,6 +3,7 @@
 import asyncio
 import json
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from controlplane.access.services import create_api_token
 from controlplane.api import errors, pages, throttle
+from controlplane.fleet.models import Node
 from controlplane.runtime import metrics
 from tests.attacks.api.fuzzing import watched_server
 from tests.integration.api.conftest import SPEC, make_node
@@ -97,6 +99,42 @@ READS = [
 @pytest.mark.parametrize("path", READS)
 def test_no_address_is_a_server_error(caller: Any, ids: dict[str, str], path: str) -> None:
     refused(caller("admin").get(path.format(**ids)))
+
+
+@pytest.mark.parametrize("key", ["0", "-1", "00", "1e9", "$", "a[0]", "a.b", "%22", "%27", "%5C", "%25s", "\u00e9", ""])
+def test_a_label_is_found_by_its_key_whatever_that_looks_like(caller: Any, key: str) -> None:
+    named = SPEC | {"metadata": SPEC["metadata"] | {"labels": {unquote(key): "1"}}}
+    if key:
+        assert caller("submit").post("/jobs", named).status_code == 201
+    for value, found in (("1", bool(key)), ("2", False)):
+        answer = caller("read").get(f"/jobs?labels={key}={value}")
+        assert answer.status_code < 500, answer.content
+        assert not key or len(answer.json()["items"]) == found
+
+
+@pytest.mark.parametrize("labels", ["-1", "0", " "])
+def test_a_label_without_a_value_is_refused(caller: Any, labels: str) -> None:
+    refused(caller("read").get(f"/jobs?labels={labels}"))
+
+
+@override_settings(HOLDFAST_DEMO=True)
+@pytest.mark.parametrize("revision", [2, 3])
+@pytest.mark.parametrize("value", [-1, 1e308, -1e308, "x" * 1000])
+@pytest.mark.parametrize("kind", ["cut_node", "xid", "overheat_device", "ecc_errors", "cut_nvlink", "slow_rank"])
+def test_no_strength_of_a_demo_fault_is_a_server_error(
+    caller: Any, ids: dict[str, str], kind: str, value: Any, revision: int
+) -> None:
+    Node.objects.update(revision=revision)
+    rank = {"job_id": ids["job"], "replica": 0, "rank": 0}
+    where = rank if kind == "slow_rank" else {"node_id": ids["node"], "device_index": 0}
+    body = refused(caller("operate").post("/demo/faults", {"kind": kind, "value": value, **where}))
+    assert body["errors"][0]["pointer"] == "/value"
+
+
+@pytest.mark.parametrize("cidr", [",", " ", " , ,"])
+def test_a_join_token_that_would_fit_nobody_is_refused(caller: Any, cidr: str) -> None:
+    body = refused(caller("admin").post("/join-tokens", {"cidr": cidr}))
+    assert "names no network" in json.dumps(body["errors"])
 
 
 @pytest.mark.parametrize("key", [str(HUGE), "-" + "9" * 30, "\ufffd", "\u0661" * 30])

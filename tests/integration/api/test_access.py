@@ -29,6 +29,7 @@ from tests.integration.api.principals import (
     by_token,
     demote,
 )
+from tests.integration.backend.fake_agent import join_token
 
 pytestmark = pytest.mark.django_db
 SCOPES = ("", "read", "submit", "operate", "admin")
@@ -57,6 +58,11 @@ def test_an_operation_needs_its_scope_and_no_more(user: User, operation: str, sc
     else:
         assert (status == 403) == (SCOPES.index(scope) < SCOPES.index(needed))
         assert status != 401
+
+
+@pytest.mark.parametrize("operation", GUARDED)
+def test_a_join_token_opens_no_operation(db: None, operation: str) -> None:
+    assert ask(Caller(join_token(name="node-9")), operation) == 401
 
 
 @pytest.mark.parametrize("ending", TOKEN_ENDINGS)
