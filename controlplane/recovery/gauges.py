@@ -8,7 +8,7 @@ from controlplane.fleet import selectors as fleet
 from controlplane.fleet.models import Node
 from controlplane.jobs import selectors as jobs
 from controlplane.jobs.models import Job
-from controlplane.jobs.numbers import ENDED, numbers_of
+from controlplane.jobs.numbers import ENDED, JobNumbers, numbers_of
 from controlplane.policy.facts import storm_of
 from controlplane.policy.fleet import FleetSnapshot
 from controlplane.protocol.states import IncidentState
@@ -38,7 +38,7 @@ def refresh() -> None:
     numbers = {row.id: numbers_of(row) for row in rows}
     _replace(metrics.EFFECTIVE, {job_id: found.ettr for job_id, found in numbers.items()})
     _replace(metrics.PRODUCTIVITY, {job_id: found.productivity for job_id, found in numbers.items()})
-    _replace(metrics.CHECKPOINT_AGE, {job_id: found.last_checkpoint_age_s for job_id, found in numbers.items()})
+    _replace(metrics.CHECKPOINT_AGE, {row.id: _unsaved_s(row, numbers[row.id]) for row in rows})
     metrics.REFRESHED.set(now_s())
 
 
@@ -61,6 +61,15 @@ def breaker() -> dict[str, float]:
         segments=segments(),
     )
     return {SUSPECTS: float(storm_of(found, CONFIG)), ACTS: float(recent_acts() >= CONFIG.max_acts)}
+
+
+def _unsaved_s(row: Job, found: JobNumbers) -> float | None:
+    """Since its newest good checkpoint; of a job that has none, since its first attempt began: all of that
+    would be repeated. None before that."""
+    if found.last_checkpoint_age_s is not None:
+        return found.last_checkpoint_age_s
+    first = row.attempts.order_by("number").first()
+    return age_s(first.started_at) if first else None
 
 
 def _replace(gauge: Gauge, values: dict[str, float | None] | dict[str, int] | dict[str, float]) -> None:

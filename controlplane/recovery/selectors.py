@@ -1,10 +1,11 @@
 """Reading incidents, decisions and signals."""
 
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 import zstandard
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from controlplane.jobs.models import Job, Rank
 from controlplane.policy.fleet import FleetSnapshot
@@ -19,8 +20,12 @@ from controlplane.runtime.errors import NotFound
 from controlplane.runtime.events import told
 from controlplane.runtime.models import Event
 
-MAX_EVENTS = 500
-MAX_LOOKS = 200
+FIRST_EVENTS, LAST_EVENTS = 200, 300
+FIRST_LOOKS, LAST_LOOKS = 150, 150
+"""Of a longer list the first and the last so many are shown, and a line between them says what is left out."""
+BEFORE_S = 60.0
+"""An incident's events begin so long before it was opened: what led to it."""
+LEFT_OUT = "events.left_out"
 
 
 def incidents(*, state: str | None = None, job_id: str | None = None) -> QuerySet[Incident]:
@@ -39,10 +44,6 @@ def incident_detail(incident_id: str) -> dict[str, Any]:
         raise NotFound(f"no incident {incident_id!r}")
     signals = row.signals.select_related("node").order_by("seen_at", "id")
     decisions = row.decisions.defer("snapshot").order_by("at", "id")
-    of = {"job_id": row.job_id} if row.job_id else {"node_id": row.node_id or ""}
-    happened = told(Event.objects.filter(**of, at__gte=row.opened_at))
-    if row.resolved_at:
-        happened = happened.filter(at__lte=row.resolved_at)
     return {
         **incident_summary(row),
         "signals": [signal_summary(signal) for signal in signals],
@@ -51,13 +52,39 @@ def incident_detail(incident_id: str) -> dict[str, Any]:
         "findings": row.findings,
         "first_failure": first_failure(row),
         "stack_groups": stack_groups(row),
-        "events": [event_view(event) for event in happened.order_by("seq")[:MAX_EVENTS]],
+        "events": incident_events(row),
     }
+
+
+def incident_events(row: Incident) -> list[dict[str, Any]]:
+    """From `BEFORE_S` before it was opened until it was resolved, in order: those of its job and of the
+    nodes that its signals name, less what other jobs did there. Where there are too many, a line of kind
+    `LEFT_OUT` stands in the place of those in the middle; its data say how many, of how many, and which."""
+    named = row.signals.exclude(node_id=None).order_by().values_list("node_id", flat=True).distinct()
+    nodes = sorted({*named, *([row.node_id] if row.node_id else [])})
+    of = Q(job_id=row.job_id) | Q(node_id__in=nodes, job_id="") if row.job_id else Q(node_id__in=nodes)
+    happened = told(Event.objects.filter(of, at__gte=row.opened_at - timedelta(seconds=BEFORE_S))).order_by("seq")
+    if row.resolved_at:
+        happened = happened.filter(at__lte=row.resolved_at)
+    total = happened.count()
+    left = total - FIRST_EVENTS - LAST_EVENTS
+    if left <= 0:
+        return [event_view(event) for event in happened[: FIRST_EVENTS + LAST_EVENTS]]
+    head = list(happened[:FIRST_EVENTS])
+    tail = list(happened.reverse()[:LAST_EVENTS])[::-1]
+    between = happened.filter(seq__gt=head[-1].seq, seq__lt=tail[0].seq)
+    first, last = between.first(), between.last()
+    shown = [event_view(event) for event in head]
+    if first and last:
+        said = f"{left} of {total} events are left out here, numbers {first.seq} to {last.seq}: the event log has them."
+        data = {"left_out": left, "total": total, "first_seq": first.seq, "last_seq": last.seq}
+        shown.append(event_view(Event(seq=first.seq, at=first.at, kind=LEFT_OUT, sentence=said, data=data)))
+    return shown + [event_view(event) for event in tail]
 
 
 def incident_looks(row: Incident) -> list[dict[str, Any]]:
     """What the Flight Recorders say first, then each look that kept a text, those at what hung before
-    those at the others, in the order of arrival."""
+    those at the others, in the order of arrival; of too many the first and the last, with a line between."""
     told = [
         {"rank": f"{f['replica']}.{f['incarnation']}", "look": "finding", "method": "Flight Recorder finding",
          "text": f["sentence"] + (f"\n\nSecond opinion: {f['second_opinion']}." if f.get("second_opinion") else ""),
@@ -68,7 +95,17 @@ def incident_looks(row: Incident) -> list[dict[str, Any]]:
         row.looks.filter(replica=OuterRef("replica"), incarnation=OuterRef("incarnation"), look=FLIGHT_RECORDER)
     )
     looks = row.looks.exclude(text="").annotate(hung=hung).order_by("-hung", "at", "id")
-    return told + [look_view(look) for look in looks[:MAX_LOOKS]]
+    total = looks.count()
+    left = total - FIRST_LOOKS - LAST_LOOKS
+    if left <= 0:
+        return told + [look_view(look) for look in looks[: FIRST_LOOKS + LAST_LOOKS]]
+    said = f"{left} of {total} looks are left out here"
+    mark = {
+        "rank": "-", "look": "left_out", "method": said, "text": f"{said}: the job's list of looks has them.",
+        "at": iso(row.opened_at), "id": "", "command_id": "",
+    }  # fmt: skip
+    head, tail = looks[:FIRST_LOOKS], list(looks.reverse()[:LAST_LOOKS])[::-1]
+    return [*told, *map(look_view, head), mark, *map(look_view, tail)]
 
 
 def log_of(job_id: str, rank: Rank, *, tail: int) -> dict[str, Any]:

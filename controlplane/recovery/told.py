@@ -38,6 +38,7 @@ def first_failure(row: Incident) -> Json | None:
             ended_s=ended[key].seen_at.timestamp(),
             text=rank.log_tail,
             killed=rank.exit_expected,
+            signal=rank.exit_signal,
         )
         for key, rank in found.items()
     ]

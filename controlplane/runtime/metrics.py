@@ -56,7 +56,10 @@ PRODUCTIVITY = Gauge(
     registry=FLEET,
 )
 CHECKPOINT_AGE = Gauge(
-    "holdfast_checkpoint_age_seconds", "Age of a job's newest good checkpoint.", ["job_id"], registry=FLEET
+    "holdfast_checkpoint_age_seconds",
+    "Age of a job's newest good checkpoint; of a job without one, time since its first attempt began.",
+    ["job_id"],
+    registry=FLEET,
 )
 OUTBOX_PENDING = Gauge("holdfast_outbox_pending", "Commands not yet acknowledged.", registry=FLEET)
 OUTBOX_OLDEST = Gauge("holdfast_outbox_oldest_seconds", "Age of the oldest of them.", registry=FLEET)

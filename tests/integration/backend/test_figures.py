@@ -13,9 +13,12 @@ from django.test import Client
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
+from controlplane.checkpoints.models import Checkpoint
+from controlplane.dispatch.models import Command
+from controlplane.fleet.models import Device
 from controlplane.jobs.models import StepRecord
 from controlplane.recovery import gauges, signals
-from controlplane.recovery.models import Decision, Incident
+from controlplane.recovery.models import DeadLetter, Decision, Incident
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime import beats, exporter, metrics
 from controlplane.runtime.address import parse_bind, parse_networks
@@ -83,6 +86,90 @@ def test_a_job_that_has_ended_leaves_the_gauges() -> None:
     type(job).objects.filter(pk=job.pk).update(state="cancelled", finished_at=timezone.now())
     gauges.refresh()
     assert f'job_id="{job.id}"'.encode() not in exporter.figures(fleet=True)
+
+
+@pytest.mark.django_db
+def test_the_age_of_a_checkpoint_is_that_of_the_newest_good_one_and_else_that_of_the_job() -> None:
+    job = run_job(make_fleet(), steps=0)
+    job.attempts.update(started_at=ago(5000.0))
+    gauges.refresh()
+    assert value("holdfast_checkpoint_age_seconds", job_id=job.id) == pytest.approx(5000.0, abs=30.0), "it never saved"
+    for step, state, seconds in ((2, "complete", 900.0), (4, "verified", 400.0), (6, "writing", 5.0)):
+        Checkpoint.objects.create(
+            id=f"ckp_{step}", job=job, attempt=1, epoch=1, step=step, state=state, path=f"/c/{step}",
+            started_at=ago(seconds + 50.0), committed_at=ago(seconds),
+        )  # fmt: skip
+    gauges.refresh()
+    assert value("holdfast_checkpoint_age_seconds", job_id=job.id) == pytest.approx(400.0, abs=30.0)
+
+
+@pytest.mark.django_db
+def test_the_outbox_is_counted_and_its_oldest_is_timed_from_the_rows() -> None:
+    job = run_job(make_fleet(), steps=0)
+    Command.objects.all().delete()
+    gauges.refresh()
+    assert (value("holdfast_outbox_pending"), value("holdfast_outbox_oldest_seconds")) == (0, 0)
+    for state, seconds in (("queued", 40.0), ("delivered", 300.0), ("succeeded", 9000.0)):
+        Command.objects.create(
+            id=f"cmd_{state}", node_id="node_1", job=job, kind="stop_ranks", body={}, state=state,
+            created_at=ago(seconds), due_at=after(60.0),
+        )  # fmt: skip
+    gauges.refresh()
+    assert value("holdfast_outbox_pending") == 2
+    assert value("holdfast_outbox_oldest_seconds") == pytest.approx(300.0, abs=30.0)
+
+
+@pytest.mark.django_db
+def test_the_dead_letters_that_wait_are_counted_and_no_others() -> None:
+    node = make_fleet(1).nodes["n1"]
+    for number, state in enumerate(("waiting", "waiting", "replayed", "discarded", "waiting")):
+        DeadLetter.objects.create(
+            id=f"dlt_{number}", node=node, journal_id="j", seq=number, kind="rank_said", raw=b"", size_bytes=0,
+            reason="r", tries=1, state=state, happened_at=ago(9.0), first_seen_at=ago(9.0), last_seen_at=ago(9.0),
+        )  # fmt: skip
+    gauges.refresh()
+    assert value("holdfast_dead_letters_waiting") == 3
+
+
+@pytest.mark.django_db
+def test_devices_are_counted_by_what_their_rows_say() -> None:
+    make_fleet(4)
+    rows = list(Device.objects.order_by("id"))
+    for number, changes in enumerate(({"present": False}, {"present": False}, {"healthy": False}, {"risk": 0.9})):
+        Device.objects.filter(pk=rows[number].pk).update(**changes)
+    gauges.refresh()
+    found = {name: value("holdfast_gpus", health=name) for name in ("total", "lost", "healthy", "at_risk")}
+    devices = list(Device.objects.all())
+    fit = [device for device in devices if device.present and device.healthy]
+    assert found == {
+        "total": len(devices), "lost": 2, "healthy": len(fit),
+        "at_risk": sum((device.risk or 0.0) >= 0.3 for device in fit),
+    }  # fmt: skip
+    assert (len(devices), len(fit), found["at_risk"]) == (8, 5, 1)
+
+
+@pytest.mark.django_db
+def test_the_breaker_opens_at_the_twentieth_destructive_act_of_a_minute() -> None:
+    job = run_job(make_fleet(), steps=0)
+    Decision.objects.all().delete()
+
+    def acts(count: int, prefix: str, **changes: Any) -> None:
+        known = {"rule": "restart", "choice": "restart", "applied": True, "at": ago(5.0)} | changes
+        Decision.objects.bulk_create(
+            Decision(id=f"{prefix}_{n}", job=job, key=f"{prefix}_{n}", snapshot=b"", **known) for n in range(count)
+        )
+
+    acts(19, "act")
+    acts(9, "old", at=ago(90.0))
+    acts(9, "unmade", applied=False)
+    acts(9, "other", rule="checkpoint")
+    acts(9, "told", choice="tell")
+    gauges.refresh()
+    assert value("holdfast_breaker_open", scope="recent_acts") == 0
+    acts(1, "twentieth")
+    gauges.refresh()
+    assert value("holdfast_breaker_open", scope="recent_acts") == 1
+    assert value("holdfast_breaker_open", scope="suspect_devices") == 0
 
 
 @pytest.mark.django_db(transaction=True)
