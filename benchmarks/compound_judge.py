@@ -72,7 +72,7 @@ def wrong_causes(
             wrong.append(f"{fault}: no incident tells of it; what is told there: {', '.join(near) or 'nothing'}")
         exits = [s for s in told if s["kind"] == "rank_exit"]
         unlike = [s["value"] for s in exits if s["value"] != SIGKILL and s["evidence"].get("told", True)]
-        if fault.what == "killed" and exits and len(unlike) == len(exits):
+        if fault.what in ("killed", "node lost") and exits and len(unlike) == len(exits):
             wrong.append(f"{fault}: told as {unlike}")
     for incident in incidents:
         if not any(tells_of(signal, fault) for signal in incident["signals"] for fault in done):
@@ -84,11 +84,12 @@ def wrong_causes(
 
 
 def wrong_certificates(incidents: Sequence[Json]) -> list[str]:
-    """Neither green nor incomplete with a reason."""
+    """Neither green nor incomplete with a reason, or none at all."""
     wrong = []
     for incident in incidents:
         certificate = incident["certificate"]
         if certificate is None:
+            wrong.append(f"{incident['title']!r}: no certificate")
             continue
         open_checks = [check for check in certificate["checks"] if check["ok"] is None]
         if certificate["state"] == "incomplete" and open_checks and all(check["detail"] for check in open_checks):

@@ -61,7 +61,7 @@ def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
     except ImportError as error:
         raise CliError(
             f"{path}: Parquet is read by pyarrow, which is not installed here",
-            fix="pip install pyarrow, or convert the trace to .csv",
+            fix='pip install "holdfast[cli,parquet]", or convert the trace to .csv',
         ) from error
     for batch in parquet.ParquetFile(path).iter_batches(batch_size=8_192):
         yield from batch.to_pylist()

@@ -1,12 +1,18 @@
 """`make gpu-check` where no card is: the half that runs on a CPU holds, and claims nothing about one."""
 
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from benchmarks.gpu import __main__ as gpu
+from benchmarks.gpu.ending import below
 from benchmarks.gpu.page import Part, page
 from benchmarks.gpu.part import Findings
 from benchmarks.gpu.readings import agree
@@ -40,6 +46,138 @@ def test_a_part_that_is_not_over_in_time_fails_alone_and_says_so() -> None:
     slow = gpu.run(gpu.TASKS[4], cpu=True, env={"PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""}, limit_s=0.2)
     assert (slow.state, slow.rows) == ("failed", [])
     assert "not over within 0 s" in slow.why
+
+
+SESSIONS = """
+import os, sys, time
+for _ in range(2):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.setsid()
+        with open(sys.argv[1], "a") as file:
+            file.write(f"{os.getpid()}\\n")
+        time.sleep(float(sys.argv[2]))
+        os._exit(0)
+time.sleep(float(sys.argv[3]))
+"""
+"""Leaves four processes in sessions of their own, two of them without a parent that waits."""
+
+
+@pytest.mark.parametrize(("lasts_s", "late"), [("60", True), ("0.5", False)])
+def test_what_a_part_started_in_other_sessions_ends_with_it(tmp_path: Path, lasts_s: str, late: bool) -> None:
+    pids = tmp_path / "pids"
+    command = [sys.executable, "-c", SESSIONS, str(pids), "60", lasts_s]
+    said = gpu.limited(command, env=dict(os.environ), limit_s=2.0)
+    assert ("not over within 2 s" in said) is late
+    started = [int(line) for line in pids.read_text().split()]
+    assert len(started) == 4
+    assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []
+
+
+def test_a_check_that_is_terminated_ends_what_its_part_started(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    command = [sys.executable, "-c", SESSIONS, str(pids), "60", "60"]
+    program = "import signal; from benchmarks.gpu import __main__ as g; signal.signal(15, g._terminated);"
+    program += f"g.limited({command!r}, env={{}}, limit_s=60.0)"
+    runner = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT)
+    wait(lambda: pids.exists() and len(pids.read_text().split()) == 4)
+    runner.send_signal(signal.SIGTERM)
+    assert runner.wait(timeout=20.0) == 128 + signal.SIGTERM
+    assert [pid for pid in pids.read_text().split() if Path(f"/proc/{pid}").exists()] == []
+
+
+def test_ranks_of_a_ring_that_is_not_over_in_time_end_with_it() -> None:
+    """The limit is found by trial, so that it falls into a time when ranks live in sessions of their own."""
+    for limit_s in (5.0, 8.0, 12.0, 18.0):
+        seen: dict[tuple[int, int], int] = {}
+        over = threading.Event()
+        watch = threading.Thread(target=watched, args=(seen, over))
+        watch.start()
+        part = gpu.run(gpu.TASKS[5], cpu=True, env=dict(os.environ) | {"CUDA_VISIBLE_DEVICES": ""}, limit_s=limit_s)
+        over.set()
+        watch.join()
+        assert part.state == "failed" and f"not over within {limit_s:.0f} s" in part.why
+        assert set(seen) & below(1) == set()
+        if len(set(seen.values())) >= 3:
+            return
+    pytest.fail("no rank in a session of its own was seen within 18 s")
+
+
+def watched(seen: dict[tuple[int, int], int], over: threading.Event) -> None:
+    """Processes below this one, with their sessions."""
+    while not over.wait(0.1):
+        for name in below(os.getpid()):
+            try:
+                seen[name] = os.getsid(name[0])
+            except ProcessLookupError:
+                continue
+
+
+def wait(claim, *, limit_s: float = 20.0) -> None:
+    ends_s = time.monotonic() + limit_s
+    while not claim():
+        assert time.monotonic() < ends_s
+        time.sleep(0.05)
+
+
+def a_wheel(folder: Path, name: str) -> None:
+    """A package of one module, as a wheel."""
+    info = f"{name}-1.0.dist-info"
+    files = {
+        f"{name}.py": "ANSWER = 42\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+        wheel.writestr(f"{info}/RECORD", "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"]))
+
+
+def test_what_is_lacking_comes_from_a_folder_of_wheels_and_is_there_for_the_parts(tmp_path: Path, monkeypatch) -> None:
+    name, wheels = "holdfast_wheel_of_a_test", tmp_path / "wheels"
+    wheels.mkdir()
+    a_wheel(wheels, name)
+    monkeypatch.setattr(gpu, "SITE", tmp_path / "site")
+    monkeypatch.setattr(gpu, "NEEDED", (*gpu.NEEDED, name))
+    handed: list[dict[str, str]] = []
+
+    def run(task: gpu.Task, *, cpu: bool, env: dict[str, str], limit_s: float) -> Part:
+        handed.append(env)
+        return Part(title=task.title, took_s=0.0, state="held", rows=[], why="")
+
+    monkeypatch.setattr(gpu, "run", run)
+    options = ["--cpu", "--only", "timing", "--report", str(tmp_path / "report.md")]
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert (gpu.main(options), handed) == (2, [])
+        assert gpu.main([*options, "--wheels", str(wheels)]) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {name}; print({name}.ANSWER)"], env=handed[0], capture_output=True, text=True
+    )
+    assert done.stdout == "42\n"
+
+
+def test_time_spent_on_the_installation_is_of_the_limit(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(gpu, "SITE", tmp_path / "site")
+    monkeypatch.setattr(gpu, "BUDGET_S", 0.3)
+    monkeypatch.setattr(gpu, "install", lambda _wheels, *, limit_s: time.sleep(0.4) or "")
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        done = gpu.main(["--cpu", "--wheels", str(tmp_path), "--only", "timing", "--report", str(tmp_path / "r.md")])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert done == 1
+    assert "no time was left for it" in (tmp_path / "r.md").read_text()
+
+
+def test_an_installation_that_takes_too_long_is_said_to(tmp_path: Path, monkeypatch) -> None:
+    a_wheel(tmp_path, "holdfast_wheel_of_a_test")
+    monkeypatch.setattr(gpu, "SITE", tmp_path / "site")
+    assert gpu.install(tmp_path, limit_s=0.01) == "not over within 0.01 s"
 
 
 def test_a_folder_without_wheels_is_refused_before_anything_runs(tmp_path: Path) -> None:

@@ -94,6 +94,15 @@ def test_a_certificate_is_green_or_incomplete_with_its_reason() -> None:
     assert len(wrong_certificates([silent, red, late])) == 3
 
 
+def test_an_incident_without_a_certificate_is_wrong() -> None:
+    assert wrong_certificates([incident()]) == ["'A rank ended': no certificate"]
+
+
+def test_a_lost_node_whose_ranks_are_told_to_have_ended_otherwise_is_wrong() -> None:
+    exits = finding("rank_exit", node_name="node-3", value=71.0)
+    assert wrong_causes([incident(exits)], [LOST]) == ["node lost: node-3: told as [71.0]"]
+
+
 def test_steps_that_are_missing_inexact_or_unequal_are_wrong() -> None:
     def step(number: int, **changes: Any) -> dict[str, Any]:
         return {"attempt": 1, "step": number, "samples_exact": True, "hashes_equal": True} | changes

@@ -42,6 +42,19 @@ def test_one_eviction_of_one_world_fails_the_whole(tmp_path, monkeypatch, capsys
     assert "seed 8: replica_failure/evict" in capsys.readouterr().out
 
 
+def test_one_restart_fails_the_whole_as_nothing_was_wrong(tmp_path, monkeypatch, capsys):
+    one = lambda seed: made_up(seed, restarts=int(seed == 8))  # noqa: E731
+    assert run(tmp_path, monkeypatch, one, "--heartbeats", str(3 * A_WORLD)) == 1
+    assert "1 restarts, 0 false evictions\nFAILED" in capsys.readouterr().out
+
+
+def test_holds_are_counted_and_lines_of_before_are_still_read(tmp_path, monkeypatch, capsys):
+    one = lambda seed: made_up(seed, **({"holds": 3} if seed == 8 else {}))  # noqa: E731
+    assert "holds" not in made_up(7)
+    assert run(tmp_path, monkeypatch, one, "--heartbeats", str(3 * A_WORLD)) == 0
+    assert "3 failures held, 0 restarts" in capsys.readouterr().out
+
+
 def test_the_line_of_a_real_world_is_read_back_as_it_was_counted(monkeypatch):
     monkeypatch.setattr(g5_heartbeats, "one", lambda seed: short(seed))
     line = g5_heartbeats.a_world(5)
