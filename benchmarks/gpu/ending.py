@@ -16,6 +16,7 @@ from pathlib import Path
 PR_SET_CHILD_SUBREAPER = 36
 END_TIMEOUT_S = 10.0
 POLL_S = 0.02
+EMPTY_READINGS = 3
 Name = tuple[int, int]
 """(pid, start time in ticks since boot)."""
 
@@ -53,8 +54,12 @@ def end(before: set[Name], *, part: int) -> set[Name]:
     """SIGKILL for all below this process that was not here before, until nothing of it is left; what could not
     be ended within END_TIMEOUT_S. `part`: the child whose exit status its owner collects."""
     deadline_s = time.monotonic() + END_TIMEOUT_S
-    while left := below(os.getpid()) - before:
-        if time.monotonic() > deadline_s:
+    empty = 0
+    # Reading /proc takes a while: who changes its parent meanwhile may be missed by one reading, not by more.
+    while empty < EMPTY_READINGS:
+        left = below(os.getpid()) - before
+        empty = 0 if left else empty + 1
+        if left and time.monotonic() > deadline_s:
             break
         for pid, ticks in left:
             stat = _stat(pid)
