@@ -12,8 +12,9 @@ docs/adr/0021 says why a row is sealed after its transaction and not inside it.
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC
+from itertools import count
 from typing import Any, Protocol
 
 from django.conf import settings
@@ -67,12 +68,14 @@ def anchor_mac(seq: int, digest: str, key: bytes) -> str:
     return hmac.new(key, f"{VERSION}\nanchor\n{seq}\n{digest}".encode(), hashlib.sha256).hexdigest()
 
 
-def close(rows: Sequence[Row], head: tuple[int, str], key: bytes) -> tuple[int, str]:
-    """Number and link `rows`, in order, after `head` (seq, hash). Returns the new head. The rows
-    are changed in memory; the caller stores them."""
+def close(
+    rows: Sequence[Row], head: tuple[int, str], key: bytes, *, numbers: Iterable[int] | None = None
+) -> tuple[int, str]:
+    """Number and link `rows`, in order, after `head` (seq, hash), with `numbers` or the next ones.
+    Returns the new head. The rows are changed in memory; the caller stores them."""
     seq, digest = head
-    for row in rows:
-        seq += 1
+    for row, number in zip(rows, numbers or count(seq + 1), strict=False):
+        seq = number
         row.seq, row.prev_hash = seq, digest
         row.hash = digest = link(row, key)
     return seq, digest

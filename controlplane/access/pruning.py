@@ -8,22 +8,21 @@ from datetime import datetime
 
 from django.db import transaction
 
-from controlplane.access import chain
+from controlplane.access import chain, reading
 from controlplane.access.audit import audit
 from controlplane.access.models import AuditAnchor, AuditEntry
 from controlplane.runtime.clock import now
 
-CHUNK = 2000
-
 
 def export(write: Callable[[str], object], *, after_seq: int = 0, through_seq: int | None = None) -> int:
     """Write sealed rows as JSON, a line each, in order; returns how many."""
-    rows = AuditEntry.raw.filter(seq__gt=after_seq).order_by("seq")
+    query = AuditEntry.raw.filter(seq__gt=after_seq).order_by("seq")
     if through_seq is not None:
-        rows = rows.filter(seq__lte=through_seq)
+        query = query.filter(seq__lte=through_seq)
     count = 0
-    for row in rows.iterator(chunk_size=CHUNK):
-        write(json.dumps(chain.as_document(row), sort_keys=True) + "\n")
+    for row in reading.rows(query):
+        document = chain.as_document(row) if reading.sound(row) else {"id": row.id, "unreadable": True}
+        write(json.dumps(document, sort_keys=True) + "\n")
         count += 1
     return count
 

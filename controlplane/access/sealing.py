@@ -12,6 +12,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,11 +22,14 @@ from django.db.models import QuerySet
 
 from controlplane.access import chain
 from controlplane.access.models import AuditAnchor, AuditEntry
+from controlplane.access.reading import LOOK, links, pruned
 from controlplane.runtime.clock import iso, now
 from controlplane.runtime.logs import get
 
 LOCK_KEY = 0x486F6C6461756469
 BATCH = 500
+# Honest numbers never come near it; a row or an anchor beyond it counts only when one of our keys linked it.
+ROOM = 2**53
 ANCHOR_EVERY_S = 60.0
 ANCHOR_FILE = "audit-anchor.json"
 _log = get(__name__)
@@ -45,24 +49,67 @@ def unsealed() -> QuerySet[AuditEntry]:
 
 
 def head() -> Anchor:
-    """The newest sealed row; where rows were pruned and none followed, the newest pruned one."""
-    newest = AuditEntry.raw.exclude(seq=None).order_by("-seq").values_list("seq", "hash").first()
-    pruned = AuditAnchor.objects.order_by("-seq").values_list("seq", "hash").first()
-    return Anchor(*max(newest or (0, chain.GENESIS), pruned or (0, chain.GENESIS)))
+    """The newest sealed row; where rows were pruned and none followed, the newest pruned one. It is
+    taken as it is, because a process of an earlier secret seals on where one of a newer did; what
+    was forged there is told by `verification`. Beyond ROOM, where a forged number would leave none
+    for the next row, only what a key of ours closed counts."""
+    row = _newest_row()
+    return max(row, _newest_pruned(alone=row.seq == 0), key=lambda anchor: anchor.seq)
+
+
+def _newest_row() -> Anchor:
+    keys = chain.keys()
+    far = AuditEntry.raw.filter(seq__gte=ROOM)
+    for row in _newest(far) if far.exists() else ():
+        if type(row.seq) is int and any(chain.link(row, key) == row.hash for key in keys):
+            return Anchor(row.seq, row.hash)
+    for row in _newest(AuditEntry.raw.filter(seq__gt=0, seq__lt=ROOM)):
+        if type(row.seq) is int:
+            return Anchor(row.seq, str(row.hash))
+    return Anchor(0, chain.GENESIS)
+
+
+def _newest(rows: QuerySet[AuditEntry]) -> Iterator[AuditEntry]:
+    """The newest, which is nearly always the one that is looked for; then some more."""
+    ids = rows.order_by("-seq").values_list("id", flat=True)
+    yield from links(ids[:1])
+    yield from links(ids[1:LOOK])
+
+
+def _newest_pruned(*, alone: bool) -> Anchor:
+    """`alone`: there is no sealed row to go on from, so it is taken as it is, too."""
+    keys = chain.keys()
+    for seq, digest, mac in pruned():
+        if (alone and seq < ROOM) or any(chain.anchor_mac(seq, digest, key) == mac for key in keys):
+            return Anchor(seq, digest)
+    return Anchor(0, chain.GENESIS)
 
 
 def seal(*, at_most: int = BATCH, wait: bool = False) -> int:
     """Close up to `at_most` rows into the chain, the oldest id first; returns how many. Where
-    another process is at it: 0 at once, or with `wait` after it is done."""
+    another process is at it: 0 at once, or with `wait` after it is done. Forged rows are closed in
+    like all others, each under its own digest, which `verification` finds to be none of ours."""
     if not unsealed().exists():
         return 0
     with transaction.atomic():
         if not _alone(wait):
             return 0
-        rows = list(unsealed().order_by("id")[:at_most])
-        chain.close(rows, (head().seq, head().hash), chain.keys()[0])
+        rows = links(list(unsealed().order_by("id").values_list("id", flat=True)[:at_most]))
+        newest = head()
+        chain.close(rows, (newest.seq, newest.hash), chain.keys()[0], numbers=_free(newest.seq, len(rows)))
         AuditEntry.raw.bulk_update(rows, ["seq", "prev_hash", "hash"], batch_size=100)
     return len(rows)
+
+
+def _free(after: int, wanted: int) -> list[int]:
+    """The next numbers that no row has."""
+    numbers: list[int] = []
+    while len(numbers) < wanted:
+        window = range(after + 1, after + 1 + wanted)
+        taken = set(AuditEntry.raw.filter(seq__gte=window.start, seq__lt=window.stop).values_list("seq", flat=True))
+        numbers += [number for number in window if number not in taken]
+        after = window.stop - 1
+    return numbers[:wanted]
 
 
 def seal_all() -> int:

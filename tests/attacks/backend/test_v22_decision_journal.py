@@ -1,6 +1,7 @@
 """Who can write to the decision journal does not change unnoticed what was decided, or why (V22, R20.10)."""
 
 import io
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -128,3 +129,15 @@ def test_a_number_is_the_same_in_both_databases_and_before_it_is_stored(decided:
     before = journal.digest(row)
     row.save(force_insert=True)
     assert journal.digest(Decision.objects.get(pk=row.pk)) == before
+
+
+def test_a_forged_audit_row_before_all_others_hides_no_forged_decision(decided: list[Decision]) -> None:
+    made = decided[-1]
+    made.pk, made.key, made.at = new_id("dec"), "another", AuditEntry.raw.latest("id").at
+    made.save(force_insert=True)
+    row = AuditEntry(
+        id=-1, at=made.at + timedelta(days=3650), actor="policy", action="decision.x", subject="y",
+        data={journal.DIGEST: "0" * 64}, decision_id="dec_none", mac="0" * 64,
+    )  # fmt: skip
+    AuditEntry.raw.bulk_create([row])
+    assert f"edited: decision {made.pk}: no audit row tells of it" in verified()[1]
