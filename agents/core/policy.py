@@ -69,11 +69,13 @@ class Environment(_Table, frozen=True):
 
 
 class Limits(_Table, frozen=True):
-    """Of one job on this node (`memory_bytes`, `processes`: by its control group) and of each
-    of its processes (`open_files`). None: no limit beyond the agent's own."""
+    """Of one job on this node (`memory_bytes`, `processes`, `cpus`: by its control groups; where one
+    cannot be kept, the job is refused) and of each of its processes (`open_files`). None: no limit
+    beyond the agent's own."""
 
     memory_bytes: int | None = None
     processes: int | None = None
+    cpus: float | None = None
     open_files: int | None = None
 
 
@@ -127,7 +129,8 @@ def parse(document: object) -> Policy:
     faults = [*_user_faults(policy.users), *_path_faults(policy)]
     if unknown := sorted(set(policy.commands or ()) - set(KINDS)):
         faults.append(f"commands: unknown kinds {', '.join(unknown)}; known: {', '.join(KINDS)}")
-    numbers = (policy.limits.memory_bytes, policy.limits.processes, policy.limits.open_files)
+    limits = policy.limits
+    numbers = (limits.memory_bytes, limits.processes, limits.open_files, limits.cpus)
     if any(number is not None and number <= 0 for number in numbers):
         faults.append("limits: a limit is more than 0; leave it out for none")
     if faults:

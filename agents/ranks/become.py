@@ -2,7 +2,7 @@
 
 Started by `agents.ranks.launch` as `python -I -S become.py FD REPORT`, as root, alone in a new
 process; imports nothing of the project and reads no environment. It joins the job's control
-group, sets limits, gives up every right of root for good and becomes the program. What goes
+groups, sets limits, gives up every right of root for good and becomes the program. What goes
 wrong is written to the descriptor REPORT, which closes by itself when the program has begun.
 """
 
@@ -34,8 +34,8 @@ def main() -> None:
 
 
 def _become(order: dict[str, Any]) -> None:
-    if order["cgroup"]:
-        with open(os.path.join(order["cgroup"], "cgroup.procs"), "w") as file:
+    for group in order["cgroups"]:
+        with open(os.path.join(group, "cgroup.procs"), "r+") as file:
             file.write("0")
     with open("/proc/self/oom_score_adj", "r+") as file:
         # The agent may be spared when memory runs out; its jobs are not. Lower it may not be.

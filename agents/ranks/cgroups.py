@@ -1,4 +1,5 @@
-"""A control group for each rank, where the kernel and our rights give us one (cgroup v2).
+"""A control group for each rank, where the kernel and our rights give us one (cgroup v2), and the
+limits of jobs (`limits`), without which no job starts that is to have them.
 
 `<the agent's own group>/holdfast/<job>/<rank's life>`: whatever a rank leaves behind, in other
 sessions and groups too, is found and ended there. The agent itself moves into a group beside
@@ -9,41 +10,46 @@ not root), the reason is said once and process groups do alone. Called by the ru
 import contextlib
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from agents.core.policy import Limits
+from agents.ranks.limits import FOLDER, PROC, Keeper, own_group
 from controlplane.protocol.launch import RankRef
 
-FOLDER, OWN = "holdfast", "agent"
 HOST = "host"
-_MOUNT = re.compile(r"^\S+ \S+ \S+ (\S+) (\S+) .* - cgroup2 ")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class ControlGroups:
-    """`reason`: why there are none, "" when there are."""
+    """`reason`: why there are none, "" when there are. `limits` gives the policy's limits of now."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, limits: Callable[[], Limits], *, proc: Path = PROC) -> None:
+        self._limits, self._proc = limits, proc
         self.reason = ""
-        self.unlimited = ""
         self._base: Path | None = None
         try:
             self._base = self._prepare()
         except OSError as error:
             self.reason = f"no control groups for jobs: {error}"
+        self._keeper = Keeper(self._base, self.reason, proc=proc)
 
-    def host(self, job_id: str) -> Path | None:
-        """For the job's rank host, made if it is not there."""
-        return self._make(job_id, HOST)
+    @property
+    def unlimited(self) -> str:
+        """Why the limits of now cannot be kept, so that jobs are refused; "" where they can."""
+        return self._keeper.missing(self._limits())
 
-    def rank(self, ref: RankRef) -> Path | None:
-        """For one life of a rank, made if it is not there."""
-        return self._make(ref.job_id, _name(ref))
+    def host(self, job_id: str) -> tuple[Path, ...]:
+        """For the job's rank host, made where they are not there. Raises LaunchError."""
+        return self._all(job_id, HOST)
+
+    def rank(self, ref: RankRef) -> tuple[Path, ...]:
+        """For one life of a rank, made where they are not there. Raises LaunchError."""
+        return self._all(ref.job_id, _name(ref))
 
     def move(self, ref: RankRef, pid: int) -> None:
         """A rank that was born in its host's group goes to its own."""
-        group = self.rank(ref)
+        group = self._make(ref.job_id, _name(ref))
         if group is not None:
             with contextlib.suppress(OSError):
                 (group / "cgroup.procs").write_text(str(pid))
@@ -65,6 +71,7 @@ class ControlGroups:
 
     def forget(self, job_id: str) -> None:
         """Nothing of the job is left here. A group that still holds a process stays."""
+        self._keeper.forget(_UNSAFE.sub("_", job_id))
         folder = self._path(job_id, "")
         if folder is None or not folder.is_dir():
             return
@@ -75,41 +82,29 @@ class ControlGroups:
     def _prepare(self) -> Path:
         if os.geteuid() != 0:
             raise PermissionError("the agent is not root")
-        own = _own_group()
-        base = own / FOLDER
+        base = own_group(self._proc) / FOLDER
         base.mkdir(exist_ok=True)
         if not (base / "cgroup.kill").exists():
             base.rmdir()
             raise FileNotFoundError("the kernel has no cgroup.kill (Linux 5.14)")
-        wanted = self._controllers()
-        if wanted:
-            try:
-                _enable(own, base, wanted)
-            except OSError as error:
-                self.unlimited = f"the limits of jobs are not kept by control groups: {error}"
         return base
 
-    def _controllers(self) -> list[str]:
-        pairs = (("memory", self._limits.memory_bytes), ("pids", self._limits.processes))
-        return [name for name, limit in pairs if limit is not None]
+    def _all(self, job_id: str, name: str) -> tuple[Path, ...]:
+        group = self._make(job_id, name)
+        # At each start: what could not be written for an earlier process may be mended, or the policy be new.
+        kept = self._keeper.keep(self._limits(), _UNSAFE.sub("_", job_id))
+        return kept if group is None else (group, *kept)
 
     def _make(self, job_id: str, name: str) -> Path | None:
         job, group = self._path(job_id, ""), self._path(job_id, name)
         if job is None or group is None:
             return None
         try:
-            if not job.exists():
-                job.mkdir()
-                self._limit(job)
+            job.mkdir(parents=True, exist_ok=True)
             group.mkdir(exist_ok=True)
         except OSError:
             return None
         return group
-
-    def _limit(self, job: Path) -> None:
-        for file, limit in (("memory.max", self._limits.memory_bytes), ("pids.max", self._limits.processes)):
-            if limit is not None and not self.unlimited:
-                (job / file).write_text(str(limit))
 
     def _path(self, job_id: str, name: str) -> Path | None:
         return self._base / _UNSAFE.sub("_", job_id) / name if self._base is not None else None
@@ -117,27 +112,3 @@ class ControlGroups:
 
 def _name(ref: RankRef) -> str:
     return f"a{ref.attempt}-r{ref.replica}-i{ref.incarnation}-k{ref.rank}"
-
-
-def _own_group() -> Path:
-    """The agent's own group as a path. Raises OSError."""
-    mine = next(
-        (line[3:].strip() for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")), ""
-    )
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        found = _MOUNT.match(line)
-        if found and mine:
-            group = Path(found[2]) / os.path.relpath(mine, found[1])
-            # An earlier life of the agent has moved into a group of its own below.
-            return group.parent if group.name == OWN else group
-    raise FileNotFoundError("no cgroup2 is mounted here")
-
-
-def _enable(own: Path, base: Path, controllers: list[str]) -> None:
-    """Controllers for the groups below; a group with processes of its own cannot give any, so the
-    agent goes into one beside them. Raises OSError."""
-    (own / OWN).mkdir(exist_ok=True)
-    (own / OWN / "cgroup.procs").write_text("0")
-    wish = " ".join(f"+{name}" for name in controllers)
-    (own / "cgroup.subtree_control").write_text(wish)
-    (base / "cgroup.subtree_control").write_text(wish)

@@ -49,12 +49,12 @@ _MAX_REMEMBERED = 1024
 class Standing:
     """As whom and within what a process of a job starts. `user` None: as the agent's own; `home`
     where that user has none; `inherit`: variables of the agent's that the node's policy passes
-    on; `cgroup` None: the agent's own; `open_files` None: the agent's own limit."""
+    on; `cgroups` (): the agent's own; `open_files` None: the agent's own limit."""
 
     user: RunAs | None = None
     home: str = ""
     inherit: tuple[str, ...] = ()
-    cgroup: Path | None = None
+    cgroups: tuple[Path, ...] = ()
     open_files: int | None = None
 
 
@@ -168,7 +168,7 @@ def start(
 ) -> "subprocess.Popen[bytes]":
     """The process, as its user and in its session, once its program has begun. Raises OSError,
     ValueError, LaunchError."""
-    if standing.user is None and standing.cgroup is None and standing.open_files is None:
+    if standing.user is None and not standing.cgroups and standing.open_files is None:
         return subprocess.Popen(
             list(argv),
             stdin=subprocess.DEVNULL,
@@ -220,7 +220,7 @@ def _order(argv: Sequence[str], environment: Mapping[str, str], standing: Standi
     return {
         "argv": list(argv),
         "env": dict(environment),
-        "cgroup": str(standing.cgroup) if standing.cgroup else "",
+        "cgroups": [str(group) for group in standing.cgroups],
         "open_files": standing.open_files,
         "uid": user.uid if user else None,
         "gid": user.gid if user else None,

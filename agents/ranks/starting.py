@@ -42,7 +42,7 @@ class Starter:
         self._places = places
         self._logs = logs
         self._ranks = ranks
-        self.groups = ControlGroups(policy().limits)
+        self.groups = ControlGroups(lambda: policy().limits)
 
     def reopen(self, job_ids: Iterable[str]) -> None:
         """After a start of the agent: listen again for jobs that have processes here, and remove
@@ -69,14 +69,14 @@ class Starter:
         """Where the debug doors of the job's ranks are, if they are."""
         return self._places.doors(job_id)
 
-    def standing(self, owner: str, *, cgroup: Path | None = None, home: Path | None = None) -> Standing:
+    def standing(self, owner: str, *, cgroups: tuple[Path, ...] = (), home: Path | None = None) -> Standing:
         """As whom the owner's processes start. Raises LaunchError."""
         policy = self._policy()
         return Standing(
             user=resolve(policy, owner, state_dir=self._state_dir),
             home=str(home or "/"),
             inherit=policy.env.inherit,
-            cgroup=cgroup,
+            cgroups=cgroups,
             open_files=policy.limits.open_files,
         )
 
@@ -84,7 +84,7 @@ class Starter:
         """The job's rank host, or why there is none as an event."""
         try:
             place = self._open(job_id, owner)
-            hosts.start(job_id, place, self.standing(owner, cgroup=self.groups.host(job_id), home=place.home))
+            hosts.start(job_id, place, self.standing(owner, cgroups=self.groups.host(job_id), home=place.home))
         except LaunchError as error:
             hosts.failed(job_id, error)
 
@@ -108,7 +108,7 @@ class Starter:
         ref, owner = wish.ref, wish.launch.user
         try:
             place = self._open(ref.job_id, owner)
-            standing = self.standing(owner, cgroup=self.groups.rank(ref), home=place.home)
+            standing = self.standing(owner, cgroups=self.groups.rank(ref), home=place.home)
             log = self._logs.create(self._logs.rank(ref), place)
         except LaunchError as error:
             return ev.RankSpawnFailed(now_s=time.monotonic(), ref=ref, error=str(error))

@@ -210,7 +210,7 @@ def test_a_process_of_another_user_is_not_adopted_for_its_environment() -> None:
 
 
 async def test_what_a_rank_hides_in_another_session_ends_with_it(server: Server, agent: AgentProcess) -> None:
-    groups = ControlGroups(Limits())
+    groups = ControlGroups(Limits)
     if groups.reason:
         pytest.skip(groups.reason)
     hides = "setsid sh -c 'echo hidden $$; exec sleep 600' & sleep 600"
