@@ -1,6 +1,6 @@
 """Rate limits: token buckets in this process.
 
-Simple on purpose: with n web processes a caller gets at most n times the rate, and a
+Simple on purpose: with n web processes an account gets at most n times the rate, and a
 restart forgives everything. That stops loops; a proxy stops floods; the guessing of passwords
 is met by `access.gate`, in rows that all processes share.
 """
@@ -45,6 +45,6 @@ class Buckets:
 requests = Buckets(REQUESTS_A_SECOND, REQUEST_BURST)
 
 
-def allow(principal: str) -> int | None:
-    """Take one request of a principal; seconds to wait when there is none left."""
-    return requests.take(principal)
+def allow(account: str) -> int | None:
+    """Take one request of an account; seconds to wait when there is none left."""
+    return requests.take(account)
