@@ -101,9 +101,9 @@ bundle:
 lock: $(TESTABLE)
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) scripts/lock.py
 
-# The digests of the base images, written where the tags are; needs their registry.
+# The digests of the base images, written where the tags are; needs their registry (REGISTRY=URL: a mirror).
 images: $(READY)
-	$(PY) scripts/pin_images.py
+	$(PY) scripts/pin_images.py $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(IMAGES_ROOT),--root $(IMAGES_ROOT))
 
 bench: $(READY)
 	$(PY) -m benchmarks
