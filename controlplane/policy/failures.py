@@ -26,7 +26,7 @@ from controlplane.policy.once import per_pass
 from controlplane.policy.proved import PROVED, Detector, Failure, signal_ids
 from controlplane.policy.silence import silences_of, suspect_of
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
-from controlplane.policy.stuck import stuck
+from controlplane.policy.stuck import stuck, unanswered
 from controlplane.policy.timeouts import UNLEARNED_S
 from controlplane.policy.void import is_void
 from controlplane.protocol.states import WAITING_PHASES, ReplicaState, Section
@@ -246,4 +246,5 @@ INFERRED: tuple[Detector, ...] = (
     _catch_up_timeout,
     _unreachable,
     stuck,
+    unanswered,
 )
