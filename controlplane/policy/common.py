@@ -12,6 +12,8 @@ others have had `common_grace_s` to be late too. If more than half of its ranks 
 taken for the cause for `common_limit_s`, and then the replica: its node alone may have lost the storage,
 and another one saves.
 
+A replica that is late in a step meanwhile, and speaks, waits for the same storage.
+
 When the stall ends, one rank goes on before the other. Its finding counts, and stays open, until all go on
 or `common_grace_s` are over: who comes out last is not to blame for it.
 
@@ -64,9 +66,19 @@ def common_stall(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Fa
 
 
 def without_common(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> tuple[Failure, ...]:
-    """The failures that are each replica's own."""
+    """The failures that are each replica's own. While the storage stands still, a step that lasts is none:
+    it waits for the same, unless its process says nothing at all."""
     found = common_stall(snapshot, config, failures)
-    return failures if found is None else tuple(failure for failure in failures if failure not in found.failures)
+    if found is None:
+        return failures
+    stalled = found.section == Section.CHECKPOINTING and found.told
+    return tuple(f for f in failures if f not in found.failures and not (stalled and _waits_in_a_step(snapshot, f)))
+
+
+def _waits_in_a_step(snapshot: JobSnapshot, failure: Failure) -> bool:
+    """It is late in a step, and its process speaks."""
+    speaks = failure.evidence.get("cause") != "frozen"
+    return failure.kind == HANG and speaks and _section(snapshot, failure) == Section.STEP
 
 
 def _judge(snapshot: JobSnapshot, config: PolicyConfig, section: str, hung: tuple[Failure, ...]) -> Common | None:

@@ -11,6 +11,7 @@ from controlplane.policy import flaps, stuck
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     attempt_live,
+    catch_up_patience_s,
     commits_until_s,
     current_view,
     installed,
@@ -106,7 +107,7 @@ def _replica_moments(snapshot: JobSnapshot, config: PolicyConfig, retry_s: float
         if replica.state is ReplicaState.FORMING:
             yield replica.state_since_s + limit_s
         elif replica.state is ReplicaState.CATCHING_UP:
-            yield replica.state_since_s + config.catch_up_limit_s
+            yield replica.state_since_s + catch_up_patience_s(snapshot, config)
     for replica in empty_slots(snapshot):
         yield due_s(replica, config)
         yield retry_s

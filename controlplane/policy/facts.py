@@ -9,7 +9,7 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.membership import Refusal, install, missing_flushes, next_view
 from controlplane.policy.once import per_snapshot
 from controlplane.policy.snapshot import JobSnapshot, NodeFact, ReplicaFact, SignalFact
-from controlplane.policy.timeouts import lease_s, setup_limit_s
+from controlplane.policy.timeouts import lease_s, setup_limit_s, transfer_limit_s
 from controlplane.protocol.membership import Install, Member, MemberRole, View
 from controlplane.protocol.spec import max_contributors
 from controlplane.protocol.states import UNFIT, AttemptState, JobState, ReplicaState
@@ -199,6 +199,12 @@ def most_contributors(snapshot: JobSnapshot) -> int | None:
 def setup_patience_s(snapshot: JobSnapshot) -> float:
     """How long a replica's setup may last, from its placement."""
     return setup_limit_s(snapshot.job.spec.resiliency.timeouts, snapshot.learned.setup_limit_s)
+
+
+def catch_up_patience_s(snapshot: JobSnapshot, config: PolicyConfig) -> float:
+    """How long a replica may take to catch up: what it fetches is what a save writes."""
+    learned = snapshot.learned
+    return transfer_limit_s(config.catch_up_limit_s, learned.catch_up_s, learned.save_p95_s)
 
 
 def tag(replica: ReplicaFact) -> str:

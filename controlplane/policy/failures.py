@@ -12,6 +12,7 @@ from controlplane.policy import silence
 from controlplane.policy.common import without_common
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
+    catch_up_patience_s,
     current_view,
     installed,
     is_member,
@@ -26,7 +27,7 @@ from controlplane.policy.once import per_pass
 from controlplane.policy.proved import PROVED, Detector, Failure, signal_ids
 from controlplane.policy.silence import silences_of, suspect_of
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
-from controlplane.policy.stuck import stuck
+from controlplane.policy.stuck import stuck, unanswered
 from controlplane.policy.timeouts import UNLEARNED_S
 from controlplane.policy.void import is_void
 from controlplane.protocol.states import WAITING_PHASES, ReplicaState, Section
@@ -188,13 +189,16 @@ def _setup_timeout(snapshot: JobSnapshot, config: PolicyConfig, replica: Replica
 def _catch_up_timeout(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
     age_s = snapshot.now_s - replica.state_since_s
     over = replica.contributing or replica.standby
-    if replica.state is not ReplicaState.CATCHING_UP or over or age_s < config.catch_up_limit_s:
+    if replica.state is not ReplicaState.CATCHING_UP or over:
+        return None
+    limit_s = catch_up_patience_s(snapshot, config)
+    if age_s < limit_s:
         return None
     return Failure(
         replica=replica,
         kind="catch_up_timeout",
         proved=False,
-        sentence=f"it did not catch up within {config.catch_up_limit_s:.0f} s",
+        sentence=f"it did not catch up within {limit_s:.0f} s",
         evidence={"age_s": round(age_s, 3)},
     )
 
@@ -246,4 +250,5 @@ INFERRED: tuple[Detector, ...] = (
     _catch_up_timeout,
     _unreachable,
     stuck,
+    unanswered,
 )

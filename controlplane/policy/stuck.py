@@ -1,4 +1,5 @@
-"""A member that works on and on while all others wait for it, on a node that is heard (R30).
+"""A member that works on and on, or does not answer a view, while all others wait for it, on a node that
+is heard (R30).
 
 Two speeds, as for silence. Its step has lasted half as long again as the longest that was measured,
 every other member sits in the exchange and says so: that is evidence enough to go on without it,
@@ -6,23 +7,38 @@ and not to end it. It is ended when its own agent finds it late, which takes sev
 one that gets loose before comes back. Once a life: of a replica that was left out before, and of
 one whose job has measured no step yet, only its agent's limit decides.
 
+The same for an answer to a view that alone is missing: a rank answers between two parts of a step
+at the latest. One that is left out for that comes back when it waits for a view; the second time
+in its life, and after `flush_limit_s`, it is ended (`failures`).
+
 `alone_at_work` is for those who see ranks as they report (the sentinel, the simulator): it tells
-when a pass over the job is worth while. `stuck` is a detector of `failures`. They decide nothing.
+when a pass over the job is worth while. `stuck` and `unanswered` are detectors of `failures`. They
+decide nothing.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.facts import contributes, installed, live_replicas
+from controlplane.policy.facts import (
+    contributes,
+    current_view,
+    installed,
+    is_heard,
+    is_member,
+    live_replicas,
+    missing_ranks,
+)
 from controlplane.policy.proved import Failure
 from controlplane.policy.silence import heard_s, silent_homes
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.protocol.frames import RankStatus
+from controlplane.protocol.membership import MAX_AWAITED_S
 from controlplane.protocol.spec import max_contributors
 from controlplane.protocol.states import WAITING_PHASES, Phase, Section
 
 KIND = "stuck"
+UNANSWERED = "unflushed"
 STUCK_STEPS = 1.5
 AT_WORK = frozenset({Phase.COMPUTE, Phase.OPTIMIZER})
 NOTICED_S = 1.0
@@ -86,6 +102,46 @@ def stuck(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> 
     )
 
 
+def unanswered(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
+    """All other members have answered the view, its agent speaks, its ranks beat, and do nothing that
+    keeps them from an answer."""
+    missing = missing_ranks(snapshot)
+    if len(missing) != 1 or replica.index not in missing or not is_member(snapshot, replica):
+        return None
+    due_s = answer_due_s(snapshot, config)
+    if due_s is None or snapshot.now_s < due_s:
+        return None
+    beats = replica.silent_s is not None and replica.silent_s < MUTE_S
+    works = replica.waiting or replica.working_since_s is not None
+    if replica.times_out or not beats or not works or silent_homes(snapshot, but=set()):
+        return None
+    members = (other for other in live_replicas(snapshot) if is_member(snapshot, other) and other is not replica)
+    if not is_heard(snapshot, replica) or not any(contributes(snapshot, other) for other in members):
+        return None
+    view, age_s = current_view(snapshot), snapshot.now_s - snapshot.view_since_s
+    assert view is not None, "its answers are missing"
+    ranks = ", ".join(map(str, missing[replica.index]))
+    return Failure(
+        replica=replica,
+        kind=UNANSWERED,
+        proved=False,
+        reversible=True,
+        sentence=f"view {view.epoch} waits for rank {ranks} alone since {age_s:.1f} s, and its agent speaks",
+        evidence={"view_age_s": round(age_s, 3), "missing_ranks": ranks},
+    )
+
+
+def answer_due_s(snapshot: JobSnapshot, config: PolicyConfig) -> float | None:
+    """Server time from which on an answer to the current view is late, if it alone is missing; half of
+    the limit after which it is late for good at most. None: nobody's is awaited, or no step was measured."""
+    view, longest_s = current_view(snapshot), _longest_s(snapshot)
+    if view is None or installed(snapshot) or longest_s is None:
+        return None
+    awaited_s = 0.0 if view.at_step is None else MAX_AWAITED_S
+    patience_s = min(max(longest_s + config.witness_s, STUCK_STEPS * longest_s), config.flush_limit_s / 2.0)
+    return snapshot.view_since_s + awaited_s + patience_s
+
+
 def next_look_s(snapshot: JobSnapshot, config: PolicyConfig) -> float | None:
     """Server time at which somebody who holds all others up now will have done so for too long, if
     that lasts; None: nobody does. Nothing rings then."""
@@ -93,7 +149,9 @@ def next_look_s(snapshot: JobSnapshot, config: PolicyConfig) -> float | None:
         at_s = evident_at_s(snapshot, config, replica)
         if at_s is not None:
             return max(at_s, snapshot.now_s + config.outer_error_grace_s)
-    return None
+    # Of the answers only the last rings.
+    due_s = answer_due_s(snapshot, config)
+    return None if due_s is None else max(due_s, snapshot.now_s + config.outer_error_grace_s)
 
 
 def evident_at_s(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> float | None:

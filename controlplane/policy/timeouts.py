@@ -4,7 +4,9 @@ As in nvidia-resiliency-ext a learned timeout ("auto") is the longest time seen 
 `SAFETY_FACTOR`, and each section teaches under conditions of its own:
 
 - a step: after `MIN_STEPS` steps, without those that a start or a view change made longer;
-- setup: one that loaded a persistent checkpoint, for one that does not is no measure of it;
+- setup: one that loaded a persistent checkpoint, for one that does not is no measure of it; until
+  there was one, a checkpoint that is to be loaded teaches by the time in which it was written or read
+  back. The limit follows that also where it is the spec's own default;
 - checkpointing: a save that held training up, so never under asynchronous saves;
 - out of section: the longest time of a rank that ended well; one that was killed may have
   been killed in the middle of a longer one. What came before its warm-up is left out.
@@ -68,13 +70,16 @@ NOTHING = Seen()
 
 class Observed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a job's rows tell of each section, by the conditions above. `blocking_saves`
-    False: its saves are asynchronous, and `saves` says nothing about checkpointing."""
+    False: its saves are asynchronous, and `saves` says nothing about checkpointing. `transfer_s`: the longer
+    of the measured seconds in which the checkpoint that is to be loaded was written and read back; None: none
+    is, or nobody has measured."""
 
     steps: Seen = NOTHING
     setups: Seen = NOTHING
     saves: Seen = NOTHING
     closes: Seen = NOTHING
     blocking_saves: bool = False
+    transfer_s: float | None = None
 
 
 class SectionTimeout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -94,7 +99,7 @@ def section_timeouts(wish: Timeouts, seen: Observed) -> tuple[SectionTimeout, ..
         return tuple(_beat(section, wish) for section in Section)
     saves = seen.saves if seen.blocking_saves else NOTHING
     return (
-        _limit(Section.SETUP, wish.setup_s, seen.setups, floor_s=FLOOR_S[Section.SETUP]),
+        _setup(wish, seen),
         _limit(Section.STEP, wish.step_s, seen.steps, floor_s=wish.step_floor_s, needed=MIN_STEPS),
         _limit(Section.CHECKPOINTING, wish.checkpoint_s, saves, floor_s=FLOOR_S[Section.CHECKPOINTING]),
         _limit(Section.OUT_OF_SECTION, wish.out_of_section_s, seen.closes, floor_s=FLOOR_S[Section.OUT_OF_SECTION]),
@@ -112,7 +117,20 @@ def setup_limit_s(wish: Timeouts, learned_s: float | None) -> float:
     which knows when the process began; a longer one binds the control plane too."""
     if wish.watchdog == "heartbeat":
         return NEVER_S if wish.first_heartbeat_s is None else wish.first_heartbeat_s
-    return max(UNLEARNED_S[Section.SETUP], learned_s or 0.0) if wish.setup_s == "auto" else wish.setup_s
+    if not isinstance(wish.setup_s, str) and not setup_grows(wish):
+        return wish.setup_s
+    return max(UNLEARNED_S[Section.SETUP], learned_s or 0.0)
+
+
+def setup_grows(wish: Timeouts) -> bool:
+    """A setup may last longer than before anything was learned, where what it loads takes long: nobody
+    has set another limit than the default."""
+    return wish.watchdog == "sections" and wish.setup_s in ("auto", UNLEARNED_S[Section.SETUP])
+
+
+def transfer_limit_s(least_s: float, *measured_s: float | None) -> float:
+    """How long a state may take to arrive, that took so long before, one way or another; `least_s` at least."""
+    return max(least_s, *(SAFETY_FACTOR * seconds for seconds in measured_s if seconds is not None), 0.0)
 
 
 def lease_s(wish: Timeouts, step_s: float | None, *, floor_s: float) -> float:
@@ -135,6 +153,24 @@ def _beat(section: Section, wish: Timeouts) -> SectionTimeout:
     why = "until the first heartbeat" if first else "between heartbeats"
     value_s = NEVER_S if given_s is None else given_s
     return SectionTimeout(section=section, value_s=value_s, source=Source.GIVEN, why=why)
+
+
+def _setup(wish: Timeouts, seen: Observed) -> SectionTimeout:
+    """Longer than the default where the checkpoint that is to be loaded asks for it, or setups that
+    loaded one have lasted so long."""
+    found = _limit(Section.SETUP, wish.setup_s, seen.setups, floor_s=FLOOR_S[Section.SETUP])
+    asked_s = transfer_limit_s(found.value_s, seen.transfer_s, seen.setups.longest_s)
+    if found.source is Source.LEARNED or not setup_grows(wish) or asked_s <= found.value_s:
+        return found
+    longest_s = max(seen.transfer_s or 0.0, seen.setups.longest_s or 0.0)
+    return msgspec.structs.replace(
+        found,
+        value_s=asked_s,
+        source=Source.LEARNED,
+        samples=seen.setups.samples,
+        longest_s=longest_s,
+        why=f"the checkpoint took {longest_s:.0f} s to write, read back or load",
+    )
 
 
 def _limit(section: Section, wish: float | str, seen: Seen, *, floor_s: float, needed: int = 1) -> SectionTimeout:

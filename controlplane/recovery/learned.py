@@ -8,8 +8,16 @@ from django.db.models import Count, Exists, F, Max, OuterRef, QuerySet
 from controlplane.jobs.models import Job, Rank, Replica, StepRecord
 from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, LOCAL_KIND, spec_of
 from controlplane.policy.snapshot import LearnedTimes, SaveFact
-from controlplane.policy.timeouts import WARM_UP_STEPS, Observed, SectionTimeout, Seen, section_timeouts, timeout_of
-from controlplane.protocol.states import CheckpointState, ReplicaState, Section
+from controlplane.policy.timeouts import (
+    WARM_UP_STEPS,
+    Observed,
+    SectionTimeout,
+    Seen,
+    section_timeouts,
+    setup_grows,
+    timeout_of,
+)
+from controlplane.protocol.states import CheckpointState, CommandState, ReplicaState, Section
 from controlplane.recovery.models import ViewRow
 from controlplane.runtime.clock import ago
 
@@ -45,9 +53,9 @@ def learned_of(job: Job, times: list[float]) -> LearnedTimes:
 def _setup_limit_s(job: Job) -> float | None:
     """Asked only while a replica is being set up."""
     wish = spec_of(job).spec.resiliency.timeouts
-    if wish.setup_s != "auto" or not Replica.objects.filter(attempt__job=job, state=ReplicaState.FORMING).exists():
+    if not setup_grows(wish) or not Replica.objects.filter(attempt__job=job, state=ReplicaState.FORMING).exists():
         return None
-    return timeout_of(section_timeouts(wish, Observed(setups=_setups(job))), Section.SETUP)
+    return timeout_of(section_timeouts(wish, Observed(setups=_setups(job), transfer_s=_transfer_s(job))), Section.SETUP)
 
 
 def saves_of(job: Job, times: list[float]) -> SaveFact:
@@ -99,7 +107,21 @@ def observed(job: Job) -> Observed:
         saves=_longest(saves, "blocking_s"),
         closes=_longest(closes, "out_of_section_s"),
         blocking_saves=not spec_of(job).spec.checkpoint.asynchronous,
+        transfer_s=_transfer_s(job),
     )
+
+
+def _transfer_s(job: Job) -> float | None:
+    """Seconds in which the checkpoint that the newest attempt loads was written, or read back by a node,
+    whichever took longer; None: it loads none of the persistent tier."""
+    path = job.attempts.order_by("-number").values_list("resume_path", flat=True).first()
+    row = job.checkpoints.filter(path=path).exclude(kind=LOCAL_KIND).first() if path else None
+    if row is None:
+        return None
+    looks = job.commands.filter(kind="verify_checkpoint", state=CommandState.SUCCEEDED, body__path=path)
+    read = looks.exclude(acknowledged_at=None).aggregate(took=Max(F("finished_at") - F("acknowledged_at")))["took"]
+    measured = (row.total_s, read.total_seconds() if read else None)
+    return max((seconds for seconds in measured if seconds is not None), default=None)
 
 
 def _longest(rows: QuerySet[Any], column: str) -> Seen:

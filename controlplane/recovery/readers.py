@@ -45,11 +45,12 @@ def verify_due(limit: int = 4) -> int:
 
 def answered(command: Command) -> None:
     """Its agent told how far it is, or the end; or nobody answered in time. In the caller's unit of
-    work. Only the order that the row waits for counts."""
+    work. Only the order that the row waits for counts, and of a row that is gone or off the ladder
+    (retention has removed it meanwhile) no word does."""
     # Jobs are locked before what belongs to them, everywhere; the ingest holds it already.
     lock_row(Job, command.job_id or "")
     row = Checkpoint.objects.select_for_update().filter(reader=command.pk).first()
-    if row is None:
+    if row is None or _is_settled(row):
         return
     name = command.node.name
     if command.state == CommandState.ACKNOWLEDGED:

@@ -93,7 +93,7 @@ class Agent:
 
     def _status(self, rank: Rank) -> RankStatus:
         process = self._trainer.process_of(rank)
-        silent_s = self._kernel.now_s - rank.hung_since_s if rank.hung else 0.0
+        stood_s = self._kernel.now_s - rank.hung_since_s if rank.hung else 0.0
         return RankStatus(
             ref=rank.ref,
             state=RankState.TRAINING if rank.joined else RankState.INITIALIZING,
@@ -102,8 +102,8 @@ class Agent:
             section=Section.SETUP if process.epoch == 0 else Section.STEP,
             phase=process.phase(),
             step=process.committed,
-            phase_age_s=silent_s,
-            silent_s=silent_s,
+            phase_age_s=stood_s,
+            silent_s=0.0 if rank.beats else stood_s,
         )
 
     def emit(self, body: EventBody) -> None:

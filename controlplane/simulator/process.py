@@ -12,13 +12,15 @@ from controlplane.protocol.states import Phase
 class Rank:
     """One operating system process. `view` newest it has acted on, `later` one that is not due
     yet, `install_epoch` newest install;
-    `unread` waits in its socket while it is stopped."""
+    `unread` waits in its socket while it is stopped (`hung`), or while its training thread stands still
+    and the one that reports goes on (`beats` too)."""
 
     ref: RankRef
     node: str
     device: int
     alive: bool = True
     hung: bool = False
+    beats: bool = False
     hung_since_s: float = 0.0
     woke_s: float = -1e9
     joined: bool = False

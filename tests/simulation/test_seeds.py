@@ -6,6 +6,7 @@ import pytest
 from controlplane.protocol.spec import Budget, Resiliency, Timeouts
 from controlplane.simulator.__main__ import main
 from controlplane.simulator.faults import Fault
+from controlplane.simulator.process import Rank
 from controlplane.simulator.timing import Timing
 from controlplane.simulator.world import World, WorldPlan, job_spec
 
@@ -149,6 +150,51 @@ def test_one_that_hangs_for_good_is_left_out_first_and_ended_when_its_agent_find
     assert told[0] == "leave_out:leave_out:stuck"
     assert told[1].startswith("replica_failure:")
     assert (world.server.rows.restarts, world.checkers.violations) == (0, [])
+
+
+def owes_an_answer(world: World) -> Rank:
+    """The training thread of a rank of replica 1 stands still in its step and the rank beats; then a rank
+    of replica 0 dies. Runs until the view without that is announced."""
+    world.start()
+    world.faults.schedule(120.0, 0)
+    world.kernel.run(40.0)
+    processes = {process.index: process for process in world.trainer.processes.values()}
+    while not processes[1].computes():
+        world.kernel.run(world.kernel.now_s + 0.01)
+    rank, epoch = processes[1].ranks[0], world.server.rows.epoch
+    rank.hung, rank.beats, rank.hung_since_s = True, True, world.kernel.now_s
+    world.faults.kill_rank(processes[0])
+    while world.server.rows.epoch == epoch:
+        world.kernel.run(world.kernel.now_s + 0.05)
+    return rank
+
+
+def test_a_member_whose_answer_to_a_view_alone_is_missing_is_left_out_and_rejoins_when_it_answers():
+    world = World(3)
+    rank = owes_an_answer(world)
+    rows, asked_s = world.server.rows, world.kernel.now_s
+    assert rows.install is None
+    while not rows.view.waits(1, 1):
+        world.kernel.run(world.kernel.now_s + 0.05)
+        assert world.kernel.now_s < asked_s + 5.0, "everybody waits for the long limit"
+    world.kernel.run(asked_s + 4.5)
+    assert rows.install is not None, "the others go on without it"
+    assert (rows.install.contributors, rows.view.waits(1, 1)) == ((2,), True), "it has not answered"
+    world.trainer.wake(rank)
+    world.kernel.run(120.0)
+    assert (world.checkers.left_out, rows.restarts, world.checkers.violations) == (1, 0, [])
+    assert (rows.state, rows.replicas[1].incarnation) == ("running", 1), "as it is"
+    assert all(replica.contributing for replica in rows.replicas.values())
+
+
+def test_one_that_never_answers_a_view_is_ended_when_its_agent_finds_it_late():
+    world = World(3)
+    owes_an_answer(world)
+    world.kernel.run(120.0)
+    rows = world.server.rows
+    assert "leave_out:leave_out:unflushed" in rows.history
+    assert (rows.restarts, world.checkers.violations, rows.state) == (0, [], "running")
+    assert rows.replicas[1].incarnation == 2
 
 
 def cut_while_its_exchange_hangs(world: World, seconds: float) -> None:

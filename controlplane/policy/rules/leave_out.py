@@ -1,4 +1,4 @@
-"""A member is out of reach, or stuck: go on without it at once, and end nothing of it (R30).
+"""A member is out of reach, stuck, or owes an answer to a view: go on without it, end nothing (R30).
 
 The reversible half of a failure. Its processes keep what they have and its devices; when its node
 is heard again within the lease, or it waits for the others, `admit_joiner` takes it back, and it
@@ -7,7 +7,7 @@ fetches what it missed. When the lease ends, its agent finds it late, or its dea
 left where it is if too few that hold the newest state would be left: then the lease decides.
 """
 
-from controlplane.policy import flaps, stuck
+from controlplane.policy import flaps
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     attempt_live,
@@ -94,7 +94,7 @@ def _pause(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) ->
 
 
 def _how(snapshot: JobSnapshot, config: PolicyConfig, out: tuple[Failure, ...]) -> str:
-    if all(failure.kind == stuck.KIND for failure in out):
+    if all(not failure.bad_nodes for failure in out):
         return "it comes back when it waits as the others do, and is started anew when its agent finds it late."
     lease_s = lease_of(snapshot, config)
     return f"it comes back when it is heard, and is started elsewhere if it is not within {lease_s:.0f} s of silence."

@@ -42,7 +42,7 @@ from controlplane.policy.plan import (
 )
 from controlplane.policy.proved import Failure
 from controlplane.policy.snapshot import JobSnapshot
-from controlplane.policy.titles import number_of, of_failures
+from controlplane.policy.titles import list_of, number_of, of_failures, short
 from controlplane.protocol.looks import STACKS
 from controlplane.protocol.states import JobState, ReplicaState
 
@@ -190,15 +190,15 @@ def _hold(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     kept = held(snapshot, config)
     if not kept:
         return ()
-    names = ", ".join(str(failure.replica.index) for failure in kept)
+    stopped = _stopped_by(snapshot, config)
     return (
         Decision(
             rule=RULE,
             choice="hold",
             reason_code="storm",
-            sentence=f"Replicas {names} look failed, but {snapshot.suspect_devices} of {snapshot.fleet_devices} devices"
-            f" look bad and {snapshot.acts_last_window} acts were done lately: nothing is evicted on silence"
-            " until a person says so or the storm is over.",
+            sentence=f"{stopped}. Nothing is evicted on silence until a person says so or the storm is"
+            f" over.{_suspects(snapshot, kept)}",
+            title=short(stopped),
             key="hold:" + ",".join(tag(failure.replica) for failure in kept),
             actions=(),
             evidence={
@@ -209,3 +209,20 @@ def _hold(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
             signal_ids=tuple(signal for failure in kept for signal in failure.signal_ids),
         ),
     )
+
+
+def _stopped_by(snapshot: JobSnapshot, config: PolicyConfig) -> str:
+    """What keeps us from acting on silence, in the order in which it is asked (`facts.storm_of`)."""
+    if snapshot.acts_last_window >= config.max_acts:
+        return f"Automation is stopped: {snapshot.acts_last_window} acts on silence within the window"
+    return f"Automation is stopped: {snapshot.suspect_devices} of {snapshot.fleet_devices} devices look bad at once"
+
+
+def _suspects(snapshot: JobSnapshot, kept: tuple[Failure, ...]) -> str:
+    """Replicas and nodes that open findings name; what is only concluded names nobody."""
+    ids = {signal for failure in kept for signal in failure.signal_ids}
+    about_it = [signal for signal in snapshot.signals if signal.id in ids]
+    replicas = sorted({s.replica for s in about_it if s.replica is not None})
+    nodes = sorted({node_name(snapshot, s.node_id) for s in about_it if s.replica is None and s.node_id})
+    named = [*([list_of(list(map(str, replicas)), "replica")] if replicas else []), *nodes]
+    return f" Findings are open about {', '.join(named)}." if named else ""

@@ -26,6 +26,8 @@ WROTE = "found.json"
 Attack = Callable[..., tuple[int, Any]]
 BEGIN = """
 import json, os, socket, sys, time
+
+pytestmark = pytest.mark.timeout(300)
 out = os.path.join(os.environ["HOME"], "out", "found.json")
 def tried(act):
     try:

@@ -33,6 +33,8 @@ from tests.integration.backend.builders import (
     run_job,
 )
 
+pytestmark = pytest.mark.timeout(300)
+
 SECRET = b"the key of the server"
 
 

@@ -19,6 +19,7 @@ from controlplane.recovery.models import Signal
 from controlplane.runtime.models import Event, FrameCounter
 from tests.integration.backend.builders import hello, make_fleet
 from tests.integration.backend.conftest import eventually
+from tests.integration.backend.ending import end
 from tests.integration.backend.fake_agent import Enrolled, FakeAgent, enroll, join_token
 from tests.integration.backend.servers import Stack
 
@@ -158,9 +159,7 @@ async def test_sockets_that_say_nothing_do_not_keep_an_agent_out(stack: Stack) -
             await agent.stop()
             agent.welcomed.clear()
     finally:
-        for task in idlers:
-            task.cancel()
-        await asyncio.gather(*idlers, return_exceptions=True)
+        await end(*idlers)
         await agent.stop()
 
 

@@ -22,7 +22,7 @@ from tests.integration.trainer.cluster import tiny_config
 from tests.integration.trainer.saved import save
 from trainer.checkpoint import manifest
 
-pytestmark = pytest.mark.trainer
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(300)]
 STEP, LIMIT_S = 2, 240.0
 JOB = "job_attack"
 

@@ -27,6 +27,7 @@ from controlplane.protocol.launch import RankRef
 from controlplane.protocol.samples import DeviceInfo, DeviceSample
 from controlplane.protocol.signing import SIGNATURE_REJECTED
 from controlplane.protocol.states import Phase, RankState, Section
+from tests.integration.backend.ending import end
 
 HEARTBEAT_S = 0.2
 RECONNECT_S = 0.2
@@ -104,8 +105,7 @@ class FakeAgent:
     async def stop(self) -> None:
         """Close for good."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end(self._task)
 
     def tell(self, body: frames.EventBody) -> int:
         """Journal an event; it is sent until it is acknowledged."""
@@ -155,8 +155,7 @@ class FakeAgent:
                 async for data in socket:
                     await self._take(socket, decode_to_agent(data))  # type: ignore[arg-type]
             finally:
-                sender.cancel()
-                await asyncio.gather(sender, return_exceptions=True)
+                await end(sender)
 
     async def open(self, socket: ClientConnection, *more: bytes | str) -> frames.ToAgent:
         """Prove who we are, say hello and `more`; the server's decision."""

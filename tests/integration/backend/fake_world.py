@@ -11,6 +11,7 @@ from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.membership import Flush, Install, View
 from controlplane.protocol.rank import CaughtUp, OuterError, StepReport, TrainingDone, ViewInstalled
 from controlplane.protocol.states import Phase
+from tests.integration.backend.ending import end
 from tests.integration.backend.fake_agent import FakeAgent
 
 TICK_S = 0.05
@@ -55,8 +56,7 @@ class World:
     async def stop(self) -> None:
         """End it all."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end(self._task)
         for agent in self.agents:
             await agent.stop()
 

@@ -27,6 +27,7 @@ from controlplane.protocol.codec import decode_from_agent, decode_to_agent, enco
 from controlplane.protocol.handshake import CHANNEL_HEADER, Challenge, Proof
 from controlplane.protocol.samples import DeviceInfo
 from tests.integration.agents.authority import Authority
+from tests.integration.backend.ending import end
 
 HOST = "127.0.0.2"
 DECIDED_S = 20.0
@@ -64,9 +65,7 @@ class Front:
                 asyncio.create_task(_pump(socket, server, self._to_server)),
             }
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-            for pump in pumps:
-                pump.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
+            await end(*pumps)
 
     def _to_agent(self, data: bytes) -> bytes:
         message = decode_to_agent(data)
@@ -121,8 +120,7 @@ class Dialler:
         try:
             yield await asyncio.wait_for(decided, DECIDED_S)
         finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await end(running)
 
     async def told(self, front: Front) -> str:
         """The server's decision about one session, which ends then."""

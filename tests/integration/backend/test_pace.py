@@ -8,11 +8,13 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.checkpoints.models import Checkpoint
+from controlplane.dispatch import services as dispatch
+from controlplane.dispatch.models import Command
 from controlplane.jobs import selectors
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.protocol import frames, rest
 from controlplane.protocol import spec as specs
-from controlplane.protocol.commands import StartRanks
+from controlplane.protocol.commands import StartRanks, VerifyCheckpoint
 from controlplane.protocol.rank import DeterminismReport, NumericsReport, SectionTime, StepReport, TimingReport
 from controlplane.protocol.states import UNFIT
 from controlplane.recovery import ledger
@@ -286,6 +288,36 @@ def test_the_other_sections_are_learned_from_setups_of_a_checkpoint_blocking_sav
     assert load_snapshot(job).learned.setup_limit_s == 40.0
     ViewRow.objects.filter(job=job).update(announced_at=began - timedelta(days=1))
     assert limits(job)["setup"] == 600.0, "a replica that began after the first view had its state from a peer"
+
+
+def test_a_restart_waits_for_a_checkpoint_as_long_as_it_took_to_be_read_back() -> None:
+    """By default, and before any replica has loaded one: 600 s were too short for it for ever."""
+    fleet = make_fleet()
+    job = run_job(fleet)
+    began, rows = now(), live_ranks(job)
+    path = f"{job.attempts.get().checkpoint_dir}/step_1"
+    Checkpoint.objects.create(
+        id="ck_1", job=job, attempt=1, step=1, epoch=2, path=path, kind="scheduled", state="verified",
+        layout=job.attempts.get().layout, started_at=began, committed_at=began, total_s=100.0, bytes=85_000_000_000,
+    )  # fmt: skip
+    order = VerifyCheckpoint(job_id=job.id, path=path, step=1, epoch=2, limit_s=9000.0, user="ada")
+    command = dispatch.enqueue(order, node_id=rows[0].node_id, job_id=job.id, attempt=1)
+    read = {"state": "succeeded", "acknowledged_at": began, "finished_at": began + timedelta(seconds=850)}
+    Command.objects.filter(pk=command.pk).update(**read)
+    assert limits(job)["setup"] == 600.0, "it has loaded none"
+    for row in rows:
+        kill_rank(fleet, row)
+    reconcile_job(job.id)
+    attempt = Attempt.objects.get(job=job, number=2)
+    assert attempt.resume_path == path
+    launch = [body for _, body in bodies(job, "start_ranks") if isinstance(body, StartRanks)][-1].launch
+    assert launch.setup_timeout_s == limits(job)["setup"] == 4250.0
+    assert load_snapshot(job).learned.setup_limit_s == 4250.0
+    Attempt.objects.filter(pk=attempt.pk).update(started_at=ago(4000.0))
+    Replica.objects.filter(attempt=attempt).update(state_since=ago(4000.0))
+    reconcile_job(job.id)
+    assert not job.attempts.filter(number=3).exists(), "it is still waited for"
+    assert set(attempt.replica_rows.values_list("state", flat=True)) == {"forming"}
 
 
 def limits(job: Job) -> dict[str, float]:

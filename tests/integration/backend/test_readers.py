@@ -19,6 +19,7 @@ from controlplane.protocol import spec as specs
 from controlplane.protocol.commands import Body
 from controlplane.protocol.rank import CheckpointReport
 from controlplane.recovery import ingest
+from controlplane.recovery.models import DeadLetter
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.recovery.sweep import expire_commands, verify_due
 from controlplane.runtime.clock import ago, now
@@ -232,6 +233,49 @@ def test_what_retention_removes_meanwhile_is_not_read_to_its_end() -> None:
     assert (end.node, end.body["order"]) == (order.node, order.id)
     answer(fleet, order, "failed", detail="it was called off")
     assert Checkpoint.objects.get(pk=row.pk).state == "pruned"
+
+
+@pytest.mark.parametrize("verdict", [SOUND, HARMED, MISSING, UNSEEN])
+def test_a_verdict_on_what_retention_has_removed_meanwhile_is_answered_and_done_with(
+    verdict: dict[str, object],
+) -> None:
+    """Its node had found the files gone before it was called off."""
+    fleet, job = world()
+    row = look(commit(fleet, job, 7))
+    (order,) = orders()
+    answer(fleet, order, "acknowledged")
+    commit(fleet, job, 8, oldest=8)
+    assert Checkpoint.objects.get(pk=row.pk).reader == order.id, "nobody has looked since"
+    answer(fleet, order, "succeeded", data=verdict)
+    assert not DeadLetter.objects.exists()
+    row = Checkpoint.objects.get(pk=row.pk)
+    assert (row.state, row.reader, row.round_at, row.verify_due_at) == ("pruned", "", None, None)
+    assert row.state_reason == "retention removed it"
+    order.refresh_from_db()
+    assert order.state == "succeeded"
+
+
+def test_a_word_of_a_reader_whose_checkpoint_is_settled_changes_nothing_and_calls_it_off() -> None:
+    fleet, job = world()
+    row = look(commit(fleet, job, 7))
+    (order,) = orders()
+    commit(fleet, job, 8, oldest=8)
+    answer(fleet, order, "acknowledged", detail="1 bytes are read", data={"read_bytes": 1})
+    row = Checkpoint.objects.get(pk=row.pk)
+    assert (row.state, row.state_reason, row.reader) == ("pruned", "retention removed it", "")
+    assert [end.body["order"] for end in orders("end_verification")] == [order.id]
+    answer(fleet, order, "failed", detail="it was called off")
+    assert not DeadLetter.objects.exists()
+
+
+def test_a_verdict_on_a_checkpoint_whose_row_is_gone_is_answered() -> None:
+    fleet, job = world()
+    row = look(commit(fleet, job, 7))
+    (order,) = orders()
+    Checkpoint.objects.filter(pk=row.pk).delete()
+    answer(fleet, order, "succeeded", data=HARMED)
+    order.refresh_from_db()
+    assert (order.state, DeadLetter.objects.exists()) == ("succeeded", False)
 
 
 def test_a_node_reads_one_at_a_time() -> None:

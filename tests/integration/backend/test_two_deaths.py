@@ -5,7 +5,9 @@ import pytest
 from controlplane.jobs.models import Job, Rank
 from controlplane.protocol import frames
 from controlplane.protocol.rank import OuterError
-from controlplane.protocol.states import EXIT_PEER_LOST
+from controlplane.protocol.samples import XidEvent
+from controlplane.protocol.states import EXIT_PEER_LOST, Phase, Section
+from controlplane.recovery import sight
 from controlplane.recovery.models import Decision, Incident, Signal
 from controlplane.recovery.reconcile import reconcile_job
 from tests.integration.backend.builders import (
@@ -84,6 +86,40 @@ def test_the_one_that_was_killed_names_the_incident_though_it_is_told_after_the_
     assert not Signal.objects.filter(settled_at=None).exists()
     reconcile_job(job.id)
     assert Decision.objects.filter(job=job).count() == decided, "nothing new is to be done for it"
+
+
+def test_one_that_was_ended_by_what_others_saw_is_named_by_its_own_end_when_its_node_tells_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Killed while its storage stood still: it is gone, and told, when that moves again."""
+    monkeypatch.setattr(sight, "is_blind", lambda: False)
+    fleet = make_fleet(5)
+    job = run_job(fleet)
+    rank = rank_of(job, 1, 0)
+    late = frames.RankOverdue(ref_of(rank), Section.STEP, Phase.COMPUTE, 2, 9.0, 5.0, 0.2)
+    fleet.tell(rank.node.name, late)
+    survivor = rank_of(job, 2, 0)
+    epoch = Job.objects.get(pk=job.pk).epoch
+    fleet.tell(survivor.node.name, frames.RankSaid(ref_of(survivor), OuterError(epoch, 2, "connection reset by peer")))
+    reconcile_job(job.id)
+    assert titles() == ["Replica 1 hangs, rank 0 overdue first"]
+    fleet.tell(rank.node.name, frames.RankExited(ref_of(rank), None, 9, False))
+    assert titles() == ["Rank 0 of replica 1 on n2 was killed (SIGKILL)"]
+    assert not Signal.objects.filter(kind="rank_exit", incident=None).exists()
+    assert not Signal.objects.filter(kind="rank_exit", settled_at=None).exists()
+
+
+def test_what_a_device_or_a_node_did_to_it_names_it_still() -> None:
+    fleet = make_fleet(5)
+    job = run_job(fleet)
+    rank = rank_of(job, 1, 0)
+    fleet.tell(rank.node.name, frames.XidSeen(XidEvent(index=0, xid=79)))
+    reconcile_job(job.id)
+    (title,) = titles()
+    assert "XID 79" in title
+    fleet.tell(rank.node.name, frames.RankExited(ref_of(rank), None, 9, False))
+    assert titles() == [title]
+    assert not Signal.objects.filter(kind="rank_exit", incident=None).exists(), "and is told there"
 
 
 def test_one_that_ended_as_ordered_or_lost_its_peer_too_names_nothing() -> None:

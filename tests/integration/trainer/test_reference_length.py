@@ -11,7 +11,7 @@ from controlplane.protocol.launch import TrainerConfig
 from tests.integration.trainer.cluster import tiny_config
 from trainer.reference import Losses
 
-pytestmark = pytest.mark.trainer
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(300)]
 LIMIT_S = 240.0
 
 

@@ -18,6 +18,10 @@ INTERVAL_S = 2.0
 UNDISTURBED_INTERVALS = 3
 WISH = Stragglers(interval_s=INTERVAL_S)
 ALONE = Stragglers(interval_s=INTERVAL_S, relative=False)
+ASLEEP_S = 0.06
+"""Of each micro-batch: most of it, so that a busy host makes nobody much slower than he was at his best."""
+SLOWER = 3.0
+"""Times the longest micro-batch that anybody had undisturbed are added to each of the slow one's."""
 LONG = 512
 """Tokens of a sample that takes several times as long to compute as one of the others' 32."""
 
@@ -53,14 +57,15 @@ def scored(run: Cluster, *, after_s: float = 0.0, wish: Stragglers = WISH) -> li
 
 
 def test_a_slow_rank_is_found_within_an_interval_and_an_undisturbed_job_has_none(cluster: Make, tmp_path: Path) -> None:
-    training = Training(steps=100_000, global_batch=12, step_delay_s=0.02)
+    training = Training(steps=100_000, global_batch=12, step_delay_s=ASLEEP_S)
     config = tiny_config(tmp_path, training=training, checkpoint=Checkpoint(interval_steps=0))
     run = cluster(msgspec.structs.replace(config, timing_interval_s=INTERVAL_S))
     run.start(0, 1, 2)
     windows = 2 * UNDISTURBED_INTERVALS
     run.wait(lambda: len(scored(run)) >= windows, "undisturbed windows")
     assert [score.work for window in scored(run) for score in window if score.straggler] == []
-    run.tell(1, InjectFault("slow", 0.06))
+    undisturbed_s = max(score.work.work_s for window in scored(run) for score in window)
+    run.tell(1, InjectFault("slow", SLOWER * undisturbed_s))
     began_s = time.monotonic()
     run.wait(lambda: bool(scored(run, after_s=began_s)), "a window with the fault in it")
     slow = [score for score in scored(run, after_s=began_s)[0] if score.straggler]

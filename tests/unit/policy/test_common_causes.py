@@ -129,6 +129,19 @@ def test_a_rank_that_hangs_alone_in_a_step_is_blamed_at_once():
     assert only(world, "replica_failure").reason_code == "hang"
 
 
+def test_while_the_storage_stands_still_a_step_that_lasts_is_no_hang_of_its_own():
+    """The saver's ranks are all late in their save; another one's step waits for the same storage."""
+    stalled = (late(0), late(0, rank=1))
+    waits = late(1, section="step", seen_s=NOW_S - 2.0)
+    assert [f.replica.index for f in find_failures(running(signals=(waits,)), CONFIG)] == [1]
+    assert find_failures(running(signals=(*stalled, waits)), CONFIG) == ()
+    assert only(running(signals=(*stalled, waits)), "common_stall").reason_code == "storage_stall"
+    stopped = change(waits, evidence={**waits.evidence, "silent_s": 9.0})
+    assert [f.replica.index for f in find_failures(running(signals=(*stalled, stopped)), CONFIG)] == [1]
+    dead = signal("rank_exit", 900, replica=1, incarnation=1, rank=0, value=137.0)
+    assert [f.kind for f in find_failures(running(signals=(*stalled, waits, dead)), CONFIG)] == ["rank_exit"]
+
+
 def test_the_only_replica_of_a_job_is_not_restarted_for_a_stalled_save_either():
     alone = running(
         replicas=(replica(0),),

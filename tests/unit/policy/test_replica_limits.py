@@ -154,6 +154,26 @@ def test_a_storm_holds_what_rests_on_silence():
     assert decision.actions == ()
 
 
+@pytest.mark.parametrize(
+    ("fields", "title"),
+    [
+        ({"suspect_devices": 11}, "Automation is stopped: 11 of 100 devices look bad at once"),
+        ({"acts_last_window": 20}, "Automation is stopped: 20 acts on silence within the window"),
+    ],
+)
+def test_stopped_automation_is_called_by_what_stopped_it_and_names_whom_a_finding_names(fields, title):
+    concluded = others_wait(unflushed(31.0, flushes=flushed_but(1)))
+    decision = only(change(concluded, **fields), RULE)
+    assert (decision.choice, decision.title, decision.signal_ids) == ("hold", title, ())
+    assert decision.sentence.startswith(f"{title}. Nothing is evicted")
+    assert "eplica" not in decision.title + decision.sentence, "no finding names one"
+    told = only(change(running(signals=(overdue(),)), **fields), RULE)
+    assert told.title == title
+    assert told.sentence.endswith("Findings are open about replica 1.")
+    away = unflushed(6.0, flushes=flushed_but(2), signals=(silent(2),))
+    assert only(change(away, **fields), RULE).sentence.endswith("Findings are open about node-2.")
+
+
 def test_a_storm_does_not_hold_a_proved_death():
     snapshot = change(running(signals=(exited(),)), suspect_devices=11)
     assert only(snapshot, RULE).choice == "evict_and_replace"

@@ -23,6 +23,7 @@ from .builders import (
     action,
     change,
     decisions,
+    flush,
     install_of,
     job,
     only,
@@ -168,6 +169,91 @@ def test_one_of_1000_replicas():
     nodes = tuple(change(base.nodes[0], id=f"n{index}", name=f"node-{index}") for index in range(1000))
     big = change(base, replicas=rows, view=view, install=install_of(view), nodes=nodes)
     assert len(action(only(big, "leave_out"), AnnounceView).view.members) == 999
+
+
+# --- a view that it does not answer ---------------------------------------------------------------
+
+
+def owing(age_s: float, *, longest_s: float | None = 0.5, at_step: int | None = None, **fields: Any) -> JobSnapshot:
+    """Replica 1 alone has not answered the view of `age_s` ago; it is heard, and its ranks beat."""
+    said = tuple(flush(index, rank) for index in (0, 2) for rank in range(2))
+    view = change(view_of(*((index, 1, CONTRIBUTOR) for index in range(3))), at_step=at_step)
+    learned = LearnedTimes(step_s=longest_s, step_max_s=longest_s)
+    base: dict[str, Any] = {"install": None, "flushes": said, "view": view, "learned": learned}
+    snapshot = running(view_since_s=NOW_S - age_s, **(base | fields))
+    rows = tuple(change(row, waiting=True, silent_s=0.4) for row in snapshot.replicas)
+    return change(snapshot, replicas=rows)
+
+
+def test_who_alone_owes_an_answer_is_left_out_within_2_s_of_a_step_and_not_ended():
+    assert decisions(owing(2.4)) == ()
+    decision = only(owing(2.6), "leave_out")
+    view = action(decision, AnnounceView).view
+    assert [member.replica for member in view.members] == [0, 2]
+    assert view.waits(1, 1)
+    assert action(decision, SetReplicaState).to is ReplicaState.SUSPECT
+    assert (decision.reason_code, ends(owing(2.6))) == ("unflushed", [])
+    assert "view 2 waits for rank 0, 1 alone since 2.6 s, and its agent speaks" in decision.sentence
+    assert "silence" not in decision.sentence
+    assert "it comes back when it waits as the others do" in decision.sentence
+
+
+def test_one_of_its_ranks_is_enough():
+    snapshot = owing(2.6)
+    said = (*snapshot.flushes, flush(1, 0))
+    assert "waits for rank 1 alone" in only(change(snapshot, flushes=said), "leave_out").sentence
+
+
+@pytest.mark.parametrize(
+    ("age_s", "longest_s", "at_step", "leaves"),
+    [
+        (14.9, 25.0, None, False),
+        (15.1, 25.0, None, True),
+        (5.4, 0.5, 51, False),
+        (5.6, 0.5, 51, True),
+        (8.9, 6.0, None, False),
+        (9.1, 6.0, None, True),
+    ],
+)
+def test_an_answer_has_a_step_and_the_one_that_the_view_names(
+    age_s: float, longest_s: float, at_step: int | None, leaves: bool
+):
+    snapshot = owing(age_s, longest_s=longest_s, at_step=at_step)
+    assert bool(decisions(snapshot, rule="leave_out")) is leaves
+    assert ends(snapshot) == []
+
+
+def test_the_moment_at_which_an_answer_is_late_is_looked_at_though_nothing_rings_then():
+    due_s = decide(owing(1.0), CONFIG).next_pass_s
+    assert due_s == pytest.approx(NOW_S + 1.5)
+    missing_two = change(owing(6.0), flushes=())
+    assert decide(missing_two, CONFIG).next_pass_s == pytest.approx(NOW_S + CONFIG.outer_error_grace_s)
+
+
+@pytest.mark.parametrize(
+    ("why", "snapshot"),
+    [
+        ("another owes its answer too", change(owing(9.0), flushes=tuple(flush(0, rank) for rank in range(2)))),
+        ("no step was measured", owing(9.0, longest_s=None)),
+        ("it saves", with_replica(owing(9.0), 1, waiting=False, saving=True)),
+        ("it fetches, or builds", with_replica(owing(9.0), 1, waiting=False)),
+        ("its ranks are mute: their agent tells", with_replica(owing(9.0), 1, silent_s=3.1)),
+        ("nothing is known of its ranks", with_replica(owing(9.0), 1, silent_s=None)),
+        ("it was left out before in this life", with_replica(owing(9.0), 1, times_out=1)),
+        ("too few would be left", owing(9.0, job=job(spec=spec(min_replicas=3)))),
+        ("we are blind", owing(9.0, blind=True)),
+        ("a node is silent", owing(9.0, signals=(signal("node_silent", node_id="n2", value=9.0, threshold=2.0),))),
+    ],
+)
+def test_nobody_is_left_out_where_more_than_an_answer_is_missing(why: str, snapshot: JobSnapshot):
+    assert decisions(snapshot, rule="leave_out") == (), why
+
+
+def test_the_second_time_in_a_life_and_where_too_few_are_left_the_long_limit_ends_it():
+    again = {"times_out": 1}
+    assert ends(with_replica(owing(29.0), 1, **again)) == []
+    decision = only(with_replica(owing(31.0), 1, **again), "replica_failure")
+    assert (decision.reason_code, action(decision, StopReplica).replica) == ("unflushed", 1)
 
 
 # --- when a pass is worth while -------------------------------------------------------------------

@@ -390,7 +390,8 @@ def test_a_waiting_job_is_looked_at_again():
 def test_every_deadline_is_ahead():
     late = starting(replicas=tuple(replica(i, joined_ranks=0, state="forming", state_since_s=NOW_S) for i in range(3)))
     assert decide(late, CONFIG).next_pass_s > NOW_S
-    assert decide(running(install=None, view_since_s=NOW_S), CONFIG).next_pass_s == NOW_S + CONFIG.flush_timeout_s
+    asked = running(install=None, view_since_s=NOW_S)
+    assert decide(asked, CONFIG).next_pass_s == NOW_S + asked.learned.step_max_s + CONFIG.witness_s
 
 
 @pytest.mark.parametrize(("failed", "pause_s"), [(0, 0.0), (1, 2.0), (2, 4.0), (5, 32.0), (6, 60.0), (99, 60.0)])

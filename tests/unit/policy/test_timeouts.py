@@ -2,6 +2,7 @@
 
 import pytest
 
+from controlplane.policy.failures import find_failures
 from controlplane.policy.plan import EndAttempt
 from controlplane.policy.snapshot import LearnedTimes
 from controlplane.policy.timeouts import (
@@ -17,8 +18,8 @@ from controlplane.policy.timeouts import (
     timeout_of,
 )
 from controlplane.protocol.spec import Scheduling, Timeouts
-from controlplane.protocol.states import Section
-from tests.unit.policy.builders import action, job, only, running, spec
+from controlplane.protocol.states import ReplicaState, Section
+from tests.unit.policy.builders import CONFIG, NOW_S, action, job, only, running, spec, with_replica
 
 STEP = Section.STEP
 
@@ -74,6 +75,46 @@ def test_a_short_setup_does_not_make_a_busy_host_look_hung():
 def test_the_control_planes_own_patience_with_a_setup_is_the_learned_one_where_that_is_longer():
     assert [setup_limit_s(AUTO, learned_s) for learned_s in (None, 40.0, 750.0)] == [600.0, 600.0, 750.0]
     assert setup_limit_s(Timeouts(setup_s=9.0), 750.0) == 9.0
+
+
+@pytest.mark.parametrize(
+    ("wish", "transfer_s", "setup_s", "source"),
+    [
+        (Timeouts(), None, 600.0, Source.GIVEN),
+        (Timeouts(), 100.0, 600.0, Source.GIVEN),
+        (Timeouts(), 850.0, 4250.0, Source.LEARNED),
+        (AUTO, 850.0, 4250.0, Source.LEARNED),
+        (Timeouts(setup_s=900.0), 850.0, 900.0, Source.GIVEN),
+        (Timeouts(watchdog="heartbeat"), 850.0, 1800.0, Source.GIVEN),
+    ],
+)
+def test_a_checkpoint_that_takes_long_to_read_has_long_to_be_loaded_before_any_setup_was_measured(
+    wish: Timeouts, transfer_s: float | None, setup_s: float, source: Source
+):
+    """85 GB at 100 MB/s take 850 s: with 600 s it could never be restarted from."""
+    found = section_timeouts(wish, Observed(transfer_s=transfer_s))
+    setup = next(limit for limit in found if limit.section is Section.SETUP)
+    assert (setup.value_s, setup.source) == (setup_s, source)
+    assert setup_limit_s(wish, setup.value_s) == setup_s, "the control plane waits as long as the agent"
+    assert ("850 s to write, read back or load" in setup.why) is (source is Source.LEARNED)
+
+
+def test_setups_that_loaded_one_count_for_the_default_too_and_by_themselves_where_they_are_learned():
+    slow, quick = Seen(longest_s=700.0, samples=1), Seen(longest_s=8.0, samples=1)
+    assert limits(Timeouts(), Observed(setups=slow))[0] == (3500.0, Source.LEARNED)
+    assert limits(Timeouts(), Observed(setups=quick))[0] == (600.0, Source.GIVEN)
+    assert limits(AUTO, Observed(setups=quick, transfer_s=850.0))[0] == (40.0, Source.LEARNED)
+
+
+def test_a_replica_has_as_long_to_catch_up_as_the_state_that_it_fetches_asks_for():
+    def fate(age_s: float, **learned: float) -> list[str]:
+        world = running(learned=LearnedTimes(**learned))
+        late = with_replica(world, 1, state=ReplicaState.CATCHING_UP, contributing=False, state_since_s=NOW_S - age_s)
+        return [failure.kind for failure in find_failures(late, CONFIG)]
+
+    assert fate(601.0) == fate(601.0, save_p95_s=100.0) == ["catch_up_timeout"]
+    assert fate(4249.0, save_p95_s=850.0) == fate(4249.0, catch_up_s=850.0) == []
+    assert fate(4251.0, save_p95_s=850.0) == ["catch_up_timeout"]
 
 
 def test_a_program_that_only_beats_has_one_limit_until_the_first_beat_and_one_between_beats():
