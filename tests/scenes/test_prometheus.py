@@ -100,7 +100,7 @@ def prometheus(ring: Ring, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         )  # fmt: skip
     made = Prometheus(f"http://{listen}")
     try:
-        eventually(ring.driver, "it scrapes all nine processes", lambda: made.number("sum(up)") == 9)
+        eventually(ring.driver, "it scrapes all ten processes", lambda: made.number("sum(up)") == 10)
         yield made
     finally:
         process.terminate()
