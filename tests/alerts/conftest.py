@@ -56,18 +56,18 @@ class World:
         self.installation, self.driver, self.prometheus = installation, driver, prometheus
         self.database, self.database_url = database, database_url
 
-    def eventually(self, what: str, check: Callable[[], Any]) -> Any:
-        return self.driver.wait(what, check, timeout_s=LONG_S)
+    def eventually(self, what: str, check: Callable[[], Any], *, within_s: float = LONG_S) -> Any:
+        return self.driver.wait(what, check, timeout_s=within_s)
 
     def fires(self, *alerts: str) -> None:
         """Wait until each of them fires."""
         for alert in alerts:
             self.eventually(f"{alert} fires", lambda a=alert: self.prometheus.fires(a))
 
-    def resolves(self, *alerts: str) -> None:
+    def resolves(self, *alerts: str, within_s: float = LONG_S) -> None:
         """Wait until none of them fires."""
         for alert in alerts:
-            self.eventually(f"{alert} resolves", lambda a=alert: not self._told(a))
+            self.eventually(f"{alert} resolves", lambda a=alert: not self._told(a), within_s=within_s)
 
     def silent(self, *alerts: str) -> None:
         """None of them fires now."""

@@ -25,6 +25,8 @@ ROLES = ("web", "sentinel", "worker", "beat", "store")
 UNDECIDED_S = 4.0
 """Longer than HoldfastDecisionsSlow allows."""
 DOWN_S = 8.0
+MADE_UP_FOR_S = 700.0
+"""Until four times what was lost was trained, on a machine on which starts take long."""
 HARMLESS_XID = 13
 DEVICES = 5
 """One more than may be suspect at once."""
@@ -41,8 +43,8 @@ def job_id(world: World) -> str:
     """Two replicas of one rank on the first node; its steps are waiting mostly, so that a crowded machine
     does not make them much longer."""
     world.order("cordon", "node-2")
-    spec = scene_job(name="watched", nodes=1, pp=1, global_batch=2, interval_steps=10, spare_gpus=0, delay_s=0.4)
-    found = submit_and_train(world.driver, spec, until_step=12)
+    spec = scene_job(name="watched", nodes=1, pp=1, global_batch=2, interval_steps=4, spare_gpus=0, delay_s=1.0)
+    found = submit_and_train(world.driver, spec, until_step=6)
     world.order("uncordon", "node-2")
     return found
 
@@ -177,7 +179,7 @@ def test_a_database_that_is_away_stops_the_figures_and_the_lead(world: World, jo
 def test_what_takes_long_to_pass_resolves_while_the_job_trains(world: World, job_id: str) -> None:
     world.resolves("HoldfastLoopLag", "HoldfastAutomationStopped", "HoldfastIncidentOpen", "HoldfastCheckpointOld")
     assert world.driver.get(f"/jobs/{job_id}")["state"] == "running"
-    world.resolves("HoldfastEffectiveTimeLow", "HoldfastDecisionsSlow")
+    world.resolves("HoldfastEffectiveTimeLow", "HoldfastDecisionsSlow", within_s=MADE_UP_FOR_S)
 
 
 def test_every_alert_that_is_shipped_has_fired_and_none_fires_any_more(world: World, job_id: str) -> None:
