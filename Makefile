@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TESTABLE := $(VENV)/.testable
 SEED ?= 7
 
-.PHONY: demo demo-ppo test test-fast test-attacks fuzz test-scenes test-postgres test-e2e test-release check format simulate bundle generated docs lock images bench gpu-check clean
+.PHONY: demo demo-ppo test test-fast test-attacks fuzz test-scenes test-alerts test-postgres test-e2e test-release check format simulate bundle generated docs lock images bench gpu-check clean
 
 # Each file is complete, so nothing that it does not name comes along (scripts/lock.py).
 INSTALL := $(PY) -m pip install -qq --disable-pip-version-check --require-hashes --no-deps
@@ -55,6 +55,10 @@ fuzz: $(TESTABLE)
 
 test-scenes: $(READY)
 	$(PY) scripts/run_tests.py scenes
+
+# Every shipped alert, fired and resolved by a real fault under Debian's Prometheus.
+test-alerts: $(READY)
+	$(PY) scripts/run_tests.py alerts
 
 # All of the backend's tests on PostgreSQL; `make test` runs there what a database decides.
 test-postgres: $(READY)

@@ -3,8 +3,9 @@
 Sets: fast (unit, properties, simulation, contracts, house), attacks (each hole that was found,
 replayed), install (the pages of installation, block by block, and the images' programs), services
 (real Redis, sockets, agents, processes), trainer (real ranks), postgres (the backend's sets and
-attacks that a database decides again on PostgreSQL), scenes (the whole ring broken five ways), e2e
-(pages in a browser). `all` is check + all of them, two at a time (`QUEUE`). The scenes come last,
+attacks that a database decides again on PostgreSQL), scenes (the whole ring broken five ways), alerts
+(each shipped alert fired and resolved by a real fault; it waits most of its six minutes), e2e (pages in a
+browser). `all` is check + all of them, two at a time (`QUEUE`). The scenes come last,
 with nothing beside them but the fast ones at the lowest priority: what they wait for is the whole
 ring's own pace. What pytest prints goes to var/tests/SET.log; of it are shown here the progress,
 the skips, the slowest and the sum, so that a whole run stays short enough to be read. What failed
@@ -88,11 +89,12 @@ SETS: dict[str, tuple[str, ...]] = {
     "whole-postgres": ("tests/unit/backend", "tests/unit/api", *POSTGRES),
     "attacks-postgres": ATTACKED_BACKEND,
     "scenes": ("tests/scenes",),
+    "alerts": ("tests/alerts",),
     "e2e": ("tests/e2e",),
 }
 # Most of a set is waiting, for processes and for clocks: two of them share two cores well, and the next
 # is taken when one has ended.
-QUEUE = ("services", "attacks", "postgres", "trainer", "e2e", "install")
+QUEUE = ("services", "attacks", "postgres", "trainer", "alerts", "e2e", "install")
 AT_ONCE = 2
 LAST = "scenes"
 # Computes most of the time, and takes what the scenes leave.

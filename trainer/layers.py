@@ -73,6 +73,8 @@ def _mixture(config: TrainerConfig) -> dict[str, Any]:
         "activation_func": torch.nn.functional.silu,
         "num_moe_experts": model.experts,
         "moe_router_topk": model.experts_per_token,
+        # One expert alone has the weight 1 behind a softmax over the chosen: its router would learn nothing.
+        "moe_router_pre_softmax": model.experts_per_token == 1,
         "moe_ffn_hidden_size": model.ffn_hidden or 4 * model.hidden,
         "moe_router_load_balancing_type": "aux_loss",
         # Megatron weighs the balance by a rank's own tokens, which these two divide.

@@ -95,6 +95,7 @@ class Env(BaseSettings):
     chunk_s: float = Field(default=600.0, ge=10.0)
     retention_days: float = Field(default=30.0, gt=0.0)
     event_retention_days: float = Field(default=365.0, ge=0.0)
+    checkpoint_old_s: float = Field(default=3600.0, gt=0.0)
     node_key_days: float = Field(default=30.0, gt=0.0)
     pool_max: int = Field(default=8, ge=1)
 

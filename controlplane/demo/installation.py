@@ -87,7 +87,7 @@ class Installation:
                 password_file=private_file(directory / "redis.conf", f"requirepass {self._redis_password}\n"),
             )
         )
-        start(store_process(self.addresses, directory / "store_key"))
+        start(store_process(self.addresses, directory / "store_key", free_port(self.config.host)))
         web = web_process(self.addresses)
         start(replace(web, env={**web.env, **self.config.server_env}))
         for spec in (sentinel_process(), worker_process(), beat_process(directory)):

@@ -56,11 +56,12 @@ def redis_process(*, binary: str, addresses: Addresses, directory: Path, passwor
     )
 
 
-def store_process(addresses: Addresses, key_file: Path) -> ProcessSpec:
-    """The rendezvous store: losing the control plane must not lose it."""
+def store_process(addresses: Addresses, key_file: Path, metrics_port: int = 0) -> ProcessSpec:
+    """The rendezvous store: losing the control plane must not lose it. `metrics_port` 0: any that is
+    free, which it tells."""
     argv = (
         sys.executable, "-m", "trainer.store", "--host", addresses.host, "--port", str(addresses.store_port),
-        "--key-file", str(key_file),
+        "--key-file", str(key_file), "--metrics-bind", f"{addresses.host}:{metrics_port}",
     )  # fmt: skip
     return ProcessSpec(name="store", argv=argv, stop_order=70, settings=False)
 

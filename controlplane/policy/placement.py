@@ -6,7 +6,8 @@ when one can hold it; else it takes as few segments as it can. No tensor paralle
 divided over nodes for the sake of a segment. Segments are a preference: what can be placed
 without them can be placed with them. Warm nodes come first, so that a spare that is already
 up is used before a cold one, and among equals one near the replica's old place; degraded
-nodes come last but for those that have said nothing lately: their link may be half open.
+nodes come last but for those that have said nothing lately: their link may be half open. A first attempt has the
+shape that was asked for (`Pool.shaped`): so many devices on each of so many nodes.
 """
 
 import math
@@ -54,6 +55,18 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         """The pool less whole nodes."""
         gone = frozenset(nodes)
         kept = tuple((node, devices) for node, devices in self.nodes if node not in gone)
+        return Pool(nodes=kept, segments=self.segments)
+
+    def shaped(self, nodes: int, gpus_per_node: int) -> "Pool":
+        """What a job may be placed on that asks for so many devices on each of so many nodes: as many of
+        each node that has them free, and no node with fewer. Raises Unsatisfiable with the numbers."""
+        kept = tuple((node, devices[:gpus_per_node]) for node, devices in self.nodes if len(devices) >= gpus_per_node)
+        if len(kept) < nodes:
+            have = "has" if len(kept) == 1 else "have"
+            raise Unsatisfiable(
+                f"{nodes} x {gpus_per_node} devices are asked for (nodes x gpus_per_node), {len(kept)} of"
+                f" {len(self.nodes)} nodes {have} {gpus_per_node} free"
+            )
         return Pool(nodes=kept, segments=self.segments)
 
     def segment_of(self, node_id: str) -> tuple[bool, str]:

@@ -33,9 +33,10 @@ class Spares(_Spec):
 
 
 class Resources(_Spec):
-    """nodes x gpus_per_node devices, of which `min_replicas` replicas must survive
-    for training to go on. `gpu_type`: words that must be in a device's model ("H100"); None
-    means any."""
+    """`nodes` nodes of which each has `gpus_per_node` devices free: the job starts on these, with so
+    many on each, or waits; later attempts, and replicas that are started again, take what is left.
+    `min_replicas` replicas must survive for training to go on. `gpu_type`: words that must be in a
+    device's model ("H100"); None means any."""
 
     nodes: int
     gpus_per_node: int

@@ -14,6 +14,8 @@ from pathlib import Path
 
 CONTEXT = b"holdfast-store-v1\0"
 MIN_KEY_BYTES = 32
+STORE_ITSELF, METRICS_KEY = "the-store", "metrics"
+"""What the store says of itself lies under a job of this name: where its figures are."""
 TOKEN_CHARS = 43
 _TOKEN = re.compile(r"(?<=/)[A-Za-z0-9_-]{43}(?=/|$)")
 

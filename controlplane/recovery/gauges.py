@@ -1,5 +1,6 @@
 """Gauges of the fleet that are read from rows: refreshed by each web process, as any of them is scraped."""
 
+from django.conf import settings
 from django.db.models import Count, Min
 from prometheus_client import Gauge
 
@@ -39,6 +40,7 @@ def refresh() -> None:
     _replace(metrics.EFFECTIVE, {job_id: found.ettr for job_id, found in numbers.items()})
     _replace(metrics.PRODUCTIVITY, {job_id: found.productivity for job_id, found in numbers.items()})
     _replace(metrics.CHECKPOINT_AGE, {row.id: _unsaved_s(row, numbers[row.id]) for row in rows})
+    metrics.CHECKPOINT_LIMIT.set(settings.CHECKPOINT_OLD_S)
     metrics.REFRESHED.set(now_s())
 
 

@@ -24,8 +24,8 @@ WEB_STALE_S = 15.0
 FORGET_S = 3600.0
 # Several workers share the canaries: each finishes one only now and then.
 EXPORTER_STALE_S = 60.0
-EXPORTERS = ("sentinel", "worker", "beat")
-"""Roles that serve their figures on a port of their own (`runtime.exporter`)."""
+EXPORTERS = ("sentinel", "worker", "beat", "store")
+"""Roles that serve their figures on a port of their own (`runtime.exporter`, `trainer.store.exporter`)."""
 _ahead: dict[str, tuple[datetime, float]] = {}
 """Leases whose newest beat lies in the future: that beat, and since when (monotonic) it is seen."""
 _log = get(__name__)

@@ -61,6 +61,9 @@ CHECKPOINT_AGE = Gauge(
     ["job_id"],
     registry=FLEET,
 )
+CHECKPOINT_LIMIT = Gauge(
+    "holdfast_checkpoint_age_limit_seconds", "An older one is alarming (HOLDFAST_CHECKPOINT_OLD_S).", registry=FLEET
+)
 OUTBOX_PENDING = Gauge("holdfast_outbox_pending", "Commands not yet acknowledged.", registry=FLEET)
 OUTBOX_OLDEST = Gauge("holdfast_outbox_oldest_seconds", "Age of the oldest of them.", registry=FLEET)
 LOOP_LAG = Gauge("holdfast_loop_lag_seconds", "Worst lag of a loop in the last 30 s.", ["loop"])

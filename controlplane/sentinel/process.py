@@ -24,7 +24,7 @@ from controlplane.runtime.clock import ClockWatch
 from controlplane.runtime.isolate import isolated
 from controlplane.runtime.logs import get
 from controlplane.runtime.seal import tally
-from controlplane.sentinel import scan
+from controlplane.sentinel import scan, store_look
 from controlplane.sentinel.fleetmap import MapFollower
 from controlplane.sentinel.history import History
 from controlplane.sentinel.net import Net
@@ -244,6 +244,7 @@ class Sentinel:
 def main() -> None:
     """Until SIGTERM or SIGINT."""
     exporter.start("sentinel")
+    threading.Thread(target=store_look.keep_looking, name="store", daemon=True).start()
     sentinel = Sentinel()
     signal.signal(signal.SIGTERM, sentinel.stop)
     signal.signal(signal.SIGINT, sentinel.stop)

@@ -42,6 +42,7 @@ def bucket(metric: str, le: str) -> str:
 
 LATENCY = "holdfast_decision_latency_seconds"
 CONNECTIONS, NODES = "holdfast_agent_connections", 'holdfast_nodes{state="ready"}'
+CHECKPOINT_LIMIT = "holdfast_checkpoint_age_limit_seconds"
 CASES = {
     "HoldfastProcessDown": Case(
         {'up{job="holdfast-worker",instance="w:9472"}': flat(0)},
@@ -80,8 +81,8 @@ CASES = {
         {'holdfast_gpus{health="lost"}': flat(0), 'holdfast_gpus{health="total"}': flat(8)},
     ),
     "HoldfastCheckpointOld": Case(
-        {'holdfast_checkpoint_age_seconds{job_id="j"}': flat(4000)},
-        {'holdfast_checkpoint_age_seconds{job_id="j"}': flat(300)},
+        {'holdfast_checkpoint_age_seconds{job_id="j"}': flat(4000), CHECKPOINT_LIMIT: flat(3600)},
+        {'holdfast_checkpoint_age_seconds{job_id="j"}': flat(300), CHECKPOINT_LIMIT: flat(3600)},
     ),
     "HoldfastEffectiveTimeLow": Case(
         {'holdfast_job_effective_time_ratio{job_id="j"}': flat(0.5)},

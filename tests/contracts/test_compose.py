@@ -47,6 +47,7 @@ PLACES = frozenset(
         "--daemonize",
         "--probe",
         "--key-file",
+        "--metrics-bind",
     ]
 )
 # What makes the production Redis keep its data, and the demo's forget it.

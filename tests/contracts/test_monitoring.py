@@ -23,6 +23,8 @@ from controlplane.protocol.samples import XidEvent
 from controlplane.runtime import metrics
 from controlplane.runtime.exporter import PORTS
 from scripts.prometheus_drill import drill
+from trainer.store import exporter as store_exporter
+from trainer.store.server import StoreServer
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 TIMEOUT_S = 60.0
@@ -45,9 +47,11 @@ def series(metric: MetricWrapperBase) -> set[str]:
 
 
 def exported() -> set[str]:
-    """Series names of the server's metrics and the agent's."""
+    """Series names of the server's metrics, the agent's and the store's."""
     state = State(started_s=0.0, boot_id="b", journal_id="j")
     own = {name for name, _, _ in readings(state, 0.0)}.union(*map(series, declared().values()))
+    own |= {name for name, _, _ in store_exporter.readings(StoreServer(b"k" * 32))}
+    own.add(f"{store_exporter.REFUSED}_total")
     return own | {f"{each.name}_total" if each.counts else each.name for each in of_a_device()}
 
 
@@ -222,7 +226,8 @@ def test_the_scraper_asks_every_process_at_its_port() -> None:
     targets = {
         target for job in scrape["scrape_configs"] for entry in job["static_configs"] for target in entry["targets"]
     }
-    ports = {"web": 8000, "agent": parse_bind(DEFAULT_BIND)[1], **PORTS}  # type: ignore[index]
+    own = (("agent", DEFAULT_BIND), ("store", store_exporter.DEFAULT_BIND))
+    ports = {"web": 8000, **PORTS} | {role: parse_bind(bind)[1] for role, bind in own}  # type: ignore[index]
     assert targets == {
         f"{name}:{ports[role]}" for name in compose["services"] if (role := name.partition("-")[0]) in ports
     }

@@ -4,107 +4,32 @@ sentinel are killed, series move, alerts fire and resolve, and no panel is empty
 import json
 import math
 import os
-import re
-import shutil
 import signal
-import subprocess
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from controlplane.demo.driver import Driver
-from controlplane.demo.ports import free_port
-from scripts.prometheus_drill import drill
+from tests.prometheus import DEPLOY, NEEDED, WAIT_S, Prometheus, beside
 from tests.scenes.conftest import Ring
 from tests.scenes.helpers import cancel, pids, scene_job, submit_and_train, wait_resolved
 
-pytestmark = [
-    pytest.mark.scenes,
-    pytest.mark.timeout(420),
-    pytest.mark.skipif(
-        shutil.which("prometheus") is None, reason="prometheus is not installed (Debian's package prometheus)"
-    ),
-]
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-WAIT_S = 90.0
+pytestmark = [pytest.mark.scenes, pytest.mark.timeout(420), NEEDED]
 SENTINEL_DOWN_S = 20.0
-AGENT_LINE = re.compile(r"metrics exported.*?(127\.0\.0\.1:\d+)")
-
-
-class Prometheus:
-    """A running one; answers of its HTTP API."""
-
-    def __init__(self, base: str) -> None:
-        self.base = base
-
-    def ask(self, path: str, **query: str) -> Any:
-        """`data` of an answer; None while it does not answer."""
-        url = f"{self.base}/api/v1/{path}?{urllib.parse.urlencode(query)}"
-        try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
-                return json.load(answer)["data"]
-        except OSError:
-            return None
-
-    def values(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """(labels, value) of each series that an expression gives now."""
-        found = self.ask("query", query=expression)
-        return [(series["metric"], float(series["value"][1])) for series in found["result"]] if found else []
-
-    def number(self, expression: str) -> float:
-        """Of an expression with one series; 0 where there is none."""
-        return sum(value for _, value in self.values(expression))
-
-    def firing(self) -> dict[str, dict[str, str]]:
-        """Alerts that fire now, by name: labels of one of each."""
-        alerts = (self.ask("alerts") or {"alerts": []})["alerts"]
-        return {alert["labels"]["alertname"]: alert["labels"] for alert in alerts if alert["state"] == "firing"}
 
 
 def eventually(driver: Driver, what: str, check: Callable[[], Any]) -> Any:
     return driver.wait(what, check, timeout_s=WAIT_S)
 
 
-def targets(ring: Ring) -> dict[str, list[str]]:
-    """Where health says that processes serve their figures, the web process, and what agents logged."""
-    told = eventually(
-        ring.driver,
-        "every process tells its address",
-        lambda: (found := ring.driver.get("/overview")["health"]["metrics"]) and all(found.values()) and found,
-    )
-    logs = sorted((ring.installation.config.logs).glob("agent-*.log"))
-    agents = [AGENT_LINE.findall(log.read_text(errors="replace"))[-1] for log in logs]
-    assert len(agents) == 5
-    web = ring.installation.addresses.web.removeprefix("http://")
-    return {"holdfast-web": [web], "holdfast-agent": agents} | {f"holdfast-{role}": at for role, at in told.items()}
-
-
 @pytest.fixture(scope="module")
 def prometheus(ring: Ring, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """It scrapes each second, and alerts have no patience; all else is as shipped."""
-    out = tmp_path_factory.mktemp("prometheus")
-    config = drill(out, targets(ring), interval_s=1, for_s=0)
-    listen = f"127.0.0.1:{free_port('127.0.0.1')}"
-    with (out / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                "prometheus", f"--config.file={config}", f"--storage.tsdb.path={out / 'data'}",
-                f"--web.listen-address={listen}",
-            ],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-    made = Prometheus(f"http://{listen}")
-    try:
-        eventually(ring.driver, "it scrapes all nine processes", lambda: made.number("sum(up)") == 9)
+    with beside(ring.installation, ring.driver, tmp_path_factory.mktemp("prometheus")) as made:
+        assert made.number("count(up)") == 10
         yield made
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,11 @@ class Shelf:
     waiters: dict[bytes, list[Waiter]] = field(default_factory=dict)
     held_bytes: int = 0
 
+    @property
+    def waiting(self) -> int:
+        """Clients that wait for a key."""
+        return len({id(waiter) for waiting in self.waiters.values() for waiter in waiting})
+
     def has(self, keys: Iterable[bytes]) -> bool:
         """True when every key has a value, or something in its queue."""
         return all(key in self.values or self.queues.get(key) for key in keys)

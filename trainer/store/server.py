@@ -14,7 +14,7 @@ import sys
 import time
 from functools import lru_cache
 
-from controlplane.protocol.store_keys import TOKEN_CHARS, store_token
+from controlplane.protocol.store_keys import METRICS_KEY, STORE_ITSELF, TOKEN_CHARS, store_token
 from trainer.store import wire
 from trainer.store.memory import Shelf, ShelfFull
 from trainer.store.wire import Incomplete, Malformed, Query, Reader, Request
@@ -37,6 +37,7 @@ class StoreServer:
     def __init__(self, key: bytes) -> None:
         self.shelves: dict[str, Shelf] = {}
         self.clients: dict[str, int] = {}
+        self.connections = 0
         self.refused = 0
         self._told_s = -TELL_EVERY_S
         self._key = key
@@ -51,6 +52,10 @@ class StoreServer:
         self._server = await loop.create_server(lambda: Client(self), host, port, backlog=4096)
         return int(self._server.sockets[0].getsockname()[1])
 
+    def tell_health(self, metrics_address: str) -> None:
+        """Keep where our figures are ("": nowhere) for the control plane, which asks with the shared key."""
+        self.shelf(STORE_ITSELF).put(METRICS_KEY.encode("ascii"), metrics_address.encode("ascii"))
+
     async def tidy_for_ever(self) -> None:
         """Forget jobs that nobody has asked for in a day."""
         while True:
@@ -60,7 +65,7 @@ class StoreServer:
     def tidy(self, now_s: float) -> None:
         """Drop the shelves of jobs without a client that were last used FORGET_AFTER_S ago."""
         for job_id, shelf in list(self.shelves.items()):
-            if not self.clients.get(job_id) and now_s - shelf.used_s > FORGET_AFTER_S:
+            if job_id != STORE_ITSELF and not self.clients.get(job_id) and now_s - shelf.used_s > FORGET_AFTER_S:
                 del self.shelves[job_id]
 
     def split(self, key: bytes) -> tuple[str, bytes]:
@@ -116,6 +121,7 @@ class Client(asyncio.Protocol):
         """It has FIRST_KEY_WITHIN_S to name a job's token."""
         assert isinstance(transport, asyncio.Transport), "a stream transport"
         self._transport = transport
+        self._server.connections += 1
         self._deadline = asyncio.get_running_loop().call_later(FIRST_KEY_WITHIN_S, self._give_up)
 
     def data_received(self, data: bytes) -> None:
@@ -142,6 +148,7 @@ class Client(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It waits for nothing any more."""
         self._transport = None
+        self._server.connections -= 1
         if self._deadline is not None:
             self._deadline.cancel()
         if self._job_id:

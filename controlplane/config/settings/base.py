@@ -132,6 +132,7 @@ OUTER_TIMEOUT_S = ENV.outer_timeout_s
 CHUNK_S = ENV.chunk_s
 RETENTION_DAYS = ENV.retention_days
 EVENT_RETENTION_DAYS = ENV.event_retention_days
+CHECKPOINT_OLD_S = ENV.checkpoint_old_s
 NODE_KEY_DAYS = ENV.node_key_days
 BIND = ENV.bind
 REQUIRE_LOOPBACK = False

@@ -127,7 +127,7 @@ def _place(snapshot: JobSnapshot, config: PolicyConfig) -> Decision:
         layout, placements, spares = _arrange(snapshot, pool)
     except PolicyError as error:
         return _wait(snapshot, f"{error}.{left_out(snapshot)}", pool.size)
-    order = place_attempt(snapshot, pool, layout, spares)
+    order = place_attempt(snapshot, first_pool(spec, pool) if snapshot.attempt is None else pool, layout, spares)
     assert order.placements == placements, "placing is deterministic"
     nodes = sorted({p.node_id for replica in placements for p in replica})
     return Decision(
@@ -179,12 +179,19 @@ def first_attempt(spec: TrainSpec, pool: Pool) -> tuple[Layout, tuple[tuple[Plac
     PolicyError with what is missing."""
     replicas, per_replica = replica_count(spec), ranks_per_replica(spec.parallelism)
     try:
-        placements = place_gang(pool, replicas, per_replica, tp=spec.parallelism.tp)
+        placements = place_gang(first_pool(spec, pool), replicas, per_replica, tp=spec.parallelism.tp)
         spares = spare_nodes(spec, pool, placements)
     except Unsatisfiable as error:
         wanted = spec.resources.gpu_type
         raise Unsatisfiable(f"{error} (of type {wanted})" if wanted else str(error)) from error
     return plan_layout(spec, max(replicas * per_replica, pool.size)), placements, spares
+
+
+def first_pool(spec: TrainSpec, pool: Pool) -> Pool:
+    """Of a pool what a first attempt takes: `gpus_per_node` devices of each of `nodes` nodes. Later ones, and what is
+    started again, take what is left. Too few devices in all are counted by who places. Raises Unsatisfiable."""
+    asked = spec.resources
+    return pool if pool.size < asked.nodes * asked.gpus_per_node else pool.shaped(asked.nodes, asked.gpus_per_node)
 
 
 def layout_for(snapshot: JobSnapshot, pool: Pool) -> Layout:

@@ -2711,9 +2711,10 @@ export interface components {
         };
         /**
          * Resources
-         * @description nodes x gpus_per_node devices, of which `min_replicas` replicas must survive
-         *         for training to go on. `gpu_type`: words that must be in a device's model ("H100"); None
-         *         means any.
+         * @description `nodes` nodes of which each has `gpus_per_node` devices free: the job starts on these, with so
+         *         many on each, or waits; later attempts, and replicas that are started again, take what is left.
+         *         `min_replicas` replicas must survive for training to go on. `gpu_type`: words that must be in a
+         *         device's model ("H100"); None means any.
          */
         Resources: {
             /** @default null */

@@ -151,10 +151,14 @@ def test_a_dry_run_of_a_faulty_spec_lists_the_faults(caller: Any) -> None:
     }
 
 
-def test_a_live_name_is_taken(caller: Any) -> None:
+def test_a_live_name_is_taken_in_its_project(caller: Any) -> None:
     ada = caller("submit")
     ada.post("/jobs", SPEC)
     assert ada.post("/jobs", SPEC).status_code == 409
+    elsewhere = {**SPEC, "metadata": {**SPEC["metadata"], "project": "vision"}}
+    assert ada.post("/jobs", elsewhere).status_code == 201
+    assert ada.post("/jobs", {**SPEC, "metadata": {**SPEC["metadata"], "name": "another"}}).status_code == 201
+    assert [job["project"] for job in ada.get("/jobs?q=visio").json()["items"]] == ["vision"]
 
 
 def test_the_same_key_and_request_is_answered_once(caller: Any) -> None:

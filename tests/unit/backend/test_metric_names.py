@@ -22,6 +22,7 @@ NAMES = {
     "holdfast_lost_work_seconds_total": ("counter", ("cause",)),
     "holdfast_job_effective_time_ratio": ("gauge", ("job_id",)),
     "holdfast_checkpoint_age_seconds": ("gauge", ("job_id",)),
+    "holdfast_checkpoint_age_limit_seconds": ("gauge", ()),
     "holdfast_outbox_pending": ("gauge", ()),
     "holdfast_outbox_oldest_seconds": ("gauge", ()),
     "holdfast_loop_lag_seconds": ("gauge", ("loop",)),
