@@ -156,8 +156,8 @@ def _checked(options: argparse.Namespace) -> Config:
     if not all(_LINK.match(link) for link in _listed(options.check_links)):
         raise ConfigError(f"--check-links must be names of interfaces, not {options.check_links!r}")
     state_dir = Path(options.state_dir).absolute()
-    jobs_dir = Path(options.jobs_dir).absolute() if options.jobs_dir else _jobs_beside(state_dir)
-    if len(os.fsencode(jobs_dir)) > _MAX_JOBS_DIR_BYTES:
+    jobs_dir = Path(options.jobs_dir).absolute() if options.jobs_dir else jobs_beside(state_dir)
+    if over_long_bytes(jobs_dir) > 0:
         raise ConfigError(f"--jobs-dir {jobs_dir} is over {_MAX_JOBS_DIR_BYTES} bytes: too long for unix sockets in it")
     return Config(
         server=server,
@@ -186,7 +186,12 @@ def _checked(options: argparse.Namespace) -> Config:
     )
 
 
-def _jobs_beside(state_dir: Path) -> Path:
+def over_long_bytes(jobs_dir: Path) -> int:
+    """By how much its path is too long for the unix sockets in it; up to 0 it is not."""
+    return len(os.fsencode(jobs_dir)) - _MAX_JOBS_DIR_BYTES
+
+
+def jobs_beside(state_dir: Path) -> Path:
     """Ranks that run as other users must pass through it, and through the state directory nobody."""
     return state_dir.with_name(f"{state_dir.name}-jobs") if separates() else state_dir / "jobs"
 

@@ -5,6 +5,7 @@ Loopback only. Ctrl-C stops every process that it started, a second one ends the
 
 import argparse
 import logging
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 from controlplane.config.guards import private_file
 from controlplane.demo.config import DemoConfig
 from controlplane.demo.ending import Ending
-from controlplane.demo.installation import Installation, InstallationError
+from controlplane.demo.installation import REPOSITORY, Installation, InstallationError
 from controlplane.demo.job import demo_job
 from controlplane.demo.ports import MissingProgram
 
@@ -35,7 +36,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     """Command line of the demo."""
     parser = argparse.ArgumentParser(prog="python -m controlplane.demo", description=__doc__)
     parser.add_argument("--port", type=int, default=8000, help="port of the page (another one if it is taken)")
-    parser.add_argument("--dir", type=Path, default=Path("var/demo"), help="where the demo keeps its files")
+    parser.add_argument("--dir", type=_absolute, default="var/demo", help="where the demo keeps its files")
     parser.add_argument("--keep", action="store_true", help="go on with the files of the last demo")
     parser.add_argument("--no-job", action="store_true", help="start without submitting the demo job")
     parser.add_argument("--nodes", type=int, default=4)
@@ -47,6 +48,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> int:
     """Run until Ctrl-C, SIGTERM or --seconds."""
     args = parse(argv)
+    os.chdir(REPOSITORY)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     if args.dir.exists() and not args.keep:
@@ -72,6 +74,11 @@ def main(argv: list[str]) -> int:
         print("Stopping ... (again: at once)", flush=True)
         installation.supervisor.stop_all()
     return 0
+
+
+def _absolute(path: str) -> Path:
+    """Relative to where the demo was started; its processes work in the checkout."""
+    return Path(path).resolve()
 
 
 def submit_demo_job(installation: Installation) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from agents.config import jobs_beside, over_long_bytes
 from controlplane.config.guards import close_directory, private_file
 from controlplane.demo.config import DemoConfig
 from controlplane.demo.nodes import MARKER
@@ -75,7 +76,8 @@ class Installation:
         self.supervisor.stop_all()
 
     def start(self) -> None:
-        """Database, Redis, store, web, sentinel, worker, beat, then the agents."""
+        """Database, Redis, store, web, sentinel, worker, beat, then the agents. Raises InstallationError."""
+        self._check_paths()
         self.manage("migrate", "--verbosity", "0")
         start = self.supervisor.start
         directory = self.config.directory.absolute()
@@ -150,6 +152,14 @@ class Installation:
         draft = path.with_suffix(".tmp")
         draft.write_text(json.dumps({"kind": "kill_process", "name": name, "down_s": down_s}))
         draft.rename(path)
+
+    def _check_paths(self) -> None:
+        over_bytes = max(over_long_bytes(jobs_beside(self._node_state(node))) for node in self.config.node_names)
+        if over_bytes > 0:
+            raise InstallationError(
+                f"the path of {self.config.directory.absolute()} is {over_bytes} bytes too long for the sockets of "
+                "jobs in it. Start it with a shorter one: python -m controlplane.demo --dir /tmp/holdfast"
+            )
 
     def start_agent(self, node: str, number: int, token_file: Path) -> None:
         """A node's agent; `number` seeds its simulated devices."""

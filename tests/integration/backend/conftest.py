@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.contrib.auth.models import User
 
+from controlplane.access.services import create_api_token
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import submit_job
 from controlplane.protocol import spec as specs
 from controlplane.runtime import guard
 from tests.integration.backend.fake_agent import FakeAgent, enroll, join_token
 from tests.integration.backend.fake_world import World
+from tests.integration.backend.reader import Reader
 from tests.integration.backend.servers import RedisServer, Stack
 
 WAIT_S = 40.0
@@ -66,6 +69,15 @@ async def world(stack: Stack) -> AsyncIterator[World]:
         await asyncio.wait_for(agent.welcomed.wait(), WAIT_S)
     yield made
     await made.stop()
+
+
+@pytest.fixture
+async def reader(stack: Stack, world: World, tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    def token() -> str:
+        user = User.objects.create_user("ada", password="correct horse battery", is_superuser=True)
+        return str(create_api_token(user, name="reader", scope="operate").secret)
+
+    return Reader(tmp_path_factory.mktemp("reader"), stack.url, await sync_to_async(token)())
 
 
 def job_spec(**changes: Any) -> specs.JobSpec:
