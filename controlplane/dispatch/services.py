@@ -41,6 +41,7 @@ RESEND_S = 2.0
 # An acknowledged order may still be at work when its time to be received is over.
 WORK_S = 300.0
 MAX_ORDERS = 200
+ORDERS_A_QUERY = 500
 STARTS = "start_ranks"
 UNSENT = (CommandState.QUEUED, CommandState.DELIVERED)
 LIVE = (CommandState.QUEUED, CommandState.DELIVERED, CommandState.ACKNOWLEDGED)
@@ -73,23 +74,37 @@ def enqueue_all(
     body: Body, *, node_ids: Sequence[str], job_id: str | None = None, attempt: int = 0, epoch: int = 0,
     decision_id: str = "", ttl_s: float = 60.0,
 ) -> list[Command]:  # fmt: skip
-    """The same order for each of the nodes, in their order, each signed; see `enqueue`. An agent of
+    """The same order for each of the nodes; see `enqueue_each`."""
+    orders = [(node_id, body) for node_id in node_ids]
+    return enqueue_each(orders, job_id=job_id, attempt=attempt, epoch=epoch, decision_id=decision_id, ttl_s=ttl_s)
+
+
+def enqueue_each(
+    orders: Sequence[tuple[str, Body]], *, job_id: str | None = None, attempt: int = 0, epoch: int = 0,
+    decision_id: str = "", ttl_s: float = 60.0,
+) -> list[Command]:  # fmt: skip
+    """Orders of one kind as (node id, order), in their order, each signed; see `enqueue`. An agent of
     an older release gets what it understands of it."""
-    kind = str(msgspec.to_builtins(body)["kind"])
+    if not orders:
+        return []
+    kind, node_ids = str(msgspec.to_builtins(orders[0][1])["kind"]), [node_id for node_id, _ in orders]
     if job_id and kind in SUPERSEDED_BY:
         _supersede(SUPERSEDED_BY[kind], node_ids=node_ids, job_id=job_id, epoch=epoch)
     nodes = Node.objects.in_bulk(list(node_ids))
     rows = []
-    for node_id in node_ids:
+    known: dict[tuple[int, int], Body] = {}
+    for node_id, body in orders:
         node = nodes[node_id]
-        order = body if node.revision >= PROTOCOL_MAX else known_to(body, node.revision)
+        if (id(body), node.revision) not in known:
+            known[id(body), node.revision] = body if node.revision >= PROTOCOL_MAX else known_to(body, node.revision)
+        order = known[id(body), node.revision]
         row = Command(
             id=new_id("cmd"), node=node, job_id=job_id, decision_id=decision_id, attempt=attempt, epoch=epoch,
             kind=kind, ttl_s=ttl_s, created_at=now(), due_at=after(ttl_s),
         )  # fmt: skip
         sign(row, order)
         rows.append(row)
-    Command.objects.bulk_create(rows)
+    Command.objects.bulk_create(rows, ORDERS_A_QUERY)
     for row in rows:
         _publish(row, "command.queued", f"{kind} for node {row.node.name}.", patch=partial(command_summary, row))
     transaction.on_commit(lambda: ring(node_ids))

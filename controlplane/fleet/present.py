@@ -7,8 +7,10 @@ from typing import Any
 from controlplane.fleet.models import Device, Node
 from controlplane.runtime.beside import beside
 from controlplane.runtime.clock import iso
+from controlplane.runtime.pieces import batched
 
 Json = dict[str, Any]
+DEVICES_A_QUERY = 500
 
 
 def node_summary(node: Node, *, hot: Json | None = None, parts: "Parts | None" = None) -> Json:
@@ -73,6 +75,16 @@ def _unreleased() -> Any:
 def device_summary(device: Device, *, live: Json | None = None) -> Json:
     """`held_by` the unreleased rank on it; `spare_for` the job that reserved it."""
     return _device(device, _unreleased().filter(device=device).first(), live)
+
+
+def device_summaries(ids: Sequence[str]) -> dict[str, Json]:
+    """`device_summary` of many, by id."""
+    found = {}
+    for some in batched(ids, DEVICES_A_QUERY):
+        holders = {rank.device_id: rank for rank in _unreleased().filter(device_id__in=some)}
+        for device in Device.objects.filter(pk__in=some).select_related("reservation"):
+            found[device.id] = _device(device, holders.get(device.id), None)
+    return found
 
 
 def _device(device: Device, rank: Any | None, live: Json | None) -> Json:

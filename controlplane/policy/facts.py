@@ -38,6 +38,9 @@ class Governed(Protocol):
     @property
     def segments(self) -> Mapping[str, str]: ...
 
+    @property
+    def divided(self) -> bool: ...
+
 
 def attempt_live(snapshot: JobSnapshot) -> bool:
     """An attempt exists and is not being ended."""
@@ -306,7 +309,7 @@ def _spread(snapshot: Governed) -> float:
     if snapshot.suspect_nodes is None:
         return math.inf
     segments = snapshot.segments
-    if len(set(segments.values())) < 2:
+    if not snapshot.divided:
         return len(set(snapshot.suspect_nodes))
     return len({segments.get(node_id) or node_id for node_id in snapshot.suspect_nodes})
 

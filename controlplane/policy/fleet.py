@@ -49,6 +49,11 @@ class FleetSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     suspect_nodes: tuple[str, ...] | None = None
     segments: dict[str, str] = {}
 
+    @property
+    def divided(self) -> bool:
+        """Its nodes are not all in one segment."""
+        return len(set(self.segments.values())) > 1
+
 
 def decide_fleet(snapshot: FleetSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     """Everything to be decided now; equal snapshots give equal decisions."""

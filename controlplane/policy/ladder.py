@@ -3,6 +3,7 @@
 Used by `ways` and `ends`, which weigh and judge, and by the rules, which carry it out.
 """
 
+from controlplane.policy.asked import Need, near, require
 from controlplane.policy.bars import lifted
 from controlplane.policy.budget import spent
 from controlplane.policy.config import PolicyConfig
@@ -67,6 +68,9 @@ def start_slots(
     bad_nodes = tuple(node for failure in failures for node in failure.bad_nodes)
     bad_slots = tuple(slot for failure in failures for slot in failure.bad_slots)
     tp = snapshot.attempt.layout.tp if snapshot.attempt is not None else 1
+    for ranks in sorted({slot.world_size for slot in slots}) if snapshot.job.env_opens else ():
+        need = Need(replicas=len(slots), ranks=ranks, near=near(snapshot, map(nodes_of, slots)))
+        require(snapshot, need, config.fresh_s)
     taken: list[tuple[str, int]] = []
     starts: list[StartReplica] = []
     for slot in sorted(slots, key=lambda replica: replica.index):

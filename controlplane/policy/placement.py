@@ -14,6 +14,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate, islice
 from typing import NamedTuple
 
@@ -30,15 +31,17 @@ PLACEABLE = frozenset({NodeState.READY, NodeState.DEGRADED})
 
 class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Devices one job may take: (node id, device index)s by node, nodes in order of preference.
-    `segments` of the nodes that named one; any other node is a segment of its own."""
+    `segments` of the nodes that named one; any other node is a segment of its own. `unlisted`: so many devices
+    of each segment lie on nodes that are no choice (`policy.elsewhere`)."""
 
     nodes: tuple[Devices, ...]
     segments: Mapping[str, str] = {}
+    unlisted: Mapping[str, int] = {}
 
     @property
     def size(self) -> int:
         """Number of devices."""
-        return sum(len(devices) for _, devices in self.nodes)
+        return sum(len(devices) for _, devices in self.nodes) + sum(self.unlisted.values())
 
     def without(self, taken: Iterable[Slot]) -> "Pool":
         """The pool less these devices; empty nodes disappear."""
@@ -49,13 +52,13 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             (node, tuple(d for d in devices if d not in gone[node]) if node in gone else devices)
             for node, devices in self.nodes
         )
-        return Pool(nodes=tuple(entry for entry in left if entry[1]), segments=self.segments)
+        return msgspec.structs.replace(self, nodes=tuple(entry for entry in left if entry[1]))
 
     def without_nodes(self, nodes: Iterable[str]) -> "Pool":
         """The pool less whole nodes."""
         gone = frozenset(nodes)
         kept = tuple((node, devices) for node, devices in self.nodes if node not in gone)
-        return Pool(nodes=kept, segments=self.segments)
+        return msgspec.structs.replace(self, nodes=kept)
 
     def shaped(self, nodes: int, gpus_per_node: int) -> "Pool":
         """What a job may be placed on that asks for so many devices on each of so many nodes: as many of
@@ -81,11 +84,20 @@ def of_type(nodes: Iterable[NodeFact], gpu_type: str | None) -> tuple[NodeFact, 
     any device."""
     if gpu_type is None:
         return tuple(nodes)
-    wanted = re.compile(rf"(?<![a-z0-9]){re.escape(gpu_type.lower())}(?![a-z0-9])")
     return tuple(
-        msgspec.structs.replace(node, devices=tuple(d for d in node.devices if wanted.search(d.model.lower())))
+        msgspec.structs.replace(node, devices=tuple(d for d in node.devices if is_type(d.model, gpu_type)))
         for node in nodes
     )
+
+
+def is_type(model: str, gpu_type: str) -> bool:
+    """A device of this model is what a job of `gpu_type` asks for."""
+    return _pattern(gpu_type.lower()).search(model.lower()) is not None
+
+
+@lru_cache(maxsize=64)
+def _pattern(words: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![a-z0-9]){re.escape(words)}(?![a-z0-9])")
 
 
 class Offer(NamedTuple):
@@ -167,7 +179,13 @@ def offers_of(
     return tuple(found)
 
 
-def ordered(offers: Iterable[Offer], segments: Mapping[str, str], near: Iterable[str] = ()) -> Pool:
+def ordered(
+    offers: Iterable[Offer],
+    segments: Mapping[str, str],
+    near: Iterable[str] = (),
+    *,
+    unlisted: Mapping[str, int] | None = None,
+) -> Pool:
     """The offers as a pool. Among nodes as warm as each other those in a segment of `near` (node ids:
     where what is placed was before) are preferred."""
     home = {segments[node_id] for node_id in near if segments.get(node_id)}
@@ -176,7 +194,8 @@ def ordered(offers: Iterable[Offer], segments: Mapping[str, str], near: Iterable
         away = segments.get(offer.node_id, "") not in home
         return offer.quiet, offer.worn, offer.cold, away, offer.foreign, offer.node_id
 
-    return Pool(nodes=tuple((o.node_id, o.devices) for o in sorted(offers, key=rank)), segments=segments)
+    nodes = tuple((o.node_id, o.devices) for o in sorted(offers, key=rank))
+    return Pool(nodes=nodes, segments=segments, unlisted=unlisted or {})
 
 
 def _may_take(node: NodeFact, ours: bool, use_reserved: bool) -> bool:
@@ -203,6 +222,8 @@ def place_replica(pool: Pool, world_size: int, *, tp: int = 1) -> tuple[Placemen
         return divided, len(segments), len(set(nodes)), min((place[node] for node in nodes), default=0)
 
     whole = next((_fill([[entry]], world_size) for entry in pool.nodes if len(entry[1]) >= world_size), None)
+    if whole is None and _free(pool.nodes) < world_size:
+        raise Unsatisfiable(f"a replica needs {world_size} devices, and some of the {pool.size} have just been taken")
     chosen = whole if whole is not None else min(_ways(pool, world_size), key=cost)
     return _placements(chosen)
 
@@ -220,7 +241,7 @@ def place_gang(pool: Pool, replicas: int, world_size: int, *, tp: int = 1) -> tu
         for first in range(0, whole * world_size, world_size):
             placed.append(_placements((node, device) for device in devices[first : first + world_size]))
         entries[number] = (node, devices[whole * world_size :])
-    pool = Pool(nodes=tuple(entry for entry in entries if entry[1]), segments=pool.segments)
+    pool = msgspec.structs.replace(pool, nodes=tuple(entry for entry in entries if entry[1]))
     for _ in range(replicas - len(placed)):
         chosen = place_replica(pool, world_size, tp=tp)
         placed.append(chosen)
@@ -252,8 +273,13 @@ def _ways(pool: Pool, world_size: int) -> Iterator[tuple[Slot, ...]]:
     for entry in pool.nodes:
         by_segment.setdefault(pool.segment_of(entry[0]), []).append(entry)
     groups = list(by_segment.values())
+
+    def in_all(group: Sequence[Devices]) -> int:
+        named, segment = pool.segment_of(group[0][0])
+        return _free(group) + (pool.unlisted.get(segment, 0) if named else 0)
+
     yield from (_fill([group], world_size) for group in groups if _free(group) >= world_size)
-    groups.sort(key=_free, reverse=True)
+    groups.sort(key=in_all, reverse=True)
     sizes = accumulate(map(_free, groups))
     few = next(number for number, size in enumerate(sizes, start=1) if size >= world_size)
     yield _fill(groups[:few], world_size)

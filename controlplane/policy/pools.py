@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from controlplane.policy import findings, numerics
+from controlplane.policy.asked import Need, require
 from controlplane.policy.bars import bad_places, standing
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import node_of, nodes_of, signals_of
@@ -30,13 +31,15 @@ def pool_for(
     its environment are lost: nothing of it could start."""
     if not snapshot.job.env_opens:
         return Pool(nodes=())
+    require(snapshot, Need(), config.fresh_s)
     silent = tuple(signal.node_id for signal in signals_of(snapshot, "node_silent") if signal.node_id)
     _, barred_nodes = bad_places(standing(snapshot, config))
     homes = {node_id for replica in leaving for node_id in nodes_of(replica)}
     lent = _lent(snapshot, config) if use_reserved else _lent_unreserved(snapshot, config)
     offers = [offer for offer in lent if offer.node_id not in homes]
     offers += _offers(snapshot, config, homes, leaving=leaving, use_reserved=use_reserved)
-    pool = ordered(offers, _named_segments(snapshot), homes)
+    told = snapshot.elsewhere
+    pool = ordered(offers, _named_segments(snapshot), homes, unlisted=told.free_devices if told else {})
     return pool.without(bad_slots).without_nodes((*bad_nodes, *silent, *barred_nodes))
 
 

@@ -10,10 +10,11 @@ Used by the rules that weigh (`straggler`), carry out (`swap`) and fill slots. P
 arithmetic; it orders nothing.
 """
 
+from controlplane.policy.asked import Need, near, require
 from controlplane.policy.budget import spent
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import Unsatisfiable
-from controlplane.policy.facts import current_view, holds_state, installed, is_member, live_replicas
+from controlplane.policy.facts import current_view, holds_state, installed, is_member, live_replicas, nodes_of
 from controlplane.policy.ladder import may_start, start_slots
 from controlplane.policy.placement import Slot, place_replica, slots_of
 from controlplane.policy.plan import StartReplica
@@ -45,6 +46,9 @@ def successor(
     surplus = _surplus(snapshot)
     if (surplus is not None and surplus.failed_starts > 0) or (spent(snapshot) and not replica.ordered_out):
         return None
+    if snapshot.job.env_opens:
+        need = Need(replicas=1, ranks=replica.world_size, near=near(snapshot, [nodes_of(replica)]))
+        require(snapshot, need, config.fresh_s)
     pool = pool_for(snapshot, config, leaving=(replica,), bad_slots=bad_slots).without(slots_of(replica.placements))
     tp = snapshot.attempt.layout.tp if snapshot.attempt is not None else 1
     try:

@@ -2,7 +2,7 @@
 
 Built by `controlplane.recovery.load` from rows, by the simulator from its world, and by
 replay from a stored decision. All times are server Unix seconds (`_s`); ages are
-`now_s - x_s`. Tuples are sorted by id or index, so equal worlds give equal snapshots.
+`now_s - x_s`. Tuples are sorted, so equal worlds give equal snapshots.
 
 Where a fact has `by_` look-ups they are worked out when one is first asked for, once for
 each snapshot: rules ask them and do not walk the tuples (ADR 0030).
@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
+from controlplane.policy.asked import Elsewhere
 from controlplane.protocol.bounds import JobEnd
 from controlplane.protocol.membership import Flush, Install, MemberRole, View
 from controlplane.protocol.spec import Parallelism, TrainSpec
@@ -48,11 +49,9 @@ class Placement(_Fact, gc=False):
 
 
 class ReplicaFact(_Fact, dict=True):
-    """The newest incarnation of one replica slot.
-
-    `joined_ranks` said hello and are parked or training; `exited_ranks` are proved
-    gone; `in_view` member of the current view; `contributing` as of the last install
-    or catch-up; `committed_step` newest reported; `state_since_s` of `state`.
+    """The newest incarnation of one replica slot. `joined_ranks` said hello and are parked or training;
+    `exited_ranks` are proved gone; `in_view` member of the current view; `contributing` as of the last
+    install or catch-up; `committed_step` newest reported; `state_since_s` of `state`.
     `standby`: its last catch-up ended in standing by, and no install has promoted it since.
     `waiting` True: all its ranks sit in a phase that waits for others (exchange, view
     change), so it is no culprit; `saving` True: one of them is in a save; `silent_s` the longest
@@ -156,7 +155,7 @@ class NodeFact(_Fact):
     `warmed_s`, `warm_asked_s`: server times at which that was last done and last asked for as a
     spare (None: never). `reserved_for` the job whose spare it is. `unhealthy`: which of its agent's checks fail,
     "" for none; nothing is started there until they pass. `segment`: nodes of the same one are
-    near each other; "": the node is near none."""
+    near each other."""
 
     id: str
     name: str
@@ -173,8 +172,8 @@ class NodeFact(_Fact):
 
 
 class BarFact(_Fact):
-    """A device (None: the whole node) on which a rank of this job ended in a way that accuses the
-    place (policy.bars), with exit code or negative signal `code`, at server time `since_s`."""
+    """Device (None: whole node) on which a rank of this job ended in a way that accuses the place (policy.bars), with
+    exit code or negative signal `code`, at `since_s`."""
 
     node_id: str
     code: int
@@ -217,8 +216,7 @@ class AttemptFact(_Fact):
 
 
 class SaveFact(_Fact):
-    """What is known about saves. `interval_s` is the measured time between scheduled
-    saves (step time x interval_steps). None: never happened or not measured."""
+    """Of saves; `interval_s`: between scheduled ones. None: never happened or not measured."""
 
     last_started_s: float | None = None
     last_committed_s: float | None = None
@@ -228,9 +226,8 @@ class SaveFact(_Fact):
 
 
 class BudgetFact(_Fact):
-    """What the restart ledger (policy.budget) has charged, over all rungs.
-    `no_progress_cycles`: ended attempts in a row that brought no newer checkpoint; none as
-    soon as the one that lives has brought one. What ended unpaid (plan.UNPAID) is not counted."""
+    """What the restart ledger (policy.budget) has charged, over all rungs but plan.UNPAID. `no_progress_cycles`: ended
+    attempts in a row that brought no newer checkpoint; none as soon as the one that lives has brought one."""
 
     restarts_total: int = 0
     restarts_in_window: int = 0
@@ -239,8 +236,7 @@ class BudgetFact(_Fact):
 
 
 class LearnedTimes(_Fact):
-    """Measured on this job, seconds. None: not enough data. `setup_limit_s`: how long a setup
-    may last by what was learned, while one is under way."""
+    """Measured on this job; None: not enough data. `setup_limit_s` by what was learned, during a setup."""
 
     step_s: float | None = None
     step_max_s: float | None = None
@@ -252,9 +248,8 @@ class LearnedTimes(_Fact):
 
 
 class AheadFact(_Fact):
-    """What agents were told of a job by a server whose database was newer than this one. `attempt`:
-    the newest they have started, and `epoch` of it; `incarnations`: the newest by replica, of the current attempt;
-    `end`: how the job ended, "" if it did not; `node` that told of the end."""
+    """What agents were told of a job by a server whose database was newer. `attempt`: the newest they have
+    started, `epoch` of it; `incarnations`: the newest by replica, of the current attempt; `end`: "" if none."""
 
     attempt: int = 0
     epoch: int = 0
@@ -309,7 +304,8 @@ class JobSnapshot(_Fact, dict=True):
     (silent, lost, failing) opened within it, of `fleet_devices`, and `suspect_nodes` their
     nodes (None: not counted by node). The server's clock was last set by `clock_step_s`
     seconds, to `clock_set_s` (None: it was not, as far as is known). `reissued_views` counts views in a row
-    announced with unchanged members since a step was last committed.
+    announced with unchanged members since a step was last committed. `nodes` are those that matter to the job;
+    of the others `elsewhere` tells what was asked (None: `nodes` are all).
     """
 
     now_s: float
@@ -336,11 +332,18 @@ class JobSnapshot(_Fact, dict=True):
     suspect_nodes: tuple[str, ...] | None = None
     clock_set_s: float | None = None
     clock_step_s: float = 0.0
+    elsewhere: Elsewhere | None = None
 
     @cached_property
     def segments(self) -> Mapping[str, str]:
-        """Of each node of the fleet, by id; "" for none."""
-        return {node.id: node.segment for node in self.nodes}
+        """Of each node of `nodes` and each suspect one, by id; "" for none."""
+        more = self.elsewhere.segments if self.elsewhere is not None else {}
+        return more | {node.id: node.segment for node in self.nodes}
+
+    @cached_property
+    def divided(self) -> bool:
+        """The nodes of the fleet are not all in one segment."""
+        return self.elsewhere.divided if self.elsewhere is not None else len(set(self.segments.values())) > 1
 
     @cached_property
     def node_by_id(self) -> Mapping[str, NodeFact]:

@@ -5,13 +5,13 @@ decision once per job. What is announced (a view, an install) is a row before it
 is, and the fencing epoch moves in the same transaction.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, QuerySet
 
 from controlplane.access.services import audit
 from controlplane.checkpoints import services as checkpoints
@@ -132,12 +132,12 @@ def _attempt(job: Job, number: int | None = None) -> Attempt:
     return attempt
 
 
-def _nodes_of(ranks: Iterable[Rank]) -> list[str]:
-    return sorted({rank.node_id for rank in ranks})
+def _nodes_of(ranks: QuerySet[Rank]) -> list[str]:
+    return sorted(set(ranks.order_by().values_list("node_id", flat=True).distinct()))
 
 
-def _unreleased(attempt: Attempt) -> list[Rank]:
-    return list(Rank.objects.filter(replica__attempt=attempt, released_at=None).select_related("replica", "node"))
+def _unreleased(attempt: Attempt) -> QuerySet[Rank]:
+    return Rank.objects.filter(replica__attempt=attempt, released_at=None)
 
 
 def _send(context: Context, body: Any, node_ids: Sequence[str], attempt: Attempt, ttl_s: float) -> None:
@@ -213,8 +213,9 @@ def _send_install(context: Context, action: plan.SendInstall) -> None:
     if attempt.state == AttemptState.STARTING:
         transition_attempt(attempt, AttemptState.RUNNING, "its first view is installed")
     publish_job(job, "view.installed", f"View {install.epoch} goes on at step {install.step}.")
-    ranks = [r for r in _unreleased(attempt) if (r.replica.index, r.replica.incarnation) in members]
-    _send(context, DeliverInstall(install=install), _nodes_of(ranks), attempt, VIEW_TTL_S)
+    homes = _unreleased(attempt).order_by().values_list("replica__index", "replica__incarnation", "node_id").distinct()
+    nodes = sorted({node_id for index, incarnation, node_id in homes if (index, incarnation) in members})
+    _send(context, DeliverInstall(install=install), nodes, attempt, VIEW_TTL_S)
 
 
 def _set_contributing(replica: Replica, counts: bool, *, holds: bool) -> None:
@@ -283,7 +284,7 @@ def _gather_stacks(context: Context, action: plan.GatherStacks) -> None:
     )
     if action.replica == -1:
         attempt = _attempt(context.job)  # An older agent reads no order for all.
-        ranks: Iterable[Rank] = (rank for rank in _unreleased(attempt) if rank.node.revision >= PROTOCOL_MAX)
+        ranks = _unreleased(attempt).filter(node__revision__gte=PROTOCOL_MAX)
     else:
         replica = _replica(context, action.replica, action.incarnation)
         attempt, ranks = replica.attempt, replica.ranks.filter(released_at=None)
@@ -320,7 +321,7 @@ def _inject_fault(context: Context, action: plan.InjectFault) -> None:
 
 def _end_attempt(context: Context, action: plan.EndAttempt) -> None:
     attempt = _attempt(context.job, action.number)
-    ranks = _unreleased(attempt)
+    nodes = _nodes_of(_unreleased(attempt))
     body = StopRanks(
         job_id=context.job.id,
         attempt=attempt.number,
@@ -331,10 +332,10 @@ def _end_attempt(context: Context, action: plan.EndAttempt) -> None:
         final=context.final,
         end_signature=keys.sign_end(context.job.id, attempt.number, context.final) if context.final else "",
     )
-    _send(context, body, _nodes_of(ranks), attempt, STOP_TTL_S)
+    _send(context, body, nodes, attempt, STOP_TTL_S)
     if attempt.state in (AttemptState.STARTING, AttemptState.RUNNING):
         Attempt.objects.filter(pk=attempt.pk).update(end_code=context.reason_code)
-        transition_attempt(attempt, AttemptState.STOPPING if ranks else AttemptState.ENDED, context.sentence)
+        transition_attempt(attempt, AttemptState.STOPPING if nodes else AttemptState.ENDED, context.sentence)
 
 
 def _set_job_state(context: Context, action: plan.SetJobState) -> None:

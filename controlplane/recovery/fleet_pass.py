@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from functools import partial
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Q, QuerySet
 
 from controlplane.fleet.models import Device, Node
 from controlplane.fleet.services import take_out
@@ -65,8 +65,7 @@ def load_fleet() -> FleetSnapshot:
     found = [*_hardware()[:MAX_FINDINGS], *_risks()[:MAX_FINDINGS]]
     rows = [row for row in found if (row.node_id, row.device_index) not in owned]
     waiting = [_fact(row) for row in _waiting().prefetch_related("signals")]
-    known = Device.objects.exclude(node__in=Node.objects.exclude(revoked_at=None))
-    sizes = dict(known.values_list("node_id").annotate(number=Count("pk")).values_list("node_id", "number"))
+    sizes = load.device_counts()
     concerned = {row.node_id or "" for row in rows} | {row.node_id for row in waiting}
     concerned |= set(_resets().values_list("node_id", flat=True))
     suspected = load.suspects(sizes)

@@ -5,19 +5,21 @@ waits); when that is away the readings are None and the policy is told it is bli
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import pairwise, takewhile
 
 import msgspec
-from django.db.models import Max, Q
+from django.db.models import Count, Max, Q, QuerySet
 
-from controlplane.fleet.models import Node
+from controlplane.fleet.models import Device, Node
 from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, JobPace, Rank
 from controlplane.jobs.numbers import LOCAL_KIND
 from controlplane.jobs.selectors import device_index, past_lives
 from controlplane.policy import bars
 from controlplane.policy import snapshot as facts
+from controlplane.policy.asked import Elsewhere
+from controlplane.policy.elsewhere import own_nodes
 from controlplane.policy.facts import LIVE_ATTEMPT, TERMINAL_JOB
 from controlplane.policy.findings import KINDS
 from controlplane.policy.snapshot import LIVE_REPLICA
@@ -34,7 +36,7 @@ from controlplane.protocol.states import (
 from controlplane.recovery import recompute, sight, signals
 from controlplane.recovery.learned import learned_of, saves_of, undisturbed
 from controlplane.recovery.ledger import budget_of
-from controlplane.recovery.load_nodes import node_facts
+from controlplane.recovery.load_nodes import of_nodes, own_facts
 from controlplane.recovery.load_replicas import replica_facts
 from controlplane.recovery.models import Decision, Signal, ViewRow
 from controlplane.runtime import bus
@@ -53,41 +55,45 @@ TOLD_ONLY = "tell"
 
 
 def load_snapshot(job: Job) -> facts.JobSnapshot:
-    """Everything the policy may know about this job now."""
+    """Everything the policy may know about this job now. Of the fleet beyond the job's own nodes nothing yet:
+    what a rule asks of it `recovery.load_candidates` answers."""
     moment = now()
     attempt = job.attempts.order_by("-number").first()
     view = _newest_view(job, attempt)
     hot_ranks = bus.read_hot(f"job:{job.id}")
-    nodes = node_facts(job)
+    replicas, bars = replica_facts(attempt, view, hot_ranks), _bars(job)
+    found = tuple(sight.phase_now(fact, hot_ranks) for fact in _signal_facts(signals.open_for(job.id)))
+    nodes = own_facts(job, own_nodes(replicas, found, bars))
     times = undisturbed(job)
-    open_signals = signals.open_for(job.id)
-    suspected = suspects({node.id: len(node.devices) for node in nodes})
+    suspected = suspects()
+    suspect_nodes = tuple(sorted({node_id for node_id, _ in suspected}))
     clock_set_s, clock_step_s = sight.clock_step()
     return facts.JobSnapshot(
         now_s=moment.timestamp(),
         blind=sight.is_blind(),
         job=msgspec.structs.replace(_job_fact(job), past_lives=past_lives(attempt)),
         attempt=_attempt_fact(attempt),
-        replicas=replica_facts(attempt, view, hot_ranks),
+        replicas=replicas,
         view=msgspec.convert(view.view, View) if view else None,
         view_since_s=view.announced_at.timestamp() if view else 0.0,
         install=msgspec.convert(view.install, Install) if view and view.install else None,
         installed_s=view.ordered_at.timestamp() if view and view.ordered_at else None,
         flushes=_flushes(view),
-        signals=tuple(sight.phase_now(fact, hot_ranks) for fact in _signal_facts(open_signals)),
+        signals=found,
         nodes=nodes,
-        bars=_bars(job),
+        bars=bars,
         checkpoints=_checkpoint_facts(job),
         saves=saves_of(job, times),
         budget=budget_of(job),
         learned=learned_of(job, times),
         acts_last_window=recent_acts(),
         reissued_views=_reissued(job, attempt),
-        fleet_devices=sum(len(node.devices) for node in nodes),
+        fleet_devices=_enrolled(Device.objects.all()).count(),
         suspect_devices=len(suspected),
-        suspect_nodes=tuple(sorted({node_id for node_id, _ in suspected})),
+        suspect_nodes=suspect_nodes,
         clock_set_s=clock_set_s,
         clock_step_s=clock_step_s,
+        elsewhere=Elsewhere(segments=_segments_of(suspect_nodes), divided=_is_divided()),
     )
 
 
@@ -167,20 +173,21 @@ def _flushes(view: ViewRow | None) -> tuple[Flush, ...]:
 
 def _signal_facts(rows: list[Signal]) -> tuple[facts.SignalFact, ...]:
     """A finding about hardware under no living replica is the fleet's own affair."""
-    hardware = any(row.kind in KINDS for row in rows)
-    owned = owned_devices() if hardware else frozenset()
+    accused = {row.node_id for row in rows if row.kind in KINDS and row.node_id is not None}
+    owned = owned_devices(accused) if accused else frozenset()
     return tuple(
         signals.fact_of(row, of_fleet=row.kind in KINDS and (row.node_id, row.device_index) not in owned)
         for row in rows
     )
 
 
-def owned_devices() -> frozenset[tuple[str | None, int | None]]:
-    """(node id, index) of each device under a living replica of a job that goes on."""
+def owned_devices(only: Collection[str] | None = None) -> frozenset[tuple[str | None, int | None]]:
+    """(node id, index) of each device under a living replica of a job that goes on; `only` those of these nodes,
+    and where they are many of others too."""
     rows = Rank.objects.filter(
         released_at=None, replica__state__in=LIVE_REPLICA, replica__attempt__state__in=LIVE_ATTEMPT
     ).exclude(replica__attempt__job__state__in=TERMINAL_JOB)
-    return frozenset(rows.values_list("node_id", device_index()))
+    return frozenset(of_nodes(rows, "node_id", only).values_list("node_id", device_index()))
 
 
 def _bars(job: Job) -> tuple[facts.BarFact, ...]:
@@ -249,19 +256,46 @@ def _reissued(job: Job, attempt: Attempt | None) -> int:
     return count
 
 
-def suspects(sizes: Mapping[str, int]) -> set[tuple[str, int]]:
+def suspects(sizes: Mapping[str, int] | None = None) -> set[tuple[str, int]]:
     """Devices (node id, index) that a finding of the governor's window names; one of hardware counts
     also when it was acted on, so that a flood of them is not cordoned one by one. A node that died
     long ago and was dealt with says nothing about the trust that today's findings deserve. `sizes`:
-    how many devices each node has, by id."""
+    how many devices each node has, by id; read for those that it takes unless they are told."""
     named: set[tuple[str, int]] = set()
     kinds = ("node_silent", "device_risk", *KINDS)
     counts = Q(settled_at=None) | Q(kind__in=KINDS, incident__isnull=False)
     rows = Signal.objects.filter(counts, seen_at__gte=ago(GOVERNOR_WINDOW_S), kind__in=kinds, node_id__isnull=False)
-    for node_id, index in rows.values_list("node_id", "device_index"):
+    found = list(rows.values_list("node_id", "device_index"))
+    if sizes is None:
+        sizes = device_counts({node_id or "" for node_id, index in found if index is None})
+    for node_id, index in found:
         indices = [index] if index is not None else list(range(sizes.get(node_id or "", 0)))
         named |= {(node_id or "", i) for i in indices}
     return named
+
+
+def device_counts(only: Collection[str] | None = None) -> Mapping[str, int]:
+    """How many devices each node of the fleet has, by id; `only` these."""
+    rows = of_nodes(_enrolled(Device.objects.all()), "node_id", only).order_by()
+    return dict(rows.values_list("node_id").annotate(number=Count("pk")).values_list("node_id", "number"))
+
+
+def _enrolled(rows: QuerySet[Device]) -> QuerySet[Device]:
+    """Those of nodes that were not revoked."""
+    return rows.exclude(node__in=Node.objects.exclude(revoked_at=None))
+
+
+def _segments_of(node_ids: Collection[str]) -> dict[str, str]:
+    if not node_ids:
+        return {}
+    rows = of_nodes(Node.objects.filter(revoked_at=None), "pk", node_ids)
+    return {node_id: name for node_id, name in rows.values_list("id", "segment") if node_id in node_ids}
+
+
+def _is_divided() -> bool:
+    """The nodes of the fleet are not all in one segment."""
+    names = Node.objects.filter(revoked_at=None).order_by().values_list("segment", flat=True).distinct()
+    return len(names[:2]) > 1
 
 
 def segments() -> dict[str, str]:

@@ -10,7 +10,7 @@ from django.db.models import Max
 
 from controlplane.dispatch import services as dispatch
 from controlplane.fleet.models import Device, Node
-from controlplane.fleet.services import publish_device
+from controlplane.fleet.services import publish_devices
 from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.numbers import spec_of
@@ -25,9 +25,12 @@ from controlplane.recovery.learned import timeouts_of
 from controlplane.recovery.models import ViewRow
 from controlplane.runtime.clock import now
 from controlplane.runtime.errors import Conflict
+from controlplane.runtime.pieces import batched
 from controlplane.scheduling import services as scheduling
 
 START_TTL_S = 60.0
+A_QUERY = 500
+"""Nodes, devices or ranks that one query names."""
 
 
 def checkpoint_dir(job: Job, spec: TrainSpec) -> str:
@@ -113,32 +116,34 @@ def start_replica(terms: Terms, index: int, incarnation: int, placements: tuple[
     when a device is gone or held by somebody else."""
     job, attempt = terms.job, terms.attempt
     replica = Replica.objects.create(attempt=attempt, index=index, incarnation=incarnation)
-    by_node: dict[str, list[Placement]] = defaultdict(list)
-    for placement in placements:
-        _hold_device(job, replica, placement)
-        by_node[placement.node_id].append(placement)
+    _hold_devices(job, replica, placements)
     lives = Replica.objects.filter(attempt__job=job, index=index).exclude(pk=replica.pk).select_related("attempt")
     if (old := lives.order_by("-incarnation").first()) is not None:
         # It is not the slot's current life any more.
         publish_replica(old, "replica.refreshed", "")
     publish_replica(replica, "replica.started", f"Replica {index}, incarnation {incarnation}, is started.")
-    for node_id, mine in sorted(by_node.items()):
-        launch = _launch(terms, replica, len(placements), mine)
-        if len(by_node) > 1:
-            first = next(placement for placement in placements if placement.rank == 0)
-            name = Node.objects.values_list("name", flat=True).get(pk=first.node_id)
-            launch = msgspec.structs.replace(launch, master_host=name)
-        body = StartRanks(launch=launch)
-        dispatch.enqueue(
-            body,
-            node_id=node_id,
-            job_id=job.id,
-            attempt=attempt.number,
-            epoch=job.epoch,
-            decision_id=terms.decision_id,
-            ttl_s=START_TTL_S,
-        )
+    dispatch.enqueue_each(
+        _start_orders(terms, replica, placements),
+        job_id=job.id,
+        attempt=attempt.number,
+        epoch=job.epoch,
+        decision_id=terms.decision_id,
+        ttl_s=START_TTL_S,
+    )
     return replica
+
+
+def _start_orders(terms: Terms, replica: Replica, placements: tuple[Placement, ...]) -> list[tuple[str, StartRanks]]:
+    """(node id, order) of each of its nodes. On several they meet at the node of the first rank."""
+    by_node: dict[str, list[Placement]] = defaultdict(list)
+    for placement in placements:
+        by_node[placement.node_id].append(placement)
+    launches = {node: _launch(terms, replica, len(placements), mine) for node, mine in sorted(by_node.items())}
+    if len(by_node) > 1:
+        first = next(placement for placement in placements if placement.rank == 0)
+        name = Node.objects.values_list("name", flat=True).get(pk=first.node_id)
+        launches = {node: msgspec.structs.replace(launch, master_host=name) for node, launch in launches.items()}
+    return [(node, StartRanks(launch=launch)) for node, launch in launches.items()]
 
 
 def _launch(terms: Terms, replica: Replica, world_size: int, mine: list[Placement]) -> ReplicaLaunch:
@@ -166,25 +171,35 @@ def _launch(terms: Terms, replica: Replica, world_size: int, mine: list[Placemen
     )
 
 
-def _hold_device(job: Job, replica: Replica, placement: Placement) -> None:
-    device = (
-        Device.objects.select_related("node").filter(node_id=placement.node_id, index=placement.device_index).first()
-    )
-    if device is None:
-        raise Conflict(f"node {placement.node_id} has no device {placement.device_index}")
-    _hand_over(job, replica, device)
-    scheduling.take(device, job)
-    Rank.objects.create(replica=replica, rank=placement.rank, node_id=placement.node_id, device=device)
-    publish_device(device, "device.held", "", job_id=job.id)
+def _hold_devices(job: Job, replica: Replica, placements: tuple[Placement, ...]) -> None:
+    """One rank on each, in a few queries however many they are. Raises Conflict."""
+    devices: dict[tuple[str, int], Device] = {}
+    for nodes in batched(sorted({placement.node_id for placement in placements}), A_QUERY):
+        devices |= {(row.node_id, row.index): row for row in Device.objects.filter(node_id__in=nodes)}
+    for place in placements:
+        if (place.node_id, place.device_index) not in devices:
+            raise Conflict(f"node {place.node_id} has no device {place.device_index}")
+    held = [devices[place.node_id, place.device_index] for place in placements]
+    _hand_over(job, replica, held)
+    scheduling.take(held, job)
+    ranks = [
+        Rank(replica=replica, rank=place.rank, node_id=place.node_id, device=device)
+        for place, device in zip(placements, held, strict=True)
+    ]
+    Rank.objects.bulk_create(ranks, A_QUERY)
+    publish_devices(held, "device.held", job_id=job.id)
 
 
-def _hand_over(job: Job, replica: Replica, device: Device) -> None:
-    """An older life of this slot, or of this job, leaves the device to the new one: its
+def _hand_over(job: Job, replica: Replica, devices: list[Device]) -> None:
+    """An older life of this slot, or of this job, leaves its devices to the new one: its
     agent proves the old process gone before it starts the new (ReplicaLaunch)."""
-    for old in Rank.objects.filter(device=device, released_at=None).select_related("replica__attempt"):
-        life: dict[str, Any] = {"job": old.replica.attempt.job_id, "attempt": old.replica.attempt.number}
-        same_slot = old.replica.index == replica.index and old.replica.incarnation < replica.incarnation
-        older = life["attempt"] < replica.attempt.number
-        if life["job"] != job.id or not (same_slot or older):
-            raise Conflict(f"device {device.index} of {device.node.name} is held by rank {old.rank} of {life['job']}")
-        Rank.objects.filter(pk=old.pk).update(released_at=now())
+    for some in batched((device.id for device in devices), A_QUERY):
+        leaving = list(Rank.objects.filter(device_id__in=some, released_at=None).select_related("replica__attempt"))
+        for old in leaving:
+            life: dict[str, Any] = {"job": old.replica.attempt.job_id, "attempt": old.replica.attempt.number}
+            same_slot = old.replica.index == replica.index and old.replica.incarnation < replica.incarnation
+            older = life["attempt"] < replica.attempt.number
+            if life["job"] != job.id or not (same_slot or older):
+                where = f"device {old.device.index} of {old.device.node.name}"
+                raise Conflict(f"{where} is held by rank {old.rank} of {life['job']}")
+        Rank.objects.filter(pk__in=[old.pk for old in leaving]).update(released_at=now())

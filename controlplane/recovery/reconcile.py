@@ -19,12 +19,12 @@ from controlplane.checkpoints.services import distrust_if_outside
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import TERMINAL
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.decide import decide
 from controlplane.policy.errors import PolicyError
 from controlplane.policy.plan import Decision, PlaceAttempt, Plan
 from controlplane.protocol.states import AttemptState, JobState
 from controlplane.recovery.apply import already_taken, apply_decision, settle_stopping
 from controlplane.recovery.load import load_snapshot
+from controlplane.recovery.load_candidates import decided
 from controlplane.runtime import events, metrics
 from controlplane.runtime.clock import after, from_s, now, now_s
 from controlplane.runtime.errors import Conflict
@@ -72,7 +72,7 @@ def _nothing_to_decide(job_id: str) -> bool:
     if job is None or job.state in TERMINAL or job.attempts.filter(state=AttemptState.STOPPING).exists():
         return False
     try:
-        plan = decide(load_snapshot(job), CONFIG)
+        _, plan = decided(load_snapshot(job), job, CONFIG)
     except (PolicyError, LookupError, ValueError):
         # Torn between two commits of somebody else: under the lock it is whole.
         return False
@@ -110,7 +110,7 @@ def _one_pass(job: Job) -> tuple[Plan, int]:
     """Load, decide, apply; (plan, decisions that were new)."""
     snapshot = load_snapshot(job)
     begin = time.monotonic()
-    plan = decide(snapshot, CONFIG)
+    snapshot, plan = decided(snapshot, job, CONFIG)
     decide_s = time.monotonic() - begin
     made = 0
     for decision in plan.decisions:

@@ -1,8 +1,12 @@
 """Devices kept free for a job."""
 
+from collections.abc import Sequence
+
 from controlplane.fleet.models import Device
+from controlplane.fleet.present import DEVICES_A_QUERY
 from controlplane.fleet.services import publish_device
 from controlplane.jobs.models import Job
+from controlplane.runtime.pieces import batched
 from controlplane.scheduling.models import SpareReservation
 
 
@@ -18,9 +22,11 @@ def reserve_nodes(job: Job, node_ids: tuple[str, ...]) -> int:
     return made
 
 
-def take(device: Device, job: Job) -> None:
-    """A rank of the job moves onto its own spare: the reservation is used up."""
-    SpareReservation.objects.filter(device=device, job=job).delete()
+def take(devices: Sequence[Device], job: Job) -> None:
+    """Ranks of the job move onto these devices: where one was its own spare, the reservation is used up."""
+    mine = set(SpareReservation.objects.filter(job=job).values_list("device_id", flat=True))
+    for some in batched([device.id for device in devices if device.id in mine], DEVICES_A_QUERY):
+        SpareReservation.objects.filter(job=job, device_id__in=some).delete()
 
 
 def release_nodes(job: Job, node_ids: tuple[str, ...]) -> int:

@@ -11,6 +11,7 @@ import msgspec
 from controlplane.policy.budget import entries
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
+from controlplane.policy.elsewhere import decide_asking, parted
 from controlplane.policy.plan import Plan
 from controlplane.policy.relief import goes_at_once
 from controlplane.policy.snapshot import CheckpointFact, JobSnapshot, SignalFact
@@ -341,7 +342,8 @@ class Server:
         """One pass; True if it changed something."""
         now_s = self._kernel.now_s
         snapshot = load(self.rows, now_s, now_s < self.blind_until_s)
-        plan = self.decide(snapshot, self._config)
+        part, answer = parted(snapshot)
+        snapshot, plan = decide_asking(part, self._config, answer, judge=self.decide)
         self._next_pass_s = plan.next_pass_s
         changed = False
         for decision in plan.decisions:

@@ -72,11 +72,11 @@ class Steering:
         open_ways = () if answer.choice in NO_WAY else ways_left_open(ways.case_of(snapshot, config, failures))
         told = frozenset(r.index for r in snapshot.replicas if r.state not in SOUND)
         told |= {failure.replica.index for failure in failures}
+        forced = plan if self.way in ("", chosen) else self._forced(plan, snapshot, config, failures)
+        # Nothing asks the fleet from here on, so it is decided once.
         self.fork = Fork(at_s=snapshot.now_s, chosen=chosen, open=open_ways, told=told)
         self.on_fork(self.fork)
-        if self.way in ("", chosen):
-            return plan
-        return self._forced(plan, snapshot, config, failures)
+        return forced
 
     @property
     def keeps_empty(self) -> bool:

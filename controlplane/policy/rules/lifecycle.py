@@ -2,6 +2,7 @@
 
 import msgspec
 
+from controlplane.policy.asked import Need, near, require
 from controlplane.policy.budget import spent, unpaid
 from controlplane.policy.checkpoints import newest_loadable, skipped_corrupt
 from controlplane.policy.config import PolicyConfig
@@ -34,7 +35,7 @@ from controlplane.policy.plan import (
 )
 from controlplane.policy.snapshot import JobSnapshot, Placement
 from controlplane.policy.titles import number_of
-from controlplane.protocol.spec import TrainSpec, ranks_per_replica, replica_count
+from controlplane.protocol.spec import Parallelism, TrainSpec, ranks_per_replica, replica_count
 from controlplane.protocol.states import UNFIT, AttemptState, IncidentOutcome, JobState
 
 RULE = "lifecycle"
@@ -124,7 +125,7 @@ def _place(snapshot: JobSnapshot, config: PolicyConfig) -> Decision:
         return _pause(snapshot)
     pool = _open_pool(snapshot, config)
     try:
-        layout, placements, spares = _arrange(snapshot, pool)
+        layout, placements, spares = _arrange(snapshot, config, pool)
     except PolicyError as error:
         return _wait(snapshot, f"{error}.{left_out(snapshot)}", pool.size)
     order = place_attempt(snapshot, first_pool(spec, pool) if snapshot.attempt is None else pool, layout, spares)
@@ -159,19 +160,33 @@ def _open_pool(snapshot: JobSnapshot, config: PolicyConfig) -> Pool:
     if others == pool:
         return pool
     try:
-        as_many = _arrange(snapshot, others)[0].replicas >= _arrange(snapshot, pool)[0].replicas
+        as_many = _arrange(snapshot, config, others)[0].replicas >= _arrange(snapshot, config, pool)[0].replicas
     except PolicyError:
         return pool
     return others if as_many else pool
 
 
-def _arrange(snapshot: JobSnapshot, pool: Pool) -> tuple[Layout, tuple[tuple[Placement, ...], ...], tuple[str, ...]]:
+def _arrange(
+    snapshot: JobSnapshot, config: PolicyConfig, pool: Pool
+) -> tuple[Layout, tuple[tuple[Placement, ...], ...], tuple[str, ...]]:
     spec = snapshot.job.spec
     if snapshot.attempt is None:
+        require(snapshot, gang(snapshot, replica_count(spec), spec.parallelism), config.fresh_s)
         return first_attempt(spec, pool)
     layout = layout_for(snapshot, pool)
+    require(snapshot, gang(snapshot, layout.replicas, layout.parallelism), config.fresh_s)
     placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism), tp=layout.parallelism.tp)
     return layout, placements, best_effort_spares(spec, pool, placements)
+
+
+def gang(snapshot: JobSnapshot, replicas: int, parallelism: Parallelism) -> Need:
+    """What an attempt of so many replicas needs, with its spares."""
+    return Need(
+        replicas=replicas,
+        ranks=ranks_per_replica(parallelism),
+        spare_devices=max(0, snapshot.job.spec.resources.spares.gpus),
+        near=near(snapshot, [{node_id for replica in snapshot.replicas for node_id in nodes_of(replica)}]),
+    )
 
 
 def first_attempt(spec: TrainSpec, pool: Pool) -> tuple[Layout, tuple[tuple[Placement, ...], ...], tuple[str, ...]]:
@@ -203,6 +218,9 @@ def layout_for(snapshot: JobSnapshot, pool: Pool) -> Layout:
         for device in node.devices
         if device.index in inside.get(node.id, ()) and device.memory_bytes is not None
     ]
+    told = snapshot.elsewhere
+    if told is not None and told.memory_bytes is not None:
+        sizes.append(told.memory_bytes)
     return plan_layout(
         spec, pool.size, allow_relayout=spec.resiliency.allow_relayout, memory_bytes=min(sizes, default=None)
     )

@@ -9,6 +9,7 @@
 import msgspec
 
 from controlplane.policy import prices, ways
+from controlplane.policy.asked import require
 from controlplane.policy.budget import spent as spent_budget
 from controlplane.policy.checkpoints import fall_back, led_astray, newest_trusted
 from controlplane.policy.config import PolicyConfig
@@ -32,6 +33,7 @@ from controlplane.policy.pools import why_none
 from controlplane.policy.proved import Failure
 from controlplane.policy.rules.lifecycle import (
     best_effort_spares,
+    gang,
     grace_needed_s,
     layout_for,
     place_attempt,
@@ -76,7 +78,7 @@ def again(
     """End the attempt and place the next one; where it finds no place, the job queues."""
     pool = attempt_pool(snapshot, config, failures)
     bad = led_astray(snapshot) if why.code in BAD_NUMBERS else ()
-    choice, outcome, moves = _next(fall_back(snapshot) if bad else snapshot, pool, why)
+    choice, outcome, moves = _next(fall_back(snapshot) if bad else snapshot, config, pool, why)
     case = ways.case_of(snapshot, config, failures)
     cost_s = prices.restart_s(case.times, case.stakes)
     if choice == ways.QUEUE:
@@ -120,13 +122,16 @@ def _not_now(way: ways.Way, outcome: str) -> ways.Way:
     return msgspec.structs.replace(way, cost_gpu_s=None, bar=outcome)
 
 
-def _next(snapshot: JobSnapshot, pool: Pool, why: RestartReason) -> tuple[str, str, tuple[Action, ...]]:
+def _next(
+    snapshot: JobSnapshot, config: PolicyConfig, pool: Pool, why: RestartReason
+) -> tuple[str, str, tuple[Action, ...]]:
     """(choice, what comes of it in words, actions): the next attempt, or the queue."""
     queue = (SetJobState(to=JobState.PENDING),)
     if why.code == UNFIT:
         return "queue", "its starts are tried again after a pause", queue
     try:
         layout = layout_for(snapshot, pool)
+        require(snapshot, gang(snapshot, layout.replicas, layout.parallelism), config.fresh_s)
         placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism), tp=layout.parallelism.tp)
         spares = best_effort_spares(snapshot.job.spec, pool, placements)
         order = place_attempt(snapshot, pool, layout, spares)

@@ -6,6 +6,7 @@ goes cold after hours, so it is warmed anew before that. While the job recovers,
 reserved: what is free is for the replicas that are missing.
 """
 
+from controlplane.policy.asked import Need, require
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import PolicyError
 from controlplane.policy.facts import attempt_live, current_view, live_replicas, node_name, nodes_of
@@ -60,6 +61,7 @@ def _more(snapshot: JobSnapshot, config: PolicyConfig, short: int) -> tuple[tupl
     if short <= 0:
         return (), False
     used = {node for replica in live_replicas(snapshot) for node in nodes_of(replica)}
+    require(snapshot, Need(spare_devices=short), config.fresh_s)
     pool = pool_for(snapshot, config, use_reserved=False).without_nodes(used)
     try:
         return choose_spares(pool, short, near=used), False

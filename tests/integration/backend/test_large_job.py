@@ -11,22 +11,28 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
+from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.protocol.membership import Install, Member, MemberRole, View
 from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import JobState, RankState, ReplicaState
+from controlplane.recovery import signals
 from controlplane.recovery.fleet_pass import load_fleet
 from controlplane.recovery.load import load_snapshot, owned_devices
 from controlplane.recovery.load_nodes import node_facts
 from controlplane.recovery.models import ViewRow
+from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import now
+from controlplane.runtime.models import Event
 from tests.integration.backend.builders import make_job
 
 pytestmark = pytest.mark.django_db
 GPUS = 8
 BATCH = 500
 LONGEST_QUERY = 4_000
+NAMES_A_QUERY = 40_000
+"""Of one that names 500 rows."""
 
 
 def large(replicas: int, tp: int, pp: int) -> Job:
@@ -87,6 +93,31 @@ def test_what_is_read_of_a_job_takes_the_same_queries_at_any_size() -> None:
         asked.append(len(queries))
         assert max(len(query["sql"]) for query in queries) < LONGEST_QUERY
     assert asked[0] == asked[1]
+
+
+def evicted(tp: int, pp: int) -> int:
+    """How many queries it takes from a rank's exit to the commit of its replica's eviction and the start of the
+    next life on other nodes; undone afterwards."""
+    with transaction.atomic():
+        job = large(2, tp, pp)
+        row = Rank.objects.select_related("replica__attempt", "node", "device").get(replica__index=0, rank=0)
+        Rank.objects.filter(pk=row.pk).update(state=RankState.EXITED, released_at=now(), exit_signal=9)
+        signals.raise_exit(row, code=-9, sentence="It is gone.", known={})
+        with CaptureQueriesContext(connection) as queries:
+            reconcile_job(job.id, sure=True)
+        made = Rank.objects.filter(replica__index=0, replica__incarnation=2)
+        assert made.count() == tp * pp
+        held = Event.objects.filter(kind="device.held")
+        assert {event.patch["held_by"]["rank"] for event in held} == set(range(tp * pp))
+        assert Command.objects.filter(kind="start_ranks").count() == tp * pp // GPUS
+        transaction.set_rollback(True)
+    assert max(len(query["sql"]) for query in queries if query["sql"].startswith("SELECT")) < NAMES_A_QUERY
+    # SQLite takes so many values a statement.
+    return sum(not query["sql"].startswith("INSERT") for query in queries)
+
+
+def test_an_eviction_takes_the_same_queries_at_any_size() -> None:
+    assert evicted(8, 2) == evicted(8, 16)
 
 
 def test_a_large_job_is_read_at_once_on_statistics_from_before_it_was_there() -> None:

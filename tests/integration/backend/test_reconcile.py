@@ -176,7 +176,7 @@ def test_an_undone_decision_leaves_neither_rows_nor_events_nor_an_epoch(monkeypa
     def taken(*args: object, **kwargs: object) -> None:
         raise IntegrityError("device_held_once")
 
-    monkeypatch.setattr(orders, "_hold_device", taken)
+    monkeypatch.setattr(orders, "_hold_devices", taken)
     assert reconcile_job(job.id) == 0
     fresh = Job.objects.get(pk=job.pk)
     assert (fresh.state, fresh.epoch) == ("pending", 0)

@@ -1,0 +1,73 @@
+"""What a rule asks of the fleet beyond the nodes that a snapshot holds, and what it is told (ADR 0036).
+
+A snapshot holds the nodes that matter to its job. Of all others a rule needs numbers and, where it
+places something, the nodes among which the choice falls. It says so by `require`, which raises `Asks` where
+the snapshot does not hold the answer yet: whoever decides has it answered and decides again
+(`policy.elsewhere`).
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import msgspec
+
+
+class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Places for `replicas` of `ranks` each, one after the other, and nodes of `spare_devices` in all beside
+    them; neither: numbers alone. `near`: each set of segments in which one of them is preferred."""
+
+    replicas: int = 0
+    ranks: int = 0
+    spare_devices: int = 0
+    near: tuple[tuple[str, ...], ...] = ()
+
+    def covers(self, other: "Need") -> bool:
+        """Who was told this was told the other too."""
+        places = other.replicas == 0 or (
+            self.ranks == other.ranks and self.replicas >= other.replicas and {*other.near} <= {*self.near}
+        )
+        return places and self.spare_devices >= other.spare_devices
+
+
+class Elsewhere(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The fleet beyond `JobSnapshot.nodes`. `needs`: what was asked; (): nothing was. `free_devices`: what the nodes
+    that are not listed would lend the job, by segment ("": nodes of none), the smallest of them with
+    `memory_bytes` (None: not known). `segments` of suspect nodes that are not listed; `divided`: the
+    nodes of the fleet are not all in one segment."""
+
+    needs: tuple[Need, ...] = ()
+    free_devices: dict[str, int] = {}
+    memory_bytes: int | None = None
+    segments: dict[str, str] = {}
+    divided: bool = False
+
+
+class Asks(Exception):
+    """The snapshot does not hold what a rule needs; `needs` are all that have been asked so far.
+    `fresh_s`: a node that is silent for longer is preferred to none that speaks."""
+
+    def __init__(self, needs: tuple[Need, ...], fresh_s: float) -> None:
+        super().__init__(needs)
+        self.needs, self.fresh_s = needs, fresh_s
+
+
+class _Snapshot(Protocol):
+    @property
+    def elsewhere(self) -> Elsewhere | None: ...
+
+    @property
+    def segments(self) -> Mapping[str, str]: ...
+
+
+def require(snapshot: _Snapshot, need: Need, fresh_s: float) -> None:
+    """Raises Asks unless the snapshot holds the whole fleet, or was told as much."""
+    told = snapshot.elsewhere
+    if told is not None and not any(known.covers(need) for known in told.needs):
+        raise Asks((*told.needs, need), fresh_s)
+
+
+def near(snapshot: _Snapshot, homes: Iterable[Iterable[str]]) -> tuple[tuple[str, ...], ...]:
+    """For each of these sets of node ids the named segments in which they are, each set once."""
+    segments = snapshot.segments
+    found = {tuple(sorted({segments.get(node_id, "") for node_id in nodes} - {""})) for nodes in homes}
+    return tuple(sorted(found - {()}))

@@ -1,0 +1,91 @@
+"""The fleet beyond a job's own nodes, as far as a rule asks: rows to what `policy.elsewhere` chooses from.
+
+Nodes are counted by grouping devices and ranks each by their node, so that neither is compared with the
+other; only of nodes in part in use are the devices looked at. Read once for a pass, however often
+it asks, and not at all for one that asks nothing. Reads alone.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from django.db.models import Count, Min, Q, QuerySet
+
+from controlplane.fleet.models import Device, Node
+from controlplane.jobs.models import Job, Rank
+from controlplane.policy.asked import Asks
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.elsewhere import Lent, answered, decide_asking, lent_by
+from controlplane.policy.placement import PLACEABLE, is_type, of_type
+from controlplane.policy.plan import Plan
+from controlplane.policy.snapshot import JobSnapshot, NodeFact
+from controlplane.protocol.states import NodeState
+from controlplane.recovery import sight
+from controlplane.recovery.load_nodes import node_facts
+from controlplane.scheduling.selectors import reserved_nodes
+
+
+def decided(snapshot: JobSnapshot, job: Job, config: PolicyConfig) -> tuple[JobSnapshot, Plan]:
+    """What is to happen to the job, and the snapshot with all that was asked on the way."""
+    return decide_asking(snapshot, config, Candidates(job, snapshot).answer)
+
+
+class Candidates:
+    """Answers the questions of one pass about one job."""
+
+    def __init__(self, job: Job, snapshot: JobSnapshot) -> None:
+        self._job = job
+        self._own = frozenset(node.id for node in snapshot.nodes)
+        self._gpu_type = snapshot.job.spec.resources.gpu_type
+        self._lent: list[Lent] | None = None
+
+    def answer(self, snapshot: JobSnapshot, asks: Asks) -> JobSnapshot:
+        """The snapshot with the answer."""
+        if self._lent is None:
+            self._lent = self._read(asks.fresh_s)
+        return answered(snapshot, asks.needs, self._lent, self._nodes)
+
+    def _nodes(self, ids: set[str]) -> Iterable[NodeFact]:
+        return node_facts(self._job, only=ids)
+
+    def _read(self, fresh_s: float) -> list[Lent]:
+        """What every other node lends: one that is idle all its good devices."""
+        reserved, silent = reserved_nodes(), sight.silent_by_node() or {}
+        held = dict(_count(Rank.objects.filter(released_at=None)))
+        devices = self._devices()
+        lent: list[Lent] = []
+        in_part: set[str] = set()
+        for node_id, state, segment in _open_nodes():
+            number, good, memory_bytes = devices.get(node_id, (0, 0, None))
+            if node_id in self._own or node_id in reserved or not good or held.get(node_id, 0) >= number:
+                continue
+            if node_id in held:
+                in_part.add(node_id)
+                continue
+            quiet = float(silent.get(node_id, 0.0)) > fresh_s
+            lent.append(Lent(quiet, state == NodeState.DEGRADED, node_id, good, segment, memory_bytes))
+        typed = of_type(self._nodes(in_part) if in_part else (), self._gpu_type)
+        return [*lent, *lent_by(typed, self._job.id, fresh_s)]
+
+    def _devices(self) -> Mapping[str, tuple[int, int, int | None]]:
+        """(how many in all, how many that are healthy and of the job's type, memory of the smallest of these),
+        by node id."""
+        good = Q(healthy=True, present=True)
+        if self._gpu_type is not None:
+            models = Device.objects.order_by().values_list("model", flat=True).distinct()
+            good &= Q(model__in=[model for model in models if is_type(model, self._gpu_type)])
+        rows = _count(Device.objects.all()).annotate(
+            good=Count("pk", filter=good), least=Min("memory_bytes", filter=good)
+        )
+        found = rows.values_list("node_id", "number", "good", "least")
+        return {node_id: (number, fit, least) for node_id, number, fit, least in found}
+
+
+def _open_nodes() -> Iterable[tuple[str, str, str]]:
+    """(id, state, segment) of each node that takes work."""
+    rows = Node.objects.filter(revoked_at=None, connected=True, state__in=[str(state) for state in PLACEABLE])
+    return rows.order_by("id").values_list("id", "state", "segment")
+
+
+def _count(rows: QuerySet[Any]) -> QuerySet[Any, Any]:
+    """How many of each node."""
+    return rows.order_by().values_list("node_id").annotate(number=Count("pk"))
