@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
+from controlplane.policy.request_facts import RequestFact
 from controlplane.protocol.bounds import JobEnd
 from controlplane.protocol.membership import Flush, Install, MemberRole, View
 from controlplane.protocol.spec import Parallelism, TrainSpec
@@ -336,6 +337,7 @@ class JobSnapshot(_Fact, dict=True):
     suspect_nodes: tuple[str, ...] | None = None
     clock_set_s: float | None = None
     clock_step_s: float = 0.0
+    requests: tuple[RequestFact, ...] = ()
 
     @cached_property
     def segments(self) -> Mapping[str, str]:

@@ -31,7 +31,7 @@ from controlplane.protocol.states import (
     CheckpointState,
     JobState,
 )
-from controlplane.recovery import recompute, sight, signals
+from controlplane.recovery import asked, recompute, sight, signals
 from controlplane.recovery.learned import learned_of, saves_of, undisturbed
 from controlplane.recovery.ledger import budget_of
 from controlplane.recovery.load_nodes import node_facts
@@ -88,6 +88,7 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
         suspect_nodes=tuple(sorted({node_id for node_id, _ in suspected})),
         clock_set_s=clock_set_s,
         clock_step_s=clock_step_s,
+        requests=asked.of_job(job),
     )
 
 
