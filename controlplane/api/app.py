@@ -14,6 +14,7 @@ from controlplane.api.routers import (
     jobs,
     ranks,
     recovery,
+    requests,
     series,
     session,
 )
@@ -24,7 +25,7 @@ def build() -> NinjaAPI:
     api = NinjaAPI(title="Holdfast", version="1", docs_url=None, openapi_url=None, urls_namespace="api")
     install(api)
     api.add_decorator(strict, mode="view")
-    for module in (session, audit, jobs, job_parts, ranks, recovery, events, fleet, identity, series, demo):
+    for module in (session, audit, jobs, job_parts, ranks, recovery, requests, events, fleet, identity, series, demo):
         api.add_router("", module.router)
     return api
 

@@ -43,6 +43,7 @@ NODE_DOWN_S = 20.0
 DEFAULT_PROCESS = "worker"
 FLIPPED_BYTES = 16
 CORDON_REASON = "demo: no spares"
+REASON = "demo: on purpose"
 PROCESSES = MappingProxyType({"web": "web-1", "worker": "worker", "sentinel": "sentinel", "redis": "redis"})
 
 
@@ -52,6 +53,7 @@ class Done:
 
     detail: str
     command_ids: tuple[str, ...] = ()
+    request: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,16 +88,16 @@ def _number(body: NewFault, default: float) -> float:
 
 def _rank(fault: str, default: float = 0.0) -> Callable[[NewFault, str], Done]:
     def run(body: NewFault, actor: str) -> Done:
-        command = inject_fault(
+        row = inject_fault(
             jobs.job(body.job_id or ""),
             body.replica or 0,
             body.rank or 0,
             fault=fault,
             value=_number(body, default),
             actor=actor,
+            reason=REASON,
         )
-        where = f"rank {body.rank} of replica {body.replica} on {command.node.name}"
-        return Done(detail=f"{fault} for {where}.", command_ids=(command.id,))
+        return Done(detail=f"{fault} for rank {body.rank} of replica {body.replica}.", request=row.id)
 
     return run
 

@@ -1,45 +1,34 @@
-"""Orders of a person about one rank: a fault on purpose, or a look at it.
-
-Commands in the current unit of work, each with its audit entry; the agents fence and
-answer them like any other.
+"""What a person orders about one rank: a fault on purpose, which is a request that the policy answers, or a
+look at it, a command in the current unit of work with its audit entry.
 """
 
 from controlplane.access import services as access
-from controlplane.api.operations import newest_replica
 from controlplane.api.problems import Kind, Problem
 from controlplane.dispatch.models import Command
 from controlplane.dispatch.services import LIVE, enqueue
 from controlplane.jobs.models import Job, Rank
-from controlplane.jobs.numbers import spec_of
-from controlplane.protocol.commands import CollectStacks, InjectRankFault
+from controlplane.protocol.commands import CollectStacks
 from controlplane.protocol.looks import LOOKS, MAX_PROFILE_S, PROFILE
 from controlplane.protocol.rank_faults import FAULTS
 from controlplane.protocol.rest import Told
+from controlplane.recovery import requests
+from controlplane.recovery.models import Request
 from controlplane.runtime.errors import Conflict, NotFound
 
-FAULT_TTL_S = 15.0
 LOOK_TTL_S = 30.0
 DEFAULT_PROFILE_S = 2.0
 
 
 def inject_fault(
     job: Job, replica: int, rank: int, *, fault: str, value: float, actor: str, reason: str = "", request_id: str = ""
-) -> Command:
-    """Break a rank of a job that allows it. Raises Problem, NotFound, Conflict."""
+) -> Request:
+    """Ask for a fault in a rank of a job that allows it. Raises Problem, NotFound, Conflict."""
     if fault not in FAULTS:
         told = Told("/fault", f"{fault!r} is no fault of a rank", f"use {', '.join(sorted(FAULTS))}")
         raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
-    row = _living(job, replica, rank)
-    if not spec_of(job).spec.resiliency.allow_faults:
-        raise Conflict(
-            f"job {job.name!r} does not allow faults: submit it with resiliency.allow_faults set to true to rehearse"
-        )
-    data = {"replica": replica, "rank": rank, "fault": fault, "value": value}
-    access.audit(actor, "job.fault", job.id, reason=reason, request_id=request_id, data=data)
-    order = InjectRankFault(
-        job_id=job.id, replica=replica, incarnation=row.replica.incarnation, rank=rank, fault=fault, value=value
+    return requests.fault(
+        _placed(job, replica, rank), code=fault, value=value, reason=reason, actor=actor, request_id=request_id
     )
-    return _order(job, row, order, FAULT_TTL_S)
 
 
 def look_at(
@@ -68,18 +57,23 @@ def look_at(
     return _order(job, row, order, LOOK_TTL_S)
 
 
-def _living(job: Job, index: int, rank: int) -> Rank:
-    """The rank's row in the newest incarnation of its replica. Raises NotFound, Conflict."""
-    replica = newest_replica(job, index)
-    rows = replica.ranks.filter(rank=rank).select_related("node", "replica__attempt")
-    row = rows.first()
+def _placed(job: Job, index: int, rank: int) -> Rank:
+    """The rank's row in the newest incarnation of its replica. Raises NotFound."""
+    replica = requests.newest_replica(job, index)
+    row = replica.ranks.filter(rank=rank).select_related("node", "replica__attempt__job").first()
     if row is None:
         raise NotFound(f"replica {index} of job {job.name!r} has no rank {rank}")
+    return row
+
+
+def _living(job: Job, index: int, rank: int) -> Rank:
+    """The same, which runs. Raises NotFound, Conflict."""
+    row = _placed(job, index, rank)
     if row.released_at is not None:
         raise Conflict(f"rank {rank} of replica {index} does not run")
     return row
 
 
-def _order(job: Job, row: Rank, body: InjectRankFault | CollectStacks, ttl_s: float) -> Command:
+def _order(job: Job, row: Rank, body: CollectStacks, ttl_s: float) -> Command:
     number = row.replica.attempt.number
     return enqueue(body, node_id=row.node_id, job_id=job.id, attempt=number, epoch=job.epoch, ttl_s=ttl_s)

@@ -76,6 +76,14 @@ def _certificate(row: Row) -> str:
     return verdict(row["certificate"]) if row.get("certificate") else ABSENT
 
 
+def _subject(row: Row) -> str:
+    """What a request is about: a node, or a job and what of it."""
+    parts = [row["node_name"] or row["job_name"] or ABSENT]
+    parts += [f"replica {row['replica']}"] if row["replica"] is not None else []
+    parts += [f"rank {row['rank']}"] if row["rank"] is not None else []
+    return " ".join(parts)
+
+
 def _cost(row: Row) -> str:
     return ABSENT if row["cost_gpu_s"] is None else f"{row['cost_gpu_s']:.0f}"
 
@@ -188,6 +196,21 @@ DECISIONS = (
     Column(title="COST-GPU-S", show=_cost, wide=True),
     Column(title="EPOCH", show=text("epoch_after"), wide=True),
     Column(title="MODE", show=text("mode"), wide=True),
+)
+
+
+REQUESTS = (
+    Column(title="ID", show=text("id")),
+    Column(title="KIND", show=text("kind")),
+    Column(title="OF", show=_subject),
+    Column(title="STATE", show=text("state"), state=True),
+    Column(title="WHO", show=text("who")),
+    Column(title="AGE", show=age("asked_at")),
+    Column(title="REASON", show=text("reason")),
+    Column(title="ANSWER", show=text("answer"), wide=True),
+    Column(title="UNTIL", show=text("valid_until"), wide=True),
+    Column(title="ENDED", show=text("ended_at"), wide=True),
+    Column(title="DECISION", show=text("decision_id"), wide=True),
 )
 EVENTS = (
     Column(title="SEQ", show=text("seq")),

@@ -25,6 +25,7 @@ from controlplane.policy.facts import (
 from controlplane.policy.failures import flush_limit_s
 from controlplane.policy.ladder import attempt_due_s, due_s
 from controlplane.policy.rehearsal import wait_s
+from controlplane.policy.requests import moments
 from controlplane.policy.rules import look
 from controlplane.policy.rules.spares import cold_at_s
 from controlplane.policy.silence import acts_at_s, nodes_told_silent
@@ -53,6 +54,7 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
         yield attempt_due_s(snapshot, config)
     if snapshot.job.end_held_until_s is not None:
         yield snapshot.job.end_held_until_s
+    yield from moments(snapshot, config)
     attempt = snapshot.attempt
     if attempt is None or not attempt_live(snapshot):
         return

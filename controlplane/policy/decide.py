@@ -17,10 +17,13 @@ from controlplane.policy.once import forget
 from controlplane.policy.plan import (
     Action,
     AnnounceView,
+    AnswerRequest,
+    AskEviction,
     Decision,
     EndAttempt,
     InjectFault,
     KeepSpares,
+    OrderOut,
     PlaceAttempt,
     Plan,
     Relieve,
@@ -35,9 +38,13 @@ from controlplane.policy.plan import (
 )
 from controlplane.policy.rules import (
     admit_joiner,
+    checkpoint_request,
     common_stall,
     device_fault,
     device_risk,
+    drain_request,
+    evict_request,
+    fault_request,
     leave_out,
     lifecycle,
     look,
@@ -64,6 +71,7 @@ Rule = Callable[[JobSnapshot, PolicyConfig], tuple[Decision, ...]]
 # life of a job, without which nothing would train at all.
 RULES: tuple[tuple[str, Rule, bool], ...] = (
     (lifecycle.RULE, lifecycle.rule, False),
+    (evict_request.RULE, evict_request.rule, False),
     (restart.RULE, restart.rule, True),
     (ordered_eviction.RULE, ordered_eviction.rule, False),
     (replica_failure.RULE, replica_failure.rule, True),
@@ -83,6 +91,9 @@ RULES: tuple[tuple[str, Rule, bool], ...] = (
     (numerics.RULE, numerics.rule, True),
     (straggler.RULE, straggler.rule, True),
     (void.RULE, void.rule, False),
+    (drain_request.RULE, drain_request.rule, False),
+    (checkpoint_request.RULE, checkpoint_request.rule, False),
+    (fault_request.RULE, fault_request.rule, False),
 )
 
 _CAUTION = {Mode.OBSERVE: 0, Mode.RECOMMEND: 1, Mode.ENFORCE: 2}
@@ -145,12 +156,14 @@ def _touched(action: Action) -> tuple[str, ...]:
         case StartReplica():
             slots = tuple(f"slot:{p.node_id}:{p.device_index}" for p in action.placements)
             return (f"replica:{action.replica}", *slots)
-        case StopReplica() | SetReplicaState() | Relieve() | InjectFault():
+        case StopReplica() | SetReplicaState() | Relieve() | InjectFault() | OrderOut() | AskEviction():
             return (f"replica:{action.replica}",)
         case SetNodeState():
             return (f"node:{action.node_id}",)
         case ResetDevice():
             return (f"node:{action.node_id}", f"slot:{action.node_id}:{action.device_index}")
+        case AnswerRequest():
+            return (f"request:{action.request}",)
         case KeepSpares():
             return ("spares",)
         case RequestCheckpoint():

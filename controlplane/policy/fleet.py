@@ -2,16 +2,18 @@
 
 A device that fails under a living replica is that job's affair (`policy.decide`); everything
 else is decided here: an XID, a lost device or a bad reading where nothing runs, a reset that is
-due, a risky device where there is nothing to save, and when an incident that waits for hardware is over. Called by
-`recovery.fleet_pass` each second; touches nothing itself.
+due, a risky device where there is nothing to save, when an incident that waits for hardware is over, and when a
+node that is drained is empty. Called by `recovery.fleet_pass` each second; touches nothing itself.
 """
 
 import msgspec
 
+from controlplane.policy import drains
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import storm_of
 from controlplane.policy.findings import KINDS
 from controlplane.policy.plan import Decision, ResolveIncident
+from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.rules import device_fault
 from controlplane.policy.snapshot import NodeFact, SignalFact
 from controlplane.protocol.states import IncidentOutcome, IncidentState, Mode, NodeState
@@ -37,7 +39,8 @@ class HardwareIncident(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 class FleetSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Open findings about hardware under no living replica, the nodes and incidents that they and
     the returns concern, and what the storm governor counts (see `JobSnapshot`), with the `segments`
-    of all nodes by id. Server seconds."""
+    of all nodes by id. `requests`: the
+    drains of nodes that have not ended. Server seconds."""
 
     now_s: float
     signals: tuple[SignalFact, ...] = ()
@@ -48,6 +51,7 @@ class FleetSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     suspect_devices: int = 0
     suspect_nodes: tuple[str, ...] | None = None
     segments: dict[str, str] = {}
+    requests: tuple[RequestFact, ...] = ()
 
     @property
     def divided(self) -> bool:
@@ -72,7 +76,8 @@ def decide_fleet(snapshot: FleetSnapshot, config: PolicyConfig) -> tuple[Decisio
         msgspec.structs.replace(decision, mode=config.rule_modes.get(decision.rule, Mode.ENFORCE)) for decision in found
     ]
     returns = (_back(incident, nodes.get(incident.node_id)) for incident in snapshot.incidents)
-    return (*judged, *(decision for decision in returns if decision is not None))
+    emptied = drains.answers(snapshot.requests, nodes, now_s=snapshot.now_s)
+    return (*judged, *(decision for decision in returns if decision is not None), *emptied)
 
 
 def _watch(signal: SignalFact, node: NodeFact | None) -> Decision:

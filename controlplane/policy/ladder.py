@@ -148,7 +148,7 @@ def out_of_service(
         snapshot.node_by_id[node_id] for node_id in sorted((quarantine | cordon) & snapshot.node_by_id.keys())
     ):
         if node.id in quarantine:
-            if node.state in (*_OPEN_NODES, NodeState.CORDONED):
+            if node.state in (*_OPEN_NODES, NodeState.DRAINING, NodeState.CORDONED):
                 moves.append(SetNodeState(node_id=node.id, to=NodeState.QUARANTINED))
         elif node.state in _OPEN_NODES:
             moves.append(SetNodeState(node_id=node.id, to=NodeState.CORDONED))

@@ -7,7 +7,15 @@ from controlplane.policy.snapshot import Placement
 from controlplane.protocol.looks import HANG
 from controlplane.protocol.membership import Install, View
 from controlplane.protocol.spec import Parallelism
-from controlplane.protocol.states import UNFIT, IncidentOutcome, JobState, Mode, NodeState, ReplicaState
+from controlplane.protocol.states import (
+    UNFIT,
+    IncidentOutcome,
+    JobState,
+    Mode,
+    NodeState,
+    ReplicaState,
+    RequestState,
+)
 
 Scalar = str | int | float | bool | None
 ORDERED = "ordered"
@@ -120,13 +128,41 @@ class KeepSpares(_Action, tag="keep_spares"):
 
 
 class InjectFault(_Action, tag="inject_fault"):
-    """Give one rank a fault of its job's own schedule; as `commands.InjectRankFault`."""
+    """Give one rank a fault of its job's own schedule, or what person's `request` asked for; as
+    `commands.InjectRankFault`."""
 
     replica: int
     incarnation: int
     rank: int
     fault: str
     value: float = 0.0
+    request: str = ""
+
+
+class OrderOut(_Action, tag="order_out"):
+    """A replica is to leave as a person asked: `by` whom and why ("": the order is taken back), at `asked_s`
+    (server Unix seconds). `at_once`: it waits for no other that takes its place."""
+
+    replica: int
+    incarnation: int
+    by: str
+    asked_s: float = 0.0
+    at_once: bool = False
+
+
+class AskEviction(_Action, tag="ask_eviction"):
+    """Ask for the eviction of a replica in the name of whoever asked for `request`, a drain of its node."""
+
+    request: str
+    replica: int
+    incarnation: int
+
+
+class AnswerRequest(_Action, tag="answer_request"):
+    """What becomes of a person's request; the decision's sentence is its answer."""
+
+    request: str
+    to: RequestState
 
 
 class EndAttempt(_Action, tag="end_attempt"):
@@ -195,6 +231,9 @@ Action = (
     | LookAtRanks
     | KeepSpares
     | InjectFault
+    | OrderOut
+    | AskEviction
+    | AnswerRequest
     | EndAttempt
     | SetJobState
     | SetNodeState

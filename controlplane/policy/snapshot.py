@@ -18,6 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from controlplane.policy.asked import Elsewhere
+from controlplane.policy.request_facts import RequestFact
 from controlplane.protocol.bounds import JobEnd
 from controlplane.protocol.membership import Flush, Install, MemberRole, View
 from controlplane.protocol.spec import Parallelism, TrainSpec
@@ -333,6 +334,7 @@ class JobSnapshot(_Fact, dict=True):
     clock_set_s: float | None = None
     clock_step_s: float = 0.0
     elsewhere: Elsewhere | None = None
+    requests: tuple[RequestFact, ...] = ()
 
     @cached_property
     def segments(self) -> Mapping[str, str]:

@@ -17,12 +17,14 @@ from controlplane.protocol.states import (
     NodeState,
     RankState,
     ReplicaState,
+    RequestState,
 )
 
 Table = dict[StrEnum, dict[StrEnum, str]]
 
 _J, _A, _R, _K = JobState, AttemptState, ReplicaState, RankState
 _N, _C, _P, _I = NodeState, CommandState, CheckpointState, IncidentState
+_Q = RequestState
 
 JOB: Table = {
     _J.PENDING: {
@@ -140,19 +142,29 @@ RANK: Table = {
 }
 
 _KEPT_AWAY = "a confirmed hardware fault, in doubt which machine it is, or enrolled with a token that holds"
+_EMPTIED = "a person asked that it be emptied: it takes no new work, and what runs there is moved away"
 NODE: Table = {
     _N.READY: {
         _N.DEGRADED: "a finding that does not stop work",
+        _N.DRAINING: _EMPTIED,
         _N.CORDONED: "takes no new work",
         _N.QUARANTINED: _KEPT_AWAY,
     },
     _N.DEGRADED: {
         _N.READY: "the finding is gone",
+        _N.DRAINING: _EMPTIED,
         _N.CORDONED: "takes no new work",
+        _N.QUARANTINED: _KEPT_AWAY,
+    },
+    _N.DRAINING: {
+        _N.READY: "the request was withdrawn or has lapsed, or a person returned it",
+        _N.DEGRADED: "the request was withdrawn or has lapsed, and the finding of before stands",
+        _N.CORDONED: "nothing runs on it any more, or it takes no new work anyway",
         _N.QUARANTINED: _KEPT_AWAY,
     },
     _N.CORDONED: {
         _N.READY: "returned by a person, or what kept it away is over",
+        _N.DRAINING: _EMPTIED,
         _N.QUARANTINED: _KEPT_AWAY,
     },
     _N.QUARANTINED: {
@@ -232,6 +244,26 @@ INCIDENT: Table = {
     _I.RESOLVED: {},
 }
 
+REQUEST: Table = {
+    _Q.OPEN: {
+        _Q.TAKEN: "the policy carries it out",
+        _Q.DONE: "what was asked for is so already",
+        _Q.REFUSED: "it cannot be carried out",
+        _Q.LAPSED: "it was valid no longer",
+        _Q.WITHDRAWN: "taken back by a person",
+    },
+    _Q.TAKEN: {
+        _Q.DONE: "carried out",
+        _Q.REFUSED: "it could not be carried out after all",
+        _Q.LAPSED: "it was not carried out in its time",
+        _Q.WITHDRAWN: "taken back by a person before it could not be undone",
+    },
+    _Q.DONE: {},
+    _Q.REFUSED: {},
+    _Q.LAPSED: {},
+    _Q.WITHDRAWN: {},
+}
+
 TABLES: dict[str, Table] = {
     "job": JOB,
     "attempt": ATTEMPT,
@@ -241,6 +273,7 @@ TABLES: dict[str, Table] = {
     "command": COMMAND,
     "checkpoint": CHECKPOINT,
     "incident": INCIDENT,
+    "request": REQUEST,
 }
 
 

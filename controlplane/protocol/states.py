@@ -53,8 +53,32 @@ class NodeState(StrEnum):
 
     READY = "ready"
     DEGRADED = "degraded"
+    DRAINING = "draining"
     CORDONED = "cordoned"
     QUARANTINED = "quarantined"
+
+
+class RequestKind(StrEnum):
+    """What a person may ask of a job or a node, which the policy answers."""
+
+    EVICT = "evict"
+    CHECKPOINT = "checkpoint"
+    DRAIN = "drain"
+    FAULT = "fault"
+
+
+class RequestState(StrEnum):
+    """Life of a person's request."""
+
+    OPEN = "open"
+    TAKEN = "taken"
+    DONE = "done"
+    REFUSED = "refused"
+    LAPSED = "lapsed"
+    WITHDRAWN = "withdrawn"
+
+
+LIVE_REQUEST = frozenset({RequestState.OPEN, RequestState.TAKEN})
 
 
 class CommandState(StrEnum):

@@ -13,7 +13,6 @@ import msgspec
 from django.db import transaction
 from django.db.models import F, QuerySet
 
-from controlplane.access.services import audit
 from controlplane.checkpoints import services as checkpoints
 from controlplane.dispatch import services as dispatch
 from controlplane.fleet.models import Node
@@ -36,14 +35,13 @@ from controlplane.protocol.commands import (
     CollectStacks,
     DeliverInstall,
     DeliverView,
-    InjectRankFault,
     RequestSave,
     StopRanks,
 )
 from controlplane.protocol.frames import PROTOCOL_MAX
 from controlplane.protocol.looks import HANG
 from controlplane.protocol.states import AttemptState, Mode, ReplicaState
-from controlplane.recovery import devices, incidents, keeping, ledger, orders, signals, spares
+from controlplane.recovery import devices, incidents, keeping, ledger, orders, requests, signals, spares
 from controlplane.recovery.audited import audit_decision
 from controlplane.recovery.decided import new_row, publish_decision
 from controlplane.recovery.models import Decision, Signal, ViewRow
@@ -301,24 +299,6 @@ def _look_at_ranks(context: Context, action: plan.LookAtRanks) -> None:
         _send(context, body, [rank.node_id], replica.attempt, ASK_TTL_S)
 
 
-def _inject_fault(context: Context, action: plan.InjectFault) -> None:
-    replica = _replica(context, action.replica, action.incarnation)
-    body = InjectRankFault(
-        job_id=context.job.id,
-        replica=action.replica,
-        incarnation=action.incarnation,
-        rank=action.rank,
-        fault=action.fault,
-        value=action.value,
-    )
-    audit(
-        "schedule", "job.fault", context.job.id, reason=context.sentence, decision_id=context.decision_id,
-        data=msgspec.to_builtins(action),
-    )  # fmt: skip
-    for rank in replica.ranks.filter(released_at=None, rank=action.rank):
-        _send(context, body, [rank.node_id], replica.attempt, ASK_TTL_S)
-
-
 def _end_attempt(context: Context, action: plan.EndAttempt) -> None:
     attempt = _attempt(context.job, action.number)
     nodes = _nodes_of(_unreleased(attempt))
@@ -347,6 +327,7 @@ def _set_job_state(context: Context, action: plan.SetJobState) -> None:
         # What was found about hardware is true without the job: the fleet's own pass deals with it.
         mine = Signal.objects.filter(job=context.job, settled_at=None).exclude(kind__in=HARDWARE)
         signals.settle(list(mine), f"the job is {action.to}")
+        requests.end_with(context.job, context.decision_id)
 
 
 def _set_node_state(context: Context, action: plan.SetNodeState) -> None:
@@ -377,7 +358,14 @@ HANDLERS: dict[type, Callable[[Context, Any], None]] = {
     plan.KeepSpares: lambda context, act: spares.keep(
         context.job, _attempt(context.job), act, decision_id=context.decision_id
     ),
-    plan.InjectFault: _inject_fault,
+    plan.InjectFault: lambda context, act: requests.inject(
+        _replica(context, act.replica, act.incarnation), act, context.sentence, context.decision_id
+    ),
+    plan.OrderOut: lambda context, act: orders.order_out(_replica(context, act.replica, act.incarnation), act),
+    plan.AskEviction: lambda context, act: requests.ask_of_drain(
+        _replica(context, act.replica, act.incarnation), act.request
+    ),
+    plan.AnswerRequest: lambda context, act: requests.answer(act, context.sentence, context.decision_id),
     plan.EndAttempt: _end_attempt,
     plan.SetJobState: _set_job_state,
     plan.SetNodeState: _set_node_state,

@@ -20,7 +20,7 @@ from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
-from controlplane.recovery.models import Incident, KeptCheckpoint, MarkedLines, Recomputation
+from controlplane.recovery.models import Incident, KeptCheckpoint, MarkedLines, Recomputation, Request
 from controlplane.runtime import events
 from controlplane.runtime.clock import AHEAD_S, from_s
 from controlplane.runtime.logs import get
@@ -33,6 +33,8 @@ MOVED: tuple[tuple[type[models.Model], str], ...] = (
     (Recomputation, "due_at"),
     (Recomputation, "ordered_at"),
     (KeptCheckpoint, "due_at"),
+    (Request, "asked_at"),
+    (Request, "valid_until"),
     (Node, "hold_until"),
     (Node, "asked_at"),
     (Node, "old_key_until"),

@@ -50,7 +50,9 @@ def _deaf(node: Node, waited_s: float) -> None:
     Node.objects.filter(pk=node.pk).update(deaf=True)
     why = f"its events after number {node.last_event_seq} have not come for {waited_s:.0f} s"
     if node.state != NodeState.QUARANTINED:
-        before = {"state": node.state, "reason": node.state_reason}
+        # A drain goes on meanwhile, and may be over when its events arrive again.
+        state = NodeState.CORDONED if node.state == NodeState.DRAINING else node.state
+        before = {"state": str(state), "reason": node.state_reason}
         transition_node(node, NodeState.QUARANTINED, why, before_deaf=before)
     signals.raise_signal(
         DEAF,

@@ -19,7 +19,7 @@ from controlplane.policy.errors import PolicyError
 from controlplane.policy.findings import KINDS
 from controlplane.policy.fleet import RISK_RULE, FleetSnapshot, HardwareIncident, decide_fleet
 from controlplane.protocol.states import IncidentOutcome, IncidentState, Mode
-from controlplane.recovery import devices, incidents, load, load_nodes, signals
+from controlplane.recovery import asked, devices, incidents, load, load_nodes, requests, signals
 from controlplane.recovery.audited import audit_decision
 from controlplane.recovery.decided import new_row, publish_decision
 from controlplane.recovery.models import Decision, Incident, Signal
@@ -36,7 +36,8 @@ MAX_FINDINGS = 1000
 def reconcile_fleet() -> int:
     """Decide what no job's pass decides; returns how many decisions were new. The first look takes
     no lock: what waits for hardware waits for days, and mostly nothing is new."""
-    if not (_hardware().exists() or _risks().exists() or _waiting().exists() or _resets().exists()):
+    waits = (_hardware(), _risks(), _waiting(), _resets(), asked.drains())
+    if not any(rows.exists() for rows in waits):
         return 0
     if not _new(decide_fleet(load_fleet(), CONFIG)):
         return 0
@@ -68,6 +69,8 @@ def load_fleet() -> FleetSnapshot:
     sizes = load.device_counts()
     concerned = {row.node_id or "" for row in rows} | {row.node_id for row in waiting}
     concerned |= set(_resets().values_list("node_id", flat=True))
+    drains = asked.facts(asked.drains()[:MAX_FINDINGS])
+    concerned |= {fact.node_id or "" for fact in drains}
     suspected = load.suspects(sizes)
     return FleetSnapshot(
         now_s=now().timestamp(),
@@ -79,6 +82,7 @@ def load_fleet() -> FleetSnapshot:
         suspect_devices=len(suspected),
         suspect_nodes=tuple(sorted({node_id for node_id, _ in suspected})),
         segments=load.segments(),
+        requests=drains,
     )
 
 
@@ -160,6 +164,8 @@ def _act(action: plan.Action, decision: plan.Decision, decision_id: str) -> None
             devices.bar(action, sentence)
         case plan.ResetDevice():
             devices.order_reset(action, decision_id)
+        case plan.AnswerRequest():
+            requests.answer(action, sentence, decision_id)
         case plan.SettleSignals(signal_ids=ids):
             signals.settle(list(Signal.objects.filter(id__in=ids)), sentence)
         case plan.ResolveIncident(note=note, outcome=outcome, incident_id=incident_id):

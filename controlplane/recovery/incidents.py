@@ -15,7 +15,7 @@ from django.db.models import Min, Q, QuerySet
 from controlplane.access.services import audit
 from controlplane.jobs.models import Job, Replica
 from controlplane.jobs.services import refresh_job
-from controlplane.policy import causes, plan
+from controlplane.policy import causes, plan, requests
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.findings import KINDS
 from controlplane.policy.rules.device_fault import needs_hardware
@@ -60,6 +60,8 @@ def need_attention() -> QuerySet[Incident]:
 def incident_for(job: Job | None, decision: plan.Decision, at: datetime) -> Incident | None:
     """The incident that has this decision's cause; a new one when the decision is about a fault
     that is in none. Its findings join it. `at`: when it was decided."""
+    if decision.rule in requests.RULES:
+        return None
     rows = list(Signal.objects.filter(id__in=causes.findings_of(decision)).order_by("seen_at", "id"))
     incident = _known(job, decision, rows) if job is not None else _of_devices(rows)
     if incident is None and _opens(decision):

@@ -33,7 +33,7 @@ from controlplane.protocol.states import (
     CheckpointState,
     JobState,
 )
-from controlplane.recovery import recompute, sight, signals
+from controlplane.recovery import asked, recompute, sight, signals
 from controlplane.recovery.learned import learned_of, saves_of, undisturbed
 from controlplane.recovery.ledger import budget_of
 from controlplane.recovery.load_nodes import of_nodes, own_facts
@@ -94,6 +94,7 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
         clock_set_s=clock_set_s,
         clock_step_s=clock_step_s,
         elsewhere=Elsewhere(segments=_segments_of(suspect_nodes), divided=_is_divided()),
+        requests=asked.of_job(job),
     )
 
 

@@ -8,7 +8,9 @@ from django.db.models import Q
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
-from controlplane.protocol.states import IncidentOutcome, IncidentState, Mode
+from controlplane.protocol.states import IncidentOutcome, IncidentState, Mode, RequestKind, RequestState
+
+LIVE = Q(state__in=[str(RequestState.OPEN), str(RequestState.TAKEN)])
 
 
 class LetterState(models.TextChoices):
@@ -189,6 +191,43 @@ class Decision(models.Model):
             models.UniqueConstraint(fields=["job", "key"], name="decision_once"),
             models.UniqueConstraint(fields=["key"], condition=Q(job=None), name="fleet_decision_once"),
         ]
+
+
+class Request(models.Model):
+    """What a person asks for, a fact that rules answer (`policy.requests`). Its subject: of `job` the replica
+    and rank, in that life (None: the whole job), or `node`. Nothing of it begins after `valid_until`. `answer`: the
+    sentence of the decision `decision_id`, the newest that moved it; `done_by`: the one whose orders carry it
+    out. `withdrawn_by`: who takes it back, which is answered too. `drain`: the request whose part it is;
+    `before`: the node's state when its drain was asked for. `code`: the fault of one, with its `value`."""
+
+    id = models.CharField(primary_key=True, max_length=32)
+    kind = models.CharField(max_length=12, choices=[(kind, kind) for kind in RequestKind])
+    state = models.CharField(max_length=12, default=RequestState.OPEN, choices=[(s, s) for s in RequestState])
+    job = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="requests")
+    node = models.ForeignKey(Node, null=True, on_delete=models.CASCADE, related_name="requests")
+    drain = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="evictions")
+    attempt = models.IntegerField(null=True)
+    replica = models.IntegerField(null=True)
+    incarnation = models.IntegerField(null=True)
+    rank = models.IntegerField(null=True)
+    code = models.CharField(max_length=24, blank=True, default="")
+    value = models.FloatField(default=0.0)
+    before = models.CharField(max_length=16, blank=True, default="")
+    who = models.CharField(max_length=200)
+    reason = models.TextField()
+    asked_at = models.DateTimeField()
+    valid_until = models.DateTimeField()
+    withdrawn_by = models.CharField(max_length=200, blank=True, default="")
+    answer = models.TextField(blank=True, default="")
+    decision_id = models.CharField(max_length=32, blank=True, default="")
+    done_by = models.CharField(max_length=32, blank=True, default="")
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes = (
+            models.Index(fields=("job",), condition=LIVE, name="live_requests_of_job"),
+            models.Index(fields=("node",), condition=LIVE, name="live_requests_of_node"),
+        )
 
 
 class MarkedLines(models.Model):

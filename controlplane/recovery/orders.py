@@ -15,6 +15,7 @@ from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.numbers import spec_of
 from controlplane.jobs.services import publish_replica
+from controlplane.policy import plan
 from controlplane.policy.snapshot import Placement
 from controlplane.policy.timeouts import SectionTimeout, setup_limit_s, step_floor_s, timeout_of
 from controlplane.protocol.commands import StartRanks
@@ -23,7 +24,7 @@ from controlplane.protocol.spec import Parallelism, TrainSpec, max_contributors
 from controlplane.protocol.states import Section
 from controlplane.recovery.learned import timeouts_of
 from controlplane.recovery.models import ViewRow
-from controlplane.runtime.clock import now
+from controlplane.runtime.clock import from_s, now
 from controlplane.runtime.errors import Conflict
 from controlplane.runtime.pieces import batched
 from controlplane.scheduling import services as scheduling
@@ -102,6 +103,15 @@ def relieve(replica: Replica, reason: str) -> None:
     """Another one is to take its place, for this reason; "": it stays."""
     Replica.objects.filter(pk=replica.pk).update(relieved=reason)
     replica.relieved = reason
+    publish_replica(replica, "replica.refreshed", "")
+
+
+def order_out(replica: Replica, act: plan.OrderOut) -> None:
+    """It is to leave as a person asked, or (by nobody) is not any more."""
+    asked_at = from_s(act.asked_s) if act.by else None
+    relieved = "" if act.at_once else act.by
+    Replica.objects.filter(pk=replica.pk).update(ordered_out=act.by, ordered_at=asked_at, relieved=relieved)
+    replica.ordered_out, replica.ordered_at, replica.relieved = act.by, asked_at, relieved
     publish_replica(replica, "replica.refreshed", "")
 
 

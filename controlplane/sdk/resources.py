@@ -180,6 +180,10 @@ class Nodes(_Group):
         """Give it no new work."""
         return self._act(node_id, "cordon", reason)
 
+    def drain(self, node_id: str, reason: str) -> Any:
+        """Empty it: what runs there moves away, then it is cordoned; `request` tells how far that is."""
+        return self._act(node_id, "drain", reason)
+
     def uncordon(self, node_id: str, reason: str) -> Any:
         """Let it take work again."""
         return self._act(node_id, "uncordon", reason)
@@ -271,6 +275,32 @@ class Decisions(_Group):
     def get(self, decision_id: str) -> Any:
         """Decision with its commands."""
         return self._run(calls.get(calls.one("decisions", decision_id), rest.Decision))
+
+
+class Requests(_Group):
+    """What people asked for: evictions, checkpoints, drains and faults."""
+
+    def list(
+        self,
+        *,
+        kind: str | None = None,
+        state: str | None = None,
+        job_id: str | None = None,
+        node_id: str | None = None,
+        limit: int | None = None,
+    ) -> Any:
+        """Iterates, newest first; kinds and states several with commas."""
+        wanted = {"kind": kind, "state": state, "job_id": job_id, "node_id": node_id, "limit": limit}
+        return self._pages(calls.get("/requests", Page[rest.Request], **wanted))
+
+    def get(self, request_id: str) -> Any:
+        """RequestDetail, with the evictions that are parts of a drain."""
+        return self._run(calls.get(calls.one("requests", request_id), rest.RequestDetail))
+
+    def withdraw(self, request_id: str, reason: str) -> Any:
+        """Take it back: what has not happened yet does not happen."""
+        path = calls.one("requests", request_id, ":withdraw")
+        return self._run(calls.post(path, {"reason": reason}, rest.Accepted))
 
 
 class Tokens(_Group):

@@ -10,10 +10,13 @@ from controlplane.policy.errors import IllegalTransition
 from controlplane.policy.plan import (
     Action,
     AnnounceView,
+    AnswerRequest,
+    AskEviction,
     Decision,
     DemoteCheckpoint,
     EndAttempt,
     KeepSpares,
+    OrderOut,
     PlaceAttempt,
     Relieve,
     SendInstall,
@@ -38,6 +41,7 @@ from controlplane.protocol.launch import RankPlacement, ReplicaLaunch, Resume, T
 from controlplane.protocol.membership import View
 from controlplane.protocol.spec import Parallelism, max_contributors
 from controlplane.protocol.states import AttemptState, JobState, ReplicaState
+from controlplane.simulator.asked import Asked
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.rows import JOB_ID, AttemptRow, CommandRow, ReplicaRow, Rows
@@ -49,9 +53,14 @@ class Apply:
     """Carries decisions out in one go. `sick` tells the checkers the truth about a replica."""
 
     def __init__(
-        self, rows: Rows, kernel: Kernel, checkers: Checkers, sick: Callable[[int, int, int], str | None]
+        self,
+        rows: Rows,
+        kernel: Kernel,
+        checkers: Checkers,
+        sick: Callable[[int, int, int], str | None],
+        asked: Asked,
     ) -> None:
-        self._rows, self._kernel, self._checkers, self._sick = rows, kernel, checkers, sick
+        self._rows, self._kernel, self._checkers, self._sick, self._asked = rows, kernel, checkers, sick, asked
         self._resume: Resume | None = None
         self._numbers = 0
 
@@ -84,6 +93,15 @@ class Apply:
                 self._replica_state(action, decision)
             case Relieve(replica=index, reason=reason):
                 self._rows.replicas[index].relieved = reason
+            case OrderOut(replica=index, by=by, at_once=at_once, asked_s=asked_s):
+                row = self._rows.replicas[index]
+                self._checkers.expect(row.incarnation == action.incarnation, f"I4: {decision.key} is about an old life")
+                row.ordered_out, row.relieved = by, "" if at_once else by
+                row.ordered_s = asked_s if by else None
+            case AskEviction():
+                self._asked.evict_for(action)
+            case AnswerRequest():
+                self._asked.answer(action, decision.sentence)
             case EndAttempt():
                 self._end_attempt(action)
             case SetJobState(to=to):
@@ -256,11 +274,12 @@ class Apply:
 
     def _place_taken(self, row: ReplicaRow) -> str | None:
         """Why one that is relieved may end: it is out of the installed view, and as many as were placed
-        hold the state without it."""
+        hold the state without it, from the view's beginning or caught up since."""
         rows, attempt = self._rows, self._rows.attempt
         if rows.install is None or rows.view is None or attempt is None or rows.install.epoch != rows.view.epoch:
             return None
-        held = len({*rows.install.contributors, *rows.install.standbys})
+        caught_up = {each.index for each in rows.replicas.values() if each.contributing or each.standby}
+        held = len(({*rows.install.contributors, *rows.install.standbys} | caught_up) - {row.index})
         inside = any((m.replica, m.incarnation) == (row.index, row.incarnation) for m in rows.view.members)
         return "its place is taken" if not inside and held >= attempt.replicas else None
 

@@ -29,7 +29,7 @@ STORM_WINDOW_S = 60.0
 def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
     """One consistent picture at `now_s` of the server's clock."""
     replicas = tuple(_replica(rows, row, now_s) for _, row in sorted(rows.replicas.items()))
-    nodes = tuple(_node(rows, row, now_s, blind) for _, row in sorted(rows.nodes.items()))
+    nodes = load_nodes(rows, now_s, blind)
     suspects = [n for n in nodes if now_s - rows.suspect_since_s.get(n.id, -STORM_WINDOW_S) < STORM_WINDOW_S]
     return JobSnapshot(
         now_s=now_s,
@@ -73,7 +73,13 @@ def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
         fleet_devices=sum(len(node.devices) for node in nodes),
         suspect_devices=sum(len(node.devices) for node in suspects),
         suspect_nodes=tuple(node.id for node in suspects),
+        requests=tuple(request for _, request in sorted(rows.requests.items())),
     )
+
+
+def load_nodes(rows: Rows, now_s: float, blind: bool) -> tuple[NodeFact, ...]:
+    """The fleet, by id."""
+    return tuple(_node(rows, row, now_s, blind) for _, row in sorted(rows.nodes.items()))
 
 
 def _signal(rows: Rows, signal: SignalFact) -> SignalFact:

@@ -1,17 +1,21 @@
-"""What people ask for while everything else happens: to evict a replica, once or again."""
+"""What people ask for while everything else happens: to evict a replica, once or again, to empty a node, to save;
+now and then they take it back."""
 
 import random
 
 from controlplane.policy.snapshot import LIVE_REPLICA
+from controlplane.protocol.states import NodeState, RequestKind
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.server import Server
 
 AGAIN_WITHIN_S = 10.0
-WHO = "user:ada: rack 7"
+WORKED_ON_S = 20.0
+WHO, WHY = "user:ada", "rack 7"
 
 
 class People:
-    """Draws from chances of its own, so that a world without orders is the world it was."""
+    """Draws from chances of its own, so that a world without orders is the world it was. `asked`: the replicas
+    that were to leave and were not to stay after all, at server seconds."""
 
     def __init__(self, kernel: Kernel, server: Server, seed: int) -> None:
         self._kernel, self._server = kernel, server
@@ -19,12 +23,17 @@ class People:
         self.asked: list[tuple[float, int]] = []
 
     def schedule(self, since_s: float, until_s: float, count: int) -> None:
-        """So many orders, half of them given twice."""
+        """So many orders to evict, half of them given twice; beside each one, now and then, to empty a node or to
+        save."""
         for _ in range(count):
             at_s = self._random.uniform(since_s, until_s)
             self._kernel.after(at_s, self.order_out)
             if self._random.random() < 0.5:
                 self._kernel.after(at_s + self._random.uniform(0.0, AGAIN_WITHIN_S), self.order_out)
+            if self._random.random() < 0.4:
+                self._kernel.after(self._random.uniform(since_s, until_s), self.drain)
+            if self._random.random() < 0.4:
+                self._kernel.after(self._random.uniform(since_s, until_s), self.save)
 
     def order_out(self) -> None:
         """One that is being relieved, again, or any; refused while the server stands."""
@@ -32,6 +41,45 @@ class People:
         if self._server.paused or not live:
             return
         row = self._random.choice([row for row in live if row.relieved] or live)
+        request_id = self._server.asked.ask(
+            RequestKind.EVICT,
+            WHO,
+            WHY,
+            attempt=self._server.rows.attempt.number if self._server.rows.attempt else None,
+            replica=row.index,
+            incarnation=row.incarnation,
+        )
+        if self._random.random() < 0.2:
+            self._kernel.after(self._random.uniform(0.0, AGAIN_WITHIN_S), self.withdraw, request_id)
+            return
         self.asked.append((self._kernel.now_s, row.index))
-        self._kernel.log("person", f"orders r{row.index}.{row.incarnation} out")
-        self._server.order_out(row, WHO)
+
+    def drain(self) -> None:
+        """Any node that takes work; taken back later, or returned when it has been worked on."""
+        nodes = [node for node in self._server.rows.nodes.values() if node.state is NodeState.READY]
+        if self._server.paused or not nodes:
+            return
+        node = self._random.choice(nodes)
+        request_id = self._server.asked.ask(RequestKind.DRAIN, WHO, WHY, node_id=node.id, before=str(node.state))
+        node.state = NodeState.DRAINING
+        if self._random.random() < 0.3:
+            self._kernel.after(self._random.uniform(0.0, AGAIN_WITHIN_S), self.withdraw, request_id)
+        self._kernel.after(WORKED_ON_S, self._return, node.id)
+
+    def save(self) -> None:
+        """A checkpoint by hand."""
+        if not self._server.paused:
+            self._server.asked.ask(RequestKind.CHECKPOINT, WHO, WHY)
+
+    def withdraw(self, request_id: str) -> None:
+        """Whatever has become of it."""
+        self._server.asked.withdraw(request_id, WHO)
+
+    def _return(self, node_id: str) -> None:
+        """A node that was emptied takes work again."""
+        node = self._server.rows.nodes[node_id]
+        if node.state is NodeState.CORDONED and node.emptied:
+            node.state, node.emptied = NodeState.READY, False
+            self._kernel.log("person", f"returns {node_id}")
+        elif node.state is NodeState.DRAINING:
+            self._kernel.after(WORKED_ON_S, self._return, node_id)

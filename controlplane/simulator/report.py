@@ -25,12 +25,18 @@ def many(outcomes: list[Outcome]) -> str:
     states = Counter(outcome.state for outcome in outcomes)
     faults = Counter(fault for outcome in outcomes for fault in outcome.faults)
     choices = Counter(choice for outcome in outcomes for choice in outcome.decisions)
+    answers = Counter(told for outcome in outcomes for told in outcome.answers)
     failed = [outcome for outcome in outcomes if outcome.violations]
     lines = [
         f"{len(outcomes)} seeds, {sum(o.commits for o in outcomes)} commits,"
         f" {sum(o.evictions for o in outcomes)} evictions, {sum(o.restarts for o in outcomes)} restarts",
         "ended as: " + ", ".join(f"{state} {count}" for state, count in sorted(states.items())),
         "faults: " + ", ".join(f"{fault} {count}" for fault, count in sorted(faults.items())),
+        *(
+            ["people were told: " + ", ".join(f"{told} {count}" for told, count in sorted(answers.items()))]
+            if answers
+            else []
+        ),
         "decisions:",
         *(f"  {count:6d} {choice}" for choice, count in sorted(choices.items())),
         *(f"seed {o.seed}: {text}" for o in failed for text in o.violations[:3]),

@@ -6,6 +6,7 @@ from statistics import median
 
 import msgspec
 
+from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.snapshot import CheckpointFact, Placement, SignalFact
 from controlplane.policy.timeouts import MIN_STEPS
 from controlplane.protocol.commands import CommandEnvelope
@@ -81,7 +82,7 @@ class AttemptRow:
 
 @dataclass(slots=True)
 class NodeRow:
-    """`seen_s` last frame; `boot` and `seq` say what of its journal is applied."""
+    """`seen_s` last frame; `boot` and `seq` say what of its journal is applied. `emptied`: by a drain that is done."""
 
     id: str
     devices: int
@@ -92,6 +93,7 @@ class NodeRow:
     reserved: bool = False
     warm: bool = False
     lost_devices: set[int] = field(default_factory=set)
+    emptied: bool = False
 
 
 @dataclass(slots=True)
@@ -109,7 +111,7 @@ class Rows:
     the commands that had no final answer when it was last gone through, in order; `paces`:
     seconds that each of the last `PACES` steps took, `calm` of those that no view change made longer;
     `starts` and `catch_ups`: seconds that each start of a replica and each transfer to one took; `lives`:
-    the newest incarnation of each slot, of all attempts."""
+    the newest incarnation of each slot, of all attempts; `requests` that have not ended, `answers` to all, in order."""
 
     spec: TrainSpec
     state: JobState = JobState.PENDING
@@ -146,6 +148,8 @@ class Rows:
     ghosts: list[ReplicaRow] = field(default_factory=list)
     last_wait: str = ""
     history: list[str] = field(default_factory=list)
+    requests: dict[str, RequestFact] = field(default_factory=dict)
+    answers: list[str] = field(default_factory=list)
 
     def note_step(self, step: int, now_s: float) -> None:
         """`step` steps are committed, more than before."""

@@ -13,7 +13,6 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
 from controlplane.policy.elsewhere import decide_asking, parted
 from controlplane.policy.plan import Plan
-from controlplane.policy.relief import goes_at_once
 from controlplane.policy.snapshot import CheckpointFact, JobSnapshot, SignalFact
 from controlplane.policy.stuck import Alone, alone_at_work
 from controlplane.protocol.commands import CommandEnvelope, StopRanks
@@ -35,9 +34,10 @@ from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, T
 from controlplane.protocol.spec import TrainSpec
 from controlplane.protocol.states import CheckpointState, Phase, ReplicaState
 from controlplane.simulator.apply import Apply
+from controlplane.simulator.asked import Asked
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
-from controlplane.simulator.load import load
+from controlplane.simulator.load import load, load_nodes
 from controlplane.simulator.rows import NodeRow, Order, ReplicaRow, Rows
 
 SCAN_S = 0.5
@@ -72,7 +72,8 @@ class Server:
         self.decide: Decide = decide
         self.on_decision: Callable[[str], None] = lambda choice: None
         self._config, self._kernel, self._downlink = config, kernel, downlink
-        self._apply = Apply(self.rows, kernel, checkers, sick)
+        self.asked = Asked(self.rows, kernel, checkers, self.ring)
+        self._apply = Apply(self.rows, kernel, checkers, sick, self.asked)
         self._next_pass_s: float | None = 0.0
         self._rung = True
         self._signals = 0
@@ -86,13 +87,10 @@ class Server:
     def find(self, signal: SignalFact) -> None:
         """A finding of a detector that is not simulated."""
         self.rows.signals[signal.id] = signal
-        self._rung = True
-        self._kernel.after(0.001, self._wake)
+        self.ring()
 
-    def order_out(self, row: ReplicaRow, who: str) -> None:
-        """A person's order to evict, as the API takes it."""
-        at_once = goes_at_once(row.state, ordered_before=bool(row.ordered_out))
-        row.ordered_out, row.ordered_s, row.relieved = who, self._kernel.now_s, "" if at_once else who
+    def ring(self) -> None:
+        """Something was written that somebody must look at."""
         self._rung = True
         self._kernel.after(0.001, self._wake)
 
@@ -299,6 +297,8 @@ class Server:
             for node in self.rows.nodes.values():
                 self._judge_silence(node, now_s)
         self._look_for_stuck()
+        if self.rows.requests:
+            self.asked.look_at_drains(load_nodes(self.rows, now_s, now_s < self.blind_until_s))
         self._expire_and_redeliver(now_s)
         if self._next_pass_s is not None and now_s >= self._next_pass_s:
             self._rung = True

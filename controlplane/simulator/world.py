@@ -16,7 +16,7 @@ from controlplane.protocol.spec import (
     TrainSpec,
     micro_batch_count,
 )
-from controlplane.protocol.states import JobState
+from controlplane.protocol.states import JobState, RequestState
 from controlplane.simulator.agent import Agent
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.faults import QUIET_BEFORE_S, Faults
@@ -52,6 +52,7 @@ class Outcome:
     digest: str
     tape: tuple[str, ...]
     decisions: tuple[str, ...]
+    answers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +166,8 @@ class World:
         if rows.state is JobState.FAILED:
             given_up = any(entry.split(":")[1] in ("fail", "failed") for entry in rows.history)
             expect(given_up, "I10: failed without a reason")
+        open_still = [r.id for r in rows.requests.values() if r.state is RequestState.OPEN]
+        expect(rows.state is not JobState.RUNNING or not open_still, f"I-ask: nobody has looked at {open_still}")
         for command_id, row in rows.commands.items():
             dead = self.agents[row.envelope.node_id].dead
             expect(row.state in TERMINAL or dead, f"I2: command {command_id} is still {row.state}")
@@ -187,6 +190,7 @@ class World:
             digest=self.kernel.digest(),
             tape=tuple(self.kernel.tape),
             decisions=tuple(rows.history),
+            answers=tuple(rows.answers),
         )
 
 

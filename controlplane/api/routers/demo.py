@@ -61,7 +61,7 @@ def inject_fault(request: HttpRequest) -> HttpResponse:
             principal.name, "demo.fault", body.kind, request_id=request_id_of(request),
             data={"job_id": body.job_id, "node_id": body.node_id},
         )  # fmt: skip
-        return Effect(data={"detail": done.detail, "command_ids": list(done.command_ids)})
+        return Effect(data={"detail": done.detail, "command_ids": list(done.command_ids), "request": done.request})
 
     return once(request, effect)
 

@@ -18,7 +18,7 @@ from controlplane.fleet import selectors, services
 from controlplane.fleet.models import Device
 from controlplane.jobs.selectors import ranks_on_node
 from controlplane.protocol import rest
-from controlplane.recovery import deadletter, devices, unheard
+from controlplane.recovery import deadletter, devices, requests, unheard
 from controlplane.recovery.selectors import signals_of_node
 from controlplane.runtime.events import newest_seq, told
 from controlplane.runtime.models import Event
@@ -121,6 +121,25 @@ def uncordon(request: HttpRequest, node_id: str) -> HttpResponse:
     def effect() -> Effect:
         node = services.uncordon(node_id, reason=body.reason, actor=actor, request_id=request_id_of(request))
         return Effect(data={"detail": f"{node.name} may take work."})
+
+    return once(request, effect)
+
+
+@router.post(
+    "/nodes/{rid:node_id}:drain",
+    summary="Drain a node",
+    auth=needs(Scope.OPERATE),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+)
+def drain(request: HttpRequest, node_id: str) -> HttpResponse:
+    """It gets no new work, and the replicas on it are moved to other nodes, of each job one after another; when
+    nothing runs there any more it is cordoned, and `request` is done. `/requests/{request}:withdraw` takes it back."""
+    body, actor = bodies.read(request, bodies.WithReason), principal_of(request).name
+
+    def effect() -> Effect:
+        row = requests.drain(node_id, reason=body.reason, actor=actor, request_id=request_id_of(request))
+        name = row.node.name if row.node is not None else node_id
+        return Effect(data={"detail": f"{name} takes no new work, and is emptied.", "request": row.id})
 
     return once(request, effect)
 

@@ -14,7 +14,6 @@ from controlplane.api.auth import needs, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.api.idempotency import Effect, once
-from controlplane.api.operations import evict_replica, save_now
 from controlplane.api.placements import try_placement
 from controlplane.api.problems import Kind, Problem
 from controlplane.api.why import why
@@ -23,8 +22,8 @@ from controlplane.jobs.models import Job
 from controlplane.jobs.present import attempt_view, job_summaries, job_summary
 from controlplane.protocol import rest
 from controlplane.protocol.states import JobState
+from controlplane.recovery import requests, unheard
 from controlplane.recovery import selectors as recovery
-from controlplane.recovery import unheard
 from controlplane.runtime.events import newest_seq
 from controlplane.runtime.requests import request_id_of
 from controlplane.scheduling.models import SpareReservation
@@ -143,13 +142,13 @@ def cancel(request: HttpRequest, job_id: str) -> HttpResponse:
     auth=needs(Scope.OPERATE),
 )
 def checkpoint(request: HttpRequest, job_id: str) -> HttpResponse:
-    """The ranks save at their next step boundary."""
+    """The ranks save at their next step boundary; `request` ends when a newer checkpoint is committed."""
     body, principal = bodies.read(request, bodies.WithReason), principal_of(request)
 
     def effect() -> Effect:
         row = selectors.job(job_id)
-        ids = save_now(row, reason=body.reason, actor=principal.name, request_id=request_id_of(request))
-        return Effect(data={"detail": "A save was ordered for the next step boundary.", "command_ids": ids})
+        asked = requests.checkpoint(row, reason=body.reason, actor=principal.name, request_id=request_id_of(request))
+        return Effect(data={"detail": "A save was asked for at the next step boundary.", "request": asked.id})
 
     return once(request, effect)
 
@@ -163,16 +162,16 @@ def checkpoint(request: HttpRequest, job_id: str) -> HttpResponse:
 def evict(request: HttpRequest, job_id: str) -> HttpResponse:
     """Another is started beside the replica and takes its place. Where no device is free for one, or it is
     ordered again, a view leaves it out, its processes end once the others train without it, and it is
-    replaced."""
+    replaced. `request` ends with its processes."""
     body, principal = bodies.read(request, bodies.EvictReplica), principal_of(request)
 
     def effect() -> Effect:
         row = selectors.job(job_id)
-        at_once = evict_replica(
+        asked, at_once = requests.evict(
             row, body.replica, reason=body.reason, actor=principal.name, request_id=request_id_of(request)
         )
         detail = (LEAVES_NOW if at_once else LEAVES).format(body.replica)
-        return Effect(data={"detail": detail, "command_ids": []})
+        return Effect(data={"detail": detail, "request": asked.id})
 
     return once(request, effect)
 

@@ -36,11 +36,12 @@ class LookQuery(pages.Paging):
     openapi_extra=describe(rest.Accepted, status=202, body=bodies.FaultRank, errors=(404, 409, 415, 422)),
 )
 def fault(request: HttpRequest, job_id: str) -> HttpResponse:
-    """Only where the job's spec sets `resiliency.allow_faults`; elsewhere 409."""
+    """Only where the job's spec sets `resiliency.allow_faults`; elsewhere 409. `request` tells whether its agent
+    has given it."""
     body, principal = bodies.read(request, bodies.FaultRank), principal_of(request)
 
     def effect() -> Effect:
-        command = inject_fault(
+        row = inject_fault(
             selectors.job(job_id),
             body.replica,
             body.rank,
@@ -51,7 +52,7 @@ def fault(request: HttpRequest, job_id: str) -> HttpResponse:
             request_id=request_id_of(request),
         )
         detail = f"{body.fault} is on its way to rank {body.rank} of replica {body.replica}."
-        return Effect(data={"detail": detail, "command_ids": [command.id]})
+        return Effect(data={"detail": detail, "request": row.id})
 
     return once(request, effect)
 

@@ -6,6 +6,7 @@ import typer
 
 from controlplane.cli import columns, context
 from controlplane.cli.commands.join_token import show_once
+from controlplane.cli.commands.request import Timeout, Wait, follow
 from controlplane.cli.context import BY_HAND, Output, Reason
 from controlplane.cli.exits import CliError, Exit
 from controlplane.cli.output import Format, emit_object, emit_rows, say
@@ -69,6 +70,29 @@ def uncordon(node: Node, reason: Reason = BY_HAND) -> None:
     with context.client() as client:
         say(client.nodes.uncordon(find(client, node), reason).detail)
     context.next_commands(f"holdfast node get {node}")
+
+
+@node.command()
+def drain(
+    node: Node,
+    reason: Reason = BY_HAND,
+    withdraw: Annotated[bool, typer.Option("--withdraw", help="Take it back; what has moved stays moved.")] = False,
+    wait: Wait = False,
+    timeout: Timeout = 0.0,
+) -> None:
+    """Empty it: it gets no new work, what runs there moves away, and then it is cordoned."""
+    with context.client() as client:
+        node_id = find(client, node)
+        if withdraw:
+            drains = client.requests.list(kind="drain", state="open,taken", node_id=node_id)
+            found = next(iter(drains), None)
+            if found is None:
+                raise CliError(f"{node} is not being drained", fix=f"holdfast node get {node}", code=Exit.CONFLICT)
+            say(client.requests.withdraw(found.id, reason).detail)
+            context.next_commands(f"holdfast node get {node}")
+            return
+        then = (f"holdfast node drain {node} --withdraw", f"holdfast node get {node}")
+        follow(client, client.nodes.drain(node_id, reason), wait=wait, timeout_s=timeout, then=then)
 
 
 @node.command("reset-device")

@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import columns, context, follow
+from controlplane.cli.commands.request import Timeout, Wait
+from controlplane.cli.commands.request import follow as follow_request
 from controlplane.cli.context import BY_HAND, Output, Reason
 from controlplane.cli.exits import CliError, Exit
 from controlplane.cli.output import Format, emit_object, emit_rows, note, say
@@ -199,11 +201,11 @@ def explain(job: Job, output: Output = Format.TABLE) -> None:
 
 
 @app.command()
-def checkpoint(job: Job, reason: Reason = BY_HAND) -> None:
-    """Order a save at the next step boundary."""
+def checkpoint(job: Job, reason: Reason = BY_HAND, wait: Wait = False, timeout: Timeout = 0.0) -> None:
+    """Ask for a save at the next step boundary; with --wait until a newer checkpoint is committed."""
     with context.client() as client:
-        say(client.jobs.checkpoint(job, reason).detail)
-    context.next_commands(f"holdfast job describe {job}")
+        asked = client.jobs.checkpoint(job, reason)
+        follow_request(client, asked, wait=wait, timeout_s=timeout, then=(f"holdfast job describe {job}",))
 
 
 @app.command()
@@ -222,12 +224,17 @@ def cancel(
 
 @app.command("evict-replica")
 def evict_replica(
-    job: Job, replica: Annotated[int, typer.Argument(help="Replica slot.", min=0)], reason: Reason = BY_HAND
+    job: Job,
+    replica: Annotated[int, typer.Argument(help="Replica slot.", min=0)],
+    reason: Reason = BY_HAND,
+    wait: Wait = False,
+    timeout: Timeout = 0.0,
 ) -> None:
     """Take one replica out once another has its place; where no device is free, or if told again, without another."""
     with context.client() as client:
-        say(client.jobs.evict_replica(job, replica, reason).detail)
-    context.next_commands(f"holdfast job watch {job}", f"holdfast job explain {job}")
+        asked = client.jobs.evict_replica(job, replica, reason)
+        then = (f"holdfast job watch {job}", f"holdfast job explain {job}")
+        follow_request(client, asked, wait=wait, timeout_s=timeout, then=then)
 
 
 def _show_dry_run(answer: dict[str, object], output: Format) -> None:

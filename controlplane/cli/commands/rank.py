@@ -7,6 +7,7 @@ import typer
 
 from controlplane.cli import context
 from controlplane.cli.commands.job import Job
+from controlplane.cli.commands.request import Timeout, Wait, follow
 from controlplane.cli.context import BY_HAND, Reason
 from controlplane.cli.exits import CliError, Exit
 from controlplane.cli.output import say
@@ -48,11 +49,14 @@ def fault(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="As docs/faults.md lists them.")],
     value: Annotated[float, typer.Option(help="Seconds, where the kind takes some.", min=0.0)] = 0.0,
     reason: Reason = BY_HAND,
+    wait: Wait = False,
+    timeout: Timeout = 0.0,
 ) -> None:
     """Break a rank on purpose; only where the job's spec allows faults."""
     with context.client() as client:
-        say(client.jobs.fault(job, replica, rank, kind.replace("-", "_"), reason, value=value).detail)
-    context.next_commands("holdfast incident ls", f"holdfast job watch {job}")
+        asked = client.jobs.fault(job, replica, rank, kind.replace("-", "_"), reason, value=value)
+        then = ("holdfast incident ls", f"holdfast job watch {job}")
+        follow(client, asked, wait=wait, timeout_s=timeout, then=then)
 
 
 def _answer(client: Any, job: str, command_id: str, wait_s: float) -> Any:

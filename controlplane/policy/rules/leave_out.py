@@ -35,7 +35,9 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
         return ()
     if current_view(snapshot) is None or actionable(snapshot, config):
         return ()
-    out = tuple(f for f in doubted(snapshot, config) if is_member(snapshot, f.replica))
+    # Who forms still has no state to keep for it: in the first view it is waited for, or proved gone.
+    members = (f for f in doubted(snapshot, config) if is_member(snapshot, f.replica))
+    out = tuple(failure for failure in members if failure.replica.state is not ReplicaState.FORMING)
     gone = {failure.replica.index for failure in out}
     stay = tuple(r for r in live_replicas(snapshot) if is_member(snapshot, r) and r.index not in gone)
     holders = sum(holds_state(snapshot, replica) for replica in stay)

@@ -22,7 +22,7 @@ from controlplane.protocol.states import NodeState
 
 RULE = "numerics"
 TRANSIENTS_TO_DEGRADE = 3
-_MAY_BE_QUARANTINED = frozenset({NodeState.READY, NodeState.DEGRADED, NodeState.CORDONED})
+_MAY_BE_QUARANTINED = frozenset({NodeState.READY, NodeState.DEGRADED, NodeState.DRAINING, NodeState.CORDONED})
 
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:

@@ -78,7 +78,8 @@ def leave(snapshot: JobSnapshot, config: PolicyConfig, who: tuple[ReplicaFact, .
     ends = tuple(replica for replica in who if _nobody_waits(snapshot, replica))
     if ends:
         return (_end(snapshot, config, ends),)
-    members = tuple(replica for replica in who if is_member(snapshot, replica))
+    # While the first view is on its way its members still form: they train in a moment, or fail.
+    members = tuple(r for r in who if is_member(snapshot, r) and r.state is not ReplicaState.FORMING)
     if not members:
         return ()
     alone = restart_reason(snapshot, config, tuple(map(as_ordered, members))) is not None

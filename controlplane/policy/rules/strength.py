@@ -73,13 +73,14 @@ def stale_signals(snapshot: JobSnapshot) -> tuple[str, ...]:
     """Findings about incarnations and exchanges that are history, and about replicas that the
     attempt does not have: told late by a node that was out of reach."""
     newest = {replica.index: replica.incarnation for replica in snapshot.replicas}
+    alive = {replica.index for replica in live_replicas(snapshot)}
     old_ranks = {
         signal.id
         for kind in ("rank_exit", "rank_overdue", "setup_timeout")
         for signal in signals_of(snapshot, kind)
         if signal.replica is not None
         and signal.incarnation is not None
-        and (signal.replica not in newest or signal.incarnation < newest[signal.replica])
+        and (signal.replica not in alive or signal.incarnation < newest[signal.replica])
     }
     old_errors = {s.id for s in signals_of(snapshot, "outer_error") if s.seen_s < snapshot.view_since_s}
     return tuple(sorted(old_ranks | old_errors))
@@ -92,6 +93,7 @@ def _back(snapshot: JobSnapshot, epoch: int, stale: tuple[str, ...]) -> Decision
     why = why_none(snapshot, "no device is free for more")
     if spent(snapshot):
         why = f"nothing more is started, {spent(snapshot)}"
+    lives = sum(replica.incarnation for replica in snapshot.replicas)
     sentence = f"All {asked} replicas train." if full else f"{live} of {asked} replicas train, stable; {why}."
     moves: list[Action] = []
     if snapshot.job.state is JobState.RECOVERING:
@@ -105,7 +107,7 @@ def _back(snapshot: JobSnapshot, epoch: int, stale: tuple[str, ...]) -> Decision
         choice="full_strength" if full else "shrunk",
         reason_code="all_contribute",
         sentence=sentence,
-        key=f"strength:{epoch}:{live}:{snapshot.job.state}:{','.join(stale)}:{snapshot.job.incident_opened_s}",
+        key=f"strength:{epoch}:{live}:{lives}:{snapshot.job.state}:{','.join(stale)}:{snapshot.job.incident_opened_s}",
         actions=tuple(moves),
         evidence={"replicas": live, "asked": asked},
         routine=True,

@@ -68,6 +68,8 @@ from controlplane.protocol.rest.recovery import (
     IncidentDetail,
     Phase,
     RankLook,
+    Request,
+    RequestDetail,
     Signal,
 )
 
@@ -117,6 +119,8 @@ __all__ = [
     "RankScore",
     "RankSpeed",
     "Replica",
+    "Request",
+    "RequestDetail",
     "RestartEntry",
     "SectionTimeout",
     "Series",

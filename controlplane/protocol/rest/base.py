@@ -101,10 +101,12 @@ class AuditEntry(Answer, frozen=True, kw_only=True):
 
 
 class Accepted(Answer, frozen=True, kw_only=True):
-    """An order was taken; its effect follows."""
+    """An order was taken; its effect follows. `request`: the id of the request that it became, which tells
+    what comes of it."""
 
     detail: str
     decision_id: str | None = None
+    request: str | None = None
     command_ids: list[str] = []
 
 

@@ -57,6 +57,39 @@ class Decision(Answer, frozen=True, kw_only=True):
     commands: list[Command] = []
 
 
+class Request(Answer, frozen=True, kw_only=True):
+    """What a person asked for: of a job, its `replica` and `rank` where it names them, or of a node. `answer`: what
+    came of it so far, as the decision `decision_id` says it; `drain`: the request whose part it is; nothing of it
+    begins after `valid_until`. `withdrawn_by`: who has taken it back, which is answered too."""
+
+    id: str
+    kind: words.RequestKind
+    state: words.RequestState
+    job_id: str | None
+    job_name: str | None
+    node_id: str | None
+    node_name: str | None
+    replica: int | None
+    rank: int | None
+    fault: str
+    drain: str | None
+    who: str
+    reason: str
+    asked_at: str
+    valid_until: str
+    withdrawn_by: str
+    answer: str
+    decision_id: str | None
+    ended_at: str | None
+
+
+class RequestDetail(Request, frozen=True, kw_only=True):
+    """A request with those that are its parts, oldest first: the evictions of a drain."""
+
+    parts: list[Request]
+    as_of_seq: int
+
+
 class Check(Answer, frozen=True, kw_only=True):
     """One check of a recovery certificate; `ok` None: could not be judged."""
 

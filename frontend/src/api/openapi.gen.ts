@@ -527,7 +527,7 @@ export interface paths {
         put?: never;
         /**
          * Save a checkpoint
-         * @description The ranks save at their next step boundary.
+         * @description The ranks save at their next step boundary; `request` ends when a newer checkpoint is committed.
          */
         post: operations["controlplane_api_routers_jobs_checkpoint"];
         delete?: never;
@@ -569,7 +569,7 @@ export interface paths {
          * Evict a replica
          * @description Another is started beside the replica and takes its place. Where no device is free for one, or it is
          *     ordered again, a view leaves it out, its processes end once the others train without it, and it is
-         *     replaced.
+         *     replaced. `request` ends with its processes.
          */
         post: operations["controlplane_api_routers_jobs_evict"];
         delete?: never;
@@ -589,7 +589,8 @@ export interface paths {
         put?: never;
         /**
          * Break a rank on purpose
-         * @description Only where the job's spec sets `resiliency.allow_faults`; elsewhere 409.
+         * @description Only where the job's spec sets `resiliency.allow_faults`; elsewhere 409. `request` tells whether its agent
+         *     has given it.
          */
         post: operations["controlplane_api_routers_ranks_fault"];
         delete?: never;
@@ -824,6 +825,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/nodes/{node_id}:drain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Drain a node
+         * @description It gets no new work, and the replicas on it are moved to other nodes, of each job one after another; when
+         *     nothing runs there any more it is cordoned, and `request` is done. `/requests/{request}:withdraw` takes it back.
+         */
+        post: operations["controlplane_api_routers_fleet_drain"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/nodes/{node_id}:re-enrol": {
         parameters: {
             query?: never;
@@ -985,6 +1007,67 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/requests": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List requests
+         * @description What people asked for (evict, checkpoint, drain, fault), newest first.
+         */
+        get: operations["controlplane_api_routers_requests_list_requests"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/requests/{request_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * One request
+         * @description With its parts, the evictions of a drain.
+         */
+        get: operations["controlplane_api_routers_requests_get_request"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/requests/{request_id}:withdraw": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Withdraw a request
+         * @description What has not happened yet does not happen; what cannot be undone any more is carried to its end. 409 when it
+         *     has ended.
+         */
+        post: operations["controlplane_api_routers_requests_withdraw"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/tokens": {
         parameters: {
             query?: never;
@@ -1057,7 +1140,8 @@ export interface components {
     schemas: {
         /**
          * Accepted
-         * @description An order was taken; its effect follows.
+         * @description An order was taken; its effect follows. `request`: the id of the request that it became, which tells
+         *         what comes of it.
          */
         Accepted: {
             /** @default [] */
@@ -1065,6 +1149,8 @@ export interface components {
             /** @default null */
             decision_id: string | null;
             detail: string;
+            /** @default null */
+            request: string | null;
         };
         /**
          * Alternative
@@ -2255,7 +2341,7 @@ export interface components {
             revoked: boolean;
             segment: string;
             /** @enum {string} */
-            state: "ready" | "degraded" | "cordoned" | "quarantined";
+            state: "ready" | "degraded" | "draining" | "cordoned" | "quarantined";
             state_reason: string;
             state_since: string;
         };
@@ -2291,7 +2377,7 @@ export interface components {
             segment: string;
             signals: components["schemas"]["Signal"][];
             /** @enum {string} */
-            state: "ready" | "degraded" | "cordoned" | "quarantined";
+            state: "ready" | "degraded" | "draining" | "cordoned" | "quarantined";
             state_reason: string;
             state_since: string;
             /** @default [] */
@@ -2633,6 +2719,103 @@ export interface components {
         ReplicaQuery: {
             /** Attempt */
             attempt?: number | null;
+        };
+        /**
+         * Request
+         * @description What a person asked for: of a job, its `replica` and `rank` where it names them, or of a node. `answer`: what
+         *         came of it so far, as the decision `decision_id` says it; `drain`: the request whose part it is; nothing of it
+         *         begins after `valid_until`. `withdrawn_by`: who has taken it back, which is answered too.
+         */
+        Request: {
+            answer: string;
+            asked_at: string;
+            decision_id: string | null;
+            drain: string | null;
+            ended_at: string | null;
+            fault: string;
+            id: string;
+            job_id: string | null;
+            job_name: string | null;
+            /** @enum {string} */
+            kind: "evict" | "checkpoint" | "drain" | "fault";
+            node_id: string | null;
+            node_name: string | null;
+            rank: number | null;
+            reason: string;
+            replica: number | null;
+            /** @enum {string} */
+            state: "open" | "taken" | "done" | "refused" | "lapsed" | "withdrawn";
+            valid_until: string;
+            who: string;
+            withdrawn_by: string;
+        };
+        /**
+         * RequestDetail
+         * @description A request with those that are its parts, oldest first: the evictions of a drain.
+         */
+        RequestDetail: {
+            answer: string;
+            as_of_seq: number;
+            asked_at: string;
+            decision_id: string | null;
+            drain: string | null;
+            ended_at: string | null;
+            fault: string;
+            id: string;
+            job_id: string | null;
+            job_name: string | null;
+            /** @enum {string} */
+            kind: "evict" | "checkpoint" | "drain" | "fault";
+            node_id: string | null;
+            node_name: string | null;
+            parts: components["schemas"]["Request"][];
+            rank: number | null;
+            reason: string;
+            replica: number | null;
+            /** @enum {string} */
+            state: "open" | "taken" | "done" | "refused" | "lapsed" | "withdrawn";
+            valid_until: string;
+            who: string;
+            withdrawn_by: string;
+        };
+        /**
+         * RequestFilter
+         * @description Query of the list of requests.
+         */
+        RequestFilter: {
+            /**
+             * Cursor
+             * @description `next` of the page before.
+             */
+            cursor?: string | null;
+            /**
+             * Job Id
+             * @description Only what was asked of this job.
+             * @default
+             */
+            job_id: string;
+            /**
+             * Kind
+             * @description One kind, or several with commas.
+             */
+            kind?: string | null;
+            /**
+             * Limit
+             * @description Rows of a page.
+             * @default 50
+             */
+            limit: number;
+            /**
+             * Node Id
+             * @description Only what was asked of this node.
+             * @default
+             */
+            node_id: string;
+            /**
+             * State
+             * @description One state, or several with commas.
+             */
+            state?: string | null;
         };
         /**
          * Resiliency
@@ -3498,6 +3681,9 @@ export type ReEnrol = components['schemas']['ReEnrol'];
 export type Repeated = components['schemas']['Repeated'];
 export type Replica = components['schemas']['Replica'];
 export type ReplicaQuery = components['schemas']['ReplicaQuery'];
+export type Request = components['schemas']['Request'];
+export type RequestDetail = components['schemas']['RequestDetail'];
+export type RequestFilter = components['schemas']['RequestFilter'];
 export type Resiliency = components['schemas']['Resiliency'];
 export type Resources = components['schemas']['Resources'];
 export type RestartEntry = components['schemas']['RestartEntry'];
@@ -5120,6 +5306,45 @@ export interface operations {
             503: components["responses"]["Problem503"];
         };
     };
+    controlplane_api_routers_fleet_drain: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                node_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WithReason"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
     controlplane_api_routers_identity_re_enrol: {
         parameters: {
             query?: never;
@@ -5405,6 +5630,119 @@ export interface operations {
             400: components["responses"]["Problem400"];
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_requests_list_requests: {
+        parameters: {
+            query?: {
+                /** @description Rows of a page. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
+                /** @description One kind, or several with commas. */
+                kind?: string | null;
+                /** @description One state, or several with commas. */
+                state?: string | null;
+                /** @description Only what was asked of this job. */
+                job_id?: string;
+                /** @description Only what was asked of this node. */
+                node_id?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        as_of_seq: number;
+                        items: components["schemas"]["Request"][];
+                        next: string | null;
+                        total?: number | null;
+                    };
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_requests_get_request: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                request_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RequestDetail"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_requests_withdraw: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                request_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WithReason"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];

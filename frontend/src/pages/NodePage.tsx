@@ -1,4 +1,4 @@
-/* One node (E55): its devices over time, what runs on it, what was found, cordon and uncordon. */
+/* One node (E55): its devices over time, what runs on it, what was found, cordon, drain and uncordon. */
 import { useQuery } from "@tanstack/react-query";
 import { type ReactElement, useState } from "react";
 import { Link, useParams } from "react-router";
@@ -34,7 +34,7 @@ export function NodePage(): ReactElement {
 }
 
 function Content({ node }: { node: NodeDetail }): ReactElement {
-  const [act, setAct] = useState(false);
+  const [act, setAct] = useState<"state" | "drain" | null>(null);
   const barred = node.devices.some((device) => device.present && !device.healthy);
   // A person's word brings back what a finding keeps from work: the node, or one of its devices.
   const away = node.state !== "ready" || barred;
@@ -47,7 +47,7 @@ function Content({ node }: { node: NodeDetail }): ReactElement {
       <title>{`${node.name} - Holdfast`}</title>
       <PageHead
         crumbs={[{ to: paths.nodes(), text: "Nodes" }]} title={node.name} badge={<StateBadge kind="node" state={node.state} />}
-        actions={<button type="button" className="button" onClick={() => setAct(true)}><Icon name={away ? "check" : "ban"} size={13} /> {node.held ? "Admit" : away ? "Uncordon" : "Cordon"}</button>}
+        actions={<>{mayDrain(node) ? <button type="button" className="button" onClick={() => setAct("drain")}><Icon name="dash" size={13} /> Drain</button> : null}<button type="button" className="button" onClick={() => setAct("state")}><Icon name={away ? "check" : "ban"} size={13} /> {node.held ? "Admit" : away ? "Uncordon" : "Cordon"}</button></>}
       >
         {unfit ? <p className="why text-bad">Its checks fail, so nothing is started here until they pass: {scalar(unfit.evidence["detail"] ?? null)}.</p> : null}
         {silent ? <p className="why text-bad">{node.name} is not heard{heard.ageS === null ? "" : ` for ${duration(heard.ageS)}`}: what stands below is what it said last. Whether its ranks go on is on their jobs' pages.</p> : null}
@@ -70,12 +70,18 @@ function Content({ node }: { node: NodeDetail }): ReactElement {
       </div>
       {node.dead_letters > 0 ? <DeadLetters node={node} /> : null}
       <Panel title="Events" flush><EventTable events={node.events} /></Panel>
-      {act ? <Act node={node} away={away} onClose={() => { setAct(false); refresh(queries.keys.node(node.id)); }} /> : null}
+      {act ? <Act node={node} away={away} drain={act === "drain"} onClose={() => { setAct(null); refresh(queries.keys.node(node.id)); }} /> : null}
     </>
   );
 }
 
-function Act({ node, away, onClose }: { node: NodeDetail; away: boolean; onClose: () => void }): ReactElement {
+/** Work can be moved off it: it is not moved already, and nobody must first say who it is. */
+function mayDrain(node: NodeDetail): boolean {
+  return !node.held && node.state !== "draining" && node.state !== "quarantined";
+}
+
+function Act({ node, away, drain, onClose }: { node: NodeDetail; away: boolean; drain: boolean; onClose: () => void }): ReactElement {
+  if (drain) return <DrainDialog node={node} onClose={onClose} />;
   return node.held ? <AdmitDialog node={node} onClose={onClose} /> : <CordonDialog node={node} cordoned={away} onClose={onClose} />;
 }
 
@@ -86,6 +92,16 @@ function AdmitDialog({ node, onClose }: { node: NodeDetail; onClose: () => void 
       title={`Admit ${node.name}`} confirmLabel="Admit" onClose={onClose}
       onConfirm={async (reason) => (await post("/nodes/{node_id}:confirm", { node_id: node.id }, { reason })).detail}
       blastRadius={<>What speaks as {node.name} now is the node: it may receive work, and its {node.devices.length} devices join the pool. Only an administrator can admit it.</>}
+    />
+  );
+}
+
+function DrainDialog({ node, onClose }: { node: NodeDetail; onClose: () => void }): ReactElement {
+  return (
+    <ConfirmDialog
+      title={`Drain ${node.name}`} confirmLabel="Drain" onClose={onClose}
+      onConfirm={async (reason) => (await post("/nodes/{node_id}:drain", { node_id: node.id }, { reason })).detail}
+      blastRadius={<>No new work is placed on {node.name}. The replicas of its <b>{node.ranks_running} ranks</b> move to other nodes one after another, of each job one at a time; then it is cordoned. A job that cannot spare a replica keeps it until it can. Uncordon it to stop.</>}
     />
   );
 }

@@ -50,6 +50,7 @@ const RANK: Record<RankState, Look> = {
 const NODE: Record<NodeState, Look> = {
   ready: look("check", "ok", "may receive work"),
   degraded: look("alert", "warn", "works, with a finding"),
+  draining: look("hourglass", "info", "receives no new work; what runs there is moved away"),
   cordoned: look("ban", "idle", "receives no new work"),
   quarantined: look("shield", "bad", "kept away from work; its reason says what it waits for"),
 };

@@ -14,6 +14,7 @@ from django.test import override_settings
 from controlplane.access.services import create_api_token
 from controlplane.api import throttle
 from controlplane.recovery.models import Decision, Incident
+from controlplane.recovery.requests import checkpoint
 from tests.attacks.api.fuzzing import PHASES, PhaseName, fuzz, watched_server
 from tests.integration.api.conftest import SPEC, make_node
 from tests.integration.api.world import running_job
@@ -42,6 +43,7 @@ def world(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
         "device_id": nodes[0].devices.get(index=0).id,
         "incident_id": Incident.objects.get().id,
         "decision_id": Decision.objects.order_by("-id")[0].id,
+        "request_id": checkpoint(job, reason="r", actor="user:ada").id,
     }
 
 

@@ -15,6 +15,7 @@ from controlplane.access.services import create_api_token, create_one_time_passw
 from controlplane.api import openapi
 from controlplane.fleet.models import Node
 from controlplane.recovery.models import Incident
+from controlplane.recovery.requests import checkpoint
 from controlplane.runtime.clock import now
 from tests.attacks.backend.test_enrolment_garbage import proved
 from tests.integration.api.conftest import SPEC, make_node
@@ -41,6 +42,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/v1/jobs/{job_id}:debug": {"reason": WHY, "replica": 0, "rank": 0, "look": "ping"},
     "/api/v1/nodes/{node_id}:cordon": {"reason": WHY},
     "/api/v1/nodes/{node_id}:uncordon": {"reason": WHY},
+    "/api/v1/nodes/{node_id}:drain": {"reason": WHY},
+    "/api/v1/requests/{request_id}:withdraw": {"reason": WHY},
     "/api/v1/devices/{device_id}:reset": {"reason": WHY},
     "/api/v1/nodes/{node_id}:revoke": {"reason": WHY},
     "/api/v1/nodes/{node_id}:restore": {"reason": WHY},
@@ -80,6 +83,7 @@ def ids(db: None, user: User) -> dict[str, str]:
         "node_id": nodes[0].id,
         "device_id": make_node("node-9").devices.get(index=0).id,
         "token_id": create_api_token(user, name="old").id,
+        "request_id": checkpoint(job, reason="r", actor="user:ada").id,
     }
 
 

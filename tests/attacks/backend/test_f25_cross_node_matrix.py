@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from agents.link.keys import NodeKey, rotation, unsigned_proof
 from controlplane.access.models import AuditEntry
-from controlplane.api.operations import evict_replica
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet import enrolment, identity, selectors
@@ -33,6 +32,7 @@ from controlplane.protocol.errors import IdentityMismatch
 from controlplane.recovery import ingest
 from controlplane.recovery.models import DeadLetter, Decision, Incident, Recomputation, Signal, ViewRow
 from controlplane.recovery.reconcile import reconcile_job
+from controlplane.recovery.requests import evict
 from controlplane.runtime.models import FrameCounter
 from controlplane.sentinel import fleetmap, picture
 from tests.integration.backend import builders
@@ -155,7 +155,7 @@ def scene() -> Scene:
         fleet.tell(row.node.name, body_of("rank_said timings", {"ref": ref_of(row), "epoch": 2, "count": 20}))
     builders.kill_rank(fleet, ranks[2, 0])
     reconcile_job(job.id)
-    evict_replica(job, 0, reason="it is slow", actor="user:ada")
+    evict(job, 0, reason="it is slow", actor="user:ada")
     other = trains(fleet, "other", nodes=2, spares=0)
     ingest.open_session(a.node_id, f"web.{a.node.name}", hello(a.node.name))  # It has a device more now.
     incident = Incident.objects.get(job=job)

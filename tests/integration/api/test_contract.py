@@ -15,6 +15,7 @@ from controlplane.protocol import rest
 from controlplane.protocol.frames import AgentEvent, DeviceLost
 from controlplane.recovery import deadletter
 from controlplane.recovery.models import Decision, Incident
+from controlplane.recovery.requests import checkpoint
 from controlplane.runtime.clock import now
 from controlplane.runtime.events import publish, unit_of_work
 from controlplane.sdk.calls import Page
@@ -31,6 +32,7 @@ SINGLE: list[tuple[str, Any]] = [
     ("/jobs/{job}/logs", rest.Log),
     ("/incidents/{incident}", rest.IncidentDetail),
     ("/decisions/{decision}", rest.Decision),
+    ("/requests/{request}", rest.RequestDetail),
     ("/nodes/{node}", rest.NodeDetail),
     ("/nodes/{node}/series", rest.Series),
 ]
@@ -44,6 +46,7 @@ LISTS: list[tuple[str, Any]] = [
     ("/jobs/{job}/checkpoints", rest.Checkpoint),
     ("/jobs/{job}/commands", rest.Command),
     ("/incidents", rest.Incident),
+    ("/requests", rest.Request),
     ("/events", rest.Event),
     ("/nodes", rest.Node),
     ("/nodes/{node}/dead-letters", rest.DeadLetter),
@@ -63,6 +66,7 @@ def ids(db: None) -> dict[str, str]:
         "node": nodes[0].id,
         "incident": Incident.objects.get().id,
         "decision": Decision.objects.order_by("-id")[0].id,
+        "request": checkpoint(job, reason="r", actor="user:ada").id,
     }
 
 

@@ -11,7 +11,7 @@ from controlplane.access.models import IdempotencyKey
 from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Job, Rank
 from controlplane.jobs.numbers import spec_of
-from controlplane.recovery.models import Decision
+from controlplane.recovery.models import Decision, Request
 from controlplane.recovery.orders import checkpoint_dir
 from controlplane.recovery.reconcile import reconcile_job
 from tests.integration.api.conftest import SPEC, Caller, make_node
@@ -246,31 +246,32 @@ def test_an_unchanged_job_is_not_sent_again(caller: Any) -> None:
     assert "cancel" in changed.json()["why"]
 
 
-def test_an_order_to_save_goes_to_every_node_of_the_job(caller: Any) -> None:
+def test_a_wish_to_save_is_a_fact_that_the_policy_answers_with_orders_to_every_node(caller: Any) -> None:
     job = running_job([make_node("node-1"), make_node("node-2")], SPEC)
     answer = caller("operate").post(f"/jobs/{job.id}:checkpoint", {"reason": "before the upgrade"})
     assert answer.status_code == 202
-    commands = Command.objects.filter(pk__in=answer.json()["command_ids"])
-    assert {command.kind for command in commands} == {"request_save"}
-    assert {command.node.name for command in commands} == {"node-1", "node-2"}
-    assert {command.epoch for command in commands} == {1}
+    row = Request.objects.get(pk=answer.json()["request"])
+    assert (row.kind, row.state, row.reason) == ("checkpoint", "open", "before the upgrade")
+    assert not Command.objects.filter(kind="request_save").exists()
 
 
 def test_an_eviction_is_a_fact_about_that_replica_which_the_policy_answers(caller: Any) -> None:
     job = running_job([make_node("node-1"), make_node("node-2")], SPEC)
     first = caller("operate").post(f"/jobs/{job.id}:evict-replica", {"replica": 1, "reason": "slow"})
     # It trains until another has taken its place; ordered again, it waits for none.
-    assert (first.status_code, first.json()["command_ids"]) == (202, [])
-    columns = ("replica__index", "replica__ordered_out", "replica__relieved")
-    told = Rank.objects.filter(replica__attempt__job=job).values_list(*columns).distinct().order_by("replica__index")
-    (_, other, _), (_, ordered, relieved) = told
-    assert other == "" and ordered == relieved and ordered.endswith(": slow")
+    assert first.status_code == 202
     answer = caller("operate").post(f"/jobs/{job.id}:evict-replica", {"replica": 1, "reason": "now"})
     assert answer.json()["detail"] == (
         "Replica 1 leaves the view now; its processes end when the others train without it."
     )
-    (_, other, _), (_, ordered, relieved) = told.all()
-    assert (other, relieved) == ("", "") and ordered.endswith(": now")
+    asked = Request.objects.order_by("id").values_list("id", "kind", "replica", "reason", "state")
+    assert list(asked) == [
+        (first.json()["request"], "evict", 1, "slow", "open"),
+        (answer.json()["request"], "evict", 1, "now", "open"),
+    ]
+    # Nothing but the policy touches the replica.
+    columns = ("replica__ordered_out", "replica__relieved")
+    assert set(Rank.objects.filter(replica__attempt__job=job).values_list(*columns)) == {("", "")}
 
 
 @pytest.mark.parametrize("verb", ["checkpoint", "evict-replica"])

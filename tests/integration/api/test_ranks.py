@@ -7,7 +7,8 @@ import pytest
 from controlplane.access.models import AuditEntry
 from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Job
-from controlplane.recovery.models import RankLook
+from controlplane.recovery.models import RankLook, Request
+from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import now
 from tests.integration.api.conftest import SPEC, make_node
 from tests.integration.api.world import running_job
@@ -23,18 +24,27 @@ def world(*, allow_faults: bool = True) -> Job:
     return running_job([make_node("node-1"), make_node("node-2")], spec)
 
 
-def test_a_fault_is_ordered_and_audited(caller: Any) -> None:
+def test_a_fault_is_asked_for_audited_and_given_by_the_policy(caller: Any) -> None:
     job = world()
     answer = caller("operate").post(f"/jobs/{job.id}:fault", FAULT)
     assert answer.status_code == 202, answer.content
+    row = Request.objects.get(pk=answer.json()["request"])
+    assert (row.kind, row.state, row.job_id, row.code, row.replica, row.incarnation, row.rank) == (
+        "fault", "open", job.id, "segfault", 1, 1, 0,
+    )  # fmt: skip
+    entry = AuditEntry.objects.get(action="job.fault")
+    assert (entry.subject, entry.reason, entry.data["fault"]) == (job.id, "rehearsal", "segfault")
+    assert not Command.objects.filter(kind="inject_rank_fault").exists()
+    reconcile_job(job.id)
     command = Command.objects.get(kind="inject_rank_fault")
-    assert answer.json()["command_ids"] == [command.id]
     assert {k: command.body[k] for k in ("replica", "incarnation", "rank", "fault")} == {
         "replica": 1, "incarnation": 1, "rank": 0, "fault": "segfault",
     }  # fmt: skip
     assert command.node.name == "node-2"
-    entry = AuditEntry.objects.get(action="job.fault")
-    assert (entry.subject, entry.reason, entry.data["fault"]) == (job.id, "rehearsal", "segfault")
+    row.refresh_from_db()
+    assert (row.state, row.done_by, row.decision_id) == ("taken", command.decision_id, command.decision_id)
+    # Asked for by a person, it was written down once.
+    assert AuditEntry.objects.filter(action="job.fault").count() == 1
 
 
 def test_a_job_that_allows_no_faults_is_not_broken(caller: Any) -> None:
@@ -42,7 +52,7 @@ def test_a_job_that_allows_no_faults_is_not_broken(caller: Any) -> None:
     answer = caller("operate").post(f"/jobs/{job.id}:fault", FAULT)
     assert answer.status_code == 409
     assert "allow_faults set to true" in answer.json()["detail"]
-    assert not Command.objects.filter(kind="inject_rank_fault").exists()
+    assert not Request.objects.exists()
     assert not AuditEntry.objects.filter(action="job.fault").exists()
 
 

@@ -7,7 +7,6 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.access.models import AuditEntry
-from controlplane.api.operations import evict_replica
 from controlplane.fleet.models import Device, Node
 from controlplane.fleet.services import set_device_present, uncordon
 from controlplane.jobs.models import Job, Rank
@@ -20,6 +19,7 @@ from controlplane.recovery.fleet_pass import reconcile_fleet
 from controlplane.recovery.models import Decision, Incident, Signal
 from controlplane.recovery.present import incident_summary
 from controlplane.recovery.reconcile import reconcile_job
+from controlplane.recovery.requests import evict
 from controlplane.recovery.sweep import sweep
 from controlplane.runtime.clock import ago, now
 from controlplane.runtime.errors import Conflict
@@ -291,7 +291,7 @@ def test_an_ordered_eviction_begins_with_the_order_and_no_phase_lies_before_it()
     fleet = make_fleet(5)
     job = run_job(fleet)
     for _ in range(2):
-        evict_replica(job, 2, reason="rack 7", actor="user:ada")
+        evict(job, 2, reason="rack 7", actor="user:ada")
     for row in [row for row in live_ranks(job) if row.replica.index == 2]:
         fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, True))
     recover(fleet, job)

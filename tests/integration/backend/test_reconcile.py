@@ -7,7 +7,6 @@ import pytest
 from django.db import IntegrityError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from controlplane.api.operations import evict_replica
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet import services as fleet_services
@@ -25,6 +24,7 @@ from controlplane.recovery.ledger import job_budget
 from controlplane.recovery.models import Decision, Incident, Signal, ViewRow
 from controlplane.recovery.present import incident_summary, signal_summary
 from controlplane.recovery.reconcile import reconcile_job
+from controlplane.recovery.requests import evict
 from controlplane.recovery.sweep import expire_commands
 from controlplane.runtime.clock import ago, now
 from controlplane.runtime.errors import LostRace
@@ -128,8 +128,8 @@ def test_a_dead_rank_costs_one_eviction_at_the_next_epoch_with_alternatives_and_
 def test_an_eviction_a_person_orders_is_carried_out_and_no_budget_pays_for_it() -> None:
     fleet = make_fleet()
     job = run_job(fleet)
-    evict_replica(job, 1, reason="slow", actor="ada")
-    evict_replica(job, 1, reason="slow", actor="ada")
+    evict(job, 1, reason="slow", actor="ada")
+    evict(job, 1, reason="slow", actor="ada")
     for row in [row for row in live_ranks(job) if row.replica.index == 1]:
         # The first dies of its killed peer, as it would on another node.
         fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 6, row.rank == 1))
@@ -147,7 +147,7 @@ def test_an_order_to_evict_of_which_nothing_came_excuses_no_later_crash(expires:
     fleet = make_fleet()
     job = run_job(fleet)
     for index in (0, 1, 2) * 2:
-        evict_replica(job, index, reason="slow", actor="ada")
+        evict(job, index, reason="slow", actor="ada")
     reconcile_job(job.id)
     orders = Command.objects.filter(job=job, kind="stop_ranks")
     assert Decision.objects.get(job=job, rule="ordered_eviction").choice == "stop" and orders.count() == 3

@@ -2,7 +2,6 @@
 
 import pytest
 
-from controlplane.api.operations import evict_replica
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Attempt, Job, Replica
@@ -16,6 +15,7 @@ from controlplane.recovery.ledger import job_budget
 from controlplane.recovery.load import load_snapshot
 from controlplane.recovery.models import Decision, Incident, ViewRow
 from controlplane.recovery.reconcile import reconcile_job
+from controlplane.recovery.requests import evict
 from controlplane.runtime.clock import ago
 from tests.integration.backend.builders import (
     Fleet,
@@ -57,7 +57,7 @@ def relieved() -> tuple[Fleet, Job]:
     """Replica 1 of three is ordered out while a node is free; its successor has been started there."""
     fleet = make_fleet(4)
     job = run_job(fleet)
-    assert evict_replica(job, 1, reason="rack 7", actor="user:ada") is False
+    assert evict(job, 1, reason="rack 7", actor="user:ada")[1] is False
     reconcile_job(job.id)
     return fleet, job
 
@@ -138,7 +138,7 @@ def test_one_view_swaps_the_two_and_only_then_the_old_one_ends() -> None:
 def test_ordered_twice_it_leaves_the_view_first_and_ends_when_the_others_have_trained_without_it() -> None:
     fleet = make_fleet(4)
     job = run_job(fleet)
-    assert [evict_replica(job, 1, reason="rack 7", actor="user:ada") for _ in range(2)] == [False, True]
+    assert [evict(job, 1, reason="rack 7", actor="user:ada")[1] for _ in range(2)] == [False, True]
     reconcile_job(job.id)
     view = newest_view(job).view
     assert [m.replica for m in view.members] == [0, 2] and view.waits(1, 1)
@@ -200,7 +200,7 @@ def train_on(fleet: Fleet, job: Job, *, step: int) -> None:
 
 def test_ordered_again_while_another_starts_it_leaves_now_and_the_other_takes_its_place() -> None:
     fleet, job = relieved()
-    assert evict_replica(job, 1, reason="now", actor="user:ada")
+    assert evict(job, 1, reason="now", actor="user:ada")[1]
     reconcile_job(job.id)
     assert [m.replica for m in newest_view(job).view.members] == [0, 2] and stops(job) == []
     train_on(fleet, job, step=2)
@@ -221,7 +221,7 @@ def test_without_a_free_device_or_with_ranks_of_an_older_release_it_leaves_the_v
         Attempt.objects.update(max_contributors=None)
     else:
         Node.objects.filter(name="n4").update(state="cordoned")
-    evict_replica(job, 1, reason="rack 7", actor="user:ada")
+    evict(job, 1, reason="rack 7", actor="user:ada")
     reconcile_job(job.id)
     decision = Decision.objects.get(job=job, rule="ordered_eviction")
     assert decision.choice == "leave"

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from controlplane.cli import follow
+from controlplane.cli.context import BY_HAND
 from controlplane.cli.exits import Exit
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
@@ -20,7 +21,7 @@ from controlplane.jobs.models import Job, Rank
 from controlplane.protocol.frames import AgentEvent, DeviceLost
 from controlplane.protocol.rank import DeterminismReport, NumericsReport, SectionTime, TimingReport
 from controlplane.recovery import deadletter, numerics, speed
-from controlplane.recovery.models import Decision, Incident, Restart
+from controlplane.recovery.models import Decision, Incident, Request, Restart
 from controlplane.runtime.clock import now
 from controlplane.runtime.events import unit_of_work
 from tests.integration.cli.conftest import World
@@ -214,12 +215,13 @@ def test_debug_shows_the_traceback(world: World, holdfast: Run) -> None:
     assert "Traceback" in holdfast("--debug", "job", "get", "nobody").err
 
 
-def test_orders_reach_the_outbox(world: World, holdfast: Run) -> None:
+def test_orders_are_facts_that_the_policy_answers(world: World, holdfast: Run) -> None:
     assert holdfast("job", "checkpoint", "tiny", "-r", "before lunch").code == Exit.OK
     assert holdfast("job", "evict-replica", "tiny", "1").code == Exit.OK
     assert holdfast("job", "evict-replica", "tiny", "1").code == Exit.OK
-    kinds = set(Command.objects.values_list("kind", flat=True))
-    assert {"request_save", "stop_ranks"} <= kinds
+    assert list(Request.objects.order_by("id").values_list("kind", "reason")) == [
+        ("checkpoint", "before lunch"), ("evict", BY_HAND), ("evict", BY_HAND),
+    ]  # fmt: skip
 
 
 def test_a_lost_job_is_told_as_lost_until_it_is_acknowledged(world: World, holdfast: Run) -> None:
@@ -257,9 +259,8 @@ def test_nodes_are_cordoned_by_name(world: World, holdfast: Run) -> None:
 def test_chaos_aims_at_the_running_job_by_itself(world: World, holdfast: Run) -> None:
     result = holdfast("chaos", "kill-rank")
     assert result.code == Exit.OK, result.err
-    command = Command.objects.get(kind="inject_rank_fault")
-    assert (command.body["fault"], command.body["replica"], command.body["rank"]) == ("sigkill", 1, 0)
-    assert command.node.name == "node-2"
+    asked = Request.objects.get(kind="fault")
+    assert (asked.code, asked.replica, asked.rank) == ("sigkill", 1, 0)
     assert holdfast("chaos", "overheat-device", "--node", "node-1", "--device", "1", "--value", "99").code == Exit.OK
     heat = Command.objects.get(kind="inject_device_fault")
     assert (heat.body["device_index"], heat.body["value"]) == (1, 99.0)
@@ -269,8 +270,8 @@ def test_chaos_aims_at_the_running_job_by_itself(world: World, holdfast: Run) ->
 def test_a_rank_is_broken_by_name_of_the_fault(world: World, holdfast: Run) -> None:
     result = holdfast("rank", "fault", "tiny", "1", "0", "gil-lock", "--value", "3")
     assert result.code == Exit.OK, result.err
-    command = Command.objects.get(kind="inject_rank_fault")
-    assert (command.body["fault"], command.body["value"]) == ("gil_lock", 3.0)
+    asked = Request.objects.get(kind="fault")
+    assert (asked.code, asked.value) == ("gil_lock", 3.0)
     assert holdfast("rank", "fault", "tiny", "1", "0", "meteor").code == Exit.USAGE
 
 

@@ -1,0 +1,84 @@
+"""What people have asked for, and what came of it."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Query, Router
+from pydantic import Field
+
+from controlplane.access.models import Scope
+from controlplane.api import bodies, pages
+from controlplane.api.auth import needs, principal_of
+from controlplane.api.bodies import send
+from controlplane.api.edge import describe
+from controlplane.api.idempotency import Effect, once
+from controlplane.api.problems import Kind, Problem
+from controlplane.protocol import rest
+from controlplane.protocol.states import RequestKind, RequestState
+from controlplane.recovery import asked, requests
+from controlplane.runtime.events import newest_seq
+from controlplane.runtime.requests import request_id_of
+
+router = Router(tags=["requests"], auth=needs(Scope.READ))
+Words = Annotated[str | None, Field(max_length=100)]
+Id = Annotated[str, Field(max_length=32)]
+
+
+class RequestFilter(pages.Paging):
+    """Query of the list of requests."""
+
+    kind: Annotated[Words, Field(description="One kind, or several with commas.")] = None
+    state: Annotated[Words, Field(description="One state, or several with commas.")] = None
+    job_id: Annotated[Id, Field(description="Only what was asked of this job.")] = ""
+    node_id: Annotated[Id, Field(description="Only what was asked of this node.")] = ""
+
+
+@router.get("/requests", summary="List requests", openapi_extra=describe(list[rest.Request], errors=(422,)))
+def list_requests(request: HttpRequest, query: Query[RequestFilter]) -> HttpResponse:
+    """What people asked for (evict, checkpoint, drain, fault), newest first."""
+    seq = newest_seq()
+    kinds, states = _words("kind", query.kind, RequestKind), _words("state", query.state, RequestState)
+    rows = asked.requests(kinds=kinds, states=states, job_id=query.job_id, node_id=query.node_id)
+    found, after = pages.page(rows, query, name="requests")
+    return send(pages.listing([asked.view(row) for row in found], after, seq, total=rows.count()))
+
+
+@router.get(
+    "/requests/{rid:request_id}", summary="One request", openapi_extra=describe(rest.RequestDetail, errors=(404,))
+)
+def get_request(request: HttpRequest, request_id: str) -> HttpResponse:
+    """With its parts, the evictions of a drain."""
+    seq = newest_seq()
+    row = asked.one(request_id)
+    parts = asked.requests(drain=row.pk).order_by("id")
+    return send(asked.view(row) | {"parts": [asked.view(part) for part in parts], "as_of_seq": seq})
+
+
+@router.post(
+    "/requests/{rid:request_id}:withdraw",
+    summary="Withdraw a request",
+    auth=needs(Scope.OPERATE),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+)
+def withdraw(request: HttpRequest, request_id: str) -> HttpResponse:
+    """What has not happened yet does not happen; what cannot be undone any more is carried to its end. 409 when it
+    has ended."""
+    body, actor = bodies.read(request, bodies.WithReason), principal_of(request).name
+
+    def effect() -> Effect:
+        row = asked.one(request_id)
+        requests.withdraw(row, reason=body.reason, actor=actor, request_id=request_id_of(request))
+        return Effect(data={"detail": f"The request {row.pk} is taken back.", "request": row.pk})
+
+    return once(request, effect)
+
+
+def _words(name: str, given: str | None, known: type[StrEnum]) -> list[str]:
+    """Those of a list with commas. Raises Problem for one that is none."""
+    words = [word for word in (given or "").split(",") if word]
+    wrong = next((word for word in words if word not in set(known)), None)
+    if wrong is not None:
+        told = rest.Told(f"/query/{name}", f"{wrong!r} is no {name} of a request", f"use {', '.join(known)}")
+        raise Problem(Kind.INVALID, "A parameter is not valid.", errors=[told])
+    return words

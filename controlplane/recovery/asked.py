@@ -1,0 +1,123 @@
+"""Reading people's requests: as the policy sees them, and as the API and the page show them. Writes nothing."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from django.db.models import Q, QuerySet
+
+from controlplane.dispatch.models import Command
+from controlplane.jobs.models import Job, Rank
+from controlplane.policy.request_facts import RequestFact
+from controlplane.policy.requests import SUCCEEDED
+from controlplane.protocol.states import CommandState, RequestKind, RequestState
+from controlplane.recovery.models import LIVE, Request
+from controlplane.runtime.clock import iso
+from controlplane.runtime.errors import NotFound
+
+Json = dict[str, Any]
+_LOST = (CommandState.FAILED, CommandState.EXPIRED, CommandState.SUPERSEDED)
+
+
+def of_job(job: Job) -> tuple[RequestFact, ...]:
+    """What is asked of the job and has not ended, and drains of nodes on which ranks of it are; oldest first."""
+    of_it = Q(job=job)
+    if drains().exists():
+        homes = Rank.objects.filter(replica__attempt__job=job, released_at=None).values("node_id")
+        of_it |= Q(kind=RequestKind.DRAIN, node_id__in=homes)
+    return facts(Request.objects.filter(LIVE, of_it))
+
+
+def drains() -> QuerySet[Request]:
+    """Of nodes, that have not ended; oldest first."""
+    return Request.objects.filter(LIVE, kind=RequestKind.DRAIN, node__isnull=False).order_by("id")
+
+
+def facts(rows: QuerySet[Request]) -> tuple[RequestFact, ...]:
+    """As the policy sees them, oldest first."""
+    found = sorted(rows, key=lambda row: row.id)
+    carried = _carried({row.done_by for row in found if row.done_by})
+    return tuple(_fact(row, carried.get(row.done_by, "")) for row in found)
+
+
+def _carried(decisions: set[str]) -> Mapping[str, str]:
+    """What became of the orders of each decision, once all of them have ended: "succeeded" where one has, else
+    why the last came to nothing."""
+    rows = Command.objects.filter(decision_id__in=decisions) if decisions else Command.objects.none()
+    told: dict[str, list[tuple[str, str]]] = {}
+    for decision_id, state, detail in rows.order_by("id").values_list("decision_id", "state", "detail"):
+        told.setdefault(decision_id, []).append((state, detail))
+    return {decision_id: _outcome(commands) for decision_id, commands in told.items()}
+
+
+def _outcome(commands: Iterable[tuple[str, str]]) -> str:
+    states = {state for state, _ in commands}
+    if CommandState.SUCCEEDED in states:
+        return SUCCEEDED
+    if states - set(_LOST):
+        return ""
+    return next((f"{state}: {detail}" if detail else state for state, detail in commands), "")
+
+
+def _fact(row: Request, carried: str) -> RequestFact:
+    return RequestFact(
+        id=row.id,
+        kind=RequestKind(row.kind),
+        state=RequestState(row.state),
+        who=row.who,
+        reason=row.reason,
+        asked_s=row.asked_at.timestamp(),
+        valid_until_s=row.valid_until.timestamp(),
+        attempt=row.attempt,
+        replica=row.replica,
+        incarnation=row.incarnation,
+        rank=row.rank,
+        node_id=row.node_id,
+        fault=row.code,
+        value=row.value,
+        drain=row.drain_id or "",
+        withdrawn_by=row.withdrawn_by,
+        carried=carried,
+        before=row.before,
+    )
+
+
+def requests(
+    *, kinds: Iterable[str] = (), states: Iterable[str] = (), job_id: str = "", node_id: str = "", drain: str = ""
+) -> QuerySet[Request]:
+    """Those that match all that is given."""
+    rows = Request.objects.select_related("job", "node")
+    wanted = {"kind__in": list(kinds), "state__in": list(states), "job_id": job_id, "node_id": node_id}
+    return rows.filter(**{name: value for name, value in (wanted | {"drain_id": drain}).items() if value})
+
+
+def one(request_id: str) -> Request:
+    """Raises NotFound."""
+    row = Request.objects.select_related("job", "node").filter(pk=request_id).first()
+    if row is None:
+        raise NotFound(f"no request {request_id!r}")
+    return row
+
+
+def view(row: Request) -> Json:
+    """One request as the API shows it."""
+    return {
+        "id": row.id,
+        "kind": row.kind,
+        "state": row.state,
+        "job_id": row.job_id,
+        "job_name": row.job.name if row.job else None,
+        "node_id": row.node_id,
+        "node_name": row.node.name if row.node else None,
+        "replica": row.replica,
+        "rank": row.rank,
+        "fault": row.code,
+        "drain": row.drain_id,
+        "who": row.who,
+        "reason": row.reason,
+        "asked_at": iso(row.asked_at),
+        "valid_until": iso(row.valid_until),
+        "withdrawn_by": row.withdrawn_by,
+        "answer": row.answer,
+        "decision_id": row.decision_id or None,
+        "ended_at": iso(row.ended_at),
+    }

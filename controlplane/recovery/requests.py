@@ -1,0 +1,279 @@
+"""Writing people's requests: asked, answered, taken back. The only writer of their rows.
+
+What a person asks for is a row and a bell; a rule answers it (`policy.requests`), and its decision comes back
+here through `apply` and `fleet_pass`. Refusals that need no look at the world as a whole are told at once.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from controlplane.access import services as access
+from controlplane.dispatch import services as dispatch
+from controlplane.fleet.models import Node
+from controlplane.fleet.services import transition_node
+from controlplane.jobs.models import Job, Rank, Replica
+from controlplane.jobs.numbers import spec_of
+from controlplane.jobs.services import ring_job
+from controlplane.policy import plan
+from controlplane.protocol.commands import InjectRankFault
+from controlplane.protocol.plain import without_secrets
+from controlplane.protocol.states import JobState, NodeState, RequestKind, RequestState
+from controlplane.recovery import asked
+from controlplane.recovery.models import LIVE, Request
+from controlplane.runtime import events, guard
+from controlplane.runtime.clock import now
+from controlplane.runtime.errors import Conflict, NotFound
+from controlplane.runtime.ids import new_id
+from controlplane.runtime.locks import lock_row
+
+VALID_S = {
+    RequestKind.EVICT: 3600.0,
+    RequestKind.CHECKPOINT: 600.0,
+    RequestKind.DRAIN: 86_400.0,
+    RequestKind.FAULT: 30.0,
+}
+"""For how long each may still begin; a checkpoint must be committed, a node be empty by then."""
+FAULT_TTL_S = 15.0
+TRAINS = (JobState.RUNNING, JobState.RECOVERING)
+
+
+def evict(job: Job, index: int, *, reason: str, actor: str, request_id: str = "") -> tuple[Request, bool]:
+    """Ask that the replica leave, whose newest life is meant: (the request, whether it will wait for no other, as it
+    does not train or was asked to leave before). Raises NotFound, Conflict when nothing of it runs."""
+    replica = newest_replica(job, index)
+    why = why_no_eviction(job, replica)
+    if why:
+        raise Conflict(why)
+    access.audit(actor, "job.evict_replica", job.id, reason=reason, request_id=request_id, data={"replica": index})
+    again = bool(replica.ordered_out) or _about(replica).exists()
+    return _ask(RequestKind.EVICT, actor, reason, job=job, **life_of(replica)), again or replica.state != "active"
+
+
+def checkpoint(job: Job, *, reason: str, actor: str, request_id: str = "") -> Request:
+    """Ask that the ranks save at their next step boundary. Raises Conflict when the job does not train."""
+    why = why_no_checkpoint(job)
+    if why:
+        raise Conflict(why)
+    access.audit(actor, "job.checkpoint", job.id, reason=reason, request_id=request_id)
+    return _ask(RequestKind.CHECKPOINT, actor, reason, job=job)
+
+
+def fault(rank: Rank, *, code: str, value: float, reason: str, actor: str, request_id: str = "") -> Request:
+    """Ask for a fault in this rank. Raises Conflict where the job does not allow it, or the rank does not run."""
+    job, replica = rank.replica.attempt.job, rank.replica
+    why = why_no_fault(job, rank)
+    if why:
+        raise Conflict(why)
+    data = {"replica": replica.index, "rank": rank.rank, "fault": code, "value": value}
+    access.audit(actor, "job.fault", job.id, reason=reason, request_id=request_id, data=data)
+    return _ask(RequestKind.FAULT, actor, reason, job=job, rank=rank.rank, code=code, value=value, **life_of(replica))
+
+
+def drain(node_id: str, *, reason: str, actor: str, request_id: str = "") -> Request:
+    """Ask that the node be emptied: it takes no new work from now on. Asking twice is one request. Raises NotFound,
+    Conflict."""
+    with events.unit_of_work():
+        node = lock_row(Node, node_id)
+        if node is None or node.revoked_at is not None:
+            raise NotFound(f"no node {node_id!r}")
+        known = asked.drains().filter(node=node, withdrawn_by="").first()
+        if known is not None:
+            return known
+        why = why_no_drain(node)
+        if why:
+            raise Conflict(why)
+        before = node.state
+        access.audit(
+            actor, "node.drain", node.id, reason=reason, request_id=request_id,
+            before={"state": before}, after={"state": str(NodeState.DRAINING)},
+        )  # fmt: skip
+        transition_node(node, NodeState.DRAINING, f"{reason} ({actor})")
+        row = _ask(RequestKind.DRAIN, actor, reason, node=node, before=before)
+        _ring_homes(node.id)
+    return row
+
+
+def withdraw(row: Request, *, reason: str, actor: str, request_id: str = "") -> None:
+    """Take it back: it is answered soon, with what could still be kept from happening. Twice is no error. Raises
+    Conflict when it has ended."""
+    with events.unit_of_work():
+        held = lock_row(Request, row.pk)
+        why = why_no_withdrawal(held) if held is not None else "it is gone"
+        if held is None or why:
+            raise Conflict(why)
+        access.audit(actor, "request.withdraw", row.pk, reason=reason, request_id=request_id)
+        _take_back(held, f"{actor} ({reason})")
+
+
+def why_no_eviction(job: Job, replica: Replica) -> str:
+    """Why nobody can ask that it leave now; "" where they can."""
+    runs = job.state in TRAINS and replica.ranks.filter(released_at=None).exists()
+    return "" if runs else f"replica {replica.index} of {job.name!r} does not run: the job is {job.state}"
+
+
+def why_no_checkpoint(job: Job) -> str:
+    """Why nobody can ask the job to save now; "" where they can."""
+    runs = job.state in TRAINS and Rank.objects.filter(replica__attempt__job=job, released_at=None).exists()
+    return "" if runs else f"job {job.name!r} is {job.state}: only a running job can save"
+
+
+def why_no_fault(job: Job, rank: Rank) -> str:
+    """Why nobody can ask for a fault in this rank now; "" where they can."""
+    if rank.released_at is not None:
+        return f"rank {rank.rank} of replica {rank.replica.index} does not run"
+    if not spec_of(job).spec.resiliency.allow_faults:
+        return f"job {job.name!r} does not allow faults: submit it with resiliency.allow_faults set to true to rehearse"
+    return ""
+
+
+def why_no_drain(node: Node) -> str:
+    """Why nobody can ask that this node be emptied now; "" where they can."""
+    if node.state == NodeState.QUARANTINED:
+        return (
+            f"node {node.name!r} is quarantined ({node.state_reason}): `holdfast node confirm` or `uncordon` it first"
+        )
+    if node.state == NodeState.DRAINING:
+        return f"a drain of node {node.name!r} is being taken back: ask again in a moment"
+    return ""
+
+
+def why_no_withdrawal(row: Request) -> str:
+    """Why it cannot be taken back; "" where it can."""
+    live = row.state in (RequestState.OPEN, RequestState.TAKEN)
+    return "" if live else f"request {row.pk} has ended: {row.state}"
+
+
+def life_of(replica: Replica) -> dict[str, int]:
+    """The columns that name it as a subject."""
+    number = replica.attempt.number
+    return {"attempt": number, "replica": replica.index, "incarnation": replica.incarnation}
+
+
+def newest_replica(job: Job, index: int) -> Replica:
+    """The newest incarnation of a slot in the current attempt. Raises NotFound."""
+    rows = Replica.objects.filter(attempt__job=job, index=index).select_related("attempt__job")
+    found = rows.order_by("-attempt__number", "-incarnation").first()
+    if found is None:
+        raise NotFound(f"job {job.name!r} has no replica {index}")
+    return found
+
+
+def ask_of_drain(replica: Replica, drain_id: str) -> None:
+    """The next that leaves a node that is drained, in the name of whoever asked for that."""
+    whole = Request.objects.select_related("node").get(pk=drain_id)
+    where = whole.node.name if whole.node is not None else "its node"
+    _ask(
+        RequestKind.EVICT, whole.who, f"{where} is drained: {whole.reason}",
+        job=replica.attempt.job, drain=whole, **life_of(replica),
+    )  # fmt: skip
+
+
+def answer(act: plan.AnswerRequest, sentence: str, decision_id: str) -> None:
+    """What a decision makes of it. What was part of a drain that ends without an empty node ends too."""
+    row = lock_row(Request, act.request)
+    if row is None:
+        return
+    columns: dict[str, Any] = {"answer": sentence, "decision_id": decision_id}
+    if act.to == RequestState.TAKEN:
+        columns["done_by"] = decision_id
+    else:
+        columns["ended_at"] = now()
+    guard.move(row, "request", act.to, **columns)
+    _publish(row, f"request.{act.to}", "")
+    if row.kind == RequestKind.DRAIN and row.ended_at is not None:
+        for part in row.evictions.filter(LIVE, withdrawn_by=""):
+            _take_back(part, f"the drain {row.pk}, which is {row.state},")
+
+
+def end_with(job: Job, decision_id: str) -> None:
+    """The job is over, and all that was asked of it."""
+    for row in job.requests.filter(LIVE).order_by("id"):
+        left = row.kind == RequestKind.EVICT and row.state == RequestState.TAKEN
+        to = RequestState.DONE if left else RequestState.REFUSED
+        answer(plan.AnswerRequest(request=row.pk, to=to), f"The job is {job.state}.", decision_id)
+
+
+def inject(replica: Replica, act: plan.InjectFault, sentence: str, decision_id: str) -> None:
+    """Order the fault to the rank's agent. What a person asked for was written to the audit log then."""
+    job = replica.attempt.job
+    body = InjectRankFault(
+        job_id=job.id,
+        replica=act.replica,
+        incarnation=act.incarnation,
+        rank=act.rank,
+        fault=act.fault,
+        value=act.value,
+    )
+    if not act.request:
+        data = msgspec.to_builtins(act)
+        access.audit("schedule", "job.fault", job.id, reason=sentence, decision_id=decision_id, data=data)
+    for rank in replica.ranks.filter(released_at=None, rank=act.rank):
+        dispatch.enqueue(
+            body, node_id=rank.node_id, job_id=job.id, attempt=replica.attempt.number, epoch=job.epoch,
+            decision_id=decision_id, ttl_s=FAULT_TTL_S,
+        )  # fmt: skip
+
+
+def _ask(kind: RequestKind, who: str, reason: str, *, job: Job | None = None, **subject: Any) -> Request:
+    """The row, and a bell for whoever answers it."""
+    moment = now()
+    row = Request.objects.create(
+        id=new_id("ask"),
+        kind=kind,
+        job=job,
+        who=who[:200],
+        reason=without_secrets(reason),
+        asked_at=moment,
+        valid_until=moment + timedelta(seconds=VALID_S[kind]),
+        **subject,
+    )
+    _publish(row, "request.asked", f"{who} asks: {_words(row)}. {reason}")
+    if job is not None:
+        ring_job(job.id, sure=True)
+    return row
+
+
+def _words(row: Request) -> str:
+    match row.kind:
+        case RequestKind.EVICT:
+            return f"evict replica {row.replica}"
+        case RequestKind.FAULT:
+            return f"{row.code} for rank {row.rank} of replica {row.replica}"
+        case RequestKind.DRAIN:
+            return f"drain {row.node.name}" if row.node is not None else "drain a node"
+    return "save a checkpoint"
+
+
+def _take_back(row: Request, by: str) -> None:
+    if not row.withdrawn_by:
+        Request.objects.filter(pk=row.pk).update(withdrawn_by=by[:200])
+        row.withdrawn_by = by[:200]
+        _publish(row, "request.withdrawing", f"{by} takes back: {_words(row)}.")
+    if row.job_id is not None:
+        ring_job(row.job_id, sure=True)
+
+
+def _about(replica: Replica) -> Any:
+    life = {"job": replica.attempt.job, "kind": RequestKind.EVICT} | life_of(replica)
+    return Request.objects.filter(LIVE, **life)
+
+
+def _ring_homes(node_id: str) -> None:
+    """Every job with ranks there."""
+    ranks = Rank.objects.filter(node_id=node_id, released_at=None)
+    for job_id in sorted(set(ranks.values_list("replica__attempt__job_id", flat=True))):
+        ring_job(job_id, sure=True)
+
+
+def _publish(row: Request, kind: str, sentence: str) -> None:
+    events.publish(
+        kind,
+        sentence,
+        job_id=row.job_id or "",
+        node_id=row.node_id or "",
+        entity="request",
+        entity_id=row.pk,
+        patch=lambda: asked.view(Request.objects.select_related("job", "node").get(pk=row.pk)),
+    )
