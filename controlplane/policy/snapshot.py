@@ -110,9 +110,7 @@ class ReplicaFact(_Fact, dict=True):
 
 
 class SignalFact(_Fact):
-    """An open finding of a detector. kinds: rank_exit, rank_overdue, node_silent,
-    outer_error, device_risk, xid, device_lost, device_reading, setup_timeout, nan_loss, loss_spike,
-    straggler, numerics.
+    """An open finding of a detector, of a kind in `policy.signals`.
     `value` and `threshold` in the kind's own unit (seconds, score, exit code). `of_fleet`: about
     hardware under no living replica, so that the fleet's own pass (policy.fleet) decides it."""
 

@@ -20,6 +20,8 @@ from controlplane.policy import bars
 from controlplane.policy import snapshot as facts
 from controlplane.policy.facts import LIVE_ATTEMPT, TERMINAL_JOB
 from controlplane.policy.findings import KINDS
+from controlplane.policy.signals import with_trait
+from controlplane.policy.signals.base import Trait
 from controlplane.policy.snapshot import LIVE_REPLICA
 from controlplane.protocol.membership import Flush, Install, View
 from controlplane.protocol.rank_faults import is_scheduled
@@ -50,6 +52,7 @@ MAX_REFUSED_READ = 20
 """Their pauses have long stopped growing."""
 DESTRUCTIVE_RULES = ("ordered_eviction", "replica_failure", "restart", "straggler")
 TOLD_ONLY = "tell"
+SUSPECT = with_trait(Trait.SUSPECT)
 
 
 def load_snapshot(job: Job) -> facts.JobSnapshot:
@@ -255,9 +258,8 @@ def suspects(sizes: Mapping[str, int]) -> set[tuple[str, int]]:
     long ago and was dealt with says nothing about the trust that today's findings deserve. `sizes`:
     how many devices each node has, by id."""
     named: set[tuple[str, int]] = set()
-    kinds = ("node_silent", "device_risk", *KINDS)
     counts = Q(settled_at=None) | Q(kind__in=KINDS, incident__isnull=False)
-    rows = Signal.objects.filter(counts, seen_at__gte=ago(GOVERNOR_WINDOW_S), kind__in=kinds, node_id__isnull=False)
+    rows = Signal.objects.filter(counts, seen_at__gte=ago(GOVERNOR_WINDOW_S), kind__in=SUSPECT, node_id__isnull=False)
     for node_id, index in rows.values_list("node_id", "device_index"):
         indices = [index] if index is not None else list(range(sizes.get(node_id or "", 0)))
         named |= {(node_id or "", i) for i in indices}
