@@ -20,6 +20,7 @@ from controlplane.policy import bars
 from controlplane.policy import snapshot as facts
 from controlplane.policy.facts import LIVE_ATTEMPT, TERMINAL_JOB
 from controlplane.policy.findings import KINDS
+from controlplane.policy.rules.registry import DESTRUCTIVE
 from controlplane.policy.signals import with_trait
 from controlplane.policy.signals.base import Trait
 from controlplane.policy.snapshot import LIVE_REPLICA
@@ -50,7 +51,6 @@ NEWEST_STEPS = 20
 """The newest commit is among the steps with the highest numbers: of a fresh attempt, the last one's."""
 MAX_REFUSED_READ = 20
 """Their pauses have long stopped growing."""
-DESTRUCTIVE_RULES = ("ordered_eviction", "replica_failure", "restart", "straggler")
 TOLD_ONLY = "tell"
 SUSPECT = with_trait(Trait.SUSPECT)
 
@@ -233,7 +233,7 @@ def _checkpoint_facts(job: Job) -> tuple[facts.CheckpointFact, ...]:
 
 def recent_acts() -> int:
     """Destructive acts of the governor's window, over the whole fleet."""
-    made = Decision.objects.filter(rule__in=DESTRUCTIVE_RULES, applied=True, at__gte=ago(GOVERNOR_WINDOW_S))
+    made = Decision.objects.filter(rule__in=DESTRUCTIVE, applied=True, at__gte=ago(GOVERNOR_WINDOW_S))
     return made.exclude(choice=TOLD_ONLY).count()
 
 
