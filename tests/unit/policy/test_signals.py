@@ -1,6 +1,7 @@
 """One table of findings: what it derives is what was always told, and no list stands beside it."""
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -182,6 +183,25 @@ def asked() -> Iterator[tuple[str, str]]:
                 for word in named:
                     if isinstance(word, ast.Constant) and isinstance(word.value, str):
                         yield str(path.relative_to(ROOT)), word.value
+
+
+def shown() -> Iterator[tuple[str, str]]:
+    """(file, kind) of each kind that the page or a benchmark tells from the others."""
+    pages = [*(ROOT / "frontend" / "src").rglob("*.ts"), *(ROOT / "frontend" / "src").rglob("*.tsx")]
+    for path in sorted(pages):
+        for kind in re.findall(r"signal\.kind [!=]== \"(\w+)\"", path.read_text(encoding="utf-8")):
+            yield str(path.relative_to(ROOT)), kind
+    for path in sorted((ROOT / "benchmarks").rglob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.keyword) and call.arg == "kinds" and isinstance(call.value, ast.Tuple):
+                for word in call.value.elts:
+                    yield str(path.relative_to(ROOT)), ast.literal_eval(word)
+
+
+def test_the_page_and_the_benchmarks_tell_apart_what_is_in_the_table() -> None:
+    found = list(shown())
+    assert {"node_check", "xid", "device_reading", "rank_exit"} <= {kind for _, kind in found}
+    assert [(path, kind) for path, kind in found if kind not in KINDS] == []
 
 
 def test_nobody_asks_for_a_kind_that_is_not_in_the_table() -> None:
