@@ -7,51 +7,13 @@ asks no device itself.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from controlplane.protocol.readings import READINGS
 from controlplane.protocol.samples import DeviceInfo, DeviceSample, XidEvent
 
 PREFIX = "holdfast_gpu_"
-HZ_IN_MHZ = 1_000_000
-Reading = Callable[[DeviceSample], float | None]
-GAUGES: tuple[tuple[str, str, Reading], ...] = (
-    ("temperature_celsius", "Temperature of the device.", lambda s: s.temperature_c),
-    ("memory_temperature_celsius", "Temperature of its memory.", lambda s: s.memory_temperature_c),
-    ("power_watts", "Power that it draws.", lambda s: s.power_w),
-    ("power_limit_watts", "Power that it may draw.", lambda s: s.power_limit_w),
-    ("utilization_ratio", "Share of the time in which it computed.", lambda s: s.utilization_ratio),
-    (
-        "memory_utilization_ratio",
-        "Share of the time in which its memory was busy.",
-        lambda s: s.memory_utilization_ratio,
-    ),
-    ("memory_used_bytes", "Memory in use.", lambda s: s.memory_used_bytes),
-    (
-        "sm_clock_hertz",
-        "Clock of its processors.",
-        lambda s: None if s.sm_clock_mhz is None else s.sm_clock_mhz * HZ_IN_MHZ,
-    ),
-    ("row_remap_pending", "1: a row of memory waits for a reset to be remapped.", lambda s: s.row_remap_pending),
-    ("row_remap_failure", "1: a row of memory could not be remapped.", lambda s: s.row_remap_failure),
-)
-COUNTERS: tuple[tuple[str, str, dict[str, str], Reading], ...] = (
-    (
-        "ecc_errors",
-        "Memory errors since the driver was loaded.",
-        {"type": "corrected"},
-        lambda s: s.ecc_corrected_total,
-    ),
-    (
-        "ecc_errors",
-        "Memory errors since the driver was loaded.",
-        {"type": "uncorrected"},
-        lambda s: s.ecc_uncorrected_total,
-    ),
-    ("pcie_replays", "Repeats on its PCIe link.", {}, lambda s: s.pcie_replay_total),
-    ("nvlink_errors", "Errors of its NVLinks.", {}, lambda s: s.nvlink_error_total),
-    ("retired_pages", "Pages of memory retired over its life.", {}, lambda s: s.retired_pages_total),
-)
 
 
 class Series(NamedTuple):
@@ -95,7 +57,7 @@ class DeviceSeries:
             self._xids[event.index, event.xid] += 1
 
     def read(self, now_s: float) -> Iterator[Series]:
-        """All that is known at `now_s`, by the monotonic clock, in the order of the tables above."""
+        """All that is known at `now_s`, by the monotonic clock, in the order of `protocol.readings`."""
         with self._lock:
             samples = [sample for _, sample in sorted(self._samples.items()) if sample.present]
             uuids, xids, throttled = dict(self._uuids), dict(self._xids), dict(self._throttled_s)
@@ -107,12 +69,10 @@ class DeviceSeries:
             yield Series("holdfast_gpus_sample_age_seconds", "Since the driver answered.", False, {}, age_s)
         for sample in samples:
             named = _named(sample.index, uuids)
-            for name, text, reading in GAUGES:
-                if (value := reading(sample)) is not None:
-                    yield Series(PREFIX + name, text, False, named, float(value))
-            for name, text, labels, reading in COUNTERS:
-                if (value := reading(sample)) is not None:
-                    yield Series(PREFIX + name, text, True, named | labels, float(value))
+            for reading in READINGS:
+                told = reading.exported
+                if told is not None and (value := reading.read(sample)) is not None:
+                    yield Series(PREFIX + told.name, told.text, told.counts, named | told.labels, value * told.scale)
         for (index, xid), number in sorted(xids.items()):
             labels = _named(index, uuids) | {"xid": str(xid)}
             yield Series(f"{PREFIX}xid_errors", "XIDs since the agent began.", True, labels, float(number))

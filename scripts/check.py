@@ -29,6 +29,8 @@ CHECKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("imports", (str(Path(PY).parent / "lint-imports"), "--no-cache")),
     ("migrations", (PY, "manage.py", "makemigrations", "--check", "--dry-run")),
     ("states doc", (PY, "-m", "controlplane.policy.states_doc", "--check")),
+    ("signals doc", (PY, "-m", "controlplane.policy.signals_doc", "--check")),
+    ("readings doc", (PY, "-m", "controlplane.policy.readings_doc", "--check")),
     ("protocol doc", (PY, "-m", "controlplane.protocol.doc", "--check")),
     ("job schema", (PY, "-m", "controlplane.protocol.spec_schema", "--check")),
     ("openapi", (PY, "-m", "controlplane.api.openapi", "--check")),

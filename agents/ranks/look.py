@@ -22,9 +22,19 @@ from agents.ranks.logs import printable, tail
 from agents.ranks.stacks import take_stacks
 from controlplane.protocol.errors import ProtocolError
 from controlplane.protocol.flight import encode_dump, repair
-from controlplane.protocol.looks import MAX_PROFILE_S, NOT_GOT
+from controlplane.protocol.looks import (
+    BY_NAME,
+    FLIGHT_RECORDER,
+    LOG,
+    MAX_PROFILE_S,
+    NOT_GOT,
+    PING,
+    PROFILE,
+    STACKS,
+    WAIT_COUNTERS,
+)
 
-ANSWER_TIMEOUT_S = 2.0
+MIN_PROFILE_S = 0.1
 LOG_BYTES = 32_000
 
 
@@ -42,7 +52,8 @@ class Subject:
 def look(what: str, subject: Subject) -> tuple[str, str]:
     """(text, method); method "none" when it could not be got, and the text says why."""
     try:
-        return _LOOKS[what](subject)
+        own = _LOOKS.get(what)
+        return own(subject) if own is not None else _from_door(what, subject)
     except (door.DoorError, ProtocolError, OSError) as error:
         return f"{what.replace('_', ' ')} could not be got: {error}{_why(subject)}", NOT_GOT
 
@@ -62,18 +73,23 @@ def look_for(order: TakeStacks, log_path: Path, doors: Path) -> StacksTaken:
     )
 
 
+def _from_door(what: str, subject: Subject) -> tuple[str, str]:
+    """What its handler says, where nothing is to be made of it here."""
+    return printable(_ask(subject, what).decode("utf-8", "replace")), "door"
+
+
 def _stacks(subject: Subject) -> tuple[str, str]:
     return take_stacks(subject.identity, subject.log_path)
 
 
 def _ping(subject: Subject) -> tuple[str, str]:
     began_s = time.monotonic()
-    answer = _ask(subject, "ping").decode("utf-8", "replace")
+    answer = _ask(subject, PING).decode("utf-8", "replace")
     return f"{printable(answer)[:80]} after {(time.monotonic() - began_s) * 1000.0:.1f} ms", "door"
 
 
 def _flight_recorder(subject: Subject) -> tuple[str, str]:
-    dump = _ask(subject, "fr_trace_json")
+    dump = _ask(subject, FLIGHT_RECORDER)
     repaired = repair(dump, subject.rank, door.groups(subject.doors, subject.identity.pid))
     return encode_dump(repaired, MAX_STACK_CHARS), "door"
 
@@ -81,7 +97,7 @@ def _flight_recorder(subject: Subject) -> tuple[str, str]:
 def _wait_counters(subject: Subject) -> tuple[str, str]:
     """One counter a line, the longest total first."""
     try:
-        counters = json.loads(_ask(subject, "wait_counter_values"))
+        counters = json.loads(_ask(subject, WAIT_COUNTERS))
         rows = sorted(((int(c["total_time_us"]), str(n), c) for n, c in counters.items()), key=lambda r: (-r[0], r[1]))
         lines = [
             f"{name}: {c['total_calls']} calls, {total_us / 1e6:.6f} s in all, "
@@ -94,9 +110,7 @@ def _wait_counters(subject: Subject) -> tuple[str, str]:
 
 
 def _profile(subject: Subject) -> tuple[str, str]:
-    duration_s = min(max(subject.duration_s, 0.1), MAX_PROFILE_S)
-    handler = f"holdfast_profile?duration={duration_s:g}"
-    return printable(_ask(subject, handler, duration_s + ANSWER_TIMEOUT_S).decode("utf-8", "replace")), "sampling"
+    return printable(_ask(subject, PROFILE).decode("utf-8", "replace")), "sampling"
 
 
 def _log(subject: Subject) -> tuple[str, str]:
@@ -104,12 +118,18 @@ def _log(subject: Subject) -> tuple[str, str]:
     return tail(subject.log_path, LOG_BYTES) or "nothing was written yet", "file"
 
 
-def _ask(subject: Subject, handler: str, timeout_s: float = ANSWER_TIMEOUT_S) -> bytes:
+def _ask(subject: Subject, what: str, timeout_s: float | None = None) -> bytes:
+    """The answer of the handler that the table names, for as long as it says."""
+    asked = BY_NAME[what]
+    handler, within_s = asked.handler, asked.timeout_s if timeout_s is None else timeout_s
+    if asked.timed:
+        duration_s = min(max(subject.duration_s, MIN_PROFILE_S), MAX_PROFILE_S)
+        handler, within_s = f"{handler}?duration={duration_s:g}", within_s + duration_s
     if not is_alive(subject.identity):
         raise door.DoorError("the process is gone")
     if _is_stopped(subject):
         raise door.DoorError("the process is stopped (SIGSTOP)")
-    return door.ask(subject.doors, subject.identity.pid, handler, timeout_s=timeout_s)
+    return door.ask(subject.doors, subject.identity.pid, handler, timeout_s=within_s)
 
 
 def _is_stopped(subject: Subject) -> bool:
@@ -120,17 +140,17 @@ def _is_stopped(subject: Subject) -> bool:
 def _why(subject: Subject) -> str:
     """Does a thread that needs no interpreter still answer? Then the interpreter is locked."""
     try:
-        _ask(subject, "ping", 0.5)
+        _ask(subject, PING, 0.5)
     except door.DoorError:
         return ""
     return "; its C++ threads do answer, so its interpreter is locked or busy"
 
 
 _LOOKS: dict[str, Callable[[Subject], tuple[str, str]]] = {
-    "stacks": _stacks,
-    "ping": _ping,
-    "flight_recorder": _flight_recorder,
-    "wait_counters": _wait_counters,
-    "profile": _profile,
-    "log": _log,
+    STACKS: _stacks,
+    PING: _ping,
+    FLIGHT_RECORDER: _flight_recorder,
+    WAIT_COUNTERS: _wait_counters,
+    PROFILE: _profile,
+    LOG: _log,
 }

@@ -8,14 +8,13 @@ from controlplane.dispatch.models import Command
 from controlplane.dispatch.services import LIVE, enqueue
 from controlplane.jobs.models import Job, Rank
 from controlplane.protocol.commands import CollectStacks
-from controlplane.protocol.looks import LOOKS, MAX_PROFILE_S, PROFILE
+from controlplane.protocol.looks import BY_NAME, LOOKS, MAX_PROFILE_S
 from controlplane.protocol.rank_faults import FAULTS
 from controlplane.protocol.rest import Told
 from controlplane.recovery import requests
 from controlplane.recovery.models import Request
 from controlplane.runtime.errors import Conflict, NotFound
 
-LOOK_TTL_S = 30.0
 DEFAULT_PROFILE_S = 2.0
 
 
@@ -36,7 +35,7 @@ def look_at(
 ) -> Command:
     """Look at a rank; what it finds comes as a row (`recovery.looks`). One look at a rank at
     a time. Raises Problem, NotFound, Conflict."""
-    if look not in LOOKS:
+    if look not in BY_NAME:
         told = Told("/look", f"{look!r} cannot be looked at", f"use {', '.join(LOOKS)}")
         raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
     row = _living(job, replica, rank)
@@ -45,7 +44,8 @@ def look_at(
         raise Conflict(f"rank {rank} of replica {replica} is being looked at already: wait for that answer")
     data = {"replica": replica, "rank": rank, "look": look}
     access.audit(actor, "job.debug", job.id, reason=reason, request_id=request_id, data=data)
-    seconds = min(DEFAULT_PROFILE_S if duration_s is None else duration_s, MAX_PROFILE_S) if look == PROFILE else 0.0
+    asked = BY_NAME[look]
+    seconds = min(DEFAULT_PROFILE_S if duration_s is None else duration_s, MAX_PROFILE_S) if asked.timed else 0.0
     order = CollectStacks(
         job_id=job.id,
         replica=replica,
@@ -54,7 +54,7 @@ def look_at(
         look=look,
         duration_s=seconds,
     )
-    return _order(job, row, order, LOOK_TTL_S)
+    return _order(job, row, order, asked.ttl_s)
 
 
 def _placed(job: Job, index: int, rank: int) -> Rank:

@@ -5,14 +5,12 @@ common cause (the same slot of the job, the same device, the same node at about 
 taken for a fault of its own.
 """
 
-from controlplane.policy.findings import KINDS
 from controlplane.policy.plan import Decision, Relieve, SetReplicaState, SettleSignals, StartReplica, StopReplica
 from controlplane.policy.snapshot import SignalFact
 from controlplane.protocol.states import ReplicaState
 
 NEAR_S = 30.0
 """Findings on different devices of one node, or of a broken exchange, have one cause within this."""
-HARDWARE = (*KINDS, "device_risk")
 
 
 def same_cause(known: tuple[SignalFact, ...], found: tuple[SignalFact, ...]) -> bool:

@@ -28,11 +28,15 @@ from controlplane.policy.rehearsal import wait_s
 from controlplane.policy.requests import moments
 from controlplane.policy.rules import look
 from controlplane.policy.rules.spares import cold_at_s
+from controlplane.policy.signals import with_trait
+from controlplane.policy.signals.base import Trait
 from controlplane.policy.silence import acts_at_s, nodes_told_silent
 from controlplane.policy.slots import empty_slots, relieved
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.policy.ways import hold_limit_s
 from controlplane.protocol.states import JobState, ReplicaState
+
+LASTING = with_trait(Trait.LASTS)
 
 
 def next_pass_s(snapshot: JobSnapshot, config: PolicyConfig, changed: bool) -> float | None:
@@ -47,7 +51,7 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
     now_s = snapshot.now_s
     retry_s = now_s + config.capacity_retry_s
     # A slow rank stays slow for hours, and so may a node be unfit: what tells of the end rings.
-    pressing = any(signal.kind not in ("straggler", "node_check") for signal in snapshot.signals)
+    pressing = any(signal.kind not in LASTING for signal in snapshot.signals)
     if snapshot.job.state is JobState.PENDING or pressing or snapshot.blind:
         yield now_s + config.outer_error_grace_s if pressing else retry_s
     if snapshot.job.state is JobState.PENDING:

@@ -1,11 +1,9 @@
 """`decide(snapshot, config) -> plan`: the rules in order, their collisions, the next pass.
 
-Rules are asked in order of urgency. Each sees the same snapshot, so two of them can want
-to touch the same thing; the earlier wins, the later is asked again at the next pass,
+Rules are asked in the order of `rules.registry`, that of urgency. Each sees the same snapshot, so two
+of them can want to touch the same thing; the earlier wins, the later is asked again at the next pass,
 which then is soon. Decisions that are only recorded (observe, recommend) touch nothing.
 """
-
-from collections.abc import Callable
 
 import msgspec
 
@@ -36,65 +34,9 @@ from controlplane.policy.plan import (
     StartReplica,
     StopReplica,
 )
-from controlplane.policy.rules import (
-    admit_joiner,
-    checkpoint_request,
-    common_stall,
-    device_fault,
-    device_risk,
-    drain_request,
-    evict_request,
-    fault_request,
-    leave_out,
-    lifecycle,
-    look,
-    membership_install,
-    numerics,
-    ordered_eviction,
-    outer_error,
-    rehearsal,
-    replace,
-    replica_failure,
-    restart,
-    spares,
-    straggler,
-    strength,
-    swap,
-    void,
-)
+from controlplane.policy.rules.registry import RULES, ceiling
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.states import Mode
-
-Rule = Callable[[JobSnapshot, PolicyConfig], tuple[Decision, ...]]
-
-# (name, rule, remedial): remedial rules obey the job's mode; the others are the orderly
-# life of a job, without which nothing would train at all.
-RULES: tuple[tuple[str, Rule, bool], ...] = (
-    (lifecycle.RULE, lifecycle.rule, False),
-    (evict_request.RULE, evict_request.rule, False),
-    (restart.RULE, restart.rule, True),
-    (ordered_eviction.RULE, ordered_eviction.rule, False),
-    (replica_failure.RULE, replica_failure.rule, True),
-    (common_stall.RULE, common_stall.rule, False),
-    (leave_out.RULE, leave_out.rule, True),
-    (device_fault.RULE, device_fault.rule, True),
-    (outer_error.RULE, outer_error.rule, True),
-    (membership_install.RULE, membership_install.rule, False),
-    (replace.RULE, replace.rule, True),
-    (admit_joiner.RULE, admit_joiner.rule, False),
-    (swap.RULE, swap.rule, False),
-    (strength.RULE, strength.rule, False),
-    (spares.RULE, spares.rule, False),
-    (device_risk.RULE, device_risk.rule, True),
-    (rehearsal.RULE, rehearsal.rule, False),
-    (look.RULE, look.rule, False),
-    (numerics.RULE, numerics.rule, True),
-    (straggler.RULE, straggler.rule, True),
-    (void.RULE, void.rule, False),
-    (drain_request.RULE, drain_request.rule, False),
-    (checkpoint_request.RULE, checkpoint_request.rule, False),
-    (fault_request.RULE, fault_request.rule, False),
-)
 
 _CAUTION = {Mode.OBSERVE: 0, Mode.RECOMMEND: 1, Mode.ENFORCE: 2}
 _WHOLE_JOB = "job"
@@ -116,9 +58,9 @@ def _decide(snapshot: JobSnapshot, config: PolicyConfig) -> Plan:
     taken: set[str] = set()
     decisions: list[Decision] = []
     deferred = False
-    for name, rule, remedial in RULES:
-        mode = mode_of(snapshot, config, name) if remedial else Mode.ENFORCE
-        for proposed in rule(snapshot, config):
+    for rule in RULES:
+        mode = mode_of(snapshot, config, rule.name) if rule.remedial else Mode.ENFORCE
+        for proposed in rule.decide(snapshot, config):
             # One attempt's key must never silence the same words about another attempt.
             decision = msgspec.structs.replace(proposed, key=f"{attempt}:{proposed.key}", mode=mode)
             if mode is not Mode.ENFORCE:
@@ -136,8 +78,7 @@ def _decide(snapshot: JobSnapshot, config: PolicyConfig) -> Plan:
 def mode_of(snapshot: JobSnapshot, config: PolicyConfig, rule: str) -> Mode:
     """The more careful of the job's mode and the rule's."""
     job_mode = snapshot.job.spec.resiliency.mode
-    rule_mode = config.rule_modes.get(rule, Mode.ENFORCE)
-    return min(job_mode, rule_mode, key=lambda mode: _CAUTION[mode])
+    return min(job_mode, ceiling(config, rule), key=lambda mode: _CAUTION[mode])
 
 
 def claims(decision: Decision) -> set[str]:

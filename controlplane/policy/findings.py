@@ -6,11 +6,15 @@ ingest counted it into the signal's evidence. Pure.
 
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.readings import READINGS
+from controlplane.policy.signals import with_trait
+from controlplane.policy.signals.base import Trait
+from controlplane.policy.signals.devices import ReadingPastLimit
 from controlplane.policy.snapshot import SignalFact
 from controlplane.policy.xid import ACCUSES, ENDS, XidBucket, XidVerdict, judge
 
-DEVICE_READING = "device_reading"
-KINDS = ("xid", "device_lost", DEVICE_READING)
+DEVICE_READING = ReadingPastLimit.KIND
+KINDS = with_trait(Trait.HARDWARE)
+PROVING = with_trait(Trait.ENDS)
 
 
 def verdict_of(signal: SignalFact, config: PolicyConfig) -> XidVerdict:
@@ -44,4 +48,4 @@ def accuses(signal: SignalFact, config: PolicyConfig) -> bool:
 def ends(signal: SignalFact, config: PolicyConfig) -> bool:
     """What runs on the device it names is over: the device is gone, or its driver says so. A
     reading proves no such thing."""
-    return signal.kind in ("xid", "device_lost") and bucket_of(signal, config) in ENDS
+    return signal.kind in PROVING and bucket_of(signal, config) in ENDS

@@ -14,11 +14,12 @@ from controlplane.policy.facts import storm_of
 from controlplane.policy.findings import KINDS
 from controlplane.policy.plan import Decision, ResolveIncident
 from controlplane.policy.request_facts import RequestFact
-from controlplane.policy.rules import device_fault
+from controlplane.policy.rules import device_fault, device_risk
+from controlplane.policy.rules.registry import HARDWARE_RETURN, ceiling
 from controlplane.policy.snapshot import NodeFact, SignalFact
-from controlplane.protocol.states import IncidentOutcome, IncidentState, Mode, NodeState
+from controlplane.protocol.states import IncidentOutcome, IncidentState, NodeState
 
-RISK_RULE, RETURN_RULE = "device_risk", "hardware_return"
+RISK_RULE, RETURN_RULE = device_risk.RULE, HARDWARE_RETURN
 
 
 class HardwareIncident(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -72,9 +73,7 @@ def decide_fleet(snapshot: FleetSnapshot, config: PolicyConfig) -> tuple[Decisio
             found.append(_watch(signal, node))
     left = 0 if storm else config.max_acts - snapshot.acts_last_window
     found += device_fault.resets(snapshot.nodes, now_s=snapshot.now_s, left=left)
-    judged = [
-        msgspec.structs.replace(decision, mode=config.rule_modes.get(decision.rule, Mode.ENFORCE)) for decision in found
-    ]
+    judged = [msgspec.structs.replace(decision, mode=ceiling(config, decision.rule)) for decision in found]
     returns = (_back(incident, nodes.get(incident.node_id)) for incident in snapshot.incidents)
     emptied = drains.answers(snapshot.requests, nodes, now_s=snapshot.now_s)
     return (*judged, *(decision for decision in returns if decision is not None), *emptied)

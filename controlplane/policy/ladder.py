@@ -14,6 +14,7 @@ from controlplane.policy.facts import (
     nodes_of,
     setup_patience_s,
 )
+from controlplane.policy.findings import PROVING
 from controlplane.policy.placement import Pool, place_replica, slots_of
 from controlplane.policy.plan import SetNodeState, StartReplica
 from controlplane.policy.pools import pool_for
@@ -158,7 +159,7 @@ def out_of_service(
 def stays_open(snapshot: JobSnapshot, config: PolicyConfig, signal: SignalFact) -> bool:
     """A device's finding in a storm: its node is not cordoned, so the finding alone keeps new work
     off the device until it is judged."""
-    return signal.kind in ("xid", "device_lost") and is_storm(snapshot, config)
+    return signal.kind in PROVING and is_storm(snapshot, config)
 
 
 def in_view(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> bool:

@@ -11,10 +11,11 @@ from controlplane.policy.xid import XidBucket
 
 
 class Limit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`value` in the reading's own unit: of a counter the growth within `window_s`, of a state
-    how long it lasts in seconds. `lasts`: the finding ends with the state, and the device returns.
-    `ask`: what a person must do, "" for nothing."""
+    """`reads`: the sample's field. `value` in the reading's own unit: of a counter the growth within
+    `window_s`, of a state how long it lasts in seconds. `lasts`: the finding ends with the state, and
+    the device returns. `ask`: what a person must do, "" for nothing."""
 
+    reads: str
     value: float
     window_s: float
     bucket: XidBucket
@@ -27,6 +28,7 @@ class Limit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 _RMA = "the card is to be replaced: run the vendor's diagnostics and ask NVIDIA's support"
 READINGS: dict[str, Limit] = {
     "ecc_uncorrected": Limit(
+        reads="ecc_uncorrected_total",
         value=1,
         window_s=60.0,
         bucket=XidBucket.RESET,
@@ -34,9 +36,15 @@ READINGS: dict[str, Limit] = {
         source="NVIDIA GPU Memory Error Management: a reset remaps the row",
     ),
     "ecc_corrected": Limit(
-        value=1000, window_s=3600.0, bucket=XidBucket.DEGRADED, what="corrected memory errors", source="ours"
+        reads="ecc_corrected_total",
+        value=1000,
+        window_s=3600.0,
+        bucket=XidBucket.DEGRADED,
+        what="corrected memory errors",
+        source="ours",
     ),
     "row_remap_pending": Limit(
+        reads="row_remap_pending",
         value=1,
         window_s=0.0,
         bucket=XidBucket.RESET,
@@ -44,6 +52,7 @@ READINGS: dict[str, Limit] = {
         source="NVIDIA GPU Memory Error Management: takes effect with a reset",
     ),
     "row_remap_failure": Limit(
+        reads="row_remap_failure",
         value=1,
         window_s=0.0,
         bucket=XidBucket.FATAL,
@@ -52,6 +61,7 @@ READINGS: dict[str, Limit] = {
         ask=_RMA,
     ),
     "retired_pages": Limit(
+        reads="retired_pages_total",
         value=60,
         window_s=0.0,
         bucket=XidBucket.FATAL,
@@ -60,12 +70,23 @@ READINGS: dict[str, Limit] = {
         ask=_RMA,
     ),
     "pcie_replay": Limit(
-        value=8, window_s=60.0, bucket=XidBucket.DEGRADED, what="PCIe replays", source="DCGM: 8 a minute"
+        reads="pcie_replay_total",
+        value=8,
+        window_s=60.0,
+        bucket=XidBucket.DEGRADED,
+        what="PCIe replays",
+        source="DCGM: 8 a minute",
     ),
     "nvlink_error": Limit(
-        value=100, window_s=60.0, bucket=XidBucket.DEGRADED, what="NVLink errors", source="ours, after DCGM's CRC limit"
+        reads="nvlink_error_total",
+        value=100,
+        window_s=60.0,
+        bucket=XidBucket.DEGRADED,
+        what="NVLink errors",
+        source="ours, after DCGM's CRC limit",
     ),
     "throttled": Limit(
+        reads="throttle_reasons",
         value=60.0,
         window_s=0.0,
         bucket=XidBucket.DEGRADED,
@@ -75,6 +96,7 @@ READINGS: dict[str, Limit] = {
         ask="look at the node's cooling and power",
     ),
     "memory_temperature": Limit(
+        reads="memory_temperature_c",
         value=60.0,
         window_s=0.0,
         bucket=XidBucket.DEGRADED,
@@ -84,6 +106,7 @@ READINGS: dict[str, Limit] = {
         ask="look at the node's cooling",
     ),
     "power_limit": Limit(
+        reads="power_limit_w",
         value=60.0,
         window_s=0.0,
         bucket=XidBucket.DEGRADED,

@@ -110,9 +110,7 @@ class ReplicaFact(_Fact, dict=True):
 
 
 class SignalFact(_Fact):
-    """An open finding of a detector. kinds: rank_exit, rank_overdue, node_silent,
-    outer_error, device_risk, xid, device_lost, device_reading, setup_timeout, nan_loss, loss_spike,
-    straggler, numerics.
+    """An open finding of a detector, of a kind in `policy.signals`.
     `value` and `threshold` in the kind's own unit (seconds, score, exit code). `of_fleet`: about
     hardware under no living replica, so that the fleet's own pass (policy.fleet) decides it."""
 
@@ -306,8 +304,7 @@ class JobSnapshot(_Fact, dict=True):
     nodes (None: not counted by node). The server's clock was last set by `clock_step_s`
     seconds, to `clock_set_s` (None: it was not, as far as is known). `reissued_views` counts views in a row
     announced with unchanged members since a step was last committed. `nodes` are those that matter to the job;
-    of the others `elsewhere` tells what was asked (None: `nodes` are all).
-    """
+    of the others `elsewhere` tells what was asked (None: `nodes` are all)."""
 
     now_s: float
     blind: bool

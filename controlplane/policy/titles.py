@@ -6,11 +6,13 @@ at most `TITLE_MAX` characters and ends with a whole word.
 """
 
 import signal
+from collections import defaultdict
 
 from controlplane.policy.exits import SHELL_SIGNALS, culprit
 from controlplane.policy.facts import node_name, signals_about
 from controlplane.policy.plan import ORDERED
 from controlplane.policy.proved import Failure
+from controlplane.policy.signals import TITLES
 from controlplane.policy.snapshot import JobSnapshot, SignalFact
 
 TITLE_MAX = 80
@@ -53,7 +55,7 @@ def of_failures(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> str:
     kinds = {failure.kind for failure in failures}
     if kinds == {ORDERED}:
         return short(f"{named} evicted by order")
-    if len(kinds) == 1 and (first := failures[0]).kind in ("node_silent", "device_lost", "xid_fatal"):
+    if len(kinds) == 1 and (first := failures[0]).kind in TITLES:
         return short(f"{_of(snapshot, first)}, and {named} with it")
     return short(f"{named} failed at once")
 
@@ -75,12 +77,8 @@ def _of(snapshot: JobSnapshot, failure: Failure) -> str:
                 return f"{replica} hangs, rank {ranks} overdue first"
             named = list_of(ranks.split(", "), "rank")
             return f"{named} of {replica} {'hangs' if named.startswith('rank ') else 'hang'}"
-        case "node_silent":
-            return f"node {failure.evidence.get('nodes')} is silent"
-        case "xid_fatal":
-            return f"XID {failure.evidence.get('xid')} on {failure.evidence.get('device')}"
-        case "device_lost":
-            return f"{failure.evidence.get('device')} fell off the bus"
+        case kind if kind in TITLES:
+            return TITLES[kind].format_map(defaultdict(lambda: None, failure.evidence))
         case "stuck":
             return f"{replica} holds all others up"
         case "unflushed":

@@ -22,6 +22,7 @@ import msgspec
 from msgspec import inspect
 
 from controlplane.protocol.errors import MalformedFrame
+from controlplane.protocol.readings import added_in
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ ADDED: dict[int, dict[str, tuple[str, ...]]] = {
         "AgentHello": ("jobs",),
         "Challenge": ("bind_tls",),
         "CheckpointReport": ("kept",),
-        "DeviceSample": ("retired_pages_total",),
+        "DeviceSample": added_in(3),
         "Proof": ("tls_certificate",),
         "RankExited": ("cause", "hint"),
         "StopRanks": ("end_signature", "final"),

@@ -7,6 +7,8 @@ from controlplane.dispatch.models import Command
 from controlplane.dispatch.services import is_genuine
 from controlplane.jobs.models import Rank, Replica
 from controlplane.jobs.services import transition_rank
+from controlplane.policy.signals.nodes import SignatureRejected
+from controlplane.policy.signals.ranks import StartFailed
 from controlplane.protocol.signing import SIGNATURE_REJECTED
 from controlplane.protocol.states import UNFIT, CommandState, RankState, ReplicaState
 from controlplane.recovery import devices, looks, readers, signals
@@ -70,17 +72,10 @@ def _signature_rejected(command: Command, at: datetime) -> None:
     name = command.node.name
     counters.count(name, SIGNATURE_REJECTED, detail=f"{command.id}: {command.detail}")
     access.audit(f"node:{name}", "command.signature_rejected", command.id, reason=command.detail[:500])
-    signals.raise_signal(
-        SIGNATURE_REJECTED,
-        f"{SIGNATURE_REJECTED}:{command.node_id}",
-        sentence=(
-            f"Node {name} refused command {command.id} ({command.kind}): {command.detail}. Nothing was carried out;"
-            " find out who writes to the database, or enrol the node again if its keys are old."
-        ),
-        node_id=command.node_id,
-        evidence={"command": command.id, "kind": command.kind, "detail": command.detail[:300], "node": name},
-        seen_at=at,
+    found = SignatureRejected(
+        node_id=command.node_id, command=command.id, kind=command.kind, detail=command.detail, node=name
     )
+    signals.raise_signal(found, seen_at=at)
 
 
 def _unordered(command: Command) -> None:
@@ -125,20 +120,19 @@ def _start_failed(command: Command, at: datetime) -> None:
     """Its ranks will not come: the slot is told to the policy as a start that timed out,
     and ranks that no process was ever reported for are released."""
     launch = command.body["launch"]
-    where = command.node.name
-    signals.raise_signal(
-        "setup_timeout",
-        f"start_failed:{command.id}",
-        sentence=f"Replica {launch['replica']} could not be started on {where}: {command.detail or command.state}.",
+    found = StartFailed(
         job_id=command.job_id,
         node_id=command.node_id,
         replica=launch["replica"],
         incarnation=launch["incarnation"],
-        value=command.ttl_s,
-        threshold=command.ttl_s,
-        evidence={"command": command.id, "detail": command.detail[:300], "reason": command.data[:100], "node": where},
-        seen_at=at,
+        command=command.id,
+        node=command.node.name,
+        detail=command.detail[:300],
+        reason=command.data[:100],
+        said=command.detail or command.state,
+        ttl_s=command.ttl_s,
     )
+    signals.raise_signal(found, seen_at=at)
     if command.state == CommandState.EXPIRED:
         return
     if command.data == UNFIT:

@@ -7,13 +7,12 @@ Called by the agents' socket, by ingest and by an administrator's confirmation. 
 from controlplane.fleet import identity
 from controlplane.fleet.models import Node
 from controlplane.fleet.services import transition_node
+from controlplane.policy.signals.nodes import NodeDeaf, NodeInDoubt
 from controlplane.protocol.states import NodeState
 from controlplane.recovery import signals
 from controlplane.runtime import events
 from controlplane.runtime.clock import age_s, now
 
-KIND = "node_identity"
-DEAF = "node_deaf"
 RESYNC_S = 5.0
 DEAF_S = 30.0
 
@@ -21,13 +20,7 @@ DEAF_S = 30.0
 def tell(node_id: str, why: str) -> None:
     """A finding, once while it is open."""
     name = Node.objects.values_list("name", flat=True).filter(pk=node_id).first() or node_id
-    signals.raise_signal(
-        KIND,
-        f"{KIND}:{node_id}",
-        sentence=f"It is in doubt which machine node {name} is: {why}.",
-        node_id=node_id,
-        evidence={"node": name, "why": why},
-    )
+    signals.raise_signal(NodeInDoubt(node_id=node_id, node=name, why=why))
 
 
 def is_stuck(node: Node, *, advanced: bool, gap: bool) -> bool:
@@ -54,15 +47,15 @@ def _deaf(node: Node, waited_s: float) -> None:
         state = NodeState.CORDONED if node.state == NodeState.DRAINING else node.state
         before = {"state": str(state), "reason": node.state_reason}
         transition_node(node, NodeState.QUARANTINED, why, before_deaf=before)
-    signals.raise_signal(
-        DEAF,
-        f"{DEAF}:{node.id}",
-        sentence=f"Node {node.name} is deaf: {why}.",
+    found = NodeDeaf(
         node_id=node.id,
-        value=round(waited_s, 1),
-        threshold=DEAF_S,
-        evidence={"node": node.name, "last_event_seq": node.last_event_seq},
+        node=node.name,
+        last_event_seq=node.last_event_seq,
+        waited_s=waited_s,
+        limit_s=DEAF_S,
+        why=why,
     )
+    signals.raise_signal(found)
 
 
 def _hears_again(node: Node) -> None:
@@ -72,7 +65,7 @@ def _hears_again(node: Node) -> None:
     Node.objects.filter(pk=node.pk).update(gap_since=None, deaf=False)
     if not was_deaf:
         return
-    signals.settle_keys(f"{DEAF}:{node.id}", "its events arrive again")
+    signals.settle_keys(NodeDeaf.key_of(node.id), "its events arrive again")
     if node.state != NodeState.QUARANTINED or node.before_deaf is None or node.doubt or node.held:
         return
     before = node.before_deaf
@@ -84,6 +77,6 @@ def confirm(node_id: str, *, actor: str, reason: str, request_id: str = "") -> N
     """An administrator vouches for the node: see `fleet.identity.confirm`."""
     with events.unit_of_work():
         node = identity.confirm(node_id, actor=actor, reason=reason, request_id=request_id)
-        for kind in (KIND, DEAF):
-            signals.settle_keys(f"{kind}:{node_id}", f"{actor} vouches for the node: {reason}")
+        for kind in (NodeInDoubt, NodeDeaf):
+            signals.settle_keys(kind.key_of(node_id), f"{actor} vouches for the node: {reason}")
     return node

@@ -11,6 +11,9 @@ from controlplane.fleet.models import Node
 from controlplane.fleet.services import mark_device_lost, set_device_health
 from controlplane.jobs.models import Job, Rank
 from controlplane.jobs.services import publish_job, publish_rank, transition_rank
+from controlplane.policy.signals.devices import DeviceGone, XidError
+from controlplane.policy.signals.nodes import NodeUnfit
+from controlplane.policy.signals.ranks import RankExit, RankOverdue, SetupTimeout
 from controlplane.policy.xid import XidBucket, look_up
 from controlplane.protocol import frames
 from controlplane.protocol.errors import IdentityMismatch
@@ -115,18 +118,21 @@ def _exited(facts: Facts, body: frames.RankExited) -> None:
     if body.expected or _ended_well(facts, rank, body):
         return
     facts.sure.add(body.ref.job_id)
-    code = body.exit_code if body.exit_code is not None else None if body.signal is None else -body.signal
     replica = rank.replica
-    if code == EXIT_RESUME_FAILED:
+    found = RankExit(
+        **signals.place_of(rank),
+        attempt=replica.attempt.number,
+        node=facts.node.name,
+        how=how,
+        exit_code=body.exit_code,
+        signal=body.signal,
+        cause=body.cause,
+        hint=body.hint,
+    )
+    if found.code == EXIT_RESUME_FAILED:
         last_words = body.log_tail.strip().rpartition("\n")[2][-SAID_MAX:]
         checkpoints.refused(facts.jobs[body.ref.job_id], replica.attempt.resume_path, said=last_words)
-    raised = signals.raise_exit(
-        rank,
-        code=code,
-        sentence=f"Rank {rank.rank} of replica {replica.index} on {facts.node.name} {how}.",
-        known={"exit_code": body.exit_code, "signal": body.signal, "cause": body.cause, "hint": body.hint},
-        seen_at=facts.at,
-    )
+    raised = signals.raise_signal(found, seen_at=facts.at)
     if raised is not None:
         late.join(raised, replica.state)
 
@@ -148,31 +154,20 @@ def _ended_well(facts: Facts, rank: Rank, body: frames.RankExited) -> bool:
 def _overdue(facts: Facts, body: frames.RankOverdue) -> None:
     rank = facts.rank(body.ref)
     facts.touch(body.ref)
-    replica = rank.replica
     if rank.state not in (RankState.EXITED, RankState.HUNG):
         transition_rank(rank, RankState.HUNG, f"{body.age_s:.1f} s in {body.phase}, {body.timeout_s:.1f} s are allowed")
-    kind = "setup_timeout" if body.section is Section.SETUP else "rank_overdue"
-    signals.raise_signal(
-        kind,
-        f"{kind}:{body.ref.job_id}:{body.ref.attempt}:{replica.index}:{replica.incarnation}:{rank.rank}",
-        sentence=f"Rank {rank.rank} of replica {replica.index} sits in {body.phase} for {body.age_s:.1f} s.",
-        job_id=body.ref.job_id,
-        node_id=facts.node.id,
-        replica=replica.index,
-        incarnation=replica.incarnation,
-        rank=rank.rank,
-        device_index=rank.device.index,
-        value=body.age_s,
-        threshold=body.timeout_s,
-        evidence={
-            "age_s": body.age_s,
-            "section": str(body.section),
-            "phase": str(body.phase),
-            "step": body.step,
-            "silent_s": body.silent_s,
-        },
-        seen_at=facts.at,
+    kind = SetupTimeout if body.section is Section.SETUP else RankOverdue
+    found = kind(
+        **signals.place_of(rank),
+        attempt=body.ref.attempt,
+        timeout_s=body.timeout_s,
+        age_s=body.age_s,
+        section=str(body.section),
+        phase=str(body.phase),
+        step=body.step,
+        silent_s=body.silent_s,
     )
+    signals.raise_signal(found, seen_at=facts.at)
 
 
 def _said(facts: Facts, body: frames.RankSaid) -> None:
@@ -186,23 +181,20 @@ def _xid(facts: Facts, body: frames.XidSeen) -> None:
     if device is None:
         raise IdentityMismatch(f"device {xid.index} is none of this node's")
     meaning = look_up(xid.xid).description
-    signals.raise_signal(
-        "xid",
-        f"xid:{facts.node.id}:{xid.index}:{xid.xid}:{facts.at.timestamp():.3f}",
-        sentence=f"XID {xid.xid} ({meaning}) on device {xid.index} of {facts.node.name}.",
+    found = XidError(
+        job_id=_holder(device),
         node_id=facts.node.id,
         device_index=xid.index,
-        value=float(xid.xid),
-        evidence={
-            "detail": xid.detail[:500],
-            "meaning": meaning,
-            "uuid": device.uuid,
-            "model": device.model,
-            **xid_counts(facts.node.id, xid.index, xid.xid, facts.at),
-        },
-        seen_at=facts.at,
-        job_id=_holder(device),
+        xid=xid.xid,
+        at_s=facts.at.timestamp(),
+        node=facts.node.name,
+        detail=xid.detail[:500],
+        meaning=meaning,
+        uuid=device.uuid,
+        model=device.model,
+        more=xid_counts(facts.node.id, xid.index, xid.xid, facts.at),
     )
+    signals.raise_signal(found, seen_at=facts.at)
     verdict = look_up(xid.xid)
     if verdict.bucket is XidBucket.FATAL and device.present and device.healthy:
         set_device_health(device, healthy=False, reason=f"XID {xid.xid}: {verdict.description}")
@@ -215,17 +207,10 @@ def _device_lost(facts: Facts, body: frames.DeviceLost) -> None:
         raise IdentityMismatch(f"device {body.index} is none of this node's")
     mark_device_lost(device, "fell off the bus")
     job_id = _holder(device)
-    signals.raise_signal(
-        "device_lost",
-        f"device_lost:{facts.node.id}:{body.index}",
-        sentence=f"Device {body.index} of {facts.node.name} fell off the bus.",
-        job_id=job_id,
-        node_id=facts.node.id,
-        device_index=body.index,
-        value=1.0,
-        evidence={"uuid": body.uuid},
-        seen_at=facts.at,
+    found = DeviceGone(
+        job_id=job_id, node_id=facts.node.id, device_index=body.index, node=facts.node.name, uuid=body.uuid
     )
+    signals.raise_signal(found, seen_at=facts.at)
     facts.touched |= {job_id} if job_id else set()
 
 
@@ -254,8 +239,8 @@ def _looked(facts: Facts, body: frames.StacksCollected) -> None:
 def _node_checked(facts: Facts, body: frames.NodeChecked) -> None:
     """One finding a node, with all that fails there; it is settled when everything passes. Which
     checks fail is news; what they say of it may change with every reading."""
-    node, key = facts.node, f"{signals.NODE_CHECK}:{facts.node.id}"
-    known = Signal.objects.filter(key=key, settled_at=None).first()
+    node = facts.node
+    known = Signal.objects.filter(key=NodeUnfit.key_of(node.id), settled_at=None).first()
     if not body.failed:
         if known is not None:
             signals.settle([known], f"node {node.name} passes its checks again")
@@ -263,14 +248,11 @@ def _node_checked(facts: Facts, body: frames.NodeChecked) -> None:
         return
     detail = "; ".join(f"{check.name}: {check.detail}" for check in body.failed)[:SAID_MAX]
     names = ", ".join(sorted({check.name for check in body.failed}))
-    evidence = {"detail": detail, "checks": names, "node": node.name}
-    sentence = f"Node {node.name} fails its checks, nothing is started there: {detail}."
+    found = NodeUnfit(node_id=node.id, detail=detail, checks=names, node=node.name)
     if known is None:
-        signals.raise_signal(
-            signals.NODE_CHECK, key, sentence=sentence, node_id=node.id, evidence=evidence, seen_at=facts.at
-        )
-    elif known.evidence != evidence:
-        signals.amend(known, evidence, "" if known.evidence.get("checks") == names else sentence)
+        signals.raise_signal(found, seen_at=facts.at)
+    elif known.evidence != found.evidence:
+        signals.amend(known, found.evidence, "" if known.evidence.get("checks") == names else found.sentence)
 
 
 def _marked(facts: Facts, body: frames.LogMarked) -> None:

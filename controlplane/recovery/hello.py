@@ -6,6 +6,7 @@ from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job, Rank
 from controlplane.jobs.services import transition_rank
 from controlplane.policy.exits import UNOBSERVED
+from controlplane.policy.signals.ranks import RankExit
 from controlplane.protocol.commands import StopRanks
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import RankStatus
@@ -49,12 +50,15 @@ def adopt_ranks(
         hint = RESTARTED if rebooted else CAME_BACK
         transition_rank(row, RankState.EXITED, hint)
         cause = "node_restarted" if rebooted else UNOBSERVED
-        signals.raise_exit(
-            row,
-            code=None,
-            sentence=f"Rank {row.rank} of replica {row.replica.index} on {node.name} ended unseen: {hint}.",
-            known={"cause": cause, "hint": hint},
+        ended = RankExit(
+            **signals.place_of(row),
+            attempt=row.replica.attempt.number,
+            node=node.name,
+            how=f"ended unseen: {hint}",
+            cause=cause,
+            hint=hint,
         )
+        signals.raise_signal(ended)
 
 
 def _stop_again(node: Node, row: Rank) -> None:

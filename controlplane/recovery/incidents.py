@@ -18,6 +18,7 @@ from controlplane.jobs.services import refresh_job
 from controlplane.policy import causes, plan, requests
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.findings import KINDS
+from controlplane.policy.rules import registry
 from controlplane.policy.rules.device_fault import needs_hardware
 from controlplane.policy.titles import short
 from controlplane.protocol.states import LIVE_INCIDENT, IncidentOutcome, IncidentState, ReplicaState
@@ -33,12 +34,6 @@ from controlplane.runtime.errors import Conflict, NotFound
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.locks import lock_row
 
-# Rules whose decisions are about a fault; everything else only joins what is open.
-FAULT_RULES = (
-    "ordered_eviction", "replica_failure", "leave_out", "restart", "device_fault", "outer_error", "device_risk",
-    "numerics", "straggler",
-)  # fmt: skip
-ALWAYS_TOLD = ("ordered_eviction", "replica_failure", "leave_out", "restart")
 BACK = (IncidentOutcome.RECOVERED, IncidentOutcome.MITIGATED)
 """Outcomes after which training went on, so that there is something to prove."""
 CERTIFICATE_DELAY_S = 1.0
@@ -76,10 +71,11 @@ def incident_for(job: Job | None, decision: plan.Decision, at: datetime) -> Inci
 
 
 def _opens(decision: plan.Decision) -> bool:
+    """It is about a fault (`registry.Rule`); everything else only joins what is open."""
     lost = any(isinstance(a, plan.ResolveIncident) and a.outcome is IncidentOutcome.LOST for a in decision.actions)
-    told = bool(decision.signal_ids and decision.actions) or decision.rule in ALWAYS_TOLD
+    told = bool(decision.signal_ids and decision.actions) or decision.rule in registry.TOLD
     held = decision.choice == "hold" and decision.rule == "device_fault"
-    return lost or ((told or held) and decision.rule in FAULT_RULES and not decision.routine)
+    return lost or ((told or held) and decision.rule in registry.FAULT and not decision.routine)
 
 
 def _known(job: Job, decision: plan.Decision, rows: list[Signal]) -> Incident | None:

@@ -7,6 +7,7 @@ from typing import Any
 from controlplane.jobs.models import Job, Rank, RankDeterminism
 from controlplane.jobs.numbers import spec_of
 from controlplane.policy.numerics import KIND, TRANSIENT
+from controlplane.policy.signals.numbers import RefusedResult
 from controlplane.protocol.rank import DeterminismReport, NumericsReport
 from controlplane.recovery import signals
 from controlplane.recovery.models import Signal
@@ -14,43 +15,27 @@ from controlplane.recovery.present import signal_summary
 from controlplane.runtime.clock import iso
 
 Json = dict[str, Any]
-MAX_RESULT_CHARS = 60
 MAX_FINDINGS = 100
 
 
 def take(job: Job, rank: Rank, said: NumericsReport, at: datetime) -> None:
     """Raise the finding; a report that is told twice raises it once, settled or not."""
-    replica = rank.replica
-    name = f"{replica.attempt.number}:{replica.index}:{replica.incarnation}:{rank.rank}"
-    key = f"{KIND}:{job.id}:{name}:{said.step}:{said.epoch}:{said.check}:{said.diagnosis}"
-    if Signal.objects.filter(key=key).exists():
-        return
     before = Signal.objects.filter(
         kind=KIND, node_id=rank.node_id, device_index=rank.device.index, evidence__diagnosis=TRANSIENT
     )
-    signals.raise_signal(
-        KIND,
-        key,
-        sentence=f"Rank {rank.rank} of replica {replica.index} refused a result of step {said.step}:"
-        f" {said.check.replace('_', ' ')}, {said.diagnosis.replace('_', ' ')}.",
-        job_id=job.id,
-        node_id=rank.node_id,
-        replica=replica.index,
-        incarnation=replica.incarnation,
-        rank=rank.rank,
-        device_index=rank.device.index,
-        value=float(said.step),
-        evidence={
-            "check": said.check[:MAX_RESULT_CHARS],
-            "diagnosis": said.diagnosis[:MAX_RESULT_CHARS],
-            "first_result": said.first_result[:MAX_RESULT_CHARS],
-            "second_result": said.second_result[:MAX_RESULT_CHARS],
-            "step": said.step,
-            "epoch": said.epoch,
-            "earlier_transients": before.count(),
-        },
-        seen_at=at,
+    found = RefusedResult(
+        **signals.place_of(rank),
+        attempt=rank.replica.attempt.number,
+        check=said.check,
+        diagnosis=said.diagnosis,
+        first_result=said.first_result,
+        second_result=said.second_result,
+        step=said.step,
+        epoch=said.epoch,
+        earlier_transients=before.count(),
     )
+    if not Signal.objects.filter(key=found.key).exists():
+        signals.raise_signal(found, seen_at=at)
 
 
 def count_steps(rank: Rank, said: DeterminismReport, at: datetime) -> None:

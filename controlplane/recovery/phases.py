@@ -14,6 +14,7 @@ from typing import Any
 from django.db.models import Min
 
 from controlplane.jobs.models import Replica
+from controlplane.policy.signals import BY_KIND
 from controlplane.recovery.models import Decision, FlushRow, Incident, Signal, ViewRow
 from controlplane.runtime.clock import iso
 from controlplane.runtime.logs import get
@@ -44,11 +45,10 @@ def recovery_s(incident: Incident) -> float | None:
 def began_at(signal: Signal) -> datetime:
     """When the fault began of which the finding tells: for silence and for standing still, that
     is the last word or the last progress; for the rest, when it showed itself."""
-    if signal.kind in ("rank_overdue", "setup_timeout") and "age_s" in signal.evidence:
-        return signal.seen_at - timedelta(seconds=float(signal.evidence["age_s"]))
-    if signal.kind == "node_silent":
-        return signal.seen_at - timedelta(seconds=signal.threshold)
-    return signal.seen_at
+    kind = BY_KIND.get(signal.kind)
+    told = {**signal.evidence, "threshold": signal.threshold}
+    before_s = float(told.get(kind.BEGAN, 0.0)) if kind is not None else 0.0
+    return signal.seen_at - timedelta(seconds=before_s)
 
 
 def _moments(incident: Incident) -> Moments:

@@ -12,6 +12,8 @@ import msgspec
 from controlplane.checkpoints import services as checkpoints
 from controlplane.jobs.models import Job, Rank, Replica
 from controlplane.jobs.services import publish_job, publish_replica, refresh_job, transition_rank
+from controlplane.policy.signals.numbers import LossNotFinite
+from controlplane.policy.signals.ranks import ExchangeFailed
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.keeping import CheckpointsPruned
 from controlplane.protocol.membership import Flush, MemberRole
@@ -91,20 +93,19 @@ def _was_left_out(rank: Rank, since_epoch: int) -> bool:
 
 def _nan(facts: "Facts", rank: Rank, said: StepReport) -> None:
     facts.touched.add(rank.replica.attempt.job_id)
-    job_id = rank.replica.attempt.job_id
-    signals.raise_signal(
-        "nan_loss",
-        f"nan_loss:{job_id}:{rank.replica.attempt.number}",
-        sentence=f"The loss of step {said.step} is no finite number ({said.loss_not_finite}).",
-        job_id=job_id,
-        node_id=facts.node.id,
-        replica=rank.replica.index,
-        incarnation=rank.replica.incarnation,
-        rank=rank.rank,
-        value=float(said.step),
-        evidence={"step": said.step, "epoch": said.epoch, "loss": said.loss_not_finite},
-        seen_at=facts.at,
+    found = LossNotFinite(
+        **_place(facts, rank),
+        attempt=rank.replica.attempt.number,
+        step=said.step,
+        epoch=said.epoch,
+        loss=said.loss_not_finite,
     )
+    signals.raise_signal(found, seen_at=facts.at)
+
+
+def _place(facts: "Facts", rank: Rank) -> dict[str, Any]:
+    """What the numbers say accuses no device."""
+    return {**signals.place_of(rank), "node_id": facts.node.id, "device_index": None}
 
 
 def _flush(facts: "Facts", rank: Rank, said: Flush) -> None:
@@ -136,19 +137,8 @@ def _outer_error(facts: "Facts", rank: Rank, said: OuterError) -> None:
         counters.count(facts.node.name, "stale_outer_error", detail=f"epoch {said.epoch}, the job is in {current}")
         return
     facts.touched.add(job_id)
-    signals.raise_signal(
-        "outer_error",
-        f"outer_error:{job_id}:{said.epoch}:{replica.index}:{rank.rank}",
-        sentence=f"Replica {replica.index} could not exchange in epoch {said.epoch}: {said.error[:200]}",
-        job_id=job_id,
-        node_id=facts.node.id,
-        replica=replica.index,
-        incarnation=replica.incarnation,
-        rank=rank.rank,
-        value=float(said.step),
-        evidence={"epoch": said.epoch, "step": said.step, "error": said.error[:300]},
-        seen_at=facts.at,
-    )
+    found = ExchangeFailed(**_place(facts, rank), epoch=said.epoch, step=said.step, error=said.error)
+    signals.raise_signal(found, seen_at=facts.at)
 
 
 def _caught_up(facts: "Facts", rank: Rank, said: CaughtUp) -> None:

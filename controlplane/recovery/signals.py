@@ -9,58 +9,40 @@ from django.db.models import Q
 from controlplane.fleet.publish import refresh_node
 from controlplane.jobs.models import Rank
 from controlplane.jobs.services import refresh_job
+from controlplane.policy.signals import KINDS, with_trait
+from controlplane.policy.signals.base import Finding, Trait
+from controlplane.policy.signals.nodes import NodeSilent, NodeUnfit
 from controlplane.policy.snapshot import SignalFact
-from controlplane.protocol.signing import SIGNATURE_REJECTED
 from controlplane.recovery.models import Signal
 from controlplane.recovery.present import signal_summary
 from controlplane.runtime import events, metrics
 from controlplane.runtime.clock import ago, now
 from controlplane.runtime.ids import new_id
 
-NODE_CHECK = "node_check"
-NODE_SILENT = "node_silent"
-# Told to people; nothing is decided by them. Settled when they were not repeated for so long.
-FOR_PEOPLE = (SIGNATURE_REJECTED,)
+FOR_PEOPLE = with_trait(Trait.PEOPLE)
+DECIDED = tuple(kind for kind in KINDS if kind not in FOR_PEOPLE)
+NOT_KNOWN = "not_known_here"
+# Of those: settled when they were not repeated for so long.
 FOR_PEOPLE_S = 3600.0
 
 
-def raise_signal(
-    kind: str,
-    key: str,
-    *,
-    sentence: str,
-    job_id: str | None = None,
-    node_id: str | None = None,
-    replica: int | None = None,
-    incarnation: int | None = None,
-    rank: int | None = None,
-    device_index: int | None = None,
-    value: float = 0.0,
-    threshold: float = 0.0,
-    evidence: dict[str, Any] | None = None,
-    seen_at: datetime | None = None,
-) -> Signal | None:
-    """Record a finding unless one with this `key` is open (then None). `seen_at`: when the
+def raise_signal(found: Finding, *, seen_at: datetime | None = None) -> Signal | None:
+    """Record a finding unless one with its key is open (then None). `seen_at`: when the
     fault showed itself, by the server's clock; now unless told."""
     with events.unit_of_work():
-        if Signal.objects.filter(key=key, settled_at=None).exists():
+        if Signal.objects.filter(key=found.key, settled_at=None).exists():
             return None
         row = Signal.objects.create(
             id=new_id("sig"),
-            kind=kind,
-            key=key[:160],
-            job_id=job_id,
-            node_id=node_id,
-            replica=replica,
-            incarnation=incarnation,
-            rank=rank,
-            device_index=device_index,
-            value=value,
-            threshold=threshold,
-            evidence=evidence or {},
+            kind=found.KIND,
+            key=found.key[:160],
+            **found.place,
+            value=found.value,
+            threshold=found.threshold,
+            evidence=found.evidence,
             seen_at=seen_at or now(),
         )
-        publish_signal(row, f"signal.{kind}", sentence)
+        publish_signal(row, f"signal.{found.KIND}", found.sentence)
         _count_detection(row)
     return row
 
@@ -91,26 +73,17 @@ def _count_detection(row: Signal) -> None:
         transaction.on_commit(lambda: metrics.DETECTION.observe(took_s))
 
 
-def raise_exit(
-    row: Rank, *, code: int | None, sentence: str, known: dict[str, Any], seen_at: datetime | None = None
-) -> Signal | None:
-    """The finding that a rank is gone. `code` None: nobody saw how; `known`: what else is."""
+def place_of(row: Rank) -> dict[str, Any]:
+    """Where a finding about this rank is: the fields that every finding has."""
     replica = row.replica
-    job_id = replica.attempt.job_id
-    return raise_signal(
-        "rank_exit",
-        f"rank_exit:{job_id}:{replica.attempt.number}:{replica.index}:{replica.incarnation}:{row.rank}",
-        sentence=sentence,
-        job_id=job_id,
-        node_id=row.node_id,
-        replica=replica.index,
-        incarnation=replica.incarnation,
-        rank=row.rank,
-        device_index=row.device.index,
-        value=float(code if code is not None else -1),
-        evidence={"node": row.node.name, "told": code is not None, **known},
-        seen_at=seen_at,
-    )
+    return {
+        "job_id": replica.attempt.job_id,
+        "node_id": row.node_id,
+        "replica": replica.index,
+        "incarnation": replica.incarnation,
+        "rank": row.rank,
+        "device_index": row.device.index,
+    }
 
 
 def amend(row: Signal, evidence: dict[str, Any], sentence: str) -> None:
@@ -137,7 +110,7 @@ def settle_keys(prefix: str, why: str) -> list[Signal]:
 def open_for(job_id: str) -> list[Signal]:
     """Open findings about the job, or about a node it may use, by id."""
     mine = Q(job_id=job_id) | Q(job_id=None, node__isnull=False, node__revoked_at=None)
-    return list(Signal.objects.filter(mine, settled_at=None).exclude(kind__in=FOR_PEOPLE).order_by("id"))
+    return list(Signal.objects.filter(mine, settled_at=None, kind__in=DECIDED).order_by("id"))
 
 
 def settle_old() -> None:
@@ -148,9 +121,19 @@ def settle_old() -> None:
             settle(rows, "not repeated for an hour")
 
 
+def tell_unknown() -> None:
+    """Open findings of kinds that this release does not know, as a newer one leaves them: no rule sees
+    them, so people are told, once."""
+    rows = Signal.objects.filter(settled_at=None).exclude(kind__in=KINDS).exclude(evidence__has_key=NOT_KNOWN)
+    for row in rows:
+        sentence = f"This release knows no finding of the kind {row.kind}: nothing is decided about it. Upgrade."
+        with events.unit_of_work():
+            amend(row, row.evidence | {NOT_KNOWN: True}, sentence)
+
+
 def node_checks() -> dict[str, str]:
     """Node id to which of its own checks fail, in one line."""
-    rows = Signal.objects.filter(kind=NODE_CHECK, settled_at=None).exclude(node_id=None)
+    rows = Signal.objects.filter(kind=NodeUnfit.KIND, settled_at=None).exclude(node_id=None)
     found = rows.values_list("node_id", "evidence")
     return {str(node_id): str(evidence.get("detail", "")) for node_id, evidence in found}
 
@@ -167,7 +150,7 @@ def publish_signal(row: Signal, kind: str, sentence: str) -> None:
         entity_id=row.id,
         patch=lambda: signal_summary(Signal.objects.select_related("node").get(pk=row.pk)),
     )
-    if row.kind == NODE_SILENT and row.job_id and row.node_id:
+    if row.kind == NodeSilent.KIND and row.job_id and row.node_id:
         tell_silence(row.job_id, row.node_id)
 
 

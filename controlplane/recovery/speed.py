@@ -14,7 +14,9 @@ from django.db.models import QuerySet
 from controlplane.jobs.models import Job, Rank, RankSpeed
 from controlplane.jobs.numbers import spec_of
 from controlplane.jobs.present import speed_view
-from controlplane.policy.findings import KINDS
+from controlplane.policy.signals import with_trait
+from controlplane.policy.signals.base import Trait
+from controlplane.policy.signals.ranks import SlowRank
 from controlplane.policy.stragglers import SHOWN, RankWork, Score, advice, confirmed, ordered, scores, stage_loads
 from controlplane.protocol.rank import TimingReport
 from controlplane.protocol.spec import Parallelism, Stragglers, micro_batch_count
@@ -27,8 +29,7 @@ from controlplane.runtime.clock import ago, iso, now
 Json = dict[str, Any]
 STALE_INTERVALS = 2.0
 STALE_STEPS = 10.0
-DEVICE_FINDINGS = ("device_risk", *KINDS)
-_PERCENT = 100.0
+DEVICE_FINDINGS = with_trait(Trait.DEVICE)
 
 
 def take(job: Job, rank: Rank, said: TimingReport, at: datetime) -> None:
@@ -150,40 +151,28 @@ def _work(row: RankSpeed) -> RankWork:
 def _tell(job: Job, row: RankSpeed, score: Score, wish: Stragglers) -> bool:
     """Raise the finding, or settle it where it is over."""
     rank, work = row.rank, score.work
-    key = f"straggler:{job.id}:{rank.replica.attempt.number}:{work.replica}:{work.incarnation}:{work.rank}"
+    attempt = rank.replica.attempt.number
     if not score.straggler:
+        key = SlowRank.key_of(job.id, attempt, work.replica, work.incarnation, work.rank)
         return bool(signals.settle_keys(key, "it is as fast as its reference again"))
-    relative = score.straggler == "relative"
-    value = (score.relative if relative else score.individual) or 0.0
-    against = "the median of the other ranks of its stage" if relative else "its own best"
-    raised = signals.raise_signal(
-        "straggler",
-        key,
-        sentence=f"Rank {work.rank} of replica {work.replica} on {rank.node.name} works at"
-        f" {value * _PERCENT:.0f} % of the speed of {against}.",
-        job_id=job.id,
-        node_id=rank.node_id,
-        replica=work.replica,
-        incarnation=work.incarnation,
-        rank=work.rank,
-        device_index=rank.device.index,
-        value=value,
-        threshold=wish.relative_threshold if relative else wish.individual_threshold,
-        evidence={
-            "score": score.straggler,
-            "relative": score.relative,
-            "individual": score.individual,
-            "cause": score.cause,
-            "late_s": score.late_s,
-            "compute_s": work.compute_s,
-            "data_s": work.data_s,
-            "step_s": work.step_s,
-            "stage": work.stage,
-            "spread": work.spread,
-            **_device_facts(rank),
-        },
+    found = SlowRank(
+        **signals.place_of(rank),
+        attempt=attempt,
+        node=rank.node.name,
+        limit_ratio=wish.relative_threshold if score.straggler == "relative" else wish.individual_threshold,
+        score=score.straggler,
+        relative=score.relative,
+        individual=score.individual,
+        cause=score.cause,
+        late_s=score.late_s,
+        compute_s=work.compute_s,
+        data_s=work.data_s,
+        step_s=work.step_s,
+        stage=work.stage,
+        spread=work.spread,
+        more=_device_facts(rank),
     )
-    return raised is not None
+    return signals.raise_signal(found) is not None
 
 
 def _device_facts(rank: Rank) -> Json:

@@ -9,6 +9,7 @@ What follows is the policy's to say.
 from statistics import median
 
 from controlplane.jobs.models import Job, Rank, StepRecord
+from controlplane.policy.signals.numbers import LossSpike
 from controlplane.protocol.rank import StepReport
 from controlplane.recovery import signals
 from controlplane.recovery.steps import finite
@@ -43,14 +44,14 @@ def look(job: Job, rank: Rank, said: StepReport) -> bool:
     before = list(earlier.values_list("loss", flat=True))
     if not is_spike(before, after):
         return False
-    signals.raise_signal(
-        "loss_spike",
-        f"loss_spike:{job.id}:{attempt.number}",
-        sentence=f"Since the resume from step {first} the loss is {median(after):.3g}; in the"
-        f" {len(before)} steps before that checkpoint it was {max(before):.3g} at most.",
+    found = LossSpike(
         job_id=job.id,
-        value=median(after),
-        threshold=max(before),
-        evidence={"resume_step": first, "steps": len(after), "before": max(before), "after": median(after)},
+        attempt=attempt.number,
+        steps_before=len(before),
+        resume_step=first,
+        steps=len(after),
+        before=max(before),
+        after=median(after),
     )
+    signals.raise_signal(found)
     return True

@@ -19,10 +19,11 @@ from controlplane.jobs.models import Job, JobPace, Rank, Replica, StepRecord
 from controlplane.jobs.numbers import pace_of, spec_of
 from controlplane.jobs.present import step_point
 from controlplane.policy.pace import Commit, Pace, count
+from controlplane.policy.signals.nodes import NodeSilent
 from controlplane.protocol.rank import StepReport
 from controlplane.protocol.spec import Parallelism, micro_batch_count, ranks_per_replica
 from controlplane.recovery.models import Signal, ViewRow
-from controlplane.recovery.signals import NODE_SILENT, tell_silence
+from controlplane.recovery.signals import tell_silence
 from controlplane.runtime import metrics
 
 Key = tuple[str, int, int]
@@ -127,7 +128,7 @@ class StepMerge:
 
 def _tell_commits(new: list[StepRecord]) -> None:
     """The first step since a node's last word proves that its ranks still commit: that is told."""
-    silent = Signal.objects.filter(kind=NODE_SILENT, settled_at=None, job_id__in={row.job_id for row in new})
+    silent = Signal.objects.filter(kind=NodeSilent.KIND, settled_at=None, job_id__in={row.job_id for row in new})
     for job_id, node_id, seen_at, limit_s in silent.values_list("job_id", "node_id", "seen_at", "threshold"):
         since = seen_at - timedelta(seconds=limit_s)
         told = {row.pk for row in new if row.job_id == job_id and row.at > since}

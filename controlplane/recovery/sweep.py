@@ -37,6 +37,7 @@ def sweep() -> None:
         tend_due,
         marks.tell_due,
         signals.settle_old,
+        signals.tell_unknown,
         sealing.sweeper.sweep,
     )
     for part in parts:

@@ -12,12 +12,7 @@ from dataclasses import dataclass, field
 from controlplane.policy.readings import HARDWARE_SLOWS, MEMORY_HOT_C, POWER_LIMIT_SHARE, READINGS
 from controlplane.protocol.samples import DeviceSample
 
-COUNTERS = {
-    "ecc_uncorrected": "ecc_uncorrected_total",
-    "ecc_corrected": "ecc_corrected_total",
-    "pcie_replay": "pcie_replay_total",
-    "nvlink_error": "nvlink_error_total",
-}
+COUNTERS = {name: limit.reads for name, limit in READINGS.items() if limit.window_s}
 LASTING = tuple(name for name, limit in READINGS.items() if limit.lasts)
 MAX_STEPS = 128
 """Changes of one counter that are remembered; where there are more, the oldest stand for all."""

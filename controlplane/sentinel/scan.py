@@ -11,8 +11,9 @@ from django.conf import settings
 from controlplane.fleet.models import Device
 from controlplane.fleet.services import set_device_present, set_device_risk
 from controlplane.jobs.services import ring_job
-from controlplane.policy.findings import DEVICE_READING
 from controlplane.policy.readings import READINGS
+from controlplane.policy.signals.devices import DeviceAtRisk, ReadingPastLimit
+from controlplane.policy.signals.nodes import NodeSilent
 from controlplane.policy.stuck import Alone, alone_at_work
 from controlplane.protocol.samples import DeviceSample
 from controlplane.recovery import devices, signals
@@ -88,7 +89,7 @@ class Scanner:
             work = partial(_raise_silence, item, name)
             if key_of not in self.silent and not isolated("silence", item.node_id, work):
                 failed.add(key_of)
-        open_keys = Signal.objects.filter(kind="node_silent", settled_at=None).values_list("node_id", "job_id", "key")
+        open_keys = Signal.objects.filter(kind=NodeSilent.KIND, settled_at=None).values_list("node_id", "job_id", "key")
         for node_id, job_id, key in open_keys:
             if (node_id, job_id) not in now_silent:
                 isolated("silence", str(node_id), partial(_refute, key, str(job_id)))
@@ -97,17 +98,10 @@ class Scanner:
 
 def _raise_silence(item: Silence, name: str) -> None:
     with events.unit_of_work():
-        signals.raise_signal(
-            "node_silent",
-            f"node_silent:{item.node_id}:{item.job_id}",
-            sentence=f"Node {name} was not heard for {item.silent_s:.1f} s.",
-            job_id=item.job_id,
-            node_id=item.node_id,
-            value=round(item.silent_s, 3),
-            threshold=item.limit_s,
-            evidence={"node": name},
-            seen_at=from_s(time.time() - item.silent_s + item.limit_s),
+        found = NodeSilent(
+            job_id=item.job_id, node_id=item.node_id, node=name, silent_s=item.silent_s, limit_s=item.limit_s
         )
+        signals.raise_signal(found, seen_at=from_s(time.time() - item.silent_s + item.limit_s))
         ring_job(item.job_id)
 
 
@@ -122,19 +116,20 @@ def _apply_risk(move: RiskMove, fleet: FleetMap) -> None:
     with events.unit_of_work():
         set_device_risk(device, move.score)
         if move.alarm:
-            signals.raise_signal(
-                "device_risk",
-                f"device_risk:{device.id}",
-                sentence=f"Device {move.index} of {device.node.name} scores {move.score:.2f}: {_largest(move)}.",
+            found = DeviceAtRisk(
                 job_id=move.job_id,
                 node_id=move.node_id,
                 device_index=move.index,
-                value=round(move.score, 4),
-                threshold=move.limit,
-                evidence={"uuid": device.uuid, **{f"part_{name}": share for name, share in move.parts.items()}},
+                device_id=device.id,
+                node=device.node.name,
+                score=move.score,
+                limit=move.limit,
+                parts=move.parts,
+                uuid=device.uuid,
             )
+            signals.raise_signal(found)
         else:
-            signals.settle_keys(f"device_risk:{device.id}", "the score is below its limit again")
+            signals.settle_keys(DeviceAtRisk.key_of(device.id), "the score is below its limit again")
         if move.job_id:
             ring_job(move.job_id)
 
@@ -143,25 +138,27 @@ def _tell_reading(found: Finding, fleet: FleetMap) -> None:
     info = fleet.devices.get((found.node_id, found.index))
     if info is None:
         return
-    key = f"{DEVICE_READING}:{info.id}:{found.reading}"
     device = Device.objects.select_related("node").get(pk=info.id)
     with events.unit_of_work():
         if found.over:
-            signals.settle_keys(key, "it has ended")
+            signals.settle_keys(ReadingPastLimit.key_of(info.id, found.reading), "it has ended")
             devices.reading_ended(device, found.reading)
         else:
             limit = READINGS[found.reading]
-            signals.raise_signal(
-                DEVICE_READING,
-                key,
-                sentence=f"Device {found.index} of {device.node.name}: {found.value:g} {limit.what}.",
+            past = ReadingPastLimit(
                 job_id=info.job_id,
                 node_id=found.node_id,
                 device_index=found.index,
-                value=found.value,
-                threshold=limit.value,
-                evidence={"reading": found.reading, "uuid": device.uuid, **_told(found.sample)},
+                device_id=info.id,
+                node=device.node.name,
+                what=limit.what,
+                found=found.value,
+                limit=limit.value,
+                reading=found.reading,
+                uuid=device.uuid,
+                more=_told(found.sample),
             )
+            signals.raise_signal(past)
         if info.job_id:
             ring_job(info.job_id)
 
@@ -170,7 +167,7 @@ def _end_states(device_id: str, over: tuple[str, ...]) -> None:
     with events.unit_of_work():
         device = Device.objects.select_related("node").get(pk=device_id)
         for reading in over:
-            signals.settle_keys(f"{DEVICE_READING}:{device_id}:{reading}", "it has ended")
+            signals.settle_keys(ReadingPastLimit.key_of(device_id, reading), "it has ended")
             devices.reading_ended(device, reading)
             device.refresh_from_db()
 
@@ -180,12 +177,6 @@ def _told(sample: DeviceSample) -> dict[str, Any]:
     fields = msgspec.to_builtins(sample)
     fields["throttle_reasons"] = " ".join(sample.throttle_reasons)
     return {name: value for name, value in fields.items() if value not in (None, "") and name != "index"}
-
-
-def _largest(move: RiskMove) -> str:
-    """The parts that made the score, the largest share first."""
-    shares = sorted(((share, name) for name, share in move.parts.items() if share > 0.0), reverse=True)
-    return ", ".join(f"{name.replace('_', ' ')} {share:.2f}" for share, name in shares) or "no part of it"
 
 
 def _returned(picture: Picture, fleet: FleetMap) -> None:

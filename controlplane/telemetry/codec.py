@@ -13,26 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
+from controlplane.protocol.readings import HISTORY
+
 CODEC = "q2"
 LEVEL = 3
-STEP_OF: dict[str, float] = {
-    "temperature_c": 0.25,
-    "memory_temperature_c": 0.25,
-    "power_w": 0.5,
-    "power_limit_w": 0.5,
-    "utilization_ratio": 0.001,
-    "memory_utilization_ratio": 0.001,
-    "memory_used_bytes": float(1 << 20),
-    "sm_clock_mhz": 1.0,
-    "ecc_corrected_total": 1.0,
-    "ecc_uncorrected_total": 1.0,
-    "retired_pages_total": 1.0,
-    "row_remap": 1.0,
-    "throttled": 1.0,
-    "pcie_replay_total": 1.0,
-    "nvlink_error_total": 1.0,
-    "risk": 0.001,
-}
+STEP_OF: dict[str, float] = {reading.name: reading.step for reading in HISTORY}
 METRICS = tuple(STEP_OF)
 STEPS = np.array(list(STEP_OF.values()))
 _STEPS_Q1 = {name: STEP_OF[name] for name in ("temperature_c", "power_w", "utilization_ratio", "sm_clock_mhz", "risk")}

@@ -15,7 +15,12 @@ from controlplane.config.env import PREFIX, Env
 from tests.house.tree import ROOT, read, relative, text_files
 
 PAGES = [path for path in text_files() if path.suffix == ".md" and "/data/" not in relative(path)]
-GENERATORS = ("controlplane.protocol.doc", "controlplane.policy.states_doc")
+GENERATORS = (
+    "controlplane.protocol.doc",
+    "controlplane.policy.states_doc",
+    "controlplane.policy.signals_doc",
+    "controlplane.policy.readings_doc",
+)
 OPERATORS_LINES = 250
 TIMEOUT_S = 60.0
 # A path in backquotes that names a file or folder of this repository.

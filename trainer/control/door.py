@@ -4,13 +4,14 @@ PyTorch's worker server runs on C++ threads, so it answers `ping`, `fr_trace_jso
 `dump_traceback` and `wait_counter_values` from a rank that is blocked in C++ or whose
 interpreter is locked. It listens on a unix socket beside the agent's, in a directory only
 the agent's user can enter, and on nothing else; the agent is its one client. Our own
-handler `holdfast_profile` samples all Python threads, for which the interpreter must be
-free. The process groups are written down beside the socket once they are built, because
-gloo's Flight Recorder loses them. A rank trains on without a door when it cannot be opened.
+handlers (`doorway.HANDLERS`) are Python, for which the interpreter must be free. The process
+groups are written down beside the socket once they are built, because gloo's Flight Recorder
+loses them. A rank trains on without a door when it cannot be opened.
 A program that brings its own loop opens `trainer.hooks.door` first.
 """
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
 from controlplane.protocol.flight import FlightGroup
-from trainer.control.doorway import PROFILE, listen_at, sample
+from trainer.control.doorway import HANDLERS, listen_at
 
 _open: list[Any] = []
+_handlers: list[Any] = []
+"""Torch lets go of them after the interpreter has ended: the last reference may not be torch's, or the process
+ends by SIGABRT."""
 
 
 def open_door(path: Path) -> bool:
@@ -30,7 +34,9 @@ def open_door(path: Path) -> bool:
     when that fails."""
     try:
         path.with_suffix(".json").unlink(missing_ok=True)
-        c10d._register_handler(PROFILE, _profile)
+        for name, answer in HANDLERS.items():
+            _handlers.append(_handler(answer))
+            c10d._register_handler(name, _handlers[-1])
         _open.append(listen_at(path, c10d._WorkerServer))
     except (OSError, RuntimeError) as error:
         print(f"no debug door at {path}: {error}", file=sys.stderr, flush=True)
@@ -63,9 +69,12 @@ def write_groups(path: Path) -> None:
         print(f"no process groups at {path}: {error}", file=sys.stderr, flush=True)
 
 
-def _profile(request: Any, response: Any) -> None:
-    response.set_content(sample(float(request.get_param("duration"))), "text/plain")
-    response.set_status(200)
+def _handler(answer: Callable[[float], str]) -> Callable[[Any, Any], None]:
+    def handle(request: Any, response: Any) -> None:
+        response.set_content(answer(float(request.get_param("duration") or 1.0)), "text/plain")
+        response.set_status(200)
+
+    return handle
 
 
 def _description(group: dist.ProcessGroup) -> str:

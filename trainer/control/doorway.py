@@ -54,6 +54,11 @@ def sample(duration_s: float) -> str:
     return "\n".join([f"{rounds} samples of every Python thread", *lines])
 
 
+HANDLERS: dict[str, Callable[[float], str]] = {PROFILE: sample}
+"""Questions that this door answers beside torch's own, by the handler that `protocol.looks` names; each is
+given the seconds that it may take, and answers from a thread of its own while the training thread goes on."""
+
+
 def _stack(frame: FrameType | None) -> str:
     names: list[str] = []
     while frame is not None and len(names) < MAX_FRAMES:

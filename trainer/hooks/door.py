@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from trainer.control.doorway import PROFILE, door_path, listen_at, sample
+from trainer.control.doorway import HANDLERS, door_path, listen_at
 
 LOOK_INTERVAL_S = 1.0
 READ_TIMEOUT_S = 2.0
@@ -110,8 +110,8 @@ class Door:
         match asked.path.removeprefix("/handler/"):
             case "ping":
                 return 200, b"pong"
-            case name if name == PROFILE:
-                return 200, sample(_duration_s(asked.query)).encode()
+            case name if name in HANDLERS:
+                return 200, HANDLERS[name](_duration_s(asked.query)).encode()
             case "fr_trace_json" | "wait_counter_values":
                 return 503, self._absent.encode()
             case _:

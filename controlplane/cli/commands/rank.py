@@ -11,6 +11,7 @@ from controlplane.cli.commands.request import Timeout, Wait, follow
 from controlplane.cli.context import BY_HAND, Reason
 from controlplane.cli.exits import CliError, Exit
 from controlplane.cli.output import say
+from controlplane.protocol.looks import named
 
 app = typer.Typer(no_args_is_help=True, help="Look at one rank of a job, or break it on purpose.")
 
@@ -26,9 +27,7 @@ def debug(
     job: Job,
     replica: Replica,
     rank: Rank,
-    look: Annotated[
-        str, typer.Argument(metavar="KIND", help="ping, stacks, flight_recorder, wait_counters, profile or log.")
-    ] = "stacks",
+    look: Annotated[str, typer.Argument(metavar="KIND", help=f"{named()}.")] = "stacks",
     duration: Annotated[float | None, typer.Option(help="Seconds of a profile, at most 10.", min=0.1, max=10.0)] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)] = 30.0,
     reason: Reason = BY_HAND,

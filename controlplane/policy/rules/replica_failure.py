@@ -41,12 +41,15 @@ from controlplane.policy.plan import (
     StopReplica,
 )
 from controlplane.policy.proved import Failure
+from controlplane.policy.signals import with_trait
+from controlplane.policy.signals.base import Trait
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.policy.titles import list_of, number_of, of_failures, short
 from controlplane.protocol.looks import STACKS
 from controlplane.protocol.states import JobState, ReplicaState
 
 RULE = "replica_failure"
+STAYING = with_trait(Trait.STAYS)
 
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
@@ -143,7 +146,7 @@ def settled_by(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Fail
     """Findings that end with them: what the failures rest on, and the exchange errors they explain. A silent node
     stays open: it is silent until it speaks, and nothing is started on it till then. So does
     a refused result: `numerics` judges it by what the others compute."""
-    open_still = {signal.id for kind in ("node_silent", "numerics") for signal in signals_of(snapshot, kind)}
+    open_still = {signal.id for kind in STAYING for signal in signals_of(snapshot, kind)}
     open_still |= {signal.id for signal in snapshot.signals if stays_open(snapshot, config, signal)}
     ids = {signal for failure in failures for signal in failure.signal_ids}
     ids |= {signal.id for signal in snapshot.signals for failure in failures if about(signal, failure.replica)}

@@ -40,12 +40,15 @@ from controlplane.policy.rules.lifecycle import (
     resume_words,
 )
 from controlplane.policy.rules.replica_failure import look_first
+from controlplane.policy.signals import with_trait
+from controlplane.policy.signals.base import Trait
 from controlplane.policy.snapshot import AttemptFact, CheckpointFact, JobSnapshot
 from controlplane.policy.titles import of_failures, short
 from controlplane.protocol.spec import ranks_per_replica
 from controlplane.protocol.states import UNFIT, IncidentOutcome, JobState
 
 RULE = "restart"
+OF_ATTEMPT = with_trait(Trait.ATTEMPT)
 STILL_STEPS = 2.0
 """Without a commit for so many steps' time nothing is saved any more."""
 
@@ -219,12 +222,11 @@ def _signal_ids(
 ) -> tuple[str, ...]:
     """Everything said about this attempt's ranks, and what the failures rest on. A
     silent node stays open until it speaks, a device in a storm until a person or its end decides."""
-    about_ranks = ("rank_exit", "rank_overdue", "outer_error", "setup_timeout", "nan_loss", "loss_spike")
     causes = {signal for failure in failures for signal in failure.signal_ids} | set(why.signal_ids)
     return tuple(
         signal.id
         for signal in snapshot.signals
-        if signal.kind in about_ranks
+        if signal.kind in OF_ATTEMPT
         or (signal.id in causes and signal.kind != "node_silent" and not stays_open(snapshot, config, signal))
     )
 

@@ -16,11 +16,14 @@ from controlplane.policy.ladder import due_s, may_start, seldom, start_slots
 from controlplane.policy.plan import Action, Decision, ResolveIncident, SetJobState, SettleSignals
 from controlplane.policy.pools import why_none
 from controlplane.policy.relief import may_leave
+from controlplane.policy.signals import with_trait
+from controlplane.policy.signals.base import Trait
 from controlplane.policy.slots import empty_slots, relieved
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.protocol.states import IncidentOutcome, JobState, ReplicaState
 
 RULE = "strength"
+OF_INCARNATION = with_trait(Trait.INCARNATION)
 
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
@@ -76,7 +79,7 @@ def stale_signals(snapshot: JobSnapshot) -> tuple[str, ...]:
     alive = {replica.index for replica in live_replicas(snapshot)}
     old_ranks = {
         signal.id
-        for kind in ("rank_exit", "rank_overdue", "setup_timeout")
+        for kind in OF_INCARNATION
         for signal in signals_of(snapshot, kind)
         if signal.replica is not None
         and signal.incarnation is not None

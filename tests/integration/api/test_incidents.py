@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 
 from controlplane.access.models import AuditEntry
+from controlplane.policy.signals.devices import XidError
 from controlplane.recovery.fleet_pass import reconcile_fleet
 from controlplane.recovery.models import Incident
 from controlplane.recovery.signals import raise_signal
+from tests.findings import finding
 from tests.integration.api.conftest import SPEC, make_node
 from tests.integration.api.world import running_job
 
@@ -41,7 +43,7 @@ def test_a_lost_job_stays_on_the_overview_until_somebody_acknowledges_it(caller:
 
 def test_a_fault_of_the_fleet_is_shown_without_a_job_and_handed_over(caller: Any) -> None:
     node = make_node("node-9")
-    raise_signal("xid", "k", sentence="XID 79.", node_id=node.id, device_index=0, value=79.0)
+    raise_signal(finding(XidError, node_id=node.id, device_index=0, xid=79))
     assert reconcile_fleet() == 1
     operator = caller("operate")
     (row,) = operator.get("/incidents", state="mitigated").json()["items"]

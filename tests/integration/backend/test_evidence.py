@@ -255,6 +255,7 @@ def test_what_a_node_came_back_without_ended_by_no_signal(changes: dict[str, str
     assert "exit not observed" in decision.sentence
     found = Signal.objects.filter(kind="rank_exit", node=row.node)
     assert {signal.evidence["cause"] for signal in found} == {cause}
+    assert "SIGHUP" not in decision.incident.title, "-1 stands for no code, not for signal 1"
 
 
 # --- the server's clock ---------------------------------------------------------------------------

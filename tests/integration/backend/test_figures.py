@@ -17,6 +17,8 @@ from controlplane.checkpoints.models import Checkpoint
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Device
 from controlplane.jobs.models import StepRecord
+from controlplane.policy.signals.devices import XidError
+from controlplane.policy.signals.nodes import NodeSilent
 from controlplane.recovery import gauges, signals
 from controlplane.recovery.models import DeadLetter, Decision, Incident
 from controlplane.recovery.reconcile import reconcile_job
@@ -25,6 +27,7 @@ from controlplane.runtime.address import parse_bind, parse_networks
 from controlplane.runtime.clock import after, ago
 from controlplane.sentinel.net import Net
 from controlplane.sentinel.tasks import canary
+from tests.findings import finding
 from tests.integration.backend.builders import (
     commit_step,
     make_fleet,
@@ -52,14 +55,15 @@ def test_the_breaker_opens_with_the_very_finding_that_stops_automation() -> None
     gauges.refresh()
     assert value("holdfast_breaker_open", scope="suspect_devices") == 0
     for name in ("n1", "n2"):
-        signals.raise_signal("node_silent", f"silent:{name}", sentence="", node_id=fleet.nodes[name].id)
+        signals.raise_signal(finding(NodeSilent, node_id=fleet.nodes[name].id))
     gauges.refresh()
     assert value("holdfast_breaker_open", scope="suspect_devices") == 0, "4 devices are within the limit"
-    signals.raise_signal("node_silent", "silent:n3", sentence="", node_id=fleet.nodes["n3"].id)
+    third = finding(NodeSilent, node_id=fleet.nodes["n3"].id)
+    signals.raise_signal(third)
     gauges.refresh()
     assert value("holdfast_breaker_open", scope="suspect_devices") == 1
     assert value("holdfast_breaker_open", scope="recent_acts") == 0
-    signals.settle_keys("silent:n3", "it is back")
+    signals.settle_keys(third.key, "it is back")
     gauges.refresh()
     assert value("holdfast_breaker_open", scope="suspect_devices") == 0
 
@@ -182,8 +186,8 @@ def test_decisions_and_detection_are_counted_once_committed() -> None:
     rows = Decision.objects.filter(job=job).count()
     assert rows > 0
     assert value("holdfast_decisions_total") - decided == rows
-    signals.raise_signal("xid", "x", sentence="", node_id=fleet.nodes["n1"].id, value=79.0, seen_at=ago(4.0))
-    signals.raise_signal("xid", "ahead", sentence="", node_id=fleet.nodes["n1"].id, value=79.0, seen_at=after(4000.0))
+    for number, seen_at in ((79, ago(4.0)), (48, after(4000.0))):
+        signals.raise_signal(finding(XidError, node_id=fleet.nodes["n1"].id, xid=number), seen_at=seen_at)
     assert value("holdfast_detection_seconds_count") - found == 1, "a clock that was set back is no detection time"
     assert value("holdfast_detection_seconds_sum") - took == pytest.approx(4.0, abs=2.0)
 

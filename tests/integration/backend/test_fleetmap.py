@@ -11,6 +11,7 @@ from controlplane.fleet import enrolment, services
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs.models import Job, Rank
 from controlplane.jobs.services import submit_job
+from controlplane.policy.signals.devices import XidError
 from controlplane.protocol.spec import Metadata
 from controlplane.recovery import ingest, signals
 from controlplane.recovery.reconcile import reconcile_job
@@ -18,6 +19,7 @@ from controlplane.runtime import beats, events
 from controlplane.runtime.models import EventStream, ProcessBeat
 from controlplane.sentinel import fleetmap
 from controlplane.sentinel.fleetmap import CUT_S, MapFollower, read_map
+from tests.findings import finding
 from tests.integration.backend.builders import hello, kill_rank, live_ranks, make_fleet, run_job
 from tests.integration.backend.conftest import job_spec
 from tests.integration.backend.test_certificates import go_on, kill_replica
@@ -39,7 +41,7 @@ class Scene:
         return Device.objects.select_related("node").get(node_id="node_1", index=0)
 
     def told_xid(self) -> None:
-        signals.raise_signal("xid", "xid:1", sentence="XID", node_id="node_1", device_index=0, value=float(XID))
+        signals.raise_signal(finding(XidError, node_id="node_1", device_index=0, xid=XID))
 
     def replica_dies_and_is_placed_elsewhere(self) -> None:
         kill_replica(self.fleet, self.job, 1)

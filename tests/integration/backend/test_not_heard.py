@@ -13,6 +13,7 @@ from controlplane.fleet.models import Device, Node
 from controlplane.fleet.selectors import node_views
 from controlplane.jobs.models import Attempt, Job, Rank, Replica, StepRecord
 from controlplane.jobs.present import job_summary
+from controlplane.policy.signals.nodes import NodeSilent
 from controlplane.policy.silence import unheard as judged
 from controlplane.protocol.states import AttemptState, JobState, RankState, ReplicaState
 from controlplane.recovery import sight, signals, unheard
@@ -134,10 +135,8 @@ def test_patches_tell_when_it_begins_when_ranks_still_commit_and_when_it_is_over
     fleet, job, row = silent_job(monkeypatch)
     Signal.objects.all().delete()
     Event.objects.all().delete()
-    signals.raise_signal(
-        "node_silent", f"node_silent:{row.node_id}:{job.id}", sentence="n1 is not heard.", job_id=job.id,
-        node_id=row.node_id, value=12.0, threshold=2.0, seen_at=ago(10.0),
-    )  # fmt: skip
+    found = NodeSilent(job_id=job.id, node_id=row.node_id, node="n1", silent_s=12.0, limit_s=2.0)
+    signals.raise_signal(found, seen_at=ago(10.0))
     assert [len(told) for told in patches("job", job.id)] == [1]
     assert patches("job", job.id)[0] == patches("node", row.node_id)[0]
     assert patches("job", job.id)[0][0]["commits"] is False

@@ -7,6 +7,7 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import claims, decide
 from controlplane.policy.failures import find_failures
 from controlplane.policy.plan import AnnounceView, EndAttempt, PlaceAttempt, SetReplicaState, StartReplica, StopReplica
+from controlplane.policy.signals import KINDS
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.membership import MemberRole
 from controlplane.protocol.states import JobState, ReplicaState
@@ -30,7 +31,6 @@ CONFIG = PolicyConfig()
 STATES = st.sampled_from(
     [ReplicaState.ACTIVE, ReplicaState.CATCHING_UP, ReplicaState.FORMING, ReplicaState.EVICTED, ReplicaState.SUSPECT]
 )
-KINDS = ("rank_exit", "rank_overdue", "node_silent", "outer_error", "device_lost", "xid", "device_risk", "nan_loss")
 INFERRED = frozenset({"hang", "node_silent", "unflushed", "setup_timeout", "catch_up_timeout", "unreachable", "stuck"})
 
 
@@ -38,8 +38,8 @@ INFERRED = frozenset({"hang", "node_silent", "unflushed", "setup_timeout", "catc
 def signals(draw: st.DrawFn):
     found = []
     for number in range(draw(st.integers(0, 4))):
-        index, kind = draw(st.integers(0, 2)), draw(st.sampled_from(KINDS))
-        about_node = kind in ("node_silent", "device_lost", "xid", "device_risk")
+        index, kind = draw(st.integers(0, 2)), draw(st.sampled_from((*KINDS, "a_kind_of_tomorrow")))
+        about_node = kind.startswith(("node_", "device_", "signature_")) or kind == "xid"
         found.append(
             signal(
                 kind,
@@ -49,7 +49,7 @@ def signals(draw: st.DrawFn):
                 incarnation=None if about_node else 1,
                 rank=None if about_node else 0,
                 node_id=f"n{draw(st.integers(0, 4))}" if about_node else None,
-                device_index=None if kind == "node_silent" else 0,
+                device_index=None if kind.startswith("node_") else 0,
                 value=float(draw(st.sampled_from([0, 1, 13, 63, 79, 137]))),
             )
         )

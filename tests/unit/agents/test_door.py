@@ -1,6 +1,7 @@
 """Questions to a rank's debug door: bounded, private, and honest about what was not got."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from agents.ranks.files import make_private
 from agents.ranks.identity import identity_of
 from agents.ranks.places import Places
 from controlplane.protocol.flight import decode_dump
+from controlplane.protocol.looks import BY_NAME
 
 GROUPS = [{"name": "0", "desc": "default_pg", "ranks": [0, 1]}]
 ENTRY = {
@@ -70,7 +72,8 @@ Make = Callable[..., tuple[look.Subject, FakeDoor]]
 @pytest.fixture
 def subject(tmp_path: Path, sleeper: int, monkeypatch: pytest.MonkeyPatch) -> Make:
     """subject(handler=body, ...) -> whom to look at, and its door."""
-    monkeypatch.setattr(look, "ANSWER_TIMEOUT_S", 0.2)
+    for name, each in BY_NAME.items():
+        monkeypatch.setitem(BY_NAME, name, dataclasses.replace(each, timeout_s=0.2))
     folder = tmp_path / "doors"
     make_private(folder, owner=None)
 
@@ -93,6 +96,14 @@ def test_the_doors_stand_in_a_private_directory_swept_of_the_dead(tmp_path: Path
     door.tidy(folder)
     assert [path.name for path in folder.iterdir()] == [f"{os.getpid()}.json"]
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_log_is_the_end_of_what_was_written_and_needs_no_door(subject: Make) -> None:
+    whom = subject()[0]
+    assert look.look("log", whom) == ("nothing was written yet", "file")
+    whom.log_path.write_text("first\n" + "x" * 40_000 + "\nthe last words\n")
+    text, method = look.look("log", whom)
+    assert method == "file" and text.rstrip().endswith("the last words") and "first" not in text
 
 
 def test_ping_says_how_long_it_took(subject: Make) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from controlplane.policy import titles
 from controlplane.policy.causes import NEAR_S, same_cause
-from controlplane.policy.decide import RULES
+from controlplane.policy.rules.registry import RULES
 from controlplane.protocol.states import Phase
 from tests.unit.policy.builders import NOW_S, change, decisions, only, running, signal
 
@@ -99,7 +99,7 @@ def test_an_order_has_a_rule_and_a_sentence_of_its_own():
     assert decision.sentence.startswith("Replica 2 leaves as ordered (user:ada: rack 7). 2 replicas go on;")
     wait = next(other for other in decision.alternatives if other.action == "wait")
     assert "come back by itself" not in wait.why_not
-    assert not next(remedial for name, _, remedial in RULES if name == "ordered_eviction"), "in every mode"
+    assert not next(rule.remedial for rule in RULES if rule.name == "ordered_eviction"), "in every mode"
 
 
 def test_findings_about_other_nodes_slots_and_devices_have_other_causes():

@@ -8,13 +8,14 @@ import pytest
 from controlplane.policy import states_doc
 from controlplane.policy.checkpoints import newest_loadable, newest_trusted, skipped_corrupt
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.decide import RULES, claims, decide
+from controlplane.policy.decide import claims, decide
 from controlplane.policy.errors import IllegalTransition, NoLayout, Unsatisfiable
 from controlplane.policy.goodput import break_even_precision, daly_ettr, replica_ettr, young_interval_s
 from controlplane.policy.ladder import backoff_s
 from controlplane.policy.layout import plan_layout
 from controlplane.policy.placement import Pool, build_pool, choose_spares, place_gang, place_replica
 from controlplane.policy.risk import SAMPLE_S, WEIGHTS, RiskSample, risk_parts, risk_score
+from controlplane.policy.rules.registry import RULES
 from controlplane.policy.transitions import TABLES, check, is_final
 from controlplane.policy.xid import XidBucket, known_xids, look_up
 from controlplane.protocol.spec import Model, Parallelism
@@ -374,7 +375,7 @@ def test_two_decisions_of_a_plan_never_touch_the_same_thing():
 
 
 def test_rules_have_their_files_names():
-    assert all(rule.__module__.rsplit(".", 1)[-1] == name for name, rule, _ in RULES)
+    assert all(rule.decide.__module__.rsplit(".", 1)[-1] == rule.name for rule in RULES)
 
 
 def test_a_change_asks_for_a_look_soon_and_calm_for_none():
