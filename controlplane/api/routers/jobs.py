@@ -31,7 +31,7 @@ from controlplane.scheduling.models import SpareReservation
 
 router = Router(tags=["jobs"])
 LEAVES = (
-    "Replica {} leaves once another has taken its place, or at once where no device is free for one; order it"
+    "Replica {} leaves once another has taken its place, or at once where no device is free for one; request it"
     " again to have it leave now."
 )
 LEAVES_NOW = "Replica {} leaves the view now; its processes end when the others train without it."
@@ -149,7 +149,7 @@ def checkpoint(request: HttpRequest, job_id: str) -> HttpResponse:
     def effect() -> Effect:
         row = selectors.job(job_id)
         ids = save_now(row, reason=body.reason, actor=principal.name, request_id=request_id_of(request))
-        return Effect(data={"detail": "A save was ordered for the next step boundary.", "command_ids": ids})
+        return Effect(data={"detail": "A checkpoint was requested for the next step boundary.", "command_ids": ids})
 
     return once(request, effect)
 
