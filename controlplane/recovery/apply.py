@@ -212,7 +212,7 @@ def _send_install(context: Context, action: plan.SendInstall) -> None:
         _set_contributing(replica, member and replica.index in install.contributors, holds=holds)
     if attempt.state == AttemptState.STARTING:
         transition_attempt(attempt, AttemptState.RUNNING, "its first view is installed")
-    publish_job(job, "view.installed", f"View {install.epoch} goes on at step {install.step}.")
+    publish_job(job, "view.installed", f"View {install.epoch} continues at step {install.step}.")
     ranks = [r for r in _unreleased(attempt) if (r.replica.index, r.replica.incarnation) in members]
     _send(context, DeliverInstall(install=install), _nodes_of(ranks), attempt, VIEW_TTL_S)
 
