@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--server", default="ws://127.0.0.1:8000", help="ws:// or wss:// URL of the control plane")
     parser.add_argument("--name", default=socket.gethostname(), help="this node's name")
     parser.add_argument("--state-dir", default="/var/lib/holdfast-agent", help="journal and credential")
-    parser.add_argument("--jobs-dir", default="", help="sockets, logs and doors of jobs")
+    parser.add_argument("--jobs-dir", default="", help="sockets, logs and debug sockets of jobs")
     parser.add_argument("--policy-file", default="/etc/holdfast/agent-policy.toml", help="what this node allows")
     parser.add_argument("--probe", default="nvml", choices=("nvml", "simulated"))
     parser.add_argument("--devices", type=int, default=8, help="number of simulated devices")

@@ -105,5 +105,9 @@ def readings(state: State, now_s: float) -> list[tuple[str, str, float]]:
         ("holdfast_agent_checks_failing", "The node's own checks that fail.", len(state.node_failed or ())),
         ("holdfast_agent_devices_lost", "Devices that fell off the bus.", len(state.absent_devices)),
         ("holdfast_agent_shed_reports", "Reports of ranks shed since the agent began.", state.shed_reports),
-        ("holdfast_agent_refused_orders", "Orders refused by this node's policy since then.", state.refused_by_policy),
+        (
+            "holdfast_agent_refused_orders",
+            "Commands refused by this node's policy since then.",
+            state.refused_by_policy,
+        ),
     ]

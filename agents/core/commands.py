@@ -66,7 +66,7 @@ def on_order(turn: Turn, event: OrderReceived) -> None:
         elif envelope.node_id != turn.state.link.node_id:
             turn.answer(envelope.command_id, CommandStage.FAILED, f"meant for {envelope.node_id}")
         elif envelope.age_s > envelope.ttl_s:
-            detail = f"expired: {envelope.age_s:.1f} s old, lives {envelope.ttl_s:.1f} s"
+            detail = f"expired: {envelope.age_s:.1f} s old, its time to live is {envelope.ttl_s:.1f} s"
             turn.answer(envelope.command_id, CommandStage.SUPERSEDED, detail)
         else:
             command_id = envelope.command_id
@@ -192,14 +192,14 @@ def collect_stacks(turn: Turn, command_id: str, body: CollectStacks) -> None:
         turn.answer(command_id, CommandStage.FAILED, f"unknown look {body.look!r}: use {', '.join(LOOKS)}")
     elif not found:
         stage = CommandStage.SUCCEEDED if body.replica == -1 else CommandStage.FAILED
-        turn.answer(command_id, stage, "no such rank lives here")
+        turn.answer(command_id, stage, "no such rank is running here")
     elif body.rank != -1 and any(is_looked_at(turn, rank.ref) for rank in found):
-        turn.answer(command_id, CommandStage.FAILED, "the rank is being looked at already; ask again when that is done")
+        turn.answer(command_id, CommandStage.FAILED, "a diagnostic of it is already running; ask again when it is done")
     else:
         looks = frozenset((rank.ref, name) for rank in found for name in names)
         turn.set(stacks=(*turn.state.stacks, PendingStacks(command_id=command_id, looks=looks)))
         for rank in found:
-            assert rank.identity is not None, "only living processes are looked at"
+            assert rank.identity is not None, "only running processes are inspected"
             for name in names:
                 turn.do(TakeStacks(rank.ref, rank.identity, command_id, name, body.duration_s))
 
@@ -257,7 +257,7 @@ def inject_rank_fault(turn: Turn, command_id: str, body: InjectRankFault) -> Non
         None,
     )
     if rank is None or rank.identity is None or rank.life is not Life.ALIVE:
-        turn.answer(command_id, CommandStage.FAILED, "no such rank lives here")
+        turn.answer(command_id, CommandStage.FAILED, "no such rank is running here")
     elif not rank.launch.config.allow_faults:
         detail = "the job does not allow faults: submit it with resiliency.allow_faults set to true"
         turn.answer(command_id, CommandStage.FAILED, detail)
@@ -332,7 +332,7 @@ def _fence(turn: Turn, envelope: CommandEnvelope) -> str:
     """Why the order is stale, or empty; a newer fence is remembered."""
     job_id, attempt = _subject(envelope.body)
     if envelope.job_id and job_id and envelope.job_id != job_id:
-        return f"the order names {job_id}, its envelope {envelope.job_id}"
+        return f"the command names {job_id}, its envelope {envelope.job_id}"
     job_id = job_id or envelope.job_id
     attempt = envelope.attempt if attempt is None else attempt
     if not job_id or envelope.epoch == 0:

@@ -201,7 +201,7 @@ def _nvlinks(found: Readings, needs: Needs) -> list[NodeCheck]:
         if links == 0 or len(device.active) >= wanted:
             continue
         down = ", ".join(map(str, device.inactive)) or "none"
-        fix = "reset the device, or mend its bridge or switch; --min-nvlinks says how many must be up"
+        fix = "reset the device, or repair its bridge or switch; --min-nvlinks says how many must be up"
         detail = f"device {device.device_index}: {len(device.active)} of {links} are up, down: {down}; {fix}"
         failed.append(NodeCheck("nvlink", detail))
     return failed

@@ -25,7 +25,7 @@ def verify_checkpoint(turn: Turn, command_id: str, body: VerifyCheckpoint) -> No
 def end_verification(turn: Turn, command_id: str, body: EndVerification) -> None:
     """What is not at work here needs no end."""
     if turn.state.reading != body.order:
-        turn.answer(command_id, CommandStage.SUCCEEDED, "that order is not at work here")
+        turn.answer(command_id, CommandStage.SUCCEEDED, "that command is not running here")
         return
     turn.do(StopReading(body.order))
     turn.answer(command_id, CommandStage.SUCCEEDED, "its reader is ended")

@@ -32,7 +32,7 @@ def reserve(path: Path) -> None:
     except OSError as error:
         raise EnrolmentError(
             f"{path.parent} cannot keep a credential ({error.strerror or error}): the join token is not used; make room"
-            " there, or mend the disk",
+            " there, or repair the disk",
             retry=True,
         ) from error
 

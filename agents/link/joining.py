@@ -46,7 +46,7 @@ def _first(config: Config, facts: Facts) -> Credential:
     except OSError as error:
         raise EnrolmentError(
             f"{config.state_dir} cannot keep the node's key ({error.strerror or error}): the join token is not used;"
-            " make room there, or mend the disk",
+            " make room there, or repair the disk",
             retry=True,
         ) from error
     reserve(path)

@@ -85,7 +85,7 @@ def _why_not(path: str, wanted: int) -> str:
     except PermissionError:
         return "may not be reached"
     except (OSError, ValueError) as error:
-        return f"cannot be looked at ({getattr(error, 'strerror', None) or error})"
+        return f"cannot be inspected ({getattr(error, 'strerror', None) or error})"
     if stat.S_ISDIR(mode) and wanted == os.X_OK:
         return "is a directory"
     # Of the rights in effect, for those of a job's user are taken on as such.

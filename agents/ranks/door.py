@@ -42,11 +42,13 @@ def ask(folder: Path, pid: int, handler: str, *, timeout_s: float) -> bytes:
             connection.sendall(request.encode())
             return _body(_read_all(connection, time.monotonic() + timeout_s))
     except FileNotFoundError as error:
-        raise DoorError("the rank has no debug door (a program without the trainer's hooks, or not yet up)") from error
+        raise DoorError(
+            "the rank has no debug server (a program without the trainer's hooks, or not yet up)"
+        ) from error
     except TimeoutError as error:
         raise DoorError(f"no answer within {timeout_s:g} s") from error
     except OSError as error:
-        raise DoorError(f"its debug door is closed: {error}") from error
+        raise DoorError(f"its debug server is not reachable: {error}") from error
 
 
 def groups(folder: Path, pid: int) -> bytes:

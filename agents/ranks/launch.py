@@ -153,7 +153,7 @@ def spawn_detached(argv: Sequence[str], *, extra: Mapping[str, str], log: int, s
     process.returncode = 0
     stat = read_stat(process.pid)
     if stat is None:
-        raise LaunchError(f"{argv[0]} was gone before it could be looked at")
+        raise LaunchError(f"{argv[0]} exited before it could be inspected")
     return Identity(process.pid, stat.start_time_ticks)
 
 

@@ -40,7 +40,7 @@ def take_stacks(identity: Identity, log_path: Path) -> tuple[str, str]:
     note = "the process is stopped (SIGSTOP); its own stacks cannot be asked for\n" if stopped else ""
     seen = _kernel_view(identity.pid)
     if not is_alive(identity):
-        return "the process went away while it was looked at", NOT_GOT
+        return "the process exited while its stacks were collected", NOT_GOT
     return note + seen, "kernel"
 
 
@@ -88,7 +88,7 @@ def _kernel_view(pid: int) -> str:
     try:
         threads = sorted(tasks.iterdir(), key=lambda path: int(path.name))
     except OSError:
-        return lines[0] + "\nthe process went away while it was looked at"
+        return lines[0] + "\nthe process exited while its stacks were collected"
     for thread in threads[:_MAX_THREADS]:
         lines.append(f"thread {thread.name} {_text(thread / 'comm')} wchan {_text(thread / 'wchan') or 'unknown'}")
         stack = _text(thread / "stack")

@@ -54,7 +54,7 @@ class Refusals:
             window = self._windows.get(key)
             if window is None and (self._rows >= MAX_ROWS_A_WINDOW or len(self._windows) >= MAX_KEYS):
                 key = (MANY, action, MANY, "")
-                window = self._windows.setdefault(key, _Window(moment, "more refusals than are told one by one"))
+                window = self._windows.setdefault(key, _Window(moment, "more refusals than are listed one by one"))
             if window is not None:
                 window.again += 1
                 return False

@@ -83,7 +83,7 @@ def must_be_kept(since: int, job_id: str = "") -> None:
     """Raises Problem (410) when events after `since` (of the job) are no longer all kept; 0 means
     from the first that is."""
     if since > 0 and since + 1 < kept_from(job_id):
-        raise Problem(Kind.GONE, "These events are no longer kept; read the lists anew and watch from as_of_seq.")
+        raise Problem(Kind.GONE, "These events are no longer kept; read the lists again and watch from as_of_seq.")
 
 
 async def stream(since: int, job_id: str, reader: Standing) -> AsyncIterator[bytes]:

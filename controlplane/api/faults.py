@@ -118,7 +118,7 @@ def _device(fault: str, default: float) -> Callable[[NewFault, str], Done]:
 def _cut_node(body: NewFault, actor: str) -> Done:
     node, seconds = fleet.node(body.node_id or ""), _number(body, DEFAULT_CUT_S)
     command = enqueue(InjectLinkFault(seconds=seconds), node_id=node.id, ttl_s=15.0)
-    return Done(detail=f"{node.name} is cut off for {seconds:g} s; its ranks go on.", command_ids=(command.id,))
+    return Done(detail=f"{node.name} is cut off for {seconds:g} s; its ranks keep running.", command_ids=(command.id,))
 
 
 def _kill_node(body: NewFault, actor: str) -> Done:
@@ -134,7 +134,7 @@ def _kill_backend(body: NewFault, actor: str) -> Done:
         told = Told("/value", f"{wanted!r} is no process of the backend", f"use {', '.join(PROCESSES)}")
         raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
     _leave_request(name, DEFAULT_DOWN_S)
-    return Done(detail=f"{name} is killed and comes back by itself; training goes on.")
+    return Done(detail=f"{name} is killed and comes back by itself; training continues.")
 
 
 def _leave_request(name: str, down_s: float) -> None:
@@ -251,7 +251,7 @@ FAULTS: Mapping[str, DemoFault] = MappingProxyType(
         ),
         "lock_rank": DemoFault(
             title="Lock a rank's interpreter",
-            description="One thread keeps the GIL: the process lives and says nothing.",
+            description="One thread keeps the GIL: the process is alive and reports nothing.",
             needs=_RANK,
             run=_rank("gil_lock"),
         ),

@@ -99,11 +99,11 @@ def _beat(role: str) -> dict[str, Any]:
 
 
 def _sentinel() -> dict[str, Any]:
-    """Alive is not enough: blind, it finds no silent node."""
+    """Alive is not enough: while its detection is paused, it finds no silent node."""
     view = _beat("sentinel")
     why = sight.blind_reason() if view["ok"] else ""
     if why:
-        view |= {"ok": False, "detail": f"blind: {why}"}
+        view |= {"ok": False, "detail": f"detection paused: {why}"}
     return view
 
 

@@ -36,12 +36,12 @@ def look_at(
     """Look at a rank; what it finds comes as a row (`recovery.looks`). One look at a rank at
     a time. Raises Problem, NotFound, Conflict."""
     if look not in BY_NAME:
-        told = Told("/look", f"{look!r} cannot be looked at", f"use {', '.join(LOOKS)}")
+        told = Told("/look", f"unknown diagnostic {look!r}", f"use {', '.join(LOOKS)}")
         raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
     row = _living(job, replica, rank)
     busy = Command.objects.filter(job=job, kind="collect_stacks", state__in=LIVE, node_id=row.node_id)
     if any((c.body["replica"], c.body.get("rank", -1)) in ((replica, rank), (replica, -1)) for c in busy):
-        raise Conflict(f"rank {rank} of replica {replica} is being looked at already: wait for that answer")
+        raise Conflict(f"a diagnostic of rank {rank} of replica {replica} is already running: wait for its answer")
     data = {"replica": replica, "rank": rank, "look": look}
     access.audit(actor, "job.debug", job.id, reason=reason, request_id=request_id, data=data)
     asked = BY_NAME[look]

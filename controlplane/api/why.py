@@ -9,8 +9,8 @@ EXPECTED: Mapping[str, str] = MappingProxyType(
     {
         JobState.PENDING: "It starts as soon as enough healthy devices are free.",
         JobState.STARTING: "It trains once every rank has joined and the first view is installed.",
-        JobState.RUNNING: "It goes on until its last step.",
-        JobState.RECOVERING: "It goes on at the step it stood at; nothing is to be done.",
+        JobState.RUNNING: "It continues until its last step.",
+        JobState.RECOVERING: "Training resumes at the interrupted step. No action needed.",
         JobState.SUCCEEDED: "Nothing more is expected.",
         JobState.FAILED: "Nothing more happens by itself: read the last decision, then submit again.",
         JobState.CANCELLED: "Nothing more is expected.",

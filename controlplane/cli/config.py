@@ -68,7 +68,7 @@ def read_file(path: Path) -> dict[str, str]:
         return {}
     except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
         raise CliError(
-            f"{path} cannot be read: {error}", fix="mend it, or remove it and run `holdfast login`"
+            f"{path} cannot be read: {error}", fix="fix it, or remove it and run `holdfast login`"
         ) from error
     unknown = sorted(set(values) - set(KEYS))
     if unknown:

@@ -33,7 +33,7 @@ def until_end(client: "Client", job_id: str, name: str, *, timeout_s: float) -> 
             if timeout_s and time.monotonic() - begun_s >= timeout_s:
                 raise CliError(
                     f"{name} is {job.state} after {timeout_s:g} s",
-                    fix=f"it goes on; holdfast job watch {name}",
+                    fix=f"it keeps running; holdfast job watch {name}",
                     code=Exit.TIMEOUT,
                 )
             time.sleep(POLL_S)
@@ -54,7 +54,7 @@ def print_events(client: "Client", job: str, since: int | None, form: Format, sc
     try:
         for event in client.jobs.watch(detail.id, since=begin):
             if event.kind == "resync":
-                context.hint("Some events are no longer kept; going on with the newest.")
+                context.hint("Some events are no longer kept; continuing with the newest.")
                 continue
             row = context.plain(event)
             if human:
@@ -72,4 +72,4 @@ def print_events(client: "Client", job: str, since: int | None, form: Format, sc
 
 def detach_note(name: str) -> None:
     """What Ctrl-C did and did not do."""
-    context.hint("", f"Detached; {name} goes on.", f"To cancel it: holdfast job cancel {name}")
+    context.hint("", f"Detached; {name} keeps running.", f"To cancel it: holdfast job cancel {name}")

@@ -37,7 +37,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m controlplane.demo", description=__doc__)
     parser.add_argument("--port", type=int, default=8000, help="port of the page (another one if it is taken)")
     parser.add_argument("--dir", type=_absolute, default="var/demo", help="where the demo keeps its files")
-    parser.add_argument("--keep", action="store_true", help="go on with the files of the last demo")
+    parser.add_argument("--keep", action="store_true", help="continue with the files of the last demo")
     parser.add_argument("--no-job", action="store_true", help="start without submitting the demo job")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--spare-nodes", type=int, default=1)

@@ -112,7 +112,7 @@ class Installation:
         deadline_s = time.monotonic() + READY_TIMEOUT_S
         while time.monotonic() < deadline_s:
             if self._stopped():
-                raise InstallationError("it was told to stop")
+                raise InstallationError("it was asked to stop")
             self.supervisor.tick()
             try:
                 with urllib.request.urlopen(f"{self.addresses.web}/healthz", timeout=2):  # noqa: S310 - loopback

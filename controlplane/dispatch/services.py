@@ -143,7 +143,7 @@ def _can_be_sent(row: Command) -> bool:
 @lru_cache(maxsize=1024)
 def _tell_sealed(command_id: str) -> None:
     """Once for each, as outboxes are read several times a second."""
-    _log.error("an order opens with no key of this process: set HOLDFAST_SECRET_KEY_FALLBACKS", command=command_id)
+    _log.error("a command opens with no key of this process: set HOLDFAST_SECRET_KEY_FALLBACKS", command=command_id)
 
 
 def delivered(rows: list[Command], sent_at: Mapping[str, datetime] | None = None) -> None:

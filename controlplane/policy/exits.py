@@ -28,9 +28,9 @@ class Ending(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 ENDINGS: dict[int, Ending] = {
     0: Ending("left", "it left before the training was over"),
-    9: Ending("evicted", "it was told that it is no member any more"),
-    14: Ending("left", "it left on order without saving"),
-    15: Ending("left", "it left on order"),
+    9: Ending("evicted", "it was evicted: it is no longer a member"),
+    14: Ending("left", "it left on request, without saving"),
+    15: Ending("left", "it left on request"),
     EXIT_DISAMBIGUATE: Ending("numerics", "a gradient computed there is not finite; the step is run elsewhere"),
     EXIT_FAILED_VALIDATION: Ending("failed_validation", "its results failed validation on a second run"),
     70: Ending("exception", "an exception ended it; the traceback is in its log"),
@@ -40,12 +40,12 @@ ENDINGS: dict[int, Ending] = {
     EXIT_DO_NOT_REQUEUE: Ending("do_not_requeue", "the job's configuration is wrong and a restart cannot help"),
     201: Ending("gpu_driver", "its launcher met an error of the GPU driver"),
     202: Ending("pod_residue", "its launcher found what an earlier pod had left on the device"),
-    247: Ending("out_of_memory", "it was killed for want of memory"),
+    247: Ending("out_of_memory", "OOM-killed: the node or its container ran out of memory"),
     -4: Ending("illegal_instruction", "SIGILL: an illegal instruction in native code"),
     -6: Ending("abort", "SIGABRT: its ranks disagree on a collective's size or type, or native code gave up"),
     -7: Ending("bus_error", "SIGBUS: a bus error, often shared memory that ran full"),
     -8: Ending("arithmetic", "SIGFPE: an arithmetic fault in native code"),
-    -9: Ending("killed", "SIGKILL: killed from outside, by a person or for want of memory"),
+    -9: Ending("killed", "SIGKILL: killed from outside, by a person or the OOM killer"),
     -11: Ending("segfault", "SIGSEGV: a segmentation fault in native code"),
     -15: Ending("terminated", "SIGTERM: ended from outside"),
 }

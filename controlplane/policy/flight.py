@@ -136,7 +136,7 @@ def _blind_spot(waits: list[Wait]) -> FlightFinding | None:
     if wait is None:
         return None
     sentence = (
-        f"It cannot be told: {names(wait.ranks)} wait in {wait.what}, and {names(wait.dark)}, "
+        f"Inconclusive: {names(wait.ranks)} wait in {wait.what}, and {names(wait.dark)}, "
         "which may or may not have joined it, gave no Flight Recorder dump."
     )
     return _finding(wait, sentence, state=MatchState.UNDECIDED, waiting=wait.ranks)
@@ -155,9 +155,7 @@ def _standstill(waits: list[Wait]) -> FlightFinding | None:
 
 def _nothing(missing: tuple[int, ...]) -> FlightFinding:
     if missing:
-        sentence = (
-            f"It cannot be told: {names(missing)} gave no Flight Recorder dump, and the others wait in no collective."
-        )
+        sentence = f"Inconclusive: {names(missing)} gave no Flight Recorder dump, and the others wait in no collective."
         return FlightFinding(state=MatchState.UNDECIDED, sentence=sentence)
     sentence = "No rank waits in a collective: every one that was begun is over, so the ranks stand outside of them."
     return FlightFinding(state=MatchState.FULLY_MATCHED, sentence=sentence)

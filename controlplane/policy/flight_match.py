@@ -172,7 +172,7 @@ def _totals(meeting: Meeting, parts: dict[int, FlightEntry]) -> Disagreement | N
         return None
     sentence = (
         f"The ranks give {total_in} elements to {entry.operation} in {where(meeting)} and expect {total_out}: "
-        "whose split is wrong the recorders do not tell."
+        "the recorders do not show whose split is wrong."
     )
     return Disagreement(MatchState.SIZE_OR_SYNTAX_MISMATCH, sentence, entry, ())
 

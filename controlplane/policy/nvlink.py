@@ -18,7 +18,7 @@ class Meaning(StrEnum):
     """What a bit stands for, by NVIDIA's words; of several bits the later one here decides."""
 
     NOTHING = "nothing"
-    CORRECTED = "more corrected errors than a threshold; work goes on"
+    CORRECTED = "more corrected errors than a threshold; work continues"
     SECONDARY = "a consequence of another error"
     FABRIC = "a consequence of another error, and the fabric needs a reset"
     SIGNAL = "a marginal signal on the link"

@@ -30,7 +30,7 @@ class Act(StrEnum):
 
     NOTHING = "nothing"
     DRIVER = "what XID 154 of the driver says, which comes with it"
-    CABLES = "a look at the link's signal and cables"
+    CABLES = "a check of the link's signal and cables"
     SUPPORT = "NVIDIA's support"
     RESET = "a reset of the GPU"
 

@@ -60,7 +60,7 @@ def _ordered(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) 
         kind=ORDERED,
         proved=True,
         gone=replica.exited_ranks >= replica.world_size,
-        sentence=f"its eviction was ordered ({replica.ordered_out})",
+        sentence=f"its eviction was requested ({replica.ordered_out})",
         evidence={"ordered_by": replica.ordered_out, "exited_ranks": replica.exited_ranks},
     )
 

@@ -197,9 +197,9 @@ def judge(
     if why := next((answer.error for answer in told.values() if answer.error), ""):
         return Verdict(None, f"not judged: {why}")
     if len(told) < asked.ranks:
-        return Verdict(None, f"not judged: {len(told)} of {asked.ranks} ranks told what they computed again")
+        return Verdict(None, f"not judged: {len(told)} of {asked.ranks} ranks reported what they recomputed")
     if last not in compared:
-        return Verdict(None, f"not judged: nothing was told of step {last} to compare with")
+        return Verdict(None, f"not judged: nothing was reported of step {last} to compare with")
     same = sum(states.values())
     text = f"steps {asked.from_step} to {last} computed again; {len(compared)} of {last - asked.from_step + 1} compared"
     text += f" by loss and gradient norm; {_limits(asked)}; {_states(asked, states, same, last, bitwise=bitwise)}"
@@ -233,7 +233,7 @@ def _states(asked: Asked, states: Mapping[int, bool], same: int, last: int, *, b
         whole = f"parameters, optimizer and random state after step {last}"
         return f"{whole} equal bit for bit on {same} of {asked.ranks} ranks"
     if not states:
-        return f"the state after step {last} was not compared: no hash of it was told when it was trained"
+        return f"the state after step {last} was not compared: no hash of it was reported when it was trained"
     why = "the order in which the sums of its replicas were added is not known" if not asked.exact else "a GPU adds"
     why += "" if not asked.exact else " in no fixed order"
     assert not bitwise, "a state that must be equal and is not has failed"

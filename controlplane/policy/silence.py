@@ -156,7 +156,7 @@ def _unheard(snapshot: JobSnapshot, config: PolicyConfig, node: NodeFact, fact: 
     due_s = None if snapshot.blind else acts_at_s(snapshot, config, node)
     left_s = None if due_s is None else max(0.0, due_s - snapshot.now_s)
     if fact.left_out:
-        ranks, how = "the others go on without its ranks, which rejoin when it is heard", "else"
+        ranks, how = "the others continue without its ranks, which rejoin when it is heard", "else"
     elif fact.commits:
         ranks, how = "its ranks still commit", "at the earliest, if they stop,"
     else:

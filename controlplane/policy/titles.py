@@ -54,7 +54,7 @@ def of_failures(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> str:
     named = list_of([str(failure.replica.index) for failure in failures], "replica")
     kinds = {failure.kind for failure in failures}
     if kinds == {ORDERED}:
-        return short(f"{named} evicted by order")
+        return short(f"{named} evicted on request")
     if len(kinds) == 1 and (first := failures[0]).kind in TITLES:
         return short(f"{_of(snapshot, first)}, and {named} with it")
     return short(f"{named} failed at once")
@@ -93,7 +93,7 @@ def _of(snapshot: JobSnapshot, failure: Failure) -> str:
             return f"{replica} cannot be reached by the others"
         case kind if kind == ORDERED:
             by = str(failure.evidence.get("ordered_by", "")).partition(": ")[0]
-            return f"{replica} evicted by order of {by}"
+            return f"{replica} evicted at the request of {by}"
         case _:
             return f"{replica}: {failure.sentence}"
 

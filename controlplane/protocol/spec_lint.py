@@ -232,7 +232,7 @@ def lint(document: object, ground: Ground | None = None) -> LintResult:
     for fault in without_effect(spec):
         walk.fault(fault.pointer, fault.message, fault.fix)
     if walk.untold:
-        walk.faults.append(Fault("", f"{walk.untold} more faults", "mend these first"))
+        walk.faults.append(Fault("", f"{walk.untold} more faults", "fix these first"))
     faults = tuple(walk.faults)
     return LintResult(None if faults else spec, faults, tuple(walk.defaults))
 

@@ -210,7 +210,7 @@ def _send_install(context: Context, action: plan.SendInstall) -> None:
         _set_contributing(replica, member and replica.index in install.contributors, holds=holds)
     if attempt.state == AttemptState.STARTING:
         transition_attempt(attempt, AttemptState.RUNNING, "its first view is installed")
-    publish_job(job, "view.installed", f"View {install.epoch} goes on at step {install.step}.")
+    publish_job(job, "view.installed", f"View {install.epoch} continues at step {install.step}.")
     homes = _unreleased(attempt).order_by().values_list("replica__index", "replica__incarnation", "node_id").distinct()
     nodes = sorted({node_id for index, incarnation, node_id in homes if (index, incarnation) in members})
     _send(context, DeliverInstall(install=install), nodes, attempt, VIEW_TTL_S)

@@ -27,6 +27,6 @@ def isolated(what: str, subject: str, work: Callable[[], object]) -> bool:
         moment = time.monotonic()
         if moment - _logged_at.get(what, -LOG_EVERY_S) >= LOG_EVERY_S:
             _logged_at[what] = moment
-            _log.exception("failed for one, the others go on", what=what, subject=subject)
+            _log.exception("failed for one, the others continue", what=what, subject=subject)
         return False
     return True

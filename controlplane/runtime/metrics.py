@@ -69,7 +69,11 @@ OUTBOX_OLDEST = Gauge("holdfast_outbox_oldest_seconds", "Age of the oldest of th
 LOOP_LAG = Gauge("holdfast_loop_lag_seconds", "Worst lag of a loop in the last 30 s.", ["loop"])
 CHANNEL_DROPPED = Counter("holdfast_channel_dropped_total", "Messages shed to slow browsers.")
 REQUESTS_OVERDUE = Counter("holdfast_requests_overdue_total", "Connections ended while a request came in.", ["part"])
-LATE_REFUSALS = Counter("holdfast_api_late_refusals_total", "Bad input refused behind the door.", ["error"])
+LATE_REFUSALS = Counter(
+    "holdfast_api_late_refusals_total",
+    "Bad input that passed the first check and was refused by a later one.",
+    ["error"],
+)
 LEADER = Gauge("holdfast_leader", "1 when this sentinel leads.")
 TASKS_SENT = Counter("holdfast_tasks_sent_total", "Tasks that beat has sent.", ["task"])
 BREAKER = Gauge(

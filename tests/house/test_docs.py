@@ -28,6 +28,7 @@ _PATH = re.compile(
     r"`((?:controlplane|agents|trainer|frontend|tests|docs|deploy|benchmarks|examples|scripts|requirements)/[\w./-]+)`"
 )
 _LINK = re.compile(r"\]\(([^)#\s]+)(#[^)]*)?\)")
+_PICTURE = re.compile(r"<(?:img|source)\b[^>]*?\bsrc(?:set)?=\"([^\"]+)\"")
 _PROSE_PATH = re.compile(r"\bdocs/[\w/-]+\.(?:md|png)\b")
 
 
@@ -61,9 +62,8 @@ def dependencies() -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_every_link_leads_somewhere(page: Path) -> None:
-    links = [
-        target for target, _ in _LINK.findall(prose(page)) if not target.startswith(("http://", "https://", "mailto:"))
-    ]
+    pointed = [*(target for target, _ in _LINK.findall(prose(page))), *_PICTURE.findall(prose(page))]
+    links = [target for target in pointed if not target.startswith(("http://", "https://", "mailto:"))]
     broken = [target for target in links if not (page.parent / target).exists()]
     assert broken == []
 

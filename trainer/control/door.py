@@ -39,7 +39,7 @@ def open_door(path: Path) -> bool:
             c10d._register_handler(name, _handlers[-1])
         _open.append(listen_at(path, c10d._WorkerServer))
     except (OSError, RuntimeError) as error:
-        print(f"no debug door at {path}: {error}", file=sys.stderr, flush=True)
+        print(f"no debug server at {path}: {error}", file=sys.stderr, flush=True)
         return False
     return True
 

@@ -92,7 +92,7 @@ def _connect(settings: HookSettings, agree: Agree, *, signals: bool) -> Run:
     try:
         open_door(settings.agent_socket)
     except OSError as error:
-        print(f"holdfast hooks: no debug door: {error}", file=sys.stderr, flush=True)
+        print(f"holdfast hooks: no debug server: {error}", file=sys.stderr, flush=True)
     return run
 
 

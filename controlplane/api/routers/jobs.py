@@ -30,7 +30,7 @@ from controlplane.scheduling.models import SpareReservation
 
 router = Router(tags=["jobs"])
 LEAVES = (
-    "Replica {} leaves once another has taken its place, or at once where no device is free for one; order it"
+    "Replica {} leaves once another has taken its place, or at once where no device is free for one; request it"
     " again to have it leave now."
 )
 LEAVES_NOW = "Replica {} leaves the view now; its processes end when the others train without it."
@@ -148,7 +148,7 @@ def checkpoint(request: HttpRequest, job_id: str) -> HttpResponse:
     def effect() -> Effect:
         row = selectors.job(job_id)
         asked = requests.checkpoint(row, reason=body.reason, actor=principal.name, request_id=request_id_of(request))
-        return Effect(data={"detail": "A save was asked for at the next step boundary.", "request": asked.id})
+        return Effect(data={"detail": "A checkpoint was requested for the next step boundary.", "request": asked.id})
 
     return once(request, effect)
 

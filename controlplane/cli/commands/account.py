@@ -129,7 +129,7 @@ def revoke_token(token_id: Annotated[str, typer.Argument(metavar="TOKEN")]) -> N
 
 def up(
     port: Annotated[int, typer.Option(help="Port of the page.")] = 8000,
-    keep: Annotated[bool, typer.Option("--keep", help="Go on with the files of the last demo.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Continue with the files of the last demo.")] = False,
 ) -> None:
     """Start the demo on this machine: every process, simulated GPUs, one job."""
     try:

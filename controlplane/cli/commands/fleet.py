@@ -53,7 +53,7 @@ def list_dead_letters(node: Node, output: Output = Format.TABLE) -> None:
         rows = [context.plain(row) for row in client.nodes.dead_letters(find(client, node))]
         emit_rows(rows, columns.DEAD_LETTERS, output, context.screen(), name="id")
     if any(row["state"] == "waiting" for row in rows):
-        context.next_commands(f"manage.py replay_dead_letters --node {node}", "on the server, once the fault is mended")
+        context.next_commands(f"manage.py replay_dead_letters --node {node}", "on the server, once the fault is fixed")
 
 
 @node.command()

@@ -67,7 +67,7 @@ def validate(file: File, output: Output = Format.TABLE) -> None:
     try:
         result = lint(parse_yaml(read_spec(file)))
     except SpecTextError as error:
-        raise CliError(str(error), fix="mend the file's syntax") from error
+        raise CliError(str(error), fix="fix the file's syntax") from error
     if result.spec is None:
         for fault in result.faults:
             note(f"{fault.pointer}: {fault.message}\n    fix: {fault.fix}")
@@ -140,7 +140,7 @@ def logs(
     rank: Annotated[int, typer.Option(help="Rank inside the replica.", min=0)] = 0,
     incarnation: Annotated[
         int | None,
-        typer.Option(help="One life of the replica; default: the newest of which something was kept.", min=0),
+        typer.Option(help="One incarnation of the replica; default: the newest of which something was kept.", min=0),
     ] = None,
     tail: Annotated[int, typer.Option(help="Lines of the end.", min=1, max=10_000)] = 200,
 ) -> None:

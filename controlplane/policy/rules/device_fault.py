@@ -37,12 +37,12 @@ _CHOICE = {
 }
 _WORDS = {
     "cordon": "the node takes no new work",
-    "reset": "the node takes no new work until the device was reset",
+    "reset": "the node takes no new work until the device is reset",
     "ask": "the device takes no new work and a person must look",
-    "degrade": "the device takes no new work, what runs on it goes on",
+    "degrade": "the device takes no new work, what runs on it continues",
     "bar": "nothing new is started on it",
     "note": "recorded, the node is not to blame",
-    "hold": "too many devices look bad at once, a person decides",
+    "hold": "too many devices look bad at once; a person decides",
 }
 
 

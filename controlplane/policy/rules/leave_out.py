@@ -67,7 +67,7 @@ def _leave_out(
         rule=RULE,
         choice="leave_out",
         reason_code=out[0].kind if len(out) == 1 else "several_out_of_reach",
-        sentence=f"{causes}. {len(stay)} replicas go on without it; nothing of it is ended:"
+        sentence=f"{causes}. {len(stay)} replicas continue without it; nothing of it is ended:"
         f" {_until(snapshot, config, out)}",
         key=f"leave_out:{','.join(tag(failure.replica) for failure in out)}:{following.epoch}",
         actions=(AnnounceView(view=following), *moves),
@@ -97,6 +97,6 @@ def _pause(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) ->
 
 def _how(snapshot: JobSnapshot, config: PolicyConfig, out: tuple[Failure, ...]) -> str:
     if all(not failure.bad_nodes for failure in out):
-        return "it comes back when it waits as the others do, and is started anew when its agent finds it late."
+        return "it comes back when it waits as the others do, and is started again when its agent finds it late."
     lease_s = lease_of(snapshot, config)
     return f"it comes back when it is heard, and is started elsewhere if it is not within {lease_s:.0f} s of silence."

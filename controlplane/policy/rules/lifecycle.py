@@ -60,8 +60,8 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
         return ()
     if job.ahead.end and job.state in STARTED_JOB:
         sentence = (
-            f"It had ended already ({job.ahead.end}), as node {job.ahead.node} tells: this server's database was set"
-            " back, or that word was lost."
+            f"It had ended already ({job.ahead.end}), as node {job.ahead.node} reports: this server's database was"
+            " restored to an earlier state, or the report was lost."
         )
         return (_end(snapshot, JobState(job.ahead.end), "set_back", sentence, config.stop_grace_s),)
     if job.cancel_requested:

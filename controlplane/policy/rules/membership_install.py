@@ -40,7 +40,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
             rule=RULE,
             choice="install",
             reason_code="all_flushed",
-            sentence=f"View {view.epoch} goes on at step {answer.step} with replicas {names};{standbys}"
+            sentence=f"View {view.epoch} continues at step {answer.step} with replicas {names};{standbys}"
             f" {kept} finished micro-batches are kept.",
             key=f"install:{view.attempt}:{view.epoch}",
             actions=(SendInstall(install=answer), *_states(snapshot, answer)),

@@ -43,7 +43,7 @@ def _judge(snapshot: JobSnapshot, signal: SignalFact) -> Decision | None:
     if diagnosis == numerics.TRANSIENT:
         return _transient(snapshot, signal)
     if diagnosis == numerics.REPRODUCED:
-        why = "The same again in place: it is what the model computes here, training goes on."
+        why = "The same again in place: this is what the model computes here, training continues."
         return _decision(snapshot, signal, "note", "reproduced_in_place", why, (settle,))
     if diagnosis == numerics.FAILED_VALIDATION:
         why = "Computed again in place it was different and wrong again: the device is not fit to compute."
@@ -55,7 +55,7 @@ def _judge(snapshot: JobSnapshot, signal: SignalFact) -> Decision | None:
         return _decision(snapshot, signal, "quarantine", "refuted_elsewhere", why, moves)
     if signal in numerics.reproduced(snapshot):
         return None  # `restart` answers for all of them.
-    why = "The same again in place: only other hardware can tell whether it is right, so the others compute it."
+    why = "The same again in place: only other hardware can show whether it is right, so the others compute it."
     return _decision(snapshot, signal, "disambiguate", "persistent_in_place", why, ())
 
 
@@ -64,7 +64,7 @@ def _transient(snapshot: JobSnapshot, signal: SignalFact) -> Decision:
     count = 1 + (earlier if isinstance(earlier, int) else 0)
     node = node_of(snapshot, signal.node_id)
     moves: list[Action] = []
-    why = "Computed again in place it was good: training goes on with the second result."
+    why = "Computed again in place it was good: training continues with the second result."
     if count >= TRANSIENTS_TO_DEGRADE and node is not None and node.state is NodeState.READY:
         moves.append(SetNodeState(node_id=node.id, to=NodeState.DEGRADED))
         why += f" It is the {count}. time on this device, which counts as degraded from now on."

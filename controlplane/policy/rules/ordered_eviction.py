@@ -48,9 +48,9 @@ from controlplane.protocol.membership import View
 from controlplane.protocol.states import JobState, ReplicaState
 
 RULE = "ordered_eviction"
-_NO_WAIT = "a person ordered it out; its processes have ended"
+_NO_WAIT = "a person requested its eviction; its processes have ended"
 Ids = tuple[str, ...]
-AGAIN = "It goes at once, as ordered"
+AGAIN = "It leaves at once, as requested"
 
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
@@ -88,7 +88,7 @@ def leave(snapshot: JobSnapshot, config: PolicyConfig, who: tuple[ReplicaFact, .
         later = "Too few others hold the newest state yet: it leaves when another has caught up."
         return (_decided(snapshot, members, "wait", later, ()),)
     if alone or too_small(snapshot):
-        return (_stop(snapshot, members, "the others cannot go on without it" if alone else "the others wait"),)
+        return (_stop(snapshot, members, "the others cannot continue without it" if alone else "the others wait"),)
     return (_without(snapshot, config, members, why),)
 
 
@@ -120,14 +120,14 @@ def _without(snapshot: JobSnapshot, config: PolicyConfig, who: tuple[ReplicaFact
     names, wanted = ", ".join(str(replica.index) for replica in who), snapshot.job.spec.resources.min_replicas
     few = sum(is_member(snapshot, r) and r not in who for r in live_replicas(snapshot)) < wanted
     begins = None if few else at_step(snapshot, config)
-    view, moves = leave_view(snapshot, who, f"replica {names} leaves as ordered", begins=begins)
+    view, moves = leave_view(snapshot, who, f"replica {names} leaves as requested", begins=begins)
     when = f" once {begins} steps are committed" if begins is not None else ""
     kept = f"nothing of replica {names} ends before that view has committed a step"
     return _decided(
         snapshot,
         who,
         "leave",
-        f"{why}: view {view.epoch} goes on{when} with {number_of(len(view.members), 'replica')};"
+        f"{why}: view {view.epoch} continues{when} with {number_of(len(view.members), 'replica')};"
         f" {'they wait for another' if few else kept}.",
         (
             *moves,
@@ -203,8 +203,8 @@ def _sentence(snapshot: JobSnapshot, failures: tuple[Failure, ...], base: Decisi
     left = sum(replica.index not in gone for replica in live_replicas(snapshot))
     orders = _orders(tuple(failure.replica for failure in failures))
     after = places(snapshot, base.actions) or why_none(snapshot, "no free device fits a replacement now")
-    return f"{orders}. {number_of(left, 'replica')} {'goes' if left == 1 else 'go'} on; {after}."
+    return f"{orders}. {number_of(left, 'replica')} {'continues' if left == 1 else 'continue'}; {after}."
 
 
 def _orders(who: tuple[ReplicaFact, ...]) -> str:
-    return "; ".join(f"Replica {replica.index} leaves as ordered ({replica.ordered_out})" for replica in who)
+    return "; ".join(f"Replica {replica.index} leaves as requested ({replica.ordered_out})" for replica in who)

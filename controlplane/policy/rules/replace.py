@@ -58,7 +58,7 @@ def _no_spare(snapshot: JobSnapshot, slot: ReplicaFact) -> Decision:
         rule=RULE,
         choice="shrink",
         reason_code="no_spare_left",
-        sentence=f"{none[0].upper()}{none[1:]}: the job goes on without it and takes it back when it can."
+        sentence=f"{none[0].upper()}{none[1:]}: the job continues without it and takes it back when it can."
         f"{left_out(snapshot)}",
         key=f"shrink:{tag(slot)}",
         actions=(),
@@ -73,7 +73,7 @@ def _given_up(snapshot: JobSnapshot, slot: ReplicaFact) -> Decision:
             rule=RULE,
             choice="give_up",
             reason_code="budget_spent",
-            sentence=f"Replica {slot.index} is not started again: {budget}. The job goes on without it"
+            sentence=f"Replica {slot.index} is not started again: {budget}. The job continues without it"
             " and takes it back when its budget has room again.",
             key=f"give_up:{tag(slot)}:budget",
             actions=(),

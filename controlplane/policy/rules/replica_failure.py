@@ -96,7 +96,7 @@ def eviction(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failur
 def _because(failures: tuple[Failure, ...]) -> str:
     """What rules out a way that would be cheaper."""
     if any(failure.kind == ORDERED for failure in failures):
-        return "a person's order is carried out as it was given"
+        return "a person's request is carried out as it was made"
     return "those who hold the newest state are never ended while enough of them are left"
 
 
@@ -175,7 +175,7 @@ def _sentence(case: ways.Case) -> str:
         return f"{causes}. {keep} and {'waits' if left == 1 else 'wait'}, {case.needed} must train; {after}.{barred}"
     gone = {failure.replica.index for failure in case.failures}
     going = sum(replica.index not in gone for replica in live_replicas(case.snapshot))
-    return f"{causes}. {number_of(going, 'replica')} {'goes' if going == 1 else 'go'} on; {after}.{barred}"
+    return f"{causes}. {number_of(going, 'replica')} {'continues' if going == 1 else 'continue'}; {after}.{barred}"
 
 
 def places(snapshot: JobSnapshot, actions: Iterable[Action], how: str = "again") -> str:
@@ -199,7 +199,7 @@ def _hold(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
             rule=RULE,
             choice="hold",
             reason_code="storm",
-            sentence=f"{stopped}. Nothing is evicted on silence until a person says so or the storm is"
+            sentence=f"{stopped}. Nothing is evicted on silence until a person decides or the storm is"
             f" over.{_suspects(snapshot, kept)}",
             title=short(stopped),
             key="hold:" + ",".join(tag(failure.replica) for failure in kept),

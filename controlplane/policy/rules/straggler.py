@@ -210,7 +210,7 @@ def _cheaper(case: _Case) -> str:
     if not _pays(case):
         return ""
     return (
-        f" Going on without it would cost {case.without_s or 0.0:.0f} GPU-seconds, staying {case.stay_s:.0f}:"
+        f" Continuing without it would cost {case.without_s or 0.0:.0f} GPU-seconds, staying {case.stay_s:.0f}:"
         " evict it by hand, and keep its device out of service."
     )
 

@@ -69,7 +69,7 @@ def _swap(snapshot: JobSnapshot, config: PolicyConfig, free: tuple[ReplicaFact, 
         rule=RULE,
         choice="swap",
         reason_code="successor_caught_up",
-        sentence=f"{_why(free)}. Its successor holds the state: view {view.epoch} goes on{when} with"
+        sentence=f"{_why(free)}. Its successor holds the state: view {view.epoch} continues{when} with"
         f" {number_of(len(view.members), 'replica')}; nothing of replica {names} ends before that view has committed"
         " a step.",
         key=f"swap:{','.join(map(tag, free))}:{view.epoch}",

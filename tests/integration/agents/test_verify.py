@@ -89,7 +89,7 @@ async def test_a_second_one_is_refused_and_the_first_can_be_called_off(
     second = await server.done(await server.send(order(path), job_id="job_1", attempt=1))
     assert (second.state, second.detail) == ("failed", "another checkpoint is being read back on this node")
     other = await server.done(await server.send(EndVerification("cmd_of_yesterday"), job_id="job_1"))
-    assert (other.state, other.detail) == ("succeeded", "that order is not at work here")
+    assert (other.state, other.detail) == ("succeeded", "that command is not running here")
     assert is_running(pid)
     await server.send(EndVerification(first), job_id="job_1")
     ended = await server.done(first)

@@ -86,7 +86,7 @@ def test_a_rank_is_looked_at_once_at_a_time(caller: Any) -> None:
     assert AuditEntry.objects.get(action="job.debug").data == {"replica": 1, "rank": 0, "look": "profile"}
     again = operator.post(f"/jobs/{job.id}:debug", DEBUG)
     assert again.status_code == 409
-    assert "being looked at already" in again.json()["detail"]
+    assert "is already running" in again.json()["detail"]
     assert operator.post(f"/jobs/{job.id}:debug", DEBUG | {"rank": 1}).status_code == 202
     Command.objects.update(state="succeeded")
     assert operator.post(f"/jobs/{job.id}:debug", DEBUG).status_code == 202

@@ -296,7 +296,7 @@ def test_an_ordered_eviction_begins_with_the_order_and_no_phase_lies_before_it()
         fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, True))
     recover(fleet, job)
     incident = Incident.objects.get(job=job)
-    assert incident.title == "Replica 2 evicted by order of user:ada"
+    assert incident.title == "Replica 2 evicted at the request of user:ada"
     names = [phase["name"] for phase in incident.phases]
     times = [phase["since_fault_s"] for phase in incident.phases]
     assert names[:2] == ["ordered", "decided"]

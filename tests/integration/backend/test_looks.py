@@ -221,7 +221,7 @@ def _comes_to_nothing(fleet: Fleet, rank: Rank, order: Command, *, expires: bool
         Command.objects.filter(pk=order.pk).update(due_at=ago(1.0))
         sweep.expire_commands()
     else:
-        fleet.tell(rank.node.name, frames.CommandAnswer(order.id, "failed", "no such rank lives here"))
+        fleet.tell(rank.node.name, frames.CommandAnswer(order.id, "failed", "no such rank is running here"))
 
 
 @pytest.mark.parametrize(

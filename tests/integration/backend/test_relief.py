@@ -98,7 +98,7 @@ def test_an_order_starts_another_beside_it_and_nothing_of_it_ends() -> None:
     assert stops(job) == []
     assert (of(job, 1).state, of(job, 1).relieved) == ("active", "user:ada: rack 7")
     assert Job.objects.get(pk=job.pk).state == "running"
-    assert Incident.objects.get(job=job).title == "Replica 1 evicted by order of user:ada"
+    assert Incident.objects.get(job=job).title == "Replica 1 evicted at the request of user:ada"
 
 
 def test_one_view_swaps_the_two_and_only_then_the_old_one_ends() -> None:
@@ -156,7 +156,7 @@ def test_ordered_twice_it_leaves_the_view_first_and_ends_when_the_others_have_tr
     assert [choice for choice in choices if choice[0] in ("ordered_eviction", "replica_failure", "replace")] == [
         ("ordered_eviction", "leave"), ("ordered_eviction", "end"), ("replace", "start"),
     ]  # fmt: skip
-    assert Incident.objects.get(job=job).title == "Replica 1 evicted by order of user:ada"
+    assert Incident.objects.get(job=job).title == "Replica 1 evicted at the request of user:ada"
     assert job_budget(job)["restarts_total"] == 0
 
 

@@ -46,6 +46,6 @@ def test_a_rank_is_looked_at_and_its_answer_printed(world: World, holdfast: Run)
 def test_a_look_that_the_agent_refuses_or_never_answers_says_so(world: World, holdfast: Run) -> None:
     result = holdfast("rank", "debug", "tiny", "1", "0", "ping", "--wait", "0.3")
     assert result.code == Exit.TIMEOUT
-    Command.objects.filter(kind="collect_stacks").update(state="failed", detail="no such rank lives here")
+    Command.objects.filter(kind="collect_stacks").update(state="failed", detail="no such rank is running here")
     busy = holdfast("rank", "debug", "tiny", "1", "7")
     assert (busy.code, "has no rank 7" in busy.err) == (Exit.NOT_FOUND, True)

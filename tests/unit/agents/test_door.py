@@ -161,7 +161,7 @@ def test_a_rank_without_a_door_is_said_to_have_none(tmp_path: Path, sleeper: int
     identity = identity_of(sleeper)
     assert identity is not None
     whom = look.Subject(rank=0, identity=identity, log_path=tmp_path / "log", doors=tmp_path)
-    assert "has no debug door" in look.look("ping", whom)[0]
+    assert "has no debug server" in look.look("ping", whom)[0]
 
 
 def test_a_refusal_is_passed_on(subject: Make) -> None:

@@ -136,7 +136,7 @@ def test_nobody_is_killed_for_having_been_looked_at() -> None:
 @pytest.mark.parametrize(
     ("look", "rank", "detail"),
     [("soul", -1, "unknown look 'soul': use ping, stacks, flight_recorder, wait_counters, profile, log"),
-     ("ping", 7, "no such rank lives here")],
+     ("ping", 7, "no such rank is running here")],
 )  # fmt: skip
 def test_what_cannot_be_looked_at_is_refused_with_words(look: str, rank: int, detail: str) -> None:
     world, asked = looking(look, rank=rank)
@@ -148,6 +148,6 @@ def test_a_rank_is_looked_at_by_one_person_at_a_time() -> None:
     world, asked = looking("profile", rank=1)
     assert [(effect.ref.rank, effect.duration_s) for effect in asked] == [(1, 1.0)]
     assert order_look(world, "ping", rank=1, number=3) == []
-    assert "is being looked at already" in last_answer(world).detail
+    assert "is already running" in last_answer(world).detail
     assert len(order_look(world, "ping", rank=0, number=4)) == 1
     assert len(order_look(world, "hang", number=5)) == 4, "a hang is looked at whoever else looks"

@@ -86,7 +86,7 @@ def test_an_eviction_a_person_ordered_is_written_down_and_not_charged():
         (Rung.RANK, False),
         (Rung.VIEW_CHANGE, False),
     ]
-    assert "leaves as ordered (ada: slow)" in only(ordered(), "ordered_eviction").sentence
+    assert "leaves as requested (ada: slow)" in only(ordered(), "ordered_eviction").sentence
 
 
 def test_the_start_that_an_ordered_eviction_had_to_wait_for_is_not_charged_either():

@@ -31,7 +31,7 @@ def ended(code: int, *, rank: int = 0, number: int = 1, seen_s: float = 999.0):
         (192, "signal", "ended with code 192: a signal ended it"),
         (201, "gpu_driver", "ended with code 201: its launcher met an error of the GPU driver"),
         (202, "pod_residue", "ended with code 202: its launcher found what an earlier pod had left"),
-        (247, "out_of_memory", "ended with code 247: it was killed for want of memory"),
+        (247, "out_of_memory", "ended with code 247: OOM-killed: the node or its container ran out of memory"),
         (128, "unknown", "ended with code 128: the code has no meaning known here"),
         (193, "unknown", "ended with code 193: the code has no meaning known here"),
     ],

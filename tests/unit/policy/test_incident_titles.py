@@ -10,7 +10,7 @@ from tests.unit.policy.builders import NOW_S, change, decisions, only, running, 
 
 LONG = (
     "replica 1: rank 0 on node-5 ended with code 70: an exception ended it; the traceback is in its log. 2 replicas"
-    " go on; replica 1 starts again on node-1."
+    " continue; replica 1 starts again on node-1."
 )
 
 
@@ -36,13 +36,13 @@ def test_a_killed_rank_is_named_with_its_node_and_signal():
     decision = only(running(signals=(dead,)), "replica_failure")
     assert decision.title == "Rank 0 of replica 1 on node-1 was killed (SIGKILL)"
     assert decision.sentence.startswith("Replica 1: rank 0")
-    assert "2 replicas go on" in decision.sentence
+    assert "2 replicas continue" in decision.sentence
 
 
 def test_one_is_not_plural():
     dead = [signal("rank_exit", n, replica=n, incarnation=1, rank=0, node_id=f"n{n}", value=-9.0) for n in (1, 2)]
     decision = only(running(signals=tuple(dead)), "replica_failure")
-    assert "1 replica goes on" in decision.sentence
+    assert "1 replica continues" in decision.sentence
     assert decision.title == "Replicas 1 and 2 failed at once"
     assert titles.number_of(1, "node") == "1 node"
     assert titles.number_of(2, "node") == "2 nodes"
@@ -95,8 +95,8 @@ def test_an_order_has_a_rule_and_a_sentence_of_its_own():
         ),
     )
     (decision,) = decisions(told)
-    assert (decision.rule, decision.title) == ("ordered_eviction", "Replica 2 evicted by order of user:ada")
-    assert decision.sentence.startswith("Replica 2 leaves as ordered (user:ada: rack 7). 2 replicas go on;")
+    assert (decision.rule, decision.title) == ("ordered_eviction", "Replica 2 evicted at the request of user:ada")
+    assert decision.sentence.startswith("Replica 2 leaves as requested (user:ada: rack 7). 2 replicas continue;")
     wait = next(other for other in decision.alternatives if other.action == "wait")
     assert "come back by itself" not in wait.why_not
     assert not next(rule.remedial for rule in RULES if rule.name == "ordered_eviction"), "in every mode"

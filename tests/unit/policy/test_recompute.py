@@ -136,7 +136,10 @@ def test_another_state_from_the_same_sums_fails_on_cpus_alone() -> None:
     [
         (told(steps={6: COMMITTED[6]}, state_hash="", error="the storage is away"), "the storage is away"),
         ({0: TOLD[0]}, "1 of 2 ranks"),
-        ({rank: replace(each, steps={6: COMMITTED[6]}) for rank, each in TOLD.items()}, "nothing was told of step 12"),
+        (
+            {rank: replace(each, steps={6: COMMITTED[6]}) for rank, each in TOLD.items()},
+            "nothing was reported of step 12",
+        ),
     ],
 )
 def test_what_did_not_come_so_far_is_not_judged(answers: dict[int, Told], why: str) -> None:

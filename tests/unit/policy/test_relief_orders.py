@@ -57,7 +57,7 @@ def test_an_order_starts_another_beside_it_and_charges_nothing() -> None:
     assert action(decision, StartReplica).replica == 3
     assert not actions(decision, StopReplica) and not actions(decision, AnnounceView)
     assert [(e.rung, e.charged) for e in entries(decision, world)] == [(Rung.REPLICA, False)]
-    assert decision.title == "Replica 1 evicted by order of ada"
+    assert decision.title == "Replica 1 evicted at the request of ada"
 
 
 def test_a_spent_budget_keeps_no_order_from_being_carried_out() -> None:
@@ -69,7 +69,7 @@ def test_a_spent_budget_keeps_no_order_from_being_carried_out() -> None:
     [
         (ordered(spares=0), "no device is free for another replica"),
         (change(ordered(), attempt=attempt()), "its ranks were started by an older release"),
-        (with_replica(ordered(), 1, relieved=""), "It goes at once, as ordered"),
+        (with_replica(ordered(), 1, relieved=""), "It leaves at once, as requested"),
     ],
 )
 def test_where_nothing_is_started_beside_it_it_leaves_the_view_first_and_nothing_of_it_ends(
@@ -82,7 +82,7 @@ def test_where_nothing_is_started_beside_it_it_leaves_the_view_first_and_nothing
     assert [member.replica for member in view.members] == [0, 2] and view.waits(1, 1)
     assert action(decision, Relieve).reason == "" and not actions(decision, StopReplica)
     assert action(decision, SetReplicaState).to is ReplicaState.SUSPECT
-    assert decision.title == "Replica 1 evicted by order of ada"
+    assert decision.title == "Replica 1 evicted at the request of ada"
     assert not any(entry.charged for entry in entries(decision, world))
 
 

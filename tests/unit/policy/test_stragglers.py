@@ -158,7 +158,7 @@ def test_going_on_without_a_slow_replica_is_priced_beside_staying():
 def test_a_replica_slower_than_it_is_worth_is_said_to_be_better_left_out():
     decision = only(slow(spares=0, late_s=50.0), "straggler")
     assert decision.choice == "tell"
-    assert "Going on without it would cost" in decision.sentence
+    assert "Continuing without it would cost" in decision.sentence
 
 
 def test_a_throttling_device_is_named_as_the_cause():

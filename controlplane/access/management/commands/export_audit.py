@@ -15,7 +15,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """From where, whereto."""
-        parser.add_argument("--after-seq", type=int, default=0, help="Go on after this row.")
+        parser.add_argument("--after-seq", type=int, default=0, help="Continue after this row.")
         parser.add_argument("--output", type=Path, help="A new file; stdout without it.")
 
     def handle(self, *args: Any, **options: Any) -> None:

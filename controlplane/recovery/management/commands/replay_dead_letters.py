@@ -33,4 +33,4 @@ class Command(BaseCommand):
             self.stdout.write(f"{done.letter.pk} {done.letter.kind} {done.letter.seq}: {outcome}")
         self.stdout.write(f"{len(letters) - failed} applied, {failed} still wait")
         if failed:
-            raise CommandError("some events failed again; mend the fault, or discard them", returncode=1)
+            raise CommandError("some events failed again; fix the fault, or discard them", returncode=1)
