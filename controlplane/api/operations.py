@@ -5,26 +5,27 @@ commands in the current unit of work, with the fencing, the epoch and the eviden
 from django.db.models import QuerySet
 
 from controlplane.access import services as access
+from controlplane.api.capabilities import replica_acts
 from controlplane.dispatch.services import enqueue
+from controlplane.jobs.capable import job_acts
 from controlplane.jobs.models import Job, Rank, Replica
 from controlplane.jobs.selectors import current_attempt
 from controlplane.jobs.services import ring_job
 from controlplane.policy.relief import goes_at_once
 from controlplane.protocol.commands import RequestSave
-from controlplane.protocol.states import JobState, ReplicaState
+from controlplane.protocol.states import ReplicaState
 from controlplane.runtime.clock import now
-from controlplane.runtime.errors import Conflict, NotFound
-
-TRAINS = (JobState.RUNNING, JobState.RECOVERING)
+from controlplane.runtime.errors import Conflict, NotFound, refuse
 
 
 def save_now(job: Job, *, reason: str, actor: str, request_id: str = "") -> list[str]:
     """Order a manual save from every node of the job; ids of the commands. Raises Conflict
-    when it does not train."""
+    when it does not train (`policy.capabilities`, as for every order here)."""
     attempt = current_attempt(job)
     nodes = sorted(set(live_ranks(job).values_list("node_id", flat=True)))
-    if job.state not in TRAINS or attempt is None or not nodes:
-        raise Conflict(f"job {job.name!r} is {job.state}: only a running job can save")
+    refuse(job_acts([job])[job.pk]["checkpoint"])
+    if attempt is None:
+        raise Conflict(f"job {job.name!r} was never placed: it cannot save")
     access.audit(actor, "job.checkpoint", job.id, reason=reason, request_id=request_id)
     body = RequestSave(job_id=job.id, attempt=attempt.number, save_kind="manual", reason=reason)
     return [enqueue(body, node_id=node, job_id=job.id, attempt=attempt.number, epoch=job.epoch).id for node in nodes]
@@ -37,8 +38,7 @@ def evict_replica(job: Job, index: int, *, reason: str, actor: str, request_id: 
     no other, as it does not train or was ordered out before. No budget is charged. Raises NotFound, or
     Conflict when nothing of it runs."""
     replica = newest_replica(job, index)
-    if job.state not in TRAINS or not replica.ranks.filter(released_at=None).exists():
-        raise Conflict(f"replica {index} of {job.name!r} does not run: the job is {job.state}")
+    refuse(replica_acts(job, replica)["evict-replica"])
     access.audit(actor, "job.evict_replica", job.id, reason=reason, request_id=request_id, data={"replica": index})
     said = f"{actor}: {reason}"
     at_once = goes_at_once(ReplicaState(replica.state), ordered_before=bool(replica.ordered_out))

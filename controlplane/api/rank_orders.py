@@ -5,17 +5,17 @@ answer them like any other.
 """
 
 from controlplane.access import services as access
+from controlplane.api.capabilities import rank_acts
 from controlplane.api.operations import newest_replica
 from controlplane.api.problems import Kind, Problem
 from controlplane.dispatch.models import Command
-from controlplane.dispatch.services import LIVE, enqueue
+from controlplane.dispatch.services import enqueue
 from controlplane.jobs.models import Job, Rank
-from controlplane.jobs.numbers import spec_of
 from controlplane.protocol.commands import CollectStacks, InjectRankFault
 from controlplane.protocol.looks import LOOKS, MAX_PROFILE_S, PROFILE
 from controlplane.protocol.rank_faults import FAULTS
 from controlplane.protocol.rest import Told
-from controlplane.runtime.errors import Conflict, NotFound
+from controlplane.runtime.errors import NotFound, refuse
 
 FAULT_TTL_S = 15.0
 LOOK_TTL_S = 30.0
@@ -29,11 +29,8 @@ def inject_fault(
     if fault not in FAULTS:
         told = Told("/fault", f"{fault!r} is no fault of a rank", f"use {', '.join(sorted(FAULTS))}")
         raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
-    row = _living(job, replica, rank)
-    if not spec_of(job).spec.resiliency.allow_faults:
-        raise Conflict(
-            f"job {job.name!r} does not allow faults: submit it with resiliency.allow_faults set to true to rehearse"
-        )
+    row = _rank(job, replica, rank)
+    refuse(rank_acts(job, row)["fault"])
     data = {"replica": replica, "rank": rank, "fault": fault, "value": value}
     access.audit(actor, "job.fault", job.id, reason=reason, request_id=request_id, data=data)
     order = InjectRankFault(
@@ -50,10 +47,8 @@ def look_at(
     if look not in LOOKS:
         told = Told("/look", f"{look!r} cannot be looked at", f"use {', '.join(LOOKS)}")
         raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
-    row = _living(job, replica, rank)
-    busy = Command.objects.filter(job=job, kind="collect_stacks", state__in=LIVE, node_id=row.node_id)
-    if any((c.body["replica"], c.body.get("rank", -1)) in ((replica, rank), (replica, -1)) for c in busy):
-        raise Conflict(f"rank {rank} of replica {replica} is being looked at already: wait for that answer")
+    row = _rank(job, replica, rank)
+    refuse(rank_acts(job, row)["debug"])
     data = {"replica": replica, "rank": rank, "look": look}
     access.audit(actor, "job.debug", job.id, reason=reason, request_id=request_id, data=data)
     seconds = min(DEFAULT_PROFILE_S if duration_s is None else duration_s, MAX_PROFILE_S) if look == PROFILE else 0.0
@@ -68,15 +63,13 @@ def look_at(
     return _order(job, row, order, LOOK_TTL_S)
 
 
-def _living(job: Job, index: int, rank: int) -> Rank:
-    """The rank's row in the newest incarnation of its replica. Raises NotFound, Conflict."""
+def _rank(job: Job, index: int, rank: int) -> Rank:
+    """The rank's row in the newest incarnation of its replica. Raises NotFound."""
     replica = newest_replica(job, index)
     rows = replica.ranks.filter(rank=rank).select_related("node", "replica__attempt")
     row = rows.first()
     if row is None:
         raise NotFound(f"replica {index} of job {job.name!r} has no rank {rank}")
-    if row.released_at is not None:
-        raise Conflict(f"rank {rank} of replica {index} does not run")
     return row
 
 

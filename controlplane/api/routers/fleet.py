@@ -10,6 +10,7 @@ from controlplane.access.models import Scope
 from controlplane.api import bodies, pages
 from controlplane.api.auth import needs, principal_of
 from controlplane.api.bodies import send
+from controlplane.api.capabilities import ranks_with_acts
 from controlplane.api.edge import describe
 from controlplane.api.eventlog import event_view
 from controlplane.api.idempotency import Effect, once
@@ -67,7 +68,7 @@ def get_node(request: HttpRequest, node_id: str) -> HttpResponse:
         | {
             "signals": signals_of_node(row.id),
             "unheard": unheard.of_node(row.id),
-            "ranks": ranks_on_node(row.id),
+            "ranks": ranks_with_acts(ranks_on_node(row.id), row.id),
             "events": [event_view(event) for event in reversed(events)],
             "dead_letters": deadletter.waiting_count(row.id),
             "as_of_seq": seq,

@@ -11,6 +11,7 @@ from controlplane.access.models import Scope
 from controlplane.api import pages
 from controlplane.api.auth import needs
 from controlplane.api.bodies import send
+from controlplane.api.capabilities import with_acts
 from controlplane.api.edge import describe
 from controlplane.api.eventlog import EventQuery, event_page
 from controlplane.checkpoints.models import Checkpoint
@@ -74,7 +75,8 @@ class LogQuery(Schema):
 def replicas(request: HttpRequest, job_id: str, query: Query[ReplicaQuery]) -> HttpResponse:
     """Every incarnation with its ranks, newest attempt first; a job has few, so one page."""
     seq = newest_seq()
-    items = selectors.replicas(selectors.job(job_id), attempt=query.attempt)
+    job = selectors.job(job_id)
+    items = with_acts(selectors.replicas(job, attempt=query.attempt), job)
     return send(pages.listing(items, None, seq))
 
 

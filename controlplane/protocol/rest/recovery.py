@@ -129,6 +129,7 @@ class Incident(Answer, frozen=True, kw_only=True):
     phases: list[Phase]
     stall_s: float | None
     certificate: Certificate | None
+    capabilities: words.Capabilities = {}
 
 
 class Signal(Answer, frozen=True, kw_only=True):

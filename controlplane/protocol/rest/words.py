@@ -26,4 +26,6 @@ IncidentState = Annotated[str, _one_of(states.IncidentState)]
 IncidentOutcome = Annotated[str, _one_of(states.IncidentOutcome, "")]
 CertificateState = Annotated[str, Meta(extra_json_schema={"enum": ["pending", "green", "red", "incomplete"]})]
 LetterState = Annotated[str, Meta(extra_json_schema={"enum": ["waiting", "replayed", "discarded"]})]
+Capabilities = dict[str, str]
+"""Acts, each by the verb of its order; "" where the state of the object allows it, else why not."""
 Scalars = dict[str, str | int | float | bool | None]

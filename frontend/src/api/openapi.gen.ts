@@ -1264,6 +1264,10 @@ export interface components {
          *         `reason`: the error; `state`: waiting, replayed or discarded.
          */
         DeadLetter: {
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             first_seen_at: string;
             happened_at: string;
             id: string;
@@ -1345,6 +1349,10 @@ export interface components {
          * @description A GPU. `live`: its newest readings, absent ones None.
          */
         Device: {
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             driver: string;
             health_reason: string;
             healthy: boolean;
@@ -1699,6 +1707,10 @@ export interface components {
             acknowledged_at: string | null;
             acknowledged_by: string;
             acknowledgement: string;
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             certificate: components["schemas"]["Certificate"] | null;
             id: string;
             job_id: string | null;
@@ -1731,6 +1743,10 @@ export interface components {
             acknowledged_by: string;
             acknowledgement: string;
             as_of_seq: number;
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             certificate: components["schemas"]["Certificate"] | null;
             decisions: components["schemas"]["Decision"][];
             events: components["schemas"]["Event"][];
@@ -1789,6 +1805,10 @@ export interface components {
          */
         Job: {
             attempt: number | null;
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             committed_step: number;
             created_at: string;
             epoch: number;
@@ -1830,6 +1850,10 @@ export interface components {
             as_of_seq: number;
             attempt: number | null;
             attempts: components["schemas"]["Attempt"][];
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             committed_step: number;
             created_at: string;
             epoch: number;
@@ -2240,6 +2264,10 @@ export interface components {
             /** @default null */
             agent_rss_bytes: number | null;
             agent_version: string;
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             connected: boolean;
             devices: components["schemas"]["Device"][];
             /** @default false */
@@ -2271,6 +2299,10 @@ export interface components {
             agent_rss_bytes: number | null;
             agent_version: string;
             as_of_seq: number;
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             connected: boolean;
             /** @default 0 */
             dead_letters: number;
@@ -2463,6 +2495,10 @@ export interface components {
          * @description One process of one incarnation of a replica.
          */
         Rank: {
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             cp: number;
             device_index: number;
             device_uuid: string;
@@ -2610,6 +2646,10 @@ export interface components {
          */
         Replica: {
             attempt: number;
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             caught_up: {
                 [key: string]: string | number | boolean | null;
             } | null;
