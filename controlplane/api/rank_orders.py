@@ -5,15 +5,16 @@ look at it, a command in the current unit of work with its audit entry.
 from controlplane.access import services as access
 from controlplane.api.problems import Kind, Problem
 from controlplane.dispatch.models import Command
-from controlplane.dispatch.services import LIVE, enqueue
+from controlplane.dispatch.services import enqueue
 from controlplane.jobs.models import Job, Rank
 from controlplane.protocol.commands import CollectStacks
 from controlplane.protocol.looks import BY_NAME, LOOKS, MAX_PROFILE_S
 from controlplane.protocol.rank_faults import FAULTS
 from controlplane.protocol.rest import Told
 from controlplane.recovery import requests
+from controlplane.recovery.capable import rank_acts
 from controlplane.recovery.models import Request
-from controlplane.runtime.errors import Conflict, NotFound
+from controlplane.runtime.errors import NotFound, refuse
 
 DEFAULT_PROFILE_S = 2.0
 
@@ -38,10 +39,8 @@ def look_at(
     if look not in BY_NAME:
         told = Told("/look", f"unknown diagnostic {look!r}", f"use {', '.join(LOOKS)}")
         raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
-    row = _living(job, replica, rank)
-    busy = Command.objects.filter(job=job, kind="collect_stacks", state__in=LIVE, node_id=row.node_id)
-    if any((c.body["replica"], c.body.get("rank", -1)) in ((replica, rank), (replica, -1)) for c in busy):
-        raise Conflict(f"a diagnostic of rank {rank} of replica {replica} is already running: wait for its answer")
+    row = _placed(job, replica, rank)
+    refuse(rank_acts(job, row)["debug"])
     data = {"replica": replica, "rank": rank, "look": look}
     access.audit(actor, "job.debug", job.id, reason=reason, request_id=request_id, data=data)
     asked = BY_NAME[look]
@@ -63,14 +62,6 @@ def _placed(job: Job, index: int, rank: int) -> Rank:
     row = replica.ranks.filter(rank=rank).select_related("node", "replica__attempt__job").first()
     if row is None:
         raise NotFound(f"replica {index} of job {job.name!r} has no rank {rank}")
-    return row
-
-
-def _living(job: Job, index: int, rank: int) -> Rank:
-    """The same, which runs. Raises NotFound, Conflict."""
-    row = _placed(job, index, rank)
-    if row.released_at is not None:
-        raise Conflict(f"rank {rank} of replica {index} does not run")
     return row
 
 

@@ -12,6 +12,7 @@ from controlplane.access import join_tokens
 from controlplane.access import services as access
 from controlplane.access.models import JoinToken
 from controlplane.access.services import Shown
+from controlplane.fleet.capable import node_acts
 from controlplane.fleet.keys import key_that_signed, verifies
 from controlplane.fleet.models import Node, NodeLife
 from controlplane.fleet.services import publish_node, sync_devices, transition_node
@@ -20,7 +21,7 @@ from controlplane.protocol.samples import DeviceInfo
 from controlplane.protocol.states import NodeState
 from controlplane.runtime import events
 from controlplane.runtime.clock import after, now
-from controlplane.runtime.errors import Conflict, Denied, NotFound
+from controlplane.runtime.errors import Conflict, Denied, NotFound, refuse
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.locks import lock_row
 
@@ -184,6 +185,7 @@ def reissue(node_id: str, *, actor: str, reason: str, ttl_s: float, request_id: 
         node = get(node_id)
         bound = join_tokens.Binding(name=node.name, pool=node.pool, takeover=True)
         shown = join_tokens.create(bound, ttl_s=ttl_s, actor=actor)
+        refuse(node_acts(node)["re-enrol"])
         access.audit(actor, "node.re_enrol", node_id, reason=reason, request_id=request_id, data={"token": shown.id})
         publish_node(node, "node.re_enrol", f"Node {node.name} may enrol again with a new key. {reason} ({actor})")
     return shown
@@ -194,6 +196,7 @@ def revoke(node_id: str, *, actor: str, reason: str = "", request_id: str = "") 
     twice is no error. Raises NotFound."""
     with events.unit_of_work():
         node = get(node_id)
+        refuse(node_acts(node)["revoke"])
         access.audit(actor, "node.revoke", node_id, reason=reason, request_id=request_id)
         if node.revoked_at is None:
             Node.objects.filter(pk=node.pk).update(revoked_at=now())
@@ -205,6 +208,7 @@ def restore(node_id: str, *, actor: str, reason: str, request_id: str = "") -> N
     """The same key counts again. Raises NotFound."""
     with events.unit_of_work():
         node = get(node_id)
+        refuse(node_acts(node)["restore"])
         access.audit(actor, "node.restore", node_id, reason=reason, request_id=request_id)
         if node.revoked_at is not None:
             Node.objects.filter(pk=node.pk).update(revoked_at=None)
@@ -217,12 +221,7 @@ def remove(node_id: str, *, actor: str, reason: str, request_id: str = "") -> No
     Raises NotFound, or Conflict while ranks are placed there."""
     with events.unit_of_work():
         node = get(node_id)
-        placed = node.ranks.filter(released_at=None).count()
-        if placed:
-            raise Conflict(
-                f"{placed} ranks are placed on node {node.name!r}: cordon it, cancel its jobs or evict their replicas,"
-                " and remove it when it is empty"
-            )
+        refuse(node_acts(node)["remove"])
         name = node.name
         access.audit(actor, "node.remove", node_id, reason=reason, request_id=request_id, data={"name": name})
         moment = now()
@@ -244,8 +243,7 @@ def want_new_key(node_id: str, *, actor: str, reason: str, request_id: str = "")
     NotFound or Conflict (revoked: it cannot connect)."""
     with events.unit_of_work():
         node = get(node_id)
-        if node.revoked_at is not None:
-            raise Conflict(f"node {node.name!r} is revoked: `holdfast node re-enrol {node.name}` gives it a new key")
+        refuse(node_acts(node)["rotate-key"])
         access.audit(actor, "node.rotate_key", node_id, reason=reason, request_id=request_id)
         Node.objects.filter(pk=node.pk).update(key_wanted_at=now())
         publish_node(node, "node.rotate_key", f"Node {node.name} is to make a new key. {reason} ({actor})")

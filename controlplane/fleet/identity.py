@@ -23,12 +23,13 @@ from typing import Any, Literal
 from django.db.models import Q
 
 from controlplane.access import services as access
+from controlplane.fleet.capable import node_acts
 from controlplane.fleet.models import Node, NodeLife
 from controlplane.fleet.services import heal_devices, publish_node, transition_node
 from controlplane.protocol.states import NodeState
 from controlplane.runtime import events
 from controlplane.runtime.clock import after, age_s, ago, now
-from controlplane.runtime.errors import Conflict, NotFound
+from controlplane.runtime.errors import NotFound, refuse
 from controlplane.runtime.locks import lock_row, retrying
 
 HOLD_S = 5.0
@@ -214,8 +215,7 @@ def confirm(node_id: str, *, actor: str, reason: str, request_id: str = "") -> N
         node = lock_row(Node, node_id)
         if node is None or node.removed_at is not None:
             raise NotFound(f"no node {node_id!r}")
-        if node.state != NodeState.QUARANTINED:
-            raise Conflict(f"node {node.name!r} is {node.state}: there is nothing to confirm")
+        refuse(node_acts(node)["confirm"])
         data = {"doubt": node.doubt, "held": node.held}
         access.audit(actor, "node.confirm", node_id, reason=reason, request_id=request_id, data=data)
         vouched = node.lives.filter(boot_id=node.boot_id, journal_id=node.journal_id).first()

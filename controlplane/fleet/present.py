@@ -69,7 +69,7 @@ def parts_of(nodes: Sequence[Node]) -> dict[str, Parts]:
 def _unreleased() -> Any:
     """Ranks that hold a device. The table is of `jobs`, above: reached over the relation."""
     ranks = Device._meta.get_field("ranks").related_model
-    return ranks._default_manager.filter(released_at=None).select_related("replica__attempt").order_by("id")
+    return ranks._default_manager.filter(released_at=None).select_related("replica__attempt__job").order_by("id")
 
 
 def device_summary(device: Device, *, live: Json | None = None) -> Json:

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.db.models import Count, QuerySet
 
+from controlplane.fleet.capable import with_acts
 from controlplane.fleet.models import Device, Node
 from controlplane.fleet.present import node_summary, parts_of
 from controlplane.protocol.states import NodeState
@@ -29,7 +30,7 @@ def node(node_id: str) -> Node:
 
 
 def node_view(row: Node) -> dict[str, Any]:
-    """The summary with the live picture, as lists and details show it."""
+    """The summary with the live picture and what may be done, as lists and details show it."""
     return node_views([row])[0]
 
 
@@ -37,7 +38,8 @@ def node_views(rows: Sequence[Node]) -> list[dict[str, Any]]:
     """`node_view` of each, in as many queries and looks into Redis as for one."""
     parts = parts_of(rows)
     hot = bus.read_hots([f"node:{row.id}" for row in rows])
-    return [node_summary(row, hot=hot.get(f"node:{row.id}"), parts=parts[row.id]) for row in rows]
+    views = (node_summary(row, hot=hot.get(f"node:{row.id}"), parts=parts[row.id]) for row in rows)
+    return [with_acts(view, row, parts[row.id]) for view, row in zip(views, rows, strict=True)]
 
 
 def device_indexes(node_id: str) -> frozenset[int]:

@@ -7,6 +7,7 @@ from django.db.models import Q
 
 from controlplane.access import services as access
 from controlplane.fleet import flapping
+from controlplane.fleet.capable import node_acts
 from controlplane.fleet.models import Device, Node, NodeLife
 from controlplane.fleet.present import Json, device_summaries, device_summary
 from controlplane.fleet.publish import publish_node
@@ -15,7 +16,7 @@ from controlplane.protocol.samples import DeviceInfo
 from controlplane.protocol.states import NodeState
 from controlplane.runtime import counters, events, guard
 from controlplane.runtime.clock import now
-from controlplane.runtime.errors import Conflict, NotFound
+from controlplane.runtime.errors import NotFound, refuse
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.locks import lock_row
 
@@ -45,21 +46,20 @@ def take_out(node: Node, to: str, reason: str) -> None:
 
 
 def cordon(node_id: str, *, reason: str, actor: str, request_id: str = "") -> Node:
-    """Take no new work here. Cordoning twice is no error."""
+    """Take no new work here. Raises Conflict where that is so already (`policy.capabilities`)."""
     return _by_person(node_id, NodeState.CORDONED, "node.cordon", reason, actor, request_id)
 
 
 def uncordon(node_id: str, *, reason: str, actor: str, request_id: str = "") -> Node:
-    """Let work return. Raises Conflict where an administrator must decide who the node is, or has not
-    admitted it yet."""
+    """Let work return to the node and its devices. Raises Conflict where it is there already, and where an
+    administrator must decide who the node is, or has not admitted it yet (`policy.capabilities`)."""
     return _by_person(node_id, NodeState.READY, "node.uncordon", reason, actor, request_id)
 
 
 def _by_person(node_id: str, to: NodeState, action: str, reason: str, actor: str, request_id: str) -> Node:
     with events.unit_of_work():
         node = _get(node_id)
-        if to == NodeState.READY:
-            _check_vouched(node)
+        refuse(node_acts(node)[action.removeprefix("node.")])
         access.audit(
             actor, action, node_id, reason=reason, request_id=request_id,
             before={"state": node.state}, after={"state": to.value},
@@ -69,15 +69,6 @@ def _by_person(node_id: str, to: NodeState, action: str, reason: str, actor: str
         if to == NodeState.READY:
             heal_devices(node)
     return node
-
-
-def _check_vouched(node: Node) -> None:
-    if not node.doubt and not node.held:
-        return
-    why = f"it is in doubt which machine node {node.name!r} is ({node.doubt})"
-    if not node.doubt:
-        why = f"node {node.name!r} enrolled with a token that holds, and an administrator admits it"
-    raise Conflict(f"{why}: `holdfast node confirm {node.name}`")
 
 
 def heal_devices(node: Node) -> None:

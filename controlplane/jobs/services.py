@@ -9,6 +9,7 @@ from django.db import IntegrityError, transaction
 from controlplane.access import services as access
 from controlplane.fleet.services import publish_device
 from controlplane.jobs import environment
+from controlplane.jobs.capable import job_acts
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.numbers import numbers_of
 from controlplane.jobs.present import job_summary, rank_id, rank_summary, replica_id, replica_summary
@@ -16,7 +17,7 @@ from controlplane.protocol.spec import JobSpec
 from controlplane.protocol.states import AttemptState, JobState, RankState, ReplicaState
 from controlplane.runtime import bell, events, guard
 from controlplane.runtime.clock import now
-from controlplane.runtime.errors import Conflict, NotFound
+from controlplane.runtime.errors import Conflict, NotFound, refuse
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.locks import lock_row
 
@@ -61,8 +62,7 @@ def cancel_job(job_id: str, *, reason: str, actor: str, request_id: str = "") ->
     Conflict when it has ended already."""
     with events.unit_of_work():
         job = get_locked(job_id)
-        if job.state in TERMINAL:
-            raise Conflict(f"job {job.name!r} has ended: {job.state}")
+        refuse(job_acts([job])[job_id]["cancel"])
         access.audit(
             actor, "job.cancel", job_id, reason=reason, request_id=request_id,
             before={"state": job.state, "cancel_requested": job.cancel_requested}, after={"cancel_requested": True},

@@ -7,6 +7,7 @@ from django.db.models import Q, QuerySet
 
 from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Job, Rank
+from controlplane.policy import capabilities
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.requests import SUCCEEDED
 from controlplane.protocol.states import CommandState, RequestKind, RequestState
@@ -98,6 +99,11 @@ def one(request_id: str) -> Request:
     return row
 
 
+def acts(row: Request) -> capabilities.Acts:
+    """What may be done to it now."""
+    return capabilities.request(capabilities.RequestFacts(id=row.id, state=row.state))
+
+
 def view(row: Request) -> Json:
     """One request as the API shows it."""
     return {
@@ -120,4 +126,5 @@ def view(row: Request) -> Json:
         "answer": row.answer,
         "decision_id": row.decision_id or None,
         "ended_at": iso(row.ended_at),
+        "capabilities": acts(row),
     }

@@ -16,12 +16,13 @@ from django.db.models import Count, QuerySet, Sum
 from controlplane.access import services as access
 from controlplane.fleet.models import Node
 from controlplane.fleet.publish import publish_node
+from controlplane.policy import capabilities
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import AgentEvent, RankSaid
 from controlplane.recovery.models import DeadLetter, LetterState
 from controlplane.runtime import counters, metrics
 from controlplane.runtime.clock import ago, iso, now
-from controlplane.runtime.errors import Conflict, Invalid, NotFound
+from controlplane.runtime.errors import Conflict, Invalid, NotFound, refuse
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.locks import retrying
 from controlplane.runtime.logs import get
@@ -73,8 +74,7 @@ def waiting(letter_id: str) -> DeadLetter:
     letter = DeadLetter.objects.filter(pk=letter_id).first()
     if letter is None:
         raise NotFound(f"no dead letter {letter_id!r}")
-    if letter.state != LetterState.WAITING:
-        raise Conflict(f"dead letter {letter_id} was {letter.state} already")
+    refuse(capabilities.dead_letter(letter_id, letter.state)["replay"])
     return letter
 
 
@@ -146,6 +146,7 @@ def letter_view(letter: DeadLetter) -> dict[str, object]:
         "first_seen_at": iso(letter.first_seen_at),
         "last_seen_at": iso(letter.last_seen_at),
         "state": letter.state,
+        "capabilities": capabilities.dead_letter(letter.id, letter.state),
     }
 
 

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from controlplane.access import services as access
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
+from controlplane.fleet.capable import device_acts
 from controlplane.fleet.models import Device
 from controlplane.fleet.services import FOR_DEVICES, bar_device, return_device, set_device_health
 from controlplane.jobs.models import Rank
@@ -20,7 +21,7 @@ from controlplane.protocol.states import CommandState
 from controlplane.recovery.models import Signal
 from controlplane.runtime import events
 from controlplane.runtime.clock import now
-from controlplane.runtime.errors import Conflict, NotFound
+from controlplane.runtime.errors import NotFound, refuse
 from controlplane.runtime.locks import lock_fleet
 
 RESET_TTL_S = 60.0
@@ -58,31 +59,14 @@ def reset_by_person(device_id: str, *, reason: str, actor: str, request_id: str 
         device = Device.objects.select_related("node").filter(pk=device_id, node__removed_at=None).first()
         if device is None:
             raise NotFound(f"no device {device_id!r}")
-        where = f"device {device.index} of {device.node.name}"
-        if device.node.revoked_at is not None:
-            raise Conflict(f"{where}: its node is revoked and obeys no order; `holdfast node restore` first")
-        if not device.present:
-            raise Conflict(f"{where} fell off the bus, which no reset mends: reboot the node, or replace the card")
-        _refuse_in_use(device, where)
+        held = Rank.objects.filter(device=device, released_at=None).select_related("replica__attempt__job").first()
+        refuse(device_acts(device, device.node, held)["reset"])
         access.audit(
             actor, "device.reset", device.node_id, reason=reason, request_id=request_id,
             data={"device_index": device.index, "uuid": device.uuid},
         )  # fmt: skip
         bar_device(device, f"{actor} ordered a reset: {reason}", reset=True)
     return device
-
-
-def _refuse_in_use(device: Device, where: str) -> None:
-    """A reset ends whatever runs on the device, so what runs there is moved first, by an order of its own."""
-    held = Rank.objects.filter(device=device, released_at=None).select_related("replica__attempt__job").first()
-    if held is None:
-        return
-    replica, job = held.replica, held.replica.attempt.job
-    raise Conflict(
-        f"{where} is in use: rank {held.rank} of replica {replica.index} of job {job.name!r} is on it. "
-        f"Nothing was done. `holdfast node cordon {device.node.name}`, then `holdfast job evict-replica "
-        f"{job.name} {replica.index}` starts it elsewhere; order the reset again when it has ended"
-    )
 
 
 def reset_answered(command: Command) -> None:

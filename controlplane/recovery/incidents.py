@@ -25,12 +25,12 @@ from controlplane.protocol.states import LIVE_INCIDENT, IncidentOutcome, Inciden
 from controlplane.recovery import keeping, proof, signals
 from controlplane.recovery.models import Incident, Signal
 from controlplane.recovery.phases import compute_phases
-from controlplane.recovery.present import incident_summary, pending_certificate
+from controlplane.recovery.present import incident_acts, incident_summary, pending_certificate
 from controlplane.recovery.signals import fact_of
 from controlplane.recovery.stall import stall_of
 from controlplane.runtime import events, guard, metrics
 from controlplane.runtime.clock import after, now
-from controlplane.runtime.errors import Conflict, NotFound
+from controlplane.runtime.errors import NotFound, refuse
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.locks import lock_row
 
@@ -245,13 +245,12 @@ def _count_phases(phases: list[dict[str, Any]]) -> None:
 
 def acknowledge(incident_id: str, *, actor: str, reason: str, request_id: str = "") -> Incident:
     """A person has seen it and takes it on. One that waits for hardware is handed over to them,
-    and so resolved. Raises NotFound, and Conflict where somebody was first."""
+    and so resolved. Raises NotFound, and Conflict where somebody was first or it waits for nobody."""
     with events.unit_of_work():
         incident = lock_row(Incident, incident_id)
         if incident is None:
             raise NotFound(f"no incident {incident_id!r}")
-        if incident.acknowledged_at is not None:
-            raise Conflict(f"{incident.acknowledged_by} has acknowledged it already: {incident.acknowledgement}")
+        refuse(incident_acts(incident)["acknowledge"])
         audit(
             actor, "incident.acknowledge", incident_id, reason=reason, request_id=request_id,
             before={"state": incident.state, "acknowledged": False},

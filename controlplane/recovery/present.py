@@ -4,6 +4,8 @@ from typing import Any
 
 from controlplane.dispatch import selectors as dispatch
 from controlplane.dispatch.present import command_summary
+from controlplane.policy import capabilities
+from controlplane.policy.capabilities import IncidentFacts
 from controlplane.protocol.errors import MalformedFrame
 from controlplane.protocol.flight import decode_dump
 from controlplane.protocol.looks import FLIGHT_RECORDER, NOT_GOT, STACKS
@@ -37,7 +39,15 @@ def incident_summary(row: Incident) -> Json:
         "phases": row.phases,
         "stall_s": row.stall_s,
         "certificate": row.certificate,
+        "capabilities": incident_acts(row),
     }
+
+
+def incident_acts(row: Incident) -> Json:
+    """What a person may do to it now, and why not."""
+    by = (row.acknowledged_by or "somebody") if row.acknowledged_at is not None else ""
+    facts = IncidentFacts(state=row.state, outcome=row.outcome or "", by=by, note=row.acknowledgement)
+    return capabilities.incident(facts)
 
 
 def pending_certificate(step: int) -> Json:

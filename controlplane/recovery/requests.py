@@ -11,20 +11,22 @@ import msgspec
 
 from controlplane.access import services as access
 from controlplane.dispatch import services as dispatch
+from controlplane.fleet.capable import node_acts
 from controlplane.fleet.models import Node
 from controlplane.fleet.services import transition_node
+from controlplane.jobs.capable import job_acts
 from controlplane.jobs.models import Job, Rank, Replica
-from controlplane.jobs.numbers import spec_of
 from controlplane.jobs.services import ring_job
 from controlplane.policy import plan
 from controlplane.protocol.commands import InjectRankFault
 from controlplane.protocol.plain import without_secrets
-from controlplane.protocol.states import JobState, NodeState, RequestKind, RequestState
+from controlplane.protocol.states import NodeState, RequestKind, RequestState
 from controlplane.recovery import asked
+from controlplane.recovery.capable import rank_acts, replica_acts
 from controlplane.recovery.models import LIVE, Request
 from controlplane.runtime import events, guard
 from controlplane.runtime.clock import now
-from controlplane.runtime.errors import Conflict, NotFound
+from controlplane.runtime.errors import NotFound, refuse
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.locks import lock_row
 
@@ -36,16 +38,13 @@ VALID_S = {
 }
 """For how long each may still begin; a checkpoint must be committed, a node be empty by then."""
 FAULT_TTL_S = 15.0
-TRAINS = (JobState.RUNNING, JobState.RECOVERING)
 
 
 def evict(job: Job, index: int, *, reason: str, actor: str, request_id: str = "") -> tuple[Request, bool]:
     """Ask that the replica leave, whose newest life is meant: (the request, whether it will wait for no other, as it
     does not train or was asked to leave before). Raises NotFound, Conflict when nothing of it runs."""
     replica = newest_replica(job, index)
-    why = why_no_eviction(job, replica)
-    if why:
-        raise Conflict(why)
+    refuse(replica_acts(job, replica)["evict-replica"])
     access.audit(actor, "job.evict_replica", job.id, reason=reason, request_id=request_id, data={"replica": index})
     again = bool(replica.ordered_out) or _about(replica).exists()
     return _ask(RequestKind.EVICT, actor, reason, job=job, **life_of(replica)), again or replica.state != "active"
@@ -53,9 +52,7 @@ def evict(job: Job, index: int, *, reason: str, actor: str, request_id: str = ""
 
 def checkpoint(job: Job, *, reason: str, actor: str, request_id: str = "") -> Request:
     """Ask that the ranks save at their next step boundary. Raises Conflict when the job does not train."""
-    why = why_no_checkpoint(job)
-    if why:
-        raise Conflict(why)
+    refuse(job_acts([job])[job.pk]["checkpoint"])
     access.audit(actor, "job.checkpoint", job.id, reason=reason, request_id=request_id)
     return _ask(RequestKind.CHECKPOINT, actor, reason, job=job)
 
@@ -63,27 +60,19 @@ def checkpoint(job: Job, *, reason: str, actor: str, request_id: str = "") -> Re
 def fault(rank: Rank, *, code: str, value: float, reason: str, actor: str, request_id: str = "") -> Request:
     """Ask for a fault in this rank. Raises Conflict where the job does not allow it, or the rank does not run."""
     job, replica = rank.replica.attempt.job, rank.replica
-    why = why_no_fault(job, rank)
-    if why:
-        raise Conflict(why)
+    refuse(rank_acts(job, rank)["fault"])
     data = {"replica": replica.index, "rank": rank.rank, "fault": code, "value": value}
     access.audit(actor, "job.fault", job.id, reason=reason, request_id=request_id, data=data)
     return _ask(RequestKind.FAULT, actor, reason, job=job, rank=rank.rank, code=code, value=value, **life_of(replica))
 
 
 def drain(node_id: str, *, reason: str, actor: str, request_id: str = "") -> Request:
-    """Ask that the node be emptied: it takes no new work from now on. Asking twice is one request. Raises NotFound,
-    Conflict."""
+    """Ask that the node be emptied: it takes no new work from now on. Raises NotFound, Conflict."""
     with events.unit_of_work():
         node = lock_row(Node, node_id)
-        if node is None or node.revoked_at is not None:
+        if node is None:
             raise NotFound(f"no node {node_id!r}")
-        known = asked.drains().filter(node=node, withdrawn_by="").first()
-        if known is not None:
-            return known
-        why = why_no_drain(node)
-        if why:
-            raise Conflict(why)
+        refuse(node_acts(node)["drain"])
         before = node.state
         access.audit(
             actor, "node.drain", node.id, reason=reason, request_id=request_id,
@@ -100,49 +89,11 @@ def withdraw(row: Request, *, reason: str, actor: str, request_id: str = "") -> 
     Conflict when it has ended."""
     with events.unit_of_work():
         held = lock_row(Request, row.pk)
-        why = why_no_withdrawal(held) if held is not None else "it is gone"
-        if held is None or why:
-            raise Conflict(why)
+        if held is None:
+            raise NotFound(f"no request {row.pk!r}")
+        refuse(asked.acts(held)["withdraw"])
         access.audit(actor, "request.withdraw", row.pk, reason=reason, request_id=request_id)
         _take_back(held, f"{actor} ({reason})")
-
-
-def why_no_eviction(job: Job, replica: Replica) -> str:
-    """Why nobody can ask that it leave now; "" where they can."""
-    runs = job.state in TRAINS and replica.ranks.filter(released_at=None).exists()
-    return "" if runs else f"replica {replica.index} of {job.name!r} does not run: the job is {job.state}"
-
-
-def why_no_checkpoint(job: Job) -> str:
-    """Why nobody can ask the job to save now; "" where they can."""
-    runs = job.state in TRAINS and Rank.objects.filter(replica__attempt__job=job, released_at=None).exists()
-    return "" if runs else f"job {job.name!r} is {job.state}: only a running job can save"
-
-
-def why_no_fault(job: Job, rank: Rank) -> str:
-    """Why nobody can ask for a fault in this rank now; "" where they can."""
-    if rank.released_at is not None:
-        return f"rank {rank.rank} of replica {rank.replica.index} does not run"
-    if not spec_of(job).spec.resiliency.allow_faults:
-        return f"job {job.name!r} does not allow faults: submit it with resiliency.allow_faults set to true to rehearse"
-    return ""
-
-
-def why_no_drain(node: Node) -> str:
-    """Why nobody can ask that this node be emptied now; "" where they can."""
-    if node.state == NodeState.QUARANTINED:
-        return (
-            f"node {node.name!r} is quarantined ({node.state_reason}): `holdfast node confirm` or `uncordon` it first"
-        )
-    if node.state == NodeState.DRAINING:
-        return f"a drain of node {node.name!r} is being taken back: ask again in a moment"
-    return ""
-
-
-def why_no_withdrawal(row: Request) -> str:
-    """Why it cannot be taken back; "" where it can."""
-    live = row.state in (RequestState.OPEN, RequestState.TAKEN)
-    return "" if live else f"request {row.pk} has ended: {row.state}"
 
 
 def life_of(replica: Replica) -> dict[str, int]:

@@ -52,3 +52,9 @@ class Invalid(ServiceError):
     """`errors`: [{"pointer", "message", "fix"}]."""
 
     code = "invalid"
+
+
+def refuse(why_not: str) -> None:
+    """An act's sentence of `policy.capabilities`: raises Conflict with it, unless it is empty."""
+    if why_not:
+        raise Conflict(why_not)

@@ -1,5 +1,5 @@
-"""What a person does on the page: orders with a reason, a spec that is written, faults with a value;
-and what a person reads: whole lists, one step, a page that is held still."""
+"""What a person does on the page: a spec that is written, faults with a value; and what a person reads:
+whole lists, one step, a page that is held still. Orders are in test_page_orders."""
 
 import json
 import re
@@ -13,7 +13,6 @@ from tests.e2e.browser import Target, axe_violations, picture, sign_in
 pytestmark = pytest.mark.e2e
 WAIT_MS = 20_000
 JOB = "job_" + "1".zfill(26)
-NODE_B = "node_" + "2".zfill(26)
 Visit = Callable[..., Page]
 
 
@@ -46,53 +45,6 @@ def visit(chromium: Browser, server: Target) -> Iterator[Visit]:
 def committed(page: Page) -> int:
     """The step in the job's header."""
     return int(page.locator(".progress-line b").inner_text().replace(",", ""))
-
-
-def test_the_reason_takes_spaces_and_the_focus_goes_back_to_the_button(visit: Visit) -> None:
-    page = visit(f"/nodes/{NODE_B}")
-    opener = page.get_by_role("button", name="Cordon")
-    for leave in ("Escape", "Enter on Keep as it is"):
-        opener.click()
-        reason = page.get_by_label("Reason (recorded with your name)")
-        expect(reason).to_be_focused()
-        page.keyboard.type("planned reboot of the rack")
-        expect(reason).to_have_value("planned reboot of the rack")
-        expect(page.get_by_role("dialog")).to_be_visible()
-        if leave == "Escape":
-            page.keyboard.press("Escape")
-        else:
-            page.get_by_role("button", name="Keep as it is").press("Enter")
-        expect(page.get_by_role("dialog")).to_have_count(0)
-        expect(opener).to_be_focused()
-
-
-def test_every_order_of_a_job_asks_for_its_reason_first(visit: Visit) -> None:
-    page = visit(f"/jobs/{JOB}")
-    for name in ("Checkpoint now", "Cancel job", "Evict replica 0"):
-        opener = page.get_by_role("button", name=name)
-        opener.click()
-        expect(page.get_by_label("Reason (recorded with your name)")).to_be_focused()
-        page.keyboard.type("a b")
-        expect(page.get_by_label("Reason (recorded with your name)")).to_have_value("a b")
-        page.keyboard.press("Escape")
-        expect(opener).to_be_focused()
-
-
-def test_an_order_after_the_session_ended_asks_to_sign_in_and_is_then_sent(visit: Visit) -> None:
-    page = visit(f"/nodes/{NODE_B}", user="expired")
-    # One of its devices is out of service: a person's word brings it back.
-    page.get_by_role("button", name="Uncordon").click()
-    page.keyboard.type("rack 7 maintenance")
-    page.get_by_role("button", name="Uncordon", exact=True).last.click()
-    dialog = page.get_by_role("dialog", name="Your session has ended")
-    expect(dialog.get_by_label("Password, or the one-time password printed at start")).to_be_focused()
-    expect(dialog.get_by_label("User name")).to_have_value("expired")
-    picture(page, "sign-in-again")
-    assert axe_violations(page) == []
-    page.keyboard.type("holdfast")
-    page.keyboard.press("Enter")
-    expect(page.get_by_text("Accepted; the next decision carries it out.")).to_be_visible()
-    expect(page).to_have_url(re.compile(r"/nodes/node_"))
 
 
 def test_a_spec_that_is_being_written_is_kept_and_a_check_shows_each_fix(visit: Visit) -> None:

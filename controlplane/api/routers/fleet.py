@@ -19,6 +19,7 @@ from controlplane.fleet.models import Device
 from controlplane.jobs.selectors import ranks_on_node
 from controlplane.protocol import rest
 from controlplane.recovery import deadletter, devices, requests, unheard
+from controlplane.recovery.capable import ranks_with_acts
 from controlplane.recovery.selectors import signals_of_node
 from controlplane.runtime.events import newest_seq, told
 from controlplane.runtime.models import Event
@@ -67,7 +68,7 @@ def get_node(request: HttpRequest, node_id: str) -> HttpResponse:
         | {
             "signals": signals_of_node(row.id),
             "unheard": unheard.of_node(row.id),
-            "ranks": ranks_on_node(row.id),
+            "ranks": ranks_with_acts(ranks_on_node(row.id), row.id),
             "events": [event_view(event) for event in reversed(events)],
             "dead_letters": deadletter.waiting_count(row.id),
             "as_of_seq": seq,

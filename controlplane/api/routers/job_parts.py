@@ -20,6 +20,7 @@ from controlplane.dispatch.present import command_summary
 from controlplane.jobs import selectors
 from controlplane.protocol import rest
 from controlplane.recovery import selectors as recovery
+from controlplane.recovery.capable import with_acts
 from controlplane.recovery.learned import timeouts_of
 from controlplane.recovery.ledger import job_budget
 from controlplane.recovery.numerics import job_numerics
@@ -74,7 +75,8 @@ class LogQuery(Schema):
 def replicas(request: HttpRequest, job_id: str, query: Query[ReplicaQuery]) -> HttpResponse:
     """Every incarnation with its ranks, newest attempt first; a job has few, so one page."""
     seq = newest_seq()
-    items = selectors.replicas(selectors.job(job_id), attempt=query.attempt)
+    job = selectors.job(job_id)
+    items = with_acts(selectors.replicas(job, attempt=query.attempt), job)
     return send(pages.listing(items, None, seq))
 
 

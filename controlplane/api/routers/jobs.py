@@ -18,6 +18,7 @@ from controlplane.api.placements import try_placement
 from controlplane.api.problems import Kind, Problem
 from controlplane.api.why import why
 from controlplane.jobs import environment, selectors, services
+from controlplane.jobs.capable import job_acts, with_acts
 from controlplane.jobs.models import Job
 from controlplane.jobs.present import attempt_view, job_summaries, job_summary
 from controlplane.protocol import rest
@@ -65,7 +66,7 @@ def list_jobs(request: HttpRequest, query: Query[JobFilter]) -> HttpResponse:
         raise Problem(Kind.INVALID, "A parameter is not valid.", errors=[told])
     rows = selectors.with_labels(rows, {key: value for key, _, value in pairs})
     found, after = pages.page(rows, query, name="jobs")
-    return send(pages.listing(job_summaries(found), after, seq, total=rows.count()))
+    return send(pages.listing(with_acts(job_summaries(found), found), after, seq, total=rows.count()))
 
 
 @router.post(
@@ -90,7 +91,7 @@ def submit(
             spec, owner=principal.username, actor=principal.name, request_id=request_id_of(request)
         )
         row = Job.objects.get(pk=job.pk)
-        return Effect(data=job_summary(row), status=201, location=f"/api/v1/jobs/{job.id}")
+        return Effect(data=with_acts([job_summary(row)], [row])[0], status=201, location=f"/api/v1/jobs/{job.id}")
 
     return once(request, effect)
 
@@ -182,6 +183,7 @@ def _detail(row: Job, *, spec: dict[str, Any]) -> dict[str, Any]:
     not_heard = unheard.of_job(row)
     spares = SpareReservation.objects.filter(job=row).select_related("device__node").order_by("device_id")
     return job_summary(row) | {
+        "capabilities": job_acts([row])[row.pk],
         "spec": spec,
         "layout": None if layout is None else _layout(layout, attempts[-1].replicas),
         "attempts": [_attempt(attempt) for attempt in attempts],

@@ -59,6 +59,7 @@ class Device(Answer, frozen=True, kw_only=True):
     held_by: HeldBy | None
     spare_for: str | None
     live: DeviceLive | None = None
+    capabilities: words.Capabilities = {}
 
 
 class Node(Answer, frozen=True, kw_only=True):
@@ -82,6 +83,7 @@ class Node(Answer, frozen=True, kw_only=True):
     agent_cpu_ratio: float | None = None
     agent_rss_bytes: int | None = None
     not_heard: list[NotHeard] = []
+    capabilities: words.Capabilities = {}
 
 
 class DeadLetter(Answer, frozen=True, kw_only=True):
@@ -100,6 +102,7 @@ class DeadLetter(Answer, frozen=True, kw_only=True):
     first_seen_at: str
     last_seen_at: str
     state: words.LetterState
+    capabilities: words.Capabilities = {}
 
 
 class NodeDetail(Node, frozen=True, kw_only=True):

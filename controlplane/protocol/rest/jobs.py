@@ -52,6 +52,7 @@ class Job(Answer, frozen=True, kw_only=True):
     created_at: str
     finished_at: str | None
     not_heard: list[NotHeard] = []
+    capabilities: words.Capabilities = {}
 
 
 class Layout(Answer, frozen=True, kw_only=True):
@@ -283,6 +284,7 @@ class Rank(Answer, frozen=True, kw_only=True):
     live: RankLive | None = None
     speed: RankSpeed | None = None
     job_id: str | None = None
+    capabilities: words.Capabilities = {}
 
 
 class Replica(Answer, frozen=True, kw_only=True):
@@ -300,6 +302,7 @@ class Replica(Answer, frozen=True, kw_only=True):
     current: bool
     created_at: str = ""
     ranks: list[Rank]
+    capabilities: words.Capabilities = {}
 
 
 class Step(Answer, frozen=True, kw_only=True):

@@ -81,6 +81,7 @@ class Request(Answer, frozen=True, kw_only=True):
     answer: str
     decision_id: str | None
     ended_at: str | None
+    capabilities: words.Capabilities = {}
 
 
 class RequestDetail(Request, frozen=True, kw_only=True):
@@ -162,6 +163,7 @@ class Incident(Answer, frozen=True, kw_only=True):
     phases: list[Phase]
     stall_s: float | None
     certificate: Certificate | None
+    capabilities: words.Capabilities = {}
 
 
 class Signal(Answer, frozen=True, kw_only=True):

@@ -28,4 +28,6 @@ RequestKind = Annotated[str, _one_of(states.RequestKind)]
 RequestState = Annotated[str, _one_of(states.RequestState)]
 CertificateState = Annotated[str, Meta(extra_json_schema={"enum": ["pending", "green", "red", "incomplete"]})]
 LetterState = Annotated[str, Meta(extra_json_schema={"enum": ["waiting", "replayed", "discarded"]})]
+Capabilities = dict[str, str]
+"""Acts, each by the verb of its order; "" where the state of the object allows it, else why not."""
 Scalars = dict[str, str | int | float | bool | None]

@@ -1350,6 +1350,10 @@ export interface components {
          *         `reason`: the error; `state`: waiting, replayed or discarded.
          */
         DeadLetter: {
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             first_seen_at: string;
             happened_at: string;
             id: string;
@@ -1431,6 +1435,10 @@ export interface components {
          * @description A GPU. `live`: its newest readings, absent ones None.
          */
         Device: {
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             driver: string;
             health_reason: string;
             healthy: boolean;
@@ -1785,6 +1793,10 @@ export interface components {
             acknowledged_at: string | null;
             acknowledged_by: string;
             acknowledgement: string;
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             certificate: components["schemas"]["Certificate"] | null;
             id: string;
             job_id: string | null;
@@ -1817,6 +1829,10 @@ export interface components {
             acknowledged_by: string;
             acknowledgement: string;
             as_of_seq: number;
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             certificate: components["schemas"]["Certificate"] | null;
             decisions: components["schemas"]["Decision"][];
             events: components["schemas"]["Event"][];
@@ -1875,6 +1891,10 @@ export interface components {
          */
         Job: {
             attempt: number | null;
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             committed_step: number;
             created_at: string;
             epoch: number;
@@ -1916,6 +1936,10 @@ export interface components {
             as_of_seq: number;
             attempt: number | null;
             attempts: components["schemas"]["Attempt"][];
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             committed_step: number;
             created_at: string;
             epoch: number;
@@ -2326,6 +2350,10 @@ export interface components {
             /** @default null */
             agent_rss_bytes: number | null;
             agent_version: string;
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             connected: boolean;
             devices: components["schemas"]["Device"][];
             /** @default false */
@@ -2357,6 +2385,10 @@ export interface components {
             agent_rss_bytes: number | null;
             agent_version: string;
             as_of_seq: number;
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             connected: boolean;
             /** @default 0 */
             dead_letters: number;
@@ -2549,6 +2581,10 @@ export interface components {
          * @description One process of one incarnation of a replica.
          */
         Rank: {
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             cp: number;
             device_index: number;
             device_uuid: string;
@@ -2696,6 +2732,10 @@ export interface components {
          */
         Replica: {
             attempt: number;
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             caught_up: {
                 [key: string]: string | number | boolean | null;
             } | null;

@@ -6,6 +6,7 @@ import { post } from "../api/client";
 import * as queries from "../api/queries";
 import type { Log, Rank } from "../api/types";
 import { CopyButton, Empty, Loaded, Problem, Time } from "../ui/basics";
+import { ActButton } from "../ui/ActButton";
 import { Dialog } from "../ui/dialog";
 import { LogText } from "../ui/LogText";
 
@@ -44,7 +45,7 @@ function Life({ jobId, rank }: { jobId: string; rank: Rank }): ReactElement {
     <>
       {lives ? (
         <p>
-          <button type="button" className="button" disabled={read.isPending} onClick={() => read.mutate()}>Read it now</button>{" "}
+          <ActButton of={rank} act="debug" busy={read.isPending} onPress={() => read.mutate()}>Read it now</ActButton>{" "}
           <span className="muted">{read.isSuccess ? "Asked its agent; the answer appears here." : "This rank runs."}</span>
         </p>
       ) : null}

@@ -11,6 +11,7 @@ import { type Heard, type Hearing, rankHeard } from "../lib/heard";
 import { rankStep } from "../lib/jobnow";
 import { rankKey } from "../live/reducer";
 import { StateBadge } from "../ui/states";
+import { ActButton } from "../ui/ActButton";
 import { Scroll } from "../ui/Scroll";
 
 interface GridProps {
@@ -19,7 +20,7 @@ interface GridProps {
   asOfSeq: number;
   /** Steps that the job has committed: a contributing replica stands there too. */
   committedStep: number;
-  onEvict: ((replica: Replica) => void) | null;
+  onEvict: (replica: Replica) => void;
   onLogs: (rank: Rank) => void;
 }
 
@@ -46,9 +47,7 @@ const ReplicaCard = memo(function ReplicaCard(props: Omit<GridProps, "replicas">
         <span className="chip" title="How many times this slot has been started">incarnation <b>{replica.incarnation}</b></span>
         <span className="chip">step <b>{count(replica.contributing ? props.committedStep : replica.committed_step)}</b></span>
         {replica.contributing ? null : <span className="chip" title="Its gradients are not part of the sum">not contributing</span>}
-        {props.onEvict && (replica.state === "active" || replica.state === "suspect") ? (
-          <button type="button" className="button danger small" onClick={() => props.onEvict!(replica)} aria-label={`Evict replica ${replica.index}`}>Evict</button>
-        ) : null}
+        <ActButton of={replica} act="evict-replica" className="danger small" label={`Evict replica ${replica.index}`} onPress={() => props.onEvict(replica)}>Evict</ActButton>
       </header>
       {replica.caught_up ? <p className="replica-note muted">Caught up: {CAUGHT_UP_SHOWN.filter((key) => key in replica.caught_up!).map((key) => quantity(key, replica.caught_up![key])).map(({ name, text }) => `${name} ${text}`).join(", ")}</p> : null}
       <Scroll label="Ranks">

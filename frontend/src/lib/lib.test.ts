@@ -112,7 +112,7 @@ describe("phases", () => {
   });
 
   it("are in the text for the post-mortem", () => {
-    const incident: IncidentDetail = { id: "inc_1", job_id: null, job_name: null, node_id: null, node_name: null, title: "Rank lost", state: "open", opened_at: "t", recovered_at: null, resolved_at: null, recovery_s: null, outcome: "", resolution: "", needs_hardware: false, acknowledged_at: null, acknowledged_by: "", acknowledgement: "", phases, stall_s: null, certificate: null, as_of_seq: 1, signals: [], decisions: [], stacks: [], events: [], findings: [], first_failure: null, stack_groups: null };
+    const incident: IncidentDetail = { id: "inc_1", job_id: null, job_name: null, node_id: null, node_name: null, title: "Rank lost", state: "open", opened_at: "t", recovered_at: null, resolved_at: null, recovery_s: null, outcome: "", resolution: "", needs_hardware: false, acknowledged_at: null, acknowledged_by: "", acknowledgement: "", phases, stall_s: null, certificate: null, as_of_seq: 1, signals: [], decisions: [], stacks: [], events: [], findings: [], first_failure: null, stack_groups: null, capabilities: {} };
     expect(incidentText(incident)).toContain("detect: 0.40 s");
     expect(incidentText(incident)).toContain("Certificate: none");
   });
@@ -139,7 +139,7 @@ describe("steps for the charts", () => {
 });
 
 describe("the lifeline", () => {
-  const replica = (over: Partial<Replica>): Replica => ({ id: "r", attempt: 1, index: 0, incarnation: 1, state: "active", created_at: "2026-01-01T00:00:10Z", state_since: "2026-01-01T00:00:10Z", contributing: true, committed_step: 0, caught_up: null, current: true, ranks: [], ...over });
+  const replica = (over: Partial<Replica>): Replica => ({ id: "r", attempt: 1, index: 0, incarnation: 1, state: "active", created_at: "2026-01-01T00:00:10Z", state_since: "2026-01-01T00:00:10Z", contributing: true, committed_step: 0, caught_up: null, current: true, ranks: [], capabilities: {}, ...over });
   const now = Date.parse("2026-01-01T00:01:00Z");
 
   it("lets a living replica run to now and an evicted one end when it was evicted", () => {
@@ -161,7 +161,7 @@ describe("the lifeline", () => {
 });
 
 describe("the device map", () => {
-  const device: Device = { id: "d", node_id: "n", index: 0, uuid: "u", model: "m", memory_bytes: null, driver: "simulated", present: true, healthy: true, health_reason: "", risk: null, held_by: null, spare_for: null, live: null };
+  const device: Device = { id: "d", node_id: "n", index: 0, uuid: "u", model: "m", memory_bytes: null, driver: "simulated", present: true, healthy: true, health_reason: "", risk: null, held_by: null, spare_for: null, live: null, capabilities: {} };
   it("has no colour for what is not reported", () => {
     expect(cellOf(device, { index: 0 }, "temperature")).toEqual({ step: null, text: MISSING });
     expect(cellOf(device, { index: 0, temperature_c: 95 }, "temperature").step).toBe(7);

@@ -21,6 +21,7 @@ import { incidentText } from "../lib/phases";
 import { signalText } from "../lib/readings";
 import { usePatched, useTopic } from "../live/hooks";
 import { CopyButton, Empty, Figure, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
+import { ActButton } from "../ui/ActButton";
 import { ConfirmDialog } from "../ui/dialog";
 import { Icon } from "../ui/icons";
 import { Scroll } from "../ui/Scroll";
@@ -79,13 +80,12 @@ function Content({ incident }: { incident: IncidentDetail }): ReactElement {
 }
 
 /** Nobody may overlook a lost job or a dead GPU: one act says who takes it on. */
-function Acknowledge({ incident }: { incident: IncidentDetail }): ReactElement | null {
+function Acknowledge({ incident }: { incident: IncidentDetail }): ReactElement {
   const [asked, setAsked] = useState(false);
   const hardware = incident.state === "mitigated";
-  if (incident.acknowledged_at !== null || (incident.state === "resolved" && incident.outcome !== "lost")) return null;
   return (
     <>
-      <button type="button" className="button" onClick={() => setAsked(true)}><Icon name="eye" size={14} /> Acknowledge</button>
+      <ActButton of={incident} act="acknowledge" onPress={() => setAsked(true)}><Icon name="eye" size={14} /> Acknowledge</ActButton>
       {asked ? (
         <ConfirmDialog
           title="Acknowledge this incident" confirmLabel="Acknowledge" onClose={() => setAsked(false)}

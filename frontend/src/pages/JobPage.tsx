@@ -20,6 +20,7 @@ import { ENDED_STATES as FINAL, jobNow } from "../lib/jobnow";
 import { usePatched, useRefresh, useTopic } from "../live/hooks";
 import { useSteps } from "../live/steps";
 import { Bar, Empty, Figure, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
+import { ActButton } from "../ui/ActButton";
 import { Icon } from "../ui/icons";
 import { lookOf, StateBadge } from "../ui/states";
 
@@ -47,7 +48,7 @@ function Content({ job: read, readMs }: { job: JobDetail; readMs: number }): Rea
   return (
     <>
       <title>{`${job.name} - Holdfast`}</title>
-      <Head job={job} final={final} onAct={setAct} />
+      <Head job={job} onAct={setAct} />
       {job.open_incident_id ? (
         <div className="notice tone-bad" role="status">
           <Icon name="alert" size={15} />
@@ -65,13 +66,11 @@ function Content({ job: read, readMs }: { job: JobDetail; readMs: number }): Rea
   );
 }
 
-function Head({ job, final, onAct }: { job: JobDetail; final: boolean; onAct: (act: JobAct) => void }): ReactElement {
-  const actions = final ? null : (
+function Head({ job, onAct }: { job: JobDetail; onAct: (act: JobAct) => void }): ReactElement {
+  const actions = (
     <>
-      <button type="button" className="button" onClick={() => onAct({ kind: "checkpoint" })} disabled={job.state !== "running"} title={job.state === "running" ? undefined : "Only a running job can save"}>
-        <Icon name="disk" size={13} /> Checkpoint now
-      </button>
-      <button type="button" className="button danger" onClick={() => onAct({ kind: "cancel" })}><Icon name="ban" size={13} /> Cancel job</button>
+      <ActButton of={job} act="checkpoint" onPress={() => onAct({ kind: "checkpoint" })}><Icon name="disk" size={13} /> Checkpoint now</ActButton>
+      <ActButton of={job} act="cancel" className="danger" onPress={() => onAct({ kind: "cancel" })}><Icon name="ban" size={13} /> Cancel job</ActButton>
     </>
   );
   return (
@@ -139,7 +138,7 @@ function Replicas(props: { job: JobDetail; final: boolean; settled: boolean; onE
           page.items.some((replica) => replica.current) ? (
             <>
               {props.final ? null : <SilentNodes nodes={nodesOf(page.items)} />}
-              <ReplicaGrid jobId={job.id} replicas={page.items} asOfSeq={page.as_of_seq} committedStep={job.committed_step} onEvict={props.final ? null : props.onEvict} onLogs={props.onLogs} />
+              <ReplicaGrid jobId={job.id} replicas={page.items} asOfSeq={page.as_of_seq} committedStep={job.committed_step} onEvict={props.onEvict} onLogs={props.onLogs} />
             </>
           ) : (
             <Empty icon="hourglass" title={props.final ? "No replica is left" : "No replica has been started yet"}>{job.why}</Empty>

@@ -16,6 +16,7 @@ import { paths } from "../lib/paths";
 import { silentNode } from "../components/Heard";
 import { useHeard, useLive, usePatched, useRefresh, useTopic } from "../live/hooks";
 import { Empty, Figure, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
+import { ActButton, whyNot } from "../ui/ActButton";
 import { ConfirmDialog } from "../ui/dialog";
 import { Icon } from "../ui/icons";
 import { StateBadge } from "../ui/states";
@@ -34,10 +35,7 @@ export function NodePage(): ReactElement {
 }
 
 function Content({ node }: { node: NodeDetail }): ReactElement {
-  const [act, setAct] = useState<"state" | "drain" | null>(null);
-  const barred = node.devices.some((device) => device.present && !device.healthy);
-  // A person's word brings back what a finding keeps from work: the node, or one of its devices.
-  const away = node.state !== "ready" || barred;
+  const [act, setAct] = useState<NodeAct | null>(null);
   const refresh = useRefresh();
   const heard = useHeard(node);
   const silent = silentNode(node, heard);
@@ -47,7 +45,7 @@ function Content({ node }: { node: NodeDetail }): ReactElement {
       <title>{`${node.name} - Holdfast`}</title>
       <PageHead
         crumbs={[{ to: paths.nodes(), text: "Nodes" }]} title={node.name} badge={<StateBadge kind="node" state={node.state} />}
-        actions={<>{mayDrain(node) ? <button type="button" className="button" onClick={() => setAct("drain")}><Icon name="dash" size={13} /> Drain</button> : null}<button type="button" className="button" onClick={() => setAct("state")}><Icon name={away ? "check" : "ban"} size={13} /> {node.held ? "Admit" : away ? "Uncordon" : "Cordon"}</button></>}
+        actions={<Acts node={node} onAct={setAct} />}
       >
         {unfit ? <p className="why text-bad">Its checks fail, so nothing is started here until they pass: {scalar(unfit.evidence["detail"] ?? null)}.</p> : null}
         {silent ? <p className="why text-bad">{node.name} is not heard{heard.ageS === null ? "" : ` for ${duration(heard.ageS)}`}: what stands below is what it said last. Whether its ranks go on is on their jobs' pages.</p> : null}
@@ -70,28 +68,36 @@ function Content({ node }: { node: NodeDetail }): ReactElement {
       </div>
       {node.dead_letters > 0 ? <DeadLetters node={node} /> : null}
       <Panel title="Events" flush><EventTable events={node.events} /></Panel>
-      {act ? <Act node={node} away={away} drain={act === "drain"} onClose={() => { setAct(null); refresh(queries.keys.node(node.id)); }} /> : null}
+      {act ? <Asked act={act} node={node} onClose={() => { setAct(null); refresh(queries.keys.node(node.id)); }} /> : null}
     </>
   );
 }
 
-/** Work can be moved off it: it is not moved already, and nobody must first say who it is. */
-function mayDrain(node: NodeDetail): boolean {
-  return !node.held && node.state !== "draining" && node.state !== "quarantined";
+type NodeAct = "cordon" | "uncordon" | "confirm" | "drain";
+
+function Acts({ node, onAct }: { node: NodeDetail; onAct: (act: NodeAct) => void }): ReactElement {
+  return (
+    <>
+      {whyNot(node, "confirm") === "" ? <ActButton of={node} act="confirm" onPress={() => onAct("confirm")}><Icon name="check" size={13} /> {node.held ? "Admit" : "Confirm"}</ActButton> : null}
+      <ActButton of={node} act="drain" onPress={() => onAct("drain")}><Icon name="dash" size={13} /> Drain</ActButton>
+      <ActButton of={node} act="cordon" onPress={() => onAct("cordon")}><Icon name="ban" size={13} /> Cordon</ActButton>
+      <ActButton of={node} act="uncordon" onPress={() => onAct("uncordon")}><Icon name="check" size={13} /> Uncordon</ActButton>
+    </>
+  );
 }
 
-function Act({ node, away, drain, onClose }: { node: NodeDetail; away: boolean; drain: boolean; onClose: () => void }): ReactElement {
-  if (drain) return <DrainDialog node={node} onClose={onClose} />;
-  return node.held ? <AdmitDialog node={node} onClose={onClose} /> : <CordonDialog node={node} cordoned={away} onClose={onClose} />;
+function Asked({ act, node, onClose }: { act: NodeAct; node: NodeDetail; onClose: () => void }): ReactElement {
+  if (act === "drain") return <DrainDialog node={node} onClose={onClose} />;
+  return act === "confirm" ? <AdmitDialog node={node} onClose={onClose} /> : <CordonDialog node={node} cordoned={act === "uncordon"} onClose={onClose} />;
 }
 
-/** It enrolled with a token that holds; an administrator alone admits it. */
+/** It is in doubt which machine it is, or it enrolled with a token that holds; an administrator alone says so. */
 function AdmitDialog({ node, onClose }: { node: NodeDetail; onClose: () => void }): ReactElement {
   return (
     <ConfirmDialog
-      title={`Admit ${node.name}`} confirmLabel="Admit" onClose={onClose}
+      title={`${node.held ? "Admit" : "Confirm"} ${node.name}`} confirmLabel={node.held ? "Admit" : "Confirm"} onClose={onClose}
       onConfirm={async (reason) => (await post("/nodes/{node_id}:confirm", { node_id: node.id }, { reason })).detail}
-      blastRadius={<>What speaks as {node.name} now is the node: it may receive work, and its {node.devices.length} devices join the pool. Only an administrator can admit it.</>}
+      blastRadius={<>What speaks as {node.name} now is the node: it may receive work, and its {node.devices.length} devices join the pool. Only an administrator can say so.</>}
     />
   );
 }

@@ -99,6 +99,8 @@ def target(ids: dict[str, str]) -> Callable[[str], str]:
             here["node_id"] = make_node("node-3").id
         if path.endswith(":restore"):
             Node.objects.filter(pk=here["node_id"]).update(revoked_at=now())
+        if path.endswith(":uncordon"):
+            Node.objects.filter(pk=here["node_id"]).update(state="cordoned")
         if path.endswith(":confirm"):
             Node.objects.filter(pk=here["node_id"]).update(state="quarantined", doubt="two of it")
         return path.format(**here).removeprefix("/api/v1")

@@ -253,6 +253,10 @@ def test_nodes_are_cordoned_by_name(world: World, holdfast: Run) -> None:
     assert holdfast("node", "cordon", "node-2", "-r", "new cables").code == Exit.OK
     assert Node.objects.get(name="node-2").state == "cordoned"
     assert "cordoned" in holdfast("node", "ls").out
+    again = holdfast("node", "cordon", "node-2")
+    assert again.code == Exit.CONFLICT
+    assert "node 'node-2' is cordoned: it takes no new work already" in again.err
+    assert "is cordoned: it takes no new work already" in holdfast("node", "get", "node-2", "-o", "json").out
     assert holdfast("node", "uncordon", "node-2").code == Exit.OK
 
 

@@ -1,0 +1,43 @@
+"""States are honest (N15): what decides enters and leaves each one in some seed, or it stands here by name with
+who does instead. `tests/integration/backend/test_states.py` holds the same of every machine for the backend."""
+
+from collections import defaultdict
+
+import pytest
+
+from controlplane.policy import transitions
+from controlplane.policy.transitions import TABLES, is_final
+from controlplane.simulator import apply
+from controlplane.simulator.world import World
+
+SEEDS = range(1, 15)
+# Not entered or left by what the simulator plays, and who does it.
+BY_OTHERS: dict[tuple[str, str, str], str] = {
+    ("job", "entered", "cancelled"): "a person cancels, which no seed does",
+    ("replica", "entered", "ended"): "`jobs.services.transition_attempt` keeps it, when the attempt ends",
+    ("node", "entered", "degraded"): "a finding of the fleet's own pass, which no seed plays",
+    ("node", "left", "degraded"): "the fleet's own pass, or a person",
+    ("node", "entered", "quarantined"): "a finding of the fleet's own pass, or a doubt who the node is",
+    ("node", "left", "quarantined"): "a person vouches for it, or its events arrive again",
+    ("node", "left", "cordoned"): "the device is back, or a person returns it",
+}
+
+
+def test_every_state_that_is_decided_is_entered_and_left_in_some_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[tuple[str, str], set[str]] = defaultdict(set)
+
+    def check(machine: str, before: str, after: str) -> str:
+        seen[machine, "entered"].add(str(after))
+        seen[machine, "left"].add(str(before))
+        return transitions.check(machine, before, after)
+
+    monkeypatch.setattr(apply, "check", check)
+    for seed in SEEDS:
+        assert World(seed, standing_by=(seed - 1) % 3).run(orders=3 * ((seed - 1) % 2)).violations == ()
+    never = set()
+    for machine in ("job", "replica", "node"):
+        states = [str(state) for state in TABLES[machine]]
+        never |= {(machine, "entered", state) for state in states[1:] if state not in seen[machine, "entered"]}
+        left = seen[machine, "left"]
+        never |= {(machine, "left", s) for s in states if s not in left and not is_final(machine, s)}
+    assert never == set(BY_OTHERS)
