@@ -2769,6 +2769,10 @@ export interface components {
         Request: {
             answer: string;
             asked_at: string;
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             decision_id: string | null;
             drain: string | null;
             ended_at: string | null;
@@ -2797,6 +2801,10 @@ export interface components {
             answer: string;
             as_of_seq: number;
             asked_at: string;
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
             decision_id: string | null;
             drain: string | null;
             ended_at: string | null;
