@@ -58,8 +58,11 @@ def main(argv: list[str] | None = None) -> int:
         return _fail(error, str(error), error.fix, error.code)
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED
-    except BrokenPipeError:
-        # The reader has enough (`| head`); stdout is gone, so nothing may flush it at exit.
+    except (BrokenPipeError, SystemExit) as error:
+        # The reader has enough (`| head`), which the parser makes an exit with 1; stdout is gone, so nothing may
+        # flush it at exit.
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
         sys.stdout = None
         return Exit.OK
     except Exception as error:
