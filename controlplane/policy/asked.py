@@ -14,17 +14,21 @@ import msgspec
 
 class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Places for `replicas` of `ranks` each, one after the other, and nodes of `spare_devices` in all beside
-    them; neither: numbers alone. `near`: each set of segments in which one of them is preferred."""
+    them; neither: numbers alone. `near`: each set of segments in which one of them is preferred. `of_each`: on
+    nodes alone that have so many devices free, of which it takes no more (0: on any)."""
 
     replicas: int = 0
     ranks: int = 0
     spare_devices: int = 0
     near: tuple[tuple[str, ...], ...] = ()
+    of_each: int = 0
 
     def covers(self, other: "Need") -> bool:
         """Who was told this was told the other too."""
         places = other.replicas == 0 or (
-            self.ranks == other.ranks and self.replicas >= other.replicas and {*other.near} <= {*self.near}
+            (self.ranks, self.of_each) == (other.ranks, other.of_each)
+            and self.replicas >= other.replicas
+            and {*other.near} <= {*self.near}
         )
         return places and self.spare_devices >= other.spare_devices
 

@@ -93,13 +93,14 @@ def choose(lent: Iterable[Lent], need: Need, own_segments: Collection[str]) -> s
     base = sorted(lent, key=lambda offer: offer[:3])
     listed: set[str] = set()
     if need.replicas:
-        fits = [offer for offer in base if offer.free >= need.ranks]
+        places = [offer._replace(free=need.of_each or offer.free) for offer in base if offer.free >= need.of_each]
+        fits = [offer for offer in places if offer.free >= need.ranks]
         listed |= _first(fits, need.replicas, lambda offer: offer.free // need.ranks)
         for segments in need.near:
             close = (offer for offer in fits if offer.segment in segments)
             listed |= _first(close, need.replicas, lambda offer: offer.free // need.ranks)
         if sum(offer.free // need.ranks for offer in fits) < need.replicas:
-            listed |= _divided([offer for offer in base if offer.free < need.ranks], need)
+            listed |= _divided([offer for offer in places if offer.free < need.ranks], need)
     if need.spare_devices:
         listed |= _spares(base, need, listed, own_segments)
     return listed

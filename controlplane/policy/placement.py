@@ -65,10 +65,9 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         each node that has them free, and no node with fewer. Raises Unsatisfiable with the numbers."""
         kept = tuple((node, devices[:gpus_per_node]) for node, devices in self.nodes if len(devices) >= gpus_per_node)
         if len(kept) < nodes:
-            have = "has" if len(kept) == 1 else "have"
+            have = "1 node has" if len(kept) == 1 else f"{len(kept)} nodes have"
             raise Unsatisfiable(
-                f"{nodes} x {gpus_per_node} devices are asked for (nodes x gpus_per_node), {len(kept)} of"
-                f" {len(self.nodes)} nodes {have} {gpus_per_node} free"
+                f"{nodes} x {gpus_per_node} devices are asked for (nodes x gpus_per_node), {have} {gpus_per_node} free"
             )
         return Pool(nodes=kept, segments=self.segments)
 

@@ -171,7 +171,9 @@ def _arrange(
 ) -> tuple[Layout, tuple[tuple[Placement, ...], ...], tuple[str, ...]]:
     spec = snapshot.job.spec
     if snapshot.attempt is None:
-        require(snapshot, gang(snapshot, replica_count(spec), spec.parallelism), config.fresh_s)
+        need = gang(snapshot, replica_count(spec), spec.parallelism)
+        need = msgspec.structs.replace(need, of_each=spec.resources.gpus_per_node)
+        require(snapshot, need, config.fresh_s)
         return first_attempt(spec, pool)
     layout = layout_for(snapshot, pool)
     require(snapshot, gang(snapshot, layout.replicas, layout.parallelism), config.fresh_s)

@@ -43,7 +43,7 @@ def test_nodes_with_fewer_free_devices_are_passed_over() -> None:
 def test_enough_devices_on_too_small_nodes_are_waited_for_and_the_reason_says_so() -> None:
     decision = only(world(shaped(2, 4), 8, 3, 3, 2), RULE)
     assert decision.choice == "wait"
-    assert "2 x 4 devices are asked for (nodes x gpus_per_node), 1 of 4 nodes has 4 free" in decision.sentence
+    assert "2 x 4 devices are asked for (nodes x gpus_per_node), 1 node has 4 free" in decision.sentence
 
 
 def test_too_few_devices_in_all_are_counted_as_such() -> None:
