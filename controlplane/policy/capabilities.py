@@ -260,7 +260,9 @@ def rank(facts: RankFacts) -> Acts:
             f"job {facts.job!r} does not allow faults: submit it with resiliency.allow_faults set to true to rehearse"
         )
     if not acts["debug"] and facts.looked_at:
-        acts["debug"] = f"rank {facts.rank} of replica {facts.index} is being looked at already: wait for that answer"
+        acts["debug"] = (
+            f"a diagnostic of rank {facts.rank} of replica {facts.index} is already running: wait for its answer"
+        )
     return acts
 
 

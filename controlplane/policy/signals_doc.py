@@ -20,7 +20,7 @@ not edit.
 
 A signal is a finding of a detector. While one with its key is open it is not raised again. Rules answer
 it, and it is settled by what they decide, or when it is over. What to do about each kind is in
-[runbooks](runbooks.md#kinds-of-findings). A finding of a kind that a release does not know is told once,
+[runbooks](runbooks.md#kinds-of-findings). A finding of a kind that a release does not know is reported once,
 as an event, and no rule sees it.
 """
 RULES_HEAD = """

@@ -217,12 +217,12 @@ READINGS: tuple[Reading, ...] = (
     Reading(
         name="retired_pages_total",
         unit="pages",
-        what="pages of memory retired over its life, on models that remap no rows",
+        what="pages of memory retired since it was made, on models that remap no rows",
         nvml="nvmlDeviceGetRetiredPages",
         dcgm="DCGM_FI_DEV_RETIRED_SBE, DCGM_FI_DEV_RETIRED_DBE",
         step=1.0,
         chart=Chart(place=10, title="Retired pages", shown="count", span=4.0, ticks="whole"),
-        exported=Exported(name="retired_pages", text="Pages of memory retired over its life.", counts=True),
+        exported=Exported(name="retired_pages", text="Pages of memory retired since it was made.", counts=True),
         since=3,
     ),
     Reading(

@@ -67,12 +67,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name=evict_request.RULE,
         decide=evict_request.rule,
-        what="somebody asks for a replica's eviction: order it, or say why it waits or is refused",
+        what="somebody requests a replica's eviction: start it, or say why it waits or is refused",
     ),
     Rule(
         name=restart.RULE,
         decide=restart.rule,
-        what="the attempt cannot go on: end it and place the next one from a trusted checkpoint",
+        what="the attempt cannot continue: end it and place the next one from a trusted checkpoint",
         answers=("rank_exit", "rank_overdue", "setup_timeout", "outer_error", "nan_loss", "loss_spike", "numerics"),
         remedial=True,
         fault=True,
@@ -82,7 +82,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name=ordered_eviction.RULE,
         decide=ordered_eviction.rule,
-        what="a person ordered a replica out: go on without it, end it, start its slot again",
+        what="a replica leaves on request: continue without it, end it, start its slot again",
         fault=True,
         told=True,
         destructive=True,
@@ -90,7 +90,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name=replica_failure.RULE,
         decide=replica_failure.rule,
-        what="a replica failed: go on without it at once, start its next incarnation elsewhere",
+        what="a replica failed: continue without it at once, start its next incarnation elsewhere",
         answers=(
             "rank_exit",
             "rank_overdue",
@@ -109,13 +109,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name=common_stall.RULE,
         decide=common_stall.rule,
-        what="most of a job is late in one place: tell the common cause, end nobody for it",
+        what="most of a job is late in one place: name the common cause, end nobody for it",
         answers=("rank_overdue",),
     ),
     Rule(
         name=leave_out.RULE,
         decide=leave_out.rule,
-        what="a member is out of reach, or stuck: go on without it, end nothing of it",
+        what="a member is out of reach, or stuck: continue without it, end nothing of it",
         answers=("node_silent", "outer_error"),
         remedial=True,
         fault=True,
@@ -140,7 +140,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name=membership_install.RULE,
         decide=membership_install.rule,
-        what="everybody has flushed: tell the members from which step, and with what, to go on",
+        what="everybody has flushed: from which step, and with what, the members continue",
     ),
     Rule(
         name=replace.RULE,
@@ -174,7 +174,7 @@ RULES: tuple[Rule, ...] = (
         fault=True,
     ),
     Rule(name=rehearsal.RULE, decide=rehearsal.rule, what="a fault the job asked for is due: give it to its rank"),
-    Rule(name=look.RULE, decide=look.rule, what="the job asked to be looked into now and then"),
+    Rule(name=look.RULE, decide=look.rule, what="the job asks for a diagnostic now and then"),
     Rule(
         name=numerics.RULE,
         decide=numerics.rule,
@@ -195,7 +195,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name=void.RULE,
         decide=void.rule,
-        what="findings that later facts refute are settled",
+        what="findings that later events refute are settled",
         answers=("rank_overdue", "setup_timeout"),
     ),
     Rule(
@@ -206,12 +206,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name=checkpoint_request.RULE,
         decide=checkpoint_request.rule,
-        what="somebody asks for a save: order it, and say how it ended",
+        what="somebody requests a checkpoint: have it saved, and say how it ended",
     ),
     Rule(
         name=fault_request.RULE,
         decide=fault_request.rule,
-        what="somebody asks for a fault: give it to its rank, and say whether it was taken",
+        what="somebody requests a fault: inject it into its rank, and say whether it was taken",
     ),
 )
 NAMES = tuple(rule.name for rule in RULES)

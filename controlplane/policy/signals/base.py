@@ -24,8 +24,8 @@ class Trait(StrEnum):
 
     HARDWARE = "judged by device_fault, whether or not a job is on the device"
     ENDS = "may prove that what runs on its device is over"
-    SUSPECT = "its devices count for the storm governor"
-    DEVICE = "told beside a slow rank of the same device"
+    SUSPECT = "its devices count as suspect for the disruption budget"
+    DEVICE = "reported beside a slow rank of the same device"
     ATTEMPT = "settled when its attempt ends"
     INCARNATION = "stale once its replica has a newer incarnation"
     STAYS = "not settled by an eviction: it ends by itself"

@@ -15,7 +15,7 @@ class RankExit(Finding):
     """`exit_code` and `signal` None: nobody saw how it ended; `how` in words."""
 
     KIND: ClassVar[str] = "rank_exit"
-    MEANS: ClassVar[str] = "a rank's process ended though nobody ordered it"
+    MEANS: ClassVar[str] = "a rank's process ended though nobody requested it"
     SEVERITY: ClassVar[Severity] = Severity.CRITICAL
     TRAITS: ClassVar[frozenset[Trait]] = frozenset({Trait.ATTEMPT, Trait.INCARNATION})
     KEY: ClassVar[tuple[str, ...]] = _OF_A_RANK

@@ -118,7 +118,7 @@ def test_what_the_table_derives_is_what_was_listed_before() -> None:
     assert set(registry.DESTRUCTIVE) == {"ordered_eviction", "replica_failure", "restart", "straggler"}
     assert {rule.name for rule in RULES if not rule.remedial} == {
         "lifecycle", "ordered_eviction", "common_stall", "membership_install", "admit_joiner", "swap", "strength",
-        "spares", "rehearsal", "look", "void",
+        "spares", "rehearsal", "look", "void", "evict_request", "drain_request", "checkpoint_request", "fault_request",
     }  # fmt: skip
 
 
@@ -144,3 +144,7 @@ def test_nobody_asks_for_a_rule_that_is_not_in_the_table() -> None:
                 asked |= {str(word.value) for word in words_of if isinstance(word, ast.Constant)}
     assert {"device_fault", "rehearsal"} <= asked
     assert asked - {*registry.NAMES, registry.HARDWARE_RETURN} == set()
+
+
+def test_rules_have_their_files_names() -> None:
+    assert all(rule.decide.__module__.rsplit(".", 1)[-1] == rule.name for rule in RULES)

@@ -15,7 +15,6 @@ from controlplane.policy.ladder import backoff_s
 from controlplane.policy.layout import plan_layout
 from controlplane.policy.placement import Pool, build_pool, choose_spares, place_gang, place_replica
 from controlplane.policy.risk import SAMPLE_S, WEIGHTS, RiskSample, risk_parts, risk_score
-from controlplane.policy.rules.registry import RULES
 from controlplane.policy.transitions import TABLES, check, is_final
 from controlplane.policy.xid import XidBucket, known_xids, look_up
 from controlplane.protocol.spec import Model, Parallelism
@@ -372,10 +371,6 @@ def test_two_decisions_of_a_plan_never_touch_the_same_thing():
     for decision in plan.decisions:
         assert not claims(decision) & seen
         seen |= claims(decision)
-
-
-def test_rules_have_their_files_names():
-    assert all(rule.decide.__module__.rsplit(".", 1)[-1] == rule.name for rule in RULES)
 
 
 def test_a_change_asks_for_a_look_soon_and_calm_for_none():
