@@ -83,7 +83,7 @@ def _of_devices(devices: DeviceSeries) -> Any:
 
         def collect(self) -> Iterator[Metric]:
             """A family a name."""
-            families: dict[str, Metric] = {}
+            families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
             for name, text, counts, labels, value in devices.read(time.monotonic()):
                 made = CounterMetricFamily if counts else GaugeMetricFamily
                 family = families.setdefault(name, made(name, text, labels=list(labels)))

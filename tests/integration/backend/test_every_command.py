@@ -70,6 +70,9 @@ holdfast job checkpoint first-light --reason "before the move"
 holdfast rank debug first-light 0 0 stacks
 holdfast rank fault first-light 0 0 exception --reason rehearsal
 holdfast job evict-replica first-light 0 --reason "its fan is loud"
+asked=$(holdfast request ls --kind evict -o name | sed -n 1p)
+holdfast request get "$asked"
+holdfast request withdraw "$asked" --reason "it has a new fan"
 holdfast chaos
 """
 NODES = """
@@ -81,6 +84,7 @@ holdfast node confirm node-9 --reason "the machine in rack 9"
 holdfast node cordon node-9 --reason "a new cable"
 holdfast node uncordon node-9 --reason "it has its cable"
 holdfast node reset-device node-9 0 --reason "it is slow"
+holdfast node drain node-9 --reason "new fans"
 holdfast node rotate-key node-1
 holdfast node revoke node-9 --reason "it was sold"
 holdfast node restore node-9 --reason "it was not"
