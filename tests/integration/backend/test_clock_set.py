@@ -18,7 +18,7 @@ from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
 from controlplane.protocol.commands import Body
 from controlplane.recovery import clock_set, sweep
-from controlplane.recovery.models import Incident, KeptCheckpoint, MarkedLines, Recomputation
+from controlplane.recovery.models import Incident, KeptCheckpoint, MarkedLines, Recomputation, Request
 from controlplane.runtime import beats, clock, keys
 from controlplane.runtime.clock import after, now, now_s
 from controlplane.runtime.models import ProcessBeat
@@ -54,6 +54,9 @@ def rows() -> dict[type[models.Model], models.Model]:
             id="rec_1", incident=incident, job=job, attempt=1, ranks=2, path="/ck/1", from_step=1
         ),
         Node: fleet.nodes["n1"],
+        Request: Request.objects.create(
+            id="ask_1", kind="checkpoint", job=job, who="ada", reason="r", asked_at=now(), valid_until=now()
+        ),
         SignInGate: SignInGate.objects.create(key="k", last_at=now()),
         MarkedLines: MarkedLines.objects.create(job=job, marker="m", last={}),
     }

@@ -14,6 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
+from controlplane.policy.signals.ranks import RankExit
 from controlplane.protocol.membership import Install, Member, MemberRole, View
 from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import JobState, RankState, ReplicaState
@@ -25,6 +26,7 @@ from controlplane.recovery.models import ViewRow
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import now
 from controlplane.runtime.models import Event
+from tests.findings import finding
 from tests.integration.backend.builders import make_job
 
 pytestmark = pytest.mark.django_db
@@ -102,7 +104,8 @@ def evicted(tp: int, pp: int) -> int:
         job = large(2, tp, pp)
         row = Rank.objects.select_related("replica__attempt", "node", "device").get(replica__index=0, rank=0)
         Rank.objects.filter(pk=row.pk).update(state=RankState.EXITED, released_at=now(), exit_signal=9)
-        signals.raise_exit(row, code=-9, sentence="It is gone.", known={})
+        life = {"job_id": job.id, "replica": 0, "incarnation": 1, "rank": 0, "node_id": row.node_id}
+        signals.raise_signal(finding(RankExit, **life, attempt=row.replica.attempt.number, signal=9, how="it is gone"))
         with CaptureQueriesContext(connection) as queries:
             reconcile_job(job.id, sure=True)
         made = Rank.objects.filter(replica__index=0, replica__incarnation=2)

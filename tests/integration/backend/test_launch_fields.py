@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from controlplane.policy.signals.devices import DeviceAtRisk
 from controlplane.protocol.commands import StartRanks
 from controlplane.protocol.spec import Checkpoint, EmergencyCheckpoint, Parallelism, Resiliency, Stragglers
 from controlplane.recovery import signals
 from controlplane.recovery.reconcile import reconcile_job
+from tests.findings import finding
 from tests.integration.backend.builders import bodies, commit_step, live_ranks, make_fleet, make_job, run_job
 
 pytestmark = pytest.mark.django_db
@@ -64,10 +66,8 @@ def test_an_emergency_save_that_is_late_lapses() -> None:
     job = run_job(fleet, checkpoint=wish)
     commit_step(fleet, job, 2)
     row = live_ranks(job)[0]
-    signals.raise_signal(
-        "device_risk", "risk", sentence="it is hot", job_id=job.id, node_id=row.node_id,
-        device_index=row.device.index, value=0.9, threshold=0.3,
-    )  # fmt: skip
+    where = {"job_id": job.id, "node_id": row.node_id, "device_index": row.device.index}
+    signals.raise_signal(finding(DeviceAtRisk, **where, score=0.9, limit=0.3, parts={}))
     reconcile_job(job.id)
     orders = bodies(job, "request_save")
     assert orders and {command.ttl_s for command, _ in orders} == {17.0}
