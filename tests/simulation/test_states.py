@@ -7,10 +7,11 @@ import pytest
 
 from controlplane.policy import transitions
 from controlplane.policy.transitions import TABLES, is_final
-from controlplane.simulator import apply
+from controlplane.simulator import apply, asked
 from controlplane.simulator.world import World
 
-SEEDS = range(1, 15)
+WORLDS = (*((seed, None) for seed in range(1, 15)), (20, 12))
+"""Seed and number of faults (None: the usual one); with twelve the restart budget is spent."""
 # Not entered or left by what the simulator plays, and who does it.
 BY_OTHERS: dict[tuple[str, str, str], str] = {
     ("job", "entered", "cancelled"): "a person cancels, which no seed does",
@@ -19,6 +20,7 @@ BY_OTHERS: dict[tuple[str, str, str], str] = {
     ("node", "left", "degraded"): "the fleet's own pass, or a person",
     ("node", "entered", "quarantined"): "a finding of the fleet's own pass, or a doubt who the node is",
     ("node", "left", "quarantined"): "a person vouches for it, or its events arrive again",
+    ("node", "entered", "draining"): "a person asks that it be emptied (`recovery.requests`)",
     ("node", "left", "cordoned"): "the device is back, or a person returns it",
 }
 
@@ -32,8 +34,12 @@ def test_every_state_that_is_decided_is_entered_and_left_in_some_seed(monkeypatc
         return transitions.check(machine, before, after)
 
     monkeypatch.setattr(apply, "check", check)
-    for seed in SEEDS:
-        assert World(seed, standing_by=(seed - 1) % 3).run(orders=3 * ((seed - 1) % 2)).violations == ()
+    monkeypatch.setattr(asked, "check", check)
+    for seed, faults in WORLDS:
+        assert (
+            World(seed, standing_by=(seed - 1) % 3).run(faults, orders=0 if faults else 3 * ((seed - 1) % 2)).violations
+            == ()
+        )
     never = set()
     for machine in ("job", "replica", "node"):
         states = [str(state) for state in TABLES[machine]]
