@@ -21,13 +21,12 @@ from controlplane.runtime.sandbox import service
 from controlplane.runtime.sandbox.plan import MEANS, NOT_ISOLATED, OUT_OF_TIME, Limits, Plan, Report
 from controlplane.runtime.sandbox.service import Task
 
+pytestmark = pytest.mark.timeout(300)
 MIB = 1 << 20
 WROTE = "found.json"
 Attack = Callable[..., tuple[int, Any]]
 BEGIN = """
 import json, os, socket, sys, time
-
-pytestmark = pytest.mark.timeout(300)
 out = os.path.join(os.environ["HOME"], "out", "found.json")
 def tried(act):
     try:
