@@ -6,6 +6,7 @@ machine: who an account is, and whether a path is a link, is found out where it 
 (`agents.ranks.users`, `agents.ranks.places`).
 """
 
+import math
 import posixpath
 import re
 from collections.abc import Iterable
@@ -131,8 +132,8 @@ def parse(document: object) -> Policy:
         faults.append(f"commands: unknown kinds {', '.join(unknown)}; known: {', '.join(KINDS)}")
     limits = policy.limits
     numbers = (limits.memory_bytes, limits.processes, limits.open_files, limits.cpus)
-    if any(number is not None and number <= 0 for number in numbers):
-        faults.append("limits: a limit is more than 0; leave it out for none")
+    if any(number is not None and not 0 < number < math.inf for number in numbers):
+        faults.append("limits: a limit is a number, more than 0; leave it out for none")
     if faults:
         raise PolicyInvalid("; ".join(faults))
     return policy

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agents.core.policy import Limits
-from agents.ranks.limits import FOLDER, PROC, Keeper, own_group
+from agents.errors import LaunchError
+from agents.ranks.limits import FOLDER, PROC, Keeper, asked, own_group
 from controlplane.protocol.launch import RankRef
 
 HOST = "host"
@@ -92,7 +93,10 @@ class ControlGroups:
     def _all(self, job_id: str, name: str) -> tuple[Path, ...]:
         group = self._make(job_id, name)
         # At each start: what could not be written for an earlier process may be mended, or the policy be new.
-        kept = self._keeper.keep(self._limits(), _UNSAFE.sub("_", job_id))
+        limits = self._limits()
+        if group is None and self._base is not None and any(asked(limits)):
+            raise LaunchError(f"the group of {name} cannot be made below {self._base}, and without it it has no limits")
+        kept = self._keeper.keep(limits, _UNSAFE.sub("_", job_id))
         return kept if group is None else (group, *kept)
 
     def _make(self, job_id: str, name: str) -> Path | None:

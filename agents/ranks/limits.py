@@ -19,10 +19,11 @@ from agents.errors import LaunchError
 
 FOLDER, OWN = "holdfast", "agent"
 PROC = Path("/proc/self")
+MOST_GENERATIONS = 16
 _MOUNT = re.compile(r"^\S+ \S+ \S+ (\S+) (\S+) .* - (cgroup2?) \S+ (\S+)$")
 MEND = (
-    "give the agent a control group with that controller (systemd: Delegate=yes; a container: a writable "
-    "cgroup file system), or take the limit out of the node's policy file"
+    "give the agent, as root, a control group with that controller (Linux 5.14; systemd: Delegate=yes; a "
+    "container: a writable cgroup file system), or take the limit out of the node's policy file"
 )
 
 
@@ -162,11 +163,28 @@ def _words(file: Path) -> list[str]:
         return []
 
 
+def _is_ours(pid: str) -> bool:
+    """The agent's process started it, or one that it started did."""
+    for _ in range(MOST_GENERATIONS):
+        if pid == str(os.getpid()):
+            return True
+        try:
+            # The name, in brackets, may hold anything; the parent is the second word after it.
+            pid = Path("/proc", pid, "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+        except (OSError, IndexError):
+            return False
+    return False
+
+
 def _enable(base: Path, controller: str) -> None:
-    """For the groups below; a group with processes of its own cannot give any, so the agent goes
-    into one beside them. Raises OSError."""
+    """For the groups below; a group with processes of its own cannot give any, so the agent and what it
+    has started go into one beside them. Raises OSError."""
     own = base.parent
     (own / OWN).mkdir(exist_ok=True)
     write(own / OWN / "cgroup.procs", "0")
+    for pid in _words(own / "cgroup.procs"):
+        if _is_ours(pid):
+            with contextlib.suppress(ProcessLookupError):
+                write(own / OWN / "cgroup.procs", pid)
     write(own / "cgroup.subtree_control", f"+{controller}")
     write(base / "cgroup.subtree_control", f"+{controller}")

@@ -41,7 +41,8 @@ class ChainFault:
 @dataclass(slots=True, kw_only=True)
 class Verdict:
     """`rows` were read, from `first_seq` to the head. `faults`: the first MAX_FAULTS, in order of
-    seq; `broken` counts all. `unsealed_age_s`: of the oldest row that waits."""
+    seq; `broken` counts all, `late` those of that kind, which a clock that was set back makes too.
+    `unsealed_age_s`: of the oldest row that waits."""
 
     rows: int = 0
     first_seq: int = 1
@@ -49,6 +50,7 @@ class Verdict:
     unsealed: int = 0
     unsealed_age_s: float = 0.0
     broken: int = 0
+    late: int = 0
     faults: list[ChainFault] = field(default_factory=list)
 
     @property
@@ -59,6 +61,7 @@ class Verdict:
     def add(self, kind: str, row: str, detail: str) -> None:
         """Note a fault."""
         self.broken += 1
+        self.late += kind == "late"
         if len(self.faults) < MAX_FAULTS:
             self.faults.append(ChainFault(kind=kind, row=row, detail=detail))
 

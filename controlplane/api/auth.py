@@ -50,8 +50,9 @@ def _checked(request: HttpRequest, principal: Principal, needed: Scope) -> Princ
     note_actor(request, principal.name)
     if not principal.may(needed):
         raise Problem(Kind.FORBIDDEN, f"This needs the scope {needed.value}; you have {principal.scope.value}.")
-    # Of the account: its sessions and all tokens that it ever makes share one rate.
-    wait_s = allow(f"account:{principal.user.pk}")
+    # All tokens that an account ever makes share one rate. Its sessions have theirs, so that nobody who has a
+    # token of hers keeps her from the page on which it is revoked.
+    wait_s = allow(f"{principal.standing.kind}s:{principal.user.pk}")
     if wait_s is not None:
         raise Problem(Kind.TOO_MANY_REQUESTS, "Slow down.", headers={"Retry-After": str(wait_s)})
     return principal

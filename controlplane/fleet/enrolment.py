@@ -199,6 +199,8 @@ def revoke(node_id: str, *, actor: str, reason: str = "", request_id: str = "") 
         refuse(node_acts(node)["revoke"])
         access.audit(actor, "node.revoke", node_id, reason=reason, request_id=request_id)
         if node.revoked_at is None:
+            if node.state == NodeState.DRAINING:
+                transition_node(node, NodeState.CORDONED, "revoked while it was drained")
             Node.objects.filter(pk=node.pk).update(revoked_at=now())
             publish_node(node, "node.revoked", f"Node {node.name} was revoked: {reason}")
     return node

@@ -42,8 +42,9 @@ def _answer(drain: RequestFact, node: NodeFact | None, now_s: float) -> tuple[De
         return (answer(RULE, drain, RequestState.DONE, why, *empty),)
     if now_s >= drain.valid_until_s:
         hours = (drain.valid_until_s - drain.asked_s) / 3600.0
-        why = f"{busy} of its devices are held still after {hours:.1f} h: {_now(drain, node)}"
-        return (answer(RULE, drain, RequestState.LAPSED, why, *back),)
+        why = f"{busy} of its devices are held still after {hours:.1f} h. It takes no new work; drain it again."
+        stays = (SetNodeState(node_id=node.id, to=NodeState.CORDONED),) if back else ()
+        return (answer(RULE, drain, RequestState.LAPSED, why, *stays),)
     if drain.state is RequestState.OPEN:
         why = f"{node.name} takes no new work; {busy} of its devices are held, and what runs there is moved away."
         return (answer(RULE, drain, RequestState.TAKEN, why),)

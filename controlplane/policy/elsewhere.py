@@ -17,9 +17,6 @@ from controlplane.policy.placement import of_type, offers_of
 from controlplane.policy.plan import Plan
 from controlplane.policy.snapshot import BarFact, JobSnapshot, NodeFact, ReplicaFact, SignalFact
 
-MOST_QUESTIONS = 12
-"""Of one pass; each asks for something that was not asked before, of the few things that rules place."""
-
 Answer = Callable[[JobSnapshot, Asks], JobSnapshot]
 Decide = Callable[[JobSnapshot, PolicyConfig], Plan]
 
@@ -40,13 +37,13 @@ class Lent(NamedTuple):
 def decide_asking(
     snapshot: JobSnapshot, config: PolicyConfig, answer: Answer, *, judge: Decide = decide
 ) -> tuple[JobSnapshot, Plan]:
-    """The plan, and the snapshot with all that was asked: of that one the plan follows again, without a question."""
-    for _ in range(MOST_QUESTIONS):
+    """The plan, and the snapshot with all that was asked: of that one the plan follows again, without a question.
+    It ends, as nothing is asked twice and rules place few things."""
+    while True:
         try:
             return snapshot, judge(snapshot, config)
         except Asks as asks:
             snapshot = answer(snapshot, asks)
-    return snapshot, judge(snapshot, config)
 
 
 def own_nodes(

@@ -47,8 +47,9 @@ def successor(
     if (surplus is not None and surplus.failed_starts > 0) or (spent(snapshot) and not replica.ordered_out):
         return None
     if snapshot.job.env_opens:
-        need = Need(replicas=1, ranks=replica.world_size, near=near(snapshot, [nodes_of(replica)]))
-        require(snapshot, need, config.fresh_s)
+        # One question for all that may be asked about: each of its own would be asked one after the other.
+        homes = map(nodes_of, (*live_replicas(snapshot), replica))
+        require(snapshot, Need(replicas=1, ranks=replica.world_size, near=near(snapshot, homes)), config.fresh_s)
     pool = pool_for(snapshot, config, leaving=(replica,), bad_slots=bad_slots).without(slots_of(replica.placements))
     tp = snapshot.attempt.layout.tp if snapshot.attempt is not None else 1
     try:

@@ -10,7 +10,8 @@ class RequestFact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     names (None: the whole job), or a node. `who` asked, for what `reason`, at `asked_s`; nothing of it begins
     after `valid_until_s`. `drain`: the request whose part it is, "" for none. `withdrawn_by`: who takes it
     back, "" for nobody. `carried`: "" while nothing is known of the orders that carry it out, "succeeded", or why
-    they came to nothing. `before`: the node's state when a drain of it was asked for."""
+    they came to nothing. `before`: the node's state when a drain of it was asked for. `kept`: attempt, replica and
+    incarnation of those whose eviction for it was withdrawn or came to nothing."""
 
     id: str
     kind: RequestKind
@@ -30,6 +31,7 @@ class RequestFact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     withdrawn_by: str = ""
     carried: str = ""
     before: str = ""
+    kept: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def by(self) -> str:

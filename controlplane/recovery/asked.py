@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
 from django.db.models import Q, QuerySet
 
 from controlplane.dispatch.models import Command
@@ -37,7 +38,19 @@ def facts(rows: QuerySet[Request]) -> tuple[RequestFact, ...]:
     """As the policy sees them, oldest first."""
     found = sorted(rows, key=lambda row: row.id)
     carried = _carried({row.done_by for row in found if row.done_by})
-    return tuple(_fact(row, carried.get(row.done_by, "")) for row in found)
+    kept = _kept({row.id for row in found if row.kind == RequestKind.DRAIN})
+    made = (_fact(row, carried.get(row.done_by, "")) for row in found)
+    return tuple(msgspec.structs.replace(each, kept=tuple(kept.get(each.id, ()))) for each in made)
+
+
+def _kept(drains: set[str]) -> Mapping[str, list[tuple[int, int, int]]]:
+    """Of each drain the lives whose eviction for it ended without their leaving."""
+    ended = (RequestState.WITHDRAWN, RequestState.REFUSED, RequestState.LAPSED)
+    rows = Request.objects.filter(drain_id__in=drains, state__in=ended) if drains else Request.objects.none()
+    found: dict[str, list[tuple[int, int, int]]] = {}
+    for drain_id, *named in rows.order_by("id").values_list("drain_id", "attempt", "replica", "incarnation"):
+        found.setdefault(drain_id, []).append((named[0], named[1], named[2]))
+    return found
 
 
 def _carried(decisions: set[str]) -> Mapping[str, str]:

@@ -5,6 +5,8 @@ Called before each order about one is carried out, and by the answers that show 
 
 from typing import Any
 
+from django.db.models import Prefetch
+
 from controlplane.dispatch.models import Command
 from controlplane.dispatch.services import LIVE
 from controlplane.jobs.models import Job, Rank, Replica
@@ -27,17 +29,20 @@ def rank_acts(job: Job, rank: Rank) -> Acts:
 
 def with_acts(views: list[dict[str, Any]], job: Job) -> list[dict[str, Any]]:
     """The list of replicas (`jobs.selectors.replicas`), each with what may be done to it and to its ranks."""
-    rows = Replica.objects.filter(attempt__job=job).select_related("attempt").prefetch_related("ranks")
-    found = {(row.attempt.number, row.index, row.incarnation): row for row in rows}
-    last, shared = _last(list(found)), _Shared(job)
+    ranks = Prefetch("ranks", queryset=Rank.objects.defer("log_tail"))
+    shown_attempts = {view["attempt"] for view in views}
+    rows = Replica.objects.filter(attempt__job=job, attempt__number__in=shown_attempts).select_related("attempt")
+    found = {(row.attempt.number, row.index, row.incarnation): row for row in rows.prefetch_related(ranks)}
+    lives = Replica.objects.filter(attempt__job=job).values_list("attempt__number", "index", "incarnation")
+    last, shared = _last(list(lives)), _Shared(job)
     for view in views:
         key = (view["attempt"], view["index"], view["incarnation"])
         row, newest = found[key], key in last
-        ranks = {rank.rank: rank for rank in row.ranks.all()}
-        placed = any(rank.released_at is None for rank in ranks.values())
+        by_number = {rank.rank: rank for rank in row.ranks.all()}
+        placed = any(rank.released_at is None for rank in by_number.values())
         view["capabilities"] = _replica(job, row, placed=placed, newest=newest)
         for shown in view["ranks"]:
-            shown["capabilities"] = _rank(shared, ranks[shown["rank"]], row, newest=newest)
+            shown["capabilities"] = _rank(shared, by_number[shown["rank"]], row, newest=newest)
     return views
 
 

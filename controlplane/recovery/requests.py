@@ -28,7 +28,7 @@ from controlplane.runtime import events, guard
 from controlplane.runtime.clock import now
 from controlplane.runtime.errors import NotFound, refuse
 from controlplane.runtime.ids import new_id
-from controlplane.runtime.locks import lock_row
+from controlplane.runtime.locks import lock_row, lock_rows
 
 VALID_S = {
     RequestKind.EVICT: 3600.0,
@@ -43,36 +43,49 @@ FAULT_TTL_S = 15.0
 def evict(job: Job, index: int, *, reason: str, actor: str, request_id: str = "") -> tuple[Request, bool]:
     """Ask that the replica leave, whose newest life is meant: (the request, whether it will wait for no other, as it
     does not train or was asked to leave before). Raises NotFound, Conflict when nothing of it runs."""
-    replica = newest_replica(job, index)
-    refuse(replica_acts(job, replica)["evict-replica"])
-    access.audit(actor, "job.evict_replica", job.id, reason=reason, request_id=request_id, data={"replica": index})
-    again = bool(replica.ordered_out) or _about(replica).exists()
-    return _ask(RequestKind.EVICT, actor, reason, job=job, **life_of(replica)), again or replica.state != "active"
+    with events.unit_of_work():
+        job = _locked(job)
+        replica = newest_replica(job, index)
+        refuse(replica_acts(job, replica)["evict-replica"])
+        access.audit(actor, "job.evict_replica", job.id, reason=reason, request_id=request_id, data={"replica": index})
+        again = bool(replica.ordered_out) or _about(replica).exists() or replica.state != "active"
+        return _ask(RequestKind.EVICT, actor, reason, job=job, **life_of(replica)), again
 
 
 def checkpoint(job: Job, *, reason: str, actor: str, request_id: str = "") -> Request:
     """Ask that the ranks save at their next step boundary. Raises Conflict when the job does not train."""
-    refuse(job_acts([job])[job.pk]["checkpoint"])
-    access.audit(actor, "job.checkpoint", job.id, reason=reason, request_id=request_id)
-    return _ask(RequestKind.CHECKPOINT, actor, reason, job=job)
+    with events.unit_of_work():
+        job = _locked(job)
+        refuse(job_acts([job])[job.pk]["checkpoint"])
+        access.audit(actor, "job.checkpoint", job.id, reason=reason, request_id=request_id)
+        return _ask(RequestKind.CHECKPOINT, actor, reason, job=job)
 
 
 def fault(rank: Rank, *, code: str, value: float, reason: str, actor: str, request_id: str = "") -> Request:
     """Ask for a fault in this rank. Raises Conflict where the job does not allow it, or the rank does not run."""
-    job, replica = rank.replica.attempt.job, rank.replica
-    refuse(rank_acts(job, rank)["fault"])
-    data = {"replica": replica.index, "rank": rank.rank, "fault": code, "value": value}
-    access.audit(actor, "job.fault", job.id, reason=reason, request_id=request_id, data=data)
-    return _ask(RequestKind.FAULT, actor, reason, job=job, rank=rank.rank, code=code, value=value, **life_of(replica))
+    with events.unit_of_work():
+        job = _locked(rank.replica.attempt.job)
+        rank = Rank.objects.select_related("replica__attempt").get(pk=rank.pk)
+        refuse(rank_acts(job, rank)["fault"])
+        data = {"replica": rank.replica.index, "rank": rank.rank, "fault": code, "value": value}
+        access.audit(actor, "job.fault", job.id, reason=reason, request_id=request_id, data=data)
+        subject = {"rank": rank.rank, "code": code, "value": value} | life_of(rank.replica)
+        return _ask(RequestKind.FAULT, actor, reason, job=job, **subject)
 
 
 def drain(node_id: str, *, reason: str, actor: str, request_id: str = "") -> Request:
     """Ask that the node be emptied: it takes no new work from now on. Raises NotFound, Conflict."""
     with events.unit_of_work():
+        homes = _homes(node_id)
+        lock_rows(Job, homes)
         node = lock_row(Node, node_id)
         if node is None:
             raise NotFound(f"no node {node_id!r}")
         refuse(node_acts(node)["drain"])
+        for earlier in asked.drains().filter(node=node):
+            # The node was returned meanwhile, and the fleet's pass has not looked since.
+            over = plan.AnswerRequest(request=earlier.pk, to=RequestState.WITHDRAWN)
+            answer(over, f"{node.name} was returned meanwhile, and is drained again.", "")
         before = node.state
         access.audit(
             actor, "node.drain", node.id, reason=reason, request_id=request_id,
@@ -80,7 +93,8 @@ def drain(node_id: str, *, reason: str, actor: str, request_id: str = "") -> Req
         )  # fmt: skip
         transition_node(node, NodeState.DRAINING, f"{reason} ({actor})")
         row = _ask(RequestKind.DRAIN, actor, reason, node=node, before=before)
-        _ring_homes(node.id)
+        for job_id in homes:
+            ring_job(job_id, sure=True)
     return row
 
 
@@ -88,6 +102,8 @@ def withdraw(row: Request, *, reason: str, actor: str, request_id: str = "") -> 
     """Take it back: it is answered soon, with what could still be kept from happening. Twice is no error. Raises
     Conflict when it has ended."""
     with events.unit_of_work():
+        if row.job_id is not None:
+            lock_row(Job, row.job_id)
         held = lock_row(Request, row.pk)
         if held is None:
             raise NotFound(f"no request {row.pk!r}")
@@ -211,11 +227,18 @@ def _about(replica: Replica) -> Any:
     return Request.objects.filter(LIVE, **life)
 
 
-def _ring_homes(node_id: str) -> None:
+def _homes(node_id: str) -> list[str]:
     """Every job with ranks there."""
     ranks = Rank.objects.filter(node_id=node_id, released_at=None)
-    for job_id in sorted(set(ranks.values_list("replica__attempt__job_id", flat=True))):
-        ring_job(job_id, sure=True)
+    return sorted(set(ranks.values_list("replica__attempt__job_id", flat=True)))
+
+
+def _locked(job: Job) -> Job:
+    """As it is now, held until commit: one that is ending has ended, and is asked nothing. Raises NotFound."""
+    held = lock_row(Job, job.pk)
+    if held is None:
+        raise NotFound(f"no job {job.pk!r}")
+    return held
 
 
 def _publish(row: Request, kind: str, sentence: str) -> None:

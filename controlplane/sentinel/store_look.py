@@ -18,6 +18,8 @@ from controlplane.runtime.logs import get
 EVERY_S = 10.0
 ANSWER_WITHIN_S = 2.0
 MAX_ADDRESS_BYTES = 256
+MAX_NAME = 54
+"""Of a beat's name, which has 60 characters, the kind before it."""
 VALIDATE, GET, MAGIC = 0, 3, 0x3C85F7CE
 """As torch's client speaks; `trainer.store.wire`."""
 _log = get(__name__)
@@ -39,7 +41,7 @@ def look() -> None:
     """One question, one beat. Never raises for a store or a database that is away."""
     try:
         address = metrics_of(settings.STORE_ADDRESS, settings.STORE_KEY)
-        beats.beat("store", f"store:{settings.STORE_ADDRESS}", {"metrics": address})
+        beats.beat("store", f"store:{settings.STORE_ADDRESS[-MAX_NAME:]}", {"metrics": address})
     except (OSError, ValueError, NoAnswer) as error:
         _log.info("the rendezvous store does not answer", store=settings.STORE_ADDRESS, error=str(error))
     except DatabaseError as error:

@@ -85,6 +85,10 @@ class Asked:
             self._rows.requests[request.id] = msgspec.structs.replace(request, state=act.to)
             return
         del self._rows.requests[request.id]
+        whole = self._rows.requests.get(request.drain)
+        if whole is not None and act.to is not RequestState.DONE:
+            named = (request.attempt or 0, request.replica or 0, request.incarnation or 0)
+            self._rows.requests[whole.id] = msgspec.structs.replace(whole, kept=(*whole.kept, named))
         for part in [part for part in self._rows.requests.values() if part.drain == request.id]:
             self.withdraw(part.id, request.id)
 

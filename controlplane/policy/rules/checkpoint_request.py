@@ -6,7 +6,7 @@ from controlplane.policy.plan import Decision, RequestCheckpoint
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.requests import SUCCEEDED, answer, ended_early, of_kind
 from controlplane.policy.snapshot import JobSnapshot
-from controlplane.protocol.states import RequestKind, RequestState
+from controlplane.protocol.states import CheckpointState, RequestKind, RequestState
 
 RULE = "checkpoint_request"
 
@@ -27,7 +27,9 @@ def _answer(snapshot: JobSnapshot, request: RequestFact) -> Decision | None:
             return None
         saves = "The ranks save at the boundary of their next step."
         return answer(RULE, request, RequestState.TAKEN, saves, RequestCheckpoint(kind="manual"))
-    newer = max((c.step for c in snapshot.checkpoints if c.committed_s >= request.asked_s), default=None)
+    # One on the nodes' own disks is gone with them, and one that is corrupt was never whole.
+    kept = (c for c in snapshot.checkpoints if c.holders is None and c.state is not CheckpointState.CORRUPT)
+    newer = max((c.step for c in kept if c.committed_s >= request.asked_s), default=None)
     if newer is not None:
         return answer(RULE, request, RequestState.DONE, f"The checkpoint of step {newer} is committed.")
     if request.carried not in ("", SUCCEEDED):

@@ -29,7 +29,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     there = ((r, d) for d in drains for r in live_replicas(snapshot) if d.node_id in r.node_ids)
     waits: Decision | None = None
     for replica, drain in there:
-        why = why_not(snapshot, config, replica)
+        why = _kept(snapshot, replica, drain) or why_not(snapshot, config, replica)
         if not why:
             return (_ask(snapshot, replica, drain),)
         waits = waits or _wait(snapshot, replica, drain, why)
@@ -48,6 +48,17 @@ def why_not(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -
     if restart_reason(snapshot, config, (as_ordered(replica),)) is not None:
         return "too few others hold the newest state"
     return ""
+
+
+def _kept(snapshot: JobSnapshot, replica: ReplicaFact, drain: RequestFact) -> str:
+    """Why it is not asked to leave again; "" where it never was."""
+    number = snapshot.attempt.number if snapshot.attempt is not None else 0
+    if (number, replica.index, replica.incarnation) not in drain.kept:
+        return ""
+    return (
+        "its eviction for this drain was withdrawn or came to nothing;"
+        f" `holdfast job evict-replica {snapshot.job.name} {replica.index}` requests it again"
+    )
 
 
 def _undisturbed(snapshot: JobSnapshot, config: PolicyConfig) -> bool:

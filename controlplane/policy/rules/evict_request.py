@@ -41,9 +41,14 @@ def _of(snapshot: JobSnapshot, request: RequestFact) -> ReplicaFact | None:
     return replica if same and replica is not None and replica.incarnation == request.incarnation else None
 
 
+def _same(snapshot: JobSnapshot, replica: ReplicaFact) -> tuple[RequestFact, ...]:
+    """All that are about this life and have not ended."""
+    return tuple(r for r in of_kind(snapshot, RequestKind.EVICT) if _of(snapshot, r) is replica)
+
+
 def _take(snapshot: JobSnapshot, request: RequestFact, replica: ReplicaFact) -> Decision:
     """Asked for again before it was looked at, the newest says how it leaves."""
-    same = tuple(r for r in of_kind(snapshot, RequestKind.EVICT) if _of(snapshot, r) is replica)
+    same = _same(snapshot, replica)
     if any(r.state is RequestState.OPEN and r.id > request.id and not r.withdrawn_by for r in same):
         return answer(RULE, request, RequestState.TAKEN, "It was asked for again since.")
     before = bool(replica.ordered_out) or any(r.id < request.id and not r.withdrawn_by for r in same)
@@ -68,6 +73,9 @@ def _taken(snapshot: JobSnapshot, request: RequestFact, replica: ReplicaFact | N
         return answer(RULE, request, RequestState.DONE, "Its processes have ended.") if replica.stopped else None
     if not replica.ordered_out:
         return answer(RULE, request, RequestState.REFUSED, "No agent could end its processes: it stays.")
+    if request.withdrawn_by and any(r.id != request.id and not r.withdrawn_by for r in _same(snapshot, replica)):
+        said = f"{request.withdrawn_by} has taken it back; it leaves all the same, as another request says."
+        return answer(RULE, request, RequestState.WITHDRAWN, said)
     if request.withdrawn_by and is_member(snapshot, replica) and not is_left_out(snapshot, replica):
         stays = OrderOut(replica=replica.index, incarnation=replica.incarnation, by="")
         return answer(

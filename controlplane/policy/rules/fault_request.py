@@ -39,6 +39,8 @@ def _answer(snapshot: JobSnapshot, request: RequestFact) -> Decision | None:
         return answer(RULE, request, RequestState.DONE, "Its agent has given it.")
     if request.carried:
         return answer(RULE, request, RequestState.REFUSED, f"Its agent did not give it: {request.carried}.")
+    if snapshot.now_s >= request.valid_until_s:
+        return answer(RULE, request, RequestState.LAPSED, "Its agent has not said in time that it was given.")
     return None
 
 

@@ -1,5 +1,7 @@
 """From pending to the first view, and the orderly ends: cancelled and succeeded."""
 
+import zlib
+
 import msgspec
 
 from controlplane.policy.asked import Need, near, require
@@ -243,7 +245,7 @@ def _wait(snapshot: JobSnapshot, reason: str, free: int) -> Decision:
         choice="wait",
         reason_code="no_capacity",
         sentence=f"Waits for devices: {reason}",
-        key=f"wait:{number}:{free}:{snapshot.job.epoch}",
+        key=f"wait:{number}:{free}:{snapshot.job.epoch}:{zlib.crc32(reason.encode())}",
         actions=(),
         evidence={"free_devices": free},
     )

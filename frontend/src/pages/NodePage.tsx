@@ -107,7 +107,7 @@ function DrainDialog({ node, onClose }: { node: NodeDetail; onClose: () => void 
     <ConfirmDialog
       title={`Drain ${node.name}`} confirmLabel="Drain" onClose={onClose}
       onConfirm={async (reason) => (await post("/nodes/{node_id}:drain", { node_id: node.id }, { reason })).detail}
-      blastRadius={<>No new work is placed on {node.name}. The replicas of its <b>{node.ranks_running} ranks</b> move to other nodes one after another, of each job one at a time; then it is cordoned. A job that cannot spare a replica keeps it until it can. Uncordon it to stop.</>}
+      blastRadius={<>No new work is placed on {node.name}. The replicas of its <b>{node.ranks_running} ranks</b> move to other nodes one after another, of each job one at a time; then it is cordoned. A job that cannot spare a replica keeps it until it can; after 24 hours the drain ends and the node stays cordoned. Uncordon it to stop.</>}
     />
   );
 }

@@ -3,7 +3,9 @@ where it gives us some, and on directories that look like version 2, version 1 a
 
 import contextlib
 import os
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from agents.core import events as ev
 from agents.core.policy import Limits
 from agents.errors import LaunchError
+from agents.ranks import limits
 from agents.ranks.cgroups import ControlGroups
 from agents.ranks.launch import Standing, start
 from agents.ranks.limits import FOLDER
@@ -38,8 +41,13 @@ def groups() -> Iterator[ControlGroups]:
     if os.geteuid() != 0 or found.unlimited:
         pytest.skip(found.unlimited or "not root")
     yield found
-    found.kill(REF)
-    found.forget(JOB)
+    for _ in range(100):
+        # What its processes have begun may take a moment to end.
+        found.kill(REF)
+        found.forget(JOB)
+        if not list(TREES.glob(f"**/{FOLDER}/{JOB}")):
+            break
+        time.sleep(0.1)
     for folder in set(TREES.glob(f"**/{FOLDER}")) - before:
         with contextlib.suppress(OSError):  # Another agent of this machine is at it.
             folder.rmdir()
@@ -141,6 +149,30 @@ def test_version_two_gets_every_limit(machine: Machine) -> None:
     assert groups.rank(REF) == (job / "a1-r0-i1-k0",)
     assert written(job, 2) == list(TEXTS[2])
     assert groups.host(JOB) == (job / "host",)
+
+
+def test_what_the_agent_has_started_leaves_its_group_with_it_and_nobody_else_does(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group of version 2 gives no controllers while a process is in it: the child that reads NVML is one."""
+    own = machine.two(*CONTROLLERS).parent.parent
+    moved: list[str] = []
+    plain = limits.write
+    monkeypatch.setattr(
+        limits, "write", lambda file, text: moved.append(text) if file.parent.name == "agent" else plain(file, text)
+    )
+    with subprocess.Popen(["/bin/sleep", "30"]) as child:
+        (own / "cgroup.procs").write_text(f"1\n{os.getppid()}\n{os.getpid()}\n{child.pid}\n")
+        assert machine.groups().unlimited == ""
+        child.kill()
+    assert {"0", str(child.pid)} <= {*moved} and not {"1", str(os.getppid())} & {*moved}
+
+
+def test_a_rank_whose_group_cannot_be_made_is_refused_where_it_is_to_be_limited(machine: Machine) -> None:
+    (machine.two(*CONTROLLERS) / "a1-r0-i1-k0").write_text("in the way")
+    with pytest.raises(LaunchError, match="without it it has no limits"):
+        machine.groups().rank(REF)
+    assert machine.groups(Limits()).rank(REF) == ()
 
 
 def test_version_one_gets_every_limit(machine: Machine) -> None:

@@ -142,7 +142,7 @@ def test_a_row_taken_out_of_the_chain_leaves_its_gap(log: list[AuditEntry]) -> N
     assert ("missing", "seq 3") in told()
 
 
-def test_a_row_that_was_kept_back_and_put_in_later_is_named(log: list[AuditEntry]) -> None:
+def test_a_row_that_was_kept_back_and_put_in_later_is_named(log: list[AuditEntry], tmp_path: Path) -> None:
     audit("user:ada", "token.create", "tok_1")
     kept = AuditEntry.raw.get(seq=None)
     columns = {name: getattr(kept, name) for name in COLUMNS if name not in ("data", "seq")}
@@ -156,6 +156,11 @@ def test_a_row_that_was_kept_back_and_put_in_later_is_named(log: list[AuditEntry
     sealing.seal_all()
     seq = AuditEntry.raw.get(id=forged).seq
     assert told() == [("late", f"seq {seq} (id {forged})")]
+    # A clock that was set back does the same, so it can be pruned away; anything else still cannot.
+    verdict = verify()
+    assert (verdict.broken, verdict.late) == (1, 1)
+    call_command("prune_audit", keep_days=0, export=tmp_path / "pruned")
+    assert (tmp_path / "pruned").read_text()
 
 
 def test_two_rows_of_one_number_are_told_where_the_table_lost_its_constraints(log: list[AuditEntry]) -> None:

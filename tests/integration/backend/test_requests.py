@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from controlplane.dispatch.models import Command
+from controlplane.fleet import enrolment
 from controlplane.fleet import services as fleet_services
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job, Replica
@@ -202,7 +203,7 @@ def test_a_drain_costs_no_job_the_replicas_that_it_must_have() -> None:
     assert not Request.objects.filter(kind="evict").exists()
     Request.objects.update(asked_at=ago(90_000.0), valid_until=ago(1.0))
     reconcile_fleet()
-    assert (fresh(row).state, Node.objects.get(pk=node.id).state) == ("lapsed", "ready")
+    assert (fresh(row).state, Node.objects.get(pk=node.id).state) == ("lapsed", "cordoned")
 
 
 def test_a_node_on_which_nothing_runs_is_empty_at_once() -> None:
@@ -212,6 +213,41 @@ def test_a_node_on_which_nothing_runs_is_empty_at_once() -> None:
     reconcile_fleet()
     assert (fresh(row).state, Node.objects.get().state) == ("done", "cordoned")
     assert row.pk in {each.pk for each in asked.requests(node_id=node.id)}
+
+
+def test_a_node_that_is_returned_and_drained_again_has_one_drain() -> None:
+    fleet = make_fleet(4)
+    node = home_of(run_job(fleet), 0)
+    first = requests.drain(node.id, reason="new fans", actor=ADA)
+    fleet_services.uncordon(node.id, reason="not needed", actor=ADA)
+    second = requests.drain(node.id, reason="needed", actor=ADA)
+    reconcile_fleet()
+    assert (fresh(first).state, fresh(second).state) == ("withdrawn", "taken")
+    assert Node.objects.get(pk=node.id).state == "draining"
+
+
+def test_a_drained_node_that_is_revoked_stays_out_of_work_when_it_is_restored() -> None:
+    fleet = make_fleet(4)
+    node = home_of(run_job(fleet), 0)
+    row = requests.drain(node.id, reason="new fans", actor=ADA)
+    enrolment.revoke(node.id, actor=ADA, reason="stolen")
+    reconcile_fleet()
+    enrolment.restore(node.id, actor=ADA, reason="found")
+    assert (fresh(row).state, Node.objects.get(pk=node.id).state) == ("refused", "cordoned")
+
+
+def test_a_part_of_a_drain_that_is_taken_back_is_known_to_the_next_pass() -> None:
+    fleet = make_fleet(5)
+    job = run_job(fleet)
+    row = requests.drain(home_of(job, 1).id, reason="new fans", actor=ADA)
+    reconcile_fleet()
+    reconcile_job(job.id)
+    part = Request.objects.get(kind="evict")
+    requests.withdraw(part, reason="not this one", actor=ADA)
+    reconcile_job(job.id)
+    assert fresh(part).state == "withdrawn"
+    (drain,) = asked.of_job(fresh_job(job))
+    assert (drain.id, drain.kept) == (row.pk, ((part.attempt, part.replica, part.incarnation),))
 
 
 def test_a_node_that_is_returned_is_drained_no_more() -> None:

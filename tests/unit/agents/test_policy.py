@@ -1,5 +1,6 @@
 """What a node allows: its file, and what the rules say of an order."""
 
+import math
 import os
 import posixpath
 from dataclasses import replace
@@ -54,6 +55,8 @@ def start(**changes: object) -> StartRanks:
         ({"checkpoint_roots": ["/data/../etc"]}, "shortest form"),
         ({"entrypoints": ["python"]}, "absolute path"),
         ({"limits": {"memory_bytes": -1}}, "more than 0"),
+        ({"limits": {"cpus": math.inf}}, "more than 0"),
+        ({"limits": {"cpus": math.nan}}, "more than 0"),
         ({"limits": {"memory_bytes": "1 GiB"}}, "int"),
     ],
 )

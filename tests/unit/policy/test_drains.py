@@ -39,7 +39,7 @@ def moves(decision: Decision) -> list[object]:
         (home(), {"withdrawn_by": "user:bob", "before": "degraded"}, [NodeState.DEGRADED, RequestState.WITHDRAWN]),
         (home(NodeState.CORDONED), {"withdrawn_by": "user:bob"}, [RequestState.WITHDRAWN]),
         (home(NodeState.READY), {}, [RequestState.WITHDRAWN]),
-        (home(), {"valid_until_s": NOW_S}, [NodeState.READY, RequestState.LAPSED]),
+        (home(), {"valid_until_s": NOW_S}, [NodeState.CORDONED, RequestState.LAPSED]),
         (None, {}, [RequestState.REFUSED]),
     ],
 )

@@ -18,7 +18,7 @@ from controlplane.policy.rules import evict_request
 from controlplane.policy.rules.strength import stale_signals
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.spec import Resiliency
-from controlplane.protocol.states import JobState, NodeState, ReplicaState, RequestKind, RequestState
+from controlplane.protocol.states import CheckpointState, JobState, NodeState, ReplicaState, RequestKind, RequestState
 
 from .builders import (
     CONFIG,
@@ -123,6 +123,14 @@ def test_taken_back_it_stays_as_long_as_the_others_count_on_it() -> None:
     assert decisions(out, rule="evict_request") == ()
 
 
+def test_taken_back_by_one_it_leaves_all_the_same_for_another_who_asks() -> None:
+    mine, theirs = taken(asked(), withdrawn_by="user:ada"), taken(asked(number=2, who="user:bob"))
+    leaves = with_replica(world(mine, theirs), 1, ordered_out="user:bob: rack 7", relieved="user:bob: rack 7")
+    decision = only(leaves, "evict_request")
+    assert action(decision, AnswerRequest) == AnswerRequest(request="ask_1", to=RequestState.WITHDRAWN)
+    assert not actions(decision, OrderOut)
+
+
 def test_a_checkpoint_is_ordered_when_a_view_is_installed_and_done_when_a_newer_one_is_committed() -> None:
     save = asked(RequestKind.CHECKPOINT)
     decision = only(world(save), "checkpoint_request")
@@ -130,6 +138,9 @@ def test_a_checkpoint_is_ordered_when_a_view_is_installed_and_done_when_a_newer_
     assert decisions(world(save, install=None), rule="checkpoint_request") == ()
     older = (checkpoint(40, committed_s=NOW_S - 11.0),)
     assert decisions(world(taken(save), checkpoints=older), rule="checkpoint_request") == ()
+    for worthless in ({"state": CheckpointState.CORRUPT}, {"holders": (("n1",), ("n2",))}):
+        broken = (checkpoint(50, committed_s=NOW_S - 1.0, **worthless),)
+        assert decisions(world(taken(save), checkpoints=broken), rule="checkpoint_request") == ()
     newer = (checkpoint(50, committed_s=NOW_S - 1.0),)
     assert answer_of(world(taken(save), checkpoints=newer), "checkpoint_request") is RequestState.DONE
     failed = world(taken(save, carried="failed: disk full"), checkpoints=older)
@@ -150,6 +161,8 @@ def test_a_fault_is_given_where_the_job_allows_it_and_told_by_its_agent() -> Non
     assert decisions(world(taken(wish), job=allows), rule="fault_request") == ()
     done = world(taken(wish, carried="succeeded"), job=allows)
     assert answer_of(done, "fault_request") is RequestState.DONE
+    silent = world(taken(wish, valid_until_s=NOW_S), job=allows)
+    assert answer_of(silent, "fault_request") is RequestState.LAPSED
     lost = world(taken(wish, carried="expired"), job=allows)
     assert answer_of(lost, "fault_request") is RequestState.REFUSED
 
@@ -195,6 +208,16 @@ def test_a_drain_keeps_what_the_job_cannot_spare_and_says_why() -> None:
     assert (decision.choice, decision.actions) == ("wait", ())
     assert "no device is free for another replica" in decision.sentence
     assert actions(only(drained(world(spares=0, job=job(spec=SHRINKS))), "drain_request"), AskEviction)
+
+
+def test_a_drain_asks_once_for_each_life_and_goes_on_with_the_others() -> None:
+    both = drained(world(), kept=((1, 1, 1),))
+    only_one = only(both, "drain_request")
+    assert (only_one.choice, only_one.actions) == ("wait", ())
+    assert "`holdfast job evict-replica" in only_one.sentence
+    home = both.replica_by_index[1].node_ids[0]
+    two = with_replica(both, 2, placements=tuple(change(p, node_id=home) for p in both.replica_by_index[2].placements))
+    assert action(only(two, "drain_request"), AskEviction).replica == 2
 
 
 def test_the_last_moment_of_a_request_is_a_deadline() -> None:
