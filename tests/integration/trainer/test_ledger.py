@@ -55,10 +55,12 @@ def test_every_sample_is_trained_once_through_kills_a_rejoin_and_a_restart_in_an
     first.wait_committed(5, 0, 2)
     first.start(1, incarnation=2)
     first.wait_committed(11, 0, 2)
+    saved = Path(first.config.checkpoint_dir)
+    first.wait(lambda: newest_complete(saved) is not None, "a checkpoint is complete", 60.0)
     first.signal(0, signal.SIGKILL)
     first.signal(2, signal.SIGKILL)
     first.wait_gone((0, 1, 0), (2, 1, 0))
-    found = newest_complete(Path(first.config.checkpoint_dir))
+    found = newest_complete(saved)
     assert found is not None
     path, manifest = found
     first.close()
