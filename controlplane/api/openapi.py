@@ -4,7 +4,6 @@
     python -m controlplane.api.openapi --check | --write
 """
 
-import argparse
 import copy
 import json
 import sys
@@ -17,7 +16,7 @@ import msgspec
 from django.http import HttpRequest, HttpResponse
 
 from controlplane.api.problems import TABLE, TYPE_BASE
-from controlplane.protocol import rest, spec_schema
+from controlplane.protocol import generated, rest, spec_schema
 from controlplane.protocol.spec import JobSpec
 
 TARGET = Path(__file__).with_name("openapi.json")
@@ -163,24 +162,13 @@ def serve_job_schema(request: HttpRequest) -> HttpResponse:
 
 def main(argv: list[str]) -> int:
     """--write makes the file current; --check tells whether it is."""
-    parser = argparse.ArgumentParser(prog="python -m controlplane.api.openapi")
-    group = parser.add_mutually_exclusive_group(required=True)
-    group.add_argument("--check", action="store_true")
-    group.add_argument("--write", action="store_true")
-    args = parser.parse_args(argv)
     import django
 
     from controlplane.config.env import choose_settings_module
 
     choose_settings_module("embedded")
     django.setup()
-    if args.write:
-        TARGET.write_text(render())
-        return 0
-    if TARGET.is_file() and TARGET.read_text() == render():
-        return 0
-    print("openapi.json is not current: python -m controlplane.api.openapi --write", file=sys.stderr)
-    return 1
+    return generated.keep({TARGET: render()}, argv)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,11 @@
 From the table of readings (`protocol.readings`) and that of their limits (`policy.readings`).
 """
 
-import argparse
 import json
-import sys
 from pathlib import Path
 
 from controlplane.policy.readings import READINGS as LIMITS
+from controlplane.protocol import generated
 from controlplane.protocol.readings import READINGS, Chart, Reading
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,19 +111,7 @@ def _number(value: float | None) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write both, or fail when one on disk is stale."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    choice = parser.add_mutually_exclusive_group(required=True)
-    choice.add_argument("--check", action="store_true")
-    choice.add_argument("--write", action="store_true")
-    options = parser.parse_args(arguments)
-    stale = 0
-    for target, text in ((PAGE, render()), (CHARTS, render_charts())):
-        if options.write:
-            target.write_text(text, encoding="utf-8")
-        elif not target.exists() or target.read_text(encoding="utf-8") != text:
-            sys.stderr.write(f"{target.relative_to(ROOT)} is stale: run `make generated`\n")
-            stale = 1
-    return stale
+    return generated.keep({PAGE: render(), CHARTS: render_charts()}, arguments, what=__doc__)
 
 
 if __name__ == "__main__":

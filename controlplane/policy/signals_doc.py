@@ -3,14 +3,13 @@
 From the tables of findings (`policy.signals`) and of rules (`rules.registry`).
 """
 
-import argparse
-import sys
 from dataclasses import fields
 from pathlib import Path
 
 from controlplane.policy.rules.registry import RULES
 from controlplane.policy.signals import BY_KIND, KINDS, SIGNALS
 from controlplane.policy.signals.base import PLACE, Finding, Trait
+from controlplane.protocol import generated
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "signals.md"
 HEAD = """# Signals
@@ -73,19 +72,7 @@ def _evidence(kind: type[Finding]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the page, or fail when the one on disk is stale."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    choice = parser.add_mutually_exclusive_group(required=True)
-    choice.add_argument("--check", action="store_true")
-    choice.add_argument("--write", action="store_true")
-    options = parser.parse_args(arguments)
-    text = render()
-    if options.write:
-        TARGET.write_text(text, encoding="utf-8")
-        return 0
-    if TARGET.exists() and TARGET.read_text(encoding="utf-8") == text:
-        return 0
-    sys.stderr.write("docs/signals.md is stale: run `make generated`\n")
-    return 1
+    return generated.keep({TARGET: render()}, arguments, what=__doc__)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 """docs/states.md from the state tables: `python -m controlplane.policy.states_doc --check|--write`."""
 
-import argparse
-import sys
 from pathlib import Path
 
 from controlplane.policy.transitions import TABLES, Table
+from controlplane.protocol import generated
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "states.md"
 HEAD = """# States
@@ -48,19 +47,7 @@ def _section(name: str, table: Table) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the page, or fail when the one on disk is stale."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    choice = parser.add_mutually_exclusive_group(required=True)
-    choice.add_argument("--check", action="store_true")
-    choice.add_argument("--write", action="store_true")
-    options = parser.parse_args(arguments)
-    text = render()
-    if options.write:
-        TARGET.write_text(text, encoding="utf-8")
-        return 0
-    if TARGET.exists() and TARGET.read_text(encoding="utf-8") == text:
-        return 0
-    sys.stderr.write("docs/states.md is stale: run `make generated`\n")
-    return 1
+    return generated.keep({TARGET: render()}, arguments, what=__doc__)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Called by people, `make check` and the house tests. It reads the types and their
 docstrings; it never decides what travels.
 """
 
-import argparse
 import enum
 import inspect
 import sys
@@ -22,6 +21,7 @@ from controlplane.protocol import (
     codec,
     commands,
     frames,
+    generated,
     handshake,
     keeping,
     launch,
@@ -88,19 +88,7 @@ def render() -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """0: written, or current. 1: `--check` found the page out of date."""
-    parser = argparse.ArgumentParser(description="docs/protocol.md from the message types")
-    mode = parser.add_mutually_exclusive_group(required=True)
-    mode.add_argument("--check", action="store_true", help="exit 1 if the page is not current")
-    mode.add_argument("--write", action="store_true", help="write the page")
-    options = parser.parse_args(arguments)
-    text = render()
-    if options.write:
-        TARGET.write_text(text, encoding="ascii")
-        return 0
-    if TARGET.exists() and TARGET.read_text(encoding="ascii") == text:
-        return 0
-    print(f"{TARGET} is not current: run python -m controlplane.protocol.doc --write", file=sys.stderr)
-    return 1
+    return generated.keep({TARGET: render()}, arguments, what="docs/protocol.md from the message types")
 
 
 def _limits() -> str:

@@ -5,7 +5,6 @@ linter's alone, so a document that fits may still be refused at submit. Printed 
 docs/job.schema.json: `python -m controlplane.protocol.spec_schema --check | --write`.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from controlplane.protocol import generated
 from controlplane.protocol.spec import JobSpec
 from controlplane.protocol.spec_limits import KEY_PATTERNS, MAX_ARGUMENTS, MAX_ENTRIES, MAX_TEXT, PATTERNS, RANGES
 
@@ -70,16 +70,7 @@ def text() -> str:
 
 def main(argv: list[str]) -> int:
     """Write the page, or fail when the one on disk is stale."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    choice = options.add_mutually_exclusive_group(required=True)
-    choice.add_argument("--check", action="store_true")
-    choice.add_argument("--write", action="store_true")
-    if options.parse_args(argv).write:
-        PATH.write_text(text())
-    elif not PATH.exists() or PATH.read_text() != text():
-        sys.stderr.write("docs/job.schema.json is stale: run `make generated`\n")
-        return 1
-    return 0
+    return generated.keep({PATH: text()}, argv, what=__doc__)
 
 
 if __name__ == "__main__":
