@@ -38,8 +38,9 @@ from controlplane.runtime.logs import get
 from controlplane.runtime.sandbox import service
 from controlplane.runtime.sandbox.service import Sandboxed
 
-GIVE_UP_S = 300.0
-"""How long a certificate waits for its reference run once that has a place, and a run lasts."""
+GIVE_UP_S = 600.0
+"""How long a certificate waits for its reference run once that has a place, and a run lasts: it comes up
+at the lowest priority, on a machine that trains."""
 TRAIN_S = 240.0
 """Of that it trains so long and tells what it has come to: of a large model that is a part of the steps."""
 RUNNING = "running"
@@ -47,7 +48,8 @@ RUNNING = "running"
 SHARED = "shared"
 """Names the incident whose run is to judge this one too, in the incident's folder."""
 FAILED = "failed"
-"""Mark of a run that failed, in the incident's folder, with the reason where the server refused to start it."""
+"""Mark of a run that failed, in the incident's folder, with the reason where the server refused to start it or
+ended it."""
 MAX_REASON_BYTES = 4096
 MAX_SHARING = 50
 MAX_STEPS_ALONE = 600
@@ -202,7 +204,7 @@ def why_missing(incident: Incident) -> str:
 
 
 def _refused(incident: Incident) -> str:
-    """Why the server did not start the run; empty where it did, or has none."""
+    """Why the server did not start the run, or ended it; empty where it ended by itself, or there is none."""
     try:
         with (folder(incident) / FAILED).open(encoding="utf-8", errors="replace") as file:
             return file.read(MAX_REASON_BYTES)
@@ -289,8 +291,8 @@ def reap() -> None:
     """Collect ended runs of this process; one that lasts too long is ended by its limit. A failed one
     leaves its mark."""
     for process, since_s in list(_Places.running.items()):
-        code = process.poll()
-        if code is None and time.monotonic() - since_s > GIVE_UP_S:
+        code, late = process.poll(), time.monotonic() - since_s > GIVE_UP_S
+        if code is None and late:
             process.end()
             code = process.poll()
         if code is None:
@@ -298,8 +300,10 @@ def reap() -> None:
         del _Places.running[process]
         _Places.free_s = time.monotonic()
         if code != 0:
-            (process.place / FAILED).touch()
-            _log.warning("reference run failed", place=str(process.place), why=service.ended(code))
+            late = late or code == service.OUT_OF_TIME
+            told = f"the undisturbed run did not end within {GIVE_UP_S:.0f} s" if late else ""
+            (process.place / FAILED).write_text(told, encoding="utf-8")
+            _log.warning("reference run failed", place=str(process.place), why=told or service.ended(code))
 
 
 def clear(incident: Incident) -> None:
