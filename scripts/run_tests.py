@@ -62,16 +62,27 @@ NEVER_ON_POSTGRES = (
     "tests/integration/backend/test_documents.py",
     "tests/integration/backend/test_every_command.py",
 )
-# What is concluded from rows that either database gives alike: `make test-postgres`, before a release, runs
-# these too. `make test` keeps to what a database decides: locks, constraints, order, transactions, large reads.
+# What is concluded from rows that either database gives alike, and what is about sockets, files and streams:
+# `make test-postgres` and `make test-attacks`, before a release, run these on PostgreSQL too. `make test` keeps
+# there to what a database decides: locks, constraints, order, transactions, types, large reads.
 JUDGED = (
-    "tests/attacks/backend/test_f25_cross_node_matrix.py",
-    "tests/integration/api/test_device_resets.py",
+    *(
+        f"tests/attacks/{name}.py"
+        for name in (
+            "api/test_v12_streams_end", "api/test_v20_web", "backend/test_f25_cross_node_matrix",
+            "backend/test_f26_stolen_secrets", "backend/test_held_nodes", "backend/test_v01_checkpoint_paths",
+            "backend/test_v05_copied_key", "backend/test_v18_commands",
+        )
+    ),
+    *(f"tests/integration/api/test_{name}.py" for name in ("capabilities", "device_resets")),
     *(
         f"tests/integration/backend/test_{name}.py"
         for name in (
-            "certificates", "choices", "device_resets", "effective_time", "evidence", "figures", "incidents", "keeping",
-            "looks", "not_heard", "pace", "readers", "recompute", "relief", "stuck", "work_at_risk",
+            "bound_sessions", "certificate_clocks", "certificates", "checkpoints", "choices", "device_resets",
+            "effective_time", "ends", "entrypoints", "evidence", "figures", "fleetmap", "incident_causes",
+            "incident_timeline", "incidents", "keeping", "launch_fields", "logs", "looks", "not_heard", "one_truth",
+            "opinion", "pace", "readers", "recompute", "relief", "requests", "shared_runs", "sockets", "stall",
+            "stuck", "two_deaths", "void_starts", "work_at_risk",
         )
     ),
 )  # fmt: skip
