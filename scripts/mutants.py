@@ -145,6 +145,7 @@ class Judge:
         """Instead of pytest's own."""
         for item in session.items:
             self.learn(item)
+        self.forget_the_unsteady(session.items)
         for number, mutant in enumerate(self.mutants, start=1):
             tests = sorted(self.tests[str(mutant.file), mutant.function], key=self.took_s.__getitem__)
             self.results[mutant] = self.judged(mutant, tests) if tests else SURVIVED
@@ -169,6 +170,21 @@ class Judge:
         if all(report.outcome != "failed" for report in reports):
             for place in called:
                 self.tests[place].append(item)
+
+    def forget_the_unsteady(self, items: list[pytest.Item]) -> None:
+        """Tests that fail a second time, in a fork in which nothing was changed, notice nothing."""
+        reading, writing = os.pipe()
+        if not os.fork():
+            failed = [str(number) for number, item in enumerate(items) if _fails(item)]
+            os.write(writing, " ".join(failed).encode())
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as told:
+            unsteady = {items[int(number)] for number in told.read().split()}
+        os.wait()
+        print(f"\n{len(unsteady)} of {len(items)} tests fail when nothing was changed", flush=True)
+        for place, tests in self.tests.items():
+            self.tests[place] = [item for item in tests if item not in unsteady]
 
     def judged(self, mutant: Mutant, tests: list[pytest.Item]) -> int:
         """In a fork: how it ended."""
