@@ -21,6 +21,18 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"database: {settings.DATABASES['default']['ENGINE'].rsplit('.', 1)[-1]}"
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _only_what_was_written_is_emptied():  # type: ignore[no-untyped-def]
+    """See `tests.emptied`."""
+    from django.test import TransactionTestCase
+
+    from tests.emptied import empty
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", empty)
+        yield
+
+
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
     """A real Redis of this session's own; see `tests.integration.backend.servers`."""

@@ -16,6 +16,7 @@ from django.conf import settings
 from django.db import connection
 
 from controlplane.demo.ports import free_port
+from tests.forks import Forked
 
 ROOT = Path(__file__).resolve().parents[3]
 START_S = 30.0
@@ -46,11 +47,14 @@ class Process:
     def __init__(self, name: str, argv: list[str], env: dict[str, str], directory: Path) -> None:
         self.name, self.argv, self.env = name, argv, env
         self.log = directory / f"{name}.log"
-        self.child: subprocess.Popen[bytes] | None = None
+        self.child: subprocess.Popen[bytes] | Forked | None = None
 
     def start(self) -> None:
-        """Start it (again)."""
+        """Start it (again); a program of ours as a fork (`tests.forks`)."""
         with self.log.open("ab") as log:
+            if self.argv[0] == sys.executable:
+                self.child = Forked(self.argv[1:], env=os.environ | self.env, cwd=ROOT, output=log)
+                return
             self.child = subprocess.Popen(
                 self.argv, env=os.environ | self.env, cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
                 preexec_fn=_die_with_parent,
@@ -62,9 +66,17 @@ class Process:
         if self.child is not None:
             self.child.wait(STOP_S)
 
+    def tell_to_stop(self) -> None:
+        """SIGTERM."""
+        self._signal(signal.SIGTERM)
+
     def stop(self) -> None:
         """SIGTERM, then SIGKILL."""
-        self._signal(signal.SIGTERM)
+        self.tell_to_stop()
+        self.wait_for_end()
+
+    def wait_for_end(self) -> None:
+        """After `tell_to_stop`; SIGKILL if it takes too long."""
         if self.child is None:
             return
         try:
@@ -167,9 +179,12 @@ class Stack:
         raise AssertionError(self.web.tail())
 
     def stop(self) -> None:
-        """End what runs."""
-        for process in (self.worker, self.sentinel, self.web):
-            process.stop()
+        """End what runs, all at once."""
+        running = (self.worker, self.sentinel, self.web)
+        for process in running:
+            process.tell_to_stop()
+        for process in running:
+            process.wait_for_end()
 
     def logs(self) -> str:
         """Ends of all logs, for failure messages."""

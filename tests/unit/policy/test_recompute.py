@@ -110,6 +110,13 @@ def test_a_planted_difference_fails_in_the_middle_too(now: Numbers) -> None:
     assert "step 8" in found.detail
 
 
+def test_a_difference_as_large_as_the_tolerance_passes_and_a_larger_one_does_not() -> None:
+    asked, committed = replace(ASKED, tolerance=0.5), {6: Numbers(4.0, 1.5), 12: Numbers(4.0, 1.5)}
+    for now, ok in ((3.5, True), (3.4, False)):
+        answers = {rank: replace(TOLD[rank], steps={**committed, 6: Numbers(now, 1.5)}) for rank in TOLD}
+        assert judge(asked, committed=committed, hashes=HASHES, told=answers).ok is ok
+
+
 def test_a_difference_is_not_hidden_by_what_came_after_it() -> None:
     harmed = {6: Numbers(5.0, 1.5)}
     assert (

@@ -1,0 +1,131 @@
+"""`python -m tests.forks.server FD`: forks a program for each connection to the listening socket FD.
+
+A connection brings one line of JSON, {argv, env, cwd}, with three open files. It is told the pid, and the exit
+code when there is one. If it is closed before, the program is killed.
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import io
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import sys
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+IMPORTED = (
+    "asyncio", "celery.app.base", "celery.bin.celery", "celery.bin.worker", "celery.concurrency.prefork",
+    "celery.worker.worker", "channels.layers", "cryptography.x509", "django.contrib.staticfiles.handlers",
+    "django.core.handlers.asgi", "django.core.management", "django.db.backends.postgresql.base",
+    "django.db.backends.sqlite3.base", "django.db.migrations.loader", "django.db.models", "django.forms", "h11",
+    "httpx", "kombu.transport.redis", "msgspec", "numpy", "psycopg_pool", "pydantic_settings", "redis.asyncio",
+    "stamina", "structlog", "typer.main", "typer.rich_utils", "uvicorn", "uvloop",
+    "websockets.asyncio.server", "websockets.sync.client", "whitenoise", "xxhash", "yaml", "zstandard",
+)  # fmt: skip
+"""Nothing that reads settings, or how it is to measure (prometheus_client), when it is imported."""
+
+
+def become(asked: dict[str, Any], files: list[int]) -> list[str]:
+    """In the child: as a start of `python argv...` would find itself. What is to be run."""
+    os.setsid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+    os.chdir(asked["cwd"])
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
+    sys.stdout, sys.stderr = _written(1, by_line=os.isatty(1)), _written(2, by_line=True)
+    argv = asked["argv"]
+    first = asked["cwd"] if argv[0] == "-m" else os.path.dirname(os.path.realpath(argv[0]))
+    path = os.environ.get("PYTHONPATH", "")
+    sys.path[:] = [first, *filter(None, path.split(os.pathsep)), *sys.path[1:]]
+    sys.argv = argv[1:] if argv[0] == "-m" else argv
+    return list(argv[:2])
+
+
+def _written(number: int, *, by_line: bool) -> io.TextIOWrapper:
+    raw = io.BufferedWriter(io.FileIO(number, "w", closefd=False))
+    through = bool(os.environ.get("PYTHONUNBUFFERED"))
+    errors = "backslashreplace" if number == 2 else None
+    return io.TextIOWrapper(raw, errors=errors, line_buffering=by_line, write_through=through or by_line)
+
+
+class Server:
+    """Serves until its standard input ends. In a child `serve` returns what to become."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.listener = listener
+        self.ready = selectors.DefaultSelector()
+        self.ready.register(listener, selectors.EVENT_READ, self.accept)
+        self.ready.register(0, selectors.EVENT_READ, self.end)
+
+    def serve(self) -> tuple[dict[str, Any], list[int]]:
+        while True:
+            for key, _ in self.ready.select():
+                if key.fileobj in self.ready.get_map() and (child := key.data()):
+                    return child  # type: ignore[no-any-return]
+
+    def end(self) -> None:
+        os._exit(0)
+
+    def accept(self) -> tuple[dict[str, Any], list[int]] | None:
+        line, _ = self.listener.accept()
+        told, files, _, _ = socket.recv_fds(line, 1 << 20, 3)
+        while told and not told.endswith(b"\n"):
+            more = line.recv(1 << 20)
+            told = told + more if more else b""
+        if not told:
+            line.close()
+            return None
+        pid = os.fork()
+        if not pid:
+            self.ready.close()
+            return json.loads(told), files
+        for file in files:
+            os.close(file)
+        line.sendall(json.dumps({"pid": pid}).encode() + b"\n")
+        alive = os.pidfd_open(pid)
+        self.ready.register(alive, selectors.EVENT_READ, lambda: self.ended(pid, alive, line))
+        self.ready.register(line, selectors.EVENT_READ, lambda: self.left(pid, line))
+        return None
+
+    def left(self, pid: int, line: socket.socket) -> None:
+        """Whoever started it is gone."""
+        self.ready.unregister(line)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def ended(self, pid: int, alive: int, line: socket.socket) -> None:
+        self.ready.unregister(alive)
+        os.close(alive)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if line in self.ready.get_map():
+            self.ready.unregister(line)
+        with contextlib.suppress(OSError):
+            line.sendall(json.dumps({"code": code}).encode())
+        line.close()
+
+
+def main() -> list[str]:
+    os.environ.pop("DJANGO_SETTINGS_MODULE", None)
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    return become(*Server(socket.socket(fileno=int(sys.argv[1]))).serve())
+
+
+if __name__ == "__main__":
+    run = main()
+    if run[0] == "-m":
+        runpy.run_module(run[1], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(os.path.abspath(run[0]), run_name="__main__")
