@@ -21,13 +21,13 @@ import torch
 from controlplane.protocol.rank import CaughtUp, FromRank, OuterError
 from controlplane.protocol.store_keys import without_tokens
 from trainer.checkpoint.fence import Fence
+from trainer.core.shares import admitted
 from trainer.engine import Applied, Engine
 from trainer.errors import ExchangeAbandoned
 from trainer.parallel import Votes
 from trainer.replica.catch_up import CatchUp
 from trainer.replica.donor import Donor
 from trainer.replica.outer import OuterComm, OuterFailed
-from trainer.replica.shares import admitted
 from trainer.replica.standing import Commit, Intent, Standing
 
 MAX_ERROR_CHARS = 500

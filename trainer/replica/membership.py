@@ -36,6 +36,7 @@ from trainer.checkpoint import rng
 from trainer.checkpoint.fence import Fence
 from trainer.control.mailbox import Mailbox
 from trainer.control.preemption import Preemption
+from trainer.core.shares import held_by, share_of_install
 from trainer.engine import Engine
 from trainer.errors import EvictedError, ExchangeAbandoned, LeaveUnsaved, MembershipViolated
 from trainer.parallel import Votes
@@ -45,7 +46,6 @@ from trainer.replica.donor import Member as DonorMember
 from trainer.replica.exchange import MAX_ERROR_CHARS, Exchange
 from trainer.replica.newer import NewerView
 from trainer.replica.outer import OuterComm, OuterFailed, Seat
-from trainer.replica.shares import held_by, share_of_install
 from trainer.replica.standing import Commit, Standing
 
 WAIT_S = 0.25

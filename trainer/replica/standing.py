@@ -10,8 +10,8 @@ import torch
 
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import Flush, Member, MemberRole, View
+from trainer.core.shares import share
 from trainer.engine import Applied
-from trainer.replica.shares import share
 
 
 @dataclass(frozen=True, slots=True)

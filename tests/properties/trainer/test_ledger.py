@@ -1,6 +1,6 @@
 """Each sample of each data epoch is trained exactly once, whatever happens to the replicas.
 
-The job is a model; what is under test is real: who computes what (`trainer.replica.shares`;
+The job is a model; what is under test is real: who computes what (`trainer.core.shares`;
 inside a replica `trainer.batches`), the install after a membership change
 (`controlplane.policy.membership`), the layout of a restart (`controlplane.policy.layout`),
 and which window of the data a micro-batch is (`trainer.data`).
@@ -17,9 +17,9 @@ from controlplane.policy.membership import Refusal, install, next_view
 from controlplane.protocol.membership import Flush, Install, Member, MemberRole
 from controlplane.protocol.spec import Model, Parallelism, Resources, Training, TrainSpec, ranks_per_replica
 from trainer.batches import filler_count, inner_share
+from trainer.core.shares import held_by, share, share_of_install
 from trainer.data import Corpus, micro_batch_samples
 from trainer.data.sources import Text
-from trainer.replica.shares import held_by, share, share_of_install
 
 STEPS = 12
 MICRO_BATCHES, SIZE = 6, 2
