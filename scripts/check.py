@@ -18,6 +18,7 @@ STRICT = (
     "controlplane/simulator",
     "agents/core",
     "trainer/control",
+    "trainer/core",
     "controlplane/cli",
 )
 PY = sys.executable

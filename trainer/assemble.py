@@ -22,6 +22,8 @@ from trainer.control.link import ControlLink
 from trainer.control.mailbox import Mailbox
 from trainer.control.preemption import Preemption
 from trainer.control.progress import Progress
+from trainer.core.rank import RankCore
+from trainer.core.standing import Standing
 from trainer.engine import Engine
 from trainer.loop import Loop
 from trainer.parallel import Votes, connect_store, enter_inner_world
@@ -30,9 +32,8 @@ from trainer.replica.catch_up import CatchUp
 from trainer.replica.donor import Donor, local_host_towards
 from trainer.replica.exchange import Exchange
 from trainer.replica.membership import Membership
-from trainer.replica.newer import NewerView
 from trainer.replica.outer import OuterComm
-from trainer.replica.standing import Standing
+from trainer.replica.pilot import Pilot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +76,9 @@ def _prepare_staging(settings: RankSettings) -> None:
     sweep(staging_root(), settings.ref)
 
 
-def _outer(store: Store, timeout_s: float, newer_view: NewerView) -> OuterComm:
+def _outer(store: Store, timeout_s: float, pilot: Pilot) -> OuterComm:
     """By what is configured, else by what fits the device."""
-    return OuterComm(store, timeout_s=timeout_s, interrupted=newer_view, backend=outer_backend() or device.backend())
+    return OuterComm(store, timeout_s=timeout_s, interrupted=pilot.is_over, backend=outer_backend() or device.backend())
 
 
 def assemble(settings: RankSettings, controls: Controls) -> Loop:
@@ -93,17 +94,17 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
     standing = Standing(ref, resume(engine, settings, votes, local))
     engine.rerun.connect(send, epoch=lambda: standing.epoch)
     donor, catch_up = Donor(ref, store, local_host=host), CatchUp(ref, store, engine)
-    newer_view, fence = NewerView(standing, mailbox), Fence(config.checkpoint_dir)
-    outer = _outer(store, config.outer_timeout_s, newer_view)
+    core = RankCore(standing, micro_batch_count=engine.micro_batch_count, max_contributors=config.max_contributors)
+    pilot, fence = Pilot(core, mailbox, send=send), Fence(config.checkpoint_dir)
+    outer = _outer(store, config.outer_timeout_s, pilot)
     exchange = Exchange(
-        standing, engine, outer=outer, votes=votes, donor=donor, catch_up=catch_up, fence=fence, send=send,
+        pilot, engine, outer=outer, votes=votes, donor=donor, catch_up=catch_up, fence=fence, send=send,
         wishes=Wishes(standing, mailbox, preemption),
     )  # fmt: skip
     membership = Membership(
-        standing,
+        pilot,
         engine,
         mailbox=mailbox,
-        newer_view=newer_view,
         preemption=preemption,
         exchange=exchange,
         outer=outer,
@@ -113,7 +114,8 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
         fence=fence,
         send=send,
     )
-    mailbox.on_view, mailbox.on_install, controls.faults.cut = membership.foresee, membership.foresee_install, outer.cut
+    pilot.connect, pilot.serve = outer.prepare, membership.serve
+    mailbox.on_view, mailbox.on_install, controls.faults.cut = pilot.see_view, pilot.see_install, outer.cut
     boundary = Boundary(
         config=config,
         engine=engine,
@@ -127,7 +129,7 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
     return Loop(
         steps=config.training.steps,
         engine=engine,
-        standing=standing,
+        pilot=pilot,
         exchange=exchange,
         membership=membership,
         boundary=boundary,

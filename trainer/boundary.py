@@ -15,9 +15,10 @@ from trainer.checkpoint.saver import SaveOrder, Saver
 from trainer.control.mailbox import Mailbox
 from trainer.control.preemption import Preemption
 from trainer.control.progress import Progress
+from trainer.core.standing import Standing
 from trainer.engine import Engine
 from trainer.exits import ExitCode
-from trainer.replica.standing import Commit, Standing
+from trainer.replica.commit import Commit
 
 LEAVE_PATIENCE_S = 2.0
 """How long a member that was asked to leave goes on, so that all who were asked leave together."""
@@ -38,7 +39,7 @@ class Boundary:
 
     def cross(self, commit: Commit) -> ExitCode | None:
         """Save what is due. The code to leave with, when it is time to leave."""
-        standing, intent = self.standing, self.standing.intent
+        standing, intent = self.standing, commit.intent
         if commit.leaving and (commit.everyone_leaves or intent.leave_now):
             return self._leave(save=intent.leave_save and commit.everyone_leaves)
         self._save_locally()

@@ -13,12 +13,16 @@ from controlplane.protocol.states import Phase, Section
 from trainer.boundary import Boundary
 from trainer.checkpoint.keeper import Keeper
 from trainer.control.progress import Progress
+from trainer.core import effects as do
+from trainer.core import events as on
+from trainer.core.standing import Standing
 from trainer.engine import Engine
 from trainer.exits import ExitCode
 from trainer.recompute import Recomputer
+from trainer.replica.commit import Commit
 from trainer.replica.exchange import Exchange
 from trainer.replica.membership import Membership
-from trainer.replica.standing import Commit, Standing
+from trainer.replica.pilot import Pilot
 from trainer.reporting import StepClock, step_report
 
 
@@ -28,7 +32,7 @@ class Loop:
 
     steps: int
     engine: Engine
-    standing: Standing
+    pilot: Pilot
     exchange: Exchange
     membership: Membership
     boundary: Boundary
@@ -36,6 +40,11 @@ class Loop:
     progress: Progress
     keeper: Keeper
     send: Callable[[FromRank], None]
+
+    @property
+    def standing(self) -> Standing:
+        """Where this rank stands."""
+        return self.pilot.standing
 
     def run(self) -> ExitCode:
         """Train until every step is committed, or until this rank has to leave."""
@@ -59,17 +68,14 @@ class Loop:
 
     def _step(self, clock: StepClock) -> Commit:
         """Compute and exchange until the step in progress is committed, through any number of views."""
-        standing, engine = self.standing, self.engine
-        if standing.done_step != standing.committed or not standing.done:
-            engine.clear()
-            standing.done, standing.done_step = (), standing.committed
         while True:
             self._enter(Phase.COMPUTE)
-            if not standing.is_joiner:
-                todo = standing.share_of_step(engine.micro_batch_count)
-                with self.membership.computing(todo):
-                    engine.compute(standing.committed, todo)
-                    standing.done, standing.todo = tuple(sorted({*standing.done, *todo})), ()
+            self.pilot.bring(on.Begun())
+            if isinstance(ask := self.pilot.take(do.Compute), do.Compute):
+                if ask.fresh:
+                    self.engine.clear()
+                self.engine.compute(ask.step, ask.todo)
+                self.pilot.bring(on.Computed())
             self._enter(Phase.EXCHANGE)
             began_s = time.monotonic()
             commit = self.exchange.attempt()
@@ -78,10 +84,10 @@ class Loop:
                 return commit
             # It came to nothing: all of it, waiting for a peer that is gone too, held training up.
             self._enter(Phase.VIEW_CHANGE)
-            change = self.membership.change_view()
+            commit = self.membership.change_view()
             clock.stall_s += time.monotonic() - began_s
-            if change.commit is not None:
-                return change.commit
+            if commit is not None:
+                return commit
 
     def _enter(self, phase: Phase, section: Section = Section.STEP) -> None:
         self.progress.enter(section, phase, step=self.standing.committed, epoch=self.standing.epoch)

@@ -4,8 +4,9 @@ import time
 from dataclasses import dataclass, field
 
 from controlplane.protocol.rank import StepReport
+from trainer.core.standing import Standing
 from trainer.engine import Engine
-from trainer.replica.standing import Commit, Standing
+from trainer.replica.commit import Commit
 
 
 @dataclass(slots=True)

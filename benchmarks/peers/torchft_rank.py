@@ -26,8 +26,8 @@ from benchmarks.peers.engine import build_engine, fill_engine  # noqa: E402
 from benchmarks.peers.launch import LOOPBACK  # noqa: E402
 from benchmarks.processes import die_with_parent  # noqa: E402
 from benchmarks.records import Recorder  # noqa: E402
+from trainer.core.shares import share  # noqa: E402
 from trainer.engine import Engine  # noqa: E402
-from trainer.replica.shares import share  # noqa: E402
 
 HEARTBEAT_S = 0.1
 QUORUM_TIMEOUT_S = 60.0

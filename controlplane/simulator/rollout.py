@@ -198,7 +198,7 @@ class Rollout:
         for process in self.world.trainer.processes.values():
             if process.able() and process.epoch and process.committed == newest:
                 kept += len(process.done)
-                if process.computes() and not process.waiting:
+                if process.computes():
                     kept += max(0.0, 1.0 - (process.due_s - now_s) / micro_batch_s)
         return kept / self.moment.micro_batches
 

@@ -1,29 +1,36 @@
-"""The trainer's two-phase step protocol, at the granularity of micro-batches.
+"""The toy trainer: every rank runs `trainer.core`, over a virtual clock instead of torch and sockets.
 
-A `Process` is one incarnation of a replica (all its ranks). In a step it computes its
-micro-batches one by one, meets the other members of its view in the exchange (phase 1),
-is *prepared* when all its ranks hold the sum, meets them again in the barrier (phase 2),
-and commits. A newer view interrupts it anywhere in between; it then flushes what it has
-and waits for the install. While it computes it flushes what it will have, and goes on until
-it has that. A view that names a step is kept until that is committed, or nothing can be.
-`lineage` notes in which epoch each step was committed: two members of one view with
-different lineages have diverged.
+A `Process` is one incarnation of a replica (all its ranks). What its ranks ask together is answered when
+the last has asked: micro-batches take their time one by one, the exchange (phase 1) and the barrier
+(phase 2) are met by all members of the view, groups are built, a donor's state is fetched. What a
+replica gives up, for a newer view or a broken exchange, all its ranks give up.
+Two members of one view with different lineages have diverged.
 """
 
 from collections.abc import Callable
 
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
-from controlplane.protocol.membership import MAX_AWAITED_S, Flush, Install, MemberRole, View
+from controlplane.protocol.membership import MAX_AWAITED_S, Flush, Install, View
 from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, TrainingDone
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.process import Group, Process, Rank
 from controlplane.simulator.timing import Timing
+from trainer.core import effects as do
+from trainer.core import events as on
+from trainer.core.rank import RankCore, Stage
+from trainer.core.standing import Standing
 
 Report = Flush | OuterError | CaughtUp | CheckpointReport | TrainingDone
 UNREAD_MAX = 100
 STORED_MAX = 64
 RETRY_S = 0.5
+GIVEN_UP: dict[Stage, on.Event] = {
+    Stage.BUILDING: on.Built(inside=False),
+    Stage.SUMMING: on.Summed(held=False),
+    Stage.PASSING: on.Passed(level=None),
+}
+ORDERS = (on.ViewSeen, on.ViewAwaited, on.InstallSeen, on.Fetched)
 
 
 class Trainer:
@@ -52,12 +59,12 @@ class Trainer:
             process = Process(launch.attempt, launch.replica, launch.incarnation, launch)
             resume = launch.config.resume
             process.lineage = list(self.stored[resume.path]) if resume else []
-            process.committed = len(process.lineage)
             self.processes[key] = process
         ranks = []
         for placement in launch.ranks:
             ref = RankRef(launch.job_id, launch.attempt, launch.replica, launch.incarnation, placement.rank)
-            rank = Rank(ref=ref, node=node, device=placement.device_index)
+            core = _core(ref, launch, committed=len(process.lineage))
+            rank = Rank(ref=ref, node=node, device=placement.device_index, core=core)
             process.ranks[placement.rank] = rank
             ranks.append(rank)
             self._kernel.after(self._setup_s(launch), self._hello, rank, joined)
@@ -93,18 +100,12 @@ class Trainer:
         """SIGCONT: it goes on where it was, in whatever epoch it was."""
         rank.hung, rank.woke_s = False, self._kernel.now_s
         process = self.process_of(rank)
-        unread, rank.unread = rank.unread, []
-        for message in unread:
-            if isinstance(message, View):
-                self.see_view(rank, message)
-            else:
-                self.see_install(rank, message)
-        if process.epoch and process.able() and (process.computes() or not process.interrupted()):
-            process.token += 1
-            if process.regroups_until_s is None:
-                self._work(process)
-            else:
-                self._regroup(process, process.regroups_until_s)
+        token, unread = process.token, rank.unread
+        rank.unread = []
+        for event in unread:
+            self._feed(rank, event)
+        if process.token == token:
+            self._answer(process)
 
     def break_group(self, attempt: int, epoch: int, but: Process | None = None) -> None:
         """The exchange of an epoch fails for every member."""
@@ -118,167 +119,153 @@ class Trainer:
                 self._kernel.after(self._kernel.between(*self.timing.peer_notice_s), self._notice, process, epoch)
 
     def _notice(self, process: Process, epoch: int) -> None:
-        """A member finds the exchange broken; it keeps what it has and waits for a view."""
+        """A member finds the exchange broken: it tells, and gives up what it exchanges now, or will."""
         if process.epoch != epoch or process.interrupted() or not process.able():
             return
-        process.waiting = process.broken = True
-        first = process.ranks[0]
-        self._said(first, OuterError(epoch=epoch, step=process.committed, error="connection closed by peer"))
-        self._all_due(process)
+        process.noticed = epoch
+        self._said(process.first, OuterError(epoch=epoch, step=process.committed, error="connection closed by peer"))
+        if process.first.core.stage in (Stage.SUMMING, Stage.PASSING):
+            self._give_up(process)
 
-    # --- views ----------------------------------------------------------------------
+    # --- a rank and its core --------------------------------------------------------
 
     def see_view(self, rank: Rank, view: View) -> None:
-        """A rank learns of a view: abandon the exchange, flush, wait; or flush and compute on."""
-        if rank.hung:
-            rank.unread = [*rank.unread, view][-UNREAD_MAX:]
-            return
-        if not rank.alive or view.epoch <= rank.newest_epoch:
-            return
-        process = self.process_of(rank)
-        changing = process.interrupted() or process.broken or process.regroups_until_s is not None
-        trains = process.epoch > 0 and not changing
-        if trains and not view.is_due(committed=process.committed, awaited_s=0.0):
-            rank.later = view
-            self._kernel.after(MAX_AWAITED_S, self._due, rank, view.epoch)
-            return
-        self._take_view(process, rank, view)
-
-    def _due(self, rank: Rank, epoch: int) -> None:
-        """The view of `epoch` is awaited no longer, if it still is."""
-        if rank.later is None or rank.later.epoch != epoch or not rank.alive:
-            return
-        if rank.hung:
-            self._kernel.after(RETRY_S, self._due, rank, epoch)
-        else:
-            self._take_view(self.process_of(rank), rank, rank.later)
-
-    def _all_due(self, process: Process) -> None:
-        """Those views whose step is committed or, where the exchange is broken, every view."""
-        for rank in process.ranks.values():
-            if rank.later and (process.broken or rank.later.is_due(committed=process.committed, awaited_s=0.0)):
-                self._due(rank, rank.later.epoch)
-
-    def _take_view(self, process: Process, rank: Rank, view: View) -> None:
-        rank.view, rank.later = view, None
-        if not process.computes():
-            process.token += 1
-            process.waiting = True
-        self._said(
-            rank,
-            Flush(
-                job_id=view.job_id,
-                attempt=view.attempt,
-                epoch=view.epoch,
-                replica=process.index,
-                incarnation=process.incarnation,
-                rank=rank.ref.rank,
-                committed_step=process.committed,
-                prepared=process.prepared and process.index not in view.returning,
-                role=process.role_in(view),
-                done_step=process.committed,
-                done_micro_batches=tuple(sorted({*process.done, *(process.todo if process.computes() else ())})),
-            ),
-        )
+        """A view reaches a rank."""
+        self._feed(rank, on.ViewSeen(view))
 
     def see_install(self, rank: Rank, order: Install) -> None:
-        """The last rank of a replica to learn of an install moves the replica on."""
+        """An install reaches a rank."""
+        self._feed(rank, on.InstallSeen(order))
+
+    def _feed(self, rank: Rank, event: on.Event) -> None:
         if rank.hung:
-            rank.unread = [*rank.unread, order][-UNREAD_MAX:]
-            return
-        if not rank.alive or rank.view is None or rank.view.epoch != order.epoch:
-            return
-        if rank.install_epoch >= order.epoch:
-            return
-        rank.install_epoch = order.epoch
-        process = self.process_of(rank)
-        if all(other.install_epoch == order.epoch for other in process.ranks.values()) and process.able():
-            process.ordered = (rank.view, order)
-            if not process.computes():
-                self._enter_ordered(process)
+            rank.unread = [*rank.unread, event][-UNREAD_MAX:]
+        elif rank.alive:
+            process = self.process_of(rank)
+            if not isinstance(event, ORDERS):
+                process.asked.pop(rank.ref.rank, None)
+            for effect in rank.core.handle(event):
+                self._carry_out(process, rank, effect)
 
-    def _enter_ordered(self, process: Process) -> None:
-        """The install that is at hand, unless a rank has seen a newer view since."""
-        ordered, process.ordered = process.ordered, None
-        if ordered is None:
-            return
-        epoch = ordered[1].epoch
-        if all(rank.view is not None and rank.view.epoch == epoch for rank in process.ranks.values()):
-            self._install(process, *ordered)
+    def _feed_all(self, process: Process, event: on.Event) -> None:
+        for _, rank in sorted(process.ranks.items()):
+            self._feed(rank, event)
 
-    def _install(self, process: Process, view: View, order: Install) -> None:
-        fresh = process.epoch == 0 or process.index in view.returning
-        holds = process.index in (*order.contributors, *order.standbys)
-        if holds or not fresh:
-            self._roll_forward(process, order.step)
-        process.contributors, process.standbys = order.contributors, order.standbys
-        process.role = process.role_in_group()
-        if not holds:
-            self._follow(process, view, order, fresh)
-        pause_s = self._regroup_s(process, view)
-        process.epoch, process.prepared, process.waiting = order.epoch, False, pause_s > 0.0
-        process.broken = False
-        kept = {done.replica: list(done.micro_batches) for done in order.done}
-        self._checkers.expect(
-            set(kept.get(process.index, ())) <= set(process.done),
-            f"I-held: r{process.index} is counted on for {kept.get(process.index)}, it holds {process.done}",
-        )
-        process.done = kept.get(process.index, [])
-        taken = {batch for batches in kept.values() for batch in batches}
-        process.todo = process.share(taken)
-        members = frozenset((member.replica, member.incarnation) for member in view.members)
-        self.groups.setdefault((process.attempt, order.epoch), Group(members=members))
-        self._checkers.installed(process, order)
-        self._kernel.log("install", f"r{process.index}.{process.incarnation} epoch {order.epoch} step {order.step}")
+    def _carry_out(self, process: Process, rank: Rank, effect: do.Effect) -> None:
+        match effect:
+            case do.Say(flush=flush):
+                self._said(rank, flush)
+            case do.Await(epoch=epoch):
+                self._kernel.after(MAX_AWAITED_S, self._feed, rank, on.ViewAwaited(epoch))
+            case do.Abandon():
+                self._give_up(process)
+            case do.Leave(why=why, text=text):
+                self._checkers.expect(why is do.Why.EVICTED, f"I-held: r{process.index}.{process.incarnation}: {text}")
+            case do.Connect() | do.Serve() | do.Entered():
+                pass  # Takes no time here.
+            case do.Fetch() | do.GoOn() | do.CommitStep() | do.Welcome():
+                if rank is process.first:
+                    self._for_all(process, effect)
+            case _:
+                process.asked[rank.ref.rank] = effect
+                self._answer(process)
+
+    def _for_all(self, process: Process, effect: do.Fetch | do.GoOn | do.CommitStep | do.Welcome) -> None:
+        """What all its ranks do alike."""
+        match effect:
+            case do.Fetch(donors=donors, step=step):
+                process.lineage, process.fetch_step = [], step
+                process.loaded, process.fetch_began_s = False, self._kernel.now_s
+                self._fetch(process, donors)
+            case do.GoOn(donors=donors):
+                if not process.loaded and process.donor not in donors:
+                    self._fetch(process, donors)
+            case do.CommitStep():
+                if not effect.rolled_forward:
+                    group = self.groups[(process.attempt, effect.epoch)]
+                    self._checkers.committed(process, effect.step, group.batches[effect.step])
+                process.lineage.append(effect.epoch)
+            case do.Welcome(role=role):
+                if role is not None:
+                    self._said(process.first, process.caught_up())
+
+    def _give_up(self, process: Process) -> None:
+        """What it builds or exchanges comes to nothing."""
         process.token += 1
         process.regroups_until_s = None
-        if pause_s > 0.0:
-            self._regroup(process, self._kernel.now_s + pause_s)
+        for _, rank in sorted(process.ranks.items()):
+            if rank.core.stage in GIVEN_UP:
+                self._feed(rank, GIVEN_UP[rank.core.stage])
+
+    def _answer(self, process: Process) -> None:
+        """Do what its ranks ask together, once they all do."""
+        asks = list(process.asked.values())
+        if len(asks) < process.launch.world_size or not process.able() or len({type(ask) for ask in asks}) > 1:
+            return
+        process.token += 1
+        match process.asked[process.first.ref.rank]:
+            case do.Agree():
+                self._feed_all(process, on.Agreed(same=len(set(asks)) == 1))
+            case do.Confirm():
+                claims = [ask for ask in asks if isinstance(ask, do.Confirm)]
+                stands, keeps = all(ask.stands for ask in claims), all(ask.keeps for ask in claims)
+                self._feed_all(process, on.Confirmed(stands=stands, keeps=keeps))
+            case do.Meet():
+                self._feed_all(process, on.Met(over=any(isinstance(ask, do.Meet) and ask.over for ask in asks)))
+            case do.Build():
+                self._build(process)
+            case do.Compute() as ask:
+                self._compute(process, ask)
+            case do.Sum() if process.noticed == process.epoch:
+                self._give_up(process)
+            case do.Sum():
+                self._later(process, self.timing.exchange_s, self._arrive)
+            case do.Barrier(joins=joins):
+                self._prepared(process, joins=joins)
+
+    def _later(self, process: Process, span: tuple[float, float], call: Callable[[Process, int], None]) -> None:
+        took_s = self._kernel.between(*span)
+        process.due_s = self._kernel.now_s + took_s
+        self._kernel.after(took_s, call, process, process.token)
+
+    # --- into an epoch ----------------------------------------------------------------
+
+    def _build(self, process: Process) -> None:
+        """It builds its groups and does nothing else; a newer view ends that, whatever it names."""
+        now_s, agreed = self._kernel.now_s, process.first.core.agreed
+        if agreed is not None and process.regroups_until_s is None:
+            view, order = agreed
+            process.regroups_until_s = now_s + self._regroup_s(process, view)
+            members = frozenset((member.replica, member.incarnation) for member in view.members)
+            self.groups.setdefault((process.attempt, order.epoch), Group(members=members))
+            process.grouped = order.epoch
+            self._checkers.installed(process, order)
+            self._kernel.log("install", f"r{process.index}.{process.incarnation} epoch {order.epoch} step {order.step}")
+        left_s = (process.regroups_until_s or now_s) - now_s
+        if left_s > 0.0:
+            self._kernel.after(left_s, self._built, process, process.token)
         else:
-            self._work(process)
+            self._built(process, process.token)
 
     def _regroup_s(self, process: Process, view: View) -> float:
         """How long this member builds groups for the view: by whether one it trained with is
         left out, or one is new. Its first groups are part of its setup."""
-        before = self.groups.get((process.attempt, process.epoch))
+        before = self.groups.get((process.attempt, process.grouped))
         if before is None:
             return 0.0
         lost = before.members - {(member.replica, member.incarnation) for member in view.members}
         return self.timing.regroup_s if lost else self.timing.rejoin_s
 
-    def _regroup(self, process: Process, until_s: float) -> None:
-        """It builds its groups and does nothing else; a newer view ends that, whatever it names."""
-        process.regroups_until_s = until_s
-        left_s = max(0.0, until_s - self._kernel.now_s)
-        self._kernel.after(left_s, self._regrouped, process, process.token)
-
-    def _regrouped(self, process: Process, token: int) -> None:
+    def _built(self, process: Process, token: int) -> None:
         if self._goes_on(process, token):
-            process.regroups_until_s, process.waiting = None, False
-            self._work(process)
+            process.regroups_until_s = None
+            self._feed_all(process, on.Built(inside=True))
+            self._next_step(process)
 
-    def _roll_forward(self, process: Process, step: int) -> None:
-        """A member that had prepared the step behind commits it now."""
-        if process.committed == step:
-            return
-        self._checkers.expect(
-            process.committed == step - 1 and process.prepared,
-            f"I-step: r{process.index} at {process.committed} cannot reach {step}",
-        )
-        process.lineage.append(process.epoch)
-        process.committed += 1
-        process.done = []
-
-    def _follow(self, process: Process, view: View, order: Install, fresh: bool) -> None:
-        """A joiner starts its fetch, or goes on with it if its donor is the same."""
-        pair = next(pair for pair in view.donors if pair.joiner == process.index)
-        donor = next((m.replica, m.incarnation) for m in view.members if m.replica == pair.donor)
-        if not fresh and (process.loaded or process.donor == donor):
-            return
+    def _fetch(self, process: Process, donors: tuple[do.Peer, ...]) -> None:
+        """From the first of its donors."""
         process.fetches += 1
-        process.donor, process.loaded, process.fetch_step = donor, False, order.step
-        process.committed, process.lineage = order.step, []
-        process.fetch_began_s = self._kernel.now_s
+        process.donor = donors[0] if donors else None
         self._kernel.after(self._kernel.between(*self.timing.fetch_s), self._fetched, process, process.fetches)
 
     def _fetched(self, process: Process, number: int) -> None:
@@ -293,51 +280,52 @@ class Trainer:
             return
         process.lineage = source.lineage[:step] + process.lineage
         process.loaded, process.fetch_s = True, self._kernel.now_s - process.fetch_began_s
+        self._feed_all(process, on.Fetched())
 
     # --- the step ---------------------------------------------------------------------
 
-    def _work(self, process: Process) -> None:
-        """Next micro-batch, or the exchange."""
-        timing = self.timing
-        span, call = (timing.micro_batch_s, self._computed) if process.todo else (timing.exchange_s, self._arrive)
-        took_s = self._kernel.between(*span)
-        process.due_s = self._kernel.now_s + took_s
-        self._kernel.after(took_s, call, process, process.token)
+    def _next_step(self, process: Process) -> None:
+        if process.committed < process.launch.config.training.steps:
+            self._feed_all(process, on.Begun())
+            return
+        for rank in process.ranks.values():
+            self._said(rank, TrainingDone(step=process.committed))
 
     def _goes_on(self, process: Process, token: int) -> bool:
-        return process.token == token and process.able() and not process.interrupted()
+        return process.token == token and process.able()
+
+    def _compute(self, process: Process, ask: do.Compute) -> None:
+        """The next micro-batch; one that was stopped goes on with what is left."""
+        if process.computing is not ask:
+            process.computing, process.left = ask, list(ask.todo)
+        if process.left:
+            self._later(process, self.timing.micro_batch_s, self._computed)
+        else:
+            self._feed_all(process, on.Computed())
 
     def _computed(self, process: Process, token: int) -> None:
-        if process.token != token or not process.able():
-            return
-        process.done.append(process.todo.pop(0))
-        if process.todo or not process.interrupted():
-            self._work(process)
-            return
-        process.token += 1
-        process.waiting = True
-        self._enter_ordered(process)
+        if self._goes_on(process, token):
+            del process.left[0]
+            self._answer(process)
 
     def _arrive(self, process: Process, token: int) -> None:
         """Phase 1."""
         if not self._goes_on(process, token):
             return
-        process.waiting = True
         group, step = self.groups[(process.attempt, process.epoch)], process.committed
         group.batches.setdefault(step, {})[process.index] = tuple(process.done)
-        here = group.summed.setdefault(step, set())
-        self._meet(group, here, process, self._prepared)
+        self._meet(group, group.summed.setdefault(step, set()), process, self._summed)
 
-    def _prepared(self, process: Process, token: int) -> None:
+    def _summed(self, process: Process, token: int) -> None:
+        if self._goes_on(process, token):
+            self._feed_all(process, on.Summed(held=True))
+
+    def _prepared(self, process: Process, *, joins: bool) -> None:
         """All its ranks hold the sum; phase 2, with which a joiner that is loaded raises its ready flag."""
-        if not self._goes_on(process, token):
-            return
         group, step = self.groups[(process.attempt, process.epoch)], process.committed
-        process.prepared = True
-        if process.role is MemberRole.JOINER and process.loaded:
+        if joins and process.loaded:
             group.ready.setdefault(step, set()).add(process.index)
-        here = group.barrier.setdefault(step, set())
-        self._meet(group, here, process, self._commit)
+        self._meet(group, group.barrier.setdefault(step, set()), process, self._passed)
 
     def _meet(self, group: Group, here: set[int], process: Process, call: Callable[[Process, int], None]) -> None:
         """The last to arrive lets all go on; one that comes again (it had been stopped)
@@ -353,40 +341,19 @@ class Trainer:
             if member.epoch == process.epoch:
                 self._kernel.after(self._kernel.between(*self.timing.exchange_s), call, member, member.token)
 
-    def _commit(self, process: Process, token: int) -> None:
+    def _passed(self, process: Process, token: int) -> None:
+        """The step is committed; the first contributor commits the marker of every interval's checkpoint."""
         if not self._goes_on(process, token):
             return
-        group, step = self.groups[(process.attempt, process.epoch)], process.committed
-        self._checkers.committed(process, step, group.batches[step])
-        process.lineage.append(process.epoch)
-        process.committed, process.prepared, process.waiting, process.done = step + 1, False, False, []
-        process.token += 1
+        ready = self.groups[(process.attempt, process.epoch)].ready.get(process.committed, set())
+        self._feed_all(process, on.Passed(level=tuple(sorted(ready))))
         self.on_commit(process.committed)
-        ready = group.ready.get(step, set())
-        process.admit(ready)
-        if process.index in ready:
-            process.role = process.role_in_group()
-            self._said(process.ranks[0], process.caught_up())
-        if self._finished(process):
-            return
-        self._maybe_save(process)
-        process.todo = process.share(set())
-        self._all_due(process)
-        if process.computes() or not process.interrupted():
-            self._work(process)
-
-    def _finished(self, process: Process) -> bool:
-        finished = process.committed >= process.launch.config.training.steps
-        for rank in process.ranks.values() if finished else ():
-            self._said(rank, TrainingDone(step=process.committed))
-        return finished
-
-    def _maybe_save(self, process: Process) -> None:
-        """The first contributor commits the marker of every interval's checkpoint."""
-        interval = process.launch.config.checkpoint.interval_steps
-        if process.committed % interval == 0 and process.index == process.contributors[0]:
+        training, interval = process.launch.config.training, process.launch.config.checkpoint.interval_steps
+        saves = process.committed % interval == 0 and process.committed < training.steps
+        if saves and process.standing.is_saver:
             state = (process.committed, list(process.lineage), process.epoch)
             self._kernel.after(self._kernel.between(*self.timing.save_s), self._saved, process, *state)
+        self._next_step(process)
 
     def _saved(self, process: Process, step: int, lineage: list[int], epoch: int) -> None:
         """Durable, if the process lived that long."""
@@ -397,4 +364,11 @@ class Trainer:
         if len(self.stored) > STORED_MAX:
             del self.stored[next(iter(self.stored))]
         report = CheckpointReport(step=step, path=path, state="complete", kind="interval", epoch=epoch)
-        self._said(process.ranks[0], report)
+        self._said(process.first, report)
+
+
+def _core(ref: RankRef, launch: ReplicaLaunch, *, committed: int) -> RankCore:
+    training = launch.config.training
+    count = training.global_batch // training.micro_batch
+    standing = Standing(ref, committed)
+    return RankCore(standing, micro_batch_count=count, max_contributors=launch.config.max_contributors)

@@ -25,6 +25,7 @@ PACKAGES = (
     "controlplane/telemetry",
     "agents/core",
     "trainer",
+    "trainer/core",
 )
 
 
@@ -42,8 +43,8 @@ def plant(folder: Path, breaches: dict[str, str]) -> Path:
             if step != folder:
                 step.mkdir(parents=True, exist_ok=True)
                 (step / "__init__.py").touch()
-    for stub in ("policy/snapshot.py", "policy/plan.py"):
-        (folder / "controlplane" / stub).touch()
+    for stub in ("controlplane/policy/snapshot.py", "controlplane/policy/plan.py", "trainer/parts.py"):
+        (folder / stub).touch()
     for path, source in breaches.items():
         (folder / path).write_text(source, encoding="ascii")
     return folder
@@ -68,6 +69,10 @@ def test_an_empty_tree_keeps_the_contracts(tmp_path: Path) -> None:
         ("controlplane/policy/b.py", "import django\n"),
         ("controlplane/simulator/a.py", "import asyncio\n"),
         ("agents/core/a.py", "import random\n"),
+        ("trainer/core/a.py", "import time\n"),
+        ("trainer/core/b.py", "import torch\n"),
+        ("controlplane/simulator/b.py", "import trainer.parts\n"),
+        ("controlplane/recovery/a.py", "import trainer.core\n"),
         ("agents/a.py", "import trainer\n"),
         ("agents/b.py", "import torch\n"),
         ("trainer/a.py", "import controlplane.jobs\n"),

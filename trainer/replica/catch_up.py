@@ -42,23 +42,22 @@ class CatchUp:
         """The fetch of this rank is over. Raises CatchUpFailed when it never will be."""
         if self._fetch is not None:
             self._fetch.check()
-        return self._fetch is not None and self._fetch.whole
+        return self.is_whole
 
     @property
     def is_level(self) -> bool:
         """The state is here and nothing is left to replay."""
         return self.has_state and not self._backlog
 
-    def goes_on(self, donors: tuple[Member, ...]) -> bool:
-        """What I have, or am fetching, is of use in a view that names `donors`: all of the state
-        is here, or one of them has been asked for it already and so still holds it."""
-        fetch = self._fetch
-        return fetch is not None and (fetch.whole or any(donor in fetch.donors for donor in donors))
+    @property
+    def is_whole(self) -> bool:
+        """As `has_state`, but for those who only want to know."""
+        return self._fetch is not None and self._fetch.whole
 
     def turn_to(self, donors: tuple[Member, ...]) -> None:
-        """Go on with those of `donors` that hold what I fetch."""
+        """Go on with these, which hold what I fetch."""
         assert self._fetch is not None, "there is something to go on with"
-        self._fetch.turn_to(tuple(donor for donor in donors if donor in self._fetch.donors))
+        self._fetch.turn_to(donors)
 
     def restart(self, donors: tuple[Member, ...], *, step: int) -> None:
         """Fetch the state of `step`, forgetting what was kept so far; waits for threads that

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trainer.core.effects import Seat
 from trainer.errors import ExchangeAbandoned, GraveyardFull
 from trainer.parallel import port_of
 from trainer.replica.sockets import connections, shut_down
@@ -41,16 +42,6 @@ class _Grave:
 
 class OuterFailed(Exception):
     """The operation failed here: a peer's socket closed, or the timeout passed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """My place in the group of an epoch: number `index` of `members`, who meet under `prefix`."""
-
-    epoch: int
-    prefix: str
-    index: int
-    members: int
 
 
 class _Building:
@@ -150,11 +141,6 @@ class OuterComm:
             group.abort()
             return 1
         return sum(shut_down(descriptor, name) for descriptor, name in sockets.items())
-
-    @property
-    def is_over(self) -> bool:
-        """The view has moved on: an exchange in this group would be abandoned."""
-        return self._interrupted()
 
     def leave(self) -> None:
         """Give the group up (its peers may still be stuck in it)."""

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from controlplane.policy.membership import Install, install, next_view
 from controlplane.protocol.membership import Member, MemberRole, View
 from tests.unit.policy.builders import CONTRIBUTOR, JOINER, STANDBY, flush
-from trainer.replica.shares import admitted, held_by, share_of_install
+from trainer.core.shares import admitted, held_by, share_of_install
 
 SLOTS, RANKS, STEP = 6, 2, 50
 limits = st.one_of(st.none(), st.integers(1, SLOTS))

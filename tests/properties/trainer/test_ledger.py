@@ -1,11 +1,12 @@
 """Each sample of each data epoch is trained exactly once, whatever happens to the replicas.
 
-The job is a model; what is under test is real: who computes what (`trainer.replica.shares`;
-inside a replica `trainer.batches`), the install after a membership change
+The job is a model; what is under test is real: the core of each rank (`trainer.core`; inside a
+replica `trainer.batches`), the install after a membership change
 (`controlplane.policy.membership`), the layout of a restart (`controlplane.policy.layout`),
 and which window of the data a micro-batch is (`trainer.data`).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,12 +15,16 @@ from hypothesis import strategies as st
 
 from controlplane.policy.layout import plan_layout
 from controlplane.policy.membership import Refusal, install, next_view
-from controlplane.protocol.membership import Flush, Install, Member, MemberRole
+from controlplane.protocol.launch import RankRef
+from controlplane.protocol.membership import Flush, Member, MemberRole, View
 from controlplane.protocol.spec import Model, Parallelism, Resources, Training, TrainSpec, ranks_per_replica
 from trainer.batches import filler_count, inner_share
+from trainer.core import effects as do
+from trainer.core import events as on
+from trainer.core.rank import RankCore, Stage
+from trainer.core.standing import Standing
 from trainer.data import Corpus, micro_batch_samples
 from trainer.data.sources import Text
-from trainer.replica.shares import held_by, share, share_of_install
 
 STEPS = 12
 MICRO_BATCHES, SIZE = 6, 2
@@ -34,36 +39,57 @@ events = st.sampled_from(["step", "step", "step", "evict", "evict", "rejoin", "r
 upheavals = st.sampled_from(["evict", "rejoin", "reissue", "restart"])
 
 
+class Replica:
+    """One rank that runs the trainer's core. `ask` waits for its answer."""
+
+    def __init__(self, index: int, life: int, committed: int, role: MemberRole) -> None:
+        standing = Standing(RankRef("job", 1, index, life, 0), committed)
+        self.core = RankCore(standing, micro_batch_count=MICRO_BATCHES, max_contributors=None)
+        self.life, self.first_role = life, role
+        self.ask: do.Effect | None = None
+        self.flush: Flush | None = None
+
+    @property
+    def role(self) -> MemberRole:
+        return self.core.standing.role or self.first_role
+
+    def feed(self, event: on.Event) -> None:
+        for effect in self.core.handle(event):
+            assert not isinstance(effect, do.Leave), effect.text
+            if isinstance(effect, do.Say):
+                self.flush = effect.flush
+            elif isinstance(effect, do.ASKS):
+                self.ask = effect
+
+
 @dataclass
 class Job:
-    """`trained[step]`: micro-batches in the committed gradient. `held`: of the step in progress.
-    `layout`: of each replica."""
+    """`trained[step]`: micro-batches in the committed gradient. `layout`: of each replica."""
 
-    replicas: dict[int, int]
     layout: Parallelism
+    replicas: dict[int, Replica] = field(default_factory=dict)
+    view: View | None = None
     committed: int = 0
     saved: int = 0
     epoch: int = 0
     lives: int = 1
-    joiners: set[int] = field(default_factory=set)
-    held: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    todo: dict[int, tuple[int, ...]] | None = None
     trained: list[tuple[int, ...]] = field(default_factory=list)
 
     @property
     def contributors(self) -> tuple[int, ...]:
-        return tuple(sorted(set(self.replicas) - self.joiners))
+        return tuple(sorted(r for r, one in self.replicas.items() if one.role is MemberRole.CONTRIBUTOR))
 
-    def compute(self, who: tuple[int, ...]) -> None:
+    def add(self, replicas: Iterable[int], role: MemberRole) -> None:
+        for replica in replicas:
+            self.replicas[replica] = Replica(replica, self.lives, self.committed, role)
+
+    def compute(self, who: Iterable[int]) -> None:
         """These replicas finish their part of the step in progress."""
-        for replica in who:
-            if replica in self.joiners or replica not in self.replicas:
-                continue
-            ordinary = share(range(MICRO_BATCHES), self.contributors, replica)
-            todo = ordinary if self.todo is None else self.todo.get(replica, ())
-            held = self.held.get(replica, ())
-            fresh = tuple(number for number in todo if number not in held)
-            self.held[replica] = tuple(sorted((*held, *self.dealt(fresh))))
+        for one in [self.replicas[replica] for replica in who]:
+            if one.core.stage is Stage.COMPUTING:
+                assert isinstance(one.ask, do.Compute)
+                assert sorted(self.dealt(one.ask.todo)) == sorted(one.ask.todo)
+                one.feed(on.Computed())
 
     def dealt(self, micro_batches: tuple[int, ...]) -> tuple[int, ...]:
         """What the data-parallel ranks of a replica count together; what they compute besides
@@ -77,52 +103,54 @@ class Job:
 
     def commit(self) -> None:
         """All gradients are in: the step is trained, joiners are ready."""
-        self.compute(self.contributors)
-        self.trained.append(tuple(number for replica in self.contributors for number in self.held[replica]))
+        self.compute(self.replicas)
+        here = self.contributors
+        self.trained.append(tuple(n for replica in here for n in self.replicas[replica].core.standing.done))
         self.committed += 1
-        self.held, self.todo = {}, None
-        self.joiners.clear()
+        level = tuple(sorted(set(self.replicas) - set(here)))
+        for one in self.replicas.values():
+            for event in (on.Fetched(), on.Met(over=False), on.Summed(held=True), on.Passed(level), on.Begun()):
+                one.feed(event)
+            assert one.core.standing.committed == self.committed
 
     def change_view(self) -> None:
-        """Announce, flush, install."""
+        """Announce, flush, install. Who computes has promised, and does so before it enters."""
         self.epoch += 1
-        role = {r: MemberRole.JOINER if r in self.joiners else MemberRole.CONTRIBUTOR for r in self.replicas}
-        members = tuple(Member(r, life, role[r]) for r, life in self.replicas.items())
-        view = next_view(job_id="job", attempt=1, epoch=self.epoch, members=members, before=None, reason="test")
-        flushes = tuple(
-            Flush(
-                "job", 1, self.epoch, m.replica, m.incarnation, 0, self.committed, False, m.role,
-                self.committed, self.held.get(m.replica, ()),
-            )
-            for m in view.members
-        )  # fmt: skip
-        order = install(view, flushes, {m.replica: 1 for m in view.members})
+        members = tuple(Member(replica, one.life, one.role) for replica, one in self.replicas.items())
+        self.view = next_view(
+            job_id="job", attempt=1, epoch=self.epoch, members=members, before=self.view, reason="test"
+        )
+        for one in self.replicas.values():
+            one.feed(on.ViewSeen(self.view))
+        self.compute(self.replicas)
+        for one in self.replicas.values():
+            one.feed(on.Met(over=True))
+        flushes = tuple(one.flush for one in self.replicas.values() if one.flush is not None)
+        order = install(self.view, flushes, dict.fromkeys(self.replicas, 1))
         assert order is not None and not isinstance(order, Refusal)
-        self.follow(order)
-
-    def follow(self, order: Install) -> None:
         assert (order.step, order.contributors) == (self.committed, self.contributors)
-        self.held = {r: held_by(order, r) for r in self.contributors}
-        self.todo = {r: share_of_install(order, MICRO_BATCHES, r) for r in self.contributors}
+        for one in self.replicas.values():
+            for event in (on.InstallSeen(order), on.Agreed(same=True), on.Confirmed(stands=True, keeps=False)):
+                one.feed(event)
+            for event in (on.Built(inside=True), on.Begun()):
+                one.feed(event)
+            assert one.core.standing.epoch == self.epoch
 
     def evict(self, replica: int) -> None:
         self.replicas.pop(replica)
-        self.joiners.discard(replica)
-        self.held.pop(replica, None)
         self.change_view()
 
     def rejoin(self, replica: int) -> None:
         self.lives += 1
-        self.replicas[replica] = self.lives
-        self.joiners.add(replica)
+        self.add([replica], MemberRole.JOINER)
         self.change_view()
 
     def restart(self, layout: Parallelism, replicas: int) -> None:
         """From the newest checkpoint, in another layout: what came after it is undone."""
         del self.trained[self.saved :]
-        self.committed, self.held, self.todo, self.joiners = self.saved, {}, None, set()
         self.lives += 1
-        self.layout, self.replicas = layout, dict.fromkeys(range(replicas), self.lives)
+        self.committed, self.layout, self.view, self.replicas = self.saved, layout, None, {}
+        self.add(range(replicas), MemberRole.CONTRIBUTOR)
         self.change_view()
 
 
@@ -194,7 +222,8 @@ def test_also_after_twenty_losses_returns_and_restarts_between_the_steps(
 
 def trains_each_sample_once(spec: TrainSpec, story: list[str], windows: int, seed: int, data: st.DataObject) -> None:
     layout, replicas = planned(spec, data)
-    job = Job(replicas=dict.fromkeys(range(replicas), 1), layout=layout)
+    job = Job(layout)
+    job.add(range(replicas), MemberRole.CONTRIBUTOR)
     job.change_view()
     for event in story:
         happen(job, spec, event, data)

@@ -7,10 +7,14 @@ import pytest
 
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import Member, MemberRole, View
-from controlplane.protocol.rank import CaughtUp, FromRank
+from controlplane.protocol.rank import CaughtUp, FromRank, SetView
+from trainer.control.mailbox import Mailbox
+from trainer.core import events as on
+from trainer.core.rank import RankCore, Stage
+from trainer.core.standing import Standing
 from trainer.replica.exchange import Exchange
 from trainer.replica.fetch import Received
-from trainer.replica.standing import Standing
+from trainer.replica.pilot import Pilot
 
 
 class Alone:
@@ -52,8 +56,6 @@ class Fetching:
 class Group:
     """An outer group of two, in which the other one computes until `while_others_compute` is over."""
 
-    is_over = False
-
     def __init__(self, while_others_compute: Callable[[], None]) -> None:
         self._meanwhile = while_others_compute
 
@@ -73,14 +75,29 @@ def stage(*args: object, **kwargs: object) -> None:
     raise Staged
 
 
+def meeting(standing: Standing, mailbox: Mailbox) -> Pilot:
+    """It has computed, or computes nothing."""
+    core = RankCore(standing, micro_batch_count=2, max_contributors=None)
+    core.stage = Stage.READY
+    pilot = Pilot(core, mailbox, send=print)
+    for event in (on.Begun(), on.Computed()):
+        if core.stage is not Stage.MEETING:
+            pilot.bring(event)
+    return pilot
+
+
 @pytest.mark.parametrize("is_over", [True, False])
 def test_a_rank_that_knows_of_a_newer_view_stages_nothing(is_over: bool) -> None:
     view = View("job", 1, 1, (Member(0, 1, MemberRole.CONTRIBUTOR),))
     standing = Standing(RankRef("job", 1, 0, 1, 0), 5, role=MemberRole.CONTRIBUTOR, epoch=1, view=view)
+    mailbox = Mailbox("job", 1)
+    pilot = meeting(standing, mailbox)
+    if is_over:
+        mailbox.put(SetView(View("job", 1, 2, view.members)))
     exchange = Exchange(
-        standing,
+        pilot,
         SimpleNamespace(stage=stage),
-        outer=SimpleNamespace(is_over=is_over),
+        outer=None,
         votes=Alone(),
         donor=None,
         catch_up=None,
@@ -112,12 +129,11 @@ def test_a_joiner_whose_state_arrives_while_the_others_compute_contributes_to_th
         fetching.has_state = arrives
 
     exchange = Exchange(
-        standing,
+        meeting(standing, Mailbox("job", 1)),
         SimpleNamespace(
             stage_zeros=lambda leaving: "zeros",
             tail=lambda reduced: SimpleNamespace(trained=(0, 1), leaving=(False, False)),
             device=None,
-            config=SimpleNamespace(max_contributors=None),
         ),
         outer=Group(compute),
         votes=Alone(),

@@ -10,8 +10,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from trainer.core.effects import Seat
 from trainer.errors import ExchangeAbandoned
-from trainer.replica.outer import OuterComm, Seat
+from trainer.replica.outer import OuterComm
 from trainer.replica.sockets import connections
 
 TIMEOUT_S = 30.0

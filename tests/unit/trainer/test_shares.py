@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.protocol.membership import Install, ReplicaDone
-from trainer.replica.shares import held_by, missing, share, share_of_install
+from trainer.core.shares import held_by, missing, share, share_of_install
 
 replica_sets = st.sets(st.integers(0, 9), min_size=1).map(lambda ids: tuple(sorted(ids)))
 

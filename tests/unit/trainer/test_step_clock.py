@@ -30,9 +30,11 @@ def test_waiting_for_a_peer_that_is_gone_is_stall_and_no_exchange(monkeypatch: p
     running = Loop(
         steps=1,
         engine=SimpleNamespace(clear=lambda: None),  # type: ignore[arg-type]
-        standing=SimpleNamespace(done_step=0, committed=0, done=(1,), is_joiner=True, epoch=1),  # type: ignore[arg-type]
+        pilot=SimpleNamespace(  # type: ignore[arg-type]
+            standing=SimpleNamespace(committed=0, epoch=1), bring=lambda event: [], take=lambda *kinds: None
+        ),
         exchange=SimpleNamespace(attempt=lambda: next(attempts)()),  # type: ignore[arg-type]
-        membership=SimpleNamespace(change_view=lambda: clock.wait(1.5, SimpleNamespace(commit=None))),  # type: ignore[arg-type]
+        membership=SimpleNamespace(change_view=lambda: clock.wait(1.5, None)),  # type: ignore[arg-type]
         boundary=SimpleNamespace(),  # type: ignore[arg-type]
         recomputer=SimpleNamespace(),  # type: ignore[arg-type]
         progress=SimpleNamespace(enter=lambda *_, **__: None),  # type: ignore[arg-type]
