@@ -28,7 +28,7 @@ from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.machine import Machine
 from controlplane.simulator.process import Rank
 from controlplane.simulator.rows import Order
-from controlplane.simulator.trainer import Report, Trainer
+from controlplane.simulator.trainer import Trainer
 
 FRAME_INTERVAL_S = 1.0
 LINK_DEAD_S = 20.0
@@ -358,10 +358,6 @@ class Agent:
         self.dispatch(ev.DevicesSampled(now_s=self.machine.now_s, samples=samples, uuids=uuids))
 
     # --- ranks and faults ---------------------------------------------------------------------
-
-    def said(self, rank: Rank, report: Report) -> None:
-        """A rank's own report."""
-        self.children.say(rank, report)
 
     def end(self, rank: Rank) -> None:
         """SIGKILL from outside."""

@@ -126,10 +126,6 @@ class Machine:
         """The monotonic clock: seconds of this boot."""
         return self._kernel.now_s - self._booted_s
 
-    def jump(self, seconds: float) -> None:
-        """The clock is suddenly so much later, as after a suspended virtual machine."""
-        self._booted_s -= seconds
-
     def identity(self) -> Identity:
         """Of a new process."""
         self._pids += 1

@@ -204,7 +204,10 @@ class Server:
     def _answered(self, answer: CommandAnswer, at_s: float) -> None:
         """As `recovery.answers`: a stop that succeeded is a proof, a start that failed is a finding."""
         row = self.rows.commands[answer.command_id]
-        row.state, body = answer.state, row.envelope.body
+        body = row.envelope.body
+        if answer.state == "acknowledged" and row.state in TERMINAL:
+            return
+        row.state = answer.state
         if answer.state == "succeeded":
             self._stopped(row.envelope)
         if not isinstance(body, StartRanks) or answer.state not in ("failed", "superseded"):

@@ -110,7 +110,7 @@ class World:
         self.network.send(node, self.agents[node].receive, (session, message))
 
     def _said(self, rank: Rank, report: Report) -> None:
-        self.agents[rank.node].said(rank, report)
+        self.agents[rank.node].children.say(rank, report)
 
     def start(self) -> None:
         """Agents and server begin to work."""
