@@ -18,7 +18,7 @@ from agents.core.policy import refusal
 from agents.core.records import CommandSeen
 from agents.core.relay import take_install, take_view, tell
 from agents.core.state import Command, CommandStage, Job, Life, PendingStacks, PendingStop, Rank
-from agents.core.turn import Turn, answer_of
+from agents.core.turn import REPEATABLE, Turn, answer_of
 from agents.core.verify import end_verification, verify_checkpoint
 from controlplane.protocol.bounds import fitted_tail
 from controlplane.protocol.commands import (
@@ -51,7 +51,6 @@ from controlplane.protocol.states import UNFIT
 # Their effect outlives a crash of the machine's journal pages, so these wait for fsync;
 # the rest is idempotent and only written.
 _DURABLE = (StartRanks, StopRanks, InjectRankFault, ResetDevice)
-_MAX_LINK_FAULT_S = 600.0
 
 
 def on_order(turn: Turn, event: OrderReceived) -> None:
@@ -84,14 +83,15 @@ def on_journaled(turn: Turn, event: Journaled) -> None:
         command = turn.state.commands.get(command_id)
         if command is None or command.stage is not CommandStage.JOURNALING or command.envelope is None:
             continue
-        if event.error:
+        if event.error and not isinstance(command.envelope.body, REPEATABLE):
             turn.answer(command_id, CommandStage.FAILED, f"not journaled, so not done: {event.error}")
             continue
         stale = _fence(turn, command.envelope)
         if stale:
             turn.answer(command_id, CommandStage.SUPERSEDED, stale)
             continue
-        turn.answer(command_id, CommandStage.ACKNOWLEDGED)
+        if not event.error:
+            turn.answer(command_id, CommandStage.ACKNOWLEDGED)
         act(turn, command.envelope)
 
 
@@ -277,7 +277,7 @@ def inject_link_fault(turn: Turn, command_id: str, body: InjectLinkFault) -> Non
     if not turn.state.link.demo:
         turn.answer(command_id, CommandStage.FAILED, "only in a demo")
         return
-    seconds = min(max(body.seconds, 0.0), _MAX_LINK_FAULT_S)
+    seconds = min(max(body.seconds, 0.0), limits.MAX_LINK_FAULT_S)
     turn.answer(command_id, CommandStage.SUCCEEDED, f"link dropped for {seconds:.1f} s")
     turn.do(DropLink(seconds))
 

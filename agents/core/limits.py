@@ -30,6 +30,7 @@ EMPTY_DEVICE_BYTES = 512 << 20  # a context or two of other programs; no model
 MEMORY_POLL_S = 0.25
 MEMORY_ANSWER_S = 1.0  # a driver that says nothing for so long gives no reading
 LEASE_S = 60.0  # cut off for longer: no start that is still pending is carried out
+MAX_LINK_FAULT_S = 600.0  # a drill, no outage
 URGENT_S = 0.0
 COALESCE_S = 0.1
 

@@ -38,9 +38,9 @@ from agents.core.state import (
     Rank,
     State,
 )
-from agents.core.turn import OPEN_STAGES, Turn, job_record, rank_record, waiting_of
+from agents.core.turn import OPEN_STAGES, REPEATABLE, Turn, job_record, rank_record, waiting_of
 from controlplane.protocol.codec import event_bytes
-from controlplane.protocol.commands import DeliverInstall, DeliverView, StartRanks, StopRanks
+from controlplane.protocol.commands import StartRanks
 from controlplane.protocol.frames import RankSaid
 from controlplane.protocol.launch import RankRef
 
@@ -130,7 +130,7 @@ def resume(turn: Turn) -> None:
         body = envelope.body
         if isinstance(body, StartRanks):
             _resume_start(turn, command.command_id, body)
-        elif isinstance(body, StopRanks | DeliverView | DeliverInstall):
+        elif isinstance(body, REPEATABLE):
             act(turn, envelope)
         else:
             turn.answer(command.command_id, CommandStage.FAILED, "interrupted by a restart of the agent")

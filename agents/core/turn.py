@@ -35,6 +35,7 @@ from agents.core.state import (
 )
 from controlplane.protocol.bounds import MAX_DETAIL_CHARS, MAX_QUOTED_CHARS, fitted
 from controlplane.protocol.codec import event_bytes
+from controlplane.protocol.commands import DeliverInstall, DeliverView, StopRanks
 from controlplane.protocol.errors import ProtocolError
 from controlplane.protocol.frames import (
     AnswerState,
@@ -54,6 +55,10 @@ V = TypeVar("V")
 
 # What a rank, by what it sends or writes, makes its agent keep; its end is never shed.
 SHEDDABLE = (RankSaid, LogMarked, StacksCollected, RankOverdue)
+# Right any number of times. Carried out even where the journal takes nothing: a node whose disk is full must
+# still hear of views and end what it runs. Not acknowledged then, so that they are sent again to an agent that
+# restarts before it has answered.
+REPEATABLE = (StopRanks, DeliverView, DeliverInstall)
 OPEN_STAGES = frozenset({CommandStage.JOURNALING, CommandStage.ACKNOWLEDGED})
 
 

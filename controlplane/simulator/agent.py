@@ -1,289 +1,395 @@
-"""A small model of the node agent: journal, fencing, spool, ranks.
+"""A node of the simulator: `agents.core` itself, and a small interpreter of its effects.
 
-It keeps the promises of `protocol.commands` and `protocol.frames` (effect once, refused
-when stale, events resent until acknowledged). `agents.core` is the real one; both sit
-behind `receive` and the frames they send.
+`agents.runtime` is the one of the product. Here a journal is a list, a process an entry in a table, a socket
+a call, and time the kernel's; what the agent decides is the same code. A life of the agent ends with a
+restart between any two effects or with the machine's power; ranks outlive a restart, and say then what they
+had to say meanwhile.
 """
 
+from collections import deque
 from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
 
-from controlplane.protocol.commands import (
-    CommandEnvelope,
-    DeliverInstall,
-    DeliverView,
-    StartRanks,
-    StopRanks,
-)
-from controlplane.protocol.frames import (
-    Acked,
-    AgentEvent,
-    AgentFrame,
-    AnswerState,
-    CommandAnswer,
-    DeviceLost,
-    EventBody,
-    RankExited,
-    RankJoined,
-    RankOverdue,
-    RankSaid,
-    RankStatus,
-    XidSeen,
-)
+from agents.core import effects as fx
+from agents.core import events as ev
+from agents.core import session
+from agents.core.restore import restore, snapshot
+from agents.core.state import Rank as Known
+from agents.core.state import State
+from agents.core.step import next_deadline_s, resume, step
+from controlplane.protocol.frames import Acked, AgentFrame, AgentHello, Welcome
 from controlplane.protocol.launch import RankRef
-from controlplane.protocol.membership import View
-from controlplane.protocol.samples import XidEvent
-from controlplane.protocol.states import Phase, RankState, Section
+from controlplane.protocol.samples import DeviceSample, XidEvent
 from controlplane.simulator.checkers import Checkers
+from controlplane.simulator.children import HOST_IMPORTS_S, Children
 from controlplane.simulator.kernel import Kernel
+from controlplane.simulator.machine import Machine
 from controlplane.simulator.process import Rank
 from controlplane.simulator.rows import Order
-from controlplane.simulator.trainer import Report, Trainer
+from controlplane.simulator.trainer import Trainer
 
 FRAME_INTERVAL_S = 1.0
-HANG_TIMEOUT_S = 5.0
-MAX_SPOOL = 10_000
+LINK_DEAD_S = 20.0
+RECONNECT_S = 1.0
+SYNC_S = (0.002, 0.02)
 
-Uplink = Callable[[str, int, AgentFrame], None]
+Uplink = Callable[[str, int, AgentHello | AgentFrame], None]
+Down = Order | Acked | Welcome
+
+
+@dataclass(slots=True)
+class Life:
+    """What one life of the agent holds beside its state; gone with it."""
+
+    state: State
+    heard_s: float = 0.0
+    timer_s: float | None = None
 
 
 class Agent:
-    """One node. `boot` counts its lives; `uplink` sends a frame to the server."""
+    """One node and its agent. `uplink` sends to the server under the number of a session."""
 
     def __init__(self, node: str, kernel: Kernel, trainer: Trainer, checkers: Checkers, uplink: Uplink) -> None:
         self.node = node
-        self.boot = 0
-        self.dead = False
-        self.ranks: list[Rank] = []
-        self.broken: set[int] = set()
-        self._kernel, self._trainer, self._checkers, self._uplink = kernel, trainer, checkers, uplink
-        self._forget()
+        self.machine = Machine(node, kernel)
+        self.children = Children(self.machine, kernel, trainer, checkers, self)
+        self.restarts_after: int | None = None
+        self.away_s = 0.0
+        self._kernel, self._trainer, self._uplink = kernel, trainer, uplink
+        self._life: Life | None = None
+        self._lives = self._session = self._journals = 0
+        self._queue: deque[ev.Event] = deque()
+        self._busy = self._send_due = self._send_later = False
+        self._commits: list[fx.Commit] = []
 
-    def _forget(self) -> None:
-        """What a lost disk forgets."""
-        self._answers: dict[str, AnswerState] = {}
-        self._epochs: dict[tuple[str, int], int] = {}
-        self._attempts: dict[str, int] = {}
-        self._stopped: dict[tuple[int, int], int] = {}
-        self._spool: list[AgentEvent] = []
-        self._told_s: dict[int, float] = {}
-        self._seq = 0
-        self._frames = 0
-        self._overdue: set[RankRef] = set()
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Agent":
+        """The state never changes in place: both worlds may hold the same."""
+        other = object.__new__(Agent)
+        memo[id(self)] = other
+        if self._life is not None:
+            memo[id(self._life.state)] = self._life.state
+        for name, value in self.__dict__.items():
+            setattr(other, name, deepcopy(value, memo))
+        return other
+
+    @property
+    def dead(self) -> bool:
+        """Without power."""
+        return self.machine.dead
+
+    @property
+    def broken(self) -> set[int]:
+        """Its devices that work no more."""
+        return self.machine.broken
+
+    # --- a life -------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to send frames."""
-        self._kernel.after(self._kernel.between(0.0, FRAME_INTERVAL_S), self._beat, self.boot)
-
-    # --- up ---------------------------------------------------------------------------
-
-    def _beat(self, boot: int) -> None:
-        if self.dead or boot != self.boot:
+        """A life begins: the journal is read, its claims are checked, what was under way goes on."""
+        machine, now_s = self.machine, self.machine.now_s
+        self._lives += 1
+        self._journals += 1
+        fresh = f"{self.node}-jrn-{self._journals}"
+        state = restore(machine.disk.written, boot_id=machine.boot_id, fresh_journal_id=fresh, now_s=now_s)
+        same_boot = state.journal_id != fresh
+        self._life = Life(state, heard_s=now_s)
+        self._queue, self._commits = deque(), []
+        self._send_due = self._send_later = False
+        machine.disk.compact(snapshot(state))
+        self._check_claims(state, same_boot=same_boot)
+        if self._life is None:
             return
-        self._look_for_hangs()
-        self._send()
-        self._kernel.after(FRAME_INTERVAL_S, self._beat, boot)
+        self._life.state, effects = resume(self._life.state, now_s)
+        self._perform_all(effects)
+        self._dispatch_all()
+        for ref in machine.children:
+            self.children.soon(self.children.connect, ref)
+        if machine.lost:
+            self._devices_read()
+        for index, xid in machine.unread_xids:
+            self.dispatch(ev.XidRaised(now_s=now_s, xid=XidEvent(index=index, xid=xid)))
+        machine.unread_xids = []
+        self._session += 1
+        first_s = self._kernel.between(0.0, FRAME_INTERVAL_S)
+        self.after(first_s, self._beat)
+        self.after(first_s, self._knock, self._session)
 
-    def _send(self) -> None:
-        self._frames += 1
-        statuses = tuple(self._status(rank) for rank in self.ranks if rank.alive)
-        now_s = self._kernel.now_s
-        events = tuple(AgentEvent(event.seq, now_s - self._told_s[event.seq], event.body) for event in self._spool)
-        frame = AgentFrame(seq=self._frames, uptime_s=now_s, ranks=statuses, events=events)
-        self._uplink(self.node, self.boot, frame)
-
-    def _status(self, rank: Rank) -> RankStatus:
-        process = self._trainer.process_of(rank)
-        stood_s = self._kernel.now_s - rank.hung_since_s if rank.hung else 0.0
-        return RankStatus(
-            ref=rank.ref,
-            state=RankState.TRAINING if rank.joined else RankState.INITIALIZING,
-            pid=1,
-            device_index=rank.device,
-            section=Section.SETUP if process.epoch == 0 else Section.STEP,
-            phase=process.phase(),
-            step=process.committed,
-            phase_age_s=stood_s,
-            silent_s=0.0 if rank.beats else stood_s,
-        )
-
-    def emit(self, body: EventBody) -> None:
-        """A fact: kept until the server has acknowledged it."""
-        if self.dead:
-            return
-        self._seq += 1
-        self._told_s[self._seq] = self._kernel.now_s
-        self._spool = [*self._spool, AgentEvent(self._seq, 0.0, body)][-MAX_SPOOL:]
-        self._send()
-
-    def said(self, rank: Rank, report: Report) -> None:
-        """A rank's own report, passed on unchanged."""
-        self.emit(RankSaid(rank.ref, report))
-
-    def _look_for_hangs(self) -> None:
-        for rank in self.ranks:
-            age_s = self._kernel.now_s - rank.hung_since_s
-            if not rank.hung:
-                self._overdue.discard(rank.ref)
-            if rank.alive and rank.hung and age_s >= HANG_TIMEOUT_S and rank.ref not in self._overdue:
-                self._overdue.add(rank.ref)
-                step = self._trainer.process_of(rank).committed
-                overdue = RankOverdue(rank.ref, Section.STEP, Phase.COMPUTE, step, age_s, HANG_TIMEOUT_S, age_s)
-                self.emit(overdue)
-
-    # --- down -------------------------------------------------------------------------
-
-    def receive(self, message: tuple[int, Order | Acked]) -> None:
-        """What the server sent to this life of the agent; repeats and late arrivals included."""
-        boot, body = message
-        if self.dead or boot != self.boot:
-            return
-        self._take(body)
-
-    def _take(self, message: Order | Acked) -> None:
-        if isinstance(message, Acked):
-            self._spool = [event for event in self._spool if event.seq > message.seq]
-            return
-        for envelope in message.commands:
-            self._obey(envelope)
-
-    def _obey(self, envelope: CommandEnvelope) -> None:
-        known = self._answers.get(envelope.command_id)
-        if known is not None:
-            self._answer(envelope, known)
-            return
-        refusal = self._refuse(envelope)
-        if refusal:
-            self._answers[envelope.command_id] = "superseded"
-            self._answer(envelope, "superseded", refusal)
-            return
-        key = (envelope.job_id, envelope.attempt)
-        self._epochs[key] = max(envelope.epoch, self._epochs.get(key, 0))
-        self._attempts[envelope.job_id] = max(envelope.attempt, self._attempts.get(envelope.job_id, 0))
-        self._answers[envelope.command_id] = "succeeded"
-        self._checkers.effect(f"{self.node}/{self.boot}/{envelope.command_id}")
-        self._carry_out(envelope)
-        self._answer(envelope, "succeeded")
-
-    def _refuse(self, envelope: CommandEnvelope) -> str:
-        """Stale orders change nothing. Ending an old incarnation is never stale: it names
-        the incarnation, and a newer epoch is the very reason for it."""
-        if envelope.age_s > envelope.ttl_s:
-            return "expired"
-        if isinstance(envelope.body, StopRanks):
-            return ""
-        if envelope.attempt < self._attempts.get(envelope.job_id, 0):
-            return "older attempt"
-        newest = self._epochs.get((envelope.job_id, envelope.attempt), 0)
-        # Epochs fence membership. A start is fenced by its incarnation instead: views come
-        # and go while it is on its way.
-        if isinstance(envelope.body, StartRanks):
-            return "older incarnation" if self._has_newer(envelope.body) else ""
-        return "older epoch" if envelope.epoch < newest else ""
-
-    def _has_newer(self, body: StartRanks) -> bool:
-        """Or has ended it: a socket keeps the order of what is sent, so that no start comes after its stop."""
-        launch = body.launch
-        if self._stopped.get((launch.attempt, launch.replica), 0) >= launch.incarnation:
-            return True
-        return any(
-            rank.ref.replica == launch.replica and rank.ref.incarnation >= launch.incarnation for rank in self.ranks
-        )
-
-    def _answer(self, envelope: CommandEnvelope, state: AnswerState, detail: str = "") -> None:
-        self.emit(CommandAnswer(envelope.command_id, state, detail))
-
-    def _carry_out(self, envelope: CommandEnvelope) -> None:
-        match envelope.body:
-            case StartRanks():
-                self._start_ranks(envelope.body)
-            case StopRanks():
-                self._stop_ranks(envelope.body)
-            case DeliverView(view=view):
-                self._deliver_view(view)
-            case DeliverInstall(install=order):
-                for rank in list(self.ranks):
-                    if rank.ref.attempt == order.attempt:
-                        self._trainer.see_install(rank, order)
-            case _:
-                pass
-
-    def _start_ranks(self, body: StartRanks) -> None:
-        launch = body.launch
-        for rank in self.ranks:
-            older = rank.ref.attempt < launch.attempt
-            same_slot = rank.ref.replica == launch.replica and rank.ref.incarnation < launch.incarnation
-            if older or same_slot:
-                self.end(rank, expected=True)
-        for placement in launch.ranks:
-            holder = next((r for r in self.ranks if r.alive and r.device == placement.device_index), None)
-            name = f"r{holder.ref.replica}.{holder.ref.incarnation}" if holder else None
-            self._checkers.device_taken(self.node, placement.device_index, name)
-        new = self._trainer.spawn(launch, self.node, self._joined)
-        self.ranks = [rank for rank in self.ranks if rank.alive] + new
-        if self._trainer.crash_starts > 0:
-            self._trainer.crash_starts -= 1
-            self._kernel.after(0.5, self.end, new[0])
-
-    def _joined(self, rank: Rank) -> None:
-        self.emit(RankJoined(rank.ref))
-
-    def _stop_ranks(self, body: StopRanks) -> None:
-        life = (body.attempt, body.replica)
-        self._stopped[life] = max(body.incarnation, self._stopped.get(life, 0))
-        for rank in self.ranks:
-            ref = rank.ref
-            whole = body.replica == -1 and ref.attempt <= body.attempt
-            if whole or (ref.replica == body.replica and ref.incarnation <= body.incarnation):
-                self.end(rank, expected=True)
-
-    def _deliver_view(self, view: View) -> None:
-        """Members get it; former members of this or an older view are told to leave, but for those
-        that it leaves out for now. A rank that never was in a view is still on its way in and is
-        left alone."""
-        members = {(member.replica, member.incarnation) for member in view.members}
-        for rank in list(self.ranks):
-            if rank.ref.attempt == view.attempt and (rank.ref.replica, rank.ref.incarnation) in members:
-                self._trainer.see_view(rank, view)
-            elif view.attempt == rank.ref.attempt and view.waits(rank.ref.replica, rank.ref.incarnation):
+    def _check_claims(self, state: State, *, same_boot: bool) -> None:
+        machine, now_s = self.machine, self.machine.now_s
+        for host in tuple(state.hosts.values()):
+            if same_boot and host.identity is not None and machine.host == host.identity:
+                self.after(HOST_IMPORTS_S, self.children.ask_host, host.job_id)
+            else:
+                self.dispatch(ev.HostProcessGone(now_s=now_s, job_id=host.job_id, exit_code=None))
+        for rank in tuple(state.ranks.values()):
+            child = machine.children.get(rank.ref)
+            if rank.identity is None or (child is not None and child.identity == rank.identity and child.rank.alive):
                 continue
-            elif rank.view is not None and not rank.hung:
-                self.end(rank, expected=True)
+            gone = ev.RankProcessGone(
+                now_s=now_s, ref=rank.ref, pid=rank.identity.pid, exit_code=None, signal=None, known=False
+            )
+            self.dispatch(gone)
 
-    def end(self, rank: Rank, expected: bool = False) -> None:
-        """SIGKILL; the exit is a fact."""
-        if not rank.alive:
+    def stop(self, away_s: float) -> None:
+        """The agent alone is gone, and back after a while."""
+        if self._life is None:
             return
-        self._trainer.kill(rank)
-        self.emit(RankExited(rank.ref, None, 9, expected))
+        self._die()
+        self._kernel.after(away_s, self._back, self._lives)
 
-    # --- what can happen to a node ------------------------------------------------------
+    def _back(self, life: int) -> None:
+        if self._life is None and life == self._lives and not self.dead:
+            self._kernel.log("agent", f"{self.node} is started again")
+            self.start()
+
+    def _die(self) -> None:
+        self._life = None
+        self.restarts_after = None
+        self._queue.clear()
+        self.machine.disk.let_go()
+        for child in self.machine.children.values():
+            child.conn_id = 0
+
+    # --- events in, effects out ------------------------------------------------------------
+
+    def dispatch(self, event: ev.Event) -> None:
+        """As `agents.runtime.Agent.dispatch`: called again from within, it only queues."""
+        if self._life is None:
+            return
+        self._queue.append(event)
+        self._dispatch_all()
+
+    def _dispatch_all(self) -> None:
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._queue and self._life is not None:
+                self._life.state, effects = step(self._life.state, self._queue.popleft())
+                self._perform_all(effects)
+        finally:
+            self._busy = False
+        if self._life is None:
+            return
+        if self._send_due and self._life.state.link.up:
+            self._send(hints=False)
+        self._arm(self._life)
+
+    def _perform_all(self, effects: tuple[fx.Effect, ...]) -> None:
+        for effect in effects:
+            if self._life is None:
+                return
+            self._perform(effect)
+            if self.restarts_after is not None:
+                self.restarts_after -= 1
+                if self.restarts_after <= 0:
+                    self._kernel.log("fault", f"the agent of {self.node} ends after {type(effect).__name__}")
+                    self.stop(self.away_s)
+
+    def _perform(self, effect: fx.Effect) -> None:
+        match effect:
+            case fx.Persist(record=record):
+                self.machine.disk.append(record)
+            case fx.SendSoon(within_s=within_s):
+                self._send_soon(within_s)
+            case fx.ToConnection(conn_id=conn_id, message=message):
+                self.children.tell(conn_id, message)
+            case fx.CloseConnection(conn_id=conn_id):
+                self.children.soon(self.children.close, conn_id)
+            case fx.Commit():
+                self._commit(effect)
+            case fx.Signal():
+                self.children.signal(effect)
+            case fx.Watch() | fx.Note() | fx.WriteToLog():
+                pass
+            case fx.SweepGroup(ref=ref):
+                self.children.soon(self.children.swept, ref)
+            case fx.StartHost() | fx.AskHost() | fx.ShutdownHost():
+                self.children.soon(self.children.to_host, effect)
+            case fx.Fork(order=order):
+                self.children.soon(self.children.fork, order.ref)
+            case fx.CheckNode(command_id=command_id):
+                self.children.soon(self.children.read_node, command_id)
+            case fx.ReadMemory():
+                self.children.soon(self.children.read_memory)
+            case fx.RenewJournal():
+                self.after(0.0, self._renew)
+            case _:
+                raise NotImplementedError(f"the simulator's nodes do not carry out {type(effect).__name__}")
+
+    def after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
+        """Later, if this life of the agent goes on."""
+        self._kernel.after(delay_s, self._if_alive, self._lives, call, args)
+
+    def _if_alive(self, life: int, call: Callable[..., None], args: tuple[Any, ...]) -> None:
+        if self._life is not None and life == self._lives:
+            call(*args)
+
+    def known(self, ref: RankRef) -> Known | None:
+        """The rank in the state."""
+        return self._life.state.ranks.get(ref) if self._life is not None else None
+
+    def _arm(self, life: Life) -> None:
+        due_s = next_deadline_s(life.state)
+        if due_s is None or (life.timer_s is not None and life.timer_s <= due_s):
+            return
+        life.timer_s = due_s
+        self.after(max(due_s - self.machine.now_s, 0.0) + 0.001, self._tick, due_s)
+
+    def _tick(self, due_s: float) -> None:
+        if self._life is None or self._life.timer_s != due_s:
+            return
+        self._life.timer_s = None
+        now_due_s = next_deadline_s(self._life.state)
+        if now_due_s is not None and now_due_s <= self.machine.now_s:
+            self.dispatch(ev.Tick(now_s=self.machine.now_s))
+        else:
+            self._arm(self._life)
+
+    # --- the journal ------------------------------------------------------------------------
+
+    def _commit(self, commit: fx.Commit) -> None:
+        """As `agents.commits`: what needs no sync goes at once if nobody is waiting for one."""
+        if not commit.durable and not self._commits:
+            self._journaled(commit, self.machine.disk.error)
+            return
+        self._commits.append(commit)
+        if len(self._commits) == 1:
+            self.after(self._kernel.between(*SYNC_S), self._synced)
+
+    def _synced(self) -> None:
+        error = self.machine.disk.sync()
+        commits, self._commits = self._commits, []
+        for commit in commits:
+            self._journaled(commit, error)
+
+    def _journaled(self, commit: fx.Commit, error: str) -> None:
+        self.dispatch(ev.Journaled(now_s=self.machine.now_s, command_ids=commit.command_ids, error=error))
+
+    def _renew(self) -> None:
+        if self._life is None:
+            return
+        self._journals += 1
+        journal_id = f"{self.node}-jrn-{self._journals}"
+        self.dispatch(ev.JournalRenewed(now_s=self.machine.now_s, journal_id=journal_id))
+        self.machine.disk.compact(snapshot(self._life.state))
+        self._reconnect()
+
+    # --- the link ---------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        """What the ranks' reporters say, then the frame that has it."""
+        for child in tuple(self.machine.children.values()):
+            self.children.report(child)
+        life = self._life
+        if life is None:
+            return
+        if self.machine.disk.wants_compaction and not self._commits:
+            self.machine.disk.compact(snapshot(life.state))
+        if life.state.link.up:
+            self._send(hints=True)
+            if self.machine.now_s - life.heard_s > LINK_DEAD_S:
+                self._reconnect()
+        self.after(FRAME_INTERVAL_S, self._beat)
+
+    def _reconnect(self) -> None:
+        self.dispatch(ev.LinkDown(now_s=self.machine.now_s))
+        self._session += 1
+        self.after(0.0, self._knock, self._session)
+
+    def _knock(self, number: int) -> None:
+        """A hello, until it is answered."""
+        life = self._life
+        if life is None or number != self._session or life.state.link.up:
+            return
+        hello = session.hello(life.state, node_name=self.node, devices=(), now_s=self.machine.now_s)
+        self._uplink(self.node, number, hello)
+        self.after(RECONNECT_S, self._knock, number)
+
+    def _send_soon(self, within_s: float) -> None:
+        if within_s <= 0.0:
+            self._send_due = True
+        elif not self._send_later:
+            self._send_later = True
+            self.after(within_s, self._send_now)
+
+    def _send_now(self) -> None:
+        self._send_later = False
+        if self._life is not None and self._life.state.link.up:
+            self._send(hints=False)
+
+    def _send(self, *, hints: bool) -> None:
+        """The next frame. What is not acknowledged goes along: this network loses single messages, and TCP would
+        send them again."""
+        life = self._life
+        assert life is not None, "only a living agent sends"
+        self._send_due = False
+        state = life.state
+        if state.events:
+            state = replace(state, link=replace(state.link, sent_seq=state.events[0].seq - 1))
+        life.state, frame, _ = session.compose(state, self.machine.now_s, hints=hints)
+        self._uplink(self.node, self._session, frame)
+
+    def receive(self, message: tuple[int, Down]) -> None:
+        """What the server sent to this session; repeats and late arrivals included."""
+        number, body = message
+        if self._life is None or number != self._session:
+            return
+        now_s = self.machine.now_s
+        self._life.heard_s = now_s
+        match body:
+            case Welcome():
+                if not self._life.state.link.up:
+                    self.dispatch(ev.LinkUp(now_s=now_s, welcome=body))
+            case Acked(seq=seq, resend=resend):
+                self.dispatch(ev.ServerAcked(now_s=now_s, seq=seq, resend=resend))
+            case Order(commands=commands):
+                if self._life.state.link.up:
+                    self.dispatch(ev.OrderReceived(now_s=now_s, commands=commands))
+
+    # --- what the node reads of itself --------------------------------------------------------
+
+    def _devices_read(self) -> None:
+        lost = self.machine.lost
+        samples = tuple(DeviceSample(index=index, present=False) for index in sorted(lost))
+        uuids = tuple(f"{self.node}-{index}" for index in range(max(lost, default=-1) + 1))
+        self.dispatch(ev.DevicesSampled(now_s=self.machine.now_s, samples=samples, uuids=uuids))
+
+    # --- ranks and faults ---------------------------------------------------------------------
+
+    def end(self, rank: Rank) -> None:
+        """SIGKILL from outside."""
+        self.children.end(rank)
 
     def crash(self) -> None:
         """Power loss: every process and the agent vanish without a word."""
-        self.dead = True
-        for rank in self.ranks:
-            self._trainer.kill(rank, quiet=True)
-        self.ranks = []
+        self._die()
+        self.machine.lose_power(lambda rank: self._trainer.kill(rank, quiet=True))
 
-    def reboot(self) -> None:
-        """Back with an empty disk."""
-        self.dead = False
-        self.boot += 1
-        self._forget()
-        self.start()
+    def reboot(self, *, disk_kept: bool = False) -> None:
+        """Power again; with an empty disk, or what was on it."""
+        if self.dead:
+            self.machine.power_on(disk_kept=disk_kept)
+            self.start()
 
     def xid(self, device: int, xid: int) -> None:
         """The driver reports an XID; a fatal one takes the process on the device with it."""
-        self.emit(XidSeen(XidEvent(index=device, xid=xid)))
+        if self._life is None:
+            self.machine.unread_xids.append((device, xid))
+        else:
+            self.dispatch(ev.XidRaised(now_s=self.machine.now_s, xid=XidEvent(index=device, xid=xid)))
         self._end_on(device)
 
     def lose_device(self, device: int) -> None:
         """The device falls off the bus."""
-        self.emit(DeviceLost(device, f"{self.node}-{device}"))
+        self.machine.lost.add(device)
+        self._devices_read()
         self._end_on(device)
 
     def _end_on(self, device: int) -> None:
-        self.broken.add(device)
-        for rank in self.ranks:
-            if rank.device == device:
-                self.end(rank)
+        self.machine.broken.add(device)
+        child = self.machine.on(device)
+        if child is not None:
+            self.end(child.rank)

@@ -28,6 +28,7 @@ from controlplane.policy.plan import (
     StopReplica,
 )
 from controlplane.policy.snapshot import Placement
+from controlplane.policy.timeouts import setup_limit_s
 from controlplane.policy.transitions import check
 from controlplane.protocol.commands import (
     Body,
@@ -47,6 +48,8 @@ from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.rows import JOB_ID, AttemptRow, CommandRow, ReplicaRow, Rows
 
 COMMAND_TTL_S = 120.0
+HANG_TIMEOUT_S = 5.0
+"""Which a launch allows a step."""
 
 
 class Apply:
@@ -217,6 +220,8 @@ class Apply:
                 world_size=len(placements),
                 ranks=here,
                 config=self._config(attempt.layout, attempt.replicas),
+                step_timeout_s=HANG_TIMEOUT_S,
+                setup_timeout_s=setup_limit_s(self._rows.spec.resiliency.timeouts, None),
             )
             self._command(node, StartRanks(launch))
 

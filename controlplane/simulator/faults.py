@@ -27,6 +27,10 @@ class Fault(StrEnum):
     XID_FATAL = "xid_fatal"
     EXCHANGE_BLIP = "exchange_blip"
     BAD_START = "bad_start"
+    AGENT_RESTART = "agent_restart"
+    AGENT_AWAY = "agent_away"
+    DISK_FULL = "disk_full"
+    WARM_REBOOT = "warm_reboot"
 
 
 class Faults:
@@ -89,6 +93,12 @@ class Faults:
                 self._server.pause(self._kernel.between(2.0, 12.0))
             case Fault.EXCHANGE_BLIP:
                 self._blip()
+            case Fault.AGENT_RESTART | Fault.AGENT_AWAY:
+                self._with_node(self.restart_agent if kind is Fault.AGENT_RESTART else self.end_agent)
+            case Fault.DISK_FULL:
+                self._with_node(self.fill_disk)
+            case Fault.WARM_REBOOT:
+                self._with_node(self.warm_reboot)
             case Fault.BAD_START:
                 self._trainer.crash_starts += 1
 
@@ -138,6 +148,35 @@ class Faults:
         """Power loss, and back with an empty disk."""
         self.lose_node(agent)
         self._kernel.after(self._kernel.between(5.0, 40.0), agent.reboot)
+
+    def warm_reboot(self, agent: Agent) -> None:
+        """Power loss, and back with what its disk had kept, under another boot id."""
+        self.lose_node(agent)
+        self._kernel.after(self._kernel.between(2.0, 30.0), self._power_on, agent)
+
+    def _power_on(self, agent: Agent) -> None:
+        agent.reboot(disk_kept=True)
+
+    def restart_agent(self, agent: Agent) -> None:
+        """The agent ends between two effects of what it does next, and is back in a moment."""
+        agent.restarts_after, agent.away_s = self._kernel.random.randrange(1, 40), self._kernel.between(0.2, 3.0)
+
+    def end_agent(self, agent: Agent) -> None:
+        """The agent is away for a while; its ranks go on."""
+        away_s = self._kernel.between(3.0, 30.0)
+        self._say(f"the agent of {agent.node} is away for {away_s:.1f} s")
+        self._network.last_cut_s[agent.node] = self._kernel.now_s + away_s
+        agent.stop(away_s)
+
+    def fill_disk(self, agent: Agent) -> None:
+        """The journal takes nothing more, until somebody makes room."""
+        self._say(f"the disk of {agent.node} is full")
+        agent.machine.disk.full = True
+        self._kernel.after(self._kernel.between(5.0, 40.0), self._make_room, agent)
+
+    def _make_room(self, agent: Agent) -> None:
+        self._say(f"the disk of {agent.node} has room")
+        agent.machine.disk.full = False
 
     def cut_node(self, agent: Agent) -> None:
         """The node loses its control link; its ranks do not."""

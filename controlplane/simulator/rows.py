@@ -39,6 +39,7 @@ class ReplicaRow:
     state: ReplicaState
     state_since_s: float
     placements: tuple[Placement, ...]
+    started: set[int] = field(default_factory=set)
     joined: set[int] = field(default_factory=set)
     exited: set[int] = field(default_factory=set)
     phases: dict[int, Phase] = field(default_factory=dict)
@@ -82,13 +83,15 @@ class AttemptRow:
 
 @dataclass(slots=True)
 class NodeRow:
-    """`seen_s` last frame; `boot` and `seq` say what of its journal is applied. `emptied`: by a drain that is done."""
+    """`seen_s` last frame; up to `applied_seq` of the journal `journal_id` is applied, `session` is the newest.
+    `emptied`: by a drain that is done."""
 
     id: str
     devices: int
     state: NodeState = NodeState.READY
     seen_s: float = 0.0
-    boot: int = 0
+    session: int = 0
+    journal_id: str = ""
     applied_seq: int = 0
     reserved: bool = False
     warm: bool = False

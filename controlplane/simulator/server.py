@@ -15,10 +15,11 @@ from controlplane.policy.elsewhere import decide_asking, parted
 from controlplane.policy.plan import Plan
 from controlplane.policy.snapshot import CheckpointFact, JobSnapshot, SignalFact
 from controlplane.policy.stuck import Alone, alone_at_work
-from controlplane.protocol.commands import CommandEnvelope, StopRanks
+from controlplane.protocol.commands import CommandEnvelope, StartRanks, StopRanks
 from controlplane.protocol.frames import (
     Acked,
     AgentFrame,
+    AgentHello,
     CommandAnswer,
     DeviceLost,
     EventBody,
@@ -26,19 +27,22 @@ from controlplane.protocol.frames import (
     RankJoined,
     RankOverdue,
     RankSaid,
+    RankStarted,
+    Welcome,
     XidSeen,
 )
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import Flush, MemberRole
 from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, TrainingDone
 from controlplane.protocol.spec import TrainSpec
-from controlplane.protocol.states import CheckpointState, Phase, ReplicaState
+from controlplane.protocol.states import CheckpointState, Phase, ReplicaState, Section
 from controlplane.simulator.apply import Apply
 from controlplane.simulator.asked import Asked
 from controlplane.simulator.checkers import Checkers
+from controlplane.simulator.hello import greet, welcome
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.load import load, load_nodes
-from controlplane.simulator.rows import NodeRow, Order, ReplicaRow, Rows
+from controlplane.simulator.rows import JOB_ID, NodeRow, Order, ReplicaRow, Rows
 
 SCAN_S = 0.5
 SILENCE_S = 2.0
@@ -47,8 +51,9 @@ REDELIVER_S = 1.0
 MAX_ROUNDS = 20
 TERMINAL = frozenset({"succeeded", "failed", "superseded", "expired"})
 
-Downlink = Callable[[str, Order | Acked], None]
+Downlink = Callable[[str, Order | Acked | Welcome], None]
 Sick = Callable[[int, int, int], str | None]
+Told = str | int | float | bool | None
 Decide = Callable[[JobSnapshot, PolicyConfig], Plan]
 
 
@@ -107,15 +112,19 @@ class Server:
 
     # --- ingest --------------------------------------------------------------------------
 
-    def receive(self, node: str, boot: int, frame: AgentFrame) -> None:
-        """One frame; its events are applied once and in order, and acknowledged."""
+    def receive(self, node: str, session: int, message: AgentHello | AgentFrame) -> None:
+        """A hello, or one frame; its events are applied once and in order, and acknowledged."""
         row = self.rows.nodes[node]
-        if self.paused or boot < row.boot:
+        if self.paused or session < row.session:
             return
+        if isinstance(message, AgentHello):
+            self._hello(row, session, message)
+        elif session == row.session:
+            self._frame(row, message)
+
+    def _frame(self, row: NodeRow, frame: AgentFrame) -> None:
         row.seen_s, row.warm = self._kernel.now_s, row.warm or bool(frame.ranks)
-        self._close(f"silent:{node}")
-        if boot > row.boot:
-            self._rebooted(row, boot)
+        self._close(f"silent:{row.id}")
         for status in frame.ranks:
             replica = self._replica(status.ref)
             if replica is not None:
@@ -133,20 +142,17 @@ class Server:
                 row.applied_seq = event.seq
                 self._event(row, event.body, self._kernel.now_s - event.age_s)
                 self._rung = True
-        self._downlink(node, Acked(row.applied_seq))
+        self._downlink(row.id, Acked(row.applied_seq))
         if self._rung:
             self._kernel.after(0.001, self._wake)
 
-    def _rebooted(self, row: NodeRow, boot: int) -> None:
-        """Another boot: nothing that ran there runs any more."""
-        row.boot, row.applied_seq, self._rung = boot, 0, True
-        for replica in (*self.rows.replicas.values(), *self.rows.ghosts):
-            gone = {p.rank for p in replica.placements if p.node_id == row.id}
-            replica.exited |= gone
-            replica.stopped = len(replica.exited) == len(replica.placements)
-        for command in self.rows.commands.values():
-            if command.envelope.node_id == row.id and command.state not in TERMINAL:
-                command.state = "superseded"
+    def _hello(self, row: NodeRow, session: int, hello: AgentHello) -> None:
+        self._close(f"silent:{row.id}")
+        self._rung = greet(self.rows, row, hello) or self._rung
+        row.session, row.seen_s = session, self._kernel.now_s
+        self._downlink(row.id, welcome(row))
+        if self._rung:
+            self._kernel.after(0.001, self._wake)
 
     def _progress(self, step: int) -> None:
         if step > self.rows.committed_step:
@@ -166,6 +172,10 @@ class Server:
 
     def _event(self, node: NodeRow, body: EventBody, at_s: float) -> None:
         match body:
+            case RankStarted(ref=ref):
+                row = self._replica(ref) or self._ghost(ref)
+                if row is not None:
+                    row.started.add(ref.rank)
             case RankJoined(ref=ref):
                 replica = self._replica(ref)
                 if replica is not None:
@@ -175,10 +185,9 @@ class Server:
             case RankExited(ref=ref):
                 self._exited(body, at_s)
             case RankOverdue(ref=ref):
-                evidence = {"silent_s": body.silent_s}
-                self._open(
-                    "rank_overdue", ref, at_s=at_s, value=body.age_s, threshold=body.timeout_s, evidence=evidence
-                )
+                evidence: dict[str, Told] = {"silent_s": body.silent_s}
+                kind = "setup_timeout" if body.section is Section.SETUP else "rank_overdue"
+                self._open(kind, ref, at_s=at_s, value=body.age_s, threshold=body.timeout_s, evidence=evidence)
             case RankSaid(ref=ref, report=report):
                 self._said(ref, report, at_s)
             case XidSeen(xid=xid):
@@ -187,11 +196,28 @@ class Server:
                 node.lost_devices.add(index)
                 self.rows.suspect_since_s[node.id] = self._kernel.now_s
                 self._open("device_lost", None, at_s=at_s, node=node.id, device=index)
-            case CommandAnswer(command_id=command_id, state=state):
-                self.rows.commands[command_id].state = state
-                self._stopped(self.rows.commands[command_id].envelope)
+            case CommandAnswer():
+                self._answered(body, at_s)
             case _:
                 pass
+
+    def _answered(self, answer: CommandAnswer, at_s: float) -> None:
+        """As `recovery.answers`: a stop that succeeded is a proof, a start that failed is a finding."""
+        row = self.rows.commands[answer.command_id]
+        body = row.envelope.body
+        if answer.state == "acknowledged" and row.state in TERMINAL:
+            return
+        row.state = answer.state
+        if answer.state == "succeeded":
+            self._stopped(row.envelope)
+        if not isinstance(body, StartRanks) or answer.state not in ("failed", "superseded"):
+            return
+        launch = body.launch
+        ref = RankRef(JOB_ID, launch.attempt, launch.replica, launch.incarnation, launch.ranks[0].rank)
+        replica = self._replica(ref)
+        if replica is not None and replica.state is ReplicaState.FORMING:
+            evidence: dict[str, Told] = {"reason": answer.data or answer.state, "detail": answer.detail}
+            self._open("setup_timeout", ref, at_s=at_s, node=row.envelope.node_id, evidence=evidence)
 
     def _stopped(self, order: CommandEnvelope) -> None:
         """An answered stop proves that what it named is gone from that node."""
@@ -264,7 +290,7 @@ class Server:
         device: int | None = None,
         value: float = 0.0,
         threshold: float = 0.0,
-        evidence: dict[str, float] | None = None,
+        evidence: dict[str, Told] | None = None,
     ) -> None:
         self._signals += 1
         signal_id = f"{kind}:{self._signals:04d}"

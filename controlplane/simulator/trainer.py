@@ -359,7 +359,7 @@ class Trainer:
         """Durable, if the process lived that long."""
         if not process.able():
             return
-        path = f"ckpt/{process.attempt}/{epoch}/{step}"
+        path = f"{process.launch.config.checkpoint_dir}/{process.attempt}/{epoch}/{step}"
         self.stored[path] = lineage
         if len(self.stored) > STORED_MAX:
             del self.stored[next(iter(self.stored))]

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from controlplane.policy.config import PolicyConfig
-from controlplane.protocol.frames import Acked, AgentFrame
+from controlplane.protocol.frames import AgentFrame, AgentHello
 from controlplane.protocol.spec import (
     Checkpoint,
     Parallelism,
@@ -17,14 +17,13 @@ from controlplane.protocol.spec import (
     micro_batch_count,
 )
 from controlplane.protocol.states import JobState, RequestState
-from controlplane.simulator.agent import Agent
+from controlplane.simulator.agent import Agent, Down
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.faults import QUIET_BEFORE_S, Faults
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.network import Network
 from controlplane.simulator.people import People
 from controlplane.simulator.process import Process, Rank
-from controlplane.simulator.rows import Order
 from controlplane.simulator.server import TERMINAL, Server
 from controlplane.simulator.timing import Timing
 from controlplane.simulator.trainer import Report, Trainer
@@ -100,18 +99,18 @@ class World:
         )
         return WorldPlan(spec=spec, nodes={f"node-{index}": 2 for index in range(5)})
 
-    def _up(self, node: str, boot: int, frame: AgentFrame) -> None:
-        self.network.send(node, self._received, (node, boot, frame))
+    def _up(self, node: str, session: int, frame: AgentHello | AgentFrame) -> None:
+        self.network.send(node, self._received, (node, session, frame))
 
     def _received(self, parts: Any) -> None:
         self.server.receive(*parts)
 
-    def _down(self, node: str, message: Order | Acked) -> None:
-        boot = self.server.rows.nodes[node].boot
-        self.network.send(node, self.agents[node].receive, (boot, message))
+    def _down(self, node: str, message: Down) -> None:
+        session = self.server.rows.nodes[node].session
+        self.network.send(node, self.agents[node].receive, (session, message))
 
     def _said(self, rank: Rank, report: Report) -> None:
-        self.agents[rank.node].said(rank, report)
+        self.agents[rank.node].children.say(rank, report)
 
     def start(self) -> None:
         """Agents and server begin to work."""

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,10 @@ def plant(folder: Path, breaches: dict[str, str]) -> Path:
                 (step / "__init__.py").touch()
     for stub in ("controlplane/policy/snapshot.py", "controlplane/policy/plan.py", "trainer/parts.py"):
         (folder / stub).touch()
+    rules = ConfigParser()
+    rules.read(CONTRACTS, encoding="ascii")
+    for name in rules["importlinter:contract:simulator_agents"]["forbidden_modules"].split():
+        (folder / name.replace(".", "/")).with_suffix(".py").touch()
     for path, source in breaches.items():
         (folder / path).write_text(source, encoding="ascii")
     return folder
@@ -53,6 +58,14 @@ def plant(folder: Path, breaches: dict[str, str]) -> Path:
 def test_every_import_contract_holds() -> None:
     result = lint(ROOT)
     assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
+
+
+def test_the_simulator_may_import_nothing_of_the_agent_but_its_core() -> None:
+    rules = ConfigParser()
+    rules.read(CONTRACTS, encoding="ascii")
+    forbidden = set(rules["importlinter:contract:simulator_agents"]["forbidden_modules"].split())
+    parts = {path.stem for path in (ROOT / "agents").iterdir() if not path.name.startswith("__")}
+    assert {f"agents.{part}" for part in parts - {"core"}} == forbidden
 
 
 def test_an_empty_tree_keeps_the_contracts(tmp_path: Path) -> None:
@@ -68,10 +81,11 @@ def test_an_empty_tree_keeps_the_contracts(tmp_path: Path) -> None:
         ("controlplane/policy/a.py", "import time\n"),
         ("controlplane/policy/b.py", "import django\n"),
         ("controlplane/simulator/a.py", "import asyncio\n"),
+        ("controlplane/simulator/b.py", "import agents.link\n"),
         ("agents/core/a.py", "import random\n"),
         ("trainer/core/a.py", "import time\n"),
         ("trainer/core/b.py", "import torch\n"),
-        ("controlplane/simulator/b.py", "import trainer.parts\n"),
+        ("controlplane/simulator/c.py", "import trainer.parts\n"),
         ("controlplane/recovery/a.py", "import trainer.core\n"),
         ("agents/a.py", "import trainer\n"),
         ("agents/b.py", "import torch\n"),

@@ -1,0 +1,264 @@
+"""The ranks of one simulated node, as its agent meets them: forked, connected, told, heard, ended."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from agents.core import effects as fx
+from agents.core import events as ev
+from agents.core.state import Rank as Known
+from controlplane.protocol.launch import RankRef
+from controlplane.protocol.rank import (
+    Evicted,
+    FromRank,
+    InstallView,
+    RankForked,
+    RankHello,
+    RankProgress,
+    SetView,
+    ToRank,
+)
+from controlplane.protocol.states import Phase, Section
+from controlplane.simulator.checkers import Checkers
+from controlplane.simulator.kernel import Kernel
+from controlplane.simulator.machine import Child, Machine
+from controlplane.simulator.process import Rank
+from controlplane.simulator.trainer import Trainer
+
+RECONNECT_S = 0.5
+HOST_IMPORTS_S = 0.05
+BAD_START_S = 0.5
+SOON_S = (0.001, 0.01)
+SIGKILL, SIGTERM = 9, 15
+LEFT, SAVED_AND_LEFT = 1, 15
+
+
+class Owner(Protocol):
+    """The agent of the node. `after` calls in this life of it alone."""
+
+    def dispatch(self, event: ev.Event) -> None:
+        """Something has happened."""
+
+    def after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
+        """Later, if the agent still lives."""
+
+    def known(self, ref: RankRef) -> Known | None:
+        """The rank in the agent's state."""
+
+
+class Children:
+    """Processes outlive the agent; connections do not."""
+
+    def __init__(self, machine: Machine, kernel: Kernel, trainer: Trainer, checkers: Checkers, agent: Owner) -> None:
+        self._machine, self._kernel, self._trainer = machine, kernel, trainer
+        self._checkers, self._agent = checkers, agent
+        self._conns = 0
+
+    def soon(self, call: Callable[..., None], *args: Any) -> None:
+        """In a moment, if the agent still lives."""
+        self._agent.after(self._kernel.between(*SOON_S), call, *args)
+
+    def read_node(self, command_id: str) -> None:
+        """Every check of the node passes."""
+        self._agent.dispatch(ev.NodeRead(now_s=self._machine.now_s, failed=(), command_id=command_id))
+
+    def read_memory(self) -> None:
+        """No device gives a reading."""
+        self._agent.dispatch(ev.MemoryRead(now_s=self._machine.now_s, used_bytes={}))
+
+    # --- the host ---------------------------------------------------------------------------
+
+    def to_host(self, effect: fx.StartHost | fx.AskHost | fx.ShutdownHost) -> None:
+        """Start it, ask it, or send it home."""
+        match effect:
+            case fx.StartHost():
+                self.start_host(effect.job_id)
+            case fx.AskHost():
+                self.ask_host(effect.job_id)
+            case fx.ShutdownHost():
+                self.end_host(effect.job_id)
+
+    def start_host(self, job_id: str) -> None:
+        """Its process exists; it imports."""
+        self._machine.host = self._machine.identity()
+        self._agent.dispatch(ev.HostStarted(now_s=self._machine.now_s, job_id=job_id, identity=self._machine.host))
+        self._agent.after(HOST_IMPORTS_S, self._ready, job_id)
+
+    def _ready(self, job_id: str) -> None:
+        self._agent.dispatch(ev.HostReadied(now_s=self._machine.now_s, job_id=job_id, import_s=HOST_IMPORTS_S))
+
+    def ask_host(self, job_id: str) -> None:
+        """It is ready, tells whom it has forked, and how those ended who are gone."""
+        if self._machine.host is None:
+            return
+        now_s = self._machine.now_s
+        children = tuple(self._machine.children.values())
+        alive = tuple(
+            RankForked(c.rank.ref, c.identity.pid, c.identity.start_time_ticks) for c in children if c.rank.alive
+        )
+        self._ready(job_id)
+        for child in children:
+            if not child.rank.alive:
+                self.gone(child.rank.ref)
+        self._agent.dispatch(ev.HostListed(now_s=now_s, job_id=job_id, ranks=alive))
+
+    def end_host(self, job_id: str) -> None:
+        """It leaves if no rank is left."""
+        if not any(child.rank.alive for child in self._machine.children.values()):
+            self._machine.host = None
+            self._agent.dispatch(ev.HostProcessGone(now_s=self._machine.now_s, job_id=job_id, exit_code=0))
+
+    def fork(self, ref: RankRef) -> None:
+        """A process of the rank, if its host is there; a repeated order gets the same answer."""
+        known, machine = self._agent.known(ref), self._machine
+        if known is None or machine.host is None:
+            return
+        if ref in machine.children:
+            self._forked(machine.children[ref])
+            return
+        held = machine.on(known.device_index)
+        holder = f"r{held.rank.ref.replica}.{held.rank.ref.incarnation}" if held else None
+        self._checkers.device_taken(machine.node, known.device_index, holder)
+        self._checkers.effect(f"{machine.boot_id}/fork {ref}")
+        placed = tuple(place for place in known.launch.ranks if place.rank == ref.rank)
+        launch = msgspec.structs.replace(known.launch, ranks=placed)
+        (rank,) = self._trainer.spawn(launch, machine.node, self._joined)
+        child = machine.children[ref] = Child(rank, machine.identity())
+        self._forked(child)
+        self.soon(self.connect, ref)
+        if self._trainer.crash_starts > 0:
+            self._trainer.crash_starts -= 1
+            self._kernel.after(BAD_START_S, self.end, rank)
+
+    def _forked(self, child: Child) -> None:
+        ref, identity = child.rank.ref, child.identity
+        self._agent.dispatch(ev.RankForkedHere(now_s=self._machine.now_s, ref=ref, identity=identity, took_s=0.0))
+
+    # --- connections ------------------------------------------------------------------------
+
+    def connect(self, ref: RankRef) -> None:
+        """It says hello, and what it had to say while no agent was there; one that is stopped tries later."""
+        child = self._machine.children.get(ref)
+        if child is None or not child.rank.alive or child.conn_id:
+            return
+        if child.rank.hung:
+            self._agent.after(RECONNECT_S, self.connect, ref)
+            return
+        self._conns += 1
+        child.conn_id = self._conns
+        hello = RankHello(ref, child.identity.pid, child.rank.core.standing.epoch)
+        pid = child.identity.pid
+        self._agent.dispatch(
+            ev.RankConnected(
+                now_s=self._machine.now_s, conn_id=child.conn_id, hello=hello, peer=child.identity, session_pid=pid
+            )
+        )
+        self.report(child)
+        outbox, child.outbox = child.outbox, []
+        for message in outbox:
+            self.say(child.rank, message)
+
+    def close(self, conn_id: int) -> None:
+        """The agent has closed it; the rank connects again."""
+        for child in self._machine.children.values():
+            if child.conn_id == conn_id:
+                child.conn_id = 0
+                self._agent.dispatch(ev.RankDisconnected(now_s=self._machine.now_s, conn_id=conn_id))
+                self._agent.after(RECONNECT_S, self.connect, child.rank.ref)
+                return
+
+    def say(self, rank: Rank, message: FromRank) -> None:
+        """A line of a rank; kept by it while it has no connection."""
+        child = self._machine.children.get(rank.ref)
+        if child is None or self._machine.dead:
+            return
+        if not child.conn_id:
+            child.keep(message)
+            return
+        self._agent.dispatch(ev.RankMessage(now_s=self._machine.now_s, conn_id=child.conn_id, message=message))
+
+    def report(self, child: Child) -> None:
+        """Its reporter's line: where it is and since when, unless it is stopped altogether."""
+        rank = child.rank
+        if not rank.alive:
+            self.gone(rank.ref)
+        elif child.conn_id and (rank.beats or not rank.hung):
+            self.say(rank, self._progress(rank))
+
+    def _progress(self, rank: Rank) -> RankProgress:
+        process = self._trainer.process_of(rank)
+        phase = process.phase()
+        if phase in (Phase.PARKED, Phase.BUILDING):
+            phase = Phase.PARKED if rank.joined else Phase.BUILDING
+        stood_s = self._kernel.now_s - rank.hung_since_s if rank.hung else 0.0
+        return RankProgress(
+            section=Section.SETUP if process.epoch == 0 else Section.STEP,
+            phase=phase,
+            phase_age_s=stood_s,
+            section_age_s=stood_s,
+            step=process.committed,
+            epoch=process.epoch,
+        )
+
+    def _joined(self, rank: Rank) -> None:
+        child = self._machine.children.get(rank.ref)
+        if child is not None:
+            self.report(child)
+
+    def tell(self, conn_id: int, message: ToRank) -> None:
+        """A line for a rank. One that is stopped reads it when it goes on (`Rank.unread`)."""
+        child = next((c for c in self._machine.children.values() if c.conn_id == conn_id), None)
+        if child is None:
+            return
+        match message:
+            case SetView(view=view):
+                self._trainer.see_view(child.rank, view)
+            case InstallView(install=install):
+                self._trainer.see_install(child.rank, install)
+            case Evicted():
+                if not child.rank.hung:
+                    self._kernel.after(self._kernel.between(*SOON_S), self.end, child.rank, (LEFT, None))
+            case _:
+                pass
+
+    # --- ends -------------------------------------------------------------------------------
+
+    def signal(self, effect: fx.Signal) -> None:
+        """Only while the identity still holds. A stopped process hears nothing but SIGKILL."""
+        child = self._machine.children.get(effect.ref)
+        if child is None or child.identity != effect.identity:
+            return
+        if effect.number == SIGKILL:
+            self.end(child.rank)
+        elif effect.number == SIGTERM and not child.rank.hung:
+            self.end(child.rank, (SAVED_AND_LEFT, None))
+
+    def end(self, rank: Rank, how: tuple[int | None, int | None] = (None, SIGKILL)) -> None:
+        """The process is gone; its agent, if there is one, hears of it in a moment."""
+        child = self._machine.children.get(rank.ref)
+        if child is None or not rank.alive:
+            return
+        child.ended = how
+        self._trainer.kill(rank)
+        self.soon(self.gone, rank.ref)
+
+    def gone(self, ref: RankRef) -> None:
+        """Its host has seen the end and tells it; the process is no more in the table when that is told."""
+        child = self._machine.children.get(ref)
+        if child is None:
+            return
+        now_s, (code, number) = self._machine.now_s, child.ended
+        if child.conn_id:
+            self._agent.dispatch(ev.RankDisconnected(now_s=now_s, conn_id=child.conn_id))
+            child.conn_id = 0
+        self._agent.dispatch(
+            ev.RankProcessGone(now_s=now_s, ref=ref, pid=child.identity.pid, exit_code=code, signal=number, known=True)
+        )
+
+    def swept(self, ref: RankRef) -> None:
+        """Nothing of it is left."""
+        child = self._machine.children.get(ref)
+        if child is None or not child.rank.alive:
+            self._machine.children.pop(ref, None)
+            self._agent.dispatch(ev.GroupGone(now_s=self._machine.now_s, ref=ref))

@@ -1,0 +1,57 @@
+"""The simulator's nodes: `agents.core` on a simulated machine."""
+
+import pytest
+
+from controlplane.simulator.world import World
+
+
+def calm(until_s: float = 30.0, seed: int = 3) -> World:
+    """A world that trains, and in which nothing goes wrong by itself."""
+    world = World(seed)
+    world.start()
+    world.faults.schedule(400.0, 0)
+    world.kernel.run(until_s)
+    return world
+
+
+def incarnations(world: World) -> list[int]:
+    return [row.incarnation for row in world.server.rows.replicas.values()]
+
+
+def test_ranks_train_on_while_their_agent_is_away_and_are_met_again():
+    world = calm()
+    agent, committed = world.agents["node-1"], world.server.rows.committed_step
+    ranks = [child.rank for child in agent.machine.children.values()]
+    assert ranks
+    agent.stop(1.5)
+    world.kernel.run(world.kernel.now_s + 1.0)
+    assert agent.machine.children and all(rank.alive for rank in ranks)
+    world.kernel.run(world.kernel.now_s + 10.0)
+    assert world.server.rows.committed_step > committed + 5
+    assert (world.checkers.violations, world.checkers.evictions, incarnations(world)) == ([], 0, [1, 1, 1])
+    assert all(child.conn_id for child in agent.machine.children.values())
+
+
+@pytest.mark.parametrize("effects", range(1, 40, 3))
+def test_an_agent_that_ends_after_any_effect_of_a_recovery_goes_on_from_its_journal(effects):
+    world = calm()
+    victim = next(process for process in world.trainer.processes.values() if process.index == 1)
+    agent = world.agents[victim.ranks[0].node]
+    agent.restarts_after, agent.away_s = effects, 0.5
+    world.faults.kill_rank(victim)
+    world.kernel.run(90.0)
+    rows = world.server.rows
+    assert (world.checkers.violations, rows.state, rows.restarts) == ([], "running", 0)
+    assert all(row.contributing for row in rows.replicas.values())
+
+
+def test_after_a_reboot_with_its_disk_kept_nothing_runs_and_the_fences_stand():
+    world = calm()
+    agent = world.agents["node-1"]
+    world.faults.lose_node(agent)
+    world.kernel.run(world.kernel.now_s + 0.5)
+    assert agent.machine.disk.written
+    agent.reboot(disk_kept=True)
+    world.kernel.run(world.kernel.now_s + 60.0)
+    assert (world.checkers.violations, world.server.rows.state) == ([], "running")
+    assert agent.machine.boot == 1
