@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 STRICT = (
     "controlplane/protocol",
     "controlplane/policy",
+    "controlplane/changes",
     "controlplane/simulator",
     "agents/core",
     "trainer/control",

@@ -6,6 +6,7 @@ from functools import partial
 from django.db.models import Q
 
 from controlplane.access import services as access
+from controlplane.changes.acts import FOR_DEVICES
 from controlplane.fleet import flapping
 from controlplane.fleet.capable import node_acts
 from controlplane.fleet.models import Device, Node, NodeLife
@@ -21,7 +22,6 @@ from controlplane.runtime.ids import new_id
 from controlplane.runtime.locks import lock_row
 
 MAX_DEVICES_A_NODE = 64
-FOR_DEVICES = "The node returns with its devices."
 """Ends the reason of a node that left service for findings about devices, by no person's order."""
 TAKES_WORK = (NodeState.READY, NodeState.DEGRADED)
 

@@ -1,6 +1,6 @@
 """Job > attempt > replica (one row an incarnation) > rank; steps.
 
-Decided columns (`state`, `epoch`) are written by recovery.apply and the user's services
+Decided columns (`state`, `epoch`) are written by recovery.commit and the user's services
 alone; observed columns (`committed_step`, pids, exits) by telemetry ingest alone.
 """
 

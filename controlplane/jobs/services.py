@@ -14,7 +14,7 @@ from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.numbers import numbers_of
 from controlplane.jobs.present import job_summary, rank_id, rank_summary, replica_id, replica_summary
 from controlplane.protocol.spec import JobSpec
-from controlplane.protocol.states import AttemptState, JobState, RankState, ReplicaState
+from controlplane.protocol.states import JobState, RankState
 from controlplane.runtime import bell, events, guard
 from controlplane.runtime.clock import now
 from controlplane.runtime.errors import Conflict, NotFound, refuse
@@ -22,7 +22,6 @@ from controlplane.runtime.ids import new_id
 from controlplane.runtime.locks import lock_row
 
 TERMINAL = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
-OVER = (ReplicaState.EVICTED, ReplicaState.ENDED)
 
 
 def submit_job(spec: JobSpec, *, owner: str, actor: str, request_id: str = "") -> Job:
@@ -98,26 +97,16 @@ def transition_job(job: Job, to: str, reason: str) -> None:
     publish_job(job, "job.state", f"{job.name}: {before} -> {to}. {reason}")
 
 
-def transition_attempt(attempt: Attempt, to: str, reason: str) -> None:
-    """Move the attempt in its table; its end and the end's reason are kept, and its replicas end
-    with it."""
+def transition_attempt(attempt: Attempt, to: str, reason: str, **columns: Any) -> None:
+    """Move the attempt in its table; what ends with it is the caller's (`changes.turn.ended`)."""
     before = attempt.state
-    columns: dict[str, Any] = {}
-    if to == AttemptState.STOPPING:
-        columns = {"end_reason": reason}
-    if to == AttemptState.ENDED:
-        columns = {"ended_at": now(), "end_reason": attempt.end_reason or reason}
     guard.move(attempt, "attempt", to, **columns)
     publish_job(attempt.job, "attempt.state", f"Attempt {attempt.number}: {before} -> {to}. {reason}")
-    if to == AttemptState.ENDED:
-        for replica in attempt.replica_rows.exclude(state__in=OVER).order_by("index", "incarnation"):
-            transition_replica(replica, ReplicaState.ENDED, f"attempt {attempt.number} is over")
 
 
-def transition_replica(replica: Replica, to: str, reason: str) -> None:
-    """Move the replica in its table; one that is over contributes no more."""
+def transition_replica(replica: Replica, to: str, reason: str, **columns: Any) -> None:
+    """Move the replica in its table."""
     before = replica.state
-    columns: dict[str, Any] = {"contributing": False} if to in OVER else {}
     guard.move(replica, "replica", to, **columns)
     publish_replica(replica, "replica.state", f"Replica {replica.index}: {before} -> {to}. {reason}")
 

@@ -1,5 +1,6 @@
 """What `decide` answers: decisions, each with its reason, evidence, alternatives and
-typed actions. `controlplane.recovery.apply` carries them out in one transaction."""
+typed actions. `controlplane.changes` says what each one changes; `controlplane.recovery.apply` has it
+carried out in one transaction."""
 
 import msgspec
 

@@ -7,48 +7,19 @@ Called by `apply` (what was decided), by `answers` (what an agent made of a rese
 from datetime import datetime, timedelta
 
 from controlplane.access import services as access
-from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet.capable import device_acts
 from controlplane.fleet.models import Device
-from controlplane.fleet.services import FOR_DEVICES, bar_device, return_device, set_device_health
+from controlplane.fleet.services import bar_device, return_device, set_device_health
 from controlplane.jobs.models import Rank
-from controlplane.policy import plan
 from controlplane.policy.readings import READINGS
 from controlplane.policy.xid import WINDOW_S
-from controlplane.protocol import commands
 from controlplane.protocol.states import CommandState
 from controlplane.recovery.models import Signal
 from controlplane.runtime import events
 from controlplane.runtime.clock import now
 from controlplane.runtime.errors import NotFound, refuse
 from controlplane.runtime.locks import lock_fleet
-
-RESET_TTL_S = 60.0
-RULE = "device_fault"
-XID_ENDED_IT = "xid_fatal"
-
-
-def reason_of(rule: str, code: str, sentence: str) -> str:
-    """Why a node leaves service, so that it can be told who may bring it back."""
-    return f"{sentence} {FOR_DEVICES}" if rule == RULE or code == XID_ENDED_IT else sentence
-
-
-def bar(action: plan.BarDevice, sentence: str) -> None:
-    """Start nothing on it. A device that is no row any more needs no bar."""
-    device = _find(action.node_id, action.device_index)
-    if device is not None:
-        bar_device(device, sentence, reset=action.reset)
-
-
-def order_reset(action: plan.ResetDevice, decision_id: str) -> None:
-    """One order for one wish."""
-    device = _find(action.node_id, action.device_index)
-    if device is None or device.reset_wanted_at is None:
-        return
-    Device.objects.filter(pk=device.pk).update(reset_wanted_at=None)
-    body = commands.ResetDevice(device_index=device.index, uuid=device.uuid)
-    dispatch.enqueue(body, node_id=device.node_id, decision_id=decision_id, ttl_s=RESET_TTL_S)
 
 
 def reset_by_person(device_id: str, *, reason: str, actor: str, request_id: str = "") -> Device:

@@ -11,22 +11,24 @@ from functools import partial
 
 from django.db.models import Q, QuerySet
 
-from controlplane.fleet.models import Device, Node
-from controlplane.fleet.services import take_out
+from controlplane.changes.acts import carry_out
+from controlplane.changes.turn import Turn
+from controlplane.fleet.models import Device
 from controlplane.policy import plan
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.errors import PolicyError
 from controlplane.policy.findings import KINDS
 from controlplane.policy.fleet import RISK_RULE, FleetSnapshot, HardwareIncident, decide_fleet
 from controlplane.protocol.states import IncidentOutcome, IncidentState, Mode
-from controlplane.recovery import asked, devices, incidents, load, load_nodes, requests, signals
+from controlplane.recovery import asked, incidents, load, load_nodes, signals
 from controlplane.recovery.audited import audit_decision
+from controlplane.recovery.commit import commit
 from controlplane.recovery.decided import new_row, publish_decision
 from controlplane.recovery.models import Decision, Incident, Signal
+from controlplane.recovery.rows import JobRows
 from controlplane.runtime import events, metrics
 from controlplane.runtime.clock import now
 from controlplane.runtime.isolate import isolated
-from controlplane.runtime.locks import lock_fleet, lock_row
+from controlplane.runtime.locks import lock_fleet
 
 CONFIG = PolicyConfig()
 MAX_FINDINGS = 1000
@@ -141,8 +143,10 @@ def apply_fleet(decision: plan.Decision, snapshot: FleetSnapshot, *, decide_s: f
         row.incident = incidents.incident_for(None, decision, row.at)
     row.save(force_insert=True)
     if acts:
+        rows = JobRows(None, row.id)
+        turn = Turn(decision, rows)
         for action in decision.actions:
-            _act(action, decision, row.id)
+            commit(carry_out(turn, action), rows)
     publish_decision(row)
     audit_decision(row, {})
     if row.incident is not None and not closes:
@@ -151,24 +155,3 @@ def apply_fleet(decision: plan.Decision, snapshot: FleetSnapshot, *, decide_s: f
         action=decision.choice, trigger=decision.reason_code, mode=str(decision.mode), result="ok"
     ).inc()
     return row
-
-
-def _act(action: plan.Action, decision: plan.Decision, decision_id: str) -> None:
-    sentence = decision.sentence
-    match action:
-        case plan.SetNodeState(node_id=node_id, to=to):
-            node = lock_row(Node, node_id)
-            if node is not None:
-                take_out(node, to, devices.reason_of(decision.rule, decision.reason_code, sentence))
-        case plan.BarDevice():
-            devices.bar(action, sentence)
-        case plan.ResetDevice():
-            devices.order_reset(action, decision_id)
-        case plan.AnswerRequest():
-            requests.answer(action, sentence, decision_id)
-        case plan.SettleSignals(signal_ids=ids):
-            signals.settle(list(Signal.objects.filter(id__in=ids)), sentence)
-        case plan.ResolveIncident(note=note, outcome=outcome, incident_id=incident_id):
-            incidents.close(incident_id, note, outcome)
-        case _:
-            raise PolicyError(f"{type(action).__name__} is no act on the fleet")

@@ -31,8 +31,8 @@ from controlplane.protocol.launch import Resume, TrainerConfig
 from controlplane.protocol.spec import Parallelism
 from controlplane.recovery import sharing, training_data
 from controlplane.recovery.models import Incident
-from controlplane.recovery.orders import trainer_config
 from controlplane.recovery.reference import LOSSES, MAX_LOSSES_BYTES, Length, Losses, task_of
+from controlplane.recovery.rows import config_of
 from controlplane.runtime.clock import now
 from controlplane.runtime.logs import get
 from controlplane.runtime.sandbox import service
@@ -236,7 +236,7 @@ def start(incident: Incident, *, until_step: int) -> None:
     place.mkdir(parents=True, exist_ok=True)
     if not _claim(place / RUNNING):
         return
-    config = msgspec.structs.replace(trainer_config(job, attempt), resume=None)
+    config = config_of(job, attempt)
     pinned = _pinned(lead)
     if pinned is not None:
         # From a checkpoint every layout trains alike, and one rank is the cheapest.

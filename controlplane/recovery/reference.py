@@ -20,7 +20,7 @@ from controlplane.jobs.numbers import spec_of
 from controlplane.protocol.launch import TrainerConfig
 from controlplane.protocol.spec import Parallelism
 from controlplane.recovery import training_data
-from controlplane.recovery.orders import trainer_config
+from controlplane.recovery.rows import config_of
 from controlplane.runtime.errors import Conflict
 from controlplane.runtime.sandbox import service
 from controlplane.runtime.sandbox.plan import LOG
@@ -139,7 +139,7 @@ def make_reference(job: Job) -> Made:
         raise Conflict("the job was never placed, so its layout is not known")
     out = reference_path(job)
     out.parent.mkdir(parents=True, exist_ok=True)
-    config = msgspec.structs.replace(trainer_config(job, attempt), resume=None)
+    config = config_of(job, attempt)
     with tempfile.TemporaryDirectory(dir=out.parent) as folder, ExitStack() as held:
         place = Path(folder)
         try:

@@ -1,4 +1,4 @@
-"""People's requests in the simulated server: the twin of `recovery.requests`, and of its fleet's pass.
+"""The rows of people's requests in the simulated server.
 
 Every answer is checked against the state table, and none is given twice.
 """
@@ -7,13 +7,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from controlplane.policy import drains
+from controlplane.changes.kinds import ReplicaKey
 from controlplane.policy.errors import IllegalTransition
-from controlplane.policy.plan import AnswerRequest, AskEviction, SetNodeState
 from controlplane.policy.request_facts import RequestFact
-from controlplane.policy.snapshot import NodeFact
 from controlplane.policy.transitions import check
-from controlplane.protocol.states import LIVE_REQUEST, NodeState, RequestKind, RequestState
+from controlplane.protocol.states import LIVE_REQUEST, RequestKind, RequestState
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.rows import Rows
@@ -59,60 +57,26 @@ class Asked:
             self._kernel.log("person", f"takes {request_id} back")
             self._ring()
 
-    def evict_for(self, act: AskEviction) -> None:
+    def evict_for(self, key: ReplicaKey, drain: str) -> None:
         """The next that leaves a node that is emptied."""
-        whole, attempt = self._rows.requests[act.request], self._rows.attempt
-        self.ask(
-            RequestKind.EVICT,
-            whole.who,
-            whole.reason,
-            drain=whole.id,
-            attempt=attempt.number if attempt is not None else None,
-            replica=act.replica,
-            incarnation=act.incarnation,
-        )
+        whole = self._rows.requests[drain]
+        subject = {"attempt": key.attempt, "replica": key.index, "incarnation": key.incarnation}
+        self.ask(RequestKind.EVICT, whole.who, whole.reason, drain=drain, **subject)
 
-    def answer(self, act: AnswerRequest, sentence: str) -> None:
-        """What a decision makes of it."""
-        request = self._rows.requests[act.request]
+    def move(self, request_id: str, to: str, sentence: str) -> None:
+        """What a decision makes of it; what has ended is kept no longer."""
+        request, to = self._rows.requests[request_id], RequestState(to)
         try:
-            check("request", request.state, act.to)
+            check("request", request.state, to)
         except IllegalTransition as error:
             self._checkers.expect(False, f"I-state: {error}")
-        self._rows.answers.append(f"{request.kind}:{act.to}")
-        self._kernel.log("answer", f"{request.id} is {act.to}: {sentence}")
-        if act.to in LIVE_REQUEST:
-            self._rows.requests[request.id] = msgspec.structs.replace(request, state=act.to)
+        self._rows.answers.append(f"{request.kind}:{to}")
+        self._kernel.log("answer", f"{request.id} is {to}: {sentence}")
+        if to in LIVE_REQUEST:
+            self._rows.requests[request.id] = msgspec.structs.replace(request, state=to)
             return
         del self._rows.requests[request.id]
         whole = self._rows.requests.get(request.drain)
-        if whole is not None and act.to is not RequestState.DONE:
+        if whole is not None and to is not RequestState.DONE:
             named = (request.attempt or 0, request.replica or 0, request.incarnation or 0)
             self._rows.requests[whole.id] = msgspec.structs.replace(whole, kept=(*whole.kept, named))
-        for part in [part for part in self._rows.requests.values() if part.drain == request.id]:
-            self.withdraw(part.id, request.id)
-
-    def look_at_drains(self, nodes: tuple[NodeFact, ...]) -> None:
-        """The fleet's pass."""
-        known = {node.id: node for node in nodes}
-        for decision in drains.answers(tuple(self._rows.requests.values()), known, now_s=self._kernel.now_s):
-            for action in decision.actions:
-                if isinstance(action, SetNodeState):
-                    self._move(action)
-                elif isinstance(action, AnswerRequest):
-                    self.answer(action, decision.sentence)
-
-    def _move(self, action: SetNodeState) -> None:
-        node = self._rows.nodes[action.node_id]
-        try:
-            check("node", node.state, action.to)
-        except IllegalTransition as error:
-            self._checkers.expect(False, f"I-state: {error}")
-        node.emptied = action.to is NodeState.CORDONED
-        busy = [
-            row.index
-            for row in (*self._rows.replicas.values(), *self._rows.ghosts)
-            if not row.stopped and any(place.node_id == node.id for place in row.placements)
-        ]
-        self._checkers.expect(not (node.emptied and busy), f"I-drain: {node.id} is called empty with {busy} on it")
-        node.state = action.to

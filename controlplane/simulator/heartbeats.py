@@ -28,7 +28,7 @@ DELAYS_S = (0.0, 0.3, 1.5)
 STEPS_S = (0.5, 5.0, 25.0)
 PAUSE_S = (3.0, 15.0)
 STOP_S = (5.5, 7.0)
-"""Longer than a rank may take (`apply.HANG_TIMEOUT_S`), so that its agent tells of it."""
+"""Longer than a rank may take (`memory.HANG_TIMEOUT_S`), so that its agent tells of it."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from statistics import mean
 
 import msgspec
 
+from controlplane.changes.turn import OVER
 from controlplane.policy.snapshot import (
     AttemptFact,
     BudgetFact,
@@ -17,8 +18,7 @@ from controlplane.policy.snapshot import (
 )
 from controlplane.policy.stuck import AT_WORK
 from controlplane.policy.void import PHASE_SINCE
-from controlplane.protocol.spec import max_contributors
-from controlplane.protocol.states import WAITING_PHASES, Phase, ReplicaState, Section
+from controlplane.protocol.states import WAITING_PHASES, Phase, Section
 from controlplane.simulator.rows import JOB_ID, NodeRow, ReplicaRow, Rows
 
 CONNECTED_S = 3.0
@@ -102,7 +102,8 @@ def _attempt(rows: Rows) -> AttemptFact | None:
         replicas=row.replicas,
         started_s=row.started_s,
         resume_step=row.resume_step,
-        max_contributors=max_contributors(rows.spec) or row.replicas,
+        end_code=row.end_code,
+        max_contributors=row.max_contributors,
     )
 
 
@@ -153,7 +154,7 @@ def _node(rows: Rows, row: NodeRow, now_s: float, blind: bool) -> NodeFact:
     held = {
         (placement.node_id, placement.device_index)
         for replica in (*rows.replicas.values(), *rows.ghosts)
-        if replica.state is not ReplicaState.EVICTED or not replica.stopped
+        if replica.state not in OVER or not replica.stopped
         for placement in replica.placements
     }
     silent_s = now_s - row.seen_s

@@ -21,9 +21,10 @@ import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from controlplane.changes.turn import OVER
 from controlplane.policy import ways
 from controlplane.policy.decide import decide
-from controlplane.protocol.states import JobState, ReplicaState
+from controlplane.protocol.states import JobState
 from controlplane.simulator.meter import Meter
 from controlplane.simulator.moments import (
     HANG_RETURNS,
@@ -256,7 +257,7 @@ class Rollout:
     def _under_way(self) -> bool:
         """Somebody is on the way back, or has somewhere to start."""
         rows, moment = self.world.server.rows, self.moment
-        live = [row for row in rows.replicas.values() if row.state is not ReplicaState.EVICTED]
+        live = [row for row in rows.replicas.values() if row.state not in OVER]
         contributing = sum(row.contributing for row in live)
         if contributing < len(live):
             return True

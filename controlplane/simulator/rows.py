@@ -39,6 +39,7 @@ class ReplicaRow:
     state: ReplicaState
     state_since_s: float
     placements: tuple[Placement, ...]
+    attempt: int = 1
     started: set[int] = field(default_factory=set)
     joined: set[int] = field(default_factory=set)
     exited: set[int] = field(default_factory=set)
@@ -52,7 +53,9 @@ class ReplicaRow:
     out_s: float | None = None
     contributing: bool = False
     standby: bool = False
-    ever_contributed: bool = False
+    contributed: bool = False
+    stop_requested: bool = False
+    caught_up: None = None
     committed_step: int = 0
     stopped: bool = False
     failed_starts: int = 0
@@ -79,6 +82,12 @@ class AttemptRow:
     started_s: float
     resume_step: int
     saved: bool = False
+    resume_path: str = ""
+    checkpoint_dir: str = ""
+    max_contributors: int | None = None
+    end_code: str = ""
+    end_reason: str = ""
+    ended_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -125,6 +134,8 @@ class Rows:
     calm: deque[float] = field(default_factory=lambda: deque(maxlen=PACES))
     starts: list[float] = field(default_factory=list)
     catch_ups: list[float] = field(default_factory=list)
+    looks_taken: int = 0
+    looked_s: float | None = None
     finished: bool = False
     attempt: AttemptRow | None = None
     replicas: dict[int, ReplicaRow] = field(default_factory=dict)

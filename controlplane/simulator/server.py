@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from controlplane.changes.turn import OVER
 from controlplane.policy.budget import entries
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
@@ -35,14 +36,14 @@ from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import Flush, MemberRole
 from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, TrainingDone
 from controlplane.protocol.spec import TrainSpec
-from controlplane.protocol.states import CheckpointState, Phase, ReplicaState, Section
-from controlplane.simulator.apply import Apply
+from controlplane.protocol.states import AttemptState, CheckpointState, Phase, ReplicaState, Section
 from controlplane.simulator.asked import Asked
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.hello import greet, welcome
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.load import load, load_nodes
 from controlplane.simulator.rows import JOB_ID, NodeRow, Order, ReplicaRow, Rows
+from controlplane.simulator.store import Sick, Store
 
 SCAN_S = 0.5
 SILENCE_S = 2.0
@@ -52,7 +53,6 @@ MAX_ROUNDS = 20
 TERMINAL = frozenset({"succeeded", "failed", "superseded", "expired"})
 
 Downlink = Callable[[str, Order | Acked | Welcome], None]
-Sick = Callable[[int, int, int], str | None]
 Told = str | int | float | bool | None
 Decide = Callable[[JobSnapshot, PolicyConfig], Plan]
 
@@ -78,7 +78,7 @@ class Server:
         self.on_decision: Callable[[str], None] = lambda choice: None
         self._config, self._kernel, self._downlink = config, kernel, downlink
         self.asked = Asked(self.rows, kernel, checkers, self.ring)
-        self._apply = Apply(self.rows, kernel, checkers, sick, self.asked)
+        self.store = Store(self.rows, kernel, checkers, sick, self.asked)
         self._next_pass_s: float | None = 0.0
         self._rung = True
         self._signals = 0
@@ -135,7 +135,7 @@ class Server:
                 replica.phase_since_s[status.ref.rank] = self._kernel.now_s - status.phase_age_s
                 replica.committed_step = max(replica.committed_step, status.step)
                 # Whoever is in the view commits with the others: one that stands by or joins too.
-                if replica.state is not ReplicaState.EVICTED:
+                if replica.state not in OVER:
                     self._progress(status.step)
         for event in frame.events:
             if event.seq == row.applied_seq + 1:
@@ -226,7 +226,7 @@ class Server:
             return
         for row in (*self.rows.replicas.values(), *self.rows.ghosts):
             named = body.replica == row.index and row.incarnation <= body.incarnation
-            if named or (body.replica == -1 and order.attempt > 0 and row in self.rows.ghosts):
+            if named or (body.replica == -1 and row.attempt <= body.attempt):
                 row.exited |= {p.rank for p in row.placements if p.node_id == order.node_id}
                 row.stopped = len(row.exited) == len(row.placements)
 
@@ -236,13 +236,13 @@ class Server:
             return
         replica.exited.add(body.ref.rank)
         replica.stopped = len(replica.exited) == len(replica.placements)
-        if not body.expected and replica.state is not ReplicaState.EVICTED:
+        if not body.expected and replica.state not in OVER:
             code = body.exit_code if body.exit_code is not None else 128 + 9
             self._open("rank_exit", body.ref, at_s=at_s, value=float(code))
 
     def _said(self, ref: RankRef, report: object, at_s: float) -> None:
         replica = self._replica(ref)
-        if replica is None or replica.state is ReplicaState.EVICTED:
+        if replica is None or replica.state in OVER:
             return
         match report:
             case Flush(epoch=epoch) if self.rows.view is not None and epoch == self.rows.view.epoch:
@@ -251,7 +251,7 @@ class Server:
                 self._open("outer_error", ref, at_s=at_s)
             case CaughtUp(role=role, epoch=epoch) if epoch > replica.out_epoch:
                 self.rows.catch_ups.append(report.fetch_s)
-                replica.ever_contributed = True
+                replica.contributed = True
                 replica.contributing, replica.standby = role is MemberRole.CONTRIBUTOR, role is MemberRole.STANDBY
             case CheckpointReport():
                 self._checkpoint(report)
@@ -324,9 +324,10 @@ class Server:
                 self._judge_silence(node, now_s)
         self._look_for_stuck()
         if self.rows.requests:
-            self.asked.look_at_drains(load_nodes(self.rows, now_s, now_s < self.blind_until_s))
+            self.store.empty_nodes(load_nodes(self.rows, now_s, now_s < self.blind_until_s))
         self._expire_and_redeliver(now_s)
-        if self._next_pass_s is not None and now_s >= self._next_pass_s:
+        stopping = self.rows.attempt is not None and self.rows.attempt.state is AttemptState.STOPPING
+        if stopping or (self._next_pass_s is not None and now_s >= self._next_pass_s):
             self._rung = True
         self._wake()
 
@@ -367,13 +368,14 @@ class Server:
     def _reconcile(self) -> bool:
         """One pass; True if it changed something."""
         now_s = self._kernel.now_s
+        self.store.settle()
         snapshot = load(self.rows, now_s, now_s < self.blind_until_s)
         part, answer = parted(snapshot)
         snapshot, plan = decide_asking(part, self._config, answer, judge=self.decide)
         self._next_pass_s = plan.next_pass_s
         changed = False
         for decision in plan.decisions:
-            if self._apply.decision(decision):
+            if self.store.decision(decision):
                 changed = changed or bool(decision.actions)
                 self.rows.charged += sum(entry.charged for entry in entries(decision, snapshot))
                 self.on_decision(decision.choice)

@@ -210,3 +210,21 @@ def _docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     ):
         return 0
     return (first.end_lineno or first.lineno) - first.lineno + 1
+
+
+_MAKES = frozenset({"create", "bulk_create", "bulk_update", "update_or_create", "get_or_create"})
+
+
+def orm_writes(module: ast.Module) -> list[str]:
+    """Calls that write rows: through a manager, a query or a row, or a move by the state tables."""
+    found = []
+    for node in ast.walk(module):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        name, on = node.func.attr, ast.unparse(node.func.value)
+        made = name in _MAKES and "objects" in on
+        # A dict's or a digest's `update` takes its argument by position.
+        changed = name == "update" and not node.args and bool(node.keywords)
+        if made or changed or name in ("save", "delete") or (on, name) == ("guard", "move"):
+            found.append(f"line {node.lineno}: {on}.{name}")
+    return found

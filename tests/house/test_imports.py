@@ -13,6 +13,7 @@ CONTRACTS = ROOT / ".importlinter"
 TIMEOUT_S = 120.0
 PACKAGES = (
     "controlplane/access",
+    "controlplane/changes",
     "controlplane/checkpoints",
     "controlplane/dispatch",
     "controlplane/fleet",
@@ -80,6 +81,8 @@ def test_an_empty_tree_keeps_the_contracts(tmp_path: Path) -> None:
         ("controlplane/fleet/a.py", "import controlplane.jobs\n"),
         ("controlplane/policy/a.py", "import time\n"),
         ("controlplane/policy/b.py", "import django\n"),
+        ("controlplane/changes/a.py", "import django\n"),
+        ("controlplane/changes/b.py", "import controlplane.jobs\n"),
         ("controlplane/simulator/a.py", "import asyncio\n"),
         ("controlplane/simulator/b.py", "import agents.link\n"),
         ("agents/core/a.py", "import random\n"),

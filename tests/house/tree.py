@@ -15,6 +15,7 @@ LIBRARIES = ("controlplane", "agents", "trainer")
 PURE = (
     "controlplane/protocol/",
     "controlplane/policy/",
+    "controlplane/changes/",
     "controlplane/simulator/",
     "agents/core/",
 )

@@ -7,15 +7,14 @@ import pytest
 
 from controlplane.policy import transitions
 from controlplane.policy.transitions import TABLES, is_final
-from controlplane.simulator import apply, asked
+from controlplane.simulator import asked, store
 from controlplane.simulator.world import World
 
-WORLDS = (*((seed, None) for seed in range(1, 15)), (20, 12))
-"""Seed and number of faults (None: the usual one); with twelve the restart budget is spent."""
+WORLDS = (*((seed, None) for seed in range(1, 15)), (15, 24))
+"""Seed and number of faults (None: the usual one); with twenty-four the restart budget is spent."""
 # Not entered or left by what the simulator plays, and who does it.
 BY_OTHERS: dict[tuple[str, str, str], str] = {
     ("job", "entered", "cancelled"): "a person cancels, which no seed does",
-    ("replica", "entered", "ended"): "`jobs.services.transition_attempt` keeps it, when the attempt ends",
     ("node", "entered", "degraded"): "a finding of the fleet's own pass, which no seed plays",
     ("node", "left", "degraded"): "the fleet's own pass, or a person",
     ("node", "entered", "quarantined"): "a finding of the fleet's own pass, or a doubt who the node is",
@@ -33,7 +32,7 @@ def test_every_state_that_is_decided_is_entered_and_left_in_some_seed(monkeypatc
         seen[machine, "left"].add(str(before))
         return transitions.check(machine, before, after)
 
-    monkeypatch.setattr(apply, "check", check)
+    monkeypatch.setattr(store, "check", check)
     monkeypatch.setattr(asked, "check", check)
     for seed, faults in WORLDS:
         assert (
@@ -41,7 +40,7 @@ def test_every_state_that_is_decided_is_entered_and_left_in_some_seed(monkeypatc
             == ()
         )
     never = set()
-    for machine in ("job", "replica", "node"):
+    for machine in ("job", "attempt", "replica", "node"):
         states = [str(state) for state in TABLES[machine]]
         never |= {(machine, "entered", state) for state in states[1:] if state not in seen[machine, "entered"]}
         left = seen[machine, "left"]

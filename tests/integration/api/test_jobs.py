@@ -8,11 +8,11 @@ import pytest
 from django.db import connections
 
 from controlplane.access.models import IdempotencyKey
+from controlplane.changes.launches import checkpoint_dir
 from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Job, Rank
 from controlplane.jobs.numbers import spec_of
 from controlplane.recovery.models import Decision, Request
-from controlplane.recovery.orders import checkpoint_dir
 from controlplane.recovery.reconcile import reconcile_job
 from tests.integration.api.conftest import SPEC, Caller, make_node
 from tests.integration.api.world import running_job
@@ -82,7 +82,7 @@ def test_no_job_is_without_a_place_of_its_own_to_save_in(caller: Any, settings: 
     ada = caller("submit")
     for name in ("one", "two"):
         ada.post("/jobs", named(name))
-    places = {checkpoint_dir(job, spec_of(job).spec) for job in Job.objects.all()}
+    places = {checkpoint_dir(spec_of(job).spec, str(settings.CHECKPOINT_ROOT), job.id) for job in Job.objects.all()}
     assert places == {f"{tmp_path}/{job.id}" for job in Job.objects.all()}
     assert len(places) == 2
 

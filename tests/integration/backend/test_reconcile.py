@@ -171,12 +171,12 @@ def test_an_undone_decision_leaves_neither_rows_nor_events_nor_an_epoch(monkeypa
     assert blocker is not None
     seq = newest_seq()
     # Every device is taken between the look and the write, by a constraint nobody can talk round.
-    from controlplane.recovery import orders
+    from controlplane.recovery import holding
 
     def taken(*args: object, **kwargs: object) -> None:
         raise IntegrityError("device_held_once")
 
-    monkeypatch.setattr(orders, "_hold_devices", taken)
+    monkeypatch.setattr(holding, "_hold_devices", taken)
     assert reconcile_job(job.id) == 0
     fresh = Job.objects.get(pk=job.pk)
     assert (fresh.state, fresh.epoch) == ("pending", 0)

@@ -1,0 +1,146 @@
+"""Actions of a plan to changes: what carrying a decision out means, in every store.
+
+`carry_out` is called for each action of a decision in turn, after the changes of the one before were carried
+out. What is announced (a view, an install) is a row before its order is, and the epoch moves before both.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from controlplane.changes import replicas
+from controlplane.changes.kinds import (
+    Bar,
+    Change,
+    CreateEviction,
+    Demote,
+    DeviceKey,
+    Enqueue,
+    JobKey,
+    NodeKey,
+    Observe,
+    Release,
+    Reserve,
+    Resolve,
+    Settle,
+    Transition,
+)
+from controlplane.changes.turn import ASK_TTL_S, Turn, answer, key_of, to_all, warm
+from controlplane.policy import plan
+from controlplane.policy.facts import TERMINAL_JOB
+from controlplane.policy.findings import KINDS as HARDWARE
+from controlplane.protocol.commands import RequestSave, ResetDevice
+from controlplane.protocol.states import RequestKind, RequestState
+
+RESET_TTL_S = 60.0
+FOR_DEVICES = "The node returns with its devices."
+"""In the reason for which a node left service: who may bring it back."""
+XID_ENDED_IT = "xid_fatal"
+
+
+def _request_checkpoint(turn: Turn, act: plan.RequestCheckpoint) -> Iterator[Change]:
+    job, number = turn.rows.job(), turn.rows.attempt().number
+    body = RequestSave(job_id=job.id, attempt=number, save_kind=act.kind, reason=turn.decision.sentence)
+    ttl_s = job.spec.checkpoint.emergency.deadline_s if act.kind == "emergency" else ASK_TTL_S
+    yield to_all(body, turn.rows.homes(number), number, ttl_s)
+
+
+def _demote_checkpoint(turn: Turn, act: plan.DemoteCheckpoint) -> Iterator[Change]:
+    yield Demote(act.checkpoint_id, act.reason)
+
+
+def _keep_spares(turn: Turn, act: plan.KeepSpares) -> Iterator[Change]:
+    yield Release(act.release)
+    yield Reserve(act.reserve)
+    yield warm(turn, turn.rows.attempt().number, act.warm)
+
+
+def _ask_eviction(turn: Turn, act: plan.AskEviction) -> Iterator[Change]:
+    yield CreateEviction(key_of(turn.rows.replica(act.replica, act.incarnation)), act.request)
+
+
+def _answer_request(turn: Turn, act: plan.AnswerRequest) -> Iterator[Change]:
+    yield from answer(turn.rows, turn.rows.request(act.request), act.to, turn.decision.sentence)
+
+
+def _set_job_state(turn: Turn, act: plan.SetJobState) -> Iterator[Change]:
+    """With its end everything that was asked of it ends. What was found about hardware is true without the job:
+    the fleet's own pass deals with it."""
+    rows = turn.rows
+    if rows.job().state == act.to:
+        return
+    yield Transition(JobKey(), act.to, turn.decision.sentence)
+    if act.to not in TERMINAL_JOB:
+        return
+    yield Release()
+    mine = tuple(signal for signal, kind in rows.findings() if kind not in HARDWARE)
+    yield Settle(mine, f"the job is {act.to}")
+    for request in rows.requests():
+        left = request.kind == RequestKind.EVICT and request.state == RequestState.TAKEN
+        to = RequestState.DONE if left else RequestState.REFUSED
+        yield from answer(rows, request, to, f"The job is {act.to}.")
+
+
+def _settle_signals(turn: Turn, act: plan.SettleSignals) -> Iterator[Change]:
+    yield Settle(act.signal_ids, turn.decision.sentence)
+
+
+def _resolve_incident(turn: Turn, act: plan.ResolveIncident) -> Iterator[Change]:
+    yield Resolve(act.note, act.outcome, act.incident_id)
+
+
+# --- the fleet ---
+
+
+def _set_node_state(turn: Turn, act: plan.SetNodeState) -> Iterator[Change]:
+    decision = turn.decision
+    for_devices = decision.rule == "device_fault" or decision.reason_code == XID_ENDED_IT
+    why = f"{decision.sentence} {FOR_DEVICES}" if for_devices else decision.sentence
+    yield Transition(NodeKey(act.node_id), act.to, why)
+
+
+def _bar_device(turn: Turn, act: plan.BarDevice) -> Iterator[Change]:
+    if turn.rows.device(act.node_id, act.device_index) is not None:
+        yield Bar(DeviceKey(act.node_id, act.device_index), turn.decision.sentence, act.reset)
+
+
+def _reset_device(turn: Turn, act: plan.ResetDevice) -> Iterator[Change]:
+    """One order for one wish."""
+    device = turn.rows.device(act.node_id, act.device_index)
+    if device is None or not device.reset_wanted:
+        return
+    yield Observe(DeviceKey(act.node_id, act.device_index), {"reset_wanted_s": None})
+    body = ResetDevice(device_index=act.device_index, uuid=device.uuid)
+    yield Enqueue(((act.node_id, body),), None, RESET_TTL_S)
+
+
+HANDLERS: dict[type, Callable[[Turn, Any], Iterator[Change]]] = {
+    plan.PlaceAttempt: replicas.place_attempt,
+    plan.AnnounceView: replicas.announce_view,
+    plan.SendInstall: replicas.send_install,
+    plan.StartReplica: replicas.start_replica,
+    plan.StopReplica: replicas.stop_replica,
+    plan.SetReplicaState: replicas.set_replica_state,
+    plan.Relieve: replicas.relieve,
+    plan.RequestCheckpoint: _request_checkpoint,
+    plan.DemoteCheckpoint: _demote_checkpoint,
+    plan.GatherStacks: replicas.gather_stacks,
+    plan.LookAtRanks: replicas.inspect_ranks,
+    plan.KeepSpares: _keep_spares,
+    plan.InjectFault: replicas.inject_fault,
+    plan.OrderOut: replicas.order_out,
+    plan.AskEviction: _ask_eviction,
+    plan.AnswerRequest: _answer_request,
+    plan.EndAttempt: replicas.end_attempt,
+    plan.SetJobState: _set_job_state,
+    plan.SetNodeState: _set_node_state,
+    plan.BarDevice: _bar_device,
+    plan.ResetDevice: _reset_device,
+    plan.SettleSignals: _settle_signals,
+    plan.ResolveIncident: _resolve_incident,
+}
+assert set(HANDLERS) == set(plan.Action.__args__), "every action has its handler"
+
+
+def carry_out(turn: Turn, action: plan.Action) -> list[Change]:
+    """What this action changes. LookupError: the plan names what is not there."""
+    return list(HANDLERS[type(action)](turn, action))

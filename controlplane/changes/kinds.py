@@ -1,0 +1,239 @@
+"""The changes, and the rows that they are about.
+
+A store carries them out in their order, within one transaction; each means the same in every
+store. Columns bear one name everywhere; one that ends in `_s` is a moment, in Unix seconds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from controlplane.changes.rows import Attempt
+from controlplane.policy.snapshot import Placement
+from controlplane.protocol.commands import Body
+from controlplane.protocol.membership import View
+from controlplane.protocol.states import IncidentOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class JobKey:
+    """The job of the decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptKey:
+    """One of the job's attempts."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaKey:
+    """One incarnation of one replica slot."""
+
+    attempt: int
+    index: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViewKey:
+    """A view of the job, which its epoch names."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKey:
+    """A node of the fleet."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKey:
+    """A device of a node."""
+
+    node_id: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """What a person asked for."""
+
+    id: str
+
+
+Observed = JobKey | AttemptKey | ReplicaKey | ViewKey | DeviceKey
+Moved = JobKey | AttemptKey | ReplicaKey | NodeKey | RequestKey
+MACHINES: dict[type, str] = {
+    JobKey: "job",
+    AttemptKey: "attempt",
+    ReplicaKey: "replica",
+    NodeKey: "node",
+    RequestKey: "request",
+}
+"""The state table of each row that moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """Move a row in its state table, by compare-and-set, and tell of it; `columns` are written with it."""
+
+    subject: Moved
+    to: str
+    reason: str
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Observe:
+    """Write columns that are no state. `publish`: whose summary that people see has changed by it; a replica's
+    job is told with it."""
+
+    subject: Observed
+    columns: Mapping[str, Any]
+    publish: Literal["", "job", "replica"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The job's epoch grows; everything older is void."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateAttempt:
+    """A new attempt, at whose checkpoint the job now stands."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class CreateReplica:
+    """The next incarnation of a slot takes its devices: an older one of the slot, or of the job, leaves them to
+    it. Refused (Conflict) where one is gone or is anybody else's."""
+
+    key: ReplicaKey
+    placements: tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateView:
+    """A view that is announced."""
+
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class CreateEviction:
+    """The eviction of a replica is asked for, as a part of the request `drain`."""
+
+    key: ReplicaKey
+    drain: str
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """A request is taken back, `by` whom; who answers it is told."""
+
+    request: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueue:
+    """Commands of one kind, as (node, command), valid for `ttl_s`. `attempt` None: of no job."""
+
+    commands: tuple[tuple[str, Body], ...]
+    attempt: int | None
+    ttl_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """An event on the job's stream."""
+
+    kind: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Findings are dealt with."""
+
+    signals: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """What is open for the job is closed, or `incident` alone."""
+
+    note: str
+    outcome: IncidentOutcome
+    incident: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Devices of these nodes wait for the job."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The job's spares on these nodes are free again; None: all of them."""
+
+    nodes: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Demote:
+    """Nothing resumes from this checkpoint any more."""
+
+    checkpoint: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Start nothing on the device; `reset`: it is wanted reset."""
+
+    subject: DeviceKey
+    why: str
+    reset: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """A line in the audit log about the job."""
+
+    actor: str
+    action: str
+    reason: str
+    data: Mapping[str, Any]
+
+
+Change = (
+    Transition
+    | Observe
+    | Fence
+    | CreateAttempt
+    | CreateReplica
+    | CreateView
+    | CreateEviction
+    | Withdraw
+    | Enqueue
+    | Publish
+    | Settle
+    | Resolve
+    | Reserve
+    | Release
+    | Demote
+    | Bar
+    | Audit
+)

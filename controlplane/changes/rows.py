@@ -1,0 +1,156 @@
+"""What the core reads: rows by question, each asked only by the act that needs it.
+
+A store answers as of the last change that it carried out. What a core reads in order to move it, a
+store on a database has locked: the job before anything of it, then the fleet, nodes and requests.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from controlplane.policy.timeouts import SectionTimeout
+from controlplane.protocol.membership import View
+from controlplane.protocol.spec import Parallelism, TrainSpec
+from controlplane.protocol.states import AttemptState, JobState, ReplicaState, RequestKind, RequestState
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The job of the decision."""
+
+    id: str
+    name: str
+    owner: str
+    state: JobState
+    epoch: int
+    spec: TrainSpec
+    inspections: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One launch of the job. `resume_path` "": it begins at step 0."""
+
+    number: int
+    state: AttemptState
+    layout: Parallelism
+    replicas: int
+    resume_step: int
+    resume_path: str
+    checkpoint_dir: str
+    max_contributors: int | None
+    end_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One incarnation of one replica slot, as `jobs.models.Replica` says."""
+
+    attempt: int
+    index: int
+    incarnation: int
+    state: ReplicaState
+    contributing: bool
+    contributed: bool
+    times_out: int
+    out_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A node with processes of an incarnation that are not proved gone."""
+
+    index: int
+    incarnation: int
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device of a node."""
+
+    uuid: str
+    reset_wanted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a person asked for."""
+
+    id: str
+    kind: RequestKind
+    state: RequestState
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a start needs from outside of the job's rows. `limits`: the timeouts that its rows have taught."""
+
+    store: str
+    checkpoint_root: str
+    outer_timeout_s: float
+    limits: tuple[SectionTimeout, ...]
+    env: dict[str, str]
+
+
+class Rows(Protocol):
+    """The questions. Those of a job are asked of a store that has one. LookupError: a plan names what is not there."""
+
+    @property
+    def now_s(self) -> float:
+        """Server time."""
+
+    def job(self) -> Job:
+        """As it is now."""
+
+    def attempt(self, number: int | None = None) -> Attempt:
+        """That one, or the newest."""
+
+    def unended_attempts(self) -> Sequence[Attempt]:
+        """Those of which something may run."""
+
+    def replicas(self, attempt: int) -> Sequence[Replica]:
+        """Every incarnation of the attempt, by index and incarnation."""
+
+    def replica(self, index: int, incarnation: int) -> Replica:
+        """That one."""
+
+    def newest_incarnations(self) -> Mapping[int, int]:
+        """Of each slot that ever had one, over the whole job."""
+
+    def homes(self, attempt: int, *, replica: Replica | None = None, revision: int = 0) -> Sequence[Home]:
+        """Where processes of the attempt, or of that incarnation alone, are not proved gone, on nodes of this
+        revision of the protocol or newer."""
+
+    def rank_homes(self, replica: Replica, ranks: tuple[int, ...]) -> Sequence[tuple[int, str]]:
+        """(rank, node) of those that are not proved gone, by rank."""
+
+    def within_reach(self, attempt: int) -> bool:
+        """A process that is not proved gone is on a node that is connected."""
+
+    def view(self, epoch: int) -> View:
+        """The view of that epoch."""
+
+    def has_view(self, attempt: int) -> bool:
+        """One was announced."""
+
+    def terms(self) -> Terms:
+        """For starts."""
+
+    def node_name(self, node_id: str) -> str:
+        """As other nodes resolve it."""
+
+    def device(self, node_id: str, index: int) -> Device | None:
+        """None: it is no row any more."""
+
+    def findings(self) -> Sequence[tuple[str, str]]:
+        """(id, kind) of each open finding about the job."""
+
+    def requests(self) -> Sequence[Request]:
+        """What is asked of the job and has not ended, oldest first."""
+
+    def request(self, request_id: str) -> Request | None:
+        """None: it is no row any more."""
+
+    def parts(self, request_id: str) -> Sequence[Request]:
+        """Of a drain, those that have not ended and that nobody takes back."""

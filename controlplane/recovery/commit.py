@@ -1,0 +1,197 @@
+"""Changes to rows, commands and events: the database behind the write side's core.
+
+The one place where what `changes` tells becomes rows: each move by its table and compare-and-set, with
+its event, in the caller's unit of work. A change raises LostRace, Conflict, IllegalTransition or
+IntegrityError, and the caller undoes all of them. Locks are taken in the order of `runtime.locks`: the job's row
+is held, node and request rows are locked as they are moved.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from controlplane.access import services as access
+from controlplane.changes import kinds
+from controlplane.changes.kinds import AttemptKey, DeviceKey, JobKey, NodeKey, ReplicaKey, RequestKey, ViewKey
+from controlplane.checkpoints import services as checkpoints
+from controlplane.dispatch import services as dispatch
+from controlplane.fleet.models import Device, Node
+from controlplane.fleet.services import bar_device, take_out
+from controlplane.jobs.models import Attempt, Job, Replica
+from controlplane.jobs.services import (
+    publish_job,
+    publish_replica,
+    refresh_job,
+    transition_attempt,
+    transition_job,
+    transition_replica,
+)
+from controlplane.protocol.commands import Body, StopRanks
+from controlplane.recovery import holding, incidents, request_rows, signals
+from controlplane.recovery.models import Signal, ViewRow
+from controlplane.recovery.rows import JobRows
+from controlplane.runtime import keys
+from controlplane.runtime.clock import from_s, now
+from controlplane.runtime.locks import lock_row
+from controlplane.scheduling import services as scheduling
+
+Columns = dict[str, Any]
+
+
+def commit(changes: Iterable[kinds.Change], rows: JobRows) -> None:
+    """Carry them out in their order, in this unit of work."""
+    for change in changes:
+        HANDLERS[type(change)](rows, change)
+
+
+def _columns(columns: Any) -> Columns:
+    """As the tables hold them: moments as such, structs as JSON."""
+    found: Columns = {}
+    for name, value in columns.items():
+        if name.endswith("_s"):
+            found[f"{name.removesuffix('_s')}_at"] = None if value is None else from_s(value)
+        else:
+            found[name] = msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value
+    return found
+
+
+def _transition(rows: JobRows, change: kinds.Transition) -> None:
+    columns = _columns(change.columns)
+    match change.subject:
+        case JobKey():
+            transition_job(rows.locked, change.to, change.reason)
+        case AttemptKey(number=number):
+            transition_attempt(rows.attempt_row(number), change.to, change.reason, **columns)
+        case ReplicaKey() as key:
+            transition_replica(rows.replica_row(key), change.to, change.reason, **columns)
+        case NodeKey(id=node_id):
+            node = lock_row(Node, node_id)
+            if node is not None:
+                take_out(node, change.to, change.reason)
+        case RequestKey(id=request_id):
+            request_rows.move(request_id, change.to, decision_id=rows.decision_id, **columns)
+
+
+def _observe(rows: JobRows, change: kinds.Observe) -> None:
+    columns = _columns(change.columns)
+    match change.subject:
+        case JobKey():
+            Job.objects.filter(pk=rows.locked.pk).update(**columns)
+        case AttemptKey(number=number):
+            Attempt.objects.filter(job=rows.locked, number=number).update(**columns)
+        case ViewKey(epoch=epoch):
+            ViewRow.objects.filter(job=rows.locked, epoch=epoch).update(**columns)
+        case DeviceKey(node_id=node_id, index=index):
+            Device.objects.filter(node_id=node_id, index=index).update(**columns)
+        case ReplicaKey() as key:
+            row = rows.replica_row(key)
+            Replica.objects.filter(pk=row.pk).update(**columns)
+            if change.publish == "replica":
+                publish_replica(row, "replica.refreshed", "")
+            elif change.publish:
+                refresh_job(rows.locked.id)
+
+
+def _fence(rows: JobRows, change: kinds.Fence) -> None:
+    """The epoch only ever grows, and the row lock makes us its one writer."""
+    job = rows.locked
+    assert change.epoch > job.epoch, f"epoch {change.epoch} does not follow {job.epoch}"
+    Job.objects.filter(pk=job.pk).update(epoch=change.epoch)
+    job.epoch = change.epoch
+
+
+def _create_attempt(rows: JobRows, change: kinds.CreateAttempt) -> None:
+    new, job = change.attempt, rows.locked
+    Attempt.objects.create(
+        job=job,
+        number=new.number,
+        layout=msgspec.to_builtins(new.layout),
+        replicas=new.replicas,
+        resume_step=new.resume_step,
+        resume_path=new.resume_path,
+        checkpoint_dir=new.checkpoint_dir,
+        max_contributors=new.max_contributors,
+    )
+    Job.objects.filter(pk=job.pk).update(committed_step=new.resume_step)
+    job.committed_step = new.resume_step
+
+
+def _create_view(rows: JobRows, change: kinds.CreateView) -> None:
+    view = change.view
+    ViewRow.objects.create(
+        job=rows.locked, attempt=view.attempt, epoch=view.epoch, view=msgspec.to_builtins(view), announced_at=now()
+    )
+
+
+def _enqueue(rows: JobRows, change: kinds.Enqueue) -> None:
+    if change.attempt is None:
+        dispatch.enqueue_each(change.commands, decision_id=rows.decision_id, ttl_s=change.ttl_s)
+        return
+    job = rows.locked
+    signed: dict[int, Body] = {id(body): _signed(body) for _, body in change.commands}
+    dispatch.enqueue_each(
+        [(node, signed[id(body)]) for node, body in change.commands],
+        job_id=job.id,
+        attempt=change.attempt,
+        epoch=job.epoch,
+        decision_id=rows.decision_id,
+        ttl_s=change.ttl_s,
+    )
+
+
+def _signed(body: Body) -> Body:
+    """An order that ends the job says so under our signature."""
+    if not isinstance(body, StopRanks) or not body.final:
+        return body
+    return msgspec.structs.replace(body, end_signature=keys.sign_end(body.job_id, body.attempt, body.final))
+
+
+def _resolve(rows: JobRows, change: kinds.Resolve) -> None:
+    if change.incident:
+        incidents.close(change.incident, change.note, change.outcome)
+    else:
+        incidents.resolve(rows.locked, change.note, change.outcome)
+
+
+def _release(rows: JobRows, change: kinds.Release) -> None:
+    if change.nodes is None:
+        scheduling.release_all(rows.locked)
+    else:
+        scheduling.release_nodes(rows.locked, change.nodes)
+
+
+def _bar(rows: JobRows, change: kinds.Bar) -> None:
+    device = Device.objects.select_related("node").get(node_id=change.subject.node_id, index=change.subject.index)
+    bar_device(device, change.why, reset=change.reset)
+
+
+def _audit(rows: JobRows, change: kinds.Audit) -> None:
+    job_id, data = rows.locked.id, dict(change.data)
+    access.audit(change.actor, change.action, job_id, reason=change.reason, decision_id=rows.decision_id, data=data)
+
+
+def _withdraw(rows: JobRows, change: kinds.Withdraw) -> None:
+    request_rows.take_back(change.request, change.by)
+
+
+HANDLERS: dict[type, Callable[[JobRows, Any], None]] = {
+    kinds.Transition: _transition,
+    kinds.Observe: _observe,
+    kinds.Fence: _fence,
+    kinds.CreateAttempt: _create_attempt,
+    kinds.CreateReplica: lambda rows, change: holding.create(rows.attempt_row(change.key.attempt), change),
+    kinds.CreateView: _create_view,
+    kinds.CreateEviction: lambda rows, change: request_rows.ask_of_drain(rows.replica_row(change.key), change.drain),
+    kinds.Withdraw: _withdraw,
+    kinds.Enqueue: _enqueue,
+    kinds.Publish: lambda rows, change: publish_job(rows.locked, change.kind, change.sentence),
+    kinds.Settle: lambda rows, change: signals.settle(list(Signal.objects.filter(id__in=change.signals)), change.why),
+    kinds.Resolve: _resolve,
+    kinds.Reserve: lambda rows, change: scheduling.reserve_nodes(rows.locked, change.nodes),
+    kinds.Release: _release,
+    kinds.Demote: lambda rows, change: checkpoints.demote(rows.locked, change.checkpoint, change.reason),
+    kinds.Bar: _bar,
+    kinds.Audit: _audit,
+}
+assert set(HANDLERS) == set(kinds.Change.__args__), "every change is committed"

@@ -1,0 +1,64 @@
+"""The rows of a life that is started: its replica, its ranks, and the devices that they hold."""
+
+from typing import Any
+
+from controlplane.changes.kinds import CreateReplica
+from controlplane.fleet.models import Device
+from controlplane.fleet.services import publish_devices
+from controlplane.jobs.models import Attempt, Job, Rank, Replica
+from controlplane.jobs.services import publish_replica
+from controlplane.policy.snapshot import Placement
+from controlplane.runtime.clock import now
+from controlplane.runtime.errors import Conflict
+from controlplane.runtime.pieces import batched
+from controlplane.scheduling import services as scheduling
+
+A_QUERY = 500
+"""Nodes, devices or ranks that one query names."""
+
+
+def create(attempt: Attempt, change: CreateReplica) -> None:
+    """Raises Conflict when a device is gone or held by somebody else."""
+    key = change.key
+    replica = Replica.objects.create(attempt=attempt, index=key.index, incarnation=key.incarnation)
+    _hold_devices(attempt.job, replica, change.placements)
+    lives = Replica.objects.filter(attempt__job=attempt.job, index=key.index).exclude(pk=replica.pk)
+    if (old := lives.select_related("attempt").order_by("-incarnation").first()) is not None:
+        # It is not the slot's current life any more.
+        publish_replica(old, "replica.refreshed", "")
+    sentence = f"Replica {key.index}, incarnation {key.incarnation}, is started."
+    publish_replica(replica, "replica.started", sentence)
+
+
+def _hold_devices(job: Job, replica: Replica, placements: tuple[Placement, ...]) -> None:
+    """One rank on each, in a few queries however many they are. Raises Conflict."""
+    devices: dict[tuple[str, int], Device] = {}
+    for nodes in batched(sorted({placement.node_id for placement in placements}), A_QUERY):
+        devices |= {(row.node_id, row.index): row for row in Device.objects.filter(node_id__in=nodes)}
+    for place in placements:
+        if (place.node_id, place.device_index) not in devices:
+            raise Conflict(f"node {place.node_id} has no device {place.device_index}")
+    held = [devices[place.node_id, place.device_index] for place in placements]
+    _hand_over(job, replica, held)
+    scheduling.take(held, job)
+    ranks = [
+        Rank(replica=replica, rank=place.rank, node_id=place.node_id, device=device)
+        for place, device in zip(placements, held, strict=True)
+    ]
+    Rank.objects.bulk_create(ranks, A_QUERY)
+    publish_devices(held, "device.held", job_id=job.id)
+
+
+def _hand_over(job: Job, replica: Replica, devices: list[Device]) -> None:
+    """An older life of this slot, or of this job, leaves its devices to the new one: its
+    agent proves the old process gone before it starts the new (ReplicaLaunch)."""
+    for some in batched((device.id for device in devices), A_QUERY):
+        leaving = list(Rank.objects.filter(device_id__in=some, released_at=None).select_related("replica__attempt"))
+        for old in leaving:
+            life: dict[str, Any] = {"job": old.replica.attempt.job_id, "attempt": old.replica.attempt.number}
+            same_slot = old.replica.index == replica.index and old.replica.incarnation < replica.incarnation
+            older = life["attempt"] < replica.attempt.number
+            if life["job"] != job.id or not (same_slot or older):
+                where = f"device {old.device.index} of {old.device.node.name}"
+                raise Conflict(f"{where} is held by rank {old.rank} of {life['job']}")
+        Rank.objects.filter(pk__in=[old.pk for old in leaving]).update(released_at=now())

@@ -1,0 +1,167 @@
+"""Rows in memory as the write side's core reads them: `changes.rows.Rows`. Writes nothing."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from controlplane.changes import rows as facts
+from controlplane.policy.snapshot import Placement
+from controlplane.policy.timeouts import Observed, section_timeouts
+from controlplane.protocol.membership import View
+from controlplane.protocol.states import AttemptState, Section
+from controlplane.simulator.checkers import Checkers
+from controlplane.simulator.kernel import Kernel
+from controlplane.simulator.load import CONNECTED_S
+from controlplane.simulator.rows import JOB_ID, ReplicaRow, Rows
+
+HANG_TIMEOUT_S = 5.0
+"""Which a launch allows a step."""
+
+
+class MemoryRows:
+    """One job's rows."""
+
+    def __init__(self, rows: Rows, kernel: Kernel, checkers: Checkers) -> None:
+        self._rows, self._kernel, self._checkers = rows, kernel, checkers
+
+    @property
+    def now_s(self) -> float:
+        """The server's clock."""
+        return self._kernel.now_s
+
+    def job(self) -> facts.Job:
+        """The one there is."""
+        rows = self._rows
+        return facts.Job(JOB_ID, "sim", "", rows.state, rows.epoch, rows.spec, rows.looks_taken)
+
+    def attempt(self, number: int | None = None) -> facts.Attempt:
+        """The newest alone is kept."""
+        row = self._rows.attempt
+        if row is None or number not in (None, row.number):
+            raise LookupError(f"no attempt {number}")
+        return facts.Attempt(
+            number=row.number,
+            state=row.state,
+            layout=row.layout,
+            replicas=row.replicas,
+            resume_step=row.resume_step,
+            resume_path=row.resume_path,
+            checkpoint_dir=row.checkpoint_dir,
+            max_contributors=row.max_contributors,
+            end_reason=row.end_reason,
+        )
+
+    def unended_attempts(self) -> Sequence[facts.Attempt]:
+        """The newest, or none."""
+        row = self._rows.attempt
+        return [] if row is None or row.state is AttemptState.ENDED else [self.attempt()]
+
+    def all_replicas(self) -> list[ReplicaRow]:
+        """Of every slot and attempt, but for those that are proved gone and followed."""
+        return [*self._rows.replicas.values(), *self._rows.ghosts]
+
+    def row(self, index: int, incarnation: int) -> ReplicaRow:
+        """Raises LookupError."""
+        found = [row for row in self.all_replicas() if (row.index, row.incarnation) == (index, incarnation)]
+        if not found:
+            raise LookupError(f"no r{index}.{incarnation}")
+        return found[0]
+
+    def replicas(self, attempt: int) -> Sequence[facts.Replica]:
+        """By index and incarnation."""
+        found = [_replica(row) for row in self.all_replicas() if row.attempt == attempt]
+        return sorted(found, key=lambda replica: (replica.index, replica.incarnation))
+
+    def replica(self, index: int, incarnation: int) -> facts.Replica:
+        """A decision is about the newest of its slot, or else that is a violation."""
+        row = self.row(index, incarnation)
+        self._checkers.expect(row is self._rows.replicas.get(index), f"I4: a decision about old r{index}.{incarnation}")
+        return _replica(row)
+
+    def newest_incarnations(self) -> Mapping[int, int]:
+        """Of all attempts."""
+        return self._rows.lives
+
+    def homes(self, attempt: int, *, replica: facts.Replica | None = None, revision: int = 0) -> Sequence[facts.Home]:
+        """Every agent here is of this revision."""
+        one = (replica.index, replica.incarnation) if replica is not None else None
+        found = {
+            facts.Home(row.index, row.incarnation, place.node_id)
+            for row in self.all_replicas()
+            if row.attempt == attempt and one in (None, (row.index, row.incarnation))
+            for place in there(row)
+        }
+        return sorted(found, key=lambda home: (home.index, home.incarnation, home.node_id))
+
+    def rank_homes(self, replica: facts.Replica, ranks: tuple[int, ...]) -> Sequence[tuple[int, str]]:
+        """By rank."""
+        row = self.row(replica.index, replica.incarnation)
+        return sorted((place.rank, place.node_id) for place in there(row) if place.rank in ranks)
+
+    def within_reach(self, attempt: int) -> bool:
+        """As the snapshot tells who is connected."""
+        seen = {name: self.now_s - node.seen_s < CONNECTED_S for name, node in self._rows.nodes.items()}
+        return any(seen[home.node_id] for home in self.homes(attempt))
+
+    def view(self, epoch: int) -> View:
+        """The newest alone is kept."""
+        if self._rows.view is None or self._rows.view.epoch != epoch:
+            raise LookupError(f"no view {epoch}")
+        return self._rows.view
+
+    def has_view(self, attempt: int) -> bool:
+        """Of the attempt that there is."""
+        return self._rows.view is not None and self._rows.view.attempt == attempt
+
+    def terms(self) -> facts.Terms:
+        """Nothing is learned of sections' lengths here: a step has `HANG_TIMEOUT_S`."""
+        found = section_timeouts(self._rows.spec.resiliency.timeouts, Observed())
+        step = next(limit for limit in found if limit.section is Section.STEP)
+        bounded = msgspec.structs.replace(step, value_s=HANG_TIMEOUT_S)
+        limits = tuple(bounded if limit is step else limit for limit in found)
+        return facts.Terms("store:1", "/checkpoints", 60.0, limits, {})
+
+    def node_name(self, node_id: str) -> str:
+        """Nodes are called what they are."""
+        return node_id
+
+    def device(self, node_id: str, index: int) -> facts.Device | None:
+        """No reset is simulated."""
+        return facts.Device(f"{node_id}-{index}", reset_wanted=False)
+
+    def findings(self) -> Sequence[tuple[str, str]]:
+        """Those about the fleet are about the job here."""
+        return [(signal.id, signal.kind) for signal in self._rows.signals.values()]
+
+    def requests(self) -> Sequence[facts.Request]:
+        """Of the job: a drain is the fleet's."""
+        found = [facts.Request(row.id, row.kind, row.state) for row in self._rows.requests.values() if not row.node_id]
+        return sorted(found, key=lambda row: row.id)
+
+    def request(self, request_id: str) -> facts.Request | None:
+        """One that has ended is kept no longer."""
+        row = self._rows.requests.get(request_id)
+        return facts.Request(row.id, row.kind, row.state) if row is not None else None
+
+    def parts(self, request_id: str) -> Sequence[facts.Request]:
+        """In order."""
+        parts = [row for row in self._rows.requests.values() if row.drain == request_id and not row.withdrawn_by]
+        return [facts.Request(row.id, row.kind, row.state) for row in parts]
+
+
+def there(row: ReplicaRow) -> list[Placement]:
+    """Where its processes that are not proved gone are."""
+    return [place for place in row.placements if place.rank not in row.exited]
+
+
+def _replica(row: ReplicaRow) -> facts.Replica:
+    return facts.Replica(
+        attempt=row.attempt,
+        index=row.index,
+        incarnation=row.incarnation,
+        state=row.state,
+        contributing=row.contributing,
+        contributed=row.contributed,
+        times_out=row.times_out,
+        out_s=row.out_s,
+    )

@@ -1,0 +1,286 @@
+"""Rows in memory behind the write side's core: the commit of its changes.
+
+What a change means is the core's to say, as in the product; here it is written down, and checked: every
+move against the state tables, every incarnation, epoch and device against the invariants (I1, I4, I5).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from controlplane.changes import kinds
+from controlplane.changes import rows as facts
+from controlplane.changes.acts import carry_out
+from controlplane.changes.kinds import AttemptKey, JobKey, NodeKey, ReplicaKey, RequestKey, ViewKey
+from controlplane.changes.turn import OVER, Turn, end_stopping
+from controlplane.policy import drains
+from controlplane.policy.errors import IllegalTransition
+from controlplane.policy.plan import AnnounceView, Decision
+from controlplane.policy.requests import RULES as ASKED
+from controlplane.policy.snapshot import NodeFact, Placement
+from controlplane.policy.transitions import check
+from controlplane.protocol.commands import Body, CommandEnvelope
+from controlplane.protocol.states import AttemptState, NodeState, ReplicaState
+from controlplane.simulator.asked import Asked
+from controlplane.simulator.checkers import Checkers
+from controlplane.simulator.kernel import Kernel
+from controlplane.simulator.memory import MemoryRows, there
+from controlplane.simulator.rows import JOB_ID, AttemptRow, CommandRow, ReplicaRow, Rows
+
+Sick = Callable[[int, int, int], str | None]
+
+
+class Store(MemoryRows):
+    """One job's rows and their only writer by decision. `sick` tells the checkers the truth about a replica."""
+
+    def __init__(self, rows: Rows, kernel: Kernel, checkers: Checkers, sick: Sick, asked: Asked) -> None:
+        super().__init__(rows, kernel, checkers)
+        self._sick, self._asked = sick, asked
+        self._decision: Decision | None = None
+        self._numbers = 0
+
+    def decision(self, decision: Decision) -> bool:
+        """Apply once a key. False: it was applied before."""
+        if decision.key in self._rows.keys:
+            return False
+        self._checkers.decided(decision)
+        self._rows.keys.add(decision.key)
+        self._rows.last_wait = decision.sentence if decision.choice == "wait" else self._rows.last_wait
+        self._rows.history.append(f"{decision.rule}:{decision.choice}:{decision.reason_code}")
+        self._kernel.log("decision", f"{decision.rule}/{decision.choice}/{decision.reason_code}: {decision.sentence}")
+        self.carry(decision)
+        return True
+
+    def carry(self, decision: Decision) -> None:
+        """Its actions, one after the other."""
+        self._decision = decision
+        turn = Turn(decision, self)
+        for action in decision.actions:
+            if isinstance(action, AnnounceView):
+                view, epoch = action.view, self._rows.epoch
+                self._checkers.expect(view.epoch == epoch + 1, f"I1: view {view.epoch} after epoch {epoch}")
+                self._checkers.expect(bool(view.members), f"I1: view {view.epoch} has no members")
+            self.commit(carry_out(turn, action))
+
+    def empty_nodes(self, nodes: tuple[NodeFact, ...]) -> None:
+        """The fleet's pass over what is drained."""
+        known = {node.id: node for node in nodes}
+        for decision in drains.answers(tuple(self._rows.requests.values()), known, now_s=self.now_s):
+            self.carry(decision)
+
+    def settle(self) -> None:
+        """End an attempt of which nothing is left to stop."""
+        self.commit(end_stopping(self))
+
+    # --- what it writes ----------------------------------------------------------------------
+
+    def commit(self, changes: Iterable[kinds.Change]) -> None:
+        """In their order."""
+        for change in changes:
+            self._change(change)
+
+    def _change(self, change: kinds.Change) -> None:
+        rows = self._rows
+        match change:
+            case kinds.Transition():
+                self._transition(change)
+            case kinds.Observe(subject=subject, columns=columns):
+                self._observe(subject, columns)
+            case kinds.Fence(epoch=epoch):
+                self._checkers.expect(epoch > rows.epoch, f"I1: epoch {epoch} after {rows.epoch}")
+                rows.epoch = epoch
+            case kinds.CreateAttempt(attempt=attempt):
+                self._new_attempt(attempt)
+            case kinds.CreateReplica(key=key, placements=placements):
+                self._new_replica(key, placements)
+            case kinds.CreateView(view=view):
+                same = rows.view is not None and rows.view.members == view.members
+                rows.reissued_views = rows.reissued_views + 1 if same else 0
+                rows.view, rows.view_since_s = view, self.now_s
+                rows.install, rows.installed_s, rows.flushes = None, None, {}
+            case kinds.Enqueue(commands=commands, attempt=number, ttl_s=ttl_s):
+                for node, body in commands:
+                    self._command(node, body, number or 0, ttl_s)
+            case kinds.Settle(signals=ids):
+                for signal_id in ids:
+                    rows.signals.pop(signal_id, None)
+            case kinds.Reserve(nodes=nodes):
+                for node in nodes:
+                    rows.nodes[node].reserved = True
+            case kinds.Release(nodes=named):
+                for node in rows.nodes if named is None else named:
+                    rows.nodes[node].reserved = False
+            case kinds.Demote(checkpoint=gone):
+                rows.checkpoints = [fact for fact in rows.checkpoints if fact.id != gone]
+            case kinds.CreateEviction(key=key, drain=drain):
+                self._asked.evict_for(key, drain)
+            case kinds.Withdraw(request=request, by=by):
+                self._asked.withdraw(request, by)
+            case kinds.Publish() | kinds.Resolve() | kinds.Bar() | kinds.Audit():
+                # Events, incidents, bars and the audit log are not simulated.
+                pass
+
+    def _check(self, machine: str, before: str, after: str) -> None:
+        try:
+            check(machine, before, after)
+        except IllegalTransition as error:
+            self._checkers.expect(False, f"I-state: {error}")
+
+    def _transition(self, change: kinds.Transition) -> None:
+        subject, to = change.subject, change.to
+        match subject:
+            case RequestKey(id=request):
+                self._asked.move(request, to, change.reason)
+                return
+            case NodeKey(id=node):
+                row: Any = self._rows.nodes[node]
+            case AttemptKey():
+                row = self._rows.attempt
+            case ReplicaKey(index=index, incarnation=incarnation):
+                row = self.row(index, incarnation)
+            case JobKey():
+                row = self._rows
+        if row.state == to and isinstance(subject, NodeKey):
+            return
+        self._check(kinds.MACHINES[type(subject)], row.state, to)
+        row.state = type(row.state)(to)
+        _write(row, change.columns)
+        if isinstance(subject, NodeKey):
+            self._emptied(subject.id)
+        elif isinstance(subject, ReplicaKey):
+            row.state_since_s = self.now_s
+            row.standby = row.standby and to not in OVER
+            if to == ReplicaState.EVICTED:
+                self._evicted(row)
+        elif isinstance(subject, AttemptKey) and to == AttemptState.ENDED:
+            self._rows.no_progress += not row.saved
+
+    def _observe(self, subject: kinds.Observed, columns: Mapping[str, Any]) -> None:
+        rows = self._rows
+        match subject:
+            case JobKey():
+                _write(rows, columns)
+            case AttemptKey():
+                _write(rows.attempt, columns)
+            case ReplicaKey(index=index, incarnation=incarnation):
+                row = self.row(index, incarnation)
+                _write(row, columns)
+                if "caught_up" in columns:
+                    row.standby, row.out_epoch = False, rows.epoch
+                    self._checkers.left_out += 1
+            case ViewKey():
+                order = columns["install"]
+                rows.install, rows.installed_s = order, columns["ordered_s"]
+                rows.committed_step = max(rows.committed_step, order.step)
+                for index, row in rows.replicas.items():
+                    row.standby = index in order.standbys
+            case _:
+                raise AssertionError(f"{subject} is not simulated")
+
+    # --- attempts, replicas and commands ------------------------------------------------------------
+
+    def _new_attempt(self, new: facts.Attempt) -> None:
+        rows, now_s = self._rows, self.now_s
+        rows.restarts += rows.attempt is not None
+        rows.attempt = AttemptRow(
+            new.number,
+            new.state,
+            new.layout,
+            new.replicas,
+            now_s,
+            new.resume_step,
+            resume_path=new.resume_path,
+            checkpoint_dir=new.checkpoint_dir,
+            max_contributors=new.max_contributors,
+        )
+        rows.committed_step, rows.progressed_s = new.resume_step, now_s
+        rows.view, rows.install, rows.installed_s, rows.reissued_views = None, None, None, 0
+        rows.flushes, rows.done = {}, set()
+        rows.ghosts += [row for row in rows.replicas.values() if not row.stopped]
+        rows.replicas = {}
+
+    def _new_replica(self, key: ReplicaKey, placements: tuple[Placement, ...]) -> None:
+        rows, row, name = self._rows, self._rows.replicas.get(key.index), f"r{key.index}.{key.incarnation}"
+        newest = rows.lives.get(key.index, 0)
+        self._checkers.expect(key.incarnation == newest + 1, f"I4: {name} skips an incarnation")
+        wanted = {(place.node_id, place.device_index) for place in placements}
+        for other in self.all_replicas():
+            held = {(place.node_id, place.device_index) for place in there(other)} & wanted
+            kin = other.index == key.index or other.attempt < key.attempt
+            self._checkers.expect(kin or not held, f"I5: {name} is placed on {held} of r{other.index}")
+        if row is not None:
+            self._check("replica", row.state, ReplicaState.FORMING)
+            rows.ghosts += [] if row.stopped else [row]
+        rows.lives[key.index] = key.incarnation
+        rows.replicas[key.index] = ReplicaRow(
+            key.index,
+            key.incarnation,
+            ReplicaState.FORMING,
+            self.now_s,
+            placements,
+            attempt=key.attempt,
+            failed_starts=row.failed_starts if row is not None else 0,
+        )
+
+    def _command(self, node: str, body: Body, attempt: int, ttl_s: float) -> None:
+        self._numbers += 1
+        command_id = f"cmd_{self._numbers:05d}"
+        envelope = CommandEnvelope(
+            command_id=command_id,
+            node_id=node,
+            epoch=self._rows.epoch,
+            age_s=0.0,
+            ttl_s=ttl_s,
+            body=body,
+            job_id=JOB_ID,
+            attempt=attempt,
+        )
+        self._rows.commands[command_id] = CommandRow(envelope, self.now_s)
+        self._rows.outbox.append(command_id)
+
+    # --- what the checkers are told --------------------------------------------------------------
+
+    def _emptied(self, node_id: str) -> None:
+        """A node of which a drain says that nothing runs there."""
+        node, decision = self._rows.nodes[node_id], self._decision
+        if decision is None or decision.rule not in ASKED:
+            return
+        node.emptied = node.state is NodeState.CORDONED
+        busy = [row.index for row in self.all_replicas() if any(place.node_id == node_id for place in there(row))]
+        self._checkers.expect(not (node.emptied and busy), f"I-drain: {node_id} is called empty with {busy} on it")
+
+    def _evicted(self, row: ReplicaRow) -> None:
+        decision = self._decision
+        assert decision is not None, "an eviction belongs to a decision"
+        row.failed_starts = 0 if row.contributed else row.failed_starts + (not row.ordered_out)
+        self._rows.evictions += 1
+        if decision.evidence.get("proved") is False:
+            self._rows.acts_s.append(self.now_s)
+        sick = self._sick(row.attempt, row.index, row.incarnation)
+        if row.relieved and decision.choice == "retire":
+            sick = sick or self._place_taken(row)
+        if row.ordered_out and decision.choice == "end":
+            sick = sick or self._nobody_waits(row)
+        self._checkers.evicted(f"r{row.index}.{row.incarnation}", sick, decision)
+
+    def _place_taken(self, row: ReplicaRow) -> str | None:
+        """Why one that is relieved may end: it is out of the installed view, and as many as were placed
+        hold the state without it, from the view's beginning or caught up since."""
+        rows, attempt = self._rows, self._rows.attempt
+        if rows.install is None or rows.view is None or attempt is None or rows.install.epoch != rows.view.epoch:
+            return None
+        caught_up = {each.index for each in rows.replicas.values() if each.contributing or each.standby}
+        held = len(({*rows.install.contributors, *rows.install.standbys} | caught_up) - {row.index})
+        return "its place is taken" if not self._is_member(row) and held >= attempt.replicas else None
+
+    def _nobody_waits(self, row: ReplicaRow) -> str | None:
+        """Why one that was ordered out may end: no member of the view counts on it."""
+        return None if self._is_member(row) else "it was ordered out, and nobody waits for it"
+
+    def _is_member(self, row: ReplicaRow) -> bool:
+        members = self._rows.view.members if self._rows.view is not None else ()
+        return any((m.replica, m.incarnation) == (row.index, row.incarnation) for m in members)
+
+
+def _write(row: Any, columns: Mapping[str, Any]) -> None:
+    for name, value in columns.items():
+        setattr(row, name, value)
