@@ -35,7 +35,7 @@ LEFT, SAVED_AND_LEFT = 1, 15
 
 
 class Owner(Protocol):
-    """The agent of the node. `after` calls in this life of it alone."""
+    """The agent of the node. `after` calls in this run of it alone."""
 
     def dispatch(self, event: ev.Event) -> None:
         """Something has happened."""
@@ -207,7 +207,7 @@ class Children:
         if child is not None:
             self.report(child)
 
-    def tell(self, conn_id: int, message: ToRank) -> None:
+    def hand(self, conn_id: int, message: ToRank) -> None:
         """A line for a rank. One that is stopped reads it when it goes on (`Rank.unread`)."""
         child = next((c for c in self._machine.children.values() if c.conn_id == conn_id), None)
         if child is None:
