@@ -1,7 +1,7 @@
 """A node of the simulator: `agents.core` itself, and a small interpreter of its effects.
 
 `agents.runtime` is the one of the product. Here a journal is a list, a process an entry in a table, a socket
-a call, and time the kernel's; what the agent decides is the same code. A life of the agent ends with a
+a call, and time the kernel's; what the agent decides is the same code. A run of the agent ends with a
 restart between any two effects or with the machine's power; ranks outlive a restart, and say then what they
 had to say meanwhile.
 """
@@ -40,8 +40,8 @@ Down = Order | Acked | Welcome
 
 
 @dataclass(slots=True)
-class Life:
-    """What one life of the agent holds beside its state; gone with it."""
+class Running:
+    """What one run of the agent holds beside its state; gone with it."""
 
     state: State
     heard_s: float = 0.0
@@ -58,8 +58,8 @@ class Agent:
         self.restarts_after: int | None = None
         self.away_s = 0.0
         self._kernel, self._trainer, self._uplink = kernel, trainer, uplink
-        self._life: Life | None = None
-        self._lives = self._session = self._journals = 0
+        self._running: Running | None = None
+        self._starts = self._session = self._journals = 0
         self._queue: deque[ev.Event] = deque()
         self._busy = self._send_due = self._send_later = False
         self._commits: list[fx.Commit] = []
@@ -68,8 +68,8 @@ class Agent:
         """The state never changes in place: both worlds may hold the same."""
         other = object.__new__(Agent)
         memo[id(self)] = other
-        if self._life is not None:
-            memo[id(self._life.state)] = self._life.state
+        if self._running is not None:
+            memo[id(self._running.state)] = self._running.state
         for name, value in self.__dict__.items():
             setattr(other, name, deepcopy(value, memo))
         return other
@@ -84,24 +84,24 @@ class Agent:
         """Its devices that work no more."""
         return self.machine.broken
 
-    # --- a life -------------------------------------------------------------------------
+    # --- one run -------------------------------------------------------------------------
 
     def start(self) -> None:
-        """A life begins: the journal is read, its claims are checked, what was under way goes on."""
+        """A run begins: the journal is read, its claims are checked, what was under way goes on."""
         machine, now_s = self.machine, self.machine.now_s
-        self._lives += 1
+        self._starts += 1
         self._journals += 1
         fresh = f"{self.node}-jrn-{self._journals}"
         state = restore(machine.disk.written, boot_id=machine.boot_id, fresh_journal_id=fresh, now_s=now_s)
         same_boot = state.journal_id != fresh
-        self._life = Life(state, heard_s=now_s)
+        self._running = Running(state, heard_s=now_s)
         self._queue, self._commits = deque(), []
         self._send_due = self._send_later = False
         machine.disk.compact(snapshot(state))
         self._check_claims(state, same_boot=same_boot)
-        if self._life is None:
+        if self._running is None:
             return
-        self._life.state, effects = resume(self._life.state, now_s)
+        self._running.state, effects = resume(self._running.state, now_s)
         self._perform_all(effects)
         self._dispatch_all()
         for ref in machine.children:
@@ -134,18 +134,18 @@ class Agent:
 
     def stop(self, away_s: float) -> None:
         """The agent alone is gone, and back after a while."""
-        if self._life is None:
+        if self._running is None:
             return
         self._die()
-        self._kernel.after(away_s, self._back, self._lives)
+        self._kernel.after(away_s, self._back, self._starts)
 
-    def _back(self, life: int) -> None:
-        if self._life is None and life == self._lives and not self.dead:
+    def _back(self, start: int) -> None:
+        if self._running is None and start == self._starts and not self.dead:
             self._kernel.log("agent", f"{self.node} is started again")
             self.start()
 
     def _die(self) -> None:
-        self._life = None
+        self._running = None
         self.restarts_after = None
         self._queue.clear()
         self.machine.disk.let_go()
@@ -156,7 +156,7 @@ class Agent:
 
     def dispatch(self, event: ev.Event) -> None:
         """As `agents.runtime.Agent.dispatch`: called again from within, it only queues."""
-        if self._life is None:
+        if self._running is None:
             return
         self._queue.append(event)
         self._dispatch_all()
@@ -166,20 +166,20 @@ class Agent:
             return
         self._busy = True
         try:
-            while self._queue and self._life is not None:
-                self._life.state, effects = step(self._life.state, self._queue.popleft())
+            while self._queue and self._running is not None:
+                self._running.state, effects = step(self._running.state, self._queue.popleft())
                 self._perform_all(effects)
         finally:
             self._busy = False
-        if self._life is None:
+        if self._running is None:
             return
-        if self._send_due and self._life.state.link.up:
+        if self._send_due and self._running.state.link.up:
             self._send(hints=False)
-        self._arm(self._life)
+        self._arm(self._running)
 
     def _perform_all(self, effects: tuple[fx.Effect, ...]) -> None:
         for effect in effects:
-            if self._life is None:
+            if self._running is None:
                 return
             self._perform(effect)
             if self.restarts_after is not None:
@@ -195,7 +195,7 @@ class Agent:
             case fx.SendSoon(within_s=within_s):
                 self._send_soon(within_s)
             case fx.ToConnection(conn_id=conn_id, message=message):
-                self.children.tell(conn_id, message)
+                self.children.hand(conn_id, message)
             case fx.CloseConnection(conn_id=conn_id):
                 self.children.soon(self.children.close, conn_id)
             case fx.Commit():
@@ -214,39 +214,41 @@ class Agent:
                 self.children.soon(self.children.read_node, command_id)
             case fx.ReadMemory():
                 self.children.soon(self.children.read_memory)
+            case fx.TakeStacks():
+                self.children.soon(self.children.diagnose, effect)
             case fx.RenewJournal():
                 self.after(0.0, self._renew)
             case _:
                 raise NotImplementedError(f"the simulator's nodes do not carry out {type(effect).__name__}")
 
     def after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
-        """Later, if this life of the agent goes on."""
-        self._kernel.after(delay_s, self._if_alive, self._lives, call, args)
+        """Later, if this run of the agent goes on."""
+        self._kernel.after(delay_s, self._if_alive, self._starts, call, args)
 
-    def _if_alive(self, life: int, call: Callable[..., None], args: tuple[Any, ...]) -> None:
-        if self._life is not None and life == self._lives:
+    def _if_alive(self, start: int, call: Callable[..., None], args: tuple[Any, ...]) -> None:
+        if self._running is not None and start == self._starts:
             call(*args)
 
     def known(self, ref: RankRef) -> Known | None:
         """The rank in the state."""
-        return self._life.state.ranks.get(ref) if self._life is not None else None
+        return self._running.state.ranks.get(ref) if self._running is not None else None
 
-    def _arm(self, life: Life) -> None:
-        due_s = next_deadline_s(life.state)
-        if due_s is None or (life.timer_s is not None and life.timer_s <= due_s):
+    def _arm(self, running: Running) -> None:
+        due_s = next_deadline_s(running.state)
+        if due_s is None or (running.timer_s is not None and running.timer_s <= due_s):
             return
-        life.timer_s = due_s
+        running.timer_s = due_s
         self.after(max(due_s - self.machine.now_s, 0.0) + 0.001, self._tick, due_s)
 
     def _tick(self, due_s: float) -> None:
-        if self._life is None or self._life.timer_s != due_s:
+        if self._running is None or self._running.timer_s != due_s:
             return
-        self._life.timer_s = None
-        now_due_s = next_deadline_s(self._life.state)
+        self._running.timer_s = None
+        now_due_s = next_deadline_s(self._running.state)
         if now_due_s is not None and now_due_s <= self.machine.now_s:
             self.dispatch(ev.Tick(now_s=self.machine.now_s))
         else:
-            self._arm(self._life)
+            self._arm(self._running)
 
     # --- the journal ------------------------------------------------------------------------
 
@@ -269,12 +271,12 @@ class Agent:
         self.dispatch(ev.Journaled(now_s=self.machine.now_s, command_ids=commit.command_ids, error=error))
 
     def _renew(self) -> None:
-        if self._life is None:
+        if self._running is None:
             return
         self._journals += 1
         journal_id = f"{self.node}-jrn-{self._journals}"
         self.dispatch(ev.JournalRenewed(now_s=self.machine.now_s, journal_id=journal_id))
-        self.machine.disk.compact(snapshot(self._life.state))
+        self.machine.disk.compact(snapshot(self._running.state))
         self._reconnect()
 
     # --- the link ---------------------------------------------------------------------------
@@ -283,14 +285,14 @@ class Agent:
         """What the ranks' reporters say, then the frame that has it."""
         for child in tuple(self.machine.children.values()):
             self.children.report(child)
-        life = self._life
-        if life is None:
+        running = self._running
+        if running is None:
             return
         if self.machine.disk.wants_compaction and not self._commits:
-            self.machine.disk.compact(snapshot(life.state))
-        if life.state.link.up:
+            self.machine.disk.compact(snapshot(running.state))
+        if running.state.link.up:
             self._send(hints=True)
-            if self.machine.now_s - life.heard_s > LINK_DEAD_S:
+            if self.machine.now_s - running.heard_s > LINK_DEAD_S:
                 self._reconnect()
         self.after(FRAME_INTERVAL_S, self._beat)
 
@@ -301,10 +303,10 @@ class Agent:
 
     def _knock(self, number: int) -> None:
         """A hello, until it is answered."""
-        life = self._life
-        if life is None or number != self._session or life.state.link.up:
+        running = self._running
+        if running is None or number != self._session or running.state.link.up:
             return
-        hello = session.hello(life.state, node_name=self.node, devices=(), now_s=self.machine.now_s)
+        hello = session.hello(running.state, node_name=self.node, devices=(), now_s=self.machine.now_s)
         self._uplink(self.node, number, hello)
         self.after(RECONNECT_S, self._knock, number)
 
@@ -317,36 +319,36 @@ class Agent:
 
     def _send_now(self) -> None:
         self._send_later = False
-        if self._life is not None and self._life.state.link.up:
+        if self._running is not None and self._running.state.link.up:
             self._send(hints=False)
 
     def _send(self, *, hints: bool) -> None:
         """The next frame. What is not acknowledged goes along: this network loses single messages, and TCP would
         send them again."""
-        life = self._life
-        assert life is not None, "only a living agent sends"
+        running = self._running
+        assert running is not None, "only a living agent sends"
         self._send_due = False
-        state = life.state
+        state = running.state
         if state.events:
             state = replace(state, link=replace(state.link, sent_seq=state.events[0].seq - 1))
-        life.state, frame, _ = session.compose(state, self.machine.now_s, hints=hints)
+        running.state, frame, _ = session.compose(state, self.machine.now_s, hints=hints)
         self._uplink(self.node, self._session, frame)
 
     def receive(self, message: tuple[int, Down]) -> None:
         """What the server sent to this session; repeats and late arrivals included."""
         number, body = message
-        if self._life is None or number != self._session:
+        if self._running is None or number != self._session:
             return
         now_s = self.machine.now_s
-        self._life.heard_s = now_s
+        self._running.heard_s = now_s
         match body:
             case Welcome():
-                if not self._life.state.link.up:
+                if not self._running.state.link.up:
                     self.dispatch(ev.LinkUp(now_s=now_s, welcome=body))
             case Acked(seq=seq, resend=resend):
                 self.dispatch(ev.ServerAcked(now_s=now_s, seq=seq, resend=resend))
             case Order(commands=commands):
-                if self._life.state.link.up:
+                if self._running.state.link.up:
                     self.dispatch(ev.OrderReceived(now_s=now_s, commands=commands))
 
     # --- what the node reads of itself --------------------------------------------------------
@@ -376,7 +378,7 @@ class Agent:
 
     def xid(self, device: int, xid: int) -> None:
         """The driver reports an XID; a fatal one takes the process on the device with it."""
-        if self._life is None:
+        if self._running is None:
             self.machine.unread_xids.append((device, xid))
         else:
             self.dispatch(ev.XidRaised(now_s=self.machine.now_s, xid=XidEvent(index=device, xid=xid)))

@@ -35,7 +35,7 @@ LEFT, SAVED_AND_LEFT = 1, 15
 
 
 class Owner(Protocol):
-    """The agent of the node. `after` calls in this life of it alone."""
+    """The agent of the node. `after` calls in this run of it alone."""
 
     def dispatch(self, event: ev.Event) -> None:
         """Something has happened."""
@@ -201,12 +201,27 @@ class Children:
             epoch=process.epoch,
         )
 
+    def diagnose(self, effect: fx.TakeStacks) -> None:
+        """Nothing is to be seen in a rank here; what matters is that the question is answered."""
+        child = self._machine.children.get(effect.ref)
+        method = "simulated" if child is not None and child.rank.alive else "none"
+        self._agent.dispatch(
+            ev.StacksTaken(
+                now_s=self._machine.now_s,
+                ref=effect.ref,
+                command_id=effect.command_id,
+                text="",
+                method=method,
+                look=effect.look,
+            )
+        )
+
     def _joined(self, rank: Rank) -> None:
         child = self._machine.children.get(rank.ref)
         if child is not None:
             self.report(child)
 
-    def tell(self, conn_id: int, message: ToRank) -> None:
+    def hand(self, conn_id: int, message: ToRank) -> None:
         """A line for a rank. One that is stopped reads it when it goes on (`Rank.unread`)."""
         child = next((c for c in self._machine.children.values() if c.conn_id == conn_id), None)
         if child is None:

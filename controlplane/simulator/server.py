@@ -53,7 +53,7 @@ MAX_ROUNDS = 20
 TERMINAL = frozenset({"succeeded", "failed", "superseded", "expired"})
 
 Downlink = Callable[[str, Order | Acked | Welcome], None]
-Told = str | int | float | bool | None
+Value = str | int | float | bool | None
 Decide = Callable[[JobSnapshot, PolicyConfig], Plan]
 
 
@@ -185,7 +185,7 @@ class Server:
             case RankExited(ref=ref):
                 self._exited(body, at_s)
             case RankOverdue(ref=ref):
-                evidence: dict[str, Told] = {"silent_s": body.silent_s}
+                evidence: dict[str, Value] = {"silent_s": body.silent_s}
                 kind = "setup_timeout" if body.section is Section.SETUP else "rank_overdue"
                 self._open(kind, ref, at_s=at_s, value=body.age_s, threshold=body.timeout_s, evidence=evidence)
             case RankSaid(ref=ref, report=report):
@@ -216,7 +216,7 @@ class Server:
         ref = RankRef(JOB_ID, launch.attempt, launch.replica, launch.incarnation, launch.ranks[0].rank)
         replica = self._replica(ref)
         if replica is not None and replica.state is ReplicaState.FORMING:
-            evidence: dict[str, Told] = {"reason": answer.data or answer.state, "detail": answer.detail}
+            evidence: dict[str, Value] = {"reason": answer.data or answer.state, "detail": answer.detail}
             self._open("setup_timeout", ref, at_s=at_s, node=row.envelope.node_id, evidence=evidence)
 
     def _stopped(self, order: CommandEnvelope) -> None:
@@ -290,7 +290,7 @@ class Server:
         device: int | None = None,
         value: float = 0.0,
         threshold: float = 0.0,
-        evidence: dict[str, Told] | None = None,
+        evidence: dict[str, Value] | None = None,
     ) -> None:
         self._signals += 1
         signal_id = f"{kind}:{self._signals:04d}"

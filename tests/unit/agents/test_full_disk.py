@@ -12,7 +12,7 @@ VIEW = View("job_1", 1, 2, (Member(0, 1, MemberRole.CONTRIBUTOR),))
 INSTALL = Install(job_id="job_1", attempt=1, epoch=2, step=0, contributors=(0,), standbys=(), done=())
 
 
-def told(body: Body) -> list[tuple[str, str]]:
+def answers_to(body: Body) -> list[tuple[str, str]]:
     """Every answer to the order, none of which the disk took."""
     world = World()
     world.connect()
@@ -25,10 +25,10 @@ def told(body: Body) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("body", [DeliverView(VIEW), DeliverInstall(INSTALL), StopRanks("job_1", 1, 0, 1, 0.0, "gone")])
 def test_what_is_right_any_number_of_times_is_carried_out_and_answered_when_done(body: Body) -> None:
     """It is not acknowledged before: the server sends it again to an agent that restarts meanwhile."""
-    assert [state for state, _ in told(body)] == ["succeeded"]
+    assert [state for state, _ in answers_to(body)] == ["succeeded"]
 
 
 @pytest.mark.parametrize("body", [StartRanks(launch()), RequestSave("job_1", 1, "manual", "by hand")])
 def test_what_must_not_happen_twice_is_refused_with_the_reason(body: Body) -> None:
-    ((state, detail),) = told(body)
+    ((state, detail),) = answers_to(body)
     assert state == "failed" and "no space left on device" in detail
