@@ -1,13 +1,16 @@
-"""How long one decision takes, by the size of the job: pure code, no database.
+"""How long one decision takes, by the size of the job: pure code, then from event to commit on both databases.
 
 Each moment is built anew for each decision, so that nothing is kept from the one before. The
-worlds are those of `benchmarks.decide_worlds`; the tests count what is called in the same ones.
+worlds are those of `benchmarks.decide_worlds`; the tests count what is called in the same ones. Then
+`benchmarks.decide_commits` on SQLite and on a private PostgreSQL.
 
-    python -m benchmarks decide [--repeats 20]
+    python -m benchmarks decide [--repeats 20] [--no-rows]
 """
 
 import argparse
 import gc
+import subprocess
+import sys
 import time
 
 from benchmarks.decide_worlds import MOMENTS, Size
@@ -23,7 +26,9 @@ def main(argv: list[str]) -> int:
     """Prints a table; 0 if the medians meet the goals."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=20)
-    repeats = max(1, parser.parse_args(argv).repeats)
+    parser.add_argument("--no-rows", action="store_true", help="the pure code alone")
+    options = parser.parse_args(argv)
+    repeats = max(1, options.repeats)
     report = Report(goal_id="decide", title="one decision, by the size of the job")
     met = True
     for name in MOMENTS:
@@ -34,7 +39,12 @@ def main(argv: list[str]) -> int:
             met = met and (goal_ms is None or sorted(times)[len(times) // 2] < goal_ms)
     report.facts["decisions of each"] = repeats
     report.finish()
-    return 0 if met else 1
+    on = [] if options.no_rows else [[], ["--postgres"]]
+    rows = [
+        subprocess.call([sys.executable, "-m", "benchmarks.decide_commits", *where, "--repeats", str(repeats)])
+        for where in on
+    ]
+    return 0 if met and not any(rows) else 1
 
 
 def _decided_ms(name: str, size: Size) -> float:

@@ -4,7 +4,7 @@ A job of `replicas` x `gpus` ranks trains on nodes of eight devices; one node in
 free. Times in server seconds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -52,12 +52,8 @@ class Size(NamedTuple):
 def quiet(size: Size) -> JobSnapshot:
     """Everybody trains, and nothing was found."""
     used = -(-size.ranks // GPUS_PER_NODE)
-    spec = TrainSpec(
-        resources=Resources(nodes=used, gpus_per_node=GPUS_PER_NODE, min_replicas=1),
-        parallelism=_layout(size),
-        training=Training(steps=100_000, global_batch=size.replicas),
-    )
-    view = View("job_1", 1, EPOCH, tuple(Member(r, 1, MemberRole.CONTRIBUTOR) for r in range(size.replicas)))
+    spec = spec_of(size)
+    view = members_of("job_1", EPOCH, dict.fromkeys(range(size.replicas), 1))
     return JobSnapshot(
         now_s=NOW_S,
         blind=False,
@@ -74,7 +70,7 @@ def quiet(size: Size) -> JobSnapshot:
         attempt=AttemptFact(
             number=1,
             state=AttemptState.RUNNING,
-            layout=_layout(size),
+            layout=layout_of(size),
             replicas=size.replicas,
             started_s=NOW_S - 5_000.0,
         ),
@@ -92,7 +88,7 @@ def quiet(size: Size) -> JobSnapshot:
                 state=CheckpointState.COMPLETE,
                 epoch=EPOCH,
                 committed_s=NOW_S - 60.0,
-                layout=_layout(size),
+                layout=layout_of(size),
             ),
         ),
         learned=LearnedTimes(step_s=1.0, step_max_s=1.2, save_s=5.0, save_p95_s=6.0, start_replica_s=60.0),
@@ -147,9 +143,26 @@ MOMENTS: dict[str, Callable[[Size], JobSnapshot]] = {
 }
 
 
-def _layout(size: Size) -> Parallelism:
+def layout_of(size: Size) -> Parallelism:
+    """Of one replica, and how many there are."""
     tp = min(size.gpus, GPUS_PER_NODE)
     return Parallelism(tp=tp, pp=size.gpus // tp, dp=size.replicas)
+
+
+def spec_of(size: Size) -> TrainSpec:
+    """What asks for such a job."""
+    used = -(-size.ranks // GPUS_PER_NODE)
+    return TrainSpec(
+        resources=Resources(nodes=used, gpus_per_node=GPUS_PER_NODE, min_replicas=1),
+        parallelism=layout_of(size),
+        training=Training(steps=100_000, global_batch=size.replicas),
+    )
+
+
+def members_of(job_id: str, epoch: int, incarnations: Mapping[int, int]) -> View:
+    """A view in which everybody computes."""
+    members = (Member(index, life, MemberRole.CONTRIBUTOR) for index, life in sorted(incarnations.items()))
+    return View(job_id, 1, epoch, tuple(members))
 
 
 def _replica(index: int, size: Size) -> ReplicaFact:

@@ -8,10 +8,9 @@ anybody else is refused by the agent.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import lru_cache, partial
-from typing import Any
+from functools import lru_cache
 
 import msgspec
 from django.conf import settings
@@ -19,7 +18,7 @@ from django.db import transaction
 from django.db.models import F, Q
 
 from controlplane.dispatch.models import Command
-from controlplane.dispatch.present import command_summary
+from controlplane.dispatch.publish import UNSENT, publish_command, publish_queued, supersede
 from controlplane.fleet.identity import no_starts_for
 from controlplane.fleet.models import Node
 from controlplane.protocol.commands import Body, CommandStatement, SignedCommand, StartRanks
@@ -35,6 +34,7 @@ from controlplane.runtime.errors import LostRace
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.locks import lock_row
 from controlplane.runtime.logs import get
+from controlplane.runtime.pieces import batched
 
 _log = get(__name__)
 RESEND_S = 2.0
@@ -43,7 +43,6 @@ WORK_S = 300.0
 MAX_ORDERS = 200
 ORDERS_A_QUERY = 500
 STARTS = "start_ranks"
-UNSENT = (CommandState.QUEUED, CommandState.DELIVERED)
 LIVE = (CommandState.QUEUED, CommandState.DELIVERED, CommandState.ACKNOWLEDGED)
 SENT_IN_DOUBT = ("stop_ranks", "deliver_view", "deliver_install", "request_save")
 # A newer one of these for the same job and node makes an older one void.
@@ -89,26 +88,33 @@ def enqueue_each(
         return []
     kind, node_ids = str(msgspec.to_builtins(orders[0][1])["kind"]), [node_id for node_id, _ in orders]
     if job_id and kind in SUPERSEDED_BY:
-        _supersede(SUPERSEDED_BY[kind], node_ids=node_ids, job_id=job_id, epoch=epoch)
-    nodes = Node.objects.in_bulk(list(node_ids))
-    rows = []
-    known: dict[tuple[int, int], Body] = {}
+        supersede(SUPERSEDED_BY[kind], node_ids=node_ids, job_id=job_id, epoch=epoch)
+    nodes = {row.id: row for row in _nodes(node_ids)}
+    rows, created_at = [], now()
+    known: dict[tuple[int, int], tuple[Body, Command]] = {}
     for node_id, body in orders:
         node = nodes[node_id]
-        if (id(body), node.revision) not in known:
-            known[id(body), node.revision] = body if node.revision >= PROTOCOL_MAX else known_to(body, node.revision)
-        order = known[id(body), node.revision]
         row = Command(
             id=new_id("cmd"), node=node, job_id=job_id, decision_id=decision_id, attempt=attempt, epoch=epoch,
-            kind=kind, ttl_s=ttl_s, created_at=now(), due_at=after(ttl_s),
+            kind=kind, ttl_s=ttl_s, created_at=created_at, due_at=created_at + timedelta(seconds=ttl_s),
         )  # fmt: skip
-        sign(row, order)
+        if (id(body), node.revision) in known:
+            _sign_like(row, *known[id(body), node.revision])
+        else:
+            order = body if node.revision >= PROTOCOL_MAX else known_to(body, node.revision)
+            sign(row, order)
+            known[id(body), node.revision] = order, row
         rows.append(row)
     Command.objects.bulk_create(rows, ORDERS_A_QUERY)
-    for row in rows:
-        _publish(row, "command.queued", f"{kind} for node {row.node.name}.", patch=partial(command_summary, row))
+    publish_queued(rows)
     transaction.on_commit(lambda: ring(node_ids))
     return rows
+
+
+def _nodes(node_ids: Sequence[str]) -> Iterator[Node]:
+    """What an order's row needs of them."""
+    for some in batched(sorted(set(node_ids)), ORDERS_A_QUERY):
+        yield from Node.objects.filter(pk__in=some).only("id", "name", "revision")
 
 
 def ring(node_ids: Sequence[str]) -> None:
@@ -188,6 +194,13 @@ def sign(command: Command, body: Body) -> None:
     _put(command, statement, body)
 
 
+def _sign_like(command: Command, body: Body, other: Command) -> None:
+    """As `sign`, of an order that was signed for another node in the same breath."""
+    statement = encode_statement(_statement(command, body))
+    command.key_id, command.signature = keys.sign_command(statement)
+    command.body, command.statement = other.body, _at_rest(command, statement, body)
+
+
 def sign_again(command: Command) -> None:
     """The same order, signed as the row's columns are now. Raises MalformedFrame."""
     sign(command, decode_statement(_said(command)).body)
@@ -213,8 +226,12 @@ def opens(command: Command) -> bool:
 
 def _put(command: Command, statement: bytes, body: Body) -> None:
     command.body = msgspec.to_builtins(_without_values(body))
+    command.statement = _at_rest(command, statement, body)
+
+
+def _at_rest(command: Command, statement: bytes, body: Body) -> bytes:
     secret = isinstance(body, StartRanks) and body.launch.env
-    command.statement = at_rest.seal_bytes(statement, _place(command)) if secret else statement
+    return at_rest.seal_bytes(statement, _place(command)) if secret else statement
 
 
 def signed(command: Command) -> SignedCommand:
@@ -340,30 +357,3 @@ def outbox_numbers() -> tuple[int, float | None]:
 def forget_finished(older_than_s: float) -> int:
     """Delete finished orders; returns how many."""
     return Command.objects.exclude(state__in=LIVE).filter(finished_at__lt=ago(older_than_s)).delete()[0]
-
-
-def _supersede(kinds: tuple[str, ...], *, node_ids: Sequence[str], job_id: str, epoch: int) -> None:
-    here = Command.objects.filter(node_id__in=node_ids, job_id=job_id)
-    older = here.filter(kind__in=kinds, epoch__lt=epoch, state__in=UNSENT)
-    for row in older.select_related("node"):
-        guard.move(row, "command", CommandState.SUPERSEDED, finished_at=now(), detail=f"epoch {epoch} is newer")
-        publish_command(row, "command.superseded", f"{row.kind} of epoch {row.epoch} is void: epoch {epoch} is newer.")
-
-
-def publish_command(command: Command, kind: str, sentence: str) -> None:
-    """An event with the command's summary as this unit of work leaves it."""
-    pk = command.pk
-    _publish(command, kind, sentence, patch=lambda: command_summary(Command.objects.select_related("node").get(pk=pk)))
-
-
-def _publish(command: Command, kind: str, sentence: str, *, patch: Callable[[], dict[str, Any]]) -> None:
-    events.publish(
-        kind,
-        sentence,
-        job_id=command.job_id or "",
-        node_id=command.node_id,
-        entity="command",
-        entity_id=command.id,
-        patch=patch,
-        data={"decision_id": command.decision_id},
-    )

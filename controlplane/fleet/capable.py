@@ -6,7 +6,7 @@ Called before each order of a person is carried out, and by the answers that ser
 from typing import Any
 
 from controlplane.fleet.models import Device, Node
-from controlplane.fleet.present import Parts
+from controlplane.fleet.present import Holder, Parts
 from controlplane.policy import capabilities
 from controlplane.policy.capabilities import Acts, DeviceFacts, NodeFacts
 
@@ -32,12 +32,12 @@ def node_acts(node: Node, parts: Parts | None = None) -> Acts:
     return capabilities.node(facts)
 
 
-def device_acts(device: Device, node: Node, rank: Any | None) -> Acts:
-    """`rank`: the unreleased one on it, with its job; None where it is free."""
+def device_acts(device: Device, node: Node, rank: Holder | None) -> Acts:
+    """`rank`: the unreleased one on it; None where it is free."""
     where = {"index": device.index, "node": node.name, "revoked": node.revoked_at is not None}
     if rank is None:
         return capabilities.device(DeviceFacts(**where, present=device.present))
-    held = {"job": rank.replica.attempt.job.name, "replica": rank.replica.index, "rank": rank.rank}
+    held = {"job": rank.job, "replica": rank.replica, "rank": rank.rank}
     return capabilities.device(DeviceFacts(**where, present=device.present, **held))
 
 

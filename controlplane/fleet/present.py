@@ -1,16 +1,14 @@
 """Nodes and devices as the API and the events' patches show them (one shape for both)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from controlplane.fleet.models import Device, Node
 from controlplane.runtime.beside import beside
 from controlplane.runtime.clock import iso
-from controlplane.runtime.pieces import batched
 
 Json = dict[str, Any]
-DEVICES_A_QUERY = 500
 
 
 def node_summary(node: Node, *, hot: Json | None = None, parts: "Parts | None" = None) -> Json:
@@ -41,16 +39,30 @@ def node_summary(node: Node, *, hot: Json | None = None, parts: "Parts | None" =
     }
 
 
+class Holder(NamedTuple):
+    """The unreleased rank on a device. Of a replica of thousands no objects are made."""
+
+    node_id: str
+    device_id: str
+    job_id: str
+    job: str
+    replica: int
+    rank: int
+
+
+_HOLDER = ("node_id", "device_id", "replica__attempt__job_id", "replica__attempt__job__name", "replica__index", "rank")
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What stands on a node: its devices by index and its unreleased ranks (rows of `jobs`); and
-    what apps above add to its summary."""
+    """What stands on a node: its devices by index and its unreleased ranks; and what apps above add to
+    its summary."""
 
     devices: list[Device]
-    ranks: list[Any]
+    ranks: list[Holder]
     added: Json
 
-    def held_by(self, device: Device) -> Any | None:
+    def held_by(self, device: Device) -> Holder | None:
         """The rank on it, None when it is free."""
         return next((rank for rank in self.ranks if rank.device_id == device.id), None)
 
@@ -61,36 +73,32 @@ def parts_of(nodes: Sequence[Node]) -> dict[str, Parts]:
     found = {node.id: Parts([], [], added[node.id]) for node in nodes}
     for device in Device.objects.filter(node__in=found).select_related("reservation").order_by("index"):
         found[device.node_id].devices.append(device)
-    for rank in _unreleased().filter(node__in=found):
+    for rank in _holders(node__in=found):
         found[rank.node_id].ranks.append(rank)
     return found
 
 
-def _unreleased() -> Any:
+def holder_of(device: Device) -> Holder | None:
+    """The unreleased rank on it."""
+    return next(_holders(device=device), None)
+
+
+def _holders(**which: Any) -> Iterator[Holder]:
     """Ranks that hold a device. The table is of `jobs`, above: reached over the relation."""
     ranks = Device._meta.get_field("ranks").related_model
-    return ranks._default_manager.filter(released_at=None).select_related("replica__attempt__job").order_by("id")
+    rows = ranks._default_manager.filter(released_at=None, **which).order_by("id")
+    return (Holder(*row) for row in rows.values_list(*_HOLDER))
 
 
 def device_summary(device: Device, *, live: Json | None = None) -> Json:
     """`held_by` the unreleased rank on it; `spare_for` the job that reserved it."""
-    return _device(device, _unreleased().filter(device=device).first(), live)
+    return _device(device, holder_of(device), live)
 
 
-def device_summaries(ids: Sequence[str]) -> dict[str, Json]:
-    """`device_summary` of many, by id."""
-    found = {}
-    for some in batched(ids, DEVICES_A_QUERY):
-        holders = {rank.device_id: rank for rank in _unreleased().filter(device_id__in=some)}
-        for device in Device.objects.filter(pk__in=some).select_related("reservation"):
-            found[device.id] = _device(device, holders.get(device.id), None)
-    return found
-
-
-def _device(device: Device, rank: Any | None, live: Json | None) -> Json:
+def _device(device: Device, rank: Holder | None, live: Json | None) -> Json:
     held_by = None
     if rank is not None:
-        held_by = {"job_id": rank.replica.attempt.job_id, "replica": rank.replica.index, "rank": rank.rank}
+        held_by = {"job_id": rank.job_id, "replica": rank.replica, "rank": rank.rank}
     reservation = getattr(device, "reservation", None)
     return {
         "id": device.id,

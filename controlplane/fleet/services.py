@@ -1,7 +1,6 @@
 """Nodes and devices: enrolment, sessions, state. The only writer of this app's rows."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from django.db.models import Q
 
@@ -10,7 +9,7 @@ from controlplane.changes.acts import FOR_DEVICES
 from controlplane.fleet import flapping
 from controlplane.fleet.capable import node_acts
 from controlplane.fleet.models import Device, Node, NodeLife
-from controlplane.fleet.present import Json, device_summaries, device_summary
+from controlplane.fleet.present import device_summary
 from controlplane.fleet.publish import publish_node
 from controlplane.protocol.frames import PROTOCOL_MAX
 from controlplane.protocol.samples import DeviceInfo
@@ -269,22 +268,6 @@ def publish_device(device: Device, kind: str, sentence: str, *, job_id: str = ""
         entity_id=device.id,
         patch=lambda: device_summary(Device.objects.get(pk=device.id)),
     )
-
-
-def publish_devices(devices: Sequence[Device], kind: str, *, job_id: str = "") -> None:
-    """As `publish_device` of each, without a sentence; their summaries are read together."""
-    ids, found = [device.id for device in devices], dict[str, Json]()
-
-    def summary(device_id: str) -> Json:
-        if not found:
-            found.update(device_summaries(ids))
-        return found[device_id]
-
-    for device in devices:
-        patch = partial(summary, device.id)
-        events.publish(
-            kind, "", node_id=device.node_id, job_id=job_id, entity="device", entity_id=device.id, patch=patch
-        )
 
 
 def _get(node_id: str) -> Node:

@@ -17,6 +17,7 @@ from controlplane.runtime.beside import beside
 from controlplane.runtime.clock import iso
 
 Json = dict[str, Any]
+MAX_RANKS_IN_A_PATCH = 64
 
 
 def job_summaries(jobs: Sequence[Job]) -> list[Json]:
@@ -96,11 +97,21 @@ def rank_id(rank: Rank) -> str:
     return f"{replica_id(rank.replica)}/{rank.rank}"
 
 
+def replica_patch(replica: Replica) -> Json:
+    """Its summary for an event; of one with many ranks without them, which a page has or reads."""
+    many = replica.ranks.count() > MAX_RANKS_IN_A_PATCH
+    return _replica(replica) if many else replica_summary(replica)
+
+
 def replica_summary(replica: Replica, *, live: Json | None = None) -> Json:
     """`current`: the newest incarnation of its slot in the newest attempt, unless another slot has taken its
     place. `live`: the hot
     picture of the job, field "<replica>.<incarnation>.<rank>"."""
     ranks = replica.ranks.select_related("node", "device", "replica__attempt", "speed").order_by("rank")
+    return _replica(replica) | {"ranks": [rank_summary(rank, live=live) for rank in ranks]}
+
+
+def _replica(replica: Replica) -> Json:
     newest = Replica.objects.filter(attempt__job_id=replica.attempt.job_id, index=replica.index)
     newest_pk = newest.order_by("-attempt__number", "-incarnation").values_list("pk", flat=True).first()
     return {
@@ -115,7 +126,6 @@ def replica_summary(replica: Replica, *, live: Json | None = None) -> Json:
         "committed_step": replica.committed_step,
         "caught_up": replica.caught_up,
         "current": newest_pk == replica.pk and not (replica.relieved and replica.state == ReplicaState.EVICTED),
-        "ranks": [rank_summary(rank, live=live) for rank in ranks],
     }
 
 

@@ -12,7 +12,7 @@ from controlplane.jobs import environment
 from controlplane.jobs.capable import job_acts
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.numbers import numbers_of
-from controlplane.jobs.present import job_summary, rank_id, rank_summary, replica_id, replica_summary
+from controlplane.jobs.present import job_summary, rank_id, rank_summary, replica_id, replica_patch
 from controlplane.protocol.spec import JobSpec
 from controlplane.protocol.states import JobState, RankState
 from controlplane.runtime import bell, events, guard
@@ -156,7 +156,7 @@ def publish_replica(replica: Replica, kind: str, sentence: str) -> None:
         job_id=replica.attempt.job_id,
         entity="replica",
         entity_id=replica_id(replica),
-        patch=lambda: replica_summary(Replica.objects.select_related("attempt").get(pk=replica.pk)),
+        patch=lambda: replica_patch(Replica.objects.select_related("attempt").get(pk=replica.pk)),
     )
     refresh_job(replica.attempt.job_id)
 

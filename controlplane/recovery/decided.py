@@ -1,6 +1,8 @@
 """A decision as a row and as an event: what decisions about a job (`recovery.apply`) and about the
 fleet (`recovery.fleet_pass`) share. Carries nothing out."""
 
+from typing import Any
+
 import msgspec
 import zstandard
 
@@ -57,6 +59,12 @@ def publish_decision(row: Decision) -> None:
         node_id="" if row.job_id or row.incident is None else row.incident.node_id or "",
         entity="decision",
         entity_id=row.id,
-        patch=lambda: decision_summary(Decision.objects.get(pk=row.pk)),
+        patch=lambda: _patch(row.pk),
         data={"rule": row.rule, "choice": row.choice, "routine": row.routine},
     )
+
+
+def _patch(decision_id: str) -> dict[str, Any]:
+    """Its summary without its orders, which may be one for each node of the fleet: who shows it reads them."""
+    summary = decision_summary(Decision.objects.get(pk=decision_id), commands=False)
+    return {name: value for name, value in summary.items() if name != "commands"}

@@ -10,8 +10,8 @@ from controlplane.access import services as access
 from controlplane.dispatch.models import Command
 from controlplane.fleet.capable import device_acts
 from controlplane.fleet.models import Device
+from controlplane.fleet.present import holder_of
 from controlplane.fleet.services import bar_device, return_device, set_device_health
-from controlplane.jobs.models import Rank
 from controlplane.policy.readings import READINGS
 from controlplane.policy.xid import WINDOW_S
 from controlplane.protocol.states import CommandState
@@ -30,8 +30,7 @@ def reset_by_person(device_id: str, *, reason: str, actor: str, request_id: str 
         device = Device.objects.select_related("node").filter(pk=device_id, node__removed_at=None).first()
         if device is None:
             raise NotFound(f"no device {device_id!r}")
-        held = Rank.objects.filter(device=device, released_at=None).select_related("replica__attempt__job").first()
-        refuse(device_acts(device, device.node, held)["reset"])
+        refuse(device_acts(device, device.node, holder_of(device))["reset"])
         access.audit(
             actor, "device.reset", device.node_id, reason=reason, request_id=request_id,
             data={"device_index": device.index, "uuid": device.uuid},

@@ -1,10 +1,8 @@
 """The rows of a life that is started: its replica, its ranks, and the devices that they hold."""
 
-from typing import Any
-
 from controlplane.changes.kinds import CreateReplica
 from controlplane.fleet.models import Device
-from controlplane.fleet.services import publish_devices
+from controlplane.fleet.publish import refresh_nodes
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.services import publish_replica
 from controlplane.policy.snapshot import Placement
@@ -15,6 +13,7 @@ from controlplane.scheduling import services as scheduling
 
 A_QUERY = 500
 """Nodes, devices or ranks that one query names."""
+_INCARNATION = ("replica__attempt__job_id", "replica__attempt__number", "replica__index", "replica__incarnation")
 
 
 def create(attempt: Attempt, change: CreateReplica) -> None:
@@ -46,19 +45,21 @@ def _hold_devices(job: Job, replica: Replica, placements: tuple[Placement, ...])
         for place, device in zip(placements, held, strict=True)
     ]
     Rank.objects.bulk_create(ranks, A_QUERY)
-    publish_devices(held, "device.held", job_id=job.id)
+    refresh_nodes(sorted({place.node_id for place in placements}))
 
 
 def _hand_over(job: Job, replica: Replica, devices: list[Device]) -> None:
     """An older life of this slot, or of this job, leaves its devices to the new one: its
     agent proves the old process gone before it starts the new (ReplicaLaunch)."""
     for some in batched((device.id for device in devices), A_QUERY):
-        leaving = list(Rank.objects.filter(device_id__in=some, released_at=None).select_related("replica__attempt"))
-        for old in leaving:
-            life: dict[str, Any] = {"job": old.replica.attempt.job_id, "attempt": old.replica.attempt.number}
-            same_slot = old.replica.index == replica.index and old.replica.incarnation < replica.incarnation
-            older = life["attempt"] < replica.attempt.number
-            if life["job"] != job.id or not (same_slot or older):
-                where = f"device {old.device.index} of {old.device.node.name}"
-                raise Conflict(f"{where} is held by rank {old.rank} of {life['job']}")
-        Rank.objects.filter(pk__in=[old.pk for old in leaving]).update(released_at=now())
+        held = Rank.objects.filter(device_id__in=some, released_at=None)
+        for job_id, attempt, index, incarnation in held.order_by().values_list(*_INCARNATION).distinct():
+            same_slot = index == replica.index and incarnation < replica.incarnation
+            if job_id != job.id or not (same_slot or attempt < replica.attempt.number):
+                old = held.filter(replica__attempt__job_id=job_id, replica__index=index).select_related("device__node")
+                raise Conflict(_is_held(old[0], job_id))
+        held.update(released_at=now())
+
+
+def _is_held(rank: Rank, job_id: str) -> str:
+    return f"device {rank.device.index} of {rank.device.node.name} is held by rank {rank.rank} of {job_id}"

@@ -1,14 +1,16 @@
 """Replicas of an attempt as the policy sees them: what `recovery.load` reads of a job's ranks.
 
-Jobs have a hundred thousand ranks: no query's text grows with them, and of a rank comes what a
-decision asks for. Reads alone.
+Jobs have a hundred thousand ranks. Where a life's ranks are is written once, at its start, and so read once by each
+process (`runtime.lasting`); how many of them joined, ended and left their devices the database counts at each
+load. No query's text grows with a job. Reads alone.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from datetime import datetime
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import Any, NamedTuple
+
+from django.db.models import Count, Q
 
 from controlplane.jobs.models import Attempt, Rank, Replica
 from controlplane.jobs.selectors import device_index
@@ -17,9 +19,15 @@ from controlplane.protocol.membership import MemberRole
 from controlplane.protocol.states import WAITING_PHASES, Phase, RankState, ReplicaState
 from controlplane.recovery import sight
 from controlplane.recovery.models import ViewRow
+from controlplane.runtime.lasting import Lasting
+from controlplane.runtime.pieces import batched
 
 REPLICAS_A_QUERY = 500
 WAITING = frozenset(str(phase) for phase in WAITING_PHASES)
+MAX_RANKS_KEPT = 500_000
+_places: Lasting[tuple[facts.Placement, ...]] = Lasting(MAX_RANKS_KEPT)
+Live = dict[str, Any] | None
+"""The sentinel's reading of one rank; None: there is none."""
 
 
 def replica_facts(
@@ -32,34 +40,57 @@ def replica_facts(
     slots: dict[int, list[Replica]] = defaultdict(list)
     for row in attempt.replica_rows.order_by("index", "-incarnation"):
         slots[row.index].append(row)
-    ranks = _placed(lives[0].pk for lives in slots.values())
+    rows = [lives[0] for _, lives in sorted(slots.items())]
+    counts = _counts(rows)
+    places = _placements(attempt, rows, counts)
     return tuple(
-        _replica_fact(lives[0], ranks[lives[0].pk], members, hot_ranks, *_failed_starts(lives))
-        for _, lives in sorted(slots.items())
+        _replica_fact(row, places[row.pk], counts[row.pk], members, hot_ranks, slots[row.index]) for row in rows
     )
 
 
-class _Placed(NamedTuple):
-    """A rank's row, without what no decision asks for."""
+class _Counts(NamedTuple):
+    """Of a life's ranks: how many there are, are up, are gone, and hold no device any more."""
 
-    replica_id: int
-    rank: int
-    node_id: str
-    device_index: int
-    joined_at: datetime | None
-    state: str
-    released_at: datetime | None
+    world_size: int = 0
+    joined: int = 0
+    exited: int = 0
+    released: int = 0
 
 
-def _placed(replicas: Iterable[int]) -> Mapping[int, list[_Placed]]:
-    """Ranks of these replica rows, in order, by replica. They are named, so that the plan is a look into one
-    index: told as "whose newer life does not exist", this read once outlasted PostgreSQL's limit of 15 s."""
-    found: dict[int, list[_Placed]] = defaultdict(list)
-    wanted = iter(sorted(replicas))
-    rows = Rank.objects.annotate(device_index=device_index()).order_by("replica_id", "rank")
-    while some := tuple(islice(wanted, REPLICAS_A_QUERY)):
-        for values in rows.filter(replica_id__in=some).values_list(*_Placed._fields):
-            found[values[0]].append(_Placed(*values))
+def _counts(rows: Iterable[Replica]) -> Mapping[int, _Counts]:
+    """By replica row. They are named, so that the plan is a look into one index: told as "whose newer life
+    does not exist", this read once outlasted PostgreSQL's limit of 15 s."""
+    exited = Q(state=RankState.EXITED)
+    asked = {
+        "world_size": Count("pk"),
+        "joined": Count("joined_at", filter=~exited),
+        "exited": Count("pk", filter=exited),
+        "released": Count("released_at"),
+    }
+    found = {row.pk: _Counts() for row in rows}
+    for some in batched(found.copy(), REPLICAS_A_QUERY):
+        ranks = Rank.objects.filter(replica_id__in=some).order_by().values_list("replica_id")
+        for pk, *numbers in ranks.annotate(**asked).values_list("replica_id", *_Counts._fields):
+            found[pk] = _Counts(*numbers)
+    return found
+
+
+def _placements(
+    attempt: Attempt, rows: Iterable[Replica], counts: Mapping[int, _Counts]
+) -> Mapping[int, tuple[facts.Placement, ...]]:
+    """Where the ranks of these lives are, in order, by replica row."""
+    slot = (attempt.job_id, attempt.number)
+    keys = {row.pk: (*slot, row.index, row.incarnation, row.created_at, counts[row.pk].world_size) for row in rows}
+    found = {pk: kept for pk, key in keys.items() if (kept := _places.get(key)) is not None}
+    read: dict[int, list[facts.Placement]] = defaultdict(list)
+    ranks = Rank.objects.order_by("replica_id", "rank")
+    for some in batched((pk for pk in keys if pk not in found), REPLICAS_A_QUERY):
+        columns = ranks.filter(replica_id__in=some).values_list("replica_id", "rank", "node_id", device_index())
+        for pk, rank, node_id, index in columns:
+            read[pk].append(facts.Placement(rank=rank, node_id=node_id, device_index=index))
+        for pk in some:
+            found[pk] = tuple(read.pop(pk, ()))
+            _places.keep(keys[pk], found[pk], size=len(found[pk]))
     return found
 
 
@@ -73,34 +104,34 @@ def _failed_starts(lives: list[Replica]) -> tuple[int, int]:
 
 def _replica_fact(
     row: Replica,
-    ranks: list[_Placed],
+    placements: tuple[facts.Placement, ...],
+    counts: _Counts,
     members: set[tuple[int, int]],
     hot_ranks: dict[str, Any] | None,
-    failed: int,
-    refused: int,
+    lives: list[Replica],
 ) -> facts.ReplicaFact:
+    failed, refused = _failed_starts(lives)
+    seen = _seen(row, placements, hot_ranks)
     return facts.ReplicaFact(
         index=row.index,
         incarnation=row.incarnation,
         state=ReplicaState(row.state),
         state_since_s=row.state_since.timestamp(),
-        world_size=len(ranks),
-        placements=tuple(
-            facts.Placement(rank=rank.rank, node_id=rank.node_id, device_index=rank.device_index) for rank in ranks
-        ),
-        joined_ranks=sum(rank.joined_at is not None and rank.state != RankState.EXITED for rank in ranks),
-        exited_ranks=sum(rank.state == RankState.EXITED for rank in ranks),
+        world_size=counts.world_size,
+        placements=placements,
+        joined_ranks=counts.joined,
+        exited_ranks=counts.exited,
         in_view=(row.index, row.incarnation) in members,
         contributing=row.contributing,
         standby=not row.contributing and (row.caught_up or {}).get("role") == MemberRole.STANDBY,
         committed_step=row.committed_step,
-        waiting=_waits(row, ranks, hot_ranks),
-        saving=_saves(row, ranks, hot_ranks),
-        silent_s=sight.silence_of_ranks(row.index, row.incarnation, len(ranks), hot_ranks),
-        working_since_s=sight.working_since_s(row.index, row.incarnation, len(ranks), hot_ranks),
+        waiting=_waits(seen),
+        saving=_saves(seen),
+        silent_s=sight.silence_of_ranks(seen),
+        working_since_s=sight.working_since_s(seen),
         times_out=row.times_out,
         out_s=row.out_at.timestamp() if row.out_at else None,
-        stopped=all(rank.released_at is not None for rank in ranks),
+        stopped=counts.released == counts.world_size,
         failed_starts=failed,
         ordered_out=row.ordered_out,
         ordered_s=row.ordered_at.timestamp() if row.ordered_at else None,
@@ -110,16 +141,22 @@ def _replica_fact(
     )
 
 
-def _waits(row: Replica, ranks: list[_Placed], hot_ranks: dict[str, Any] | None) -> bool:
+def _seen(row: Replica, placements: tuple[facts.Placement, ...], hot_ranks: dict[str, Any] | None) -> list[Live]:
+    """What the sentinel reads of each of its ranks; [] where it reads nothing of the job."""
+    if not hot_ranks:
+        return []
+    prefix = f"{row.index}.{row.incarnation}."
+    return [hot_ranks.get(prefix + str(place.rank)) for place in placements]
+
+
+def _waits(seen: list[Live]) -> bool:
     """Every rank sits in a phase that waits for others. A rank nobody hears waits for
     nobody, as far as we know."""
-    if not hot_ranks or not ranks:
-        return False
-    seen = [hot_ranks.get(f"{row.index}.{row.incarnation}.{rank.rank}") for rank in ranks]
-    return all(live is not None and live["phase"] in WAITING and live["silent_s"] < sight.FRESH_S for live in seen)
+    return bool(seen) and all(
+        live is not None and live["phase"] in WAITING and live["silent_s"] < sight.FRESH_S for live in seen
+    )
 
 
-def _saves(row: Replica, ranks: list[_Placed], hot_ranks: dict[str, Any] | None) -> bool:
+def _saves(seen: list[Live]) -> bool:
     """A rank that is heard of sits in a save."""
-    seen = [(hot_ranks or {}).get(f"{row.index}.{row.incarnation}.{rank.rank}") for rank in ranks]
     return any(live and live["phase"] == Phase.SAVING and live["silent_s"] < sight.FRESH_S for live in seen)

@@ -11,7 +11,7 @@ times are the server's.
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Min
+from django.db.models import Count, Max, Min
 
 from controlplane.jobs.models import Replica
 from controlplane.policy.signals import BY_KIND
@@ -103,12 +103,13 @@ def _replica_moments(incident: Incident, decided: Decision) -> Moments:
     replica = (rows.filter(index__in=ended) if ended else rows).first()
     if replica is None:
         return {}
-    ranks = list(replica.ranks.all())
-    started = [rank.started_at for rank in ranks if rank.started_at]
-    joined = [rank.joined_at for rank in ranks if rank.joined_at]
+    times = replica.ranks.aggregate(
+        of=Count("pk"), started=Count("started_at"), joined=Count("joined_at"),
+        last_started=Max("started_at"), last_joined=Max("joined_at"),
+    )  # fmt: skip
     return {
-        "replica_started": max(started) if started and len(started) == len(ranks) else None,
-        "replica_joined": max(joined) if joined and len(joined) == len(ranks) else None,
+        "replica_started": times["last_started"] if times["started"] == times["of"] else None,
+        "replica_joined": times["last_joined"] if times["joined"] == times["of"] else None,
         "caught_up": _caught_up_at(replica),
     }
 

@@ -49,19 +49,17 @@ def phase_now(fact: SignalFact, hot_ranks: dict[str, Any] | None) -> SignalFact:
     return msgspec.structs.replace(fact, evidence={**fact.evidence, PHASE_SINCE: live.get(PHASE_SINCE)})
 
 
-def silence_of_ranks(index: int, incarnation: int, size: int, hot_ranks: dict[str, Any] | None) -> float | None:
+def silence_of_ranks(seen: list[dict[str, Any] | None]) -> float | None:
     """The longest that one of a replica's ranks has said nothing to its agent; None: not known."""
-    seen = [(hot_ranks or {}).get(f"{index}.{incarnation}.{rank}") for rank in range(size)]
     known = [float(live["silent_s"]) for live in seen if live]
-    return max(known) if known and len(known) == size else None
+    return max(known) if known and len(known) == len(seen) else None
 
 
-def working_since_s(index: int, incarnation: int, size: int, hot_ranks: dict[str, Any] | None) -> float | None:
+def working_since_s(seen: list[dict[str, Any] | None]) -> float | None:
     """Since when each rank of a replica is in its present phase of a step, one of them at work or
     mute; None: it waits, is out of its step, saves, or not all of it is known."""
-    seen = [(hot_ranks or {}).get(f"{index}.{incarnation}.{rank}") for rank in range(size)]
     lives = [live for live in seen if live and live.get("section") == Section.STEP]
-    if not lives or len(lives) < size:
+    if not lives or len(lives) < len(seen):
         return None
     if any(live["phase"] not in AT_WORK | WAITING_PHASES for live in lives):
         return None

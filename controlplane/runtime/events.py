@@ -50,37 +50,59 @@ class _Draft:
     data: dict[str, Any] = field(default_factory=dict)
 
 
-_drafts: ContextVar[list[_Draft] | None] = ContextVar("holdfast_event_drafts", default=None)
+class _Unit:
+    """The events of a unit of work so far."""
+
+    def __init__(self) -> None:
+        self.drafts: list[_Draft] = []
+        self._keys: set[tuple[str, str]] = set()
+
+    def add(self, draft: _Draft) -> None:
+        """A mere refresh of a summary is not told twice: the one that is there will carry the newest state."""
+        key = (draft.kind, draft.entity_id)
+        if not draft.sentence and key in self._keys:
+            return
+        assert len(self.drafts) < MAX_EVENTS_A_UNIT, "a unit of work this large belongs in several"
+        self.drafts.append(draft)
+        self._keys.add(key)
+
+    def cut(self, mark: int) -> None:
+        """Only the first `mark` of them stay."""
+        del self.drafts[mark:]
+        self._keys = {(draft.kind, draft.entity_id) for draft in self.drafts}
+
+
+_unit: ContextVar[_Unit | None] = ContextVar("holdfast_event_unit", default=None)
 
 
 @contextmanager
 def unit_of_work() -> Iterator[None]:
     """One transaction with its events. Nested units join the outer one."""
-    if _drafts.get() is not None:
+    if _unit.get() is not None:
         yield
         return
     with transaction.atomic():
-        drafts: list[_Draft] = []
-        token = _drafts.set(drafts)
+        unit = _Unit()
+        token = _unit.set(unit)
         try:
             yield
-            _write(drafts)
+            _write(unit.drafts)
         finally:
-            _drafts.reset(token)
+            _unit.reset(token)
 
 
 @contextmanager
 def attempt() -> Iterator[None]:
     """A part of a unit that may fail alone: its rows and its events are both undone,
     then the error goes on to the caller."""
-    drafts = _drafts.get()
-    assert drafts is not None, "attempt() belongs inside unit_of_work()"
-    mark = len(drafts)
+    unit = _unit.get()
+    assert unit is not None, "attempt() belongs inside unit_of_work()"
+    mark = len(unit.drafts)
     try:
         with transaction.atomic():
             yield
     except BaseException:
-        del drafts[mark:]
+        unit.cut(mark)
         raise
 
 
@@ -113,18 +135,15 @@ def publish(
         data=data or {},
     )
     with unit_of_work():
-        drafts = _drafts.get()
-        assert drafts is not None
-        if not sentence and any(d.kind == kind and d.entity_id == entity_id for d in drafts):
-            # A mere refresh of a summary; the one that is there will carry the newest state.
-            return
-        assert len(drafts) < MAX_EVENTS_A_UNIT, "a unit of work this large belongs in several"
-        drafts.append(draft)
+        unit = _unit.get()
+        assert unit is not None
+        unit.add(draft)
 
 
 def was_told(kind: str, job_id: str) -> bool:
     """The job has such an event, in this unit of work or before."""
-    drafted = any(draft.kind == kind and draft.job_id == job_id for draft in _drafts.get() or ())
+    unit = _unit.get()
+    drafted = unit is not None and any(draft.kind == kind and draft.job_id == job_id for draft in unit.drafts)
     return drafted or Event.objects.filter(job_id=job_id, kind=kind).exists()
 
 

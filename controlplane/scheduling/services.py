@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from controlplane.fleet.models import Device
-from controlplane.fleet.present import DEVICES_A_QUERY
 from controlplane.fleet.services import publish_device
 from controlplane.jobs.models import Job
 from controlplane.runtime.pieces import batched
 from controlplane.scheduling.models import SpareReservation
+
+DEVICES_A_QUERY = 500
 
 
 def reserve_nodes(job: Job, node_ids: tuple[str, ...]) -> int:

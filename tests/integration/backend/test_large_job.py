@@ -4,6 +4,7 @@ What is read of a job grows in rows, never in queries, nor in the length of a qu
 expression of a thousand parts.
 """
 
+import json
 from itertools import islice
 
 import msgspec
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.django_db
 GPUS = 8
 BATCH = 500
 LONGEST_QUERY = 4_000
+LARGEST_PATCH = 20_000
 NAMES_A_QUERY = 40_000
 """Of one that names 500 rows."""
 
@@ -97,9 +99,9 @@ def test_what_is_read_of_a_job_takes_the_same_queries_at_any_size() -> None:
     assert asked[0] == asked[1]
 
 
-def evicted(tp: int, pp: int) -> int:
+def evicted(tp: int, pp: int) -> tuple[int, int]:
     """How many queries it takes from a rank's exit to the commit of its replica's eviction and the start of the
-    next life on other nodes; undone afterwards."""
+    next life on other nodes, and how many events beside the new nodes' own; undone afterwards."""
     with transaction.atomic():
         job = large(2, tp, pp)
         row = Rank.objects.select_related("replica__attempt", "node", "device").get(replica__index=0, rank=0)
@@ -110,17 +112,23 @@ def evicted(tp: int, pp: int) -> int:
             reconcile_job(job.id, sure=True)
         made = Rank.objects.filter(replica__index=0, replica__incarnation=2)
         assert made.count() == tp * pp
-        held = Event.objects.filter(kind="device.held")
-        assert {event.patch["held_by"]["rank"] for event in held} == set(range(tp * pp))
+        told = Event.objects.filter(kind="node.refreshed").values_list("patch", flat=True)
+        held = [device["held_by"] for node in told for device in node["devices"] if device["held_by"]]
+        assert {its["rank"] for its in held if its["replica"] == 0} == set(range(tp * pp))
         assert Command.objects.filter(kind="start_ranks").count() == tp * pp // GPUS
+        nodes = Event.objects.filter(kind="node.refreshed").values("node_id").distinct().count()
+        assert nodes == len(told) == tp * pp // GPUS
+        more = Event.objects.exclude(kind="node.refreshed").count()
+        sizes = (len(json.dumps(event.patch)) for event in Event.objects.exclude(kind="decision.made"))
+        assert max(sizes) < LARGEST_PATCH, "of a large replica the ranks are not told with it"
         transaction.set_rollback(True)
     assert max(len(query["sql"]) for query in queries if query["sql"].startswith("SELECT")) < NAMES_A_QUERY
     # SQLite takes so many values a statement.
-    return sum(not query["sql"].startswith("INSERT") for query in queries)
+    return sum(not query["sql"].startswith("INSERT") for query in queries), more
 
 
-def test_an_eviction_takes_the_same_queries_at_any_size() -> None:
-    assert evicted(8, 2) == evicted(8, 16)
+def test_an_eviction_takes_the_same_queries_and_events_at_any_size() -> None:
+    assert evicted(8, 16) == evicted(8, 32)
 
 
 def test_a_large_job_is_read_at_once_on_statistics_from_before_it_was_there() -> None:

@@ -316,6 +316,8 @@ def test_snapshot_and_events_equal_a_fresh_snapshot() -> None:
     for event in Event.objects.filter(seq__gt=start).order_by("seq"):
         if event.patch is not None:
             pictures[event.entity, event.entity_id] = event.patch
+            # A node's summary has its devices as they are by then.
+            pictures |= {("device", device["id"]): device for device in event.patch.get("devices", ())}
     assert steady(pictures["job", job.id]) == steady(without_volatile(job_summary(Job.objects.get(pk=job.pk))))
     for row in Replica.objects.filter(attempt__job=job).select_related("attempt"):
         assert own(pictures["replica", replica_id(row)]) == own(without_volatile(replica_summary(row)))
@@ -325,8 +327,7 @@ def test_snapshot_and_events_equal_a_fresh_snapshot() -> None:
         assert pictures["signal", row.id] == without_volatile(signal_summary(row))
     for row in Node.objects.all():
         fresh = without_volatile(node_summary(row))
-        devices = [pictures.get(("device", device["id"]), device) for device in fresh["devices"]]
-        assert devices == fresh["devices"]
+        assert [pictures.get(("device", device["id"]), device) for device in fresh["devices"]] == fresh["devices"]
         assert pictures["node", row.id]["state"] == fresh["state"]
 
 
