@@ -16,6 +16,7 @@ from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.numbers import spec_of
 from controlplane.jobs.services import publish_replica
 from controlplane.policy import plan
+from controlplane.policy.placement import PLACEABLE
 from controlplane.policy.snapshot import Placement
 from controlplane.policy.timeouts import SectionTimeout, setup_limit_s, step_floor_s, timeout_of
 from controlplane.protocol.commands import StartRanks
@@ -182,9 +183,14 @@ def _launch(terms: Terms, replica: Replica, world_size: int, mine: list[Placemen
 
 
 def _hold_devices(job: Job, replica: Replica, placements: tuple[Placement, ...]) -> None:
-    """One rank on each, in a few queries however many they are. Raises Conflict."""
+    """One rank on each, in a few queries however many they are; a node that is drained or taken out keeps that
+    state until this is committed, or has it already and is refused. Raises Conflict."""
     devices: dict[tuple[str, int], Device] = {}
     for nodes in batched(sorted({placement.node_id for placement in placements}), A_QUERY):
+        states = Node.objects.filter(pk__in=nodes).order_by("pk").select_for_update().values_list("name", "state")
+        for name, state in states:
+            if state not in PLACEABLE:
+                raise Conflict(f"node {name} takes no new work: it is {state}")
         devices |= {(row.node_id, row.index): row for row in Device.objects.filter(node_id__in=nodes)}
     for place in placements:
         if (place.node_id, place.device_index) not in devices:
