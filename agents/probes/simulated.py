@@ -25,6 +25,12 @@ _SLOWDOWN_C = 87.0
 _MEMORY_BYTES = 80 * 1024**3
 _EMPTY_BYTES = 320 * 1024**2
 _LINKS = 18
+_LINK_TEXT = {
+    # Corrected errors, after which work goes on; a link that trains anew.
+    74: ", link {link}(0x0, 0x0, 0x0, 0x0, 0x100000, 0x0, 0x0)",
+    145: ", RLW_CTRL Nonfatal XC0 i0 Link {link:02d} (0x00000001 0x80000000)",
+}
+"""The driver's words about an NVLink."""
 FAULTS = frozenset({"overheat", "ecc", "xid", "throttle", "off_bus", "nvlink", "old_driver", "heal"})
 _DRIVER_VERSION = "570.124.06"
 
@@ -119,7 +125,7 @@ class SimulatedProbe:
                 device.ecc_uncorrected += max(int(value), 1)
                 device.remap_pending = True
             case "xid":
-                self._raise_xid(device, int(value) or 79)
+                self._raise_xid(device, int(value) or 79, link=round(value % 1 * 100))
             case "throttle":
                 device.throttled = True
             case "off_bus":
@@ -150,8 +156,9 @@ class SimulatedProbe:
     def close(self) -> None:
         """Nothing to let go of."""
 
-    def _raise_xid(self, device: _Device, xid: int) -> None:
-        device.xids.append(XidEvent(index=device.index, xid=xid, detail=f"simulated XID {xid}"))
+    def _raise_xid(self, device: _Device, xid: int, *, link: int = 0) -> None:
+        detail = f"simulated XID {xid}{_LINK_TEXT.get(xid, '').format(link=link)}"
+        device.xids.append(XidEvent(index=device.index, xid=xid, detail=detail))
         # 79 is "GPU has fallen off the bus"; 48 and 94, 95 are uncorrectable memory errors.
         if xid == 79:
             device.off_bus = True

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from agents.core.policy import Limits
 from agents.errors import LaunchError
-from agents.ranks.limits import FOLDER, PROC, Keeper, asked, own_group
+from agents.ranks.limits import FOLDER, PROC, Keeper, asked, own_group, write
 from controlplane.protocol.launch import RankRef
 
 HOST = "host"
@@ -47,6 +47,17 @@ class ControlGroups:
     def rank(self, ref: RankRef) -> tuple[Path, ...]:
         """For one life of a rank, made where they are not there. Raises LaunchError."""
         return self._all(ref.job_id, _name(ref))
+
+    def before_fork(self, job_id: str, host_pid: int) -> None:
+        """A rank is born in the groups of its host, which may have begun before there was such a limit: those
+        of now are written, and the host is in their groups of version 1. Raises LaunchError."""
+        own = self._path(job_id, HOST)
+        for group in self._all(job_id, HOST):
+            try:
+                if group != own:
+                    write(group / "cgroup.procs", str(host_pid))
+            except OSError as error:
+                raise LaunchError(f"the rank host cannot enter {group}, and so no rank of it: {error}") from error
 
     def move(self, ref: RankRef, pid: int) -> None:
         """A rank that was born in its host's group goes to its own."""

@@ -101,6 +101,11 @@ class HostKeeper:
         self._watcher.watch(identity, lambda code, number, known: self._on_gone(job_id, code, number, known))
         self._tasks[job_id] = asyncio.get_running_loop().create_task(self._keep_connected(job_id, identity))
 
+    def pid(self, job_id: str) -> int | None:
+        """Of the job's host, None before it was started."""
+        identity = self._identities.get(job_id)
+        return None if identity is None else identity.pid
+
     def send(self, job_id: str, message: ToHost) -> None:
         """Orders to a host that is not connected wait for the connection."""
         if isinstance(message, ForkRank):

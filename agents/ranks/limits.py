@@ -144,6 +144,7 @@ def _group(proc: Path, controller: str) -> Path | None:
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
             mine = path
+    seen = []
     for line in (proc / "mountinfo").read_text().splitlines():
         found = _MOUNT.match(line)
         if found is None or mine is None:
@@ -152,8 +153,18 @@ def _group(proc: Path, controller: str) -> Path | None:
         if kind == "cgroup2" if not controller else (kind == "cgroup" and controller in options.split(",")):
             below = os.path.relpath(mine, root)
             group = Path(mounted) / below
-            return Path(mounted) if below.startswith("..") or not group.is_dir() else group
-    return None
+            seen.append(Path(mounted) if below.startswith("..") or not group.is_dir() else group)
+    # A tree may be mounted several times, for some to read only: the first that we may write, else the first.
+    return next(
+        (group for group in seen if os.access(group, os.W_OK) and not _is_read_only(group)), seen[0] if seen else None
+    )
+
+
+def _is_read_only(group: Path) -> bool:
+    try:
+        return bool(os.statvfs(group).f_flag & os.ST_RDONLY)
+    except OSError:
+        return True
 
 
 def _words(file: Path) -> list[str]:

@@ -95,6 +95,8 @@ class Starter:
             place = self._places.known(ref.job_id)
             if place is None:
                 raise LaunchError(f"the directory of {ref.job_id} is gone from {self._places.root}")
+            if (host_pid := hosts.pid(ref.job_id)) is not None:
+                self.groups.before_fork(ref.job_id, host_pid)
             os.close(self._logs.create(log_path, place))
         except LaunchError as error:
             hosts.not_asked(ref, error)

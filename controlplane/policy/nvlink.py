@@ -68,6 +68,12 @@ class LinkError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return self.worst in QUIET
 
 
+def link_in(detail: str) -> int | None:
+    """The link that the driver's text names, whatever the model is and the registers say."""
+    line = _TEXT.search(detail)
+    return None if line is None else int(line[1])
+
+
 def read(detail: str, model: str) -> LinkError | None:
     """The registers in the driver's text. None: there are none, or they mean nothing on this model."""
     told = _TEXT.search(detail)

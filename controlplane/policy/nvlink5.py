@@ -105,6 +105,12 @@ _LINK: Mapping[int, tuple[Act, str]] = {
 """Of a link that went down, by sub-code: the act, and what a person looks into."""
 
 
+def link_in(detail: str) -> int | None:
+    """The link that the driver's text names; None: none, or a fault of no link."""
+    line = _TEXT.search(detail)
+    return None if line is None or int(line[2]) < 0 else int(line[2])
+
+
 def read(xid: int, detail: str) -> LinkFault | None:
     """What the driver's text says. None: there is no such text, or NVIDIA's sheet has no such line."""
     told = _TEXT.search(detail) if xid in XIDS else None

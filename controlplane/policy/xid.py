@@ -47,7 +47,8 @@ ACCUSES = ENDS | {XidBucket.SUPPORT, XidBucket.DEGRADED}
 
 class XidVerdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`provenance` names who decided; `disagreement` is empty or says who says what. `ask`: what a
-    person must do, "" for nothing. `repeats` within `WINDOW_S` on this device."""
+    person must do, "" for nothing. `repeats` within `WINDOW_S` on this device, or on the NVLink of it
+    that the driver names."""
 
     xid: int
     mnemonic: str
@@ -169,8 +170,9 @@ def judge(
     elsewhere: int = 0,
     overrides: dict[int, str] | None = None,
 ) -> XidVerdict:
-    """The verdict with its circumstances: the driver's own text, the device's `model`, how often it
-    had it in `WINDOW_S` (this one included), and how many other devices did. Raises as `look_up`."""
+    """The verdict with its circumstances: the driver's own text, the device's `model`, how often it,
+    or the link that the text names, had it in `WINDOW_S` (this one included), and how many other
+    devices did. Raises as `look_up`."""
     verdict = look_up(xid, overrides)
     if xid in (overrides or {}):
         return msgspec.structs.replace(verdict, repeats=repeats)
@@ -182,6 +184,7 @@ def judge(
         verdict = _of_link(verdict, told_of)
     if fault := nvlink5.read(xid, detail):
         verdict = _of_fault(verdict, fault)
+    link = link_of(xid, detail)
     worse = _repeated(xid, verdict.bucket, repeats, elsewhere)
     if worse is None:
         return msgspec.structs.replace(verdict, repeats=repeats)
@@ -189,9 +192,17 @@ def judge(
         verdict,
         bucket=worse,
         repeats=repeats,
-        provenance=f"{repeats} times in a day on this device",
+        provenance=f"{repeats} times in a day on {'this device' if link is None else f'link {link} of this device'}",
         ask=verdict.ask or ("" if worse in (XidBucket.RESET, XidBucket.DEGRADED) else _SUPPORT),
     )
+
+
+def link_of(xid: int, detail: str) -> int | None:
+    """The NVLink that the driver's line is about: what comes again on it comes again, what comes on another
+    one is another fault. None: it names none."""
+    if xid == NVLINK:
+        return nvlink.link_in(detail)
+    return nvlink5.link_in(detail) if xid in nvlink5.XIDS else None
 
 
 def _of_link(verdict: XidVerdict, error: nvlink.LinkError) -> XidVerdict:

@@ -165,7 +165,8 @@ class ResetDevice(_Body, tag="reset_device"):
 
 class InjectDeviceFault(_Body, tag="inject_device_fault"):
     """Simulated probe only. faults: overheat, ecc, xid, throttle, off_bus, nvlink, old_driver
-    (of the whole node), heal. `value`: XID number, target degrees C for overheat, number of the
+    (of the whole node), heal. `value`: XID number (one of an NVLink with the
+    link as hundredths: 74.05), target degrees C for overheat, number of the
     link for nvlink, major version of the driver for old_driver."""
 
     device_index: DeviceIndex

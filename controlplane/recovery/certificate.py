@@ -16,7 +16,7 @@ from controlplane.recovery.checks import EQUALITY, Check, Window
 from controlplane.recovery.incidents import publish_incident, refresh_phases
 from controlplane.recovery.models import Incident, ViewRow
 from controlplane.recovery.repeats import repeated
-from controlplane.runtime import events
+from controlplane.runtime import events, windows
 from controlplane.runtime.clock import after, iso, now
 
 PENDING, GREEN, RED, INCOMPLETE = "pending", "green", "red", "incomplete"
@@ -149,6 +149,6 @@ def _window(incident: Incident, job: Job) -> Window:
         between = StepRecord.objects.filter(job=job, step__gte=min(newest), step__lte=max(newest))
         newest |= {row.step: row for row in between.order_by("attempt", "step")[:MAX_STEPS]}
     steps = tuple(newest[number] for number in sorted(newest))
-    late = (now() - closed).total_seconds() >= GIVE_UP_S
+    late = windows.age_s(closed) >= GIVE_UP_S
     epoch = ViewRow.objects.filter(job=job, announced_at__lte=closed).aggregate(newest=Max("epoch"))["newest"]
     return Window(job=job, opened_at=opened, closed_at=closed, steps=steps, epoch=epoch or 0, late=late)

@@ -10,6 +10,7 @@ promised to people by the calendar (when tokens, passwords and invitations end).
 """
 
 from datetime import timedelta
+from typing import NamedTuple
 
 from django.db import models
 from django.db.models import F, Q
@@ -20,10 +21,12 @@ from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
+from controlplane.recovery.counts import counted
 from controlplane.recovery.models import Incident, KeptCheckpoint, MarkedLines, Recomputation, Request
-from controlplane.runtime import events
-from controlplane.runtime.clock import AHEAD_S, from_s
+from controlplane.runtime import beats, events, windows
+from controlplane.runtime.clock import AHEAD_S, CLOCK_STEP_S, from_s, now_s
 from controlplane.runtime.logs import get
+from controlplane.runtime.models import ClockStep
 
 MOVED: tuple[tuple[type[models.Model], str], ...] = (
     (Job, "due_at"),
@@ -42,29 +45,68 @@ MOVED: tuple[tuple[type[models.Model], str], ...] = (
     (SignInGate, "closed_until"),
     (MarkedLines, "told_at"),
 )
+LEASE_ROLE = "sentinel"
+MAX_COUNTED = 10_000
 SEEN_WITHIN_S = 2.0
 """A sentinel's turn is shorter."""
 _log = get(__name__)
 
 
-def move(step_s: float, *, set_s: float) -> int:
-    """The clock was set by `step_s`, to `set_s` (server Unix seconds). Returns how many times were
-    moved. A time that was written since the step, or falls into the seconds before it, may be taken for
+def move(step_s: float, *, set_s: float, since_s: float | None = None) -> int:
+    """The clock was set by `step_s`, to `set_s` (server Unix seconds); where nobody watched, at `since_s`
+    at the earliest. Returns how many times were moved, and writes the step down for what counts within
+    a window. A time that was written since the step, or falls into the seconds before it, may be taken for
     one of the other kind: then it is due at once, which costs a look."""
-    step, at = timedelta(seconds=step_s), from_s(_bound_s(step_s, set_s))
+    since_s = _bound_s(step_s, set_s) if since_s is None else since_s
+    bound_s = since_s if step_s > 0.0 else set_s
+    step, at = timedelta(seconds=step_s), from_s(bound_s)
     moved = 0
     with events.unit_of_work():
+        _write_down(step_s, since_s)
         for model, column in MOVED:
             old = Q(**{f"{column}__lt" if step_s > 0.0 else f"{column}__gt": at})
             rows = model._default_manager.filter(old)
             # Locked in the one order in which everybody else locks several.
             mine = list(rows.order_by("pk").select_for_update().values_list("pk", flat=True))
             moved += rows.filter(pk__in=mine).update(**{column: F(column) + step})
-        for row in _orders(step_s, set_s):
+        for row in _orders(step_s, bound_s):
             _move_order(row, step)
             moved += 1
     _log.warning("the clock was set: due times are moved with it", step_s=round(step_s, 1), moved=moved)
     return moved
+
+
+class Unwatched(NamedTuple):
+    """A step that no leader saw: it came at `since_s` (by the present clock) or later."""
+
+    step_s: float
+    since_s: float
+
+
+def unwatched() -> Unwatched | None:
+    """Asked before the lead is taken: by how much the clock was set while nobody led. What the boot of this
+    machine says beside the clock tells it, if the leader before was on it too; of another machine's leader
+    only that it was set back, as the lease then lies ahead. None: it was not, or that is not known."""
+    lease = beats.lease_clock(LEASE_ROLE)
+    boot, up_s = windows.uptime()
+    if lease is None or not boot or lease.boot != boot:
+        step_s = -beats.ahead_s(LEASE_ROLE)
+        return Unwatched(step_s, now_s()) if step_s < -AHEAD_S else None
+    later_s = sum(ClockStep.objects.filter(boot=boot, up_s__gt=lease.up_s).values_list("step_s", flat=True))
+    step_s = (now_s() - lease.wall_s) - (up_s - lease.up_s) - later_s
+    return Unwatched(step_s, lease.wall_s + later_s + step_s) if abs(step_s) >= CLOCK_STEP_S else None
+
+
+def _write_down(step_s: float, since_s: float) -> None:
+    """For `runtime.windows`: with the rows that would be counted twice, as the clock shows their times again."""
+    boot, up_s = windows.uptime()
+    older = {}
+    if step_s < 0.0:
+        again = (from_s(since_s), from_s(since_s - step_s + AHEAD_S))
+        for rows, column in counted():
+            found = rows.filter(**{f"{column}__range": again}).order_by(f"-{column}")
+            older[rows.model._meta.label] = list(found.values_list("pk", flat=True)[:MAX_COUNTED])
+    ClockStep.objects.create(set_at=from_s(since_s), step_s=step_s, boot=boot, up_s=up_s, older=older)
 
 
 def _bound_s(step_s: float, set_s: float) -> float:
@@ -72,12 +114,12 @@ def _bound_s(step_s: float, set_s: float) -> float:
     return set_s - min(step_s, SEEN_WITHIN_S) if step_s > 0.0 else set_s
 
 
-def _orders(step_s: float, set_s: float) -> models.QuerySet[Command]:
+def _orders(step_s: float, bound_s: float) -> models.QuerySet[Command]:
     """Live ones that were given before the step."""
     live = Command.objects.filter(state__in=dispatch.LIVE).order_by("pk").select_for_update()
     if step_s > 0.0:
-        return live.filter(created_at__lt=from_s(_bound_s(step_s, set_s)))
-    return live.filter(created_at__gt=from_s(set_s + AHEAD_S))
+        return live.filter(created_at__lt=from_s(bound_s))
+    return live.filter(created_at__gt=from_s(bound_s + AHEAD_S))
 
 
 def _move_order(row: Command, step: timedelta) -> None:

@@ -65,14 +65,16 @@ def reading_ended(device: Device, reading: str) -> None:
         return_device(device, f"no more {words}")
 
 
-def xid_counts(node_id: str, index: int, xid: int, at: datetime) -> dict[str, int]:
+def xid_counts(node_id: str, index: int, xid: int, at: datetime, *, link: int | None = None) -> dict[str, int]:
     """`repeats` of this XID on this device within a day, this one included, and how many other
-    devices had it (`elsewhere`)."""
+    devices had it (`elsewhere`). Of an NVLink (`link`) only those on the same link of it are repeats."""
     since = at - timedelta(seconds=WINDOW_S)
     rows = Signal.objects.filter(kind="xid", value=float(xid), seen_at__gte=since, seen_at__lte=at)
-    here = rows.filter(node_id=node_id, device_index=index).count()
+    of_link = rows if link is None else rows.filter(evidence__link=link)
+    here = of_link.filter(node_id=node_id, device_index=index).count()
     places = set(rows.values_list("node_id", "device_index").distinct()) - {(node_id, index)}
-    return {"repeats": here + 1, "elsewhere": len(places)}
+    counts = {"repeats": here + 1, "elsewhere": len(places)}
+    return counts if link is None else {**counts, "link": link}
 
 
 def _find(node_id: str, index: int) -> Device | None:

@@ -14,7 +14,7 @@ from controlplane.jobs.services import publish_job, publish_rank, transition_ran
 from controlplane.policy.signals.devices import DeviceGone, XidError
 from controlplane.policy.signals.nodes import NodeUnfit
 from controlplane.policy.signals.ranks import RankExit, RankOverdue, SetupTimeout
-from controlplane.policy.xid import XidBucket, look_up
+from controlplane.policy.xid import XidBucket, link_of, look_up
 from controlplane.protocol import frames
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.launch import RankRef
@@ -192,7 +192,7 @@ def _xid(facts: Facts, body: frames.XidSeen) -> None:
         meaning=meaning,
         uuid=device.uuid,
         model=device.model,
-        more=xid_counts(facts.node.id, xid.index, xid.xid, facts.at),
+        more=xid_counts(facts.node.id, xid.index, xid.xid, facts.at, link=link_of(xid.xid, xid.detail)),
     )
     signals.raise_signal(found, seen_at=facts.at)
     verdict = look_up(xid.xid)

@@ -1,10 +1,11 @@
 """The rows of a life that is started: its replica, its ranks, and the devices that they hold."""
 
 from controlplane.changes.kinds import CreateReplica
-from controlplane.fleet.models import Device
+from controlplane.fleet.models import Device, Node
 from controlplane.fleet.publish import refresh_nodes
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.services import publish_replica
+from controlplane.policy.placement import PLACEABLE
 from controlplane.policy.snapshot import Placement
 from controlplane.runtime.clock import now
 from controlplane.runtime.errors import Conflict
@@ -30,9 +31,14 @@ def create(attempt: Attempt, change: CreateReplica) -> None:
 
 
 def _hold_devices(job: Job, replica: Replica, placements: tuple[Placement, ...]) -> None:
-    """One rank on each, in a few queries however many they are. Raises Conflict."""
+    """One rank on each, in a few queries however many they are; a node that is drained or taken out keeps that
+    state until this is committed, or has it already and is refused. Raises Conflict."""
     devices: dict[tuple[str, int], Device] = {}
     for nodes in batched(sorted({placement.node_id for placement in placements}), A_QUERY):
+        states = Node.objects.filter(pk__in=nodes).order_by("pk").select_for_update().values_list("name", "state")
+        for name, state in states:
+            if state not in PLACEABLE:
+                raise Conflict(f"node {name} takes no new work: it is {state}")
         devices |= {(row.node_id, row.index): row for row in Device.objects.filter(node_id__in=nodes)}
     for place in placements:
         if (place.node_id, place.device_index) not in devices:

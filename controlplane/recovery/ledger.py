@@ -11,8 +11,10 @@ from controlplane.policy.budget import Rung, entries
 from controlplane.policy.plan import ORDERED
 from controlplane.policy.snapshot import BudgetFact, JobSnapshot
 from controlplane.protocol.states import UNFIT, ReplicaState
+from controlplane.recovery import counts
 from controlplane.recovery.models import Decision, Restart
-from controlplane.runtime.clock import ago, iso
+from controlplane.runtime import windows
+from controlplane.runtime.clock import iso
 
 Json = dict[str, Any]
 MAX_ENTRIES = 200
@@ -39,10 +41,10 @@ def write(job: Job, row: Decision, decision: plan.Decision, snapshot: JobSnapsho
 def budget_of(job: Job) -> BudgetFact:
     """What is charged, and how many ended attempts in a row brought no newer checkpoint."""
     window_s = spec_of(job).spec.resiliency.budget.window_s
-    charged = Restart.objects.filter(job=job, charged=True)
+    charged = counts.restarts().filter(job=job)
     return BudgetFact(
         restarts_total=charged.count(),
-        restarts_in_window=charged.filter(at__gte=ago(window_s)).count(),
+        restarts_in_window=windows.within(charged, "at", window_s).count(),
         evictions_total=Replica.objects.filter(attempt__job=job, state=ReplicaState.EVICTED).count(),
         no_progress_cycles=_idle_attempts(job),
     )

@@ -22,9 +22,6 @@ from controlplane.policy.asked import Elsewhere
 from controlplane.policy.elsewhere import own_nodes
 from controlplane.policy.facts import LIVE_ATTEMPT, TERMINAL_JOB
 from controlplane.policy.findings import KINDS
-from controlplane.policy.rules.registry import DESTRUCTIVE
-from controlplane.policy.signals import with_trait
-from controlplane.policy.signals.base import Trait
 from controlplane.policy.snapshot import LIVE_REPLICA
 from controlplane.protocol.membership import Flush, Install, View
 from controlplane.protocol.rank_faults import is_scheduled
@@ -36,14 +33,14 @@ from controlplane.protocol.states import (
     CheckpointState,
     JobState,
 )
-from controlplane.recovery import asked, recompute, sight, signals
+from controlplane.recovery import asked, counts, recompute, sight, signals
 from controlplane.recovery.learned import learned_of, saves_of, undisturbed
 from controlplane.recovery.ledger import budget_of
 from controlplane.recovery.load_nodes import of_nodes, own_facts
 from controlplane.recovery.load_replicas import replica_facts
 from controlplane.recovery.models import Decision, Signal, ViewRow
-from controlplane.runtime import bus
-from controlplane.runtime.clock import ago, now
+from controlplane.runtime import bus, windows
+from controlplane.runtime.clock import now
 
 GOVERNOR_WINDOW_S = 60.0
 MAX_CHECKPOINTS = 20
@@ -53,8 +50,6 @@ NEWEST_STEPS = 20
 """The newest commit is among the steps with the highest numbers: of a fresh attempt, the last one's."""
 MAX_REFUSED_READ = 20
 """Their pauses have long stopped growing."""
-TOLD_ONLY = "tell"
-SUSPECT = with_trait(Trait.SUSPECT)
 
 
 def load_snapshot(job: Job) -> facts.JobSnapshot:
@@ -241,8 +236,7 @@ def _checkpoint_facts(job: Job) -> tuple[facts.CheckpointFact, ...]:
 
 def recent_acts() -> int:
     """Destructive acts of the governor's window, over the whole fleet."""
-    made = Decision.objects.filter(rule__in=DESTRUCTIVE, applied=True, at__gte=ago(GOVERNOR_WINDOW_S))
-    return made.exclude(choice=TOLD_ONLY).count()
+    return windows.within(counts.acts(), "at", GOVERNOR_WINDOW_S).count()
 
 
 def _reissued(job: Job, attempt: Attempt | None) -> int:
@@ -266,8 +260,7 @@ def suspects(sizes: Mapping[str, int] | None = None) -> set[tuple[str, int]]:
     long ago and was dealt with says nothing about the trust that today's findings deserve. `sizes`:
     how many devices each node has, by id; read for those that it takes unless they are told."""
     named: set[tuple[str, int]] = set()
-    counts = Q(settled_at=None) | Q(kind__in=KINDS, incident__isnull=False)
-    rows = Signal.objects.filter(counts, seen_at__gte=ago(GOVERNOR_WINDOW_S), kind__in=SUSPECT, node_id__isnull=False)
+    rows = windows.within(counts.suspicions(), "seen_at", GOVERNOR_WINDOW_S)
     found = list(rows.values_list("node_id", "device_index"))
     if sizes is None:
         sizes = device_counts({node_id or "" for node_id, index in found if index is None})

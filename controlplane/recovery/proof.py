@@ -33,7 +33,8 @@ from controlplane.recovery import sharing, training_data
 from controlplane.recovery.models import Incident
 from controlplane.recovery.reference import LOSSES, MAX_LOSSES_BYTES, Length, Losses, task_of
 from controlplane.recovery.rows import config_of
-from controlplane.runtime.clock import now
+from controlplane.runtime import windows
+from controlplane.runtime.clock import from_s, now
 from controlplane.runtime.logs import get
 from controlplane.runtime.sandbox import service
 from controlplane.runtime.sandbox.service import Sandboxed
@@ -174,11 +175,11 @@ def is_queued(incident: Incident) -> bool:
 def waited_s(incident: Incident) -> float:
     """Seconds since its run has begun, or could have begun."""
     with contextlib.suppress(OSError):
-        return time.time() - (folder(incident) / RUNNING).stat().st_mtime
-    since = incident.ended_at or now()
+        return windows.age_s(from_s((folder(incident) / RUNNING).stat().st_mtime))
+    ages_s = [windows.age_s(incident.ended_at or now())]
     if settings.REFERENCE_WHEN == "ended" and incident.job is not None:
-        since = max(since, incident.job.state_since)
-    return min((now() - since).total_seconds(), time.monotonic() - _Places.free_s)
+        ages_s.append(windows.age_s(incident.job.state_since))
+    return min(*ages_s, time.monotonic() - _Places.free_s)
 
 
 def why_missing(incident: Incident) -> str:

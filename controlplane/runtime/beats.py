@@ -14,7 +14,8 @@ from typing import Any
 from django.db import DatabaseError, close_old_connections, transaction
 from django.db.models import F, QuerySet
 
-from controlplane.runtime.clock import AHEAD_S, after, age_s, ago, now
+from controlplane.runtime import windows
+from controlplane.runtime.clock import AHEAD_S, after, age_s, ago, now, now_s
 from controlplane.runtime.logs import get
 from controlplane.runtime.models import ProcessBeat
 
@@ -38,6 +39,15 @@ class BeatView:
     ok: bool
     detail: str
     beat_age_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseClock:
+    """The clock (Unix seconds) beside the seconds since that boot of the leader's machine."""
+
+    boot: str
+    up_s: float
+    wall_s: float
 
 
 def process_name(role: str) -> str:
@@ -121,7 +131,7 @@ def take_lead(role: str, owner: str) -> int | None:
                 "started_at": moment,
                 "beat_at": moment,
                 "term": 1,
-                "detail": {"owner": owner},
+                "detail": _lease_of(owner),
             },
         )
         if made:
@@ -129,12 +139,25 @@ def take_lead(role: str, owner: str) -> int | None:
         mine = row.detail.get("owner") == owner
         if not mine and not _lapsed(name, row.beat_at):
             return None
-        changes: dict[str, Any] = {"beat_at": moment, "pid": os.getpid(), "detail": {"owner": owner}}
+        changes: dict[str, Any] = {"beat_at": moment, "pid": os.getpid(), "detail": _lease_of(owner)}
         if not mine:
             changes |= {"term": F("term") + 1, "started_at": moment}
         ProcessBeat.objects.filter(name=name).update(**changes)
         row.refresh_from_db()
         return row.term
+
+
+def _lease_of(owner: str) -> dict[str, Any]:
+    boot, up_s = windows.uptime()
+    return {"owner": owner, "boot": boot, "up_s": up_s, "wall_s": now_s()}
+
+
+def lease_clock(role: str) -> LeaseClock | None:
+    """What the clocks told when the lease was last kept; None: that is not known."""
+    row = ProcessBeat.objects.filter(name=f"lease:{role}").first()
+    if row is None or not row.detail.get("boot"):
+        return None
+    return LeaseClock(boot=row.detail["boot"], up_s=float(row.detail["up_s"]), wall_s=float(row.detail["wall_s"]))
 
 
 def _lapsed(name: str, beat_at: datetime) -> bool:
@@ -160,7 +183,7 @@ def release_lead(role: str, owner: str) -> None:
     """Give the lease back at once, for a clean shutdown."""
     row = ProcessBeat.objects.filter(name=f"lease:{role}").first()
     if row is not None and row.detail.get("owner") == owner:
-        ProcessBeat.objects.filter(name=row.name, term=row.term).update(beat_at=ago(LEASE_S * 2), detail={"owner": ""})
+        ProcessBeat.objects.filter(name=row.name, term=row.term).update(beat_at=ago(LEASE_S * 2), detail=_lease_of(""))
 
 
 def lead_since(role: str) -> datetime | None:

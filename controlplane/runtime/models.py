@@ -42,6 +42,18 @@ class ProcessBeat(models.Model):
     detail = models.JSONField(default=dict)
 
 
+class ClockStep(models.Model):
+    """The server's clock was set by `step_s`, to `set_at` at the earliest. `boot`, `up_s`: the boot of the
+    machine that saw it, and seconds since then. `older`: ids by kind of rows that count within a window and
+    stand, by the clock before it was set back, where the present one comes by again (`runtime.windows`)."""
+
+    set_at = models.DateTimeField()
+    step_s = models.FloatField()
+    boot = models.CharField(max_length=40, blank=True)
+    up_s = models.FloatField(default=0.0)
+    older = models.JSONField(default=dict)
+
+
 class FrameCounter(models.Model):
     """Refused and dropped input, by node and reason (malformed, duplicate, gap, stale...)."""
 

@@ -14,9 +14,10 @@ from django.db import DatabaseError, close_old_connections
 from kombu.exceptions import KombuError
 
 from controlplane.recovery import clock_set, sweep
+from controlplane.recovery.clock_set import LEASE_ROLE
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime import beats, bus, exporter, metrics
-from controlplane.runtime.clock import AHEAD_S, now_s
+from controlplane.runtime.clock import now_s
 from controlplane.runtime.isolate import isolated
 from controlplane.runtime.logs import get
 
@@ -24,7 +25,6 @@ TURN_S = 0.25
 SLACK_S = 1.0
 SWEEP_S = 1.0
 CANARY_S = 3.0
-LEASE_ROLE = "sentinel"
 MAX_RUNG = 10_000
 _log = get(__name__)
 
@@ -86,11 +86,12 @@ class Net:
 
     def _lead(self) -> None:
         self._led_at = time.monotonic()
-        ahead_s = 0.0 if self.term is not None else beats.ahead_s(LEASE_ROLE)
-        before, self.term = self.term, beats.take_lead(LEASE_ROLE, self.name)
-        if before is None and self.term is not None and ahead_s > AHEAD_S:
-            # Nobody watched when the clock was set back.
-            clock_set.move(-ahead_s, set_s=now_s())
+        before = self.term
+        step = None if before is not None else clock_set.unwatched()
+        term = beats.take_lead(LEASE_ROLE, self.name)
+        if before is None and term is not None and step is not None:
+            clock_set.move(step.step_s, set_s=now_s(), since_s=step.since_s)
+        self.term = term
         late_s = round(max(0.0, self._led_at - self.turned_at), 3)
         detail = {
             **self.detail,

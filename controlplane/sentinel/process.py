@@ -19,7 +19,7 @@ from django.db import DatabaseError, close_old_connections
 from controlplane.protocol import first_use
 from controlplane.protocol.frames import reconnect_within_s
 from controlplane.recovery import clock_set
-from controlplane.runtime import beats, bus, counters, exporter, metrics
+from controlplane.runtime import beats, bus, counters, exporter, metrics, windows
 from controlplane.runtime.clock import ClockWatch
 from controlplane.runtime.isolate import isolated
 from controlplane.runtime.logs import get
@@ -230,6 +230,10 @@ class Sentinel:
         """A new leader has the first grace window: everybody may report before it judges."""
         if not self._led:
             self._led = True
+            newest = next(iter(windows.known()), None)
+            if newest is not None:
+                # Seen by a leader before, or found as this one took the lead.
+                self.clock.set_s, self.clock.step_s = newest.set_at.timestamp(), newest.step_s
             self.blind_until = max(self.blind_until, time.monotonic() + settings.GRACE_S)
             self.blind_why = "it has just begun to lead"
 

@@ -41,6 +41,9 @@ class Watch(Protocol):
     def take(self) -> float | None:
         """Seconds since the last call; None: not known yet."""
 
+    def waited(self, host_s: float) -> float:
+        """How much of the wait for input the work stood still for."""
+
 
 class Timings:
     """One rank's; used by its training thread only. `interval_s` 0: nothing is kept."""
@@ -93,7 +96,7 @@ class Timings:
             worked_s = self._watch.take()
             if worked_s is not None:
                 self._add("compute", worked_s / self._micro_batches)
-                self._add("data", self._data_s / self._micro_batches)
+                self._add("data", self._watch.waited(self._data_s) / self._micro_batches)
                 self._micro_batches, self._data_s = 0, 0.0
             self._passes = (self._passes + self._watch.passes())[-MAX_SAMPLES:]
         if not stalled:

@@ -176,6 +176,7 @@ def _told(signal: SignalFact, where: str, config: PolicyConfig) -> tuple[str, st
             "gpud": verdict.gpud,
             "provenance": verdict.provenance,
             "repeats": verdict.repeats,
+            "link": signal.evidence.get("link"),
         }
         by = f" (judged by {verdict.provenance}){doubt}"
         return f"XID {verdict.xid} ({verdict.description}) on {where}", by, evidence

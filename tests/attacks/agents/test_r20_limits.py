@@ -183,6 +183,33 @@ def test_version_one_gets_every_limit(machine: Machine) -> None:
     assert found == list(TEXTS[1])
 
 
+def test_a_rank_forked_by_a_host_from_before_the_limit_is_born_in_its_groups(machine: Machine) -> None:
+    two = machine.two("memory", "cpu")
+    one = machine.one("pids")
+    (one / "cgroup.procs").write_text("")
+    asked_for = [Limits()]
+    groups = ControlGroups(lambda: asked_for[0], proc=machine.proc)
+    assert groups.host(JOB) == (two / "host",)
+    groups.before_fork(JOB, 4711)
+    assert (one / "cgroup.procs").read_text() == "", "there is no limit"
+    asked_for[0] = ASKED
+    groups.before_fork(JOB, 4711)
+    assert ((one / "cgroup.procs").read_text(), (one / "pids.max").read_text()) == ("4711", "12")
+    (one / "cgroup.procs").unlink()
+    with pytest.raises(LaunchError, match="the rank host cannot enter"):
+        groups.before_fork(JOB, 4711)
+
+
+def test_of_a_tree_that_is_mounted_twice_the_one_that_can_be_written_is_taken(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine._add("4:pids:/agent.slice", f"{machine.tree}/shown", "cgroup", "ro,pids")
+    (machine.tree / "shown" / "agent.slice").mkdir(parents=True)
+    monkeypatch.setattr(limits, "_is_read_only", lambda group: "shown" in group.parts)
+    one = machine.one("pids")
+    assert machine.groups(Limits(processes=12)).rank(REF) == (one,)
+
+
 def test_a_hybrid_machine_gets_each_limit_where_its_controller_is(machine: Machine) -> None:
     two = machine.two("memory", "cpu")
     one = machine.one("pids")

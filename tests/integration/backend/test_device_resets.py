@@ -133,6 +133,19 @@ def test_the_same_contained_error_twice_on_a_device_is_no_programs_fault() -> No
     assert Signal.objects.filter(kind="xid").order_by("seen_at").last().evidence["repeats"] == 2
 
 
+def test_what_comes_again_on_another_link_of_a_device_has_not_come_again() -> None:
+    fleet = make_fleet(4)
+    job = run_job(fleet)
+    name = idle_node(job)
+    found = []
+    for link in (3, 5, 3):
+        detail = f"NVLink: fatal error detected on link {link}(0x10, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)"
+        fleet.tell(name, xid(74, detail=detail))
+        evidence = Signal.objects.filter(kind="xid").order_by("seen_at").last().evidence
+        found.append((evidence["link"], evidence["repeats"]))
+    assert found == [(3, 1), (5, 1), (3, 2)]
+
+
 def test_one_programs_code_on_many_devices_accuses_none() -> None:
     fleet = make_fleet(4)
     job = run_job(fleet)

@@ -37,10 +37,7 @@ DOCKER = "needs a container runtime; its compose file is held by tests/contracts
 NOT_RUN = {
     "README.md: make demo     # everything on this machine: backend, agents, real Megatron-core ranks, the page":
         "never ends; tests/integration/demo starts the same demo",
-    "deploy/secrets/README.md: umask 077": "changes owners to ids of the image, which needs root",
     "docs/benchmarks.md: python -m benchmarks            # list them": "a benchmark lasts minutes",
-    "docs/data.md: python -m trainer.data build --input a.txt b.txt --output /data/set       # each file is a document":
-        "writes below /data; tests/unit/trainer runs the same commands elsewhere",
     "docs/hooks.md: python examples/megatron_lm.py /opt/Megatron-LM/pretrain_gpt.py --save-interval 500 ...":
         "needs a checkout of Megatron-LM and its data",
     "docs/monitoring.md: python scripts/prometheus_drill.py drill --target holdfast-web=127.0.0.1:8000 --target holdfast-sentinel=127.0.0.1:9471":  # noqa: E501
@@ -53,7 +50,7 @@ NOT_RUN = {
     "docs/sdk.md: python -m pip install '.[cli]'": "installs from the package index; test_packages.py builds it",
 }  # fmt: skip
 """Shell blocks that are parsed and not run, by page and first line, each with the reason."""
-MOST_NOT_RUN = 12
+MOST_NOT_RUN = 10
 NEEDS_TOOLS = pytest.mark.skipif(
     shutil.which("curl") is None or shutil.which("jq") is None, reason="curl and jq are not installed"
 )

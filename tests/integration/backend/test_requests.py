@@ -8,12 +8,14 @@ from controlplane.dispatch.models import Command
 from controlplane.fleet import enrolment
 from controlplane.fleet import services as fleet_services
 from controlplane.fleet.models import Node
-from controlplane.jobs.models import Job, Replica
+from controlplane.jobs.models import Job, Rank, Replica
+from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol import frames
 from controlplane.protocol.rank import CheckpointReport
 from controlplane.protocol.spec import Resiliency, Resources
-from controlplane.recovery import asked, requests
+from controlplane.recovery import asked, reconcile, requests
 from controlplane.recovery.fleet_pass import reconcile_fleet
+from controlplane.recovery.load import load_snapshot
 from controlplane.recovery.models import Decision, Incident, Request
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import ago, now
@@ -24,6 +26,7 @@ from tests.integration.backend.builders import (
     kill_rank,
     live_ranks,
     make_fleet,
+    make_job,
     ref_of,
     run_job,
 )
@@ -213,6 +216,31 @@ def test_a_node_on_which_nothing_runs_is_empty_at_once() -> None:
     reconcile_fleet()
     assert (fresh(row).state, Node.objects.get().state) == ("done", "cordoned")
     assert row.pk in {each.pk for each in asked.requests(node_id=node.id)}
+
+
+def test_a_start_that_was_decided_before_its_node_was_drained_is_not_committed_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the drain would have found the node empty, and be done with a job on it."""
+    make_fleet(5)
+    job = make_job()
+    node = Node.objects.order_by("pk")[0]
+
+    def loaded_before(row: Job) -> JobSnapshot:
+        snapshot = load_snapshot(row)
+        if node.state == "ready":
+            requests.drain(node.pk, reason="new fans", actor=ADA)
+            reconcile_fleet()
+            node.refresh_from_db()
+        return snapshot
+
+    monkeypatch.setattr(reconcile, "load_snapshot", loaded_before)
+    reconcile.reconcile_job(job.pk)
+    assert node.state == "cordoned"
+    assert not Rank.objects.filter(node=node).exists()
+    reconcile.reconcile_job(job.pk)
+    assert Rank.objects.count() > 0, [row.sentence for row in Decision.objects.all()]
+    assert not Rank.objects.filter(node=node).exists()
 
 
 def test_a_node_that_is_returned_and_drained_again_has_one_drain() -> None:

@@ -134,7 +134,8 @@ def test_a_step_after_a_recovery_comes_out_bit_for_bit_on_the_other_replica(clus
     recover(run, 0, 1, rejoin=True)
     plan = order(run, 0)
     run.wait_all_done()
-    assert {gone.exit_code for gone in run.gone.values()} <= {0, None}
+    # Of the replica that was killed, one rank may have gone because it lost the other.
+    assert {gone.exit_code for key, gone in run.gone.items() if key[:2] != (1, 1)} == {0}
     found = verdict(run, 0, plan)
     assert plan.exact
     assert found.ok is True, found

@@ -171,3 +171,11 @@ async def test_without_a_driver_the_agent_has_no_devices_and_goes_on():
         pytest.skip("a device is here")
     assert "probe" in notes
     sampler.close()
+
+
+def test_an_injected_error_of_an_nvlink_names_its_link(probe):
+    for value, number, link in ((74.05, 74, ", link 5(0x0,"), (145.11, 145, " Link 11 (0x"), (79.0, 79, "XID 79")):
+        probe.inject(0, "xid", value)
+        (seen,) = probe.xids()
+        assert seen.xid == number
+        assert link in seen.detail

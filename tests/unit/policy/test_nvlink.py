@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.policy.xid import judge
+from controlplane.policy.xid import judge, link_of
 
 from .builders import only
 from .test_device_faults import found
@@ -76,3 +76,10 @@ def test_the_decision_acts_on_them():
 
     assert codes(1 << 4) == "device_reset"
     assert codes(1 << 16) != "device_reset"
+
+
+def test_three_in_a_day_are_of_the_link_that_the_driver_names():
+    verdict = judge(74, detail=line(1 << 4, link=5), model=HOPPER, repeats=3)
+    assert (str(verdict.bucket), verdict.provenance) == ("fatal", "3 times in a day on link 5 of this device")
+    assert link_of(145, "RLW_CTRL Nonfatal XC0 i0 Link -1 (0x00000001 0x80000000)") is None
+    assert link_of(79, line(1)) is None

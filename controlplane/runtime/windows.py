@@ -1,0 +1,79 @@
+"""What happened within the last so many seconds, and how old a time is, whatever the clock was set to.
+
+Rows keep the time that the clock told when they were written, for people. A step of the clock is a
+row too (`ClockStep`), so a window that reaches over one is two pieces of the calendar: from the step
+until now, and what is left of it before the step, by the clock of then.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from time import CLOCK_BOOTTIME, clock_gettime
+from typing import TypeVar
+
+from django.db.models import Model, Q, QuerySet
+
+from controlplane.runtime.clock import AHEAD_S, now
+from controlplane.runtime.models import ClockStep
+
+MAX_STEPS = 20
+"""Steps further back than this many are not looked for."""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+Row = TypeVar("Row", bound=Model)
+
+
+def uptime() -> tuple[str, float]:
+    """Which boot of this machine it is, and seconds since: what no step of the clock moves, and what
+    outlives a process. "": not known."""
+    try:
+        return BOOT_ID.read_text().strip(), clock_gettime(CLOCK_BOOTTIME)
+    except OSError:
+        return "", 0.0
+
+
+def known() -> list[ClockStep]:
+    """Steps of the clock, the newest first."""
+    return list(ClockStep.objects.order_by("-id")[:MAX_STEPS])
+
+
+def within(rows: QuerySet[Row], column: str, seconds: float) -> QuerySet[Row]:
+    """Those of `rows` of the last so many seconds."""
+    steps = known()
+    older = [pk for step in steps for pk in step.older.get(rows.model._meta.label, ())]
+    pieces = list(_pieces(steps, seconds))
+    newest = Q(**{f"{column}__gte": pieces[0][0]})
+    # A time far ahead was written before the clock was set back.
+    newest &= Q(**{f"{column}__lte": pieces[0][1]}) if steps else Q()
+    newest &= ~Q(pk__in=older) if older else Q()
+    before = [Q(**{f"{column}__gte": first, f"{column}__lt": last}) for first, last in pieces[1:]]
+    return rows.filter(reduce(or_, before, newest))
+
+
+def age_s(at: datetime) -> float:
+    """Seconds since `at`, which was written before or after the clock was set."""
+    end = now()
+    last, since_s = end + timedelta(seconds=AHEAD_S), 0.0
+    for step in known():
+        if step.set_at <= at <= last:
+            break
+        since_s += (end - step.set_at).total_seconds()
+        end = step.set_at - timedelta(seconds=step.step_s)
+        last = max(end, step.set_at)
+    return max(0.0, since_s + (end - at).total_seconds())
+
+
+def _pieces(steps: list[ClockStep], seconds: float) -> Iterator[tuple[datetime, datetime]]:
+    """Of the calendar, from (inclusive) and until (exclusive, but for the first), the newest first."""
+    left_s, end = seconds, now()
+    last = end + timedelta(seconds=AHEAD_S)
+    for step in steps:
+        if end - timedelta(seconds=left_s) >= step.set_at:
+            break
+        yield step.set_at, last
+        left_s -= (end - step.set_at).total_seconds()
+        end = step.set_at - timedelta(seconds=step.step_s)
+        # Where it was set ahead, the times between are told by no clock but the one before, a little late.
+        last = max(end, step.set_at)
+    yield end - timedelta(seconds=left_s), last
