@@ -21,7 +21,6 @@ PURE = (
 _SOURCE_DIRS = (
     *LIBRARIES,
     "frontend/src",
-    "frontend/mock",
     "tests",
     "benchmarks",
     "deploy",
