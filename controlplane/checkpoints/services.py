@@ -105,7 +105,7 @@ def pruned(job: Job, said: CheckpointsPruned) -> None:
 def _tell_refused(job: Job, why: str) -> None:
     """Once a job: what a rank can repeat as often as it likes is counted, not told again."""
     if not events.was_told(REFUSED, job.id):
-        sentence = f"A checkpoint was refused: {why}. Save below the job's own directory, which its ranks are told."
+        sentence = f"A checkpoint was refused: {why}. Save below the job's own directory; its ranks receive the path."
         events.publish(REFUSED, sentence, job_id=job.id)
 
 

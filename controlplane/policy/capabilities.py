@@ -296,14 +296,14 @@ def device(facts: DeviceFacts) -> Acts:
     where, node_name = f"device {facts.index} of {facts.node}", facts.node
     why = YES
     if facts.revoked:
-        why = f"{where}: its node is revoked and obeys no order; `holdfast node restore {node_name}` first"
+        why = f"{where}: its node is revoked and accepts no commands; `holdfast node restore {node_name}` first"
     elif not facts.present:
-        why = f"{where} fell off the bus, which no reset mends: reboot the node, or replace the card"
+        why = f"{where} fell off the bus, which a reset does not fix: reboot the node, or replace the card"
     elif facts.job:
         why = (
             f"{where} is in use: rank {facts.rank} of replica {facts.replica} of job {facts.job!r} is on it;"
             f" `holdfast node cordon {node_name}`, then `holdfast job evict-replica {facts.job} {facts.replica}` starts"
-            " it elsewhere; order the reset when it has ended"
+            " it elsewhere; request the reset when it has ended"
         )
     return {"reset": why}
 

@@ -235,6 +235,6 @@ def _states(asked: Asked, states: Mapping[int, bool], same: int, last: int, *, b
     if not states:
         return f"the state after step {last} was not compared: no hash of it was reported when it was trained"
     why = "the order in which the sums of its replicas were added is not known" if not asked.exact else "a GPU adds"
-    why += "" if not asked.exact else " in no fixed order"
+    why += "" if not asked.exact else " in varying sequence"
     assert not bitwise, "a state that must be equal and is not has failed"
     return f"the state after step {last} was not compared bit for bit: {why}"

@@ -76,8 +76,8 @@ def check_look_interval(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
     if wish.look_every_s != 0.0 and wish.look_every_s < LOOK_FLOOR_S:
         yield Fault(
             "/spec/resiliency/look_every_s",
-            f"{wish.look_every_s:g} s is below the floor: a look stops a rank's interpreter for some milliseconds",
-            f"set it to {LOOK_FLOOR_S:g} or more, or to 0 for looks at a hang alone",
+            f"{wish.look_every_s:g} s is below the floor: a diagnostic stops a rank's interpreter for milliseconds",
+            f"set it to {LOOK_FLOOR_S:g} or more, or to 0 for diagnostics at a hang alone",
         )
 
 
@@ -87,7 +87,7 @@ def check_look_ranks(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
     if not 1 <= wish.look_ranks <= LOOK_RANKS_MAX:
         yield Fault(
             "/spec/resiliency/look_ranks",
-            f"{wish.look_ranks} ranks a look is not between 1 and {LOOK_RANKS_MAX}",
+            f"{wish.look_ranks} ranks a diagnostic is not between 1 and {LOOK_RANKS_MAX}",
             f"set it to {LOOK_RANKS_MAX} at most; the ranks of a larger replica have their turns one after the other",
         )
 

@@ -74,9 +74,9 @@ def _hashes(window: Window) -> Check:
     if wrong:
         return Check(name=name, ok=False, detail=f"they differ after step {wrong[0]}", value=float(len(wrong)), limit=0)
     if not judged:
-        return Check(name=name, ok=None, detail="no step was told by two replicas")
+        return Check(name=name, ok=None, detail="no step was reported by two replicas")
     if not window.reaches_beyond(judged):
-        return Check(name=name, ok=None, detail="no step after the recovery was told by two replicas")
+        return Check(name=name, ok=None, detail="no step after the recovery was reported by two replicas")
     detail = f"parameters, optimizer and random state equal after each of {len(judged)} steps of {len(window.steps)}"
     return Check(name=name, ok=True, detail=detail, value=0, limit=0)
 
@@ -93,7 +93,7 @@ def _ledger(window: Window) -> Check:
         detail = f"step {wrong[0].step} holds {ledger(wrong[0])}, not {wanted}"
         return Check(name=name, ok=False if final else None, detail=detail, value=float(len(wrong)), limit=0)
     if not window.reaches_beyond(steps):
-        return Check(name=name, ok=None, detail="no step after the recovery is told by all its replicas")
+        return Check(name=name, ok=None, detail="no step after the recovery is reported by all its replicas")
     detail = f"{len(wanted)} micro-batches once in each of {len(steps)} steps"
     return Check(name=name, ok=True, detail=detail, value=0, limit=0)
 

@@ -182,7 +182,7 @@ def _tell(node: Node, letter: DeadLetter) -> None:
         return
     sentence = (
         f"An event of {node.name} ({letter.kind}, {letter.seq}) could not be applied and was put aside; "
-        f"everything behind it goes on. {letter.reason[:200]}"
+        f"everything behind it continues. {letter.reason[:200]}"
     )
     publish_node(node, TOLD, sentence)
 

@@ -35,7 +35,7 @@ def reset_by_person(device_id: str, *, reason: str, actor: str, request_id: str 
             actor, "device.reset", device.node_id, reason=reason, request_id=request_id,
             data={"device_index": device.index, "uuid": device.uuid},
         )  # fmt: skip
-        bar_device(device, f"{actor} ordered a reset: {reason}", reset=True)
+        bar_device(device, f"{actor} requested a reset: {reason}", reset=True)
     return device
 
 
@@ -48,7 +48,7 @@ def reset_answered(command: Command) -> None:
         return_device(device, "it was reset")
     else:
         detail = command.detail or command.state
-        set_device_health(device, healthy=False, reason=f"It could not be reset: {detail}. A person must look.")
+        set_device_health(device, healthy=False, reason=f"It could not be reset: {detail}. A person must inspect it.")
 
 
 def reset_unanswered(command: Command) -> None:

@@ -106,7 +106,7 @@ def _exited(facts: Facts, body: frames.RankExited) -> None:
     transition_rank(
         rank,
         RankState.EXITED,
-        how + (", as ordered" if body.expected else ""),
+        how + (", as requested" if body.expected else ""),
         exit_code=body.exit_code,
         exit_signal=body.signal,
         exit_expected=body.expected,
@@ -277,8 +277,8 @@ def _refused(facts: Facts, body: frames.InputRefused) -> None:
     events.publish(
         "rank.refused",
         f"The agent on {node.name} dropped {what} of rank {rank.rank} of replica {rank.replica.index}{closed}:"
-        f" {body.reason}. Training goes on; what they reported is missing. The program sent what the protocol"
-        " does not allow (docs/protocol.md): mend it.",
+        f" {body.reason}. Training continues without what they reported. The program sent what the protocol"
+        " does not allow (docs/protocol.md): fix it.",
         job_id=body.ref.job_id,
         node_id=node.id,
         data={"count": body.count, "reason": body.reason, "closed": body.closed, "rank": rank.rank},

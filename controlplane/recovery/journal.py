@@ -48,7 +48,7 @@ def compare(verdict: Verdict) -> int:
             _compare(row, kept.get(row.decision_id), verdict)
     if since is not None:
         for decision_id in _without_row(since):
-            verdict.add("edited", f"decision {decision_id}", "no audit row tells of it: Holdfast never made it")
+            verdict.add("edited", f"decision {decision_id}", "no audit row records it: Holdfast never made it")
     return compared
 
 

@@ -134,7 +134,7 @@ def _tell(job: Job, saves: tuple[KeptSave, ...]) -> float | None:
     if last == body and sent[0].state not in LOST:
         return None if handed_over else SOON_S
     if len(sent) == MAX_LOST and all(row.state in LOST and msgspec.convert(row.body, Body) == body for row in sent):
-        why = f"the checkpoint from before the fault was not kept: its ranks could not be told: {sent[0].detail}"
+        why = f"the checkpoint from before the fault was not kept: the command to its ranks failed: {sent[0].detail}"
         KeptCheckpoint.objects.filter(job=job, let_go_at=None).update(let_go_at=now(), why=why)
         return None
     dispatch.enqueue(body, node_id=whom.node_id, job_id=job.id, attempt=body.attempt, epoch=job.epoch)

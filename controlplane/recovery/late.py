@@ -34,7 +34,7 @@ def join(signal: Signal, replica_state: str) -> None:
         return
     inferred = not told and _names_it_by_others(incident, signal)
     Signal.objects.filter(pk=signal.pk).update(incident=incident)
-    settle([signal], "its replica had been ended before this was told")
+    settle([signal], "its replica had been ended before this was reported")
     before = culprit(map(fact_of, told))
     after = culprit(map(fact_of, (*told, signal)))
     titles = {row.pk: short(of_exit(fact_of(row), row.node.name if row.node else "")) for row in (*told, signal)}

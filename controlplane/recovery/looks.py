@@ -45,7 +45,7 @@ def keep(rank: Rank, body: StacksCollected, *, at: datetime) -> None:
     replica, job_id = rank.replica, body.ref.job_id
     order = Command.objects.filter(pk=body.command_id).values_list("node_id", "job_id").first()
     if order not in (None, (rank.node_id, job_id)):
-        raise IdentityMismatch(f"look {body.command_id} was ordered from another node, or of another job")
+        raise IdentityMismatch(f"diagnostic {body.command_id} was requested from another node, or of another job")
     decision = _decision_of(body.command_id)
     scheduled = decision if decision is not None and decision.rule == SCHEDULED else None
     incident = _incident_of(job_id, decision)
@@ -162,7 +162,7 @@ def _compare(scheduled: Decision, replica: Replica) -> None:
         said = f"{said} ({among})" if odd else f"not compared in full: {among}"
     events.publish(
         "job.looked",
-        f"Look on schedule into replica {replica.index}: {len(dumps)} of {len(orders)} recorders read; {said}.",
+        f"Scheduled diagnostic of replica {replica.index}: {len(dumps)} of {len(orders)} recorders read; {said}.",
         job_id=scheduled.job_id,
         data={"decision_id": scheduled.id, "state": str(finding.state), "odd": odd},
     )

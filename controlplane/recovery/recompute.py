@@ -213,7 +213,7 @@ def _sample(row: Recomputation, steps: list[int]) -> str:
     computed = [Computed(step=each.step, by_replica=_ids(each)) for each in rows]
     try:
         if len(rows) != sample + 1 - row.from_step:
-            raise Unclear("a step in between was not told")
+            raise Unclear("a step in between was not reported")
         plan = policy.plan_of(computed, _installs(job), micro_batches=micro_batch_count(spec_of(job).spec))
     except Unclear as error:
         return str(error)

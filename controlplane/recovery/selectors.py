@@ -99,9 +99,9 @@ def incident_looks(row: Incident) -> list[dict[str, Any]]:
     left = total - FIRST_LOOKS - LAST_LOOKS
     if left <= 0:
         return told + [look_view(look) for look in looks[: FIRST_LOOKS + LAST_LOOKS]]
-    said = f"{left} of {total} looks are left out here"
+    said = f"{left} of {total} diagnostics are left out here"
     mark = {
-        "rank": "-", "look": "left_out", "method": said, "text": f"{said}: the job's list of looks has them.",
+        "rank": "-", "look": "left_out", "method": said, "text": f"{said}: the job's list of diagnostics has them.",
         "at": iso(row.opened_at), "id": "", "command_id": "",
     }  # fmt: skip
     head, tail = looks[:FIRST_LOOKS], list(looks.reverse()[:LAST_LOOKS])[::-1]
@@ -184,7 +184,7 @@ def snapshot_of(row: Decision) -> JobSnapshot:
     if row.job_id is None:
         raise NotFound(f"decision {row.id!r} is the fleet's: it saw no job")
     if not row.snapshot:
-        raise NotFound(f"decision {row.id!r} keeps no snapshot: it ordered a look on schedule")
+        raise NotFound(f"decision {row.id!r} keeps no snapshot: it started a scheduled diagnostic")
     return msgspec.msgpack.decode(zstandard.decompress(bytes(row.snapshot)), type=JobSnapshot)
 
 

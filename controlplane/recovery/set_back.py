@@ -136,7 +136,7 @@ def bring_forward(row: Rank, status: RankStatus) -> None:
     """A living rank whose beginning was told to a database that is gone."""
     if row.state == RankState.LAUNCHING and status.state != RankState.LAUNCHING:
         transition_rank(
-            row, RankState.INITIALIZING, "its agent tells that it lives", pid=status.pid,
+            row, RankState.INITIALIZING, "its agent reports that it is alive", pid=status.pid,
             started_at=row.started_at or now(),
         )  # fmt: skip
     trains = status.state in (RankState.TRAINING, RankState.CHECKPOINTING)

@@ -91,5 +91,5 @@ def _note(ranks: int, late: int) -> str:
     if late == 0:
         return f"Taken from all {ranks} ranks while they lived."
     if late == ranks:
-        return "Too late: not taken. Every rank was gone, or did not answer, before it could be looked at."
+        return "Too late: not taken. Every rank was gone, or did not answer, before it could be inspected."
     return f"Taken from {ranks - late} of {ranks} ranks while they lived; for {late} it was too late: not taken."

@@ -55,7 +55,7 @@ class Bell:
         try:
             current_app.send_task(RECONCILE_TASK, [job_id, sure], retry=False, expires=EXPIRES_S, ignore_result=True)
         except (KombuError, redis.RedisError, OSError, RuntimeError, ValueError) as error:
-            _log.info("bell not sent, the sentinel will look", job_id=job_id, error=str(error))
+            _log.info("wake-up not sent; the sentinel will reconcile", job_id=job_id, error=str(error))
 
 
 _bell = Bell()

@@ -217,7 +217,7 @@ class Sentinel:
         for name, since in self._live_since.items():
             unheard_s = self.reader.batches.unheard_s(name)
             if moment - since > UNHEARD_S and (unheard_s is None or unheard_s > UNHEARD_S):
-                self._blind(f"nothing is heard from web process {name}, which lives")
+                self._blind(f"nothing is heard from web process {name}, which is alive")
 
     def _blind(self, why: str, *, for_s: float = RECOVER_S) -> None:
         until = time.monotonic() + for_s

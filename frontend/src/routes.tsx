@@ -14,7 +14,7 @@ function NotFound(): ReactElement {
   return (
     <>
       <PageHead title="Not found" />
-      <Empty icon="question" title="There is no page at this address">The menu above leads back.</Empty>
+      <Empty icon="question" title="There is no page at this address">Use the menu above to go back.</Empty>
     </>
   );
 }
@@ -37,10 +37,10 @@ function PartMissing(): ReactElement {
   }, [linked]);
   return (
     <div className="content">
-      <PageHead title="This page is not here yet" />
+      <PageHead title="This page has not loaded yet" />
       <div className="notice tone-warn" role="alert">
         <div>
-          <p>{isNewer() ? "Holdfast has a newer version: the page has to be loaded anew." : "The control plane did not send this part of the page. It is loaded by itself once the control plane answers; training goes on without it."}</p>
+          <p>{isNewer() ? "Holdfast has a newer version: reload the page." : "The control plane did not send this part of the page. It loads automatically once the control plane answers; training continues without it."}</p>
           <button type="button" className="button" onClick={() => location.reload()}>Load it now</button>
         </div>
       </div>

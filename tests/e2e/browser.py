@@ -1,16 +1,10 @@
-"""A real browser for the page tests, and the two servers they can look at.
+"""A real browser for the page tests, and what every page is judged by.
 
-Without `HOLDFAST_E2E_URL` the development server of `frontend/mock` is started on a free port.
-With it (and `HOLDFAST_E2E_USER`, `HOLDFAST_E2E_PASSWORD`) the same tests look at a running demo.
-`E2E_SCREENSHOTS` names a directory for pictures of every page.
+`E2E_SCREENSHOTS` names a directory for screenshots of every page.
 """
 
 import os
 import shutil
-import signal
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,7 +14,6 @@ from playwright.sync_api import Browser, BrowserContext, Page, Playwright
 REPOSITORY = Path(__file__).parents[2]
 FRONTEND = REPOSITORY / "frontend"
 AXE = FRONTEND / "node_modules" / "axe-core" / "axe.min.js"
-START_LIMIT_S = 20.0
 BROWSER_ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -33,12 +26,11 @@ BROWSER_ARGUMENTS = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is looked at. `mock`: the fixtures' ids are known to exist."""
+    """A server, and an account that signs in to it."""
 
     url: str
     username: str
     password: str
-    mock: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,77 +56,6 @@ class Complaints:
         parts = urlsplit(url)
         if parts.scheme in ("http", "https", "ws", "wss") and parts.netloc != urlsplit(self.origin).netloc:
             self.found.append(f"request to another origin: {url}")
-
-
-class MockServer:
-    """The development server as a process that can be killed, frozen and started again on its port."""
-
-    def __init__(self) -> None:
-        self.process = self._start("0")
-        self.target = Target(url=self._said(), username="ana", password="holdfast", mock=True)
-
-    def kill(self) -> None:
-        """At once, as a crash does."""
-        self.process.kill()
-        self.process.wait(timeout=START_LIMIT_S)
-
-    def start_again(self) -> None:
-        """On the same port, once it is dead."""
-        self.process = self._start(str(urlsplit(self.target.url).port))
-        assert self._said() == self.target.url
-
-    def freeze(self) -> None:
-        """Its connections stay, and nothing answers."""
-        self.process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """It goes on where it stood."""
-        self.process.send_signal(signal.SIGCONT)
-
-    def stop(self) -> None:
-        """For good."""
-        self.thaw()
-        self.process.terminate()
-        self.process.wait(timeout=START_LIMIT_S)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-    @staticmethod
-    def _start(port: str) -> "subprocess.Popen[str]":
-        command = [shutil.which("node") or "node", str(FRONTEND / "mock" / "server.mjs"), port]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-    def _said(self) -> str:
-        assert self.process.stdout is not None
-        url = self.process.stdout.readline().strip()
-        assert url.startswith("http://127.0.0.1:"), f"the mock server did not start: {url!r}"
-        return url
-
-
-@contextmanager
-def mock_server() -> Iterator[Target]:
-    """The development server on a free port, for as long as the block lasts."""
-    server = MockServer()
-    try:
-        yield server.target
-    finally:
-        server.stop()
-
-
-@contextmanager
-def target() -> Iterator[Target]:
-    """The server named by the environment, else the mock."""
-    url = os.environ.get("HOLDFAST_E2E_URL", "")
-    if url:
-        yield Target(
-            url=url.rstrip("/"),
-            username=os.environ.get("HOLDFAST_E2E_USER", "admin"),
-            password=os.environ.get("HOLDFAST_E2E_PASSWORD", ""),
-            mock=False,
-        )
-        return
-    with mock_server() as found:
-        yield found
 
 
 def launch(playwright: Playwright) -> Browser:

@@ -1,4 +1,4 @@
-"""One server and one browser for all page tests."""
+"""One browser for all page tests, and the two real servers they look at."""
 
 import os
 from collections.abc import Iterator
@@ -7,9 +7,14 @@ import pytest
 
 pytest.importorskip("playwright.sync_api", reason="the page tests need playwright")
 
+from django.core.management import call_command
 from playwright.sync_api import Browser, sync_playwright
+from pytest_django import DjangoDbBlocker
 
 from tests.e2e import browser as tools
+from tests.e2e.lively import STEP_S, Lively, living
+from tests.integration.backend import fake_world
+from tests.integration.backend.servers import RedisServer
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -22,17 +27,10 @@ def _rows_beside_the_browser() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[tools.Target]:
-    """The mock server, or the demo named by HOLDFAST_E2E_URL."""
-    if not tools.AXE.is_file():
-        pytest.skip("run `npm ci --ignore-scripts` in frontend/ first")
-    with tools.target() as where:
-        yield where
-
-
-@pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
     """One browser process for the session."""
+    if not tools.AXE.is_file():
+        pytest.skip("run `npm ci --ignore-scripts` in frontend/ first")
     with sync_playwright() as playwright:
         found = tools.launch(playwright)
         yield found
@@ -51,4 +49,21 @@ def real(transactional_db: None) -> Iterator[tools.Target]:
     user = User.objects.create_user(**where)
     user.groups.add(Group.objects.get_or_create(name="admin")[0])
     with running_whole() as url:
-        yield tools.Target(url=url, mock=False, **where)
+        yield tools.Target(url=url, **where)
+
+
+@pytest.fixture(scope="module")
+def db(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Rows that the tests of one module share. By this name pytest-django knows that a database is needed."""
+    with django_db_blocker.unblock():
+        yield
+        call_command("flush", verbosity=0, interactive=False)
+
+
+@pytest.fixture(scope="module")
+def lively(db: None, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lively]:
+    """A fleet that lives, for the tests of one module, none of which may ask for a database of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fake_world, "TICK_S", STEP_S)
+        with living(tmp_path_factory.mktemp("lively"), redis_server.url) as made:
+            yield made

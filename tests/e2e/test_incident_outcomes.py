@@ -13,6 +13,7 @@ from controlplane.recovery.fleet_pass import reconcile_fleet
 from controlplane.recovery.models import Incident
 from controlplane.recovery.reconcile import reconcile_job
 from tests.e2e.browser import Target, axe_violations, picture, sign_in
+from tests.e2e.rows import lost
 from tests.integration.backend.builders import Fleet, kill_rank, live_ranks, make_fleet, run_job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
@@ -28,15 +29,6 @@ def page(chromium: Browser, real: Target) -> Iterator[Page]:
     sign_in(context, real)
     yield context.new_page()
     context.close()
-
-
-def lost(fleet: Fleet) -> Incident:
-    """A job that failed: all of it was killed and it may not be restarted."""
-    job = run_job(fleet, resiliency={"budget": {"max_restarts": 0}})
-    for row in live_ranks(job):
-        kill_rank(fleet, row)
-    reconcile_job(job.id)
-    return Incident.objects.get(job=job)
 
 
 def of_the_fleet(fleet: Fleet) -> tuple[Incident, str]:

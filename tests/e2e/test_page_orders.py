@@ -103,7 +103,7 @@ def test_an_order_after_the_session_ended_asks_to_sign_in_and_is_then_sent(visit
     Session.objects.all().delete()
     button(page, "Cordon").last.click()
     dialog = page.get_by_role("dialog", name="Your session has ended")
-    expect(dialog.get_by_label("Password, or the one-time password printed at start")).to_be_focused()
+    expect(dialog.get_by_label("Password or one-time password")).to_be_focused()
     expect(dialog.get_by_label("User name")).to_have_value("ana")
     picture(page, "sign-in-again")
     assert axe_violations(page) == []

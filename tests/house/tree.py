@@ -22,7 +22,6 @@ PURE = (
 _SOURCE_DIRS = (
     *LIBRARIES,
     "frontend/src",
-    "frontend/mock",
     "tests",
     "benchmarks",
     "deploy",

@@ -78,7 +78,7 @@ def debug(request: HttpRequest, job_id: str) -> HttpResponse:
             reason=body.reason,
             request_id=request_id_of(request),
         )
-        detail = f"Its agent looks at rank {body.rank} of replica {body.replica}: {body.look}."
+        detail = f"Requested from its agent: {body.look} of rank {body.rank} of replica {body.replica}."
         return Effect(data={"detail": detail, "command_ids": [command.id]})
 
     return once(request, effect)

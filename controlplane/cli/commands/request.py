@@ -49,7 +49,7 @@ def get_request(request: Request, output: Output = Format.TABLE) -> None:
         row = context.plain(client.requests.get(request))
     emit_object(row, columns.REQUESTS, output, context.screen(), name="id")
     if output in (Format.TABLE, Format.WIDE):
-        say(f"\n{row['answer'] or 'Nobody has looked at it yet.'}")
+        say(f"\n{row['answer'] or 'It has not been answered yet.'}")
         for part in row["parts"]:
             say(f"  {part['id']}  {part['state']}  {part['answer']}")
     if row["decision_id"]:
@@ -89,7 +89,7 @@ def _until_ended(client: "Client", request_id: str, timeout_s: float) -> Any:
         if timeout_s and time.monotonic() - begun_s >= timeout_s:
             raise CliError(
                 f"{row.id} is {row.state} after {timeout_s:g} s",
-                fix=f"it goes on; holdfast request get {row.id}, holdfast request withdraw {row.id}",
+                fix=f"it continues; holdfast request get {row.id}, holdfast request withdraw {row.id}",
                 code=Exit.TIMEOUT,
             )
         time.sleep(POLL_S)

@@ -199,7 +199,7 @@ def _hold(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
             rule=RULE,
             choice="hold",
             reason_code="storm",
-            sentence=f"{stopped}. Nothing is evicted on silence until a person decides or the storm is"
+            sentence=f"{stopped}. Nothing is evicted on silence until a person decides or the correlated failure is"
             f" over.{_suspects(snapshot, kept)}",
             title=short(stopped),
             key="hold:" + ",".join(tag(failure.replica) for failure in kept),

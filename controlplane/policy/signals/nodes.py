@@ -109,7 +109,7 @@ class NodeDeaf(Finding):
     @property
     def sentence(self) -> str:
         """Which, and why."""
-        return f"Node {self.node} is deaf: {self.why}."
+        return f"Node {self.node} receives no work: {self.why}."
 
 
 @dataclass(frozen=True, kw_only=True)

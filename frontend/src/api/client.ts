@@ -6,7 +6,7 @@ import type { Answer, Named, Outcome, Query, Readable, SpecFault, Writable } fro
 const ROOT = "/api/v1";
 const TIMEOUT_MS = 20_000;
 /** Here a 401 is the answer itself, not the end of a session. */
-const OF_THE_SESSION = new Set(["/login", "/logout"]);
+const OF_THE_SESSION = new Set(["/login", "/logout", "/password"]);
 
 /** An answer other than 2xx, with the server's own words. `retryable` says whether trying again may help. */
 export class ApiProblem extends Error {
@@ -71,7 +71,7 @@ async function send(path: string, init: RequestInit): Promise<Response> {
     response = await fetch(ROOT + path, { credentials: "same-origin", ...init, signal });
   } catch (error) {
     if (init.signal?.aborted) throw error;
-    throw new ApiProblem(0, "No answer from the control plane", "The network or the web process is down. Training goes on without it.");
+    throw new ApiProblem(0, "No answer from the control plane", "The network or the web process is down. Training continues without it.");
   }
   if (!response.ok) throw await problemOf(response);
   return response;

@@ -21,14 +21,14 @@ export function CertificateBadge({ certificate }: { certificate: Certificate | n
 }
 
 /** Only a pending certificate can still learn what it does not know. */
-function checkLook(ok: boolean | null, state: Certificate["state"]): { tone: Tone; icon: IconName; word: string } {
+function checkStyle(ok: boolean | null, state: Certificate["state"]): { tone: Tone; icon: IconName; word: string } {
   if (ok === null && state === "pending") return { tone: "info", icon: "hourglass", word: "not known yet" };
   if (ok === null) return { tone: "idle", icon: "question", word: "could not be judged" };
   return ok ? { tone: "ok", icon: "check", word: "holds" } : { tone: "bad", icon: "cross", word: "does not hold" };
 }
 
 export function CertificateView({ certificate, hit = true }: { certificate: Certificate | null; hit?: boolean }): ReactElement {
-  if (!certificate) return <Empty icon="shield" title="No certificate">{hit ? "One is made after a job has recovered, from the committed steps." : "No job was hit: no training has to be proved exact."}</Empty>;
+  if (!certificate) return <Empty icon="shield" title="No certificate">{hit ? "A certificate is made from the committed steps after a job has recovered." : "No job was affected, so there is no training to certify."}</Empty>;
   return (
     <>
       <div className="cert-head">
@@ -39,7 +39,7 @@ export function CertificateView({ certificate, hit = true }: { certificate: Cert
       {certificate.repeated ? <p>{repeatedWords(certificate.repeated)}</p> : null}
       <ul className="checks">
         {certificate.checks.map((check) => {
-          const { tone, icon, word } = checkLook(check.ok, certificate.state);
+          const { tone, icon, word } = checkStyle(check.ok, certificate.state);
           return (
             <li key={check.name} className={`tone-${tone}`}>
               <Icon name={icon} size={15} title={word} />

@@ -78,7 +78,7 @@ function Follow({ sent, onClose }: { sent: { detail: string; atMs: number }; onC
   const incident = useLive((state) => state.data.feed.find((event) => event.entity === "incident" && Date.parse(event.at) >= sent.atMs - 2_000));
   return (
     <p role="status" className="answer">
-      <Icon name="check" /> <span>{sent.detail} {incident ? <Link to={paths.incident(incident.entity_id ?? "")} onClick={onClose}>Follow the incident</Link> : <span className="muted">Waiting for the incident that follows...</span>}</span>
+      <Icon name="check" /> <span>{sent.detail} {incident ? <Link to={paths.incident(incident.entity_id ?? "")} onClick={onClose}>Follow the incident</Link> : <span className="muted">Waiting for the incident...</span>}</span>
     </p>
   );
 }

@@ -55,7 +55,7 @@ function Choice({ action }: { action: string }): ReactElement {
 }
 
 export function Actions({ actions }: { actions: Decision["actions"] }): ReactElement {
-  if (actions.length === 0) return <Empty icon="eye" title="Nothing was ordered" />;
+  if (actions.length === 0) return <Empty icon="eye" title="No command was given" />;
   return (
     <ol className="actions">
       {actions.map((item, i) => {

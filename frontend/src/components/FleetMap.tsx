@@ -10,7 +10,7 @@ import { paths } from "../lib/paths";
 import { useHeard, useLive, usePatchedList, useSilentCount, useTopic } from "../live/hooks";
 import { Empty, Loaded, Panel, Skeleton } from "../ui/basics";
 import { Icon } from "../ui/icons";
-import { lookOf, StateBadge } from "../ui/states";
+import { styleOf, StateBadge } from "../ui/states";
 import { Scroll } from "../ui/Scroll";
 
 /** Beyond this many nodes the page follows them by polling: one topic a node would flood the socket. */
@@ -58,7 +58,7 @@ function MapBody({ nodes: read, asOfSeq, colour, table }: { nodes: Node[]; asOfS
   const missing = [silent > 0 ? `${count(silent)} ${silent === 1 ? "node is" : "nodes are"} connected and not heard` : "", lost > 0 ? `${count(lost)} ${lost === 1 ? "has" : "have"} no link` : ""].filter(Boolean).join(", ");
   return (
     <>
-      {missing ? <p className="map-missing text-bad"><Icon name="unplug" size={13} /> {missing}: grey readings are the last that came.</p> : null}
+      {missing ? <p className="map-missing text-bad"><Icon name="unplug" size={13} /> {missing}: grey readings are the last reported.</p> : null}
       {table ? <DeviceTable nodes={nodes} /> : (
         <>
           <div className="fleet" onKeyDown={moveFocus}>
@@ -87,14 +87,14 @@ const NodeCard = memo(function NodeCard({ node, colour, push }: { node: Node; co
   const pushed = useLive((state) => (push ? state.data.devices.get(node.id) : undefined));
   const heard = useHeard(node, push);
   const silent = silentNode(node, heard);
-  const tone = silent ? "idle" : lookOf("node", node.state).tone;
+  const tone = silent ? "idle" : styleOf("node", node.state).tone;
   return (
     <div className={`node-card tone-${tone}${silent || heard.hearing === "stale" ? " node-stale" : ""}`}>
       <div className="node-name">
         <Link to={paths.node(node.id)}>{node.name}</Link>
         {node.state === "ready" && node.connected ? null : <StateBadge kind="node" state={node.state} compact />}
-        {node.connected ? null : <span className="chip" title="The agent's link is down; the readings are the last that came"><Icon name="unplug" size={11} /> no link</span>}
-        {node.connected && silent ? <span className="chip" title="Its agent is connected and silent; the readings are the last that came"><Icon name="unplug" size={11} /> not heard {duration(heard.ageS)}</span> : null}
+        {node.connected ? null : <span className="chip" title="The agent's link is down; the readings are the last it reported"><Icon name="unplug" size={11} /> no link</span>}
+        {node.connected && silent ? <span className="chip" title="Its agent is connected but silent; the readings are the last it reported"><Icon name="unplug" size={11} /> not heard {duration(heard.ageS)}</span> : null}
       </div>
       <div className="cells">
         {node.devices.map((device) => <DeviceCell key={device.id} node={node} device={device} now={readings(device, pushed?.byIndex.get(device.index))} colour={colour} />)}

@@ -6,23 +6,23 @@ import { duration } from "../lib/format";
 import { paths } from "../lib/paths";
 import { Time } from "../ui/basics";
 import { Icon } from "../ui/icons";
-import { lookOf, StateBadge, type Look } from "../ui/states";
+import { styleOf, StateBadge, type StateStyle } from "../ui/states";
 import { CertificateBadge } from "./Certificate";
 import { Scroll } from "../ui/Scroll";
 
 /** How it ended, or where it stands: a lost job is never green, and a dead GPU never over. */
 export function EndingBadge({ incident }: { incident: Incident }): ReactElement {
   const waits = incident.needs_hardware && incident.state !== "resolved";
-  if (incident.outcome === "lost") return <Badge look={lookOf("outcome", "lost")} text={waits ? "lost, needs hardware" : "lost"} />;
-  if (incident.state === "mitigated") return <Badge look={lookOf("incident", "mitigated")} text={incident.needs_hardware ? "needs hardware" : "mitigated"} />;
+  if (incident.outcome === "lost") return <Badge style={styleOf("outcome", "lost")} text={waits ? "lost, needs hardware" : "lost"} />;
+  if (incident.state === "mitigated") return <Badge style={styleOf("incident", "mitigated")} text={incident.needs_hardware ? "needs hardware" : "mitigated"} />;
   if (incident.state !== "resolved") return <StateBadge kind="incident" state={incident.state} />;
   if (incident.outcome === "") return <StateBadge kind="incident" state="resolved" />;
   const timed = incident.outcome === "recovered" && incident.recovery_s !== null;
-  return <Badge look={lookOf("outcome", incident.outcome)} text={timed ? `recovered in ${duration(incident.recovery_s)}` : incident.outcome} />;
+  return <Badge style={styleOf("outcome", incident.outcome)} text={timed ? `recovered in ${duration(incident.recovery_s)}` : incident.outcome} />;
 }
 
-function Badge({ look, text }: { look: Look; text: string }): ReactElement {
-  return <span className={`badge tone-${look.tone}`} title={look.meaning}><Icon name={look.icon} size={13} /> <span>{text}</span></span>;
+function Badge({ style, text }: { style: StateStyle; text: string }): ReactElement {
+  return <span className={`badge tone-${style.tone}`} title={style.meaning}><Icon name={style.icon} size={13} /> <span>{text}</span></span>;
 }
 
 export function IncidentTable({ incidents, dense }: { incidents: Incident[]; dense?: boolean }): ReactElement {

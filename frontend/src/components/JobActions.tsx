@@ -11,9 +11,9 @@ export type JobAct = { kind: "cancel" } | { kind: "checkpoint" } | { kind: "evic
 const ranksOf = (job: JobDetail): number =>
   job.layout ? ranksPerReplica(job.layout) * job.replicas_active : 0;
 
-type JobOrder = Extract<Writable, `/jobs/{job_id}:${"cancel" | "checkpoint" | "evict-replica"}`>;
+type JobRequest = Extract<Writable, `/jobs/{job_id}:${"cancel" | "checkpoint" | "evict-replica"}`>;
 
-async function order(path: JobOrder, job: JobDetail, body: Record<string, unknown>): Promise<string> {
+async function sendRequest(path: JobRequest, job: JobDetail, body: Record<string, unknown>): Promise<string> {
   return (await post(path, { job_id: job.id }, body)).detail;
 }
 
@@ -23,7 +23,7 @@ export function JobActions({ job, act, onClose }: { job: JobDetail; act: JobAct;
       return (
         <ConfirmDialog
           title={`Cancel ${job.name}`} confirmLabel="Cancel the job" danger typeToConfirm={job.name} onClose={onClose}
-          onConfirm={(reason) => order("/jobs/{job_id}:cancel", job, { reason })}
+          onConfirm={(reason) => sendRequest("/jobs/{job_id}:cancel", job, { reason })}
           blastRadius={<>Stops <b>{count(ranksOf(job))} ranks</b> of {job.replicas_active} replicas for good and frees their devices. Work since step {count(job.last_checkpoint_step ?? 0)} ({duration(job.work_at_risk_s)}) is lost unless a checkpoint is taken first.</>}
         />
       );
@@ -31,7 +31,7 @@ export function JobActions({ job, act, onClose }: { job: JobDetail; act: JobAct;
       return (
         <ConfirmDialog
           title="Checkpoint now" confirmLabel="Save at the next step" onClose={onClose}
-          onConfirm={(reason) => order("/jobs/{job_id}:checkpoint", job, { reason })}
+          onConfirm={(reason) => sendRequest("/jobs/{job_id}:checkpoint", job, { reason })}
           blastRadius={<>All <b>{count(ranksOf(job))} ranks</b> save at the next step boundary. Training stands still for as long as a save blocks; nothing is stopped.</>}
         />
       );
@@ -41,7 +41,7 @@ export function JobActions({ job, act, onClose }: { job: JobDetail; act: JobAct;
       return (
         <ConfirmDialog
           title={`Evict replica ${replica.index}`} confirmLabel={`Evict replica ${replica.index}`} danger onClose={onClose}
-          onConfirm={(reason) => order("/jobs/{job_id}:evict-replica", job, { replica: replica.index, reason })}
+          onConfirm={(reason) => sendRequest("/jobs/{job_id}:evict-replica", job, { replica: replica.index, reason })}
           blastRadius={<>Replica {replica.index} trains on until another has caught up beside it and takes its place. Where too few devices are free for that, or it was evicted once already, its <b>{replica.ranks.length} ranks</b> on {[...new Set(replica.ranks.map((rank) => rank.node_name))].join(", ")} leave the next view and end when the other {left === 1 ? "replica has" : `${left} replicas have`} trained a step without them, with the same global batch; a replacement is started where devices are free. No committed step is lost; the restart budget pays for none of it.</>}
         />
       );

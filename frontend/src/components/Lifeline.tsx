@@ -1,5 +1,5 @@
 /* The life of a job: a lane a replica slot, a bar an incarnation; above them checkpoints,
-   decisions and incidents. One picture of what broke, what was done and how long it took. */
+   decisions and incidents. One chart of what broke, what was done and how long it took. */
 import { type ReactElement, useEffect, useMemo, useRef, useState } from "react";
 import { Link, useSearchParams } from "react-router";
 import type { Checkpoint, Decision, Incident, Replica } from "../api/types";
@@ -10,7 +10,7 @@ import { paths } from "../lib/paths";
 import { useSettings } from "../lib/settings";
 import { clock, relative } from "../lib/time";
 import { Panel } from "../ui/basics";
-import { lookOf } from "../ui/states";
+import { styleOf } from "../ui/states";
 
 const LANE = 30;
 const TOP = 58;
@@ -127,7 +127,7 @@ function SpanBar({ span, y, scale }: { span: Span; y: number; scale: Scale }): R
   const x1 = place(scale, span.startMs);
   const x2 = Math.max(x1 + 2, place(scale, span.endMs));
   const joined = span.joinedMs === null ? x2 : Math.min(x2, Math.max(x1, place(scale, span.joinedMs)));
-  const tone = span.state === "evicted" ? "bad" : lookOf("replica", span.state).tone;
+  const tone = span.state === "evicted" ? "bad" : styleOf("replica", span.state).tone;
   const fill = span.open ? tone : "past";
   return (
     <g>

@@ -35,7 +35,7 @@ export function LinkIndicator(): ReactElement {
   return (
     <button
       type="button" className={`link-state tone-${tone}`} aria-pressed={paused}
-      title={paused ? "Everything on this page is held as of this moment; press to go on" : "Press to hold everything on this page still"} onClick={() => live.setPaused(!paused)}
+      title={paused ? "This page is paused and shows one moment; press to continue" : "Press to pause this page"} onClick={() => live.setPaused(!paused)}
     >
       <span className={`dot ${link === "live" ? "dot-live" : ""}`} aria-hidden />
       <b>{word}</b> <span>{asOf}</span>

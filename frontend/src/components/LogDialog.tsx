@@ -19,7 +19,7 @@ export function LogDialog({ jobId, rank, settled, onClose }: { jobId: string; ra
   return (
     <Dialog title={`Log: replica ${shown.replica}, incarnation ${shown.incarnation}, rank ${shown.rank}`} onClose={onClose}>
       {lives.length > 1 ? (
-        <div className="segments" role="group" aria-label="Life of this rank">
+        <div className="segments" role="group" aria-label="Incarnation of this rank">
           {lives.map((life) => (
             <button key={life.id} type="button" aria-pressed={life.incarnation === shown.incarnation} onClick={() => setIncarnation(life.incarnation)}>
               incarnation {life.incarnation}{life.state === "exited" ? "" : " (runs)"}
@@ -27,12 +27,12 @@ export function LogDialog({ jobId, rank, settled, onClose }: { jobId: string; ra
           ))}
         </div>
       ) : null}
-      <Life key={shown.id} jobId={jobId} rank={shown} />
+      <IncarnationLog key={shown.id} jobId={jobId} rank={shown} />
     </Dialog>
   );
 }
 
-function Life({ jobId, rank }: { jobId: string; rank: Rank }): ReactElement {
+function IncarnationLog({ jobId, rank }: { jobId: string; rank: Rank }): ReactElement {
   const wanted = queries.logs(jobId, rank.replica, rank.rank, rank.incarnation);
   const client = useQueryClient();
   const query = useQuery(wanted);
@@ -57,7 +57,7 @@ function Life({ jobId, rank }: { jobId: string; rank: Rank }): ReactElement {
 
 function Text({ log, lives }: { log: Log; lives: boolean }): ReactElement {
   if (log.source === "none")
-    return <Empty icon="list" title="Nothing has been kept">{lives ? "Its output is kept when it ends; until then it can be read from its node." : "This life of the rank left no output."}</Empty>;
+    return <Empty icon="list" title="Nothing has been kept">{lives ? "Its output is kept when it ends; until then it can be read from its node." : "This incarnation of the rank left no output."}</Empty>;
   return (
     <>
       <p className="muted">

@@ -9,7 +9,7 @@ const TONES = ["bad", "warn", "special", "ok", "info", "idle"];
 
 export function PhaseChart({ phases }: { phases: IncidentPhase[] }): ReactElement {
   const bars = phaseBars(phases);
-  if (bars.length === 0) return <Empty icon="hourglass" title="No phase is measured yet">Times appear here as the recovery goes on.</Empty>;
+  if (bars.length === 0) return <Empty icon="hourglass" title="No phase is measured yet">Times appear here as the recovery proceeds.</Empty>;
   const total = Math.max(bars[bars.length - 1]!.endS, 0.001);
   const at = new Map(phases.map((phase) => [phase.name, phase.at]));
   return (

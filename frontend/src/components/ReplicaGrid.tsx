@@ -75,7 +75,7 @@ const BEAT: Record<Hearing, { className: string; title: string }> = {
   ok: { className: "", title: "" },
   warn: { className: "text-warn", title: "later than a heartbeat should be" },
   bad: { className: "text-bad", title: "no heartbeat came" },
-  stale: { className: "muted", title: "this page does not hear the control plane, so it cannot tell whether the rank lives" },
+  stale: { className: "muted", title: "this page has no link to the control plane, so it is not known whether the rank is alive" },
 };
 
 function RankRow({ jobId, rank: snapshot, leastStep, asOfSeq, onLogs }: { jobId: string; rank: Rank; leastStep: number; asOfSeq: number; onLogs: (rank: Rank) => void }): ReactElement {

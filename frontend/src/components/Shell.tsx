@@ -15,6 +15,7 @@ import { Problem, Skeleton } from "../ui/basics";
 import { Icon, type IconName } from "../ui/icons";
 import { LinkBanner, LinkIndicator } from "./LinkState";
 import { KeysDialog, useShortcuts } from "./Shortcuts";
+import { PasswordDialog } from "./PasswordForm";
 import { SignInGate } from "./SignIn";
 
 export const loadChaosSheet = () => import("./ChaosSheet").then((module) => ({ default: module.ChaosSheet }));
@@ -58,7 +59,7 @@ function SignedIn({ demo, username }: { demo: boolean; username: string }): Reac
           <button type="button" className="icon-button" aria-label="Keyboard shortcuts" title="Keyboard shortcuts (?)" onClick={() => setHelp(true)}>
             <Icon name="keyboard" size={16} />
           </button>
-          <SignOut username={username} />
+          <Account username={username} />
         </div>
       </header>
       <LinkBanner />
@@ -85,7 +86,7 @@ function NewVersion(): ReactElement | null {
   const newer = useSyncExternalStore(listenFresh, isNewer);
   if (!newer) return null;
   return (
-    <button type="button" className="button primary" title="Holdfast was updated; this page is of the version before" onClick={() => location.reload()}>
+    <button type="button" className="button primary" title="Holdfast was updated; this page is from the previous version" onClick={() => location.reload()}>
       <Icon name="cycle" size={13} /> New version: reload
     </button>
   );
@@ -143,18 +144,29 @@ function Switches(): ReactElement {
   );
 }
 
-function SignOut({ username }: { username: string }): ReactElement {
+function Account({ username }: { username: string }): ReactElement {
   const client = useQueryClient();
   const navigate = useNavigate();
+  const [changing, setChanging] = useState(false);
   const leave = async (): Promise<void> => {
     await post("/logout", {}).catch(() => undefined);
     client.clear();
     navigate(paths.login(), { replace: true });
   };
+  const changed = (): void => {
+    navigate(paths.login(), { replace: true, state: { passwordOf: username } });
+    client.clear();
+  };
   return (
-    <button type="button" className="button" onClick={() => void leave()} title={`Signed in as ${username}`}>
-      {username} <span className="muted">Sign out</span>
-    </button>
+    <>
+      <button type="button" className="icon-button" aria-label="Change password" title="Change password" onClick={() => setChanging(true)}>
+        <Icon name="key" size={16} />
+      </button>
+      <button type="button" className="button" onClick={() => void leave()} title={`Signed in as ${username}`}>
+        {username} <span className="muted">Sign out</span>
+      </button>
+      {changing ? <PasswordDialog username={username} onClose={() => setChanging(false)} onChanged={changed} /> : null}
+    </>
   );
 }
 

@@ -40,8 +40,8 @@ export function SignInForm({ username: known = "", onDone }: { username?: string
         <input name="username" autoComplete="username" autoFocus={known === ""} required value={username} onChange={(event) => setUsername(event.target.value)} />
       </label>
       <label className="field">
-        <span>Password, or the one-time password printed at start</span>
-        <input name="password" type="password" autoComplete="current-password" data-autofocus={known === "" ? undefined : true} required value={password} onChange={(event) => setPassword(event.target.value)} />
+        <span>Password or one-time password</span>
+        <input name="password" type="password" autoComplete="current-password" autoFocus={known !== ""} data-autofocus={known === "" ? undefined : true} required value={password} onChange={(event) => setPassword(event.target.value)} />
       </label>
       {error ? <Problem error={error} /> : null}
       <button className="button primary wide" type="submit" disabled={busy}>{busy ? "Signing in..." : "Sign in"}</button>
@@ -70,7 +70,7 @@ export function SignInGate({ username }: { username: string }): ReactElement | n
   if (!open) return null;
   return (
     <Dialog title="Your session has ended" onClose={() => end(false)}>
-      <p>Sign in, and what you were sending is sent. Nothing that you typed is lost.</p>
+      <p>Sign in, and your request is sent. Nothing you typed is lost.</p>
       <SignInForm username={username} onDone={() => end(true)} />
     </Dialog>
   );

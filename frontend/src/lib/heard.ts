@@ -7,15 +7,15 @@ export const LATE_S = 1.5;
 export const SILENT_S = 2;
 /** Agents speak each second. A node that was not heard for longer is marked. */
 export const NODE_SILENT_S = 5;
-/** Pictures come each second; a longer pause is the picture's, not the machine's. */
-const PICTURE_S = 3;
+/** Readings are pushed each second; a longer pause is the link's, not the machine's. */
+const PUSH_S = 3;
 
 /** What its silence means to the ranks on a node, in words. */
-export const ranksOf = (told: Pick<NotHeard, "commits" | "left_out">): string =>
-  told.left_out ? "left out for now" : told.commits ? "still commits" : "no step since";
+export const ranksOf = (silent: Pick<NotHeard, "commits" | "left_out">): string =>
+  silent.left_out ? "left out for now" : silent.commits ? "still commits" : "no step since";
 
 /** Seconds since a node's last word. */
-export const silentFor = (told: Pick<NotHeard, "since">, nowMs: number): number => Math.max(0, Math.floor((nowMs - Date.parse(told.since)) / 1000));
+export const silentFor = (silent: Pick<NotHeard, "since">, nowMs: number): number => Math.max(0, Math.floor((nowMs - Date.parse(silent.since)) / 1000));
 
 export type Hearing = "ok" | "warn" | "bad" | "stale";
 
@@ -24,19 +24,19 @@ export interface Heard {
   hearing: Hearing;
 }
 
-/** `silentS`: as the newest picture told it; `sinceS`: how old that picture is; `linked`: this page hears the server. */
+/** `silentS`: as the newest push reported it; `sinceS`: how old that push is; `linked`: this page hears the server. */
 export function rankHeard(silentS: number | null, sinceS: number, linked: boolean): Heard {
   if (silentS === null) return { ageS: null, hearing: "stale" };
-  const late = sinceS > PICTURE_S;
+  const late = sinceS > PUSH_S;
   const ageS = silentS + (late ? sinceS : 0);
   if (!linked || late) return { ageS, hearing: "stale" };
   return { ageS, hearing: silentS > SILENT_S ? "bad" : silentS > LATE_S ? "warn" : "ok" };
 }
 
-/** As `rankHeard`, for a node: its picture comes by push, or else with the list. */
+/** As `rankHeard`, for a node: its readings come by push, or else with the list. */
 export function nodeHeard(silentS: number | null, sinceS: number, linked: boolean): Heard {
   if (silentS === null) return { ageS: null, hearing: "stale" };
-  const late = sinceS > PICTURE_S;
+  const late = sinceS > PUSH_S;
   if (silentS > NODE_SILENT_S) return { ageS: silentS + (linked ? sinceS : 0), hearing: linked ? "bad" : "stale" };
   return { ageS: silentS, hearing: linked && !late ? "ok" : "stale" };
 }

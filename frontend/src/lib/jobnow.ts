@@ -10,9 +10,9 @@ export const ENDED_STATES: ReadonlySet<string> = new Set(["succeeded", "failed",
 /** How many steps are committed once this one is: a step's own number counts from 0. */
 export const doneWith = (step: Step): number => step.step + 1;
 
-/** Where a rank stands: its picture may be a second older than the newest committed step, which every
+/** Where a rank stands: its readings may be a second older than the newest committed step, which every
     rank of a contributing replica has taken part in. `least`: that step; 0 for those that do not contribute. */
-export const rankStep = (told: number, least: number): number => Math.max(told, least);
+export const rankStep = (reported: number, least: number): number => Math.max(reported, least);
 
 export function median(values: readonly number[]): number | null {
   if (values.length === 0) return null;

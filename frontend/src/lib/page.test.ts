@@ -78,7 +78,7 @@ describe("silence", () => {
     expect(rankHeard(0.4, 0, true).hearing).toBe("ok");
   });
 
-  it("of a node is told from 5 s on, and grows", () => {
+  it("of a node is shown from 5 s on, and grows", () => {
     expect(nodeHeard(21, 1, true)).toEqual({ ageS: 22, hearing: "bad" });
     expect(nodeHeard(21, 9, false)).toEqual({ ageS: 21, hearing: "stale" });
     expect(nodeHeard(0.4, 0, true).hearing).toBe("ok");
@@ -229,9 +229,9 @@ describe("axes", () => {
 });
 
 describe("what a node's silence means to its ranks", () => {
-  const told = (commits: boolean, left_out: boolean) => ({ commits, left_out });
+  const silent = (commits: boolean, left_out: boolean) => ({ commits, left_out });
   it("tells ranks that commit from ranks that do not, and from those left out", () => {
-    expect([told(true, false), told(false, false), told(false, true)].map(ranksOf)).toEqual(["still commits", "no step since", "left out for now"]);
+    expect([silent(true, false), silent(false, false), silent(false, true)].map(ranksOf)).toEqual(["still commits", "no step since", "left out for now"]);
   });
   it("grows with the page's clock, in whole seconds, and is never less than nothing", () => {
     const since = "2026-01-01T00:00:00.000000Z";

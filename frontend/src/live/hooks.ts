@@ -18,13 +18,13 @@ export function useTopic(topic: string | null): void {
 }
 
 /** How long a node has been silent: by its pushes where they are followed, else as it was read. Whole
-    seconds once it is silent, so that a healthy fleet is not drawn anew each second. */
+    seconds once it is silent, so that a healthy fleet is not drawn again each second. */
 export function useHeard(node: Pick<Node, "id" | "last_seen_age_s">, push = true): Heard {
-  const told = useSyncExternalStore(listenHeard, () => {
+  const encoded = useSyncExternalStore(listenHeard, () => {
     const heard = hear(node, push);
     return `${heard.hearing} ${heard.ageS === null ? "" : heard.hearing === "ok" ? heard.ageS.toFixed(1) : Math.floor(heard.ageS)}`;
   });
-  const [hearing, age] = told.split(" ") as [Heard["hearing"], string];
+  const [hearing, age] = encoded.split(" ") as [Heard["hearing"], string];
   return { hearing, ageS: age === "" ? null : Number(age) };
 }
 
@@ -33,9 +33,9 @@ type Known = Pick<Node, "id" | "last_seen_age_s">;
 function hear(node: Known, push: boolean): Heard {
   const { data, link } = live.getState();
   const linked = link === "live" || link === "paused";
-  const picture = push ? data.devices.get(node.id) : undefined;
-  if (!picture || picture.silentS === null) return nodeHeard(node.last_seen_age_s, 0, linked);
-  return nodeHeard(picture.silentS, Math.max(0, (clockMs() - picture.receivedMs) / 1000), linked);
+  const pushed = push ? data.devices.get(node.id) : undefined;
+  if (!pushed || pushed.silentS === null) return nodeHeard(node.last_seen_age_s, 0, linked);
+  return nodeHeard(pushed.silentS, Math.max(0, (clockMs() - pushed.receivedMs) / 1000), linked);
 }
 
 /** How many of these nodes are not heard though they are connected; counted once a second. */

@@ -29,7 +29,7 @@ export type ServerMessage =
   | { type: "health"; health: Health }
   | { type: "pong" };
 
-/** A node as its newest push told it; `silentS`: how long it had not been heard then, null if not told. */
+/** A node as its newest push reported it; `silentS`: how long it had not been heard then, null if not reported. */
 export interface NodePush {
   at: string;
   receivedMs: number;

@@ -49,7 +49,7 @@ function Content({ decision }: { decision: Decision }): ReactElement {
       <Panel title="What was weighed" flush><AlternativeTable decision={decision} /></Panel>
       <div className="grid-2">
         <Panel title="Evidence"><Evidence evidence={decision.evidence} /></Panel>
-        <Panel title="What was ordered"><Actions actions={decision.actions} /></Panel>
+        <Panel title="Actions"><Actions actions={decision.actions} /></Panel>
       </div>
       <Panel title="Commands and their answers"><CommandTimeline commands={decision.commands ?? []} /></Panel>
     </>

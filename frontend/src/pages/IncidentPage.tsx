@@ -48,7 +48,7 @@ function Content({ incident }: { incident: IncidentDetail }): ReactElement {
         crumbs={[{ to: paths.incidents(), text: "Incidents" }]} title={incident.title} badge={<EndingBadge incident={incident} />}
         actions={<><Acknowledge incident={incident} /><CopyButton text={() => incidentText(incident)} what="incident" label="Copy as text" /></>}
       >
-        <p className="why">{lead?.sentence || incident.resolution || "The finding is being looked at; nothing has been decided yet."}</p>
+        <p className="why">{lead?.sentence || incident.resolution || "Under investigation; nothing has been decided yet."}</p>
         {incident.resolution && lead && incident.resolution !== lead.sentence ? <p className="muted">{incident.resolution}</p> : null}
         {incident.acknowledged_by ? <p className="muted">Acknowledged by {incident.acknowledged_by} <Time at={incident.acknowledged_at} />: {incident.acknowledgement}</p> : null}
         <div className="meta">
@@ -58,7 +58,7 @@ function Content({ incident }: { incident: IncidentDetail }): ReactElement {
         </div>
       </PageHead>
       <Figures incident={incident} lead={lead} commands={commands.length} />
-      <Panel title={`Where the time went (since the ${incident.phases[0]?.name === "ordered" ? "order" : incident.job_id === null ? "fault" : "last progress"})`}><PhaseChart phases={incident.phases} /></Panel>
+      <Panel title={`Where the time went (since the ${incident.phases[0]?.name === "ordered" ? "request" : incident.job_id === null ? "fault" : "last progress"})`}><PhaseChart phases={incident.phases} /></Panel>
       <div className="grid-2">
         <Panel title="Evidence" flush><Signals signals={incident.signals} lead={lead} /></Panel>
         <Panel title="Certificate"><CertificateView certificate={incident.certificate} hit={incident.job_id !== null} /></Panel>
@@ -90,7 +90,7 @@ function Acknowledge({ incident }: { incident: IncidentDetail }): ReactElement {
         <ConfirmDialog
           title="Acknowledge this incident" confirmLabel="Acknowledge" onClose={() => setAsked(false)}
           onConfirm={async (reason) => (await post("/incidents/{incident_id}:acknowledge", { incident_id: incident.id }, { reason })).detail}
-          blastRadius={hardware ? <>The hardware is <b>yours from now on</b> and the incident is over. The node takes no work until somebody returns it.</> : <>It is noted that <b>you have seen it</b>; nothing is stopped or started.</>}
+          blastRadius={hardware ? <>The hardware is <b>yours from now on</b> and the incident is over. The node takes no work until somebody returns it.</> : <>This records that <b>you have seen it</b>; nothing is stopped or started.</>}
         />
       ) : null}
     </>
@@ -115,7 +115,7 @@ function Figures({ incident, lead, commands }: { incident: IncidentDetail; lead:
     <dl className="figures">
       <Figure label="Detected after" value={moment("detect")} />
       <Figure label="Training resumed after" value={incident.job_id === null ? NO_JOB : moment("first_commit")} tone={incident.phases.some((phase) => phase.name === "first_commit") ? "ok" : undefined} />
-      <Figure label="Training stood still" value={incident.job_id === null ? NO_JOB : incident.stall_s === null ? <span className="missing">no step yet</span> : duration(incident.stall_s)} title="Time in exchanges that came to nothing and in view changes, as survivors measured it; where nobody survived, from the last step to the first of the next attempt" />
+      <Figure label="Training stood still" value={incident.job_id === null ? NO_JOB : incident.stall_s === null ? <span className="missing">no step yet</span> : duration(incident.stall_s)} title="Time in failed exchanges and view changes, as the survivors measured it; where nobody survived, from the last step to the first of the next attempt" />
       <Figure label="Whole recovery" value={recovery(incident)} />
       <Figure label="Expected cost of the choice" value={lead ? (lead.cost_gpu_s === null ? <span className="missing">not estimated</span> : gpuSeconds(lead.cost_gpu_s)) : <span className="missing">undecided</span>} />
       <Figure label="Commands" value={commands} />

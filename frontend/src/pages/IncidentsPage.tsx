@@ -8,7 +8,7 @@ import { words } from "../lib/format";
 import { usePatchedList } from "../live/hooks";
 import { Empty, Loaded, PageHead, Skeleton } from "../ui/basics";
 import { More } from "../ui/More";
-import { LOOKS } from "../ui/states";
+import { STYLES } from "../ui/states";
 import type { Incident } from "../api/types";
 
 export function IncidentsPage(): ReactElement {
@@ -21,7 +21,7 @@ export function IncidentsPage(): ReactElement {
       <PageHead title="Incidents" />
       <div className="toolbar">
         <div className="segments" role="group" aria-label="State">
-          {["", ...Object.keys(LOOKS.incident)].map((name) => (
+          {["", ...Object.keys(STYLES.incident)].map((name) => (
             <button key={name} type="button" aria-pressed={state === name} onClick={() => setParams(name === "" ? {} : { state: name }, { replace: true })}>{name === "" ? "all" : words(name)}</button>
           ))}
         </div>

@@ -22,7 +22,7 @@ import { useSteps } from "../live/steps";
 import { Bar, Empty, Figure, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
 import { ActButton } from "../ui/ActButton";
 import { Icon } from "../ui/icons";
-import { lookOf, StateBadge } from "../ui/states";
+import { styleOf, StateBadge } from "../ui/states";
 
 export function JobPage(): ReactElement {
   const { id = "" } = useParams();
@@ -77,7 +77,7 @@ function Head({ job, onAct }: { job: JobDetail; onAct: (act: JobAct) => void }):
     <PageHead crumbs={[{ to: paths.jobs(), text: "Jobs" }]} title={job.name} badge={<StateBadge kind="job" state={job.state} />} actions={actions}>
       <p className="why">{job.why || job.state_reason} <span className="muted">Since <Time at={job.state_since} />.</span></p>
       <div className="meta">
-        <span className="chip" title="Membership generation: raised by each change of the view; orders of older epochs are refused">epoch <b>{job.epoch}</b></span>
+        <span className="chip" title="Membership generation: raised by each change of the view; commands of older epochs are refused">epoch <b>{job.epoch}</b></span>
         <span className="chip">attempt <b>{job.attempt || "none"}</b></span>
         {job.layout ? <span className="chip" title={`${ranksPerReplica(job.layout)} ranks in each of ${job.layout.dp} replicas`}>{layoutParts(job.layout).map(([name, size]) => <Fragment key={name}>{name} <b>{size}</b> </Fragment>)}replicas <b>{job.layout.dp}</b></span> : null}
         <span className="chip">{job.project} / {job.owner}</span>
@@ -96,7 +96,7 @@ function Figures({ job, settled }: { job: JobDetail; settled: boolean }): ReactE
   return (
     <div className="stack-tight">
       <div className="progress-line">
-        <Bar ratio={job.progress} tone={lookOf("job", job.state).tone} label="Progress" />
+        <Bar ratio={job.progress} tone={styleOf("job", job.state).tone} label="Progress" />
         <span>step <b>{count(job.committed_step)}</b> of {count(job.total_steps)} ({percent(job.progress, 1)})</span>
       </div>
       <dl className="figures">

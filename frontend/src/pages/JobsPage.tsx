@@ -15,7 +15,7 @@ import { Bar, Empty, PageHead, Problem, Skeleton } from "../ui/basics";
 import { Icon } from "../ui/icons";
 import { shownOf } from "../ui/More";
 import { SearchBox } from "../ui/SearchBox";
-import { LOOKS, lookOf, StateBadge } from "../ui/states";
+import { STYLES, styleOf, StateBadge } from "../ui/states";
 
 const ROW_PX = 44;
 
@@ -42,7 +42,7 @@ export function JobsPage(): ReactElement {
           <span className="visually-hidden">State</span>
           <select value={state} onChange={(event) => set("state", event.target.value)}>
             <option value="">Any state</option>
-            {Object.keys(LOOKS.job).map((name) => <option key={name} value={name}>{words(name)}</option>)}
+            {Object.keys(STYLES.job).map((name) => <option key={name} value={name}>{words(name)}</option>)}
           </select>
         </label>
         <span className="muted" role="status">{query.data ? shownOf(rows.length, total, query.hasNextPage, "job", "jobs") : ""}</span>
@@ -107,11 +107,11 @@ function JobCells({ job }: { job: Job }): ReactElement {
       <span role="cell"><StateBadge kind="job" state={job.state} detail={job.state_reason} /></span>
       <span role="cell" className="jobname">
         <Link to={paths.job(job.id)}>{job.name}</Link>
-        {job.not_heard.length > 0 ? <SilentOf told={job.not_heard} /> : <span className="muted">{job.project} / {job.owner}</span>}
+        {job.not_heard.length > 0 ? <SilentOf silent={job.not_heard} /> : <span className="muted">{job.project} / {job.owner}</span>}
         {job.open_incident_id ? <Link to={paths.incident(job.open_incident_id)} className="jobincident" title="Open incident"><Icon name="alert" size={13} title="Open incident" /></Link> : null}
       </span>
       <span role="cell" className="jobprogress">
-        <Bar ratio={job.progress} tone={lookOf("job", job.state).tone} label={`Progress of ${job.name}`} />
+        <Bar ratio={job.progress} tone={styleOf("job", job.state).tone} label={`Progress of ${job.name}`} />
         <span className="muted">{count(job.committed_step)} / {count(job.total_steps)}</span>
       </span>
       <Cell value={duration(job.step_time_s)} />

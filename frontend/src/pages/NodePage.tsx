@@ -48,8 +48,8 @@ function Content({ node }: { node: NodeDetail }): ReactElement {
         actions={<Acts node={node} onAct={setAct} />}
       >
         {unfit ? <p className="why text-bad">Its checks fail, so nothing is started here until they pass: {scalar(unfit.evidence["detail"] ?? null)}.</p> : null}
-        {silent ? <p className="why text-bad">{node.name} is not heard{heard.ageS === null ? "" : ` for ${duration(heard.ageS)}`}: what stands below is what it said last. Whether its ranks go on is on their jobs' pages.</p> : null}
-        <p className="why">{node.state_reason || (unfit ? "What runs here goes on." : silent ? "" : "Receives work.")} <span className="muted">Since <Time at={node.state_since} />.</span></p>
+        {silent ? <p className="why text-bad">{node.name} is not heard{heard.ageS === null ? "" : ` for ${duration(heard.ageS)}`}: the values below are the last it reported. Whether its ranks still train is shown on the pages of their jobs.</p> : null}
+        <p className="why">{node.state_reason || (unfit ? "What runs here continues." : silent ? "" : "Receives work.")} <span className="muted">Since <Time at={node.state_since} />.</span></p>
         <div className="meta"><Id id={node.id} short={shortId(node.id)} /></div>
       </PageHead>
       <dl className="figures">
@@ -118,7 +118,7 @@ function CordonDialog({ node, cordoned, onClose }: { node: NodeDetail; cordoned:
     <ConfirmDialog
       title={`${cordoned ? "Uncordon" : "Cordon"} ${node.name}`} confirmLabel={cordoned ? "Uncordon" : "Cordon"} onClose={onClose}
       onConfirm={async (reason) => (await post(`/nodes/{node_id}:${verb}`, { node_id: node.id }, { reason })).detail}
-      blastRadius={cordoned ? <>{node.name} may receive work again: {node.devices.length} devices return to the pool.</> : <>No new work is placed on {node.name} ({node.devices.length} devices). The <b>{node.ranks_running} ranks</b> running there go on; nothing is stopped.</>}
+      blastRadius={cordoned ? <>{node.name} may receive work again: {node.devices.length} devices return to the pool.</> : <>No new work is placed on {node.name} ({node.devices.length} devices). The <b>{node.ranks_running} ranks</b> running there continue; nothing is stopped.</>}
     />
   );
 }

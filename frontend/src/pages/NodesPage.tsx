@@ -63,7 +63,7 @@ function NodeRow({ node }: { node: Node }): ReactElement {
     <tr className={silentNode(node, heard) ? "stale-row" : undefined}>
       <td><Link className="cell-name" to={paths.node(node.id)}>{node.name}</Link></td>
       <td><StateBadge kind="node" state={node.state} /></td>
-      <td className="nowrap"><Heard node={node} heard={heard} /> <RanksOf told={node.not_heard} /></td>
+      <td className="nowrap"><Heard node={node} heard={heard} /> <RanksOf silent={node.not_heard} /></td>
       <td className="nowrap">{busy} busy of {node.devices.length}{bad > 0 ? <span className="text-bad"> ({bad} unhealthy)</span> : null}</td>
       <td className="num">{node.ranks_running}</td>
       <td className="num">{percent(node.agent_cpu_ratio, 1)}</td>

@@ -13,7 +13,7 @@ import { paths } from "../lib/paths";
 import { usePatchedList } from "../live/hooks";
 import { Empty, Figure, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
 import { Icon } from "../ui/icons";
-import { lookOf } from "../ui/states";
+import { styleOf } from "../ui/states";
 
 const JOB_ORDER: JobState[] = ["running", "recovering", "starting", "pending", "succeeded", "failed", "cancelled"];
 
@@ -109,12 +109,12 @@ function JobsByState({ jobs }: { jobs: Overview["jobs"] }): ReactElement {
         <>
           <div className="stacked" aria-hidden>
             {shown.map((state) => (
-              <span key={state} className={`tone-${lookOf("job", state).tone}`} style={{ flexGrow: jobs[state] }} title={`${jobs[state]} ${words(state)}`} />
+              <span key={state} className={`tone-${styleOf("job", state).tone}`} style={{ flexGrow: jobs[state] }} title={`${jobs[state]} ${words(state)}`} />
             ))}
           </div>
           <ul className="legend">
             {shown.map((state) => {
-              const { icon, tone, meaning } = lookOf("job", state);
+              const { icon, tone, meaning } = styleOf("job", state);
               return (
                 <li key={state}>
                   <Link to={`${paths.jobs()}?state=${state}`} className={`legend-item tone-${tone}`} title={meaning}>

@@ -78,7 +78,7 @@ export function SubmitPage(): ReactElement {
           </div>
         </Panel>
         <Panel title="What would happen">
-          {(error || dry) && asked !== text ? <p className="notice tone-warn" role="status">This is about the text before your last change.</p> : null}
+          {(error || dry) && asked !== text ? <p className="notice tone-warn" role="status">This result is for the text before your last change.</p> : null}
           {error ? <Problem error={error} /> : null}
           {dry ? <DryRunView dry={dry} /> : error ? null : <p className="muted">Check shows every fault at once, the defaults that are filled in, and where the job would run. Nothing is started.</p>}
         </Panel>

@@ -89,7 +89,7 @@ def test_ordering_it_twice_is_one_reset(caller: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "status", "said"),
     [
-        ({"present": False}, 409, "fell off the bus, which no reset mends"),
+        ({"present": False}, 409, "fell off the bus, which a reset does not fix"),
         ({"node__revoked_at": "2026-01-01T00:00:00Z"}, 409, "its node is revoked"),
         ({"node__removed_at": "2026-01-01T00:00:00Z"}, 404, ""),
     ],

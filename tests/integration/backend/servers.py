@@ -88,6 +88,10 @@ class Process:
         """SIGSTOP, with its children: they live, and do nothing."""
         self._signal(signal.SIGSTOP)
 
+    def resume(self) -> None:
+        """SIGCONT: they continue where they stood."""
+        self._signal(signal.SIGCONT)
+
     def _signal(self, number: int) -> None:
         if self.child is not None and self.child.poll() is None:
             os.killpg(self.child.pid, number)

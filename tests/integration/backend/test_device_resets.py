@@ -83,7 +83,7 @@ def test_a_reset_that_fails_leaves_the_device_to_a_person() -> None:
     answer(fleet, name, Command.objects.get(kind="reset_device"), "failed", "nvidia-smi ended with 3: In use")
     passes(job)
     assert Node.objects.get(name=name).state == "cordoned"
-    assert "In use. A person must look." in device_of(name).health_reason
+    assert "In use. A person must inspect it." in device_of(name).health_reason
     assert Command.objects.filter(kind="reset_device").count() == 1
 
 

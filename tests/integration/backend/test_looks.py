@@ -183,7 +183,7 @@ def test_a_look_on_schedule_is_ordered_once_kept_and_told_when_something_does_no
         fleet.tell(rank.node.name, look(rank, order, "flight_recorder", dump(traces, rank.rank)))
     told = Event.objects.get(job_id=job.id, kind="job.looked")
     assert told.data["odd"] is odd
-    assert told.sentence.startswith("Look on schedule into replica 0: 2 of 2 recorders read")
+    assert told.sentence.startswith("Scheduled diagnostic of replica 0: 2 of 2 recorders read")
     assert not Incident.objects.exists()
     assert RankLook.objects.filter(job_id=job.id).count() == 2
     Decision.objects.filter(job=job).update(at=ago(60.0))

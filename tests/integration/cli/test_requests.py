@@ -55,7 +55,7 @@ def test_an_act_that_waits_exits_by_the_end_of_its_request(
 def test_who_waits_too_long_is_told_that_it_goes_on(world: World, holdfast: Run) -> None:
     result = holdfast("job", "checkpoint", "tiny", "--wait", "--timeout", "0.1")
     assert result.code == Exit.TIMEOUT
-    assert "it goes on; holdfast request get ask_" in result.err
+    assert "it continues; holdfast request get ask_" in result.err
 
 
 def test_what_was_asked_for_is_listed_shown_and_taken_back(world: World, holdfast: Run) -> None:
@@ -66,7 +66,7 @@ def test_what_was_asked_for_is_listed_shown_and_taken_back(world: World, holdfas
     assert row.pk not in holdfast("request", "ls", "--state", "done").out
     assert holdfast("request", "ls", "-o", "name").out.split() == [row.pk]
     shown = holdfast("request", "get", row.pk)
-    assert "Nobody has looked at it yet." in shown.out
+    assert "It has not been answered yet." in shown.out
     assert holdfast("request", "withdraw", row.pk, "-r", "no need").code == Exit.OK
     row.refresh_from_db()
     assert "no need" in row.withdrawn_by

@@ -58,7 +58,7 @@ TOLD: tuple[tuple[Finding, str, str, float, float, str], ...] = (
     ),
     (
         finding(NodeDeaf, node_id="n", node="n1", why="w", waited_s=31.26, limit_s=30.0),
-        "node_deaf:n", "node last_event_seq", 31.3, 30.0, "Node n1 is deaf: w.",
+        "node_deaf:n", "node last_event_seq", 31.3, 30.0, "Node n1 receives no work: w.",
     ),
     (
         finding(NodeInDoubt, node_id="n", node="n1", why="w"),

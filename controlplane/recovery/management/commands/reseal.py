@@ -11,7 +11,7 @@ from controlplane.recovery import resealing
 class Command(BaseCommand):
     """After a change of the secret key, and once after the release that brought seals."""
 
-    help = "Seal the values of jobs' env anew with the present HOLDFAST_SECRET_KEY; exit 1 if some open with no key."
+    help = "Seal the values of jobs' env again with the present HOLDFAST_SECRET_KEY; exit 1 if some open with no key."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """The way back."""
@@ -20,7 +20,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Seal and tell."""
         done = resealing.reseal(opened=options["open"])
-        what = "in clear now" if options["open"] else "sealed anew"
+        what = "in clear now" if options["open"] else "sealed again"
         self.stdout.write(
             f"{what}: the env of {done.jobs} jobs and of {done.orders} starts; taken out of {done.snapshots} snapshots"
         )

@@ -16,7 +16,7 @@ class Command(BaseCommand):
     """Walks the chain once, in bounded memory, then holds each decision against its row of it; names the first
     row that is not as sealed."""
 
-    help = "Verify the audit log's hash chain and the decisions it tells of; exit 1 and name the first broken row."
+    help = "Verify the audit log's hash chain and the decisions it records; exit 1 and name the first broken row."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """What is known from outside the database."""
