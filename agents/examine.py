@@ -72,19 +72,19 @@ class Examiner:
         """The node, once."""
         self._dispatch(NodeRead(now_s=time.monotonic(), failed=await self._node()))
 
-    async def examine(self, wish: CheckNode) -> None:
+    async def examine(self, request: CheckNode) -> None:
         """The node and what one launch needs of it."""
         failed = await self._node()
-        config = wish.launch.config
+        config = request.launch.config
         # Replicas of a job share their paths, so they share the wait for them too.
         paths = self._launches.setdefault((config.checkpoint_dir, config.checkpoint.local.dir), _Subject())
         try:
-            read = partial(node_checks.read_launch, policy=self._policy(), node_id=wish.node_id)
-            standing = self._standing(wish.launch.user)
-            mine = await self._judged(paths, read, wish.launch, self._sampler.devices, self._interpreters, standing)
+            read = partial(node_checks.read_launch, policy=self._policy(), node_id=request.node_id)
+            standing = self._standing(request.launch.user)
+            mine = await self._judged(paths, read, request.launch, self._sampler.devices, self._interpreters, standing)
         except LaunchError as error:
             mine = (NodeCheck("user", str(error)[:MAX_DETAIL_CHARS]),)
-        event = NodeRead(now_s=time.monotonic(), failed=failed, launch_failed=mine, command_id=wish.command_id)
+        event = NodeRead(now_s=time.monotonic(), failed=failed, launch_failed=mine, command_id=request.command_id)
         self._dispatch(event)
 
     async def _node(self) -> tuple[NodeCheck, ...]:

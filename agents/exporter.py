@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from agents.core.state import Life, State
+from agents.core.state import ProcessState, State
 from agents.device_series import DeviceSeries
 from agents.errors import ConfigError
 from agents.log import note
@@ -95,7 +95,7 @@ def _of_devices(devices: DeviceSeries) -> Any:
 
 def readings(state: State, now_s: float) -> list[tuple[str, str, float]]:
     """(name, help, value) of each figure. `now_s`: by the monotonic clock."""
-    alive = sum(rank.life is Life.ALIVE for rank in state.ranks.values())
+    alive = sum(rank.process is ProcessState.ALIVE for rank in state.ranks.values())
     return [
         ("holdfast_agent_connected", "1 while the server has welcomed this agent.", float(state.link.up)),
         ("holdfast_agent_link_seconds", "Since the session began or ended.", now_s - state.link.since_s),

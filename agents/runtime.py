@@ -20,7 +20,7 @@ from agents.core import events as ev
 from agents.core import session
 from agents.core.policy import Policy
 from agents.core.restore import snapshot
-from agents.core.state import Identity, Life, State
+from agents.core.state import Identity, ProcessState, State
 from agents.core.step import next_deadline_s, resume, step
 from agents.device_series import DeviceSeries
 from agents.errors import ConfigError, JournalError, ProbeError
@@ -300,7 +300,7 @@ class Agent:
             self.link.wake(self.sampler.delay_s)
 
     def _busy(self) -> frozenset[int]:
-        return frozenset(rank.device_index for rank in self.state.ranks.values() if rank.life is Life.ALIVE)
+        return frozenset(rank.device_index for rank in self.state.ranks.values() if rank.process is ProcessState.ALIVE)
 
     def _busy_jobs(self) -> frozenset[str]:
         waiting = (pending.launch.job_id for pending in self.state.launches)
@@ -369,8 +369,8 @@ class Agent:
         )
 
     async def _take_stacks(self, effect: fx.TakeStacks) -> None:
-        doors = self.starter.doors(effect.ref.job_id)
-        self.dispatch(await asyncio.to_thread(look_for, effect, self.logs.rank(effect.ref), doors))
+        debug_servers = self.starter.debug_servers(effect.ref.job_id)
+        self.dispatch(await asyncio.to_thread(look_for, effect, self.logs.rank(effect.ref), debug_servers))
 
     def _arm(self) -> None:
         """One timer, for the next moment at which the core has something to do."""

@@ -55,7 +55,7 @@ class Findings:
     """`faults` say what was wrong after which kill; empty means that nothing ever was."""
 
     kills: int = 0
-    torsos: int = 0
+    partials: int = 0
     commits: int = 0
     local_commits: int = 0
     killed_in: Counter[str] = field(default_factory=Counter)
@@ -238,7 +238,7 @@ def inspect(root: Path, acked: dict[str, int], findings: Findings, after: str) -
     if newest < acked.get("persistent", 0):
         findings.faults.append(f"{after}: step {acked['persistent']} was committed, the newest is {newest}")
     names = [path for path in (root / "persistent").glob("step_*") if path.is_dir()]
-    findings.torsos += len(names) - len(complete)
+    findings.partials += len(names) - len(complete)
     newest_local = newest_local_step(root)
     if newest_local < acked.get("local", 0):
         findings.faults.append(f"{after}: local step {acked['local']} was complete, the newest is {newest_local}")

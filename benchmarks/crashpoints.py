@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
         )
         report.facts["fast loop"] = (
             f"{found.kills} kills in {time.monotonic() - began_s:.0f} s, {found.commits} commits and"
-            f" {found.local_commits} local ones acknowledged, {found.torsos} torsos seen and passed over"
+            f" {found.local_commits} local ones acknowledged, {found.partials} partials seen and passed over"
         )
         report.facts["killed in"] = ", ".join(f"{name} {n}" for name, n in sorted(found.killed_in.items()))
     faults = list(found.faults)

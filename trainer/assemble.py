@@ -8,7 +8,7 @@ from torch.distributed import Store
 
 from controlplane.protocol.rank import Evicted, FromRank
 from trainer import device
-from trainer.boundary import Boundary, Wishes
+from trainer.boundary import Boundary, PendingRequests
 from trainer.checkpoint.fence import Fence
 from trainer.checkpoint.keeper import Keeper
 from trainer.checkpoint.local.tier import LocalTier
@@ -99,7 +99,7 @@ def assemble(settings: RankSettings, controls: Controls) -> Loop:
     outer = _outer(store, config.outer_timeout_s, pilot)
     exchange = Exchange(
         pilot, engine, outer=outer, votes=votes, donor=donor, catch_up=catch_up, fence=fence, send=send,
-        wishes=Wishes(standing, mailbox, preemption),
+        pending=PendingRequests(standing, mailbox, preemption),
     )  # fmt: skip
     membership = Membership(
         pilot,

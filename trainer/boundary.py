@@ -98,7 +98,7 @@ class Boundary:
         self.progress.enter(Section.CHECKPOINTING, Phase.SAVING, step=step, epoch=epoch)
 
 
-class Wishes:
+class PendingRequests:
     """This rank's (leaving, leave_now, leave_save, save_emergency, save_manual), when called.
 
     Save orders count at rank 0 of the saver only, so that one order makes one checkpoint

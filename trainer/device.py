@@ -31,7 +31,7 @@ def prepare_import() -> None:
     imported, which costs 1.7 s and 70 MB, and no compiled function runs in our models."""
     if has_cuda():
         return
-    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # Megatron's MoE compiles by another door.
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # Megatron's MoE is compiled by another way.
 
     def identity(model: Any = None, **_options: Any) -> Any:
         return model if model is not None else _same

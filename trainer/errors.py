@@ -5,13 +5,13 @@ TrainerError                anything that ends this rank
 |- LeaveUnsaved             14  SIGTERM while waiting for others, and they did not come
 |- ConfigInvalid            93  a fault of the job, not of the node: do not requeue
 |  `- DataInvalid           93  its data is absent, damaged, too short or of another vocabulary
-|- ResumeFailed             74  the checkpoint is harmed or cannot be loaded; try the one before
+|- ResumeFailed             74  the checkpoint is corrupt or cannot be loaded; try the one before
 |- StorageAway              75  the checkpoint cannot be read, which says nothing of it; retry helps
 |- SetupFailed              75  the inner world or the store could not be reached; retry helps
 |- InnerPeerLost            71  another rank of my replica is gone; the replica restarts
 |- MembershipViolated       70  a view or install contradicts what this rank holds
 |- CatchUpFailed            75  backlog full or snapshot refused; a fresh incarnation helps
-|- GraveyardFull            75  too many abandoned exchanges; a fresh incarnation helps
+|- TooManyAbandoned            75  too many abandoned exchanges; a fresh incarnation helps
 |- NumericsSuspect          16  my own result is refused, twice alike; ask other hardware
 `- ValidationFailed         17  refused twice and not alike: this device cannot compute
 ExchangeAbandoned               internal: the view moved on under an operation
@@ -85,7 +85,7 @@ class CatchUpFailed(TrainerError):
     exit_code = ExitCode.TEMPORARY
 
 
-class GraveyardFull(TrainerError):
+class TooManyAbandoned(TrainerError):
     """More abandoned operations than memory should hold."""
 
     exit_code = ExitCode.TEMPORARY

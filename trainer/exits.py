@@ -25,7 +25,7 @@ class ExitCode(IntEnum):
     INNER_PEER_LOST = EXIT_PEER_LOST
     """Another rank of this replica went away first; not the culprit."""
     RESUME_FAILED = 74
-    """The checkpoint to resume from is harmed or cannot be loaded: try the one before."""
+    """The checkpoint to resume from is corrupt or cannot be loaded: try the one before."""
     TEMPORARY = 75
     """Could not set up, read the storage of its checkpoint or catch up; a fresh incarnation may."""
     DO_NOT_REQUEUE = 93

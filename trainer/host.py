@@ -53,7 +53,7 @@ from controlplane.protocol.rank import (
 from trainer.checkpoint.local.memory import share_of
 from trainer.config import FORK_RANK_VARIABLE, niceness, node_name
 from trainer.exits import ExitCode
-from trainer.yielding import lower_session
+from trainer.priority import lower_session
 
 LONELY_S = 600.0
 TICK_S = 1.0

@@ -30,7 +30,7 @@ from trainer import device
 from trainer.checkpoint import manifest
 from trainer.config import RankSettings, check
 from trainer.errors import TrainerError
-from trainer.yielding import end_with_parent, step_aside
+from trainer.priority import end_with_parent, step_aside
 
 if TYPE_CHECKING:
     import torch

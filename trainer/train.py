@@ -18,7 +18,7 @@ from trainer import device
 from trainer.config import RankSettings, fork_from_environment, from_fork
 from trainer.errors import TrainerError
 from trainer.exits import ExitCode
-from trainer.yielding import lower_session
+from trainer.priority import lower_session
 
 DRAIN_S = 5.0
 TRANSPORTS = ("third_party/gloo", "NCCL error", "ProcessGroupNCCL")
@@ -29,22 +29,22 @@ def run(settings: RankSettings) -> ExitCode:
     # Megatron is imported here: in the host it is in memory already, in a spawned rank
     # `main` has to prepare the device first.
     from trainer.assemble import assemble, control
-    from trainer.control.door import open_door, write_groups
-    from trainer.control.doorway import door_path
+    from trainer.control.debug_common import debug_socket_path
+    from trainer.control.debug_server import open_debug_server, write_groups
     from trainer.control.preemption import Preemption
 
     first_use.prepare()
     preemption = Preemption()
     preemption.listen()
-    door = door_path(settings.agent_socket, os.getpid())
-    open_door(door)
+    debug_socket = debug_socket_path(settings.agent_socket, os.getpid())
+    open_debug_server(debug_socket)
     controls = control(
         settings,
         preemption,
         on_evicted=lambda order: leave(ExitCode.EVICTED, f"evicted in epoch {order.epoch}: {order.reason}"),
     )
     loop = assemble(settings, controls)
-    write_groups(door)
+    write_groups(debug_socket)
     lower_session()
     controls.link.start()
     code = loop.run()

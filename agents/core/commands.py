@@ -17,7 +17,7 @@ from agents.core.launches import accept, advance, end_launch, fence, want_host
 from agents.core.policy import refusal
 from agents.core.records import CommandSeen
 from agents.core.relay import take_install, take_view, tell
-from agents.core.state import Command, CommandStage, Job, Life, PendingStacks, PendingStop, Rank
+from agents.core.state import Command, CommandStage, Job, PendingStacks, PendingStop, ProcessState, Rank
 from agents.core.turn import REPEATABLE, Turn, answer_of
 from agents.core.verify import end_verification, verify_checkpoint
 from controlplane.protocol.bounds import fitted_tail
@@ -131,7 +131,7 @@ def stop_ranks(turn: Turn, command_id: str, body: StopRanks) -> None:
         turn.put_job(replace(job, end=body.final, end_signature=body.end_signature))
     targets = [rank for rank in turn.state.ranks.values() if _is_target(rank, body)]
     for rank in targets:
-        if replica_is_looked_at(turn, rank.ref) and body.grace_s <= 0 and rank.life is Life.ALIVE:
+        if replica_is_looked_at(turn, rank.ref) and body.grace_s <= 0 and rank.process is ProcessState.ALIVE:
             kill_after_look(turn, rank)
         else:
             kill(turn, rank, grace_s=body.grace_s)
@@ -152,40 +152,40 @@ def deliver_install(turn: Turn, command_id: str, body: DeliverInstall) -> None:
 
 
 def request_save(turn: Turn, command_id: str, body: RequestSave) -> None:
-    """Pass the wish on; what became of it comes as checkpoint reports."""
-    told = 0
+    """Pass the request on; what became of it comes as checkpoint reports."""
+    reached = 0
     for rank in turn.state.ranks.values():
-        if (rank.ref.job_id, rank.ref.attempt) == (body.job_id, body.attempt) and rank.life is Life.ALIVE:
-            told += tell(turn, rank, SaveNow(command_id, body.save_kind, body.reason))
-    stage = CommandStage.SUCCEEDED if told else CommandStage.FAILED
-    turn.answer(command_id, stage, f"asked {told} ranks")
+        if (rank.ref.job_id, rank.ref.attempt) == (body.job_id, body.attempt) and rank.process is ProcessState.ALIVE:
+            reached += tell(turn, rank, SaveNow(command_id, body.save_kind, body.reason))
+    stage = CommandStage.SUCCEEDED if reached else CommandStage.FAILED
+    turn.answer(command_id, stage, f"asked {reached} ranks")
 
 
 def order_recompute(turn: Turn, command_id: str, body: OrderRecompute) -> None:
     """Pass it on; what came of it comes as the ranks' reports once their job has trained."""
-    told = 0
+    reached = 0
     for rank in turn.state.ranks.values():
         slot = (rank.ref.job_id, rank.ref.attempt, rank.ref.replica, rank.ref.incarnation)
-        if slot == (body.job_id, body.attempt, body.replica, body.incarnation) and rank.life is Life.ALIVE:
-            told += tell(turn, rank, RecomputeSteps(body.order))
-    stage = CommandStage.SUCCEEDED if told else CommandStage.FAILED
-    turn.answer(command_id, stage, f"handed to {told} ranks")
+        if slot == (body.job_id, body.attempt, body.replica, body.incarnation) and rank.process is ProcessState.ALIVE:
+            reached += tell(turn, rank, RecomputeSteps(body.order))
+    stage = CommandStage.SUCCEEDED if reached else CommandStage.FAILED
+    turn.answer(command_id, stage, f"handed to {reached} ranks")
 
 
 def keep_checkpoints(turn: Turn, command_id: str, body: KeepCheckpoints) -> None:
     """Pass it on to rank 0 of the replica, which keeps it beside the checkpoints."""
-    told = 0
+    reached = 0
     for rank in turn.state.ranks.values():
         slot = (rank.ref.job_id, rank.ref.attempt, rank.ref.replica, rank.ref.incarnation, rank.ref.rank)
-        if slot == (body.job_id, body.attempt, body.replica, body.incarnation, 0) and rank.life is Life.ALIVE:
-            told += tell(turn, rank, KeepSaves(command_id, body.saves))
-    stage = CommandStage.SUCCEEDED if told else CommandStage.FAILED
-    turn.answer(command_id, stage, f"handed to {told} ranks")
+        mine = slot == (body.job_id, body.attempt, body.replica, body.incarnation, 0)
+        if mine and rank.process is ProcessState.ALIVE:
+            reached += tell(turn, rank, KeepSaves(command_id, body.saves))
+    stage = CommandStage.SUCCEEDED if reached else CommandStage.FAILED
+    turn.answer(command_id, stage, f"handed to {reached} ranks")
 
 
 def collect_stacks(turn: Turn, command_id: str, body: CollectStacks) -> None:
-    """From outside the process, so that it works on a hung one; one person's look at a
-    rank at a time."""
+    """From outside the process, so that it works on a hung one; one person's question a rank at a time."""
     names = looks_of(body.look)
     found = [rank for rank in turn.state.ranks.values() if rank.identity is not None and _is_meant(turn, rank, body)]
     if not names:
@@ -256,7 +256,7 @@ def inject_rank_fault(turn: Turn, command_id: str, body: InjectRankFault) -> Non
         (r for r in turn.state.ranks.values() if (r.ref.job_id, r.ref.replica, r.ref.incarnation, r.ref.rank) == slot),
         None,
     )
-    if rank is None or rank.identity is None or rank.life is not Life.ALIVE:
+    if rank is None or rank.identity is None or rank.process is not ProcessState.ALIVE:
         turn.answer(command_id, CommandStage.FAILED, "no such rank is running here")
     elif not rank.launch.config.allow_faults:
         detail = "the job does not allow faults: submit it with resiliency.allow_faults set to true"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from agents.core import limits
 from agents.core.effects import Reach, Signal, SweepGroup, ToConnection
 from agents.core.events import GroupGone, RankProcessGone
-from agents.core.state import NOTHING_REFUSED, CommandStage, Life, Rank
+from agents.core.state import NOTHING_REFUSED, CommandStage, ProcessState, Rank
 from agents.core.turn import Turn
 from controlplane.protocol.bounds import fitted, fitted_tail
 from controlplane.protocol.frames import RankExited
@@ -30,7 +30,7 @@ def kill(turn: Turn, rank: Rank, *, grace_s: float = 0.0) -> None:
     way, or not get it through the wrapper it was started by. A rank whose process is not yet
     known is killed the moment it is.
     """
-    if rank.life is Life.GONE:
+    if rank.process is ProcessState.GONE:
         return  # It ended by itself; only its status is still to be told.
     gentle = grace_s > 0
     wait_s = grace_s if gentle else limits.KILL_RETRY_S
@@ -72,14 +72,14 @@ def looked(turn: Turn, ref: RankRef) -> None:
         return
     for rank in tuple(turn.state.ranks.values()):
         here = len(rank.launch.ranks) == rank.launch.world_size
-        if _slot(rank.ref) == _slot(ref) and rank.looked_at and here and rank.life is Life.ALIVE:
+        if _slot(rank.ref) == _slot(ref) and rank.looked_at and here and rank.process is ProcessState.ALIVE:
             kill(turn, rank)
 
 
 def on_process_gone(turn: Turn, event: RankProcessGone) -> None:
     """The leader ended. Wait briefly for the exit code if the host can still tell it."""
     rank = turn.state.ranks.get(event.ref)
-    if rank is None or (rank.life is Life.GONE and rank.exit_due_s is None):
+    if rank is None or (rank.process is ProcessState.GONE and rank.exit_due_s is None):
         return
     if event.pid is not None and rank.identity is not None and rank.identity.pid != event.pid:
         return
@@ -88,7 +88,7 @@ def on_process_gone(turn: Turn, event: RankProcessGone) -> None:
     if event.known:
         conclude(turn, rank, event.exit_code, event.signal, event.log_tail)
         return
-    if rank.life is Life.GONE:
+    if rank.process is ProcessState.GONE:
         return
     host = turn.state.hosts.get(rank.ref.job_id)
     if rank.launch.entrypoint is not None or host is None or host.identity is None:
@@ -96,13 +96,19 @@ def on_process_gone(turn: Turn, event: RankProcessGone) -> None:
         return
     wait_s = limits.EXIT_CODE_WAIT_S if host.ready else limits.ADOPT_EXIT_CODE_WAIT_S
     turn.put_rank(
-        replace(rank, life=Life.GONE, exit_due_s=turn.now_s + wait_s, exit_log_tail=event.log_tail, kill_at_s=None)
+        replace(
+            rank,
+            process=ProcessState.GONE,
+            exit_due_s=turn.now_s + wait_s,
+            exit_log_tail=event.log_tail,
+            kill_at_s=None,
+        )
     )
 
 
 def conclude(turn: Turn, rank: Rank, exit_code: int | None, signal: int | None, log_tail: str) -> None:
     """Report the end, condemn the replica's other ranks here, sweep the group."""
-    gone = replace(rank, life=Life.GONE, exit_due_s=None, kill_at_s=None, refused=NOTHING_REFUSED)
+    gone = replace(rank, process=ProcessState.GONE, exit_due_s=None, kill_at_s=None, refused=NOTHING_REFUSED)
     clean = exit_code in CLEAN_CODES
     aside_s = rank.aside.at_close(turn.now_s, rank.steps) if clean else None
     turn.tell_refused(rank.ref)
@@ -127,7 +133,7 @@ def conclude(turn: Turn, rank: Rank, exit_code: int | None, signal: int | None, 
 def on_group_gone(turn: Turn, event: GroupGone) -> None:
     """Nothing of the rank is left: stops and starts that waited for it may go on."""
     rank = turn.state.ranks.get(event.ref)
-    if rank is None or rank.life is not Life.GONE:
+    if rank is None or rank.process is not ProcessState.GONE:
         return
     _forget(turn, rank)
 
@@ -166,9 +172,9 @@ def _forget(turn: Turn, rank: Rank) -> None:
 
 def _kill_peers(turn: Turn, ref: RankRef) -> None:
     for peer in tuple(turn.state.ranks.values()):
-        if _slot(peer.ref) != _slot(ref) or peer.ref == ref or peer.life is Life.GONE:
+        if _slot(peer.ref) != _slot(ref) or peer.ref == ref or peer.process is ProcessState.GONE:
             continue
-        if replica_is_looked_at(turn, peer.ref) and peer.life is Life.ALIVE:
+        if replica_is_looked_at(turn, peer.ref) and peer.process is ProcessState.ALIVE:
             kill_after_look(turn, peer)
         else:
             kill(turn, peer)
@@ -178,7 +184,12 @@ def _leave_peers(turn: Turn, ref: RankRef) -> None:
     """Another rank was gone before this one, and takes longer to be so: what it ended by is not our order."""
     due_s = turn.now_s + limits.PEERS_MAY_END_S
     for peer in tuple(turn.state.ranks.values()):
-        if _slot(peer.ref) == _slot(ref) and peer.ref != ref and peer.life is Life.ALIVE and peer.kill_at_s is None:
+        if (
+            _slot(peer.ref) == _slot(ref)
+            and peer.ref != ref
+            and peer.process is ProcessState.ALIVE
+            and peer.kill_at_s is None
+        ):
             turn.put_rank(replace(peer, kill_at_s=due_s))
 
 

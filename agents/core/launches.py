@@ -22,7 +22,7 @@ from agents.core.events import (
     RankForkedHere,
     RankSpawnFailed,
 )
-from agents.core.state import CommandStage, Host, Identity, Job, Life, PendingLaunch, Rank
+from agents.core.state import CommandStage, Host, Identity, Job, PendingLaunch, ProcessState, Rank
 from agents.core.turn import Turn
 from controlplane.protocol.bounds import fitted_tail
 from controlplane.protocol.commands import StopRanks
@@ -134,7 +134,7 @@ def on_forked(turn: Turn, event: RankForkedHere) -> None:
         # Asked for by a life of this agent that was lost: nobody wants it any more.
         turn.do(Signal(event.ref, event.identity, SIGKILL, Reach.GROUP))
         return
-    if rank.life is not Life.LAUNCHING:
+    if rank.process is not ProcessState.LAUNCHING:
         return
     bind(turn, rank, event.identity, event.took_s)
     advance(turn)
@@ -143,7 +143,9 @@ def on_forked(turn: Turn, event: RankForkedHere) -> None:
 def bind(turn: Turn, rank: Rank, identity: Identity, fork_s: float) -> None:
     """The rank has a process now; if its end was ordered meanwhile, it ends at once."""
     host = turn.state.hosts.get(rank.ref.job_id)
-    born = replace(rank, life=Life.ALIVE, identity=identity, phase_since_s=turn.now_s, last_word_s=turn.now_s)
+    born = replace(
+        rank, process=ProcessState.ALIVE, identity=identity, phase_since_s=turn.now_s, last_word_s=turn.now_s
+    )
     turn.put_rank(born, keep=True)
     turn.do(Watch(rank.ref, identity))
     host_start_s = host.import_s if host is not None and rank.launch.entrypoint is None else 0.0
@@ -155,7 +157,7 @@ def bind(turn: Turn, rank: Rank, identity: Identity, fork_s: float) -> None:
 def on_spawn_failed(turn: Turn, event: RankSpawnFailed) -> None:
     """One rank that cannot start dooms the whole start."""
     rank = turn.state.ranks.get(event.ref)
-    if rank is None or rank.life is not Life.LAUNCHING:
+    if rank is None or rank.process is not ProcessState.LAUNCHING:
         return
     abandon_unborn(turn, rank)
     for pending in turn.state.launches:
@@ -199,7 +201,7 @@ def on_host_listed(turn: Turn, event: HostListed) -> None:
     for rank in tuple(turn.state.ranks.values()):
         if rank.ref.job_id != event.job_id or rank.launch.entrypoint is not None or rank.ref in alive:
             continue
-        if rank.life is Life.LAUNCHING:
+        if rank.process is ProcessState.LAUNCHING:
             abandon_unborn(turn, rank)
             _ask_again(turn, rank.ref)
     advance(turn)
@@ -228,7 +230,7 @@ def _lose_host(turn: Turn, job_id: str, why: str) -> None:
     for rank in tuple(turn.state.ranks.values()):
         if rank.ref.job_id != job_id or rank.launch.entrypoint is not None:
             continue
-        if rank.life is Life.LAUNCHING:
+        if rank.process is ProcessState.LAUNCHING:
             # If it was forked all the same, it is refused and killed when it says hello.
             abandon_unborn(turn, rank)
         elif rank.exit_due_s is not None:
@@ -287,7 +289,7 @@ def _ask_again(turn: Turn, ref: RankRef) -> None:
 
 def _finish_if_born(turn: Turn, pending: PendingLaunch) -> None:
     ranks = [turn.state.ranks.get(ref) for ref in _refs(pending.launch)]
-    if any(rank is not None and rank.life is Life.LAUNCHING for rank in ranks):
+    if any(rank is not None and rank.process is ProcessState.LAUNCHING for rank in ranks):
         return
     pids = ", ".join(str(rank.identity.pid) for rank in ranks if rank is not None and rank.identity is not None)
     end_launch(
@@ -297,8 +299,8 @@ def _finish_if_born(turn: Turn, pending: PendingLaunch) -> None:
 
 def _conflicts(ref: RankRef, launch: ReplicaLaunch) -> bool:
     older_attempt = ref.attempt < launch.attempt
-    older_life = ref.replica == launch.replica and ref.incarnation < launch.incarnation
-    return ref.job_id == launch.job_id and (older_attempt or older_life)
+    older_incarnation = ref.replica == launch.replica and ref.incarnation < launch.incarnation
+    return ref.job_id == launch.job_id and (older_attempt or older_incarnation)
 
 
 def _refs(launch: ReplicaLaunch) -> tuple[RankRef, ...]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from agents.core import limits
 from agents.core.effects import ReadMemory
 from agents.core.events import MemoryRead
-from agents.core.state import Emptying, Life, PendingLaunch, State
+from agents.core.state import Emptying, PendingLaunch, ProcessState, State
 from agents.core.turn import Turn
 
 
@@ -74,7 +74,9 @@ def said(state: State, pending: PendingLaunch) -> str:
 
 def _left(state: State, pending: PendingLaunch) -> frozenset[int]:
     wanted = {place.device_index for place in pending.launch.ranks} & state.left_devices
-    return frozenset(wanted - {rank.device_index for rank in state.ranks.values() if rank.life is not Life.GONE})
+    return frozenset(
+        wanted - {rank.device_index for rank in state.ranks.values() if rank.process is not ProcessState.GONE}
+    )
 
 
 def _named(wait: Emptying) -> str:

@@ -14,7 +14,7 @@ from agents.core.effects import CloseConnection, Reach, Signal, ToConnection
 from agents.core.ends import SIGKILL, is_looked_at, kill_after_look
 from agents.core.events import RankConnected, RankDisconnected, RankLineRefused, RankMessage
 from agents.core.launches import advance, bind
-from agents.core.state import Job, Life, Rank
+from agents.core.state import Job, ProcessState, Rank
 from agents.core.turn import Turn
 from controlplane.protocol.bounds import fitted_tail
 from controlplane.protocol.frames import RankJoined, RankSaid, StacksCollected
@@ -100,7 +100,7 @@ def on_connected(turn: Turn, event: RankConnected) -> None:
     """A process says which rank it is; the kernel says which process it is."""
     ref = event.hello.ref
     rank = turn.state.ranks.get(ref)
-    if rank is None or rank.life is Life.GONE:
+    if rank is None or rank.process is ProcessState.GONE:
         _refuse_stranger(turn, event)
         return
     if rank.identity is None:
@@ -139,7 +139,7 @@ def on_message(turn: Turn, event: RankMessage) -> None:
     """A line from a rank: progress is remembered, reports are passed on."""
     ref = turn.state.connections.get(event.conn_id)
     rank = turn.state.ranks.get(ref) if ref is not None else None
-    if rank is None or rank.life is Life.GONE:
+    if rank is None or rank.process is ProcessState.GONE:
         return
     message = event.message
     match message:
@@ -241,7 +241,7 @@ def _ranks_of(turn: Turn, job_id: str, attempt: int) -> tuple[Rank, ...]:
     return tuple(
         rank
         for rank in turn.state.ranks.values()
-        if rank.ref.job_id == job_id and rank.ref.attempt == attempt and rank.life is not Life.GONE
+        if rank.ref.job_id == job_id and rank.ref.attempt == attempt and rank.process is not ProcessState.GONE
     )
 
 

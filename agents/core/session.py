@@ -11,7 +11,7 @@ from agents.core import limits
 from agents.core.effects import Persist, RenewJournal, SendSoon
 from agents.core.events import JournalRenewed, LinkDown, LinkUp, ResyncAsked, ServerAcked
 from agents.core.records import EventsAcked
-from agents.core.state import Life, Link, Rank, State
+from agents.core.state import Link, ProcessState, Rank, State
 from agents.core.turn import Turn, waiting_of
 from controlplane.protocol.frames import (
     MAX_EVENTS_PER_FRAME,
@@ -117,17 +117,17 @@ def statuses(state: State, now_s: float) -> tuple[RankStatus, ...]:
             silent_s=max(now_s - rank.last_word_s, 0.0),
         )
         for rank in state.ranks.values()
-        if rank.life is Life.ALIVE and rank.identity is not None
+        if rank.process is ProcessState.ALIVE and rank.identity is not None
     )
 
 
 def rank_state(rank: Rank) -> RankState:
     """The rank in the words of the protocol."""
-    if rank.life is Life.GONE:
+    if rank.process is ProcessState.GONE:
         return RankState.EXITED
     if rank.overdue_sent:
         return RankState.HUNG
-    if rank.life is Life.LAUNCHING or (rank.conn_id is None and not rank.joined):
+    if rank.process is ProcessState.LAUNCHING or (rank.conn_id is None and not rank.joined):
         return RankState.LAUNCHING
     if rank.section is Section.SETUP:
         return RankState.INITIALIZING

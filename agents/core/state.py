@@ -23,7 +23,7 @@ class Identity:
     start_time_ticks: int
 
 
-class Life(StrEnum):
+class ProcessState(StrEnum):
     """A rank's process as seen from outside."""
 
     LAUNCHING = "launching"  # asked for, identity not yet known
@@ -88,7 +88,7 @@ class Rank:
     device_index: int
     launch: ReplicaLaunch
     launched_at_s: float
-    life: Life = Life.LAUNCHING
+    process: ProcessState = ProcessState.LAUNCHING
     identity: Identity | None = None
     conn_id: int | None = None
     joined: bool = False

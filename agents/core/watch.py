@@ -8,7 +8,7 @@ from agents.core.ends import conclude, kill
 from agents.core.events import DevicesSampled, Tick, XidRaised
 from agents.core.launches import advance, end_launch
 from agents.core.learn import step_timeout_s
-from agents.core.state import CommandStage, Life, Rank, State
+from agents.core.state import CommandStage, ProcessState, Rank, State
 from agents.core.turn import Turn
 from controlplane.protocol.frames import DeviceLost, RankOverdue, XidSeen
 from controlplane.protocol.rank import SaveNow
@@ -41,7 +41,7 @@ def next_deadline_s(state: State) -> float | None:
     due: list[float] = []
     for rank in state.ranks.values():
         due.extend(moment for moment in (rank.kill_at_s, rank.exit_due_s, overdue_at_s(rank)) if moment is not None)
-        if rank.life is Life.LAUNCHING:
+        if rank.process is ProcessState.LAUNCHING:
             due.append(rank.launched_at_s + limits.FORK_TIMEOUT_S)
     cut_off_at_s = None if state.link.up else state.link.since_s + limits.LEASE_S
     for pending in state.launches:
@@ -60,7 +60,7 @@ def overdue_at_s(rank: Rank) -> float | None:
     A rank that waits for others is excused for as long as it says so: one that was stopped
     in mid-exchange says nothing any more, and everybody else would wait for it for ever.
     """
-    if rank.life is not Life.ALIVE or rank.expected or rank.done or rank.overdue_sent:
+    if rank.process is not ProcessState.ALIVE or rank.expected or rank.done or rank.overdue_sent:
         return None
     if rank.phase in WAITING_PHASES:
         return rank.last_word_s + max(section_timeout_s(rank), limits.SILENT_S) if rank.joined else None
@@ -101,10 +101,10 @@ def _rank_due(turn: Turn, rank: Rank) -> None:
     if rank.exit_due_s is not None and rank.exit_due_s <= turn.now_s:
         conclude(turn, rank, None, None, rank.exit_log_tail)
         return
-    if rank.kill_at_s is not None and rank.kill_at_s <= turn.now_s and rank.life is Life.ALIVE:
+    if rank.kill_at_s is not None and rank.kill_at_s <= turn.now_s and rank.process is ProcessState.ALIVE:
         kill(turn, rank)
         return
-    if rank.life is Life.LAUNCHING and rank.launched_at_s + limits.FORK_TIMEOUT_S <= turn.now_s:
+    if rank.process is ProcessState.LAUNCHING and rank.launched_at_s + limits.FORK_TIMEOUT_S <= turn.now_s:
         _give_up_unborn(turn, rank)
         return
     due_s = overdue_at_s(rank)
@@ -165,5 +165,5 @@ def _local_rule(turn: Turn, event: DevicesSampled) -> None:
     command_id = f"local-{turn.state.journal_id}-{turn.now_s:.3f}"
     reason = f"device above {limits.EMERGENCY_TEMPERATURE_C:.0f} C while cut off from the control plane"
     for rank in turn.state.ranks.values():
-        if rank.ref.job_id in jobs and rank.conn_id is not None and rank.life is Life.ALIVE:
+        if rank.ref.job_id in jobs and rank.conn_id is not None and rank.process is ProcessState.ALIVE:
             turn.do(ToConnection(rank.conn_id, SaveNow(command_id, "emergency", reason)))

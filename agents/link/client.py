@@ -80,7 +80,7 @@ class Link:
         self.on_outcast: Callable[[], Awaitable[bool]] = _no_remedy
 
     def wake(self, within_s: float = 0.0) -> None:
-        """A frame must leave within this time; an earlier wish stands."""
+        """A frame must leave within this time; an earlier request stands."""
         if within_s <= 0.0:
             self._wake_now()
             return

@@ -22,7 +22,7 @@ from controlplane.protocol.signing import (
     decode_statement,
     from_text,
     key_id,
-    longest_life_s,
+    longest_ttl_s,
     signed_command,
     signed_keys,
 )
@@ -59,8 +59,8 @@ class Pins:
         if said.command_id != command.command_id:
             raise SignatureRejected(f"signed as {said.command_id}")
         age_s = server_time_s - said.issued_at_s
-        if not 0.0 < said.ttl_s <= longest_life_s(said):
-            raise SignatureRejected(f"lives {said.ttl_s:.0f} s, at most {longest_life_s(said):.0f} s are allowed")
+        if not 0.0 < said.ttl_s <= longest_ttl_s(said):
+            raise SignatureRejected(f"lives {said.ttl_s:.0f} s, at most {longest_ttl_s(said):.0f} s are allowed")
         if not age_s >= -MAX_AHEAD_S:
             raise SignatureRejected(
                 f"issued {-age_s:.0f} s after it was sent: set the clocks of the server's machines right"

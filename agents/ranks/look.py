@@ -1,6 +1,6 @@
 """Looks at one rank from outside: stacks, ping, Flight Recorder, wait counters, profile, log.
 
-Nothing here waits for the rank's training thread. What the debug door answers comes from
+Nothing here waits for the rank's training thread. What the debug server answers comes from
 C++ threads and works on a rank that is blocked or whose interpreter is locked; stacks fall
 back on the kernel; only a profile needs the interpreter. A stopped process answers nothing,
 and then the text says so. Blocking: call it in a thread.
@@ -16,7 +16,7 @@ from agents.core.effects import TakeStacks
 from agents.core.events import StacksTaken
 from agents.core.limits import MAX_STACK_CHARS
 from agents.core.state import Identity
-from agents.ranks import door
+from agents.ranks import debug_client
 from agents.ranks.identity import is_alive, read_stat
 from agents.ranks.logs import printable, tail
 from agents.ranks.stacks import take_stacks
@@ -45,7 +45,7 @@ class Subject:
     rank: int
     identity: Identity
     log_path: Path
-    doors: Path
+    debug_servers: Path
     duration_s: float = 0.0
 
 
@@ -53,18 +53,18 @@ def look(what: str, subject: Subject) -> tuple[str, str]:
     """(text, method); method "none" when it could not be got, and the text says why."""
     try:
         own = _LOOKS.get(what)
-        return own(subject) if own is not None else _from_door(what, subject)
-    except (door.DoorError, ProtocolError, OSError) as error:
+        return own(subject) if own is not None else _from_debug_server(what, subject)
+    except (debug_client.DebugServerError, ProtocolError, OSError) as error:
         return f"{what.replace('_', ' ')} could not be got: {error}{_why(subject)}", NOT_GOT
 
 
-def look_for(order: TakeStacks, log_path: Path, doors: Path) -> StacksTaken:
+def look_for(order: TakeStacks, log_path: Path, debug_servers: Path) -> StacksTaken:
     """Carry the effect out; its event."""
     subject = Subject(
         rank=order.ref.rank,
         identity=order.identity,
         log_path=log_path,
-        doors=doors,
+        debug_servers=debug_servers,
         duration_s=order.duration_s,
     )
     text, method = look(order.look, subject)
@@ -73,9 +73,9 @@ def look_for(order: TakeStacks, log_path: Path, doors: Path) -> StacksTaken:
     )
 
 
-def _from_door(what: str, subject: Subject) -> tuple[str, str]:
+def _from_debug_server(what: str, subject: Subject) -> tuple[str, str]:
     """What its handler says, where nothing is to be made of it here."""
-    return printable(_ask(subject, what).decode("utf-8", "replace")), "door"
+    return printable(_ask(subject, what).decode("utf-8", "replace")), "debug server"
 
 
 def _stacks(subject: Subject) -> tuple[str, str]:
@@ -85,13 +85,13 @@ def _stacks(subject: Subject) -> tuple[str, str]:
 def _ping(subject: Subject) -> tuple[str, str]:
     began_s = time.monotonic()
     answer = _ask(subject, PING).decode("utf-8", "replace")
-    return f"{printable(answer)[:80]} after {(time.monotonic() - began_s) * 1000.0:.1f} ms", "door"
+    return f"{printable(answer)[:80]} after {(time.monotonic() - began_s) * 1000.0:.1f} ms", "debug server"
 
 
 def _flight_recorder(subject: Subject) -> tuple[str, str]:
     dump = _ask(subject, FLIGHT_RECORDER)
-    repaired = repair(dump, subject.rank, door.groups(subject.doors, subject.identity.pid))
-    return encode_dump(repaired, MAX_STACK_CHARS), "door"
+    repaired = repair(dump, subject.rank, debug_client.groups(subject.debug_servers, subject.identity.pid))
+    return encode_dump(repaired, MAX_STACK_CHARS), "debug server"
 
 
 def _wait_counters(subject: Subject) -> tuple[str, str]:
@@ -105,8 +105,8 @@ def _wait_counters(subject: Subject) -> tuple[str, str]:
             for total_us, name, c in rows
         ]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise door.DoorError(f"its counters make no sense: {error!r}") from error
-    return printable("\n".join(lines) or "nothing was counted yet"), "door"
+        raise debug_client.DebugServerError(f"its counters make no sense: {error!r}") from error
+    return printable("\n".join(lines) or "nothing was counted yet"), "debug server"
 
 
 def _profile(subject: Subject) -> tuple[str, str]:
@@ -126,10 +126,10 @@ def _ask(subject: Subject, what: str, timeout_s: float | None = None) -> bytes:
         duration_s = min(max(subject.duration_s, MIN_PROFILE_S), MAX_PROFILE_S)
         handler, within_s = f"{handler}?duration={duration_s:g}", within_s + duration_s
     if not is_alive(subject.identity):
-        raise door.DoorError("the process is gone")
+        raise debug_client.DebugServerError("the process is gone")
     if _is_stopped(subject):
-        raise door.DoorError("the process is stopped (SIGSTOP)")
-    return door.ask(subject.doors, subject.identity.pid, handler, timeout_s=within_s)
+        raise debug_client.DebugServerError("the process is stopped (SIGSTOP)")
+    return debug_client.ask(subject.debug_servers, subject.identity.pid, handler, timeout_s=within_s)
 
 
 def _is_stopped(subject: Subject) -> bool:
@@ -141,7 +141,7 @@ def _why(subject: Subject) -> str:
     """Does a thread that needs no interpreter still answer? Then the interpreter is locked."""
     try:
         _ask(subject, PING, 0.5)
-    except door.DoorError:
+    except debug_client.DebugServerError:
         return ""
     return "; its C++ threads do answer, so its interpreter is locked or busy"
 

@@ -1,9 +1,9 @@
-"""Where a job's sockets, debug doors and logs are on this node, and who may go there.
+"""Where a job's sockets, debug servers and logs are on this node, and who may go there.
 
 `<jobs>/<12 hex>/` is a job's own: the agent's socket for its ranks, which the job's user alone
-may use, and below it `doors/`, `host/` and `home/`, which belong to that user. `<jobs>/logs/<job>/`
+may use, and below it `debug/`, `host/` and `home/`, which belong to that user. `<jobs>/logs/<job>/`
 holds its logs: the files belong to the job's user, the directory to the agent, so that nobody
-can put a link in a log's place. A rank reaches no other job's sockets, doors or logs. Called by
+can put a link in a log's place. A rank reaches no other job's sockets, debug servers or logs. Called by
 the runtime; the state directory with the credential is another one.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agents.errors import LaunchError
-from agents.ranks.door import FOLDER
+from agents.ranks.debug_client import FOLDER
 from agents.ranks.files import make_private
 from agents.ranks.users import RunAs
 
@@ -46,8 +46,8 @@ class Place:
         return self.folder / "host" / "host.sock"
 
     @property
-    def doors(self) -> Path:
-        """The debug doors of its ranks."""
+    def debug_servers(self) -> Path:
+        """The debug servers of its ranks."""
         return self.folder / FOLDER
 
     @property
@@ -100,7 +100,7 @@ class Places:
             return None
         return Place(folder, found.st_uid, found.st_gid)
 
-    def doors(self, job_id: str) -> Path:
+    def debug_servers(self, job_id: str) -> Path:
         """Of a job that may have no place any more."""
         return self._folder(job_id) / FOLDER
 

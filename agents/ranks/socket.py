@@ -32,7 +32,7 @@ _BACKLOG = 128
 
 
 @dataclass(frozen=True, slots=True)
-class _Door:
+class _JobSocket:
     """One job's socket. `uid` is who its ranks run as."""
 
     job_id: str
@@ -52,7 +52,7 @@ class _Process:
 
 @dataclass(slots=True)
 class _Peer:
-    """One connection that was let in at the door of `job_id`. `process` None: it is gone, or
+    """One connection that was let in at the socket of `job_id`. `process` None: it is gone, or
     another user's. `refused` lines so far."""
 
     number: int
@@ -79,7 +79,7 @@ class RankServer:
     def __init__(self, dispatch: Callable[[Event], None], ranks: Callable[[], Mapping[RankRef, Rank]] = dict) -> None:
         self._dispatch = dispatch
         self._ranks = ranks
-        self._doors: dict[str, _Door] = {}
+        self._sockets: dict[str, _JobSocket] = {}
         self._gate = Gate()
         self._peers: dict[LineConnection, _Peer] = {}
         self._connections: dict[int, LineConnection] = {}
@@ -90,8 +90,8 @@ class RankServer:
     def open(self, job_id: str, place: Place) -> None:
         """Listen for the job's ranks. A socket left by an earlier agent is replaced; the state-dir
         lock says it is dead. Raises OSError."""
-        door = self._doors.get(job_id)
-        if door is not None and door.uid == place.uid and place.agent_socket.exists():
+        opened = self._sockets.get(job_id)
+        if opened is not None and opened.uid == place.uid and place.agent_socket.exists():
             return
         self.shut(job_id)
         place.agent_socket.unlink(missing_ok=True)
@@ -108,23 +108,23 @@ class RankServer:
         loop = asyncio.get_running_loop()
         uid = place.uid
         serving = loop.create_task(loop.create_unix_server(lambda: self._accept(job_id, uid), sock=listener))
-        self._doors[job_id] = _Door(job_id, uid, listener, serving)
+        self._sockets[job_id] = _JobSocket(job_id, uid, listener, serving)
 
     def shut(self, job_id: str) -> None:
         """Listen for this job no more; connections that are there stay."""
-        door = self._doors.pop(job_id, None)
-        if door is None:
+        opened = self._sockets.pop(job_id, None)
+        if opened is None:
             return
-        if door.serving.done() and not door.serving.cancelled() and door.serving.exception() is None:
-            door.serving.result().close()
+        if opened.serving.done() and not opened.serving.cancelled() and opened.serving.exception() is None:
+            opened.serving.result().close()
         else:
-            door.serving.cancel()
-            door.listener.close()
+            opened.serving.cancel()
+            opened.listener.close()
 
     @property
     def jobs(self) -> frozenset[str]:
         """Jobs with a socket."""
-        return frozenset(self._doors)
+        return frozenset(self._sockets)
 
     def send(self, conn_id: int, message: ToRank) -> bool:
         """False: that connection is gone."""
@@ -139,7 +139,7 @@ class RankServer:
 
     def close(self) -> None:
         """Ranks notice and try again until an agent is back."""
-        for job_id in tuple(self._doors):
+        for job_id in tuple(self._sockets):
             self.shut(job_id)
         for connection in tuple(self._connections.values()):
             connection.close()

@@ -13,17 +13,17 @@ from agents.ranks.launch import Standing, rank_environment, rank_ref_text, spawn
 from controlplane.protocol.launch import RankRef
 
 
-def spawn_rank(wish: Spawn, *, log: int, agent_socket: str, standing: Standing) -> RankForkedHere | RankSpawnFailed:
+def spawn_rank(request: Spawn, *, log: int, agent_socket: str, standing: Standing) -> RankForkedHere | RankSpawnFailed:
     """Start one rank of a program of the job's own, which writes to the descriptor `log`."""
     began_s = time.monotonic()
-    assert wish.launch.entrypoint is not None, "the core spawns entrypoints only"
-    extra = rank_environment(wish.ref, wish.launch, wish.device_index, agent_socket)
+    assert request.launch.entrypoint is not None, "the core spawns entrypoints only"
+    extra = rank_environment(request.ref, request.launch, request.device_index, agent_socket)
     try:
-        identity = spawn_detached(wish.launch.entrypoint, extra=extra, log=log, standing=standing)
+        identity = spawn_detached(request.launch.entrypoint, extra=extra, log=log, standing=standing)
     except LaunchError as error:
-        return RankSpawnFailed(now_s=time.monotonic(), ref=wish.ref, error=str(error))
+        return RankSpawnFailed(now_s=time.monotonic(), ref=request.ref, error=str(error))
     now_s = time.monotonic()
-    return RankForkedHere(now_s=now_s, ref=wish.ref, identity=identity, took_s=now_s - began_s)
+    return RankForkedHere(now_s=now_s, ref=request.ref, identity=identity, took_s=now_s - began_s)
 
 
 def find_unborn(ref: RankRef, uid: int) -> RankForkedHere | RankSpawnFailed:

@@ -18,7 +18,7 @@ from agents.core.policy import AGENT, Policy
 from agents.core.state import Rank
 from agents.errors import LaunchError
 from agents.log import note
-from agents.ranks import door
+from agents.ranks import debug_client
 from agents.ranks.cgroups import ControlGroups
 from agents.ranks.hosts import HostKeeper
 from agents.ranks.launch import Standing
@@ -56,7 +56,7 @@ class Starter:
             place = self._places.known(job_id)
             if place is not None:
                 try:
-                    door.tidy(place.doors)
+                    debug_client.tidy(place.debug_servers)
                     self._ranks.open(job_id, place)
                 except OSError as error:
                     note("a job's ranks cannot reach this agent", job=job_id, error=error)
@@ -65,9 +65,9 @@ class Starter:
         """The job's place, if it has one."""
         return self._places.known(job_id)
 
-    def doors(self, job_id: str) -> Path:
-        """Where the debug doors of the job's ranks are, if they are."""
-        return self._places.doors(job_id)
+    def debug_servers(self, job_id: str) -> Path:
+        """Where the debug servers of the job's ranks are, if they are."""
+        return self._places.debug_servers(job_id)
 
     def standing(self, owner: str, *, cgroups: tuple[Path, ...] = (), home: Path | None = None) -> Standing:
         """As whom the owner's processes start. Raises LaunchError."""
@@ -105,9 +105,9 @@ class Starter:
             ref.job_id, msgspec.structs.replace(order, log_path=str(log_path), agent_socket=str(place.agent_socket))
         )
 
-    def spawn(self, wish: fx.Spawn) -> ev.RankForkedHere | ev.RankSpawnFailed:
+    def spawn(self, request: fx.Spawn) -> ev.RankForkedHere | ev.RankSpawnFailed:
         """A rank of a program of the job's own."""
-        ref, owner = wish.ref, wish.launch.user
+        ref, owner = request.ref, request.launch.user
         try:
             place = self._open(ref.job_id, owner)
             standing = self.standing(owner, cgroups=self.groups.rank(ref), home=place.home)
@@ -115,7 +115,7 @@ class Starter:
         except LaunchError as error:
             return ev.RankSpawnFailed(now_s=time.monotonic(), ref=ref, error=str(error))
         try:
-            return spawn_rank(wish, log=log, agent_socket=str(place.agent_socket), standing=standing)
+            return spawn_rank(request, log=log, agent_socket=str(place.agent_socket), standing=standing)
         finally:
             os.close(log)
 

@@ -21,7 +21,7 @@ def method_of(backend: str) -> str:
 
 
 def signed_out(actor: str, username: str) -> None:
-    """The session ended at his wish."""
+    """The session ended at their request."""
     audit(actor, "logout", username)
 
 

@@ -41,7 +41,7 @@ def read(request: HttpRequest) -> LintResult:
 def reachable_risk() -> float:
     """What the devices here can score at most, by the readings that they give now; 1 while none
     was scored or that is not known."""
-    told = (bus.read_hot(FLEET) or {}).get("reachable_risk")
+    told = (bus.read_live(FLEET) or {}).get("reachable_risk")
     return float(told) if isinstance(told, int | float) else 1.0
 
 

@@ -104,7 +104,7 @@ def _bar_device(turn: Turn, act: plan.BarDevice) -> Iterator[Change]:
 
 
 def _reset_device(turn: Turn, act: plan.ResetDevice) -> Iterator[Change]:
-    """One order for one wish."""
+    """One order for one wanted."""
     device = turn.rows.device(act.node_id, act.device_index)
     if device is None or not device.reset_wanted:
         return

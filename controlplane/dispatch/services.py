@@ -124,7 +124,7 @@ def ring(node_ids: Sequence[str]) -> None:
     for node_id, session in live.values_list("id", "session_id"):
         by_process[session.partition(".")[0]].append(node_id)
     for process, ids in by_process.items():
-        bus.ring_outbox(process, ids)
+        bus.wake_outbox(process, ids)
 
 
 def deliverable(node_ids: list[str]) -> list[Command]:

@@ -11,14 +11,14 @@ from controlplane.runtime.clock import iso
 Json = dict[str, Any]
 
 
-def node_summary(node: Node, *, hot: Json | None = None, parts: "Parts | None" = None) -> Json:
-    """`hot`: the sentinel's picture of this node (`bus.read_hot("node:<id>")`), None when it
+def node_summary(node: Node, *, live_state: Json | None = None, parts: "Parts | None" = None) -> Json:
+    """`live_state`: the sentinel's picture of this node (`bus.read_live("node:<id>")`), None when it
     is not known; then ages and live readings are null. `parts`: its devices and ranks, where
     they were read for many nodes at once."""
-    hot = hot or {}
+    live_state = live_state or {}
     parts = parts or parts_of([node])[node.id]
-    live = {sample["index"]: sample for sample in hot.get("devices", [])}
-    agent = hot.get("agent", {})
+    live = {sample["index"]: sample for sample in live_state.get("devices", [])}
+    agent = live_state.get("agent", {})
     return {
         "id": node.id,
         "name": node.name,

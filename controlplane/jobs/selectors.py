@@ -84,13 +84,13 @@ def replicas(row: Job, *, attempt: int | None = None) -> list[dict[str, Any]]:
     rows = Replica.objects.filter(attempt__job=row).select_related("attempt")
     if attempt is not None:
         rows = rows.filter(attempt__number=attempt)
-    live = hot_ranks(row.id)
+    live = live_ranks(row.id)
     return [replica_summary(r, live=live) for r in rows.order_by("-attempt__number", "index", "-incarnation")]
 
 
-def hot_ranks(job_id: str) -> dict[str, Any]:
+def live_ranks(job_id: str) -> dict[str, Any]:
     """The sentinel's picture; empty when it is not known."""
-    return bus.read_hot(f"job:{job_id}") or {}
+    return bus.read_live(f"job:{job_id}") or {}
 
 
 def ranks_on_node(node_id: str) -> list[dict[str, Any]]:
@@ -99,7 +99,7 @@ def ranks_on_node(node_id: str) -> list[dict[str, Any]]:
     found = []
     for row in rows.order_by("device__index"):
         job_id = row.replica.attempt.job_id
-        found.append({**rank_summary(row, live=hot_ranks(job_id)), "job_id": job_id})
+        found.append({**rank_summary(row, live=live_ranks(job_id)), "job_id": job_id})
     return found
 
 

@@ -15,7 +15,7 @@ from controlplane.jobs.numbers import numbers_of
 from controlplane.jobs.present import job_summary, rank_id, rank_summary, replica_id, replica_patch
 from controlplane.protocol.spec import JobSpec
 from controlplane.protocol.states import JobState, RankState
-from controlplane.runtime import bell, events, guard
+from controlplane.runtime import events, guard, wakeup
 from controlplane.runtime.clock import now
 from controlplane.runtime.errors import Conflict, NotFound, refuse
 from controlplane.runtime.ids import new_id
@@ -48,7 +48,7 @@ def submit_job(spec: JobSpec, *, owner: str, actor: str, request_id: str = "") -
                 after={"state": job.state, "spec": job.spec},
             )
             publish_job(job, "job.submitted", f"{owner or actor} submitted {meta.name}.")
-            ring_job(job.id)
+            wake_job(job.id)
     except IntegrityError as error:
         raise Conflict(
             f"project {meta.project!r} has a live job {meta.name!r} already; choose another name, or cancel that one"
@@ -69,7 +69,7 @@ def cancel_job(job_id: str, *, reason: str, actor: str, request_id: str = "") ->
         if not job.cancel_requested:
             Job.objects.filter(pk=job_id).update(cancel_requested=True)
             publish_job(job, "job.cancel_requested", f"{actor} asked to cancel {job.name}: {reason}")
-        ring_job(job_id)
+        wake_job(job_id)
     return job
 
 
@@ -81,10 +81,10 @@ def get_locked(job_id: str) -> Job:
     return job
 
 
-def ring_job(job_id: str, *, sure: bool = False) -> None:
-    """Durably due now; the bell after the commit makes it fast. `sure`: see `Bell.ring`."""
+def wake_job(job_id: str, *, sure: bool = False) -> None:
+    """Durably due now; the wake-up after the commit makes it fast. `sure`: see `Wakeups.wake`."""
     Job.objects.filter(pk=job_id).exclude(state__in=TERMINAL).update(due_at=now())
-    transaction.on_commit(lambda: bell.ring(job_id, sure=sure))
+    transaction.on_commit(lambda: wakeup.wake(job_id, sure=sure))
 
 
 def transition_job(job: Job, to: str, reason: str) -> None:

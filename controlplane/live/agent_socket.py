@@ -57,13 +57,13 @@ class AgentSocket(AsyncConsumer):
         await process.ensure_started()
         link = AgentLink(node_id="", node_name="?", session_id=f"{process.name}.{new_id('ses')[4:]}", send=send)
         entrance = proof.Entrance(process, link, receive, scope)
-        with process.doorman.unknown_socket(place_of(client_address(scope))) as place:
+        with process.admission.unknown_socket(place_of(client_address(scope))) as place:
             if place is None:
                 await process.count("?", "unknown_sockets", "too many sockets wait to be authenticated")
                 await send({"type": "websocket.close", "code": CLOSE_TRY_LATER})
                 return
             proved = await entrance.prove(place)
-        if proved and not process.doorman.may_open(link.node_id):
+        if proved and not process.admission.may_open(link.node_id):
             await process.count(link.node_name, "reconnects", "more sessions than allowed")
             process.refusals.note(link.node_name, "reconnects")
             await link.refuse("overloaded", "this node opens sessions too often", SESSION_RETRY_S)

@@ -158,7 +158,7 @@ async def subscribe(process: WebProcess, client: Client, said: Subscribe) -> Non
     since = newest if said.since is None else said.since
     if since > newest or since < oldest - 1 or newest - since > MAX_REPLAY:
         client.resync(newest)
-        process.hub.bell.set()
+        process.hub.wakeup.set()
         return
     while True:
         missed = await process.in_thread(events_after, since, MAX_REPLAY)
@@ -168,7 +168,7 @@ async def subscribe(process: WebProcess, client: Client, said: Subscribe) -> Non
         # No await between this check and the hand-over: the hub cannot move in between.
         if since >= (process.hub.seq or 0):
             client.sent_seq = since
-            process.hub.bell.set()
+            process.hub.wakeup.set()
             return
         if not missed:
             client.resync(newest)

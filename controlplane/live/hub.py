@@ -67,12 +67,12 @@ class Client:
 
 
 class Hub:
-    """`seq`: newest event handed out; `bell`: there may be newer ones."""
+    """`seq`: newest event handed out; `wakeup`: there may be newer ones."""
 
     def __init__(self) -> None:
         self.clients: set[Client] = set()
         self.seq: int | None = None
-        self.bell = asyncio.Event()
+        self.wakeup = asyncio.Event()
 
     def durable(self, message: dict[str, Any]) -> None:
         """Hand one event to every subscribed browser and move the cursor."""

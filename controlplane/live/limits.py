@@ -130,7 +130,7 @@ class Place:
         self._patience, self.pushed_out = None, True
 
 
-class Doorman:
+class Admission:
     """Who may open a session now, over all sockets of this process.
 
     Sockets that prove nothing have MAX_UNKNOWN_SOCKETS places. When all are taken, a newcomer gets

@@ -21,7 +21,7 @@ from django.db import close_old_connections, transaction
 from controlplane.access import services as access
 from controlplane.live import pumps
 from controlplane.live.hub import Hub
-from controlplane.live.limits import Doorman, Refusals
+from controlplane.live.limits import Admission, Refusals
 from controlplane.live.links import AgentLink
 from controlplane.live.writer import Writer
 from controlplane.runtime import bus, counters, keys, metrics
@@ -57,11 +57,11 @@ class WebProcess:
         self.links: dict[str, AgentLink] = {}
         self.fleet_nodes = 0
         self.hub = Hub()
-        self.outbox_bell = asyncio.Event()
+        self.outbox_wakeup = asyncio.Event()
         self.writer = Writer(self._volatile_from_thread)
         self.started_s = time.monotonic()
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.doorman = Doorman()
+        self.admission = Admission()
         self.refusals = Refusals()
         self.certificates = ShownCertificates(settings.TLS_CERTIFICATES)
         self._counts: dict[tuple[str, str], tuple[int, str]] = {}
@@ -144,7 +144,7 @@ class WebProcess:
         before = self.links.get(link.node_id)
         self.links[link.node_id] = link
         metrics.AGENT_CONNECTIONS.set(len(self.links))
-        self.outbox_bell.set()
+        self.outbox_wakeup.set()
         if before is not None and before is not link:
             await before.refuse("replaced", "a newer session of this node is live", 0.1)
 

@@ -127,7 +127,7 @@ class Entrance:
         if admission.verdict == "admit":
             return True
         if admission.code == "in_doubt":
-            self._process.outbox_bell.set()
+            self._process.outbox_wakeup.set()
         else:
             await self._failed(self._link.node_name, admission.code, self._address)
         await self._link.refuse(admission.code, admission.detail, admission.retry_after_s)

@@ -39,7 +39,7 @@ SWEEP_S = 2.0
 GAUGES_S = 5.0
 EVENTS_A_READ = 500
 RELISTEN_S = 1.0
-BELL_GAP_S = 0.005
+WAKEUP_GAP_S = 0.005
 ORDER_BYTES = 1 << 20
 
 
@@ -66,9 +66,9 @@ async def _hear(process: "WebProcess", pubsub: PubSub, outbox: str) -> None:
             continue
         channel = message["channel"].decode()
         if channel == outbox:
-            process.outbox_bell.set()
+            process.outbox_wakeup.set()
         elif channel == bus.SEQ_CHANNEL:
-            process.hub.bell.set()
+            process.hub.wakeup.set()
         else:
             picture = bus.hear_volatile(message["data"])
             if picture is not None:
@@ -79,7 +79,7 @@ async def deliver_orders(process: "WebProcess") -> None:
     """Send what is due to the nodes connected here; sweep sessions that are no longer ours."""
     swept_at = 0.0
     while True:
-        await _bell_or_clock(process.outbox_bell, POLL_ORDERS_S)
+        await _wakeup_or_clock(process.outbox_wakeup, POLL_ORDERS_S)
         if not process.links:
             continue
         rows = await process.in_thread(dispatch.deliverable, list(process.links))
@@ -95,13 +95,13 @@ async def deliver_orders(process: "WebProcess") -> None:
             await _sweep_sessions(process)
 
 
-async def _bell_or_clock(bell: asyncio.Event, poll_s: float) -> None:
-    """Anybody who reaches Redis can ring for ever: the database is asked once in BELL_GAP_S."""
+async def _wakeup_or_clock(wakeup: asyncio.Event, poll_s: float) -> None:
+    """Anybody who reaches Redis can ring for ever: the database is asked once in WAKEUP_GAP_S."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(bell.wait(), poll_s)
-    if bell.is_set():
-        await asyncio.sleep(BELL_GAP_S)
-    bell.clear()
+        await asyncio.wait_for(wakeup.wait(), poll_s)
+    if wakeup.is_set():
+        await asyncio.sleep(WAKEUP_GAP_S)
+    wakeup.clear()
 
 
 async def _send(process: "WebProcess", orders: list[Command]) -> bool:
@@ -165,7 +165,7 @@ async def follow_events(process: "WebProcess") -> None:
     if hub.seq is None:
         hub.seq = await process.in_thread(events.newest_seq)
     while True:
-        await _bell_or_clock(hub.bell, POLL_EVENTS_S)
+        await _wakeup_or_clock(hub.wakeup, POLL_EVENTS_S)
         if not hub.clients:
             # Nobody watches: the cursor moves without reading.
             hub.seq = await process.in_thread(events.newest_seq)

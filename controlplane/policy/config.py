@@ -30,8 +30,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     Common causes. Most of a job late in one section at once is one finding, not acted on for
     `storage_limit_s` where they save, else for `common_limit_s`; one late in a save is not judged
     before `common_grace_s`.
-    Governor. `storm_fraction` of devices suspect, but at least `storm_min_devices`, on at
-    least `storm_min_nodes` nodes in as many failure domains: one node that dies is no storm;
+    Governor. `correlated_fraction` of devices suspect, but at least `correlated_min_devices`, on at
+    least `correlated_min_nodes` nodes in as many failure domains: one node that dies is no correlated failure;
     `max_acts` destructive acts of non-positive evidence in the window (reliability F22).
     Risk. `risk_precision`: measured share of alarms followed by a failure; 0 is unknown.
     Ends. `shrunk_stable_s` a smaller view has held, `quiet_incident_s` an incident without a
@@ -70,9 +70,9 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     start_backoff_max_s: float = 60.0
     max_failed_starts: int = 5
     refused_retry_s: float = 600.0
-    storm_fraction: float = 0.10
-    storm_min_devices: int = 4
-    storm_min_nodes: int = 2
+    correlated_fraction: float = 0.10
+    correlated_min_devices: int = 4
+    correlated_min_nodes: int = 2
     max_acts: int = 20
     emergency_fleet_fraction: float = 0.10
     risk_precision: float = 0.0

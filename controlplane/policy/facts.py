@@ -21,7 +21,7 @@ MAX_NAMED = 3
 
 
 class Governed(Protocol):
-    """What the storm governor counts, see `JobSnapshot`."""
+    """What the disruption budget counts, see `JobSnapshot`."""
 
     @property
     def suspect_devices(self) -> int: ...
@@ -290,18 +290,18 @@ def left_out(snapshot: JobSnapshot) -> str:
     return f" Not used, because their checks fail: {named}{more}." if unfit else ""
 
 
-def is_storm(snapshot: JobSnapshot, config: PolicyConfig) -> bool:
+def is_correlated_failure(snapshot: JobSnapshot, config: PolicyConfig) -> bool:
     """Too much of the fleet looks bad, or too much was done lately, to trust silence. What one
     node or one failure domain takes along is one event, however many devices it has."""
-    return storm_of(snapshot, config)
+    return correlated_failure_of(snapshot, config)
 
 
-def storm_of(snapshot: Governed, config: PolicyConfig) -> bool:
-    """`is_storm` of a job's or of the fleet's snapshot."""
+def correlated_failure_of(snapshot: Governed, config: PolicyConfig) -> bool:
+    """`is_correlated_failure` of a job's or of the fleet's snapshot."""
     if snapshot.acts_last_window >= config.max_acts:
         return True
-    limit = max(config.storm_min_devices, config.storm_fraction * snapshot.fleet_devices)
-    return snapshot.suspect_devices > limit and _spread(snapshot) >= config.storm_min_nodes
+    limit = max(config.correlated_min_devices, config.correlated_fraction * snapshot.fleet_devices)
+    return snapshot.suspect_devices > limit and _spread(snapshot) >= config.correlated_min_nodes
 
 
 def _spread(snapshot: Governed) -> float:

@@ -2,8 +2,8 @@
 
 Detectors in order of strength; the first that speaks about a replica names its failure.
 `proved` ones rest on positive evidence (a process is gone, a device is gone). The others
-rest on silence or slowness: they never speak while our own side is blind, and the storm
-governor may hold them; none rests on a finding that later facts have made void. Those that
+rest on silence or slowness: they never speak while our own side is blind, and the disruption
+budget may hold them; none rests on a finding that later facts have made void. Those that
 are `reversible` say enough to leave a replica out and not to end it. A replica whose ranks
 all wait for others is never a culprit.
 """
@@ -15,8 +15,8 @@ from controlplane.policy.facts import (
     catch_up_patience_s,
     current_view,
     installed,
+    is_correlated_failure,
     is_member,
-    is_storm,
     live_replicas,
     missing_ranks,
     setup_patience_s,
@@ -55,25 +55,25 @@ def every_failure(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Failure,
 
 @per_pass
 def actionable(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Failure, ...]:
-    """Failures whose processes may be ended now: in a storm only the proved ones."""
+    """Failures whose processes may be ended now: in a correlated failure only the proved ones."""
     failures = tuple(failure for failure in find_failures(snapshot, config) if not failure.reversible)
-    if not is_storm(snapshot, config):
+    if not is_correlated_failure(snapshot, config):
         return failures
     return tuple(failure for failure in failures if failure.proved)
 
 
 @per_pass
 def doubted(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Failure, ...]:
-    """Failures to leave out of the next view and to end nothing of; in a storm none."""
-    if is_storm(snapshot, config):
+    """Failures to leave out of the next view and to end nothing of; in a correlated failure none."""
+    if is_correlated_failure(snapshot, config):
         return ()
     return tuple(failure for failure in find_failures(snapshot, config) if failure.reversible)
 
 
 @per_pass
 def held(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Failure, ...]:
-    """Failures the storm governor keeps for a person."""
-    if not is_storm(snapshot, config):
+    """Failures the disruption budget keeps for a person."""
+    if not is_correlated_failure(snapshot, config):
         return ()
     return tuple(failure for failure in find_failures(snapshot, config) if not failure.proved)
 

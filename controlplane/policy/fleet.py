@@ -10,7 +10,7 @@ import msgspec
 
 from controlplane.policy import drains
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.facts import storm_of
+from controlplane.policy.facts import correlated_failure_of
 from controlplane.policy.findings import KINDS
 from controlplane.policy.plan import Decision, ResolveIncident
 from controlplane.policy.request_facts import RequestFact
@@ -39,7 +39,7 @@ class HardwareIncident(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 class FleetSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Open findings about hardware under no living replica, the nodes and incidents that they and
-    the returns concern, and what the storm governor counts (see `JobSnapshot`), with the `segments`
+    the returns concern, and what the disruption budget counts (see `JobSnapshot`), with the `segments`
     of all nodes by id. `requests`: the
     drains of nodes that have not ended. Server seconds."""
 
@@ -63,15 +63,15 @@ class FleetSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 def decide_fleet(snapshot: FleetSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     """Everything to be decided now; equal snapshots give equal decisions."""
     nodes = {node.id: node for node in snapshot.nodes}
-    storm = storm_of(snapshot, config)
+    correlated = correlated_failure_of(snapshot, config)
     found: list[Decision] = []
     for signal in snapshot.signals:
         node = nodes.get(signal.node_id or "")
         if signal.kind in KINDS:
-            found += device_fault.judge(signal, node, config, storm=storm)
+            found += device_fault.judge(signal, node, config, correlated=correlated)
         elif signal.kind == RISK_RULE:
             found.append(_watch(signal, node))
-    left = 0 if storm else config.max_acts - snapshot.acts_last_window
+    left = 0 if correlated else config.max_acts - snapshot.acts_last_window
     found += device_fault.resets(snapshot.nodes, now_s=snapshot.now_s, left=left)
     judged = [msgspec.structs.replace(decision, mode=ceiling(config, decision.rule)) for decision in found]
     returns = (_back(incident, nodes.get(incident.node_id)) for incident in snapshot.incidents)

@@ -9,8 +9,8 @@ from controlplane.policy.budget import spent
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import Unsatisfiable
 from controlplane.policy.facts import (
+    is_correlated_failure,
     is_member,
-    is_storm,
     nodes_of,
     setup_patience_s,
 )
@@ -138,9 +138,9 @@ def attempt_due_s(snapshot: JobSnapshot, config: PolicyConfig) -> float:
 def out_of_service(
     snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]
 ) -> tuple[SetNodeState, ...]:
-    """Nodes that the failures blame: quarantined on proof of a fault, else cordoned; in a storm
+    """Nodes that the failures blame: quarantined on proof of a fault, else cordoned; in a correlated failure
     none, for then a person decides about nodes."""
-    if is_storm(snapshot, config):
+    if is_correlated_failure(snapshot, config):
         return ()
     quarantine = {node_id for failure in failures for node_id in failure.quarantine}
     cordon = {node_id for failure in failures for node_id in failure.cordon}
@@ -157,9 +157,9 @@ def out_of_service(
 
 
 def stays_open(snapshot: JobSnapshot, config: PolicyConfig, signal: SignalFact) -> bool:
-    """A device's finding in a storm: its node is not cordoned, so the finding alone keeps new work
+    """A device's finding in a correlated failure: its node is not cordoned, so the finding alone keeps new work
     off the device until it is judged."""
-    return signal.kind in PROVING and is_storm(snapshot, config)
+    return signal.kind in PROVING and is_correlated_failure(snapshot, config)
 
 
 def in_view(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> bool:

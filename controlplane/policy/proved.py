@@ -1,5 +1,5 @@
 """Failures that are proved: something ended, was refused, or lies behind. They are acted on
-also while the control plane cannot see, and in a storm.
+also while the control plane cannot see, and in a correlated failure.
 """
 
 import math

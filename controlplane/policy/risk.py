@@ -1,7 +1,7 @@
 """The seed's weighted device risk (S2.1 to S2.3), as a pure function over samples.
 
 A sample is `SAMPLE_S` seconds of readings, as the formulas were made for: the means of what was
-read once a second, and the errors of that time (`sentinel.picture` makes them). This is the
+read once a second, and the errors of that time (`sentinel.live_state` makes them). This is the
 baseline that every better score is compared with. The sentinel holds a vectorised twin; this
 form is the specification it is tested against. A reading that is None takes no part: its share
 of the score is 0, never a guess.

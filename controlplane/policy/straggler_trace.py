@@ -56,7 +56,7 @@ class TraceVerdict(msgspec.Struct, frozen=True, kw_only=True):
     windows: int
 
 
-def judge(rows: Iterable[TraceRow], *, window: int, wish: Stragglers) -> TraceVerdict:
+def judge(rows: Iterable[TraceRow], *, window: int, settings: Stragglers) -> TraceVerdict:
     """Raises ValueError where `window` is not 3 to 16 steps, or no two windows are in the trace."""
     if not MIN_SAMPLES <= window <= MAX_WINDOW:
         raise ValueError(f"a window has {MIN_SAMPLES} to {MAX_WINDOW} steps, not {window}")
@@ -72,8 +72,8 @@ def judge(rows: Iterable[TraceRow], *, window: int, wish: Stragglers) -> TraceVe
     before: dict[tuple[int, int], int] = {}
     said: list[str] = []
     for numbers in windows:
-        found = scores(_works([by_step[number] for number in numbers]), wish)
-        said.append(advice(stage_loads(found), wish))
+        found = scores(_works([by_step[number] for number in numbers]), settings)
+        said.append(advice(stage_loads(found), settings))
         for score in found:
             key = (score.work.replica, score.work.rank)
             before[key], is_straggler = confirmed(score, before.get(key, 0))

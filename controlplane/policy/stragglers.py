@@ -82,7 +82,7 @@ class StageLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     ratio: float
 
 
-def scores(window: Iterable[RankWork], wish: Stragglers) -> tuple[Score, ...]:
+def scores(window: Iterable[RankWork], settings: Stragglers) -> tuple[Score, ...]:
     """Every rank with enough samples, by (replica, incarnation, rank)."""
     ranks = sorted(
         (work for work in window if work.samples >= MIN_SAMPLES and work.work_s > 0),
@@ -93,7 +93,7 @@ def scores(window: Iterable[RankWork], wish: Stragglers) -> tuple[Score, ...]:
         stages.setdefault(work.stage, []).append(work)
     others = {stage: (_Others([p.work_s for p in peers]), _Others([p.data_s for p in peers]))
               for stage, peers in stages.items()}  # fmt: skip
-    return tuple(_score(work, *others[work.stage], wish) for work in ranks)
+    return tuple(_score(work, *others[work.stage], settings) for work in ranks)
 
 
 def confirmed(score: Score, slow_windows: int) -> tuple[int, bool]:
@@ -122,10 +122,10 @@ def stage_loads(found: Iterable[Score]) -> tuple[StageLoad, ...]:
     return tuple(loads)
 
 
-def advice(loads: Iterable[StageLoad], wish: Stragglers) -> str:
+def advice(loads: Iterable[StageLoad], settings: Stragglers) -> str:
     """What would help where no rank is to blame; empty if the stages are even."""
     worst = max(loads, key=lambda load: load.ratio, default=None)
-    if worst is None or worst.ratio * wish.relative_threshold <= 1.0:
+    if worst is None or worst.ratio * settings.relative_threshold <= 1.0:
         return ""
     return (
         f"Every rank of pipeline stage {worst.stage} works {worst.ratio:.1f} times as long as the other stages:"
@@ -148,14 +148,14 @@ class _Others:
         return sum(self._values[place + (place >= gone)] for place in places) / 2.0
 
 
-def _score(work: RankWork, peers: _Others, peers_data: _Others, wish: Stragglers) -> Score:
+def _score(work: RankWork, peers: _Others, peers_data: _Others, settings: Stragglers) -> Score:
     usual_s = peers.median_without(work.work_s)
     usual_data_s = peers_data.median_without(work.data_s) or 0.0
     relative = _ratio(usual_s, work.work_s) if usual_s is not None else None
     individual = _ratio(work.best_s, work.work_s) if work.best_s else None
     low = {
-        "relative": wish.relative and relative is not None and relative < wish.relative_threshold,
-        "individual": wish.individual and individual is not None and individual < wish.individual_threshold,
+        "relative": settings.relative and relative is not None and relative < settings.relative_threshold,
+        "individual": settings.individual and individual is not None and individual < settings.individual_threshold,
     }
     # Against itself only the sum is known; whatever its peers need for data is no news.
     reference_s = usual_s if low["relative"] and usual_s is not None else work.best_s or work.work_s

@@ -93,16 +93,16 @@ class SectionTimeout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     why: str = ""
 
 
-def section_timeouts(wish: Timeouts, seen: Observed) -> tuple[SectionTimeout, ...]:
+def section_timeouts(settings: Timeouts, seen: Observed) -> tuple[SectionTimeout, ...]:
     """One for each section, in the order of a rank's life."""
-    if wish.watchdog == "heartbeat":
-        return tuple(_beat(section, wish) for section in Section)
+    if settings.watchdog == "heartbeat":
+        return tuple(_beat(section, settings) for section in Section)
     saves = seen.saves if seen.blocking_saves else NOTHING
     return (
-        _setup(wish, seen),
-        _limit(Section.STEP, wish.step_s, seen.steps, floor_s=wish.step_floor_s, needed=MIN_STEPS),
-        _limit(Section.CHECKPOINTING, wish.checkpoint_s, saves, floor_s=FLOOR_S[Section.CHECKPOINTING]),
-        _limit(Section.OUT_OF_SECTION, wish.out_of_section_s, seen.closes, floor_s=FLOOR_S[Section.OUT_OF_SECTION]),
+        _setup(settings, seen),
+        _limit(Section.STEP, settings.step_s, seen.steps, floor_s=settings.step_floor_s, needed=MIN_STEPS),
+        _limit(Section.CHECKPOINTING, settings.checkpoint_s, saves, floor_s=FLOOR_S[Section.CHECKPOINTING]),
+        _limit(Section.OUT_OF_SECTION, settings.out_of_section_s, seen.closes, floor_s=FLOOR_S[Section.OUT_OF_SECTION]),
     )
 
 
@@ -111,21 +111,21 @@ def timeout_of(found: tuple[SectionTimeout, ...], section: Section) -> float:
     return next(timeout.value_s for timeout in found if timeout.section is section)
 
 
-def setup_limit_s(wish: Timeouts, learned_s: float | None) -> float:
+def setup_limit_s(settings: Timeouts, learned_s: float | None) -> float:
     """How long the control plane itself waits for a replica's setup, in seconds. A `learned_s`
     that is shorter than what is allowed before anything was learned is kept by its agent alone,
     which knows when the process began; a longer one binds the control plane too."""
-    if wish.watchdog == "heartbeat":
-        return NEVER_S if wish.first_heartbeat_s is None else wish.first_heartbeat_s
-    if not isinstance(wish.setup_s, str) and not setup_grows(wish):
-        return wish.setup_s
+    if settings.watchdog == "heartbeat":
+        return NEVER_S if settings.first_heartbeat_s is None else settings.first_heartbeat_s
+    if not isinstance(settings.setup_s, str) and not setup_grows(settings):
+        return settings.setup_s
     return max(UNLEARNED_S[Section.SETUP], learned_s or 0.0)
 
 
-def setup_grows(wish: Timeouts) -> bool:
+def setup_grows(settings: Timeouts) -> bool:
     """A setup may last longer than before anything was learned, where what it loads takes long: nobody
     has set another limit than the default."""
-    return wish.watchdog == "sections" and wish.setup_s in ("auto", UNLEARNED_S[Section.SETUP])
+    return settings.watchdog == "sections" and settings.setup_s in ("auto", UNLEARNED_S[Section.SETUP])
 
 
 def transfer_limit_s(least_s: float, *measured_s: float | None) -> float:
@@ -133,34 +133,34 @@ def transfer_limit_s(least_s: float, *measured_s: float | None) -> float:
     return max(least_s, *(SAFETY_FACTOR * seconds for seconds in measured_s if seconds is not None), 0.0)
 
 
-def lease_s(wish: Timeouts, step_s: float | None, *, floor_s: float) -> float:
+def lease_s(settings: Timeouts, step_s: float | None, *, floor_s: float) -> float:
     """Seconds of silence after which a replica's processes are ended and started elsewhere. A step
     that has begun without a word of its end proves nothing, so the lease outlasts `LEASE_STEPS`
     of the longest (`step_s`; None: none was measured yet)."""
-    if not isinstance(wish.lease_s, str):
-        return wish.lease_s
+    if not isinstance(settings.lease_s, str):
+        return settings.lease_s
     return UNMEASURED_LEASE_S if step_s is None else max(floor_s, LEASE_STEPS * step_s)
 
 
-def step_floor_s(wish: Timeouts) -> float | None:
+def step_floor_s(settings: Timeouts) -> float | None:
     """Down to where an agent may tighten a step's limit by itself; None: not at all."""
-    return wish.step_floor_s if wish.step_s == "auto" and wish.watchdog == "sections" else None
+    return settings.step_floor_s if settings.step_s == "auto" and settings.watchdog == "sections" else None
 
 
-def _beat(section: Section, wish: Timeouts) -> SectionTimeout:
+def _beat(section: Section, settings: Timeouts) -> SectionTimeout:
     first = section is Section.SETUP
-    given_s = wish.first_heartbeat_s if first else wish.heartbeat_s
+    given_s = settings.first_heartbeat_s if first else settings.heartbeat_s
     why = "until the first heartbeat" if first else "between heartbeats"
     value_s = NEVER_S if given_s is None else given_s
     return SectionTimeout(section=section, value_s=value_s, source=Source.GIVEN, why=why)
 
 
-def _setup(wish: Timeouts, seen: Observed) -> SectionTimeout:
+def _setup(settings: Timeouts, seen: Observed) -> SectionTimeout:
     """Longer than the default where the checkpoint that is to be loaded asks for it, or setups that
     loaded one have lasted so long."""
-    found = _limit(Section.SETUP, wish.setup_s, seen.setups, floor_s=FLOOR_S[Section.SETUP])
+    found = _limit(Section.SETUP, settings.setup_s, seen.setups, floor_s=FLOOR_S[Section.SETUP])
     asked_s = transfer_limit_s(found.value_s, seen.transfer_s, seen.setups.longest_s)
-    if found.source is Source.LEARNED or not setup_grows(wish) or asked_s <= found.value_s:
+    if found.source is Source.LEARNED or not setup_grows(settings) or asked_s <= found.value_s:
         return found
     longest_s = max(seen.transfer_s or 0.0, seen.setups.longest_s or 0.0)
     return msgspec.structs.replace(
@@ -173,9 +173,9 @@ def _setup(wish: Timeouts, seen: Observed) -> SectionTimeout:
     )
 
 
-def _limit(section: Section, wish: float | str, seen: Seen, *, floor_s: float, needed: int = 1) -> SectionTimeout:
-    if not isinstance(wish, str):
-        return SectionTimeout(section=section, value_s=float(wish), source=Source.GIVEN)
+def _limit(section: Section, settings: float | str, seen: Seen, *, floor_s: float, needed: int = 1) -> SectionTimeout:
+    if not isinstance(settings, str):
+        return SectionTimeout(section=section, value_s=float(settings), source=Source.GIVEN)
     if seen.longest_s is None or seen.samples < needed:
         return SectionTimeout(
             section=section,

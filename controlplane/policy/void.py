@@ -1,7 +1,7 @@
 """Findings that later facts have made void: nothing may be concluded from them any more.
 
 A rank that was late and trains again is not late. What is found is acted on at once, or later:
-while the control plane is blind, in a storm, or in a mode that only observes, acting waits; when
+while the control plane is blind, in a correlated failure, or in a mode that only observes, acting waits; when
 that ends, every finding is judged by the facts of that moment. Asked by the detectors, and by the
 rule that settles what is void; the live loop and the simulator ask the same questions here.
 """

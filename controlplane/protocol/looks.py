@@ -1,6 +1,6 @@
 """What can be asked of one rank (`commands.CollectStacks.look`), in one table, and what is asked when it hangs.
 
-A question is a row here and whoever answers it: a handler of the debug door (`trainer.control.doorway`), or a
+A question is a row here and whoever answers it: a handler of the debug server (`trainer.control.debug_common`), or a
 function of `agents.ranks.look`. The order's checks, the API, the command line and the agent ask the table.
 """
 
@@ -13,7 +13,7 @@ MAX_PROFILE_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """One question. `handler`: what the agent asks at the rank's debug door, "" where it looks from outside;
+    """One question. `handler`: what the agent asks at the rank's debug server, "" where it looks from outside;
     `timed`: it takes `duration_s`, at most MAX_PROFILE_S; `timeout_s` of an answer beside that, `ttl_s` of
     the order."""
 

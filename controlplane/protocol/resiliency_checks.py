@@ -13,19 +13,19 @@ LOOK_RANKS_MAX = 64
 
 def check_spikes(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
     """A check needs a second run to be judged by."""
-    wish = spec.training.numerics
-    if wish.check_spike and wish.rerun != "validate_results":
+    settings = spec.training.numerics
+    if settings.check_spike and settings.rerun != "validate_results":
         yield Fault(
             "/spec/training/numerics/check_spike",
-            f"a spike is judged by computing it again, but rerun = {wish.rerun!r}",
+            f"a spike is judged by computing it again, but rerun = {settings.rerun!r}",
             'set rerun to "validate_results", or check_spike to false',
         )
 
 
 def check_rerun_checks(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
     """A second run needs a check to ask for it."""
-    wish = spec.training.numerics
-    if wish.rerun == "validate_results" and not (wish.check_nan or wish.check_spike):
+    settings = spec.training.numerics
+    if settings.rerun == "validate_results" and not (settings.check_nan or settings.check_spike):
         yield Fault(
             "/spec/training/numerics/rerun",
             "nothing is checked, so nothing would ever be computed again",
@@ -35,8 +35,8 @@ def check_rerun_checks(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
 
 def check_rerun_program(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
     """A second run needs our trainer."""
-    wish = spec.training.numerics
-    if wish.rerun != "disabled" and spec.entrypoint is not None:
+    settings = spec.training.numerics
+    if settings.rerun != "disabled" and spec.entrypoint is not None:
         yield Fault(
             "/spec/training/numerics/rerun",
             "steps are computed again by the built-in trainer only, and this job runs a program of its own",
@@ -46,8 +46,8 @@ def check_rerun_program(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
 
 def check_stragglers(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
     """A detector without a score finds nothing."""
-    wish = spec.resiliency.stragglers
-    if not (wish.relative or wish.individual):
+    settings = spec.resiliency.stragglers
+    if not (settings.relative or settings.individual):
         yield Fault(
             "/spec/resiliency/stragglers",
             "relative and individual are both off: no straggler could ever be found",
@@ -59,8 +59,8 @@ def straggler_threshold(name: str) -> Check:
     """The check of `name` (relative, individual): a threshold of 0 is never passed."""
 
     def check(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
-        wish = spec.resiliency.stragglers
-        if getattr(wish, name) and getattr(wish, f"{name}_threshold") <= 0.0:
+        settings = spec.resiliency.stragglers
+        if getattr(settings, name) and getattr(settings, f"{name}_threshold") <= 0.0:
             yield Fault(
                 f"/spec/resiliency/stragglers/{name}_threshold",
                 "no score is below 0: no straggler could ever be found",
@@ -72,22 +72,22 @@ def straggler_threshold(name: str) -> Check:
 
 def check_look_interval(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
     """Looks on schedule cost the ranks something, so there is a floor."""
-    wish = spec.resiliency
-    if wish.look_every_s != 0.0 and wish.look_every_s < LOOK_FLOOR_S:
+    settings = spec.resiliency
+    if settings.look_every_s != 0.0 and settings.look_every_s < LOOK_FLOOR_S:
         yield Fault(
             "/spec/resiliency/look_every_s",
-            f"{wish.look_every_s:g} s is below the floor: a diagnostic stops a rank's interpreter for milliseconds",
+            f"{settings.look_every_s:g} s is below the floor: a diagnostic stops a rank's interpreter for milliseconds",
             f"set it to {LOOK_FLOOR_S:g} or more, or to 0 for diagnostics at a hang alone",
         )
 
 
 def check_look_ranks(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
     """And a cap."""
-    wish = spec.resiliency
-    if not 1 <= wish.look_ranks <= LOOK_RANKS_MAX:
+    settings = spec.resiliency
+    if not 1 <= settings.look_ranks <= LOOK_RANKS_MAX:
         yield Fault(
             "/spec/resiliency/look_ranks",
-            f"{wish.look_ranks} ranks a diagnostic is not between 1 and {LOOK_RANKS_MAX}",
+            f"{settings.look_ranks} ranks a diagnostic is not between 1 and {LOOK_RANKS_MAX}",
             f"set it to {LOOK_RANKS_MAX} at most; the ranks of a larger replica have their turns one after the other",
         )
 

@@ -24,8 +24,8 @@ MAX_KEYS = 4
 KEY_ID_CHARS = 16
 # Stops wait for a node that is out of reach, and name the one incarnation that they end:
 # to repeat one late ends nothing else. Nothing else may be acted on so late.
-MAX_LIFE_S = 300.0
-MAX_STOP_LIFE_S = 3600.0
+MAX_TTL_S = 300.0
+MAX_STOP_TTL_S = 3600.0
 # How far the clocks of the server's own machines may be apart.
 MAX_AHEAD_S = 60.0
 SIGNATURE_REJECTED = "signature_rejected"
@@ -63,9 +63,9 @@ def signed_end(job_id: str, attempt: int, end: str) -> bytes:
     return END_CONTEXT + b"\0" + f"{job_id}\n{attempt}\n{end}".encode("ascii", "replace")
 
 
-def longest_life_s(statement: CommandStatement) -> float:
+def longest_ttl_s(statement: CommandStatement) -> float:
     """How long a command of this kind may live, in seconds."""
-    return MAX_STOP_LIFE_S if isinstance(statement.body, StopRanks) else MAX_LIFE_S
+    return MAX_STOP_TTL_S if isinstance(statement.body, StopRanks) else MAX_TTL_S
 
 
 def key_id(public_key: str) -> str:

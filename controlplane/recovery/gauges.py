@@ -10,7 +10,7 @@ from controlplane.fleet.models import Node
 from controlplane.jobs import selectors as jobs
 from controlplane.jobs.models import Job
 from controlplane.jobs.numbers import ENDED, JobNumbers, numbers_of
-from controlplane.policy.facts import storm_of
+from controlplane.policy.facts import correlated_failure_of
 from controlplane.policy.fleet import FleetSnapshot
 from controlplane.protocol.states import IncidentState
 from controlplane.recovery import deadletter
@@ -62,7 +62,7 @@ def breaker() -> dict[str, float]:
         suspect_nodes=tuple(sorted({node_id for node_id, _ in named})),
         segments=segments(),
     )
-    return {SUSPECTS: float(storm_of(found, CONFIG)), ACTS: float(recent_acts() >= CONFIG.max_acts)}
+    return {SUSPECTS: float(correlated_failure_of(found, CONFIG)), ACTS: float(recent_acts() >= CONFIG.max_acts)}
 
 
 def _unsaved_s(row: Job, found: JobNumbers) -> float | None:

@@ -18,7 +18,7 @@ from controlplane.dispatch.models import Command
 from controlplane.fleet import services as fleet
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job, Rank
-from controlplane.jobs.services import TERMINAL, ring_job
+from controlplane.jobs.services import TERMINAL, wake_job
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import AgentEvent, AgentHello, DeviceLost, XidSeen
 from controlplane.protocol.states import JobState
@@ -89,10 +89,10 @@ def _open_session(node_id: str, session_id: str, said: AgentHello) -> int:
         signals.settle(signals_open_silence(node_id), f"node {node.name} is connected again")
         signals.settle(signals_of_devices_back(node), "the device is back")
         for job_id in jobs:
-            ring_job(job_id)
+            wake_job(job_id)
         for job_id in Job.objects.filter(state__in=WANTS_NODES).values_list("id", flat=True):
             if job_id not in jobs:
-                ring_job(job_id)
+                wake_job(job_id)
         return Node.objects.values_list("last_event_seq", flat=True).get(pk=node_id)
 
 
@@ -205,9 +205,9 @@ def apply_to(node: Node, jobs: dict[str, Job], timed: Iterable[tuple[datetime, A
     facts.finish()
     for job_id in sorted(facts.touched):
         if jobs[job_id].state not in TERMINAL or facts.freed:
-            ring_job(job_id, sure=job_id in facts.sure)
+            wake_job(job_id, sure=job_id in facts.sure)
     for job_id in _waiting_for(facts):
-        ring_job(job_id)
+        wake_job(job_id)
     return facts
 
 

@@ -52,10 +52,12 @@ def learned_of(job: Job, times: list[float]) -> LearnedTimes:
 
 def _setup_limit_s(job: Job) -> float | None:
     """Asked only while a replica is being set up."""
-    wish = spec_of(job).spec.resiliency.timeouts
-    if not setup_grows(wish) or not Replica.objects.filter(attempt__job=job, state=ReplicaState.FORMING).exists():
+    wanted = spec_of(job).spec.resiliency.timeouts
+    if not setup_grows(wanted) or not Replica.objects.filter(attempt__job=job, state=ReplicaState.FORMING).exists():
         return None
-    return timeout_of(section_timeouts(wish, Observed(setups=_setups(job), transfer_s=_transfer_s(job))), Section.SETUP)
+    return timeout_of(
+        section_timeouts(wanted, Observed(setups=_setups(job), transfer_s=_transfer_s(job))), Section.SETUP
+    )
 
 
 def saves_of(job: Job, times: list[float]) -> SaveFact:

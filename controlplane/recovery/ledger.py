@@ -52,16 +52,16 @@ def budget_of(job: Job) -> BudgetFact:
 
 def job_budget(job: Job) -> Json:
     """What is spent and left, by rung, and the newest entries."""
-    wish, fact = spec_of(job).spec.resiliency.budget, budget_of(job)
+    wanted, fact = spec_of(job).spec.resiliency.budget, budget_of(job)
     counts = dict(Restart.objects.filter(job=job).values_list("rung").annotate(n=Count("pk")).values_list("rung", "n"))
     rows = Restart.objects.filter(job=job).select_related("decision").order_by("-id")[:MAX_ENTRIES]
     return {
-        "max_restarts": wish.max_restarts,
+        "max_restarts": wanted.max_restarts,
         "restarts_total": fact.restarts_total,
-        "restarts_per_window": wish.restarts_per_window,
+        "restarts_per_window": wanted.restarts_per_window,
         "restarts_in_window": fact.restarts_in_window,
-        "window_s": wish.window_s,
-        "max_no_progress": wish.max_no_progress,
+        "window_s": wanted.window_s,
+        "max_no_progress": wanted.max_no_progress,
         "no_progress_cycles": fact.no_progress_cycles,
         "rungs": {str(rung): counts.get(str(rung), 0) for rung in Rung},
         "entries": [_line(row) for row in rows],

@@ -1,6 +1,6 @@
 """Rows to `JobSnapshot`: the only border between tables and the policy.
 
-Called under the job's row lock. Reads Redis for the hot picture (who is silent, who
+Called under the job's row lock. Reads Redis for the live state (who is silent, who
 waits); when that is away the readings are None and the policy is told it is blind.
 """
 
@@ -42,7 +42,7 @@ from controlplane.recovery.models import Decision, Signal, ViewRow
 from controlplane.runtime import bus, windows
 from controlplane.runtime.clock import now
 
-GOVERNOR_WINDOW_S = 60.0
+BUDGET_WINDOW_S = 60.0
 MAX_CHECKPOINTS = 20
 MAX_REISSUES_READ = 20
 MAX_BARS_READ = 200
@@ -58,9 +58,9 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
     moment = now()
     attempt = job.attempts.order_by("-number").first()
     view = _newest_view(job, attempt)
-    hot_ranks = bus.read_hot(f"job:{job.id}")
-    replicas, bars = replica_facts(attempt, view, hot_ranks), _bars(job)
-    found = tuple(sight.phase_now(fact, hot_ranks) for fact in _signal_facts(signals.open_for(job.id)))
+    live_ranks = bus.read_live(f"job:{job.id}")
+    replicas, bars = replica_facts(attempt, view, live_ranks), _bars(job)
+    found = tuple(sight.phase_now(fact, live_ranks) for fact in _signal_facts(signals.open_for(job.id)))
     nodes = own_facts(job, own_nodes(replicas, found, bars))
     times = undisturbed(job)
     suspected = suspects()
@@ -101,7 +101,7 @@ def _job_fact(job: Job) -> facts.JobFact:
     progressed = max(newest, default=None)
     opened = job.incidents.filter(state__in=LIVE_INCIDENT).aggregate(at=Max("opened_at"))["at"]
     spec = environment.told_to_policy(job)
-    training_s, fired = _rehearsed(job) if is_scheduled(spec.resiliency.faults) else (None, 0)
+    training_s, fired = _schedule_position(job) if is_scheduled(spec.resiliency.faults) else (None, 0)
     return facts.JobFact(
         id=job.id,
         name=job.name,
@@ -124,7 +124,7 @@ def _job_fact(job: Job) -> facts.JobFact:
     )
 
 
-def _rehearsed(job: Job) -> tuple[float, int]:
+def _schedule_position(job: Job) -> tuple[float, int]:
     """(seconds of all committed steps, faults of the job's schedule given so far)."""
     kept = JobPace.objects.filter(job=job).values_list("trained_s", flat=True).first()
     return kept or 0.0, Decision.objects.filter(job=job, rule="rehearsal", applied=True).count()
@@ -236,7 +236,7 @@ def _checkpoint_facts(job: Job) -> tuple[facts.CheckpointFact, ...]:
 
 def recent_acts() -> int:
     """Destructive acts of the governor's window, over the whole fleet."""
-    return windows.within(counts.acts(), "at", GOVERNOR_WINDOW_S).count()
+    return windows.within(counts.acts(), "at", BUDGET_WINDOW_S).count()
 
 
 def _reissued(job: Job, attempt: Attempt | None) -> int:
@@ -260,7 +260,7 @@ def suspects(sizes: Mapping[str, int] | None = None) -> set[tuple[str, int]]:
     long ago and was dealt with says nothing about the trust that today's findings deserve. `sizes`:
     how many devices each node has, by id; read for those that it takes unless they are told."""
     named: set[tuple[str, int]] = set()
-    rows = windows.within(counts.suspicions(), "seen_at", GOVERNOR_WINDOW_S)
+    rows = windows.within(counts.suspicions(), "seen_at", BUDGET_WINDOW_S)
     found = list(rows.values_list("node_id", "device_index"))
     if sizes is None:
         sizes = device_counts({node_id or "" for node_id, index in found if index is None})

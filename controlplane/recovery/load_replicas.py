@@ -31,7 +31,7 @@ Live = dict[str, Any] | None
 
 
 def replica_facts(
-    attempt: Attempt | None, view: ViewRow | None, hot_ranks: dict[str, Any] | None
+    attempt: Attempt | None, view: ViewRow | None, live_ranks: dict[str, Any] | None
 ) -> tuple[facts.ReplicaFact, ...]:
     """The newest incarnation of each slot, by index."""
     if attempt is None:
@@ -44,7 +44,7 @@ def replica_facts(
     counts = _counts(rows)
     places = _placements(attempt, rows, counts)
     return tuple(
-        _replica_fact(row, places[row.pk], counts[row.pk], members, hot_ranks, slots[row.index]) for row in rows
+        _replica_fact(row, places[row.pk], counts[row.pk], members, live_ranks, slots[row.index]) for row in rows
     )
 
 
@@ -107,11 +107,11 @@ def _replica_fact(
     placements: tuple[facts.Placement, ...],
     counts: _Counts,
     members: set[tuple[int, int]],
-    hot_ranks: dict[str, Any] | None,
+    live_ranks: dict[str, Any] | None,
     lives: list[Replica],
 ) -> facts.ReplicaFact:
     failed, refused = _failed_starts(lives)
-    seen = _seen(row, placements, hot_ranks)
+    seen = _seen(row, placements, live_ranks)
     return facts.ReplicaFact(
         index=row.index,
         incarnation=row.incarnation,
@@ -141,12 +141,12 @@ def _replica_fact(
     )
 
 
-def _seen(row: Replica, placements: tuple[facts.Placement, ...], hot_ranks: dict[str, Any] | None) -> list[Live]:
+def _seen(row: Replica, placements: tuple[facts.Placement, ...], live_ranks: dict[str, Any] | None) -> list[Live]:
     """What the sentinel reads of each of its ranks; [] where it reads nothing of the job."""
-    if not hot_ranks:
+    if not live_ranks:
         return []
     prefix = f"{row.index}.{row.incarnation}."
-    return [hot_ranks.get(prefix + str(place.rank)) for place in placements]
+    return [live_ranks.get(prefix + str(place.rank)) for place in placements]
 
 
 def _waits(seen: list[Live]) -> bool:

@@ -51,12 +51,12 @@ def count_steps(rank: Rank, said: DeterminismReport, at: datetime) -> None:
 
 def job_numerics(job: Job) -> Json:
     """What was refused, newest first, and how many steps were the same when computed twice."""
-    wish = spec_of(job).spec.training.numerics
+    wanted = spec_of(job).spec.training.numerics
     found = Signal.objects.filter(job=job, kind=KIND).select_related("node").order_by("-seen_at", "-id")
     rows = RankDeterminism.objects.filter(rank__replica__attempt__job=job).select_related("rank__replica__attempt")
     ranks = [_line(row) for row in rows.order_by("-reported_at", "pk")]
     return {
-        "mode": wish.rerun,
+        "mode": wanted.rerun,
         "findings": [signal_summary(row) for row in found[:MAX_FINDINGS]],
         "steps": sum(line["steps"] for line in ranks),
         "identical_steps": sum(line["identical_steps"] for line in ranks),

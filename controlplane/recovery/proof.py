@@ -223,15 +223,15 @@ def start(incident: Incident, *, until_step: int) -> None:
     if attempt is None:
         return
     waiting = {incident.id: incident} | {row.id: row for row in _others(incident)}
-    wishes = [
-        sharing.Wish(
+    ranges = [
+        sharing.StepRange(
             incident_id=row.id,
             from_step=resume.step if (resume := _pinned(row)) else 0,
             until_step=until_step if row is incident else _last_step(row) + 1,
         )
         for row in waiting.values()
     ]
-    group = sharing.together(wishes)
+    group = sharing.together(ranges)
     lead = waiting[group[0].incident_id]
     place = folder(lead)
     place.mkdir(parents=True, exist_ok=True)
@@ -244,13 +244,13 @@ def start(incident: Incident, *, until_step: int) -> None:
         config = msgspec.structs.replace(config, resume=pinned, parallelism=Parallelism())
     training = msgspec.structs.replace(config.training, step_delay_s=0.0)
     config = msgspec.structs.replace(config, training=training)
-    until = max(wish.until_step for wish in group)
+    until = max(one.until_step for one in group)
     process = _start(config, place, until)
     if process is None:
         return
     _Places.running[process] = time.monotonic()
-    for wish in group[1:]:
-        (folder(waiting[wish.incident_id]) / SHARED).write_text(lead.id)
+    for one in group[1:]:
+        (folder(waiting[one.incident_id]) / SHARED).write_text(lead.id)
     _log.info("reference run started", incident=lead.id, pid=process.pid, until_step=until, judges=len(group))
 
 
@@ -302,9 +302,9 @@ def reap() -> None:
         _Places.free_s = time.monotonic()
         if code != 0:
             late = late or code == service.OUT_OF_TIME
-            told = f"the undisturbed run did not end within {GIVE_UP_S:.0f} s" if late else ""
-            (process.place / FAILED).write_text(told, encoding="utf-8")
-            _log.warning("reference run failed", place=str(process.place), why=told or service.ended(code))
+            text = f"the undisturbed run did not end within {GIVE_UP_S:.0f} s" if late else ""
+            (process.place / FAILED).write_text(text, encoding="utf-8")
+            _log.warning("reference run failed", place=str(process.place), why=text or service.ended(code))
 
 
 def clear(incident: Incident) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from controlplane.jobs.models import Job, Replica
-from controlplane.jobs.services import ring_job
+from controlplane.jobs.services import wake_job
 from controlplane.protocol.plain import without_secrets
 from controlplane.protocol.states import RequestKind, RequestState
 from controlplane.recovery import asked
@@ -41,7 +41,7 @@ def ask(kind: RequestKind, who: str, reason: str, *, job: Job | None = None, **s
     )
     _publish(row, "request.asked", f"{who} asks: {_words(row)}. {reason}")
     if job is not None:
-        ring_job(job.id, sure=True)
+        wake_job(job.id, sure=True)
     return row
 
 
@@ -64,7 +64,7 @@ def take_back(request_id: str, by: str) -> None:
         row.withdrawn_by = by[:200]
         _publish(row, "request.withdrawing", f"{by} takes back: {_words(row)}.")
     if row.job_id is not None:
-        ring_job(row.job_id, sure=True)
+        wake_job(row.job_id, sure=True)
 
 
 def move(request_id: str, to: str, *, decision_id: str, **columns: Any) -> None:
@@ -77,7 +77,7 @@ def move(request_id: str, to: str, *, decision_id: str, **columns: Any) -> None:
     _publish(row, f"request.{to}", "")
 
 
-def life_of(replica: Replica) -> dict[str, int]:
+def incarnation_of(replica: Replica) -> dict[str, int]:
     """The columns that name it as a subject."""
     number = replica.attempt.number
     return {"attempt": number, "replica": replica.index, "incarnation": replica.incarnation}
@@ -89,7 +89,7 @@ def ask_of_drain(replica: Replica, drain_id: str) -> None:
     where = whole.node.name if whole.node is not None else "its node"
     ask(
         RequestKind.EVICT, whole.who, f"{where} is drained: {whole.reason}",
-        job=replica.attempt.job, drain=whole, **life_of(replica),
+        job=replica.attempt.job, drain=whole, **incarnation_of(replica),
     )  # fmt: skip
 
 

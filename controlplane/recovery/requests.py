@@ -13,13 +13,13 @@ from controlplane.fleet.models import Node
 from controlplane.fleet.services import transition_node
 from controlplane.jobs.capable import job_acts
 from controlplane.jobs.models import Job, Rank, Replica
-from controlplane.jobs.services import ring_job
+from controlplane.jobs.services import wake_job
 from controlplane.protocol.states import NodeState, RequestKind, RequestState
 from controlplane.recovery import asked
 from controlplane.recovery.capable import rank_acts, replica_acts
 from controlplane.recovery.commit import commit
 from controlplane.recovery.models import LIVE, Request
-from controlplane.recovery.request_rows import ask, life_of, take_back
+from controlplane.recovery.request_rows import ask, incarnation_of, take_back
 from controlplane.recovery.rows import JobRows
 from controlplane.runtime import events
 from controlplane.runtime.errors import NotFound, refuse
@@ -35,7 +35,7 @@ def evict(job: Job, index: int, *, reason: str, actor: str, request_id: str = ""
         refuse(replica_acts(job, replica)["evict-replica"])
         access.audit(actor, "job.evict_replica", job.id, reason=reason, request_id=request_id, data={"replica": index})
         again = bool(replica.ordered_out) or _about(replica).exists() or replica.state != "active"
-        return ask(RequestKind.EVICT, actor, reason, job=job, **life_of(replica)), again
+        return ask(RequestKind.EVICT, actor, reason, job=job, **incarnation_of(replica)), again
 
 
 def checkpoint(job: Job, *, reason: str, actor: str, request_id: str = "") -> Request:
@@ -55,7 +55,7 @@ def fault(rank: Rank, *, code: str, value: float, reason: str, actor: str, reque
         refuse(rank_acts(job, rank)["fault"])
         data = {"replica": rank.replica.index, "rank": rank.rank, "fault": code, "value": value}
         access.audit(actor, "job.fault", job.id, reason=reason, request_id=request_id, data=data)
-        subject = {"rank": rank.rank, "code": code, "value": value} | life_of(rank.replica)
+        subject = {"rank": rank.rank, "code": code, "value": value} | incarnation_of(rank.replica)
         return ask(RequestKind.FAULT, actor, reason, job=job, **subject)
 
 
@@ -81,7 +81,7 @@ def drain(node_id: str, *, reason: str, actor: str, request_id: str = "") -> Req
         transition_node(node, NodeState.DRAINING, f"{reason} ({actor})")
         row = ask(RequestKind.DRAIN, actor, reason, node=node, before=before)
         for job_id in homes:
-            ring_job(job_id, sure=True)
+            wake_job(job_id, sure=True)
     return row
 
 
@@ -109,7 +109,7 @@ def newest_replica(job: Job, index: int) -> Replica:
 
 
 def _about(replica: Replica) -> Any:
-    life = {"job": replica.attempt.job, "kind": RequestKind.EVICT} | life_of(replica)
+    life = {"job": replica.attempt.job, "kind": RequestKind.EVICT} | incarnation_of(replica)
     return Request.objects.filter(LIVE, **life)
 
 

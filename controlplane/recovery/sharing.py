@@ -12,7 +12,7 @@ MAX_STEPS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class StepRange:
     """An incident waits for a run from `from_step` (committed steps of its checkpoint) to `until_step`."""
 
     incident_id: str
@@ -20,10 +20,10 @@ class Wish:
     until_step: int
 
 
-def together(wishes: Sequence[Wish], *, max_steps: int = MAX_STEPS) -> tuple[Wish, ...]:
+def together(ranges: Sequence[StepRange], *, max_steps: int = MAX_STEPS) -> tuple[StepRange, ...]:
     """The earliest, which leads, and those that a run from there of at most `max_steps` covers whole.
-    The leader is first, however long its own run is; () for no wishes."""
-    if not wishes:
+    The leader is first, however long its own run is; () for no ranges."""
+    if not ranges:
         return ()
-    lead, *others = sorted(wishes, key=lambda wish: (wish.from_step, wish.until_step, wish.incident_id))
-    return (lead, *(wish for wish in others if wish.until_step - lead.from_step <= max_steps))
+    lead, *others = sorted(ranges, key=lambda one: (one.from_step, one.until_step, one.incident_id))
+    return (lead, *(one for one in others if one.until_step - lead.from_step <= max_steps))

@@ -1,7 +1,7 @@
 """How well our own side sees: silence is evidence only while we could have heard.
 
-The sentinel publishes its picture of the nodes (`hot:nodes`) and the health of its own
-loop (`hot:sight`); this reads them. Redis or the sentinel away means blind. What people are
+The sentinel publishes its live state of the nodes (`live:nodes`) and the health of its own
+loop (`live:sight`); this reads them. Redis or the sentinel away means blind. What people are
 told comes from its beat in the database, so that it is told while Redis is away as well.
 """
 
@@ -25,25 +25,25 @@ LATE_S = 2.0
 
 def is_blind() -> bool:
     """True: no conclusion may be drawn from silence."""
-    picture = bus.read_hot("sight")
-    if not picture:
+    live_state = bus.read_live("sight")
+    if not live_state:
         return True
-    # A picture from the future was written before the clock was set back: how old it is, is not known.
-    fresh = -AHEAD_S <= now_s() - float(picture.get("at_s", 0.0)) <= FRESH_S
-    return not fresh or bool(picture.get("blind", True))
+    # A live state from the future was written before the clock was set back: how old it is, is not known.
+    fresh = -AHEAD_S <= now_s() - float(live_state.get("at_s", 0.0)) <= FRESH_S
+    return not fresh or bool(live_state.get("blind", True))
 
 
 def clock_step() -> tuple[float | None, float]:
     """(server time to which the clock was last set, by how many seconds), as the sentinel saw it;
     None: it was not set while one watched."""
-    picture = bus.read_hot("sight") or {}
-    set_s = picture.get("clock_set_s")
-    return (None, 0.0) if set_s is None else (float(set_s), float(picture.get("clock_step_s", 0.0)))
+    live_state = bus.read_live("sight") or {}
+    set_s = live_state.get("clock_set_s")
+    return (None, 0.0) if set_s is None else (float(set_s), float(live_state.get("clock_step_s", 0.0)))
 
 
-def phase_now(fact: SignalFact, hot_ranks: dict[str, Any] | None) -> SignalFact:
+def phase_now(fact: SignalFact, live_ranks: dict[str, Any] | None) -> SignalFact:
     """A finding about a rank, with the time at which the phase began that the rank is in now."""
-    live = (hot_ranks or {}).get(f"{fact.replica}.{fact.incarnation}.{fact.rank}")
+    live = (live_ranks or {}).get(f"{fact.replica}.{fact.incarnation}.{fact.rank}")
     if fact.kind != "rank_overdue" or not live:
         return fact
     return msgspec.structs.replace(fact, evidence={**fact.evidence, PHASE_SINCE: live.get(PHASE_SINCE)})
@@ -82,16 +82,16 @@ def blind_reason() -> str:
 
 def silent_by_node() -> dict[str, Any] | None:
     """Node id to seconds since its last frame, by the sentinel; None: not known."""
-    picture = bus.read_hot("nodes")
-    return picture or None
+    live_state = bus.read_live("nodes")
+    return live_state or None
 
 
 def silent_s(
-    node: Node, picture: dict[str, Any] | None, clock: tuple[float | None, float] | None = None
+    node: Node, live_state: dict[str, Any] | None, clock: tuple[float | None, float] | None = None
 ) -> float | None:
     """Seconds since the node was heard. A closed connection is evidence of its own. `clock`: what
     `clock_step` said, for who asks about many nodes."""
-    heard = (picture or {}).get(node.id)
+    heard = (live_state or {}).get(node.id)
     since_closed = None if node.connected else _since(node.disconnected_at, clock_step() if clock is None else clock)
     readings = [value for value in (heard, since_closed) if value is not None]
     return max(readings) if readings else None

@@ -43,11 +43,11 @@ def take(job: Job, rank: Rank, said: TimingReport, at: datetime) -> None:
 def score_if_due(job: Job) -> bool:
     """Score the ranks that train once all of them have told a new window; raises and settles
     findings. True if there is a new finding, or one is over."""
-    wish = spec_of(job).spec.resiliency.stragglers
-    rows = _current(job, wish)
-    if not rows.filter(fresh=True).exists() or rows.filter(fresh=False).exists() or _is_awaited(job, wish):
+    wanted = spec_of(job).spec.resiliency.stragglers
+    rows = _current(job, wanted)
+    if not rows.filter(fresh=True).exists() or rows.filter(fresh=False).exists() or _is_awaited(job, wanted):
         return False
-    found = scores([_work(row) for row in rows], wish)
+    found = scores([_work(row) for row in rows], wanted)
     by_name = {_name(row.rank): row for row in rows}
     changed = False
     moment = now()
@@ -66,50 +66,50 @@ def score_if_due(job: Job) -> bool:
             scored_at=moment,
         )
         if is_straggler or not score.straggler:
-            changed |= _tell(job, row, score, wish)
+            changed |= _tell(job, row, score, wanted)
     rows.update(fresh=False)
     return changed
 
 
 def job_speed(job: Job) -> Json:
     """Best and worst ranks of the last scoring, and how even the pipeline's stages are."""
-    wish = spec_of(job).spec.resiliency.stragglers
-    rows = list(_current(job, wish).exclude(scored_at=None))
+    wanted = spec_of(job).spec.resiliency.stragglers
+    rows = list(_current(job, wanted).exclude(scored_at=None))
     by_name = {_name(row.rank): row for row in rows}
-    found = ordered(scores([_work(row) for row in rows], wish))
+    found = ordered(scores([_work(row) for row in rows], wanted))
     loads = stage_loads(found)
     shown = [_line(by_name[(s.work.replica, s.work.incarnation, s.work.rank)], s) for s in found]
     return {
-        "interval_s": wish.interval_s,
-        "relative_threshold": wish.relative_threshold,
-        "individual_threshold": wish.individual_threshold,
+        "interval_s": wanted.interval_s,
+        "relative_threshold": wanted.relative_threshold,
+        "individual_threshold": wanted.individual_threshold,
         "scored_at": iso(max((row.scored_at for row in rows if row.scored_at), default=None)),
         "ranks": len(rows),
         "best": shown[::-1][:SHOWN],
         "worst": shown[:SHOWN],
         "stages": [msgspec.to_builtins(load) for load in loads],
-        "advice": advice(loads, wish),
+        "advice": advice(loads, wanted),
     }
 
 
-def _is_awaited(job: Job, wish: Stragglers) -> bool:
+def _is_awaited(job: Job, wanted: Stragglers) -> bool:
     """A rank that has come lately has its first window yet to tell."""
     new = Rank.objects.filter(
         replica__attempt=job.attempts.order_by("-number").first(),
         replica__contributing=True,
         released_at=None,
         speed=None,
-        joined_at__gte=ago(_stale_s(job, wish)),
+        joined_at__gte=ago(_stale_s(job, wanted)),
     )
     return new.exists()
 
 
-def _stale_s(job: Job, wish: Stragglers) -> float:
+def _stale_s(job: Job, wanted: Stragglers) -> float:
     """A window holds a few steps at least, however long they are."""
-    return max(STALE_INTERVALS * wish.interval_s, STALE_STEPS * (learned_step_s(job) or 0.0))
+    return max(STALE_INTERVALS * wanted.interval_s, STALE_STEPS * (learned_step_s(job) or 0.0))
 
 
-def _current(job: Job, wish: Stragglers) -> QuerySet[RankSpeed]:
+def _current(job: Job, wanted: Stragglers) -> QuerySet[RankSpeed]:
     """Speeds of the ranks that contribute now and were heard of lately."""
     attempt = job.attempts.order_by("-number").first()
     return RankSpeed.objects.filter(
@@ -117,7 +117,7 @@ def _current(job: Job, wish: Stragglers) -> QuerySet[RankSpeed]:
         rank__replica__contributing=True,
         rank__replica__state=ReplicaState.ACTIVE,
         rank__released_at=None,
-        reported_at__gte=ago(_stale_s(job, wish)),
+        reported_at__gte=ago(_stale_s(job, wanted)),
     ).select_related("rank__replica__attempt", "rank__node", "rank__device")
 
 
@@ -148,7 +148,7 @@ def _work(row: RankSpeed) -> RankWork:
     )
 
 
-def _tell(job: Job, row: RankSpeed, score: Score, wish: Stragglers) -> bool:
+def _tell(job: Job, row: RankSpeed, score: Score, wanted: Stragglers) -> bool:
     """Raise the finding, or settle it where it is over."""
     rank, work = row.rank, score.work
     attempt = rank.replica.attempt.number
@@ -159,7 +159,7 @@ def _tell(job: Job, row: RankSpeed, score: Score, wish: Stragglers) -> bool:
         **signals.place_of(rank),
         attempt=attempt,
         node=rank.node.name,
-        limit_ratio=wish.relative_threshold if score.straggler == "relative" else wish.individual_threshold,
+        limit_ratio=wanted.relative_threshold if score.straggler == "relative" else wanted.individual_threshold,
         score=score.straggler,
         relative=score.relative,
         individual=score.individual,
@@ -178,7 +178,7 @@ def _tell(job: Job, row: RankSpeed, score: Score, wish: Stragglers) -> bool:
 def _device_facts(rank: Rank) -> Json:
     """What the device under it says of itself, where it says anything."""
     facts: Json = {}
-    picture = bus.read_hot(f"node:{rank.node_id}") or {}
+    picture = bus.read_live(f"node:{rank.node_id}") or {}
     sample = next((d for d in picture.get("devices", []) if d["index"] == rank.device.index), None)
     if sample is not None and sample.get("throttle_reasons"):
         facts["throttle"] = ", ".join(sample["throttle_reasons"])

@@ -9,14 +9,14 @@ from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.fleet.services import close_session
 from controlplane.jobs.models import Job
-from controlplane.jobs.services import TERMINAL, ring_job
+from controlplane.jobs.services import TERMINAL, wake_job
 from controlplane.recovery import marks, signals
 from controlplane.recovery.answers import ABOUT_DEVICES, after_expiry
 from controlplane.recovery.certificate import certify_due
 from controlplane.recovery.fleet_pass import reconcile_fleet
 from controlplane.recovery.keeping import tend_due
 from controlplane.recovery.readers import verify_due
-from controlplane.runtime import beats, bell, events
+from controlplane.runtime import beats, events, wakeup
 from controlplane.runtime.clock import ago, now, set_lately
 from controlplane.runtime.isolate import isolated
 
@@ -44,12 +44,12 @@ def sweep() -> None:
         isolated("sweep", part.__name__, part)
 
 
-def ring_due() -> list[str]:
+def wake_due() -> list[str]:
     """Ring every job whose moment has come; returns their ids, oldest first."""
     rows = Job.objects.filter(due_at__lte=now()).exclude(state__in=TERMINAL).order_by("due_at")
     job_ids = list(rows.values_list("id", flat=True)[:MAX_JOBS])
     for job_id in job_ids:
-        bell.ring(job_id)
+        wakeup.wake(job_id)
     return job_ids
 
 
@@ -72,7 +72,7 @@ def _expired(command: Command) -> None:
     with events.unit_of_work():
         after_expiry(command, now())
         if command.job_id:
-            ring_job(command.job_id)
+            wake_job(command.job_id)
 
 
 def close_dead_sessions() -> int:

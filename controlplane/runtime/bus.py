@@ -4,7 +4,7 @@ Every call tolerates Redis being away: it returns False or None, at once while t
 breaker is open, and nobody waits. What must not be lost is a row before it comes here.
 
 Names: stream `hf:telemetry`; channels `hf:seq` (an event was committed), `hf:volatile`
-(pictures for browsers), `hf:web:<process>` (look at your nodes' outbox); `hf:hot:*` (the
+(pictures for browsers), `hf:web:<process>` (look at your nodes' outbox); `hf:live:*` (the
 newest picture, with an expiry) and `hf:blob:*`. Bells say nothing, so anybody may ring
 them. Everything else is sealed (`runtime.seal`): what others wrote there is as if it were
 not there, and is counted.
@@ -29,7 +29,7 @@ STREAM = "hf:telemetry"
 STREAM_MAX = 20_000
 SEQ_CHANNEL = "hf:seq"
 VOLATILE_CHANNEL = "hf:volatile"
-HOT_EXPIRE_S = 30
+LIVE_EXPIRE_S = 30
 # More is never read at once, whoever wrote it.
 MAX_VALUE_BYTES = 8 << 20
 TIMEOUT_S = 0.25
@@ -125,12 +125,12 @@ def ping() -> bool:
     return bool(attempt(lambda c: c.ping()))
 
 
-def ring_seq(seq: int) -> bool:
+def wake_readers(seq: int) -> bool:
     """Wake the browsers' pumps: events up to `seq` are committed."""
     return attempt(lambda c: c.publish(SEQ_CHANNEL, str(seq))) is not None
 
 
-def ring_outbox(process: str, node_ids: list[str]) -> bool:
+def wake_outbox(process: str, node_ids: list[str]) -> bool:
     """Wake the web process that holds these nodes' sockets."""
     return attempt(lambda c: c.publish(f"hf:web:{process}", _encode(node_ids))) is not None
 
@@ -154,57 +154,57 @@ def publish_volatile(topic: str, message: dict[str, Any]) -> bool:
 def hear_volatile(data: bytes) -> Volatile | None:
     """What came over the channel; None, and counted, when none of us sent it."""
     try:
-        return _decode_volatile(unseal("volatile", VOLATILE_CHANNEL, data, max_age_s=HOT_EXPIRE_S)[0])
+        return _decode_volatile(unseal("volatile", VOLATILE_CHANNEL, data, max_age_s=LIVE_EXPIRE_S)[0])
     except (Broken, msgspec.DecodeError) as error:
         tally.note("volatile", str(error))
         return None
 
 
-def write_hot(pictures: dict[str, dict[str, Any]]) -> bool:
-    """Replace the pictures `hf:hot:<name>`, each field -> value as JSON, in one round trip."""
-    sealed = {f"hf:hot:{name}": seal("hot", name, _encode(fields)) for name, fields in pictures.items()}
+def write_live(pictures: dict[str, dict[str, Any]]) -> bool:
+    """Replace the pictures `hf:live:<name>`, each field -> value as JSON, in one round trip."""
+    sealed = {f"hf:live:{name}": seal("live", name, _encode(fields)) for name, fields in pictures.items()}
 
     def call(c: redis.Redis) -> bool:
         with c.pipeline(transaction=True) as pipe:
             for key, value in sealed.items():
-                pipe.set(key, value, ex=HOT_EXPIRE_S)
+                pipe.set(key, value, ex=LIVE_EXPIRE_S)
             pipe.execute()
         return True
 
     return bool(attempt(call))
 
 
-def read_hot(name: str) -> dict[str, Any] | None:
+def read_live(name: str) -> dict[str, Any] | None:
     """The picture as field -> value; {} when there is none of ours; None when Redis is away."""
-    raw = _read("hot", name)
+    raw = _read("live", name)
     if raw is None:
         return None
     try:
         return _decode_dict(raw) if raw else {}
     except msgspec.DecodeError as error:
-        tally.note("hot", f"{name}: {error}")
+        tally.note("live", f"{name}: {error}")
         return {}
 
 
-def read_hots(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+def read_lives(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """The pictures of these names in one round trip, without those that are not there or not
     ours; {} when Redis is away."""
-    keys = [f"hf:hot:{name}" for name in names]
+    keys = [f"hf:live:{name}" for name in names]
     raws = attempt(lambda c: _values(c, keys)) if keys else None
     found: dict[str, dict[str, Any]] = {}
     for name, raw in zip(names, raws or [], strict=False):
-        picture = _opened("hot", name, raw) if isinstance(raw, bytes) else b""
+        picture = _opened("live", name, raw) if isinstance(raw, bytes) else b""
         try:
             found |= {name: _decode_dict(picture)} if picture else {}
         except msgspec.DecodeError as error:
-            tally.note("hot", f"{name}: {error}")
+            tally.note("live", f"{name}: {error}")
     return found
 
 
 def write_blob(name: str, blob: bytes) -> bool:
     """Keep bytes under `hf:blob:<name>` for a while."""
     sealed = seal("blob", name, blob)
-    return bool(attempt(lambda c: c.set(f"hf:blob:{name}", sealed, ex=HOT_EXPIRE_S)))
+    return bool(attempt(lambda c: c.set(f"hf:blob:{name}", sealed, ex=LIVE_EXPIRE_S)))
 
 
 def read_blob(name: str) -> bytes | None:
@@ -224,7 +224,7 @@ def _read(purpose: str, name: str) -> bytes | None:
 def _opened(purpose: str, name: str, raw: bytes) -> bytes:
     """The content of a sealed value; empty, and counted, when none of us wrote it."""
     try:
-        return unseal(purpose, name, raw, max_age_s=HOT_EXPIRE_S)[0] if raw else b""
+        return unseal(purpose, name, raw, max_age_s=LIVE_EXPIRE_S)[0] if raw else b""
     except Broken as error:
         tally.note(purpose, f"{name}: {error}")
         return b""

@@ -220,7 +220,7 @@ def _write(drafts: list[_Draft]) -> None:
         )
     Event.objects.bulk_create(rows)
     last = seq + len(rows) - 1
-    transaction.on_commit(lambda: bus.ring_seq(last))
+    transaction.on_commit(lambda: bus.wake_readers(last))
 
 
 def _patches(drafts: list[_Draft]) -> list[Any]:

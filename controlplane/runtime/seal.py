@@ -31,7 +31,7 @@ FOREIGN = (
     "telemetry_unsealed",
     "telemetry_repeated",
     "telemetry_garbage",
-    "hot",
+    "live",
     "blob",
     "volatile",
     "stream",

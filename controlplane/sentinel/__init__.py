@@ -1,1 +1,1 @@
-"""The detector process: holds the hot picture, finds what is wrong, keeps the net under Celery."""
+"""The detector process: holds the live state, finds what is wrong, keeps the net under Celery."""

@@ -1,4 +1,4 @@
-"""From the picture to findings. Pure: what is silent, which device is at risk.
+"""From the live state to findings. Pure: what is silent, which device is at risk.
 
 Silence is only reported while our own side could have heard; risk has hysteresis, so that
 a score that trembles at its limit alarms once.
@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from controlplane.sentinel.fleetmap import FleetMap, JobLimits
-from controlplane.sentinel.picture import Picture
+from controlplane.sentinel.live_state import LiveState
 
 # More than this share of the connected nodes silent at once says more about us than about them.
 BLIND_SHARE = 0.5
@@ -53,14 +53,14 @@ class RiskLatch:
 
     states: dict[tuple[str, int], RiskState] = field(default_factory=dict)
 
-    def step(self, picture: Picture, fleet: FleetMap, now_s: float) -> list[RiskMove]:
+    def step(self, live_state: LiveState, fleet: FleetMap, now_s: float) -> list[RiskMove]:
         """Moves since the last step, in order of node and device."""
         moves = []
-        if len(self.states) > len(picture.slots):
-            self.states = {key: state for key, state in self.states.items() if key in picture.slots}
-        for key in sorted(picture.slots):
+        if len(self.states) > len(live_state.slots):
+            self.states = {key: state for key, state in self.states.items() if key in live_state.slots}
+        for key in sorted(live_state.slots):
             device = fleet.devices.get(key)
-            risk = picture.risk_of(*key)
+            risk = live_state.risk_of(*key)
             if device is None or risk is None:
                 continue
             limits = fleet.limits.get(device.job_id or "", JobLimits())
@@ -76,7 +76,7 @@ class RiskLatch:
                         score=risk,
                         limit=limits.risk,
                         alarm=alarm,
-                        parts=picture.parts_of(node_id, index),
+                        parts=live_state.parts_of(node_id, index),
                     )
                 )
         return moves
@@ -105,7 +105,7 @@ def _latch(state: RiskState, risk: float, limits: JobLimits, now_s: float) -> bo
 
 
 def find_silent(
-    picture: Picture,
+    live_state: LiveState,
     fleet: FleetMap,
     now_s: float,
     *,
@@ -118,9 +118,9 @@ def find_silent(
     found = []
     for node_id in sorted(fleet.jobs_on):
         info = fleet.nodes.get(node_id)
-        if info is None or node_id not in picture.nodes or (info.connected and node_id in excused):
+        if info is None or node_id not in live_state.nodes or (info.connected and node_id in excused):
             continue
-        silent_s = picture.silent_s(node_id, now_s)
+        silent_s = live_state.silent_s(node_id, now_s)
         for job_id in sorted(fleet.jobs_on[node_id]):
             limit_s = max(fleet.limits.get(job_id, JobLimits()).silence_s, 2.0 * frame_interval_s)
             if silent_s >= limit_s:
@@ -128,11 +128,11 @@ def find_silent(
     return found
 
 
-def mostly_silent(picture: Picture, fleet: FleetMap, now_s: float, *, limit_s: float) -> bool:
+def mostly_silent(live_state: LiveState, fleet: FleetMap, now_s: float, *, limit_s: float) -> bool:
     """So many nodes are silent at once that the fault is rather ours. Counted are those that
     are connected, and those whose connection one of our own processes took along."""
-    expected = [n for n, info in fleet.nodes.items() if (info.connected or info.cut) and n in picture.nodes]
-    silent = sum(picture.silent_s(node_id, now_s) >= limit_s for node_id in expected)
+    expected = [n for n, info in fleet.nodes.items() if (info.connected or info.cut) and n in live_state.nodes]
+    silent = sum(live_state.silent_s(node_id, now_s) >= limit_s for node_id in expected)
     if len(expected) < BLIND_MIN_NODES:
         # Of so few, only all at once say more about us than about them; one alone says nothing.
         return len(expected) > 1 and silent == len(expected)

@@ -8,7 +8,7 @@ import numpy as np
 
 from controlplane.runtime import bus, metrics
 from controlplane.runtime.isolate import isolated
-from controlplane.sentinel.picture import Heard, Picture
+from controlplane.sentinel.live_state import Heard, LiveState
 from controlplane.telemetry.codec import METRICS, Chunk, pack
 from controlplane.telemetry.readings import NAN, values_of
 from controlplane.telemetry.selectors import pending_name
@@ -43,8 +43,8 @@ class History:
         self.chunk_s = chunk_s
         self.nodes: dict[str, Pending] = {}
 
-    def take(self, heard: list[Heard], picture: Picture) -> None:
-        """Note the samples of frames that the picture has taken, with the scores they led to."""
+    def take(self, heard: list[Heard], live_state: LiveState) -> None:
+        """Note the samples of frames that the live state has taken, with the scores they led to."""
         for item in heard:
             if not item.frame.devices:
                 continue
@@ -54,7 +54,7 @@ class History:
             if pending.readings + len(item.frame.devices) > MAX_READINGS:
                 metrics.FRAMES.labels(result="history_full").inc()
                 continue
-            isolated("history", item.node_id, partial(_note, pending, item, picture))
+            isolated("history", item.node_id, partial(_note, pending, item, live_state))
 
     def flush(self, now_s: float, *, known: Collection[str], force: bool = False) -> int:
         """Store full chunks (all of them when `force`), and what is left of nodes that are not
@@ -79,8 +79,8 @@ class History:
                 isolated("history", node_id, partial(_show, node_id, pending))
 
 
-def _note(pending: Pending, item: Heard, picture: Picture) -> None:
-    row = _row(item, picture)
+def _note(pending: Pending, item: Heard, live_state: LiveState) -> None:
+    row = _row(item, live_state)
     pending.readings += len(item.frame.devices)
     pending.t_s.append(item.at_s)
     pending.rows.append(row)
@@ -95,10 +95,10 @@ def _show(node_id: str, pending: Pending) -> None:
     bus.write_blob(pending_name(node_id), pack(pending.chunk()))
 
 
-def _row(item: Heard, picture: Picture) -> dict[int, list[float]]:
+def _row(item: Heard, live_state: LiveState) -> dict[int, list[float]]:
     row = {}
     for sample in item.frame.devices:
-        row[sample.index], refused = values_of(sample, picture.risk_of(item.node_id, sample.index))
+        row[sample.index], refused = values_of(sample, live_state.risk_of(item.node_id, sample.index))
         if refused:
             metrics.FRAMES.labels(result="reading_too_large").inc(refused)
     return row

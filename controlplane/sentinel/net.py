@@ -113,7 +113,7 @@ class Net:
         for job_id in sweep.overdue(0.0):
             if moment - self._rung.get(job_id, 0.0) >= SLACK_S:
                 self._rung[job_id] = moment
-                sweep.bell.ring(job_id)
+                sweep.wakeup.wake(job_id)
 
     def _slack_s(self) -> float:
         """How long Celery has before we look ourselves."""

@@ -1,7 +1,7 @@
-"""The sentinel: reads the stream, keeps the picture, scans, publishes.
+"""The sentinel: reads the stream, keeps the live state, scans, publishes.
 
 Two threads: this one reads and scans (it must never wait for a decision), `Net` leads,
-decides what nobody decided, sweeps. A second sentinel keeps its own picture warm and
+decides what nobody decided, sweeps. A second sentinel keeps its own live state warm and
 takes over when the lease runs out. Nothing that one node sends ends either thread: a fault
 of ours makes the turn fail, the sentinel says that it is blind, and goes on.
 """
@@ -27,9 +27,9 @@ from controlplane.runtime.seal import tally
 from controlplane.sentinel import scan, store_look
 from controlplane.sentinel.fleetmap import MapFollower
 from controlplane.sentinel.history import History
+from controlplane.sentinel.live_state import LiveState
 from controlplane.sentinel.net import Net
 from controlplane.sentinel.ourselves import Deafness
-from controlplane.sentinel.picture import Picture
 from controlplane.sentinel.stream import StreamReader
 
 SCAN_S = 0.25
@@ -42,7 +42,7 @@ BLIND_LAG_S = 1.0
 UNHEARD_S = 3.0
 # After our own side was unhealthy, silence is no evidence for this long.
 RECOVER_S = 3.0
-# What the picture dropped is counted in rows this often.
+# What the live state dropped is counted in rows this often.
 DROPPED_S = 5.0
 # A connection is open this long after an agent has begun to ask for it.
 MARGIN_S = 1.0
@@ -70,7 +70,7 @@ class Sentinel:
     def __init__(self) -> None:
         self.name = beats.process_name("sentinel")
         self.net = Net(self.name)
-        self.picture = Picture()
+        self.live_state = LiveState()
         self.scanner = scan.Scanner()
         self.history = History(settings.CHUNK_S)
         self.reader = StreamReader()
@@ -131,12 +131,12 @@ class Sentinel:
         looked = every["map"].due(time.monotonic())
         if looked:
             self.follower.turn()
-            self.picture.expect(self.fleet.nodes, self.fleet.devices, self.fleet.placed, self.fleet.error_s)
+            self.live_state.expect(self.fleet.nodes, self.fleet.devices, self.fleet.placed, self.fleet.error_s)
         heard = self.reader.read()
         moment, now_s = time.monotonic(), time.time()
         self._watch_ourselves(moment)
         if step_s := self.clock.look(now_s, moment):
-            self.picture.clock_set(step_s)
+            self.live_state.clock_set(step_s)
             self._blind(f"the server's clock was set by {step_s:.1f} s")
             if self.net.term is not None:
                 self._steps.append((step_s, now_s))
@@ -145,7 +145,7 @@ class Sentinel:
             # A time in the future is not known; that it has come is.
             item.at_s = min(item.at_s, now_s)
         if heard:
-            self.history.take(self.picture.take(heard), self.picture)
+            self.history.take(self.live_state.take(heard), self.live_state)
             if now_s >= heard[0].at_s:
                 metrics.TELEMETRY_LAG.observe(now_s - heard[0].at_s)
         if every["dropped"].due(moment):
@@ -162,16 +162,16 @@ class Sentinel:
             blind = moment < self.blind_until
             sessions = {node_id: info.session_id for node_id, info in self.fleet.nodes.items() if info.connected}
             excused = self.deafness.excused(sessions, self.reader.batches.unheard_s, moment)
-            if self.scanner.scan(self.picture, self.fleet, now_s, blind=blind, excused=excused):
+            if self.scanner.scan(self.live_state, self.fleet, now_s, blind=blind, excused=excused):
                 blind = True
                 self._blind("most nodes are silent at once", for_s=reconnect_within_s(len(self.fleet.nodes)) + MARGIN_S)
             step = {"clock_set_s": self.clock.set_s, "clock_step_s": self.clock.step_s}
-            scan.publish(self.picture, self.fleet, now_s, sight={"at_s": now_s, "blind": blind, **step})
+            scan.publish(self.live_state, self.fleet, now_s, sight={"at_s": now_s, "blind": blind, **step})
         if every["ranks"].due(moment):
-            self.scanner.ring_for_stuck(self.picture, self.fleet)
-            scan.tell_ranks(self.picture, self.fleet, now_s)
+            self.scanner.wake_for_stuck(self.live_state, self.fleet)
+            scan.tell_ranks(self.live_state, self.fleet, now_s)
         if every["devices"].due(moment):
-            scan.tell_devices(self.picture, self.fleet, now_s)
+            scan.tell_devices(self.live_state, self.fleet, now_s)
         if every["history"].due(moment):
             self.history.flush(now_s, known=self.fleet.nodes)
             self.history.publish()
@@ -191,16 +191,16 @@ class Sentinel:
             "loop_lag_s": round(lag_s, 3),
             "blind": moment < self.blind_until,
             "why": self.blind_why if moment < self.blind_until else "",
-            "nodes": len(self.picture.nodes),
-            "ranks": len(self.picture.ranks),
-            "devices": len(self.picture.slots),
-            "duplicates": self.picture.duplicates,
+            "nodes": len(self.live_state.nodes),
+            "ranks": len(self.live_state.ranks),
+            "devices": len(self.live_state.slots),
+            "duplicates": self.live_state.duplicates,
         }
         self.net.turned_at = moment
 
     def _count_dropped(self) -> None:
         """What frames named and the tables do not, to the counters that people see."""
-        dropped, self.picture.dropped = self.picture.dropped, Counter()
+        dropped, self.live_state.dropped = self.live_state.dropped, Counter()
         for (node_id, reason), number in dropped.items():
             metrics.FRAMES.labels(result=reason).inc(number)
             info = self.fleet.nodes.get(node_id)

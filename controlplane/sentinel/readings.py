@@ -1,6 +1,6 @@
 """Samples against the limits of `policy.readings`: what a device has just passed, or left again.
 
-Called by the picture for each sample and by the scanner, which makes signals of it. Holds no
+Called by the live state for each sample and by the scanner, which makes signals of it. Holds no
 clock. A counter is compared with what it was within the limit's window; a state with since when it
 lasts. Each finding is told once, until it has ended or its counter has grown by as much again.
 """

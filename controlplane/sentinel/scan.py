@@ -10,7 +10,7 @@ from django.conf import settings
 
 from controlplane.fleet.models import Device
 from controlplane.fleet.services import set_device_present, set_device_risk
-from controlplane.jobs.services import ring_job
+from controlplane.jobs.services import wake_job
 from controlplane.policy.readings import READINGS
 from controlplane.policy.signals.devices import DeviceAtRisk, ReadingPastLimit
 from controlplane.policy.signals.nodes import NodeSilent
@@ -23,7 +23,7 @@ from controlplane.runtime.clock import from_s, iso
 from controlplane.runtime.isolate import isolated
 from controlplane.sentinel.detect import RiskLatch, RiskMove, Silence, find_silent, mostly_silent
 from controlplane.sentinel.fleetmap import DEFAULT_SILENCE_S, FleetMap
-from controlplane.sentinel.picture import Picture, live_of, sample_fields
+from controlplane.sentinel.live_state import LiveState, live_of, sample_fields
 from controlplane.sentinel.readings import Finding
 
 
@@ -38,7 +38,7 @@ class Scanner:
 
     def scan(
         self,
-        picture: Picture,
+        live_state: LiveState,
         fleet: FleetMap,
         now_s: float,
         *,
@@ -48,34 +48,34 @@ class Scanner:
         """Findings to rows. While `blind` nothing is concluded from silence, nor ever from that of
         the nodes `excused`. Returns True when so many are silent at once that we must be blind."""
         for node_id in fleet.nodes:
-            picture.know(node_id, now_s)
-        ours = mostly_silent(picture, fleet, now_s, limit_s=DEFAULT_SILENCE_S)
+            live_state.know(node_id, now_s)
+        ours = mostly_silent(live_state, fleet, now_s, limit_s=DEFAULT_SILENCE_S)
         if not blind and not ours:
             interval_s = settings.FRAME_INTERVAL_S
-            found = find_silent(picture, fleet, now_s, frame_interval_s=interval_s, excused=excused)
+            found = find_silent(live_state, fleet, now_s, frame_interval_s=interval_s, excused=excused)
             self._silence(found, fleet)
-        for move in self.latch.step(picture, fleet, now_s):
+        for move in self.latch.step(live_state, fleet, now_s):
             if not isolated("risk", move.node_id, partial(_apply_risk, move, fleet)):
                 self.latch.forget(move.node_id, move.index)
-        for finding in picture.watch.news():
+        for finding in live_state.watch.news():
             isolated("reading", finding.node_id, partial(_tell_reading, finding, fleet))
-        self._ended(picture, fleet)
-        _returned(picture, fleet)
+        self._ended(live_state, fleet)
+        _returned(live_state, fleet)
         return ours
 
-    def ring_for_stuck(self, picture: Picture, fleet: FleetMap) -> None:
+    def wake_for_stuck(self, live_state: LiveState, fleet: FleetMap) -> None:
         """A replica has begun to hold up all others of its job: a pass judges it. Once a step of it."""
-        told = (rank.status for ref, rank in picture.ranks.items() if fleet.placed.get(ref) == rank.node_id)
+        told = (rank.status for ref, rank in live_state.ranks.items() if fleet.placed.get(ref) == rank.node_id)
         alone = alone_at_work(told)
         for found in sorted(alone - self.alone):
-            isolated("stuck", found.job_id, partial(ring_job, found.job_id))
+            isolated("stuck", found.job_id, partial(wake_job, found.job_id))
         self.alone = alone
 
-    def _ended(self, picture: Picture, fleet: FleetMap) -> None:
+    def _ended(self, live_state: LiveState, fleet: FleetMap) -> None:
         """Devices that were barred before we began to watch: the state that did it may have ended
         meanwhile. Once for each."""
         for (node_id, index), info in fleet.devices.items():
-            over = () if info.healthy or info.id in self.looked else picture.watch.ended(node_id, index)
+            over = () if info.healthy or info.id in self.looked else live_state.watch.ended(node_id, index)
             if over:
                 self.looked.add(info.id)
                 isolated("reading", node_id, partial(_end_states, info.id, over))
@@ -102,13 +102,13 @@ def _raise_silence(item: Silence, name: str) -> None:
             job_id=item.job_id, node_id=item.node_id, node=name, silent_s=item.silent_s, limit_s=item.limit_s
         )
         signals.raise_signal(found, seen_at=from_s(time.time() - item.silent_s + item.limit_s))
-        ring_job(item.job_id)
+        wake_job(item.job_id)
 
 
 def _refute(key: str, job_id: str) -> None:
     with events.unit_of_work():
         signals.settle_keys(key, "the node is heard again, or has no rank of this job any more")
-        ring_job(job_id)
+        wake_job(job_id)
 
 
 def _apply_risk(move: RiskMove, fleet: FleetMap) -> None:
@@ -131,7 +131,7 @@ def _apply_risk(move: RiskMove, fleet: FleetMap) -> None:
         else:
             signals.settle_keys(DeviceAtRisk.key_of(device.id), "the score is below its limit again")
         if move.job_id:
-            ring_job(move.job_id)
+            wake_job(move.job_id)
 
 
 def _tell_reading(found: Finding, fleet: FleetMap) -> None:
@@ -160,7 +160,7 @@ def _tell_reading(found: Finding, fleet: FleetMap) -> None:
             )
             signals.raise_signal(past)
         if info.job_id:
-            ring_job(info.job_id)
+            wake_job(info.job_id)
 
 
 def _end_states(device_id: str, over: tuple[str, ...]) -> None:
@@ -179,10 +179,10 @@ def _told(sample: DeviceSample) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, "") and name != "index"}
 
 
-def _returned(picture: Picture, fleet: FleetMap) -> None:
+def _returned(live_state: LiveState, fleet: FleetMap) -> None:
     """A device that had fallen off the bus gives samples again."""
     for key, info in fleet.devices.items():
-        sample = picture.nodes[key[0]].samples.get(key[1]) if key[0] in picture.nodes else None
+        sample = live_state.nodes[key[0]].samples.get(key[1]) if key[0] in live_state.nodes else None
         if info.present or sample is None or not sample.present or sample.temperature_c is None:
             continue
         isolated("device", key[0], partial(_is_back, info.id, key))
@@ -194,28 +194,28 @@ def _is_back(device_id: str, key: tuple[str, int]) -> None:
         signals.settle_keys(f"device_lost:{key[0]}:{key[1]}", "the device is back")
 
 
-def publish(picture: Picture, fleet: FleetMap, now_s: float, *, sight: dict[str, Any]) -> None:
+def publish(live_state: LiveState, fleet: FleetMap, now_s: float, *, sight: dict[str, Any]) -> None:
     """The newest pictures, for load, the API and the browsers, in one round trip."""
     ranks: dict[str, dict[str, Any]] = {}
-    for ref, rank in picture.ranks.items():
+    for ref, rank in live_state.ranks.items():
         # A node speaks for ranks placed on it, and for no others.
         if fleet.placed.get(ref) != rank.node_id:
             continue
         field = f"{ref.replica}.{ref.incarnation}.{ref.rank}"
         ranks.setdefault(ref.job_id, {})[field] = live_of(rank, now_s)
-    silent = {n: round(picture.silent_s(n, now_s), 3) for n in fleet.nodes if n in picture.nodes}
-    hot: dict[str, dict[str, Any]] = {"sight": sight, "nodes": silent}
-    hot["fleet"] = {"reachable_risk": picture.reachable_risk()}
-    hot |= {f"job:{job_id}": fields for job_id, fields in ranks.items()}
+    silent = {n: round(live_state.silent_s(n, now_s), 3) for n in fleet.nodes if n in live_state.nodes}
+    published: dict[str, dict[str, Any]] = {"sight": sight, "nodes": silent}
+    published["fleet"] = {"reachable_risk": live_state.reachable_risk()}
+    published |= {f"job:{job_id}": fields for job_id, fields in ranks.items()}
     for node_id, silent_s in silent.items():
-        isolated("picture", node_id, partial(_put_picture, hot, picture, node_id, silent_s))
-    bus.write_hot(hot)
+        isolated("live state", node_id, partial(_put_node, published, live_state, node_id, silent_s))
+    bus.write_live(published)
 
 
-def tell_ranks(picture: Picture, fleet: FleetMap, now_s: float) -> None:
+def tell_ranks(live_state: LiveState, fleet: FleetMap, now_s: float) -> None:
     """Rank pictures to the browsers, a message a job."""
     by_job: dict[str, list[dict[str, Any]]] = {}
-    for ref, rank in picture.ranks.items():
+    for ref, rank in live_state.ranks.items():
         if fleet.placed.get(ref) == rank.node_id:
             where = {"replica": ref.replica, "incarnation": ref.incarnation, "rank": ref.rank}
             by_job.setdefault(ref.job_id, []).append({**where, **live_of(rank, now_s)})
@@ -224,16 +224,16 @@ def tell_ranks(picture: Picture, fleet: FleetMap, now_s: float) -> None:
         bus.publish_volatile(f"job:{job_id}", message)
 
 
-def tell_devices(picture: Picture, fleet: FleetMap, now_s: float) -> None:
+def tell_devices(live_state: LiveState, fleet: FleetMap, now_s: float) -> None:
     """Device pictures to the browsers: to those of the node, and of the jobs on it."""
     for node_id in fleet.nodes:
-        if node_id in picture.nodes and picture.nodes[node_id].samples:
-            isolated("picture", node_id, partial(_tell_node, picture, fleet, node_id, now_s))
+        if node_id in live_state.nodes and live_state.nodes[node_id].samples:
+            isolated("live state", node_id, partial(_tell_node, live_state, fleet, node_id, now_s))
 
 
-def _tell_node(picture: Picture, fleet: FleetMap, node_id: str, now_s: float) -> None:
-    silent_s = round(picture.silent_s(node_id, now_s), 3)
-    devices = _node_picture(picture, node_id, silent_s)["devices"]
+def _tell_node(live_state: LiveState, fleet: FleetMap, node_id: str, now_s: float) -> None:
+    silent_s = round(live_state.silent_s(node_id, now_s), 3)
+    devices = _node_fields(live_state, node_id, silent_s)["devices"]
     message = {
         "type": "devices", "node_id": node_id, "at": iso(from_s(now_s)), "silent_s": silent_s, "devices": devices
     }  # fmt: skip
@@ -241,11 +241,11 @@ def _tell_node(picture: Picture, fleet: FleetMap, node_id: str, now_s: float) ->
         bus.publish_volatile(topic, message)
 
 
-def _put_picture(hot: dict[str, dict[str, Any]], picture: Picture, node_id: str, silent_s: float) -> None:
-    hot[f"node:{node_id}"] = _node_picture(picture, node_id, silent_s)
+def _put_node(published: dict[str, dict[str, Any]], live_state: LiveState, node_id: str, silent_s: float) -> None:
+    published[f"node:{node_id}"] = _node_fields(live_state, node_id, silent_s)
 
 
-def _node_picture(picture: Picture, node_id: str, silent_s: float) -> dict[str, Any]:
-    node = picture.nodes[node_id]
-    devices = [sample_fields(picture, node_id, sample) for _, sample in sorted(node.samples.items())]
+def _node_fields(live_state: LiveState, node_id: str, silent_s: float) -> dict[str, Any]:
+    node = live_state.nodes[node_id]
+    devices = [sample_fields(live_state, node_id, sample) for _, sample in sorted(node.samples.items())]
     return {"agent": {**node.agent, "silent_s": silent_s}, "devices": devices}

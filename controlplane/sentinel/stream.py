@@ -16,7 +16,7 @@ from controlplane.protocol.frames import AgentFrame
 from controlplane.runtime import bus, metrics
 from controlplane.runtime.batches import BatchReader, Item
 from controlplane.runtime.seal import Broken, tally
-from controlplane.sentinel.picture import Heard
+from controlplane.sentinel.live_state import Heard
 
 BLOCK_MS = 100
 MAX_ENTRIES = 100

@@ -18,7 +18,7 @@ DAY_S = 86_400.0
 @shared_task(name="controlplane.sentinel.tasks.tick", ignore_result=True)
 def tick() -> None:
     """Look at every job that is due, then at every other deadline."""
-    sweep.ring_due()
+    sweep.wake_due()
     sweep.sweep()
 
 

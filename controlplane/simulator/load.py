@@ -23,14 +23,14 @@ from controlplane.simulator.rows import JOB_ID, NodeRow, ReplicaRow, Rows
 
 CONNECTED_S = 3.0
 ACTS_WINDOW_S = 60.0
-STORM_WINDOW_S = 60.0
+CORRELATED_WINDOW_S = 60.0
 
 
 def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
     """One consistent picture at `now_s` of the server's clock."""
     replicas = tuple(_replica(rows, row, now_s) for _, row in sorted(rows.replicas.items()))
     nodes = load_nodes(rows, now_s, blind)
-    suspects = [n for n in nodes if now_s - rows.suspect_since_s.get(n.id, -STORM_WINDOW_S) < STORM_WINDOW_S]
+    suspects = [n for n in nodes if now_s - rows.suspect_since_s.get(n.id, -CORRELATED_WINDOW_S) < CORRELATED_WINDOW_S]
     return JobSnapshot(
         now_s=now_s,
         blind=blind,

@@ -145,7 +145,7 @@ def draw(seed: int) -> Moment:
 
 def _strikes(chance: random.Random, replicas: int) -> tuple[Strike, ...]:
     """One fault, or with one time in four a second: at once, or while the job recovers from the
-    first. Two hangs at once would be a common cause, and two nodes a storm: neither is one of
+    first. Two hangs at once would be a common cause, and two nodes a correlated failure: neither is one of
     these moments, as both are for a person."""
     first = Strike(kind=chance.choice((Kind.CRASH, Kind.CRASH, Kind.HANG, Kind.NODE_LOST)), replica=0)
     victims = chance.sample(range(replicas), 2)

@@ -24,7 +24,7 @@ MAY_READ_ENVIRONMENT = (
 )
 # Where the bell is rung; everything else writes a row with a deadline.
 MAY_RING_CELERY = (
-    "controlplane/runtime/bell.py",
+    "controlplane/runtime/wakeup.py",
     "controlplane/sentinel/net.py",  # the canary, which is about Celery itself
 )
 

@@ -31,7 +31,7 @@ from trainer.checkpoint import manifest
 from trainer.checkpoint.fetching import fetch
 from trainer.checkpoint.storage import LocalStorage, storage_at
 from trainer.errors import CheckpointFault
-from trainer.yielding import step_aside
+from trainer.priority import step_aside
 
 DEFAULT_LIMIT_S = 300
 

@@ -44,8 +44,8 @@ def resume(engine: Engine, settings: RankSettings, votes: Votes, tier: LocalTier
         fault = str(error)
     except (OSError, ValueError) as error:  # ValueError: no driver, or an unknown digest.
         away = str(error)
-    harmed, unseen = votes.counts([bool(fault), bool(away)])
-    if harmed:
+    corrupt, unseen = votes.counts([bool(fault), bool(away)])
+    if corrupt:
         raise ResumeFailed(f"{wanted.path}: {fault or 'refused by another rank'}")
     if unseen:
         raise StorageAway(f"{wanted.path} cannot be read: {away or 'by another rank'}")

@@ -56,7 +56,7 @@ class Held(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def plan(found: Sequence[Found], *, keep: int, epoch: int, pinned: Collection[str] = ()) -> Plan:
-    """Complete ones beyond the newest `keep`, and torsos that are older than the newest
+    """Complete ones beyond the newest `keep`, and partials that are older than the newest
     complete one and of an earlier epoch (nobody may be writing them any more). What is `pinned`
     stays, and counts for nothing else."""
     complete = sorted((f for f in found if f.complete), key=lambda f: (f.epoch, f.step), reverse=True)
@@ -64,8 +64,8 @@ def plan(found: Sequence[Found], *, keep: int, epoch: int, pinned: Collection[st
         return NOTHING
     stay, excess = complete[: max(1, keep)], complete[max(1, keep) :]
     newest = max(f.step for f in stay)
-    torsos = [f.name for f in found if not f.complete and f.step < newest and f.epoch < epoch]
-    going = (*(f.name for f in excess if f.name not in pinned), *sorted(torsos))
+    partials = [f.name for f in found if not f.complete and f.step < newest and f.epoch < epoch]
+    going = (*(f.name for f in excess if f.name not in pinned), *sorted(partials))
     held = tuple(sorted((f.epoch, f.step) for f in excess if f.name in pinned))
     return Plan(going, (stay[-1].epoch, stay[-1].step), held)
 

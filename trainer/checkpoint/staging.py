@@ -55,7 +55,7 @@ def _sweep_one(folder: Path, ref: RankRef) -> None:
     life = _OUTGOING.match(folder.name)
     if life is None:
         going = [path for path in folder.iterdir() if _INCOMING.match(path.name) and _is_forgotten(path)]
-    elif _is_older_life(life, ref) or _is_forgotten(folder):
+    elif _is_older_incarnation(life, ref) or _is_forgotten(folder):
         going = [path for path in folder.iterdir() if parse_name(path.name)]
     else:
         return
@@ -65,7 +65,7 @@ def _sweep_one(folder: Path, ref: RankRef) -> None:
         folder.rmdir()
 
 
-def _is_older_life(found: re.Match[str], ref: RankRef) -> bool:
+def _is_older_incarnation(found: re.Match[str], ref: RankRef) -> bool:
     """Incarnations count the lives of a replica over the whole job."""
     mine = found["job"] == ref.job_id and int(found["replica"]) == ref.replica
     return mine and int(found["incarnation"]) < ref.incarnation

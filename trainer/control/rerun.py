@@ -61,8 +61,8 @@ class _Refused:
 class Rerun:
     """One rank's. `tell` sends a report; it is connected once the rank has a link."""
 
-    def __init__(self, wish: Numerics, sums: Sums, *, last_step: int) -> None:
-        self._wish, self._sums, self._last_step = wish, sums, last_step
+    def __init__(self, wanted: Numerics, sums: Sums, *, last_step: int) -> None:
+        self._settings, self._sums, self._last_step = wanted, sums, last_step
         self._tell: Callable[[FromRank], None] = _silent
         self._epoch: Callable[[], int] = _no_epoch
         self._calls = 0
@@ -71,7 +71,7 @@ class Rerun:
         self._counted_step, self._step_identical = -1, True
         self._steps = self._identical = 0
         self._difference = self._largest_difference = 0.0
-        self._machine = self._build() if wish.rerun != "disabled" else None
+        self._machine = self._build() if wanted.rerun != "disabled" else None
 
     def connect(self, tell: Callable[[FromRank], None], *, epoch: Callable[[], int]) -> None:
         """From now on reports go somewhere."""
@@ -80,7 +80,7 @@ class Rerun:
     def rest(self) -> None:
         """From now on results are taken as they come, and nothing is told: what is computed again was
         checked when it was trained."""
-        self._machine, self._wish = None, Numerics(rerun="disabled", check_nan=False)
+        self._machine, self._settings = None, Numerics(rerun="disabled", check_nan=False)
 
     def run(
         self,
@@ -94,7 +94,7 @@ class Rerun:
         machine = self._machine
         if machine is None:
             body(batches)
-            if self._wish.check_nan and not self._finite():
+            if self._settings.check_nan and not self._finite():
                 raise NumericsSuspect(f"step {step}: gradient of micro-batches {list(micro_batches)} is not finite")
             return
         replayed = megatron.RerunDataIterator(batches)
@@ -104,7 +104,7 @@ class Rerun:
             losses = body(replayed)
             self._validate(machine, losses)
         _save, leave, code = machine.should_checkpoint_and_exit()
-        if self._wish.rerun == "report_determinism_stats":
+        if self._settings.rerun == "report_determinism_stats":
             self._count(step)
         self._conclude(step, micro_batches, code if leave else 0)
 
@@ -114,7 +114,7 @@ class Rerun:
         records do not have (megatron-core 0.16.1), so ours count instead."""
         megatron.destroy_rerun_state_machine()
         megatron.initialize_rerun_state_machine(
-            state_save_func=self._save, state_restore_func=self._restore, mode=megatron.RerunMode(self._wish.rerun)
+            state_save_func=self._save, state_restore_func=self._restore, mode=megatron.RerunMode(self._settings.rerun)
         )
         machine = megatron.get_rerun_state_machine()
         machine.first_iteration_complete = True
@@ -130,18 +130,18 @@ class Rerun:
 
     def _validate(self, machine: Any, losses: Tensors) -> None:
         """The same calls in the same order in every run, which the machine relies on."""
-        if self._wish.rerun == "report_determinism_stats":
+        if self._settings.rerun == "report_determinism_stats":
             for tensor in self._sums.raw_sums():
                 machine.validate_result(tensor.clone(), _never, "raw sums", self._compare)
             return
         for loss in losses:
             # A copy: the schedule goes on to divide the loss in place.
             value = loss.detach().clone()
-            if self._wish.check_nan:
+            if self._settings.check_nan:
                 self._check(machine, NOT_FINITE_LOSS, value, _not_finite, 0.0)
-            if self._wish.check_spike:
+            if self._settings.check_spike:
                 self._check(machine, SPIKE, value, lambda result: self._is_spike(machine, result), SPIKE_TOLERANCE)
-        if self._wish.check_nan:
+        if self._settings.check_nan:
             for tensor in self._sums.raw_sums():
                 self._check(machine, NOT_FINITE_GRADIENT, tensor.sum(), _not_finite, 0.0)
 
@@ -169,10 +169,10 @@ class Rerun:
         """In a second run the machine's samples are only read."""
         if machine.state is megatron.RerunState.INITIAL_RUN:
             return bool(
-                machine.is_unexpectedly_large(result, self._wish.spike_factor, "loss", num_samples=SPIKE_SAMPLES)
+                machine.is_unexpectedly_large(result, self._settings.spike_factor, "loss", num_samples=SPIKE_SAMPLES)
             )
         largest = machine.max_values.get("loss", math.inf)
-        return math.isfinite(result.item()) and abs(result.item()) >= largest * self._wish.spike_factor
+        return math.isfinite(result.item()) and abs(result.item()) >= largest * self._settings.spike_factor
 
     def _conclude(self, step: int, micro_batches: Sequence[int], code: int) -> None:
         """Tell what was found, and leave if it cannot be trusted."""

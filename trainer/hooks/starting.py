@@ -15,7 +15,7 @@ from trainer.control.progress import Progress
 from trainer.errors import ConfigInvalid
 from trainer.exits import ExitCode
 from trainer.hooks.agreement import Agree, any_rank
-from trainer.hooks.door import open_door
+from trainer.hooks.debug_server import open_debug_server
 from trainer.hooks.orders import AnsweringMailbox
 from trainer.hooks.run import Control, Run
 from trainer.hooks.saves import Saves
@@ -90,7 +90,7 @@ def _connect(settings: HookSettings, agree: Agree, *, signals: bool) -> Run:
     )
     link.start()
     try:
-        open_door(settings.agent_socket)
+        open_debug_server(settings.agent_socket)
     except OSError as error:
         print(f"holdfast hooks: no debug server: {error}", file=sys.stderr, flush=True)
     return run

@@ -22,9 +22,9 @@ import torch.distributed as dist
 
 from controlplane.protocol.bounds import Digest, Index, IndexOrAll, Step
 from controlplane.protocol.launch import RankRef
+from trainer.priority import yield_core
 from trainer.replica.snapshot import Snapshot
 from trainer.store.client import OwnClient
-from trainer.yielding import yield_core
 
 BACKLOG = 16
 IO_TIMEOUT_S = 60

@@ -53,15 +53,15 @@ class Exchange:
         catch_up: CatchUp,
         fence: Fence,
         send: Callable[[FromRank], None],
-        wishes: Callable[[], Sequence[bool]],
+        pending: Callable[[], Sequence[bool]],
     ) -> None:
-        """`wishes` gives this rank's (leaving, leave_now, leave_save, save_emergency, save_manual)."""
+        """`pending` gives this rank's (leaving, leave_now, leave_save, save_emergency, save_manual)."""
         self._pilot, self._standing, self._engine = pilot, pilot.standing, engine
         self._intent = Intent()
         self._reduced: torch.Tensor | None = None
         self._outer, self._votes = outer, votes
         self._donor, self._catch_up, self._fence = donor, catch_up, fence
-        self._send, self._wishes = send, wishes
+        self._send, self._wishes = send, pending
         self._committed_s = time.monotonic()
         self._step_s = 0.0
 
@@ -126,9 +126,9 @@ class Exchange:
         )
 
     def _meet(self, *, over: bool) -> bool:
-        someone, *wishes = self._votes.counts([over, *self._wishes()])
+        someone, *pending = self._votes.counts([over, *self._wishes()])
         if not someone:
-            self._intent = Intent(*(count > 0 for count in wishes))
+            self._intent = Intent(*(count > 0 for count in pending))
         return someone > 0
 
     def _stage(self, *, counts: bool) -> torch.Tensor:
@@ -201,7 +201,7 @@ class Exchange:
                 fetch_bytes=received.nbytes,
                 donor=min(received.donors, default=-1),
                 donor_count=len(received.donors),
-                harmed_chunks=received.harmed,
+                harmed_chunks=received.corrupt,
                 role=role,
             )
         )

@@ -4,9 +4,9 @@
 a request is for a run of chunks, a short one where little is left, so that all end together.
 On a CPU the bytes go from the socket to where they belong, a chunk's in one call where one
 tensor holds them, and are then digested there.
-A chunk that arrives harmed, or whose donor dies, goes back to the others; what is here is
+A chunk that arrives corrupt, or whose donor dies, goes back to the others; what is here is
 never fetched again. A donor whose index differs from the first one read holds another state
-and is left aside, as is one that sends `MAX_HARMED` harmed chunks.
+and is left aside, as is one that sends `MAX_CORRUPT` corrupt chunks.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ import xxhash
 
 from controlplane.protocol.launch import RankRef
 from trainer.errors import CatchUpFailed
+from trainer.priority import yield_core
 from trainer.replica.donor import INDEX, LENGTH, Member, Request, bound_blocking, connect, store_key
 from trainer.replica.snapshot import CHUNK_BYTES, Index, Target
 from trainer.store.client import OwnClient
-from trainer.yielding import yield_core
 
 CONNECTIONS = 2
 """In all, and one for each donor at least: more of them take each other's turns at two cores."""
@@ -37,7 +37,7 @@ MAX_RUN = 8
 """Chunks in one request."""
 TURNS = 2
 """Runs that each connection still gets of what is missing, at least."""
-MAX_HARMED = 3
+MAX_CORRUPT = 3
 MAX_INDEX_BYTES = 64 << 20
 RETRY_S = 0.2
 ADDRESS_POLL_S = 0.01
@@ -49,12 +49,12 @@ PATIENCE_S = 120.0
 
 @dataclass(slots=True)
 class Received:
-    """What a transfer cost. `donors` gave chunks; `harmed` chunks were refused."""
+    """What a transfer cost. `donors` gave chunks; `corrupt` chunks were refused."""
 
     nbytes: int = 0
     took_s: float = 0.0
     donors: set[int] = field(default_factory=set)
-    harmed: int = 0
+    corrupt: int = 0
 
 
 class _Aside(Exception):
@@ -207,7 +207,7 @@ class Fetch:
 
     def _pull(self, donor: Member, connection: socket.socket, token: str, scratch: torch.Tensor) -> None:
         asked: deque[int] = deque()
-        harmed = 0
+        corrupt = 0
         try:
             while self._wanted(donor):
                 while len(asked) < AHEAD and (run := self._take()):
@@ -217,17 +217,17 @@ class Fetch:
                     time.sleep(IDLE_POLL_S)  # Others have the last ones under way; one may come back.
                     continue
                 if not self._receive(donor, connection, asked[0], scratch):
-                    harmed += 1
+                    corrupt += 1
                     self._give_back(asked.popleft())
-                    if harmed >= MAX_HARMED:
-                        raise _Aside(f"{harmed} harmed chunks")
+                    if corrupt >= MAX_CORRUPT:
+                        raise _Aside(f"{corrupt} corrupt chunks")
                     continue
                 asked.popleft()
         finally:
             self._give_back(*asked)
 
     def _receive(self, donor: Member, connection: socket.socket, chunk: int, scratch: torch.Tensor) -> bool:
-        """False: it came harmed."""
+        """False: it came corrupt."""
         index = self._index
         assert index is not None, "chunks are asked for by an index"
         offset = chunk * index.chunk_bytes
@@ -240,7 +240,7 @@ class Fetch:
             found.update(window)
         if found.digest() != index.digest(chunk):
             with self._lock:
-                self.received.harmed += 1
+                self.received.corrupt += 1
             return False
         if not on_host:
             self._target.put(offset, scratch[:count])

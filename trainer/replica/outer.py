@@ -21,19 +21,19 @@ import torch
 import torch.distributed as dist
 
 from trainer.core.effects import Seat
-from trainer.errors import ExchangeAbandoned, GraveyardFull
+from trainer.errors import ExchangeAbandoned, TooManyAbandoned
 from trainer.parallel import port_of
 from trainer.replica.sockets import connections, shut_down
 from trainer.store.client import OwnClient
 
 POLL_S = 0.001
-MAX_GRAVES = 32
-GRAVE_MARGIN_S = 5.0
+MAX_ABANDONED = 32
+ABANDONED_MARGIN_S = 5.0
 BUILD_POLL_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)
-class _Grave:
+class _Abandoned:
     """Kept alive until `release_s` (monotonic)."""
 
     release_s: float
@@ -81,7 +81,7 @@ class OuterComm:
         self._interrupted = interrupted
         self._group: Any = None
         self._members = 1
-        self._graves: list[_Grave] = []
+        self._abandoned: list[_Abandoned] = []
         self._sockets: dict[int, str] = {}
         self._prepared: _Building | None = None
         self._prepared_epoch = 0
@@ -169,7 +169,7 @@ class OuterComm:
                 time.sleep(POLL_S)
             work.wait()
         except RuntimeError as error:
-            if isinstance(error, GraveyardFull):
+            if isinstance(error, TooManyAbandoned):
                 raise
             self._bury(self._group, tensor)
             self._group = None
@@ -182,10 +182,10 @@ class OuterComm:
 
     def _bury(self, *contents: object) -> None:
         now_s = time.monotonic()
-        self._graves = [grave for grave in self._graves if grave.release_s > now_s]
-        if len(self._graves) >= MAX_GRAVES:
-            raise GraveyardFull(f"{MAX_GRAVES} abandoned exchanges within {self._timeout_s} s")
-        self._graves.append(_Grave(now_s + self._timeout_s + GRAVE_MARGIN_S, contents))
+        self._abandoned = [group for group in self._abandoned if group.release_s > now_s]
+        if len(self._abandoned) >= MAX_ABANDONED:
+            raise TooManyAbandoned(f"{MAX_ABANDONED} abandoned exchanges within {self._timeout_s} s")
+        self._abandoned.append(_Abandoned(now_s + self._timeout_s + ABANDONED_MARGIN_S, contents))
 
 
 def _make_group(store: dist.Store, seat: Seat, timeout_s: float, backend: str) -> Any:

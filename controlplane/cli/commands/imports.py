@@ -34,7 +34,7 @@ def straggler_trace(
 ) -> None:
     """Judge the trace of a slow job by the scores that judge live ones: worker, stage or none."""
     try:
-        found = judge(read(trace), window=window, wish=Stragglers(relative_threshold=threshold, individual=False))
+        found = judge(read(trace), window=window, settings=Stragglers(relative_threshold=threshold, individual=False))
     except ValueError as error:
         raise CliError(f"{trace}: {error}", fix="see docs/cli.md for what a trace holds") from error
     _show(found, output)

@@ -36,16 +36,16 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
 
 def refuse(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[str, str] | None:
     """(code, sentence) why no emergency save is asked for now; None: go."""
-    saves, wish, now_s = snapshot.saves, snapshot.job.spec.checkpoint.emergency, snapshot.now_s
+    saves, settings, now_s = snapshot.saves, snapshot.job.spec.checkpoint.emergency, snapshot.now_s
     if saves.in_progress:
         return "save_in_progress", "a save is being written already"
-    if saves.last_emergency_s is not None and now_s - saves.last_emergency_s < wish.cooldown_s:
+    if saves.last_emergency_s is not None and now_s - saves.last_emergency_s < settings.cooldown_s:
         return "cooldown", f"the last emergency save was {now_s - saves.last_emergency_s:.0f} s ago"
-    gap_s, least_s = gap_since_save_s(snapshot), wish.min_gap_ratio * (saves.interval_s or 0.0)
+    gap_s, least_s = gap_since_save_s(snapshot), settings.min_gap_ratio * (saves.interval_s or 0.0)
     if gap_s < least_s:
         return "gap_filter", f"only {gap_s:.0f} s of work since the last save, {least_s:.0f} s are asked for"
     if snapshot.suspect_devices > max(
-        config.storm_min_devices, config.emergency_fleet_fraction * snapshot.fleet_devices
+        config.correlated_min_devices, config.emergency_fleet_fraction * snapshot.fleet_devices
     ):
         share = f"{snapshot.suspect_devices} of {snapshot.fleet_devices}"
         return "fleet_cap", f"{share} devices alarm at once: the sensor is more likely wrong than they"

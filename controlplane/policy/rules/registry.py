@@ -50,7 +50,7 @@ class Rule:
     """`what` it does, in words; `answers`: kinds of findings it acts on, settles or explains. `remedial`: it
     obeys the job's mode and `rule_modes`; the others are the orderly life of a job, without which
     nothing would train at all. `fault`: a decision of it that names findings opens an incident, `told`: any
-    decision does. `destructive`: its acts count for the storm governor."""
+    decision does. `destructive`: its acts count for the disruption budget."""
 
     name: str
     decide: Answer

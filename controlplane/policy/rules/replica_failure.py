@@ -18,8 +18,8 @@ from controlplane.policy.facts import (
     attempt_live,
     current_view,
     following_view,
+    is_correlated_failure,
     is_member,
-    is_storm,
     live_replicas,
     node_name,
     signals_of,
@@ -166,7 +166,7 @@ def _sentence(case: ways.Case) -> str:
     causes = "; ".join(f"replica {failure.replica.index}: {failure.sentence}" for failure in case.failures)
     causes = f"{causes[:1].upper()}{causes[1:]}"
     barred = "".join(f" {failure.evidence['barred']}." for failure in case.failures if "barred" in failure.evidence)
-    if is_storm(case.snapshot, case.config) and any(failure.cordon for failure in case.failures):
+    if is_correlated_failure(case.snapshot, case.config) and any(failure.cordon for failure in case.failures):
         barred += " Too many devices look bad at once: a person decides about the nodes, none is cordoned for it."
     after = places(case.snapshot, case.starts) or f"nothing is started in its place: {case.no_start}"
     if _choice(case) == ways.HOLD:
@@ -215,7 +215,7 @@ def _hold(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
 
 
 def _stopped_by(snapshot: JobSnapshot, config: PolicyConfig) -> str:
-    """What keeps us from acting on silence, in the order in which it is asked (`facts.storm_of`)."""
+    """What keeps us from acting on silence, in the order in which it is asked (`facts.correlated_failure_of`)."""
     if snapshot.acts_last_window >= config.max_acts:
         return f"Automation is stopped: {snapshot.acts_last_window} acts on silence within the window"
     return f"Automation is stopped: {snapshot.suspect_devices} of {snapshot.fleet_devices} devices look bad at once"

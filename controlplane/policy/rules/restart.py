@@ -221,7 +221,7 @@ def _signal_ids(
     snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...], why: RestartReason
 ) -> tuple[str, ...]:
     """Everything said about this attempt's ranks, and what the failures rest on. A
-    silent node stays open until it speaks, a device in a storm until a person or its end decides."""
+    silent node stays open until it speaks, a device in a correlated failure until a person or its end decides."""
     causes = {signal for failure in failures for signal in failure.signal_ids} | set(why.signal_ids)
     return tuple(
         signal.id

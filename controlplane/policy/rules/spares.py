@@ -23,18 +23,18 @@ RULE = "spares"
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     """At most one decision: what to reserve, what to let go, what to warm; or what is short."""
-    wish, job = snapshot.job.spec.resources.spares, snapshot.job
-    if wish.gpus <= 0 or not attempt_live(snapshot) or job.state is not JobState.RUNNING or job.finished:
+    settings, job = snapshot.job.spec.resources.spares, snapshot.job
+    if settings.gpus <= 0 or not attempt_live(snapshot) or job.state is not JobState.RUNNING or job.finished:
         return ()
     if empty_slots(snapshot) or current_view(snapshot) is None or find_failures(snapshot, config):
         return ()
     mine = [node for node in snapshot.nodes if node.reserved_for == job.id]
     good = [node for node in mine if _usable(node)]
-    short = wish.gpus - sum(_devices(node) for node in good)
+    short = settings.gpus - sum(_devices(node) for node in good)
     fresh, lacks = _more(snapshot, config, short)
     lost = tuple(node.id for node in mine if node not in good) if fresh or short <= 0 else ()
-    cold = tuple(node.id for node in good if wish.warm and cold_at_s(node, config) <= snapshot.now_s)
-    warm = (*fresh, *cold) if wish.warm else ()
+    cold = tuple(node.id for node in good if settings.warm and cold_at_s(node, config) <= snapshot.now_s)
+    warm = (*fresh, *cold) if settings.warm else ()
     if not (fresh or lost or cold or lacks):
         return ()
     return (_decision(snapshot, KeepSpares(reserve=fresh, release=lost, warm=warm), lacks, short),)

@@ -21,7 +21,7 @@ from controlplane.policy.facts import (
     attempt_live,
     contributes,
     installed,
-    is_storm,
+    is_correlated_failure,
     live_replicas,
     node_name,
     signals_of,
@@ -125,7 +125,7 @@ def _against(weighed: ways.Case, signal: SignalFact, stay_s: float, move: ways.W
         return f"moving its replica costs {move.cost_gpu_s:.0f} GPU-seconds, staying {stay_s:.0f}"
     if find_failures(snapshot, config) or snapshot.job.state is not JobState.RUNNING:
         return "the job is recovering from something else"
-    if is_storm(snapshot, config):
+    if is_correlated_failure(snapshot, config):
         return "too much looks bad in the fleet at once"
     return ""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agents.core.events import Event, RankConnected
-from agents.core.state import Identity, Life, Rank
+from agents.core.state import Identity, ProcessState, Rank
 from agents.ranks import gate, socket
 from agents.ranks.identity import identity_of
 from agents.ranks.places import Places
@@ -93,7 +93,12 @@ async def test_any_number_of_sessions_of_one_job_keeps_no_rank_out(
             identity = identity_of(puppet.process.pid)
             assert identity is not None and puppet.ref is not None
             doors.ranks[puppet.ref] = Rank(
-                ref=puppet.ref, device_index=0, launch=launch(), launched_at_s=0.0, life=Life.ALIVE, identity=identity
+                ref=puppet.ref,
+                device_index=0,
+                launch=launch(),
+                launched_at_s=0.0,
+                process=ProcessState.ALIVE,
+                identity=identity,
             )
             await puppet.say(b"")
             await doors.until_heard(puppet.ref)

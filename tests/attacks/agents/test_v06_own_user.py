@@ -97,7 +97,7 @@ async def test_a_job_reads_neither_its_agents_secrets_nor_other_jobs_nor_the_ser
                 saved = [Path(order.config.checkpoint_dir) / "weights" for order in (victim, distant)]
                 logs = [*near.jobs_dir.glob("logs/job_*/*.log"), *far.jobs_dir.glob("logs/job_*/*.log")]
                 sockets = [*near.jobs_dir.glob("*/agent.sock"), *far.jobs_dir.glob("*/agent.sock")]
-                doors = [*near.jobs_dir.glob("*/doors"), *far.jobs_dir.glob("*/doors")]
+                doors = [*near.jobs_dir.glob("*/debug"), *far.jobs_dir.glob("*/debug")]
                 agents = [agent.process.pid for agent in (near, far)]
                 environments = [f"/proc/{pid}/environ" for pid in (*pids, *agents)]
                 folders = [agent.state_dir for agent in (near, far)] + [path.parent for path in saved]

@@ -34,7 +34,7 @@ from controlplane.recovery.models import DeadLetter, Decision, Incident, Recompu
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.recovery.requests import evict
 from controlplane.runtime.models import FrameCounter
-from controlplane.sentinel import fleetmap, picture
+from controlplane.sentinel import fleetmap, live_state
 from tests.integration.backend import builders
 from tests.integration.backend.builders import Fleet, hello, live_ranks, ref_of
 from tests.integration.backend.conftest import job_spec
@@ -355,14 +355,14 @@ def test_the_stop_of_ranks_that_a_node_only_claims_to_run_takes_back_no_order_ab
 
 
 def test_a_frame_moves_the_picture_of_no_other_nodes_ranks_and_devices_and_is_counted(scene: Scene) -> None:
-    a, tables, seen = ref_of(scene.a), fleetmap.read_map(), picture.Picture()
+    a, tables, seen = ref_of(scene.a), fleetmap.read_map(), live_state.LiveState()
     seen.expect(tables.nodes, tables.devices, tables.placed)
 
     def take(row: Rank, seq: int, celsius: float, *said: frames.RankStatus) -> None:
         read = tuple(samples.DeviceSample(index=n, temperature_c=celsius) for n in (0, 1))
         frame = frames.AgentFrame(seq=seq, uptime_s=1.0, ranks=said, devices=read)
         frame = limits.only_listed(frame, selectors.device_indexes(row.node_id))
-        seen.take([picture.Heard(node_id=row.node_id, session_id="s", at_s=10.0 * seq, frame=frame)])
+        seen.take([live_state.Heard(node_id=row.node_id, session_id="s", at_s=10.0 * seq, frame=frame)])
 
     take(scene.a, 1, 40.0, status_of(a))
     for b, seq in product(scene.senders.values(), (1, 2)):

@@ -22,7 +22,7 @@ from controlplane.runtime import beats
 from controlplane.runtime.models import FrameCounter, ProcessBeat
 from controlplane.sentinel.fleetmap import read_map
 from controlplane.sentinel.history import History
-from controlplane.sentinel.picture import GROW, Heard, Picture
+from controlplane.sentinel.live_state import GROW, Heard, LiveState
 from tests.integration.backend.builders import hello, live_ranks, make_fleet, ref_of, run_job
 from tests.integration.backend.conftest import eventually
 from tests.integration.backend.fake_world import World
@@ -45,17 +45,17 @@ def invented(number: int, *, session: str = "web.n1", at_s: float = 0.0) -> Hear
 def test_the_sentinels_picture_and_history_do_not_grow_with_what_a_node_invents() -> None:
     make_fleet(2)
     fleet = read_map()
-    picture, kept = Picture(), History(60.0)
-    picture.expect(fleet.nodes, fleet.devices, fleet.placed)
+    live_state, kept = LiveState(), History(60.0)
+    live_state.expect(fleet.nodes, fleet.devices, fleet.placed)
     frames = [invented(n, at_s=float(n)) for n in range(FRAMES)]
     tracemalloc.start()
-    kept.take(picture.take(frames), picture)
+    kept.take(live_state.take(frames), live_state)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert not picture.slots
-    assert len(picture.risk) == GROW
+    assert not live_state.slots
+    assert len(live_state.risk) == GROW
     assert not any(row for pending in kept.nodes.values() for row in pending.rows)
-    assert picture.dropped["node_1", "unknown_device"] == FRAMES * DEVICES_A_FRAME
+    assert live_state.dropped["node_1", "unknown_device"] == FRAMES * DEVICES_A_FRAME
     assert peak_bytes < 64 << 20
 
 
@@ -65,14 +65,14 @@ def test_a_node_cannot_speak_for_ranks_of_another_in_its_frames() -> None:
     row = next(row for row in live_ranks(job) if row.node.name != "n1")
     tables = read_map()
     assert tables.placed[ref_of(row)] == row.node_id
-    picture = Picture()
-    picture.expect(tables.nodes, tables.devices, tables.placed)
+    live_state = LiveState()
+    live_state.expect(tables.nodes, tables.devices, tables.placed)
     forged = tuple(status_of(ref) for ref in (ref_of(row), *(RankRef("job_x", 1, n, 1, 0) for n in range(5_000))))
     for seq, at_s in ((1, 0.0), (2, 10.0)):
         frame = AgentFrame(seq=seq, uptime_s=1.0, ranks=forged)
-        picture.take([Heard(node_id=fleet.nodes["n1"].id, session_id="s", at_s=at_s, frame=frame)])
-    assert not picture.ranks
-    assert picture.dropped[fleet.nodes["n1"].id, "unknown_rank"] == len(forged)
+        live_state.take([Heard(node_id=fleet.nodes["n1"].id, session_id="s", at_s=at_s, frame=frame)])
+    assert not live_state.ranks
+    assert live_state.dropped[fleet.nodes["n1"].id, "unknown_rank"] == len(forged)
 
 
 def status_of(ref: RankRef) -> RankStatus:

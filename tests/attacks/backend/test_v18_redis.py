@@ -183,7 +183,7 @@ async def test_forged_pictures_are_no_evidence(world: World, stack: Stack, redis
         forge(client, "nodes", silent)
         await asyncio.sleep(0.002)
     assert await sync_to_async(hurt)() == []
-    for name, key in (("list", "hf:hot:sight"), ("set", "hf:hot:nodes")):
+    for name, key in (("list", "hf:live:sight"), ("set", "hf:live:nodes")):
         # At once: the sentinel writes its own between two calls.
         with client.pipeline(transaction=True) as pipe:
             pipe.delete(key)
@@ -194,7 +194,7 @@ async def test_forged_pictures_are_no_evidence(world: World, stack: Stack, redis
 
 def forge(client: redis.Redis, name: str, fields: dict[str, object]) -> None:
     """In the form of before seals and in today's."""
-    key = f"hf:hot:{name}"
+    key = f"hf:live:{name}"
     with client.pipeline(transaction=True) as pipe:
         pipe.delete(key)
         if int(time.time() * 1000) % 2:

@@ -68,7 +68,7 @@ async def test_a_megatron_rank_joins_survives_the_agent_and_stops(server: Server
             looks = await server.until(lambda n=number: b if len(b := server.bodies(StacksCollected)) == n else [])
             assert looks[-1].look == what
             assert looks[-1].method != "none", looks[-1].text
-        assert stat.S_IMODE(next(agent.jobs_dir.glob("*/doors")).stat().st_mode) == 0o700
+        assert stat.S_IMODE(next(agent.jobs_dir.glob("*/debug")).stat().st_mode) == 0o700
         assert is_running(pid)
         stop = await server.send(StopRanks("job_1", 1, -1, 0, 0.0, "test"), epoch=1, **JOB)
         assert (await server.done(stop)).state == "succeeded"

@@ -11,7 +11,7 @@ from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime import bus
 from controlplane.sentinel import scan
 from controlplane.sentinel.fleetmap import FleetMap, NodeInfo
-from controlplane.sentinel.picture import Heard, Picture
+from controlplane.sentinel.live_state import Heard, LiveState
 from tests.integration.backend.builders import make_fleet, make_job
 
 
@@ -23,7 +23,7 @@ def test_a_picture_of_devices_tells_how_long_its_node_was_not_heard(monkeypatch:
         return True
 
     monkeypatch.setattr(bus, "publish_volatile", keep)
-    picture = Picture()
+    picture = LiveState()
     picture.expect({"n0"}, {("n0", 0)}, {})
     sample = DeviceSample(index=0, temperature_c=61.0)
     picture.take(

@@ -19,7 +19,7 @@ from controlplane.recovery.reconcile import reconcile_job
 from controlplane.recovery.sweep import expire_commands
 from controlplane.sentinel.fleetmap import read_map
 from controlplane.sentinel.history import History
-from controlplane.sentinel.picture import Heard, Picture
+from controlplane.sentinel.live_state import Heard, LiveState
 from controlplane.sentinel.scan import Scanner
 from controlplane.telemetry.selectors import node_series
 from tests.integration.backend.builders import Fleet, commit_step, hello, live_ranks, make_fleet, run_job
@@ -176,12 +176,12 @@ def test_ecc_errors_are_walked_from_the_sample_to_what_the_page_shows(monkeypatc
     commit_step(fleet, job, 3)
     name = idle_node(job)
     node_id = Node.objects.get(name=name).id
-    picture, scanner, history = Picture(), Scanner(), History(60.0)
+    live_state, scanner, history = LiveState(), Scanner(), History(60.0)
     where = read_map()
-    picture.expect(where.nodes, where.devices, where.placed, where.error_s)
-    taken = picture.take(samples(node_id, range(60), late={"ecc_uncorrected_total": 2}))
-    history.take(taken, picture)
-    scanner.scan(picture, where, 1.7e9 + 60, blind=True)
+    live_state.expect(where.nodes, where.devices, where.placed, where.error_s)
+    taken = live_state.take(samples(node_id, range(60), late={"ecc_uncorrected_total": 2}))
+    history.take(taken, live_state)
+    scanner.scan(live_state, where, 1.7e9 + 60, blind=True)
     # 1. The signal: uncorrectable errors alone, with the device's readings of that moment.
     raised = Signal.objects.get(kind="device_reading")
     assert (raised.evidence["reading"], raised.value, raised.threshold) == ("ecc_uncorrected", 2.0, 1.0)
@@ -192,14 +192,14 @@ def test_ecc_errors_are_walked_from_the_sample_to_what_the_page_shows(monkeypatc
     assert (decision.evidence["ecc_uncorrected_total"], decision.evidence["ecc_corrected_total"]) == (2, 40)
     assert Command.objects.filter(kind="reset_device").exists()
     # 3. The score: the error of its ten seconds, then its history.
-    assert picture.parts_of(node_id, 0)["errors"] == pytest.approx(0.125)
+    assert live_state.parts_of(node_id, 0)["errors"] == pytest.approx(0.125)
     # 4. The page: two lines in the history, not their sum.
     monkeypatch.setattr("controlplane.telemetry.selectors.now_s", lambda: 1.7e9 + 60)
     monkeypatch.setattr("controlplane.telemetry.selectors.ago", lambda seconds: raised.seen_at.replace(year=2000))
     assert history.flush(1.7e9 + 60, known={node_id}, force=True) == 1
     series = node_series(node_id)["devices"][0]
     assert (series["ecc_corrected_total"][-1], series["ecc_uncorrected_total"][-1]) == (40.0, 2.0)
-    assert np.nanmax(series["risk"][-1]) == pytest.approx(picture.risk_of(node_id, 0), abs=1e-3)
+    assert np.nanmax(series["risk"][-1]) == pytest.approx(live_state.risk_of(node_id, 0), abs=1e-3)
 
 
 def hot(node_id: str, seconds: range, memory_c: float, core_c: float | None = None) -> list[Heard]:
@@ -223,20 +223,20 @@ def test_a_device_that_a_state_kept_away_returns_when_the_state_ends(restarted: 
     name = idle_node(job)
     node_id = Node.objects.get(name=name).id
 
-    def watch(picture: Picture, scanner: Scanner, heard: list[Heard]) -> None:
+    def watch(live_state: LiveState, scanner: Scanner, heard: list[Heard]) -> None:
         where = read_map()
-        picture.expect(where.nodes, where.devices, where.placed, where.error_s)
-        picture.take(heard)
-        scanner.scan(picture, where, heard[-1].at_s, blind=True)
+        live_state.expect(where.nodes, where.devices, where.placed, where.error_s)
+        live_state.take(heard)
+        scanner.scan(live_state, where, heard[-1].at_s, blind=True)
 
-    picture, scanner = Picture(), Scanner()
-    watch(picture, scanner, hot(node_id, range(70), 99.0))
+    live_state, scanner = LiveState(), Scanner()
+    watch(live_state, scanner, hot(node_id, range(70), 99.0))
     passes(job)
     assert (device_of(name).healthy, Node.objects.get(name=name).state) == (False, "degraded")
     if restarted:
         # Ended while no sentinel ran: the next one never saw it.
-        picture, scanner = Picture(), Scanner()
-    watch(picture, scanner, hot(node_id, range(70, 75), 60.0))
+        live_state, scanner = LiveState(), Scanner()
+    watch(live_state, scanner, hot(node_id, range(70, 75), 60.0))
     assert (device_of(name).healthy, Node.objects.get(name=name).state) == (True, "ready")
 
 
@@ -253,11 +253,11 @@ def test_a_device_that_fell_off_the_bus_brings_its_node_back_with_it(told_by: st
     if told_by == "hello":
         ingest.open_session(node_id, f"web.{name}", hello(name, boot="again"))
     else:
-        where, picture = read_map(), Picture()
-        picture.expect(where.nodes, where.devices, where.placed, where.error_s)
+        where, live_state = read_map(), LiveState()
+        live_state.expect(where.nodes, where.devices, where.placed, where.error_s)
         heard = hot(node_id, range(5), 60.0, 50.0)
-        picture.take(heard)
-        Scanner().scan(picture, where, heard[-1].at_s, blind=True)
+        live_state.take(heard)
+        Scanner().scan(live_state, where, heard[-1].at_s, blind=True)
     passes(job)
     assert (device_of(name).healthy, Node.objects.get(name=name).state) == (True, "ready")
     assert not Signal.objects.filter(kind="device_lost", settled_at=None).exists()
@@ -267,10 +267,10 @@ def test_a_device_that_fell_off_the_bus_brings_its_node_back_with_it(told_by: st
 
 def test_a_device_that_waits_for_a_reset_does_not_return_because_it_has_cooled() -> None:
     _, _, name = idle_node_told(48)
-    where, picture, scanner = read_map(), Picture(), Scanner()
-    picture.expect(where.nodes, where.devices, where.placed, where.error_s)
-    picture.take(hot(Node.objects.get(name=name).id, range(5), 60.0))
-    scanner.scan(picture, where, 1.7e9 + 5, blind=True)
+    where, live_state, scanner = read_map(), LiveState(), Scanner()
+    live_state.expect(where.nodes, where.devices, where.placed, where.error_s)
+    live_state.take(hot(Node.objects.get(name=name).id, range(5), 60.0))
+    scanner.scan(live_state, where, 1.7e9 + 5, blind=True)
     assert (device_of(name).healthy, Node.objects.get(name=name).state) == (False, "cordoned")
 
 
@@ -280,7 +280,7 @@ def test_a_device_that_waits_for_a_reset_does_not_return_because_it_has_cooled()
 def test_a_submit_is_judged_by_what_the_sentinel_says_the_fleet_can_reach(
     monkeypatch: pytest.MonkeyPatch, told: dict[str, float] | None, reachable: float
 ) -> None:
-    monkeypatch.setattr(specs.bus, "read_hot", lambda name: told if name == "fleet" else None)
+    monkeypatch.setattr(specs.bus, "read_live", lambda name: told if name == "fleet" else None)
     assert specs.reachable_risk() == reachable
 
 

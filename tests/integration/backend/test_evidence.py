@@ -109,7 +109,7 @@ def cut_off(monkeypatch: pytest.MonkeyPatch, fleet: Fleet | None = None) -> tupl
         for rank in live_ranks(job)
         if rank.node_id != row.node_id
     }
-    monkeypatch.setattr("controlplane.runtime.bus.read_hot", lambda key: waiting if key.startswith("job:") else None)
+    monkeypatch.setattr("controlplane.runtime.bus.read_live", lambda key: waiting if key.startswith("job:") else None)
     reconcile_job(job.id)
     return fleet, job, row
 
@@ -154,7 +154,7 @@ def test_one_that_comes_back_in_time_rejoins_and_counts_after_it_has_caught_up_a
         f"{rank.replica.index}.{rank.replica.incarnation}.{rank.rank}": {"phase": "exchange", "silent_s": 0.2}
         for rank in live_ranks(job)
     }
-    monkeypatch.setattr("controlplane.runtime.bus.read_hot", lambda key: waits if key.startswith("job:") else None)
+    monkeypatch.setattr("controlplane.runtime.bus.read_live", lambda key: waits if key.startswith("job:") else None)
     old = CaughtUp(before, 1, 0, 0.1, 1, 0)
     fleet.tell(name, frames.RankSaid(ref_of(row), old))
     reconcile_job(job.id)
@@ -192,7 +192,7 @@ def test_a_node_that_is_cut_off_while_its_ranks_commit_is_told_on_job_and_node(
     job = run_job(fleet)
     row = live_ranks(job)[0]
     silence(job, row, monkeypatch, silent_s=12.0)
-    monkeypatch.setattr("controlplane.runtime.bus.read_hot", lambda key: None)
+    monkeypatch.setattr("controlplane.runtime.bus.read_live", lambda key: None)
     commit_step(fleet, job, 2)
     reconcile_job(job.id)
     (told,) = unheard.of_job(Job.objects.get(pk=job.pk))

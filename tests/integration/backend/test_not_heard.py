@@ -52,7 +52,7 @@ def silent_job(monkeypatch: pytest.MonkeyPatch, *, silent_s: float = 12.0) -> tu
     job.steps.update(at=ago(60.0))
     row = live_ranks(job)[0]
     silence(job, row, monkeypatch, silent_s=silent_s)
-    monkeypatch.setattr("controlplane.runtime.bus.read_hot", lambda key: None)
+    monkeypatch.setattr("controlplane.runtime.bus.read_live", lambda key: None)
     return fleet, job, row
 
 

@@ -9,7 +9,7 @@ from pytest_django.fixtures import Settings
 from controlplane.recovery import sweep
 from controlplane.runtime import bus
 from controlplane.sentinel import scan
-from controlplane.sentinel.picture import Heard
+from controlplane.sentinel.live_state import Heard
 from controlplane.sentinel.process import SCAN_S, Every, Sentinel
 from tests.integration.backend.builders import make_fleet
 

@@ -12,7 +12,7 @@ from controlplane.recovery.models import Decision, Incident, ViewRow
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import ago
 from controlplane.sentinel.fleetmap import read_map
-from controlplane.sentinel.picture import Heard, Picture
+from controlplane.sentinel.live_state import Heard, LiveState
 from controlplane.sentinel.scan import Scanner, publish
 from tests.integration.backend.builders import (
     commit_step,
@@ -28,15 +28,15 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Watch:
-    """A sentinel's picture, into which agents speak; `rung`: jobs that it rang for."""
+    """A sentinel's live_state, into which agents speak; `rung`: jobs that it rang for."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.picture, self.scanner, self.seq = Picture(), Scanner(), 0
+        self.live_state, self.scanner, self.seq = LiveState(), Scanner(), 0
         self.hot: dict[str, Any] = {}
         self.rung: list[str] = []
-        monkeypatch.setattr("controlplane.runtime.bus.write_hot", self.hot.update)
-        monkeypatch.setattr("controlplane.runtime.bus.read_hot", self.hot.get)
-        monkeypatch.setattr("controlplane.runtime.bell.ring", lambda job_id, sure=False: self.rung.append(job_id))
+        monkeypatch.setattr("controlplane.runtime.bus.write_live", self.hot.update)
+        monkeypatch.setattr("controlplane.runtime.bus.read_live", self.hot.get)
+        monkeypatch.setattr("controlplane.runtime.wakeup.ring", lambda job_id, sure=False: self.rung.append(job_id))
 
     def look(self, job: Job, phases: dict[int, Phase], *, age_s: float) -> None:
         """Every agent tells the phase of its ranks by replica, for `age_s`; the sentinel looks."""
@@ -44,13 +44,13 @@ class Watch:
         now_s, where, by_node = time.time(), read_map(), dict[str, list[Rank]]()
         for row in live_ranks(job):
             by_node.setdefault(row.node_id, []).append(row)
-        self.picture.expect(where.nodes, where.devices, where.placed, where.error_s)
+        self.live_state.expect(where.nodes, where.devices, where.placed, where.error_s)
         for node_id, rows in by_node.items():
             told = tuple(_status(row, phases[row.replica.index], age_s) for row in rows)
             frame = frames.AgentFrame(seq=self.seq, uptime_s=float(self.seq), ranks=told)
-            self.picture.take([Heard(node_id=node_id, session_id="s", at_s=now_s, frame=frame)])
-        self.scanner.ring_for_stuck(self.picture, where)
-        publish(self.picture, where, now_s, sight={"at_s": now_s, "blind": False})
+            self.live_state.take([Heard(node_id=node_id, session_id="s", at_s=now_s, frame=frame)])
+        self.scanner.wake_for_stuck(self.live_state, where)
+        publish(self.live_state, where, now_s, sight={"at_s": now_s, "blind": False})
 
 
 def _status(row: Rank, phase: Phase, age_s: float) -> frames.RankStatus:

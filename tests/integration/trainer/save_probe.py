@@ -76,11 +76,11 @@ def bad_disk(config: TrainerConfig, facts: dict[str, Any]) -> None:
 
     with too_small(places) as facts["full_says"]:
         facts["full"] = both(1)
-        facts["left_behind"] = torsos(places)
+        facts["left_behind"] = partials(places)
     facts["loss_after"] = train(engine, 0)
     with broken_sync():
         facts["broken"] = both(2)
-        facts["left_behind"] += torsos(places)
+        facts["left_behind"] += partials(places)
     facts["mended"] = [state for _, state, _ in both(3)]
 
 
@@ -104,7 +104,7 @@ def no_memory(config: TrainerConfig, facts: dict[str, Any]) -> None:
     facts["no_memory"] = [(message.step, message.state, message.error) for message in said]
 
 
-def torsos(places: list[str]) -> list[str]:
+def partials(places: list[str]) -> list[str]:
     """Files of saves that have failed."""
     return sorted(path.name for place in places for path in Path(place).rglob("step_*/*") if path.is_file())
 

@@ -142,4 +142,4 @@ def test_a_kill_before_the_marker_leaves_a_torso_that_is_passed_over(tmp_path: P
     kills = [Kill(at_call=number) for number in range(20, 110, 4)]
     found = crash_harness.run(tmp_path, kills, seed=1)
     assert found.faults == []
-    assert found.torsos > 0
+    assert found.partials > 0

@@ -72,7 +72,7 @@ def test_a_slow_rank_is_found_within_an_interval_and_an_undisturbed_job_has_none
     assert {score.work.replica for score in slow} == {1}
     assert {(score.straggler, score.cause) for score in slow} == {("relative", "data")}
     assert max(score.lowest for score in slow) < WISH.relative_threshold
-    own = [score for score in scored(run, after_s=began_s, wish=ALONE)[0] if score.straggler]
+    own = [score for score in scored(run, after_s=began_s, settings=ALONE)[0] if score.straggler]
     assert {(s.work.replica, s.straggler, s.cause) for s in own} == {(1, "individual", "data")}
     stop(run)
 

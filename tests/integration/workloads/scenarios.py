@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from agents.core.state import Identity
-from agents.ranks.door import FOLDER
+from agents.ranks.debug_client import FOLDER
 from agents.ranks.identity import identity_of
 from agents.ranks.look import Subject, look
 from trainer.workloads.errors import NoRanksLeft, RanksLost, WorldLost
@@ -165,7 +165,9 @@ def save_only(controller: PpoController, outcome: Outcome) -> None:
     doors = controller._root.parent / FOLDER
     outcome.notes["doors"] = [oct(path.stat().st_mode & 0o777) for path in (doors, *doors.glob("*.sock"))]
     log = doors.parent / "logs" / "process-1.log"
-    whom = Subject(rank=1, identity=_identity(controller.pool.pid(1)), log_path=log, doors=doors, duration_s=0.1)
+    whom = Subject(
+        rank=1, identity=_identity(controller.pool.pid(1)), log_path=log, debug_servers=doors, duration_s=0.1
+    )
     looks = ("ping", "stacks", "flight_recorder", "wait_counters", "profile")
     outcome.notes["looks"] = {what: look(what, whom) for what in looks}
 

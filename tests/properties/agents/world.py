@@ -14,7 +14,7 @@ from agents.core.policy import Policy
 from agents.core.records import Record
 from agents.core.restore import restore, snapshot
 from agents.core.session import compose
-from agents.core.state import Identity, Life, State
+from agents.core.state import Identity, ProcessState, State
 from agents.core.step import resume, step
 from agents.ranks.launch import Standing
 from controlplane.protocol.commands import CommandEnvelope, StartRanks, StopRanks
@@ -233,4 +233,4 @@ class World:
 
 
 def living(state: State) -> set[RankRef]:
-    return {rank.ref for rank in state.ranks.values() if rank.life is Life.ALIVE}
+    return {rank.ref for rank in state.ranks.values() if rank.process is ProcessState.ALIVE}

@@ -10,11 +10,11 @@ import pytest
 
 from agents.core.effects import Persist, WriteToLog
 from agents.core.records import EventKept, HostKept, Opened
-from agents.core.state import Life, Rank
+from agents.core.state import ProcessState, Rank
 from agents.core.turn import Turn
 from agents.link.journal import Journal, read_journal
 from agents.probes.plausible import plausible
-from agents.ranks import door, gate
+from agents.ranks import debug_client, gate
 from agents.ranks.identity import identity_of
 from agents.ranks.logs import LogFiles, tail
 from agents.ranks.look import Subject, look
@@ -31,7 +31,7 @@ REF = RankRef("job_1", 1, 0, 1, 0)
 
 def turn(now_s: float = 100.0) -> Turn:
     """Of an agent with one rank."""
-    rank = Rank(ref=REF, device_index=0, launch=launch(), launched_at_s=0.0, life=Life.ALIVE)
+    rank = Rank(ref=REF, device_index=0, launch=launch(), launched_at_s=0.0, process=ProcessState.ALIVE)
     return Turn(replace(World().state, ranks={REF: rank}), now_s)
 
 
@@ -188,7 +188,7 @@ def test_a_log_of_nothing_but_lines_is_not_searched_in_full(logs: LogFiles) -> N
 
 
 def serve(folder: Path, pid: int, answer: bytes, pause: threading.Event) -> threading.Thread:
-    """A debug door that says `answer` a byte at a time, for ever."""
+    """A debug server that says `answer` a byte at a time, for ever."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(folder / f"{pid}.sock"))
     listener.listen()
@@ -210,8 +210,8 @@ def serve(folder: Path, pid: int, answer: bytes, pause: threading.Event) -> thre
 def test_a_debug_door_that_answers_a_byte_at_a_time_gets_no_longer_than_any_other(tmp_path: Path) -> None:
     folder, over = tmp_path, threading.Event()
     thread = serve(folder, os.getpid(), b"HTTP/1.1 200 OK\r\n\r\n", over)
-    with pytest.raises(door.DoorError, match="no answer within"):
-        door.ask(folder, os.getpid(), "ping", timeout_s=0.3)
+    with pytest.raises(debug_client.DebugServerError, match="no answer within"):
+        debug_client.ask(folder, os.getpid(), "ping", timeout_s=0.3)
     over.set()
     thread.join(10)
 
@@ -220,10 +220,10 @@ def test_a_debug_door_that_answers_a_byte_at_a_time_gets_no_longer_than_any_othe
 def test_counters_that_make_no_sense_are_an_answer_all_the_same(
     tmp_path: Path, body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "ask", lambda *_, **__: body)
+    monkeypatch.setattr(debug_client, "ask", lambda *_, **__: body)
     identity = identity_of(os.getpid())
     assert identity is not None
-    subject = Subject(rank=0, identity=identity, log_path=tmp_path / "log", doors=tmp_path)
+    subject = Subject(rank=0, identity=identity, log_path=tmp_path / "log", debug_servers=tmp_path)
     for what in ("wait_counters", "flight_recorder"):
         text, method = look(what, subject)
         assert method == "none"

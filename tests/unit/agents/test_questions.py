@@ -9,7 +9,7 @@ import pytest
 from agents.ranks import look
 from agents.ranks.identity import identity_of
 from controlplane.protocol.looks import AT_A_HANG, HANG, LOOKS, TABLE, Look, looks_of, named
-from trainer.control.doorway import HANDLERS, PROFILE
+from trainer.control.debug_common import HANDLERS, PROFILE
 
 ROOT = Path(__file__).resolve().parents[3]
 TORCH = ("ping", "fr_trace_json", "wait_counter_values")
@@ -62,7 +62,7 @@ def test_a_question_of_the_table_alone_is_asked_at_its_handler(monkeypatch: pyte
     monkeypatch.setattr(look.door, "ask", ask)
     monkeypatch.setitem(look.BY_NAME, "memory", Look(name="memory", what="m", handler="holdfast_memory", timeout_s=3.0))
     monkeypatch.setitem(look.BY_NAME, "trace", Look(name="trace", what="t", handler="holdfast_trace", timed=True))
-    subject = look.Subject(rank=0, identity=identity, log_path=tmp_path / "log", doors=tmp_path, duration_s=4.0)
+    subject = look.Subject(rank=0, identity=identity, log_path=tmp_path / "log", debug_servers=tmp_path, duration_s=4.0)
     text, method = look.look("memory", subject)
     assert (text.startswith("seven"), "\x1b" in text, method) == (True, False, "door")
     look.look("trace", subject)

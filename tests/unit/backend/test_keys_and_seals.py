@@ -119,33 +119,33 @@ def test_no_text_or_bytes_from_the_wire_break_the_pins(data: bytes, text: str) -
 
 @given(st.binary(max_size=200))
 def test_a_seal_opens_for_its_name_and_purpose_alone(payload: bytes) -> None:
-    made = seal.seal("hot", "node:1", payload)
-    assert seal.unseal("hot", "node:1", made, max_age_s=10.0)[0] == payload
-    for purpose, name in (("blob", "node:1"), ("hot", "node:2"), ("hot", "node:1\0")):
+    made = seal.seal("live", "node:1", payload)
+    assert seal.unseal("live", "node:1", made, max_age_s=10.0)[0] == payload
+    for purpose, name in (("blob", "node:1"), ("live", "node:2"), ("live", "node:1\0")):
         with pytest.raises(seal.Broken):
             seal.unseal(purpose, name, made, max_age_s=10.0)
 
 
 @given(st.binary(min_size=1, max_size=60), st.data())
 def test_no_bit_of_a_sealed_message_can_be_changed(payload: bytes, data: st.DataObject) -> None:
-    made = bytearray(seal.seal("hot", "n", payload))
+    made = bytearray(seal.seal("live", "n", payload))
     made[data.draw(st.integers(0, len(made) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(seal.Broken):
-        seal.unseal("hot", "n", bytes(made), max_age_s=1e12)
+        seal.unseal("live", "n", bytes(made), max_age_s=1e12)
 
 
 @given(st.binary(max_size=300))
 def test_bytes_that_nobody_sealed_open_nothing(data: bytes) -> None:
     with pytest.raises(seal.Broken):
-        seal.unseal("hot", "n", data, max_age_s=1e12)
+        seal.unseal("live", "n", data, max_age_s=1e12)
     with pytest.raises(seal.Broken):
         batches.BatchReader().open(data)
 
 
 def test_an_old_seal_is_not_opened() -> None:
-    made = seal.seal("hot", "n", b"x")
+    made = seal.seal("live", "n", b"x")
     with pytest.raises(seal.Broken, match="late"):
-        seal.unseal("hot", "n", made, max_age_s=-1.0)
+        seal.unseal("live", "n", made, max_age_s=-1.0)
 
 
 def test_batches_are_taken_once_in_order_and_holes_are_counted() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.live import limits
-from controlplane.live.limits import Bucket, Doorman, Pace, Place, Refusals, check_size, only_listed
+from controlplane.live.limits import Admission, Bucket, Pace, Place, Refusals, check_size, only_listed
 from controlplane.protocol.errors import MalformedFrame
 from controlplane.protocol.frames import AgentFrame
 from controlplane.protocol.samples import DeviceSample
@@ -54,22 +54,22 @@ def test_a_session_pauses_for_bytes_and_events_over_its_rate_and_sheds_large_rea
 
 
 def test_a_node_opens_so_many_sessions_and_another_is_not_held_back_by_it() -> None:
-    doorman = Doorman()
-    opened = sum(doorman.may_open("loop") for _ in range(200))
+    admission = Admission()
+    opened = sum(admission.may_open("loop") for _ in range(200))
     assert opened == int(limits.SESSIONS_BURST)
-    assert doorman.may_open("good")
+    assert admission.may_open("good")
 
 
 class Door:
-    """A doorman with sockets that stay."""
+    """An admission with sockets that stay."""
 
     def __init__(self) -> None:
-        self.doorman = Doorman()
+        self.admission = Admission()
         self.stay = ExitStack()
 
     def comes(self, address: str, *, silent: bool = True, age_s: float = 0.0) -> Place | None:
         """One socket; None: there was no place for it."""
-        place = self.stay.enter_context(self.doorman.unknown_socket(address))
+        place = self.stay.enter_context(self.admission.unknown_socket(address))
         if place is not None:
             place.since_s -= age_s
             if silent:
@@ -119,7 +119,7 @@ async def test_a_few_addresses_push_out_their_own_however_fast_they_open_and_nob
         door.comes(f"flood-{number % 3}")
     assert not agent.pushed_out
     assert door.comes("another") is not None
-    assert len(door.doorman._places) == 10
+    assert len(door.admission._places) == 10
 
 
 def test_refusals_are_due_at_once_and_then_once_in_a_while_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:

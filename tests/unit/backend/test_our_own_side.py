@@ -3,8 +3,8 @@
 from controlplane.runtime.clock import ClockWatch
 from controlplane.sentinel.detect import find_silent, mostly_silent
 from controlplane.sentinel.fleetmap import FleetMap, JobLimits, NodeInfo
+from controlplane.sentinel.live_state import LiveState
 from controlplane.sentinel.ourselves import HEAR_AGAIN_S, Deafness
-from controlplane.sentinel.picture import Picture
 from tests.unit.backend.test_sentinel import heard
 
 HOUR_S = 3600.0
@@ -16,27 +16,27 @@ def fleet_of(*nodes: str, web: str = "web1") -> FleetMap:
     return FleetMap(nodes=infos, jobs_on={node: {"job_1"} for node in nodes}, limits={"job_1": JobLimits()})
 
 
-def picture_of(*nodes: str, at_s: float) -> Picture:
-    made = Picture()
+def picture_of(*nodes: str, at_s: float) -> LiveState:
+    made = LiveState()
     made.expect(set(nodes), set(), {})
     made.take([heard(node, 1, at_s=at_s) for node in nodes])
     return made
 
 
-def silent(picture: Picture, fleet: FleetMap, now_s: float, excused: frozenset[str] = frozenset()) -> list[str]:
-    return [found.node_id for found in find_silent(picture, fleet, now_s, frame_interval_s=1.0, excused=excused)]
+def silent(live_state: LiveState, fleet: FleetMap, now_s: float, excused: frozenset[str] = frozenset()) -> list[str]:
+    return [found.node_id for found in find_silent(live_state, fleet, now_s, frame_interval_s=1.0, excused=excused)]
 
 
 # --- a web process that does not speak ------------------------------------------------------------
 
 
 def test_the_silence_of_nodes_behind_a_frozen_web_process_is_ours() -> None:
-    fleet, picture, deafness = fleet_of("a", "b", "c"), picture_of("a", "b", "c", at_s=100.0), Deafness()
+    fleet, live_state, deafness = fleet_of("a", "b", "c"), picture_of("a", "b", "c", at_s=100.0), Deafness()
     sessions = {node: info.session_id for node, info in fleet.nodes.items()}
     excused = deafness.excused(sessions, lambda web: 18.0, moment=1000.0)
     assert excused == {"a", "b", "c"}
-    assert silent(picture, fleet, 118.0) == ["a", "b", "c"]
-    assert silent(picture, fleet, 118.0, excused) == []
+    assert silent(live_state, fleet, 118.0) == ["a", "b", "c"]
+    assert silent(live_state, fleet, 118.0, excused) == []
 
 
 def test_after_it_speaks_again_its_nodes_have_a_moment_to_be_heard() -> None:
@@ -47,24 +47,24 @@ def test_after_it_speaks_again_its_nodes_have_a_moment_to_be_heard() -> None:
 
 
 def test_a_node_behind_a_web_process_that_speaks_is_not_excused() -> None:
-    fleet, picture = fleet_of("a", "b"), picture_of("a", "b", at_s=100.0)
-    picture.take([heard("b", 2, at_s=109.5)])
+    fleet, live_state = fleet_of("a", "b"), picture_of("a", "b", at_s=100.0)
+    live_state.take([heard("b", 2, at_s=109.5)])
     excused = Deafness().excused({"a": "web1.a", "b": "web2.b"}, {"web1": 0.4, "web2": 9.0}.get, moment=1.0)
     assert excused == {"b"}
-    assert silent(picture, fleet, 110.0, excused) == ["a"]
+    assert silent(live_state, fleet, 110.0, excused) == ["a"]
 
 
 def test_a_node_whose_connection_is_gone_is_never_excused() -> None:
-    picture = picture_of("a", at_s=100.0)
+    live_state = picture_of("a", at_s=100.0)
     gone = FleetMap(nodes={"a": NodeInfo(name="a", connected=False, session_id="web1.a")}, jobs_on={"a": {"job_1"}})
-    assert silent(picture, gone, 110.0, frozenset({"a"})) == ["a"]
+    assert silent(live_state, gone, 110.0, frozenset({"a"})) == ["a"]
 
 
 def test_two_nodes_that_fall_silent_at_once_are_our_own_deafness() -> None:
-    fleet, picture = fleet_of("a", "b"), picture_of("a", "b", at_s=100.0)
-    assert mostly_silent(picture, fleet, 110.0, limit_s=2.0)
-    picture.take([heard("b", 2, at_s=109.0)])
-    assert not mostly_silent(picture, fleet, 110.0, limit_s=2.0)
+    fleet, live_state = fleet_of("a", "b"), picture_of("a", "b", at_s=100.0)
+    assert mostly_silent(live_state, fleet, 110.0, limit_s=2.0)
+    live_state.take([heard("b", 2, at_s=109.0)])
+    assert not mostly_silent(live_state, fleet, 110.0, limit_s=2.0)
     assert not mostly_silent(picture_of("a", at_s=100.0), fleet_of("a"), 110.0, limit_s=2.0)
 
 
@@ -82,8 +82,8 @@ def test_a_step_of_the_wall_clock_is_seen_and_its_steering_is_not() -> None:
 
 def test_a_clock_that_is_set_back_makes_no_dead_node_heard_and_one_that_is_set_ahead_no_live_one_silent() -> None:
     for step_s in (-HOUR_S, HOUR_S):
-        picture = picture_of("a", at_s=100.0)
-        picture.clock_set(step_s)
-        assert picture.silent_s("a", 130.0 + step_s) == 30.0
-        picture.take([heard("a", 2, at_s=130.0 + step_s)])
-        assert picture.silent_s("a", 130.5 + step_s) == 0.5
+        live_state = picture_of("a", at_s=100.0)
+        live_state.clock_set(step_s)
+        assert live_state.silent_s("a", 130.0 + step_s) == 30.0
+        live_state.take([heard("a", 2, at_s=130.0 + step_s)])
+        assert live_state.silent_s("a", 130.5 + step_s) == 0.5

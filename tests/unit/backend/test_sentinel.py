@@ -15,7 +15,7 @@ from controlplane.protocol.states import Phase, RankState, Section
 from controlplane.sentinel import history
 from controlplane.sentinel.detect import RiskLatch, find_silent, mostly_silent
 from controlplane.sentinel.fleetmap import DeviceInfo, FleetMap, JobLimits, NodeInfo
-from controlplane.sentinel.picture import GROW, Heard, Picture, waves
+from controlplane.sentinel.live_state import GROW, Heard, LiveState, waves
 from controlplane.sentinel.scores import COLUMNS, WINDOW, score
 from controlplane.telemetry.codec import METRICS, Chunk, pack, unpack
 
@@ -74,9 +74,9 @@ def heard(node: str, seq: int, *, at_s: float = 0.0, session: str = "s", tempera
     return Heard(node_id=node, session_id=session, at_s=at_s, frame=frame)
 
 
-def picture_of(*nodes: str, devices: int = 1) -> Picture:
-    """A picture that expects these nodes with so many devices each, and REF on the first."""
-    made = Picture()
+def picture_of(*nodes: str, devices: int = 1) -> LiveState:
+    """A live state that expects these nodes with so many devices each, and REF on the first."""
+    made = LiveState()
     made.expect(set(nodes), {(node, index) for node in nodes for index in range(devices)}, {REF: nodes[0]})
     return made
 
@@ -88,34 +88,34 @@ def test_a_wave_holds_a_node_once_and_keeps_its_order() -> None:
 
 
 def test_a_repeated_frame_is_dropped_and_a_new_session_begins_anew() -> None:
-    picture = picture_of("a")
-    picture.take([heard("a", 1), heard("a", 2), heard("a", 2), heard("a", 1)])
-    assert picture.duplicates == 2
-    picture.take([heard("a", 1, session="t", at_s=9.0)])
-    assert picture.silent_s("a", 10.0) == 1.0
+    live_state = picture_of("a")
+    live_state.take([heard("a", 1), heard("a", 2), heard("a", 2), heard("a", 1)])
+    assert live_state.duplicates == 2
+    live_state.take([heard("a", 1, session="t", at_s=9.0)])
+    assert live_state.silent_s("a", 10.0) == 1.0
 
 
 @pytest.mark.parametrize(("later", "what"), [({}, "says nothing of it"), ({"rss_bytes": 0, "cpu_ratio": 0.0}, "old")])
 def test_a_frame_that_does_not_measure_its_agent_leaves_what_was_measured(later: dict[str, float], what: str) -> None:
-    picture = picture_of("a")
+    live_state = picture_of("a")
 
     def take(seq: int, **cost: float) -> None:
         frame = AgentFrame(seq=seq, uptime_s=float(seq), **cost)  # type: ignore[arg-type]
-        picture.take([Heard(node_id="a", session_id="s", at_s=float(seq), frame=frame)])
+        live_state.take([Heard(node_id="a", session_id="s", at_s=float(seq), frame=frame)])
 
     take(1, **later)
-    assert picture.nodes["a"].agent == {}, what
+    assert live_state.nodes["a"].agent == {}, what
     take(2, cpu_ratio=0.03, rss_bytes=60_000_000)
     take(3, **later)
-    assert picture.nodes["a"].agent == {"cpu_ratio": 0.03, "rss_bytes": 60_000_000}, what
+    assert live_state.nodes["a"].agent == {"cpu_ratio": 0.03, "rss_bytes": 60_000_000}, what
 
 
 def test_many_nodes_make_the_arrays_grow() -> None:
-    picture = picture_of(*(f"n{i}" for i in range(200)))
-    picture.take([heard(f"n{i}", k, at_s=5.0, temperature_c=40.0 + i) for i in range(200) for k in (1, 2)])
-    assert all(picture.silent_s(f"n{i}", 6.0) == 1.0 for i in range(200))
-    assert picture.risk_of("n0", 0) == 0.0
-    assert (picture.risk_of("n150", 0) or 0.0) > 0.0
+    live_state = picture_of(*(f"n{i}" for i in range(200)))
+    live_state.take([heard(f"n{i}", k, at_s=5.0, temperature_c=40.0 + i) for i in range(200) for k in (1, 2)])
+    assert all(live_state.silent_s(f"n{i}", 6.0) == 1.0 for i in range(200))
+    assert live_state.risk_of("n0", 0) == 0.0
+    assert (live_state.risk_of("n150", 0) or 0.0) > 0.0
 
 
 def sampled(node: str, seq: int, indexes: list[int], *, refs: tuple[RankRef, ...] = (), at_s: float = 0.0) -> Heard:
@@ -133,62 +133,62 @@ def sampled(node: str, seq: int, indexes: list[int], *, refs: tuple[RankRef, ...
 
 
 def test_devices_that_a_node_never_listed_and_repeated_ones_are_dropped_and_counted() -> None:
-    picture = picture_of("a", "b", devices=2)
-    taken = picture.take([sampled("a", 1, [0, 1, 1, 2, -1, 2**40])])
+    live_state = picture_of("a", "b", devices=2)
+    taken = live_state.take([sampled("a", 1, [0, 1, 1, 2, -1, 2**40])])
     assert [sample.index for sample in taken[0].frame.devices] == [0, 1]
-    assert sorted(picture.slots) == [("a", 0), ("a", 1)]
-    assert picture.dropped == {("a", "unknown_device"): 4}
-    assert len(picture.nodes["a"].samples) == 2
+    assert sorted(live_state.slots) == [("a", 0), ("a", 1)]
+    assert live_state.dropped == {("a", "unknown_device"): 4}
+    assert len(live_state.nodes["a"].samples) == 2
 
 
 def test_a_frame_of_a_node_that_is_not_in_the_tables_is_dropped() -> None:
-    picture = picture_of("a")
-    assert picture.take([sampled("stranger", 1, [0])]) == []
-    assert not picture.nodes
-    assert picture.dropped == {("?", "unknown_node"): 1}
+    live_state = picture_of("a")
+    assert live_state.take([sampled("stranger", 1, [0])]) == []
+    assert not live_state.nodes
+    assert live_state.dropped == {("?", "unknown_node"): 1}
 
 
 def test_ranks_that_are_placed_elsewhere_are_dropped_and_counted_once_the_tables_had_time() -> None:
-    picture = picture_of("a", "b")
+    live_state = picture_of("a", "b")
     other = RankRef("job_x", 1, 0, 1, 0)
-    picture.take([sampled("b", 1, [0], refs=(REF, other), at_s=10.0)])
-    assert not picture.ranks
-    assert not picture.dropped
-    picture.take([sampled("b", 2, [0], refs=(REF, other), at_s=16.0)])
-    assert picture.dropped == {("b", "unknown_rank"): 2}
-    picture.take([sampled("a", 1, [0], refs=(REF,), at_s=16.0)])
-    assert set(picture.ranks) == {REF}
+    live_state.take([sampled("b", 1, [0], refs=(REF, other), at_s=10.0)])
+    assert not live_state.ranks
+    assert not live_state.dropped
+    live_state.take([sampled("b", 2, [0], refs=(REF, other), at_s=16.0)])
+    assert live_state.dropped == {("b", "unknown_rank"): 2}
+    live_state.take([sampled("a", 1, [0], refs=(REF,), at_s=16.0)])
+    assert set(live_state.ranks) == {REF}
 
 
 def test_a_frame_that_cannot_be_taken_costs_no_other_node_its_own() -> None:
-    picture = picture_of("a", "b")
-    broken = DeviceSample(index=0, temperature_c="hot")  # type: ignore[arg-type]
+    live_state = picture_of("a", "b")
+    broken = DeviceSample(index=0, temperature_c="live")  # type: ignore[arg-type]
     frame = AgentFrame(seq=1, uptime_s=1.0, devices=(broken,))
-    taken = picture.take([Heard(node_id="a", session_id="s", at_s=0.0, frame=frame), sampled("b", 1, [0])])
+    taken = live_state.take([Heard(node_id="a", session_id="s", at_s=0.0, frame=frame), sampled("b", 1, [0])])
     assert [item.node_id for item in taken] == ["b"]
-    assert picture.nodes["b"].samples[0].temperature_c == 50.0
-    assert picture.dropped == {("a", "failed_frame"): 1}
+    assert live_state.nodes["b"].samples[0].temperature_c == 50.0
+    assert live_state.dropped == {("a", "failed_frame"): 1}
 
 
 def test_a_node_that_goes_gives_its_rows_back_to_the_next_one() -> None:
-    picture = picture_of("a", "b", devices=3)
-    picture.take([sampled("a", 1, [0, 1, 2], refs=(REF,)), sampled("b", 1, [0, 1, 2])])
+    live_state = picture_of("a", "b", devices=3)
+    live_state.take([sampled("a", 1, [0, 1, 2], refs=(REF,)), sampled("b", 1, [0, 1, 2])])
     for number in range(300):
         name = f"next{number}"
-        picture.expect({"b", name}, {(n, i) for n in ("b", name) for i in range(3)}, {})
-        picture.take([sampled(name, 1, [0, 1, 2], at_s=float(number))])
-        assert picture.silent_s(name, float(number)) == 0.0
-        assert picture.risk_of(name, 0) is None, "what its row held belongs to another device"
-    assert (len(picture.nodes), len(picture.slots), len(picture.ranks)) == (2, 6, 0)
-    assert len(picture.risk) == GROW
-    assert len(picture.last_seen_s) == GROW
+        live_state.expect({"b", name}, {(n, i) for n in ("b", name) for i in range(3)}, {})
+        live_state.take([sampled(name, 1, [0, 1, 2], at_s=float(number))])
+        assert live_state.silent_s(name, float(number)) == 0.0
+        assert live_state.risk_of(name, 0) is None, "what its row held belongs to another device"
+    assert (len(live_state.nodes), len(live_state.slots), len(live_state.ranks)) == (2, 6, 0)
+    assert len(live_state.risk) == GROW
+    assert len(live_state.last_seen_s) == GROW
 
 
 def test_a_history_holds_no_more_than_its_limit_of_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MAX_READINGS", 10)
-    picture, kept = picture_of("a", devices=4), history.History(60.0)
+    live_state, kept = picture_of("a", devices=4), history.History(60.0)
     for number in range(1, 9):
-        kept.take(picture.take([sampled("a", number, [0, 1, 2, 3], at_s=float(number))]), picture)
+        kept.take(live_state.take([sampled("a", number, [0, 1, 2, 3], at_s=float(number))]), live_state)
     assert len(kept.nodes["a"].rows) == 2
 
 
@@ -198,9 +198,9 @@ def test_a_node_with_so_many_devices_has_its_history_stored_whole(
 ) -> None:
     stored: dict[str, Chunk] = {}
     monkeypatch.setattr(history, "store_chunk", lambda node_id, chunk: stored.update({node_id: unpack(pack(chunk))}))
-    picture, kept = picture_of("a", devices=devices), history.History(60.0)
+    live_state, kept = picture_of("a", devices=devices), history.History(60.0)
     for number in range(1, 4):
-        kept.take(picture.take([sampled("a", number, list(range(devices)), at_s=float(number))]), picture)
+        kept.take(live_state.take([sampled("a", number, list(range(devices)), at_s=float(number))]), live_state)
     assert kept.flush(4.0, known={"a"}, force=True) == 1
     assert stored["a"].devices == list(range(devices))
     assert stored["a"].values[METRICS.index("temperature_c")].tolist() == [[50.0] * 3] * devices
@@ -218,8 +218,8 @@ def test_a_history_that_cannot_be_packed_costs_no_other_node_its_own_and_ends_no
 
     monkeypatch.setattr(history, "store_chunk", store)
     monkeypatch.setattr(history.bus, "write_blob", lambda name, data: stored.append(name))
-    picture, kept = picture_of("a", "b"), history.History(60.0)
-    kept.take(picture.take([sampled("a", 1, [0]), sampled("b", 1, [0])]), picture)
+    live_state, kept = picture_of("a", "b"), history.History(60.0)
+    kept.take(live_state.take([sampled("a", 1, [0]), sampled("b", 1, [0])]), live_state)
     kept.nodes["a"].rows[0] = {0: []}
     kept.publish()
     assert kept.flush(4.0, known={"a", "b"}, force=True) == 1
@@ -241,8 +241,8 @@ def second(number: int, **fields: float) -> Heard:
 def test_the_score_is_of_ten_seconds_as_its_formulas_are() -> None:
     # Power that swings by a third each second, as attention and the exchange take turns, is no swing
     # over ten seconds; once a second it would be the whole part.
-    picture = picture_of("a")
-    picture.take([second(i, power_w=300.0 if i % 2 else 450.0, temperature_c=60.0 + i * 0.02) for i in range(121)])
+    live_state = picture_of("a")
+    live_state.take([second(i, power_w=300.0 if i % 2 else 450.0, temperature_c=60.0 + i * 0.02) for i in range(121)])
     means = [np.mean([300.0 if i % 2 else 450.0 for i in range(k, k + 10)]) for k in range(0, 120, 10)]
     samples = [
         RiskSample(
@@ -251,14 +251,14 @@ def test_the_score_is_of_ten_seconds_as_its_formulas_are() -> None:
         )
         for k, mean in enumerate(means)
     ]  # fmt: skip
-    assert picture.risk_of("a", 0) == pytest.approx(risk_score(samples), abs=1e-9)
-    assert picture.parts_of("a", 0)["power"] == 0.0
-    assert sum(picture.parts_of("a", 0).values()) == pytest.approx(picture.risk_of("a", 0), abs=1e-3)
+    assert live_state.risk_of("a", 0) == pytest.approx(risk_score(samples), abs=1e-9)
+    assert live_state.parts_of("a", 0)["power"] == 0.0
+    assert sum(live_state.parts_of("a", 0).values()) == pytest.approx(live_state.risk_of("a", 0), abs=1e-3)
 
 
 def test_a_healthy_device_at_76_degrees_with_noise_stays_under_the_default_limit() -> None:
     random = np.random.default_rng(7)
-    picture, over = picture_of("a"), 0
+    live_state, over = picture_of("a"), 0
     for number in range(10_000):
         noise = {
             "temperature_c": 76.0 + random.normal(0.0, 1.0),
@@ -266,8 +266,8 @@ def test_a_healthy_device_at_76_degrees_with_noise_stays_under_the_default_limit
             "utilization_ratio": float(np.clip(random.normal(0.9, 0.06), 0.0, 1.0)),
             "memory_utilization_ratio": float(np.clip(random.normal(0.55, 0.05), 0.0, 1.0)),
         }
-        picture.take([second(number, **noise)])
-        over += (picture.risk_of("a", 0) or 0.0) >= 0.30
+        live_state.take([second(number, **noise)])
+        over += (live_state.risk_of("a", 0) or 0.0) >= 0.30
     assert over == 0
 
 
@@ -279,15 +279,15 @@ def test_a_healthy_device_at_76_degrees_with_noise_stays_under_the_default_limit
 def test_errors_of_both_kinds_and_xids_enter_the_score_each_in_its_way(
     ecc: tuple[int, int], accused_s: float | None, share: float
 ) -> None:
-    picture = picture_of("a")
+    live_state = picture_of("a")
     accused = {} if accused_s is None else {("a", 0): accused_s}
-    picture.expect({"a"}, {("a", 0)}, {REF: "a"}, accused)
+    live_state.expect({"a"}, {("a", 0)}, {REF: "a"}, accused)
     for number in range(31):
         late = number > 24
-        picture.take(
+        live_state.take(
             [second(number, ecc_corrected_total=ecc[0] if late else 0, ecc_uncorrected_total=ecc[1] if late else 0)]
         )
-    assert picture.parts_of("a", 0)["errors"] == pytest.approx(WEIGHTS["errors"] * share)
+    assert live_state.parts_of("a", 0)["errors"] == pytest.approx(WEIGHTS["errors"] * share)
 
 
 @pytest.mark.parametrize(
@@ -296,10 +296,10 @@ def test_errors_of_both_kinds_and_xids_enter_the_score_each_in_its_way(
      ({"memory_utilization_ratio": 0.5, "ecc_uncorrected_total": 0}, 1.0)],
 )  # fmt: skip
 def test_what_the_fleet_can_reach_is_what_its_devices_report(fields: dict[str, float], reachable: float) -> None:
-    picture = picture_of("a")
-    assert picture.reachable_risk() is None
-    picture.take([second(number, **fields) for number in range(11)])
-    assert picture.reachable_risk() == pytest.approx(reachable)
+    live_state = picture_of("a")
+    assert live_state.reachable_risk() is None
+    live_state.take([second(number, **fields) for number in range(11)])
+    assert live_state.reachable_risk() == pytest.approx(reachable)
 
 
 def fleet(*, jobs_on: dict[str, set[str]] | None = None, nodes: int = 1, limits: JobLimits | None = None) -> FleetMap:
@@ -315,14 +315,14 @@ def fleet(*, jobs_on: dict[str, set[str]] | None = None, nodes: int = 1, limits:
 
 
 def test_a_hot_device_alarms_once_and_clears_only_after_its_hysteresis() -> None:
-    picture, latch, where = picture_of("n0"), RiskLatch(), fleet(limits=JobLimits(risk=0.2, hysteresis_s=30.0))
+    live_state, latch, where = picture_of("n0"), RiskLatch(), fleet(limits=JobLimits(risk=0.2, hysteresis_s=30.0))
     seq = 0
 
     def step(now_s: float, temperature_c: float) -> list[bool]:
         nonlocal seq
         seq += 1
-        picture.take([heard("n0", seq, at_s=now_s, temperature_c=temperature_c)])
-        return [move.alarm for move in latch.step(picture, where, now_s)]
+        live_state.take([heard("n0", seq, at_s=now_s, temperature_c=temperature_c)])
+        return [move.alarm for move in latch.step(live_state, where, now_s)]
 
     # A reading is judged when the next interval begins.
     assert step(0.0, 50.0) == []
@@ -337,30 +337,30 @@ def test_a_hot_device_alarms_once_and_clears_only_after_its_hysteresis() -> None
 
 
 def test_only_nodes_with_ranks_are_missed_and_never_before_two_frames() -> None:
-    picture = picture_of("n0", "n1")
-    picture.take([heard("n0", 1, at_s=0.0), heard("n1", 1, at_s=0.0)])
+    live_state = picture_of("n0", "n1")
+    live_state.take([heard("n0", 1, at_s=0.0), heard("n1", 1, at_s=0.0)])
     where = fleet(nodes=2)
-    assert find_silent(picture, where, 1.9, frame_interval_s=1.0) == []
-    found = find_silent(picture, where, 2.1, frame_interval_s=1.0)
+    assert find_silent(live_state, where, 1.9, frame_interval_s=1.0) == []
+    found = find_silent(live_state, where, 2.1, frame_interval_s=1.0)
     assert [(item.node_id, item.job_id) for item in found] == [("n0", "job_a")]
-    assert find_silent(picture, where, 2.1, frame_interval_s=2.0) == []
+    assert find_silent(live_state, where, 2.1, frame_interval_s=2.0) == []
 
 
 def test_when_most_of_the_fleet_is_silent_at_once_the_fault_is_ours() -> None:
-    picture = picture_of(*(f"n{i}" for i in range(4)))
-    picture.take([heard(f"n{i}", 1, at_s=0.0) for i in range(4)])
-    assert mostly_silent(picture, fleet(nodes=4), 5.0, limit_s=2.0)
-    picture.take([heard("n0", 2, at_s=5.0), heard("n1", 2, at_s=5.0)])
-    assert not mostly_silent(picture, fleet(nodes=4), 5.0, limit_s=2.0)
+    live_state = picture_of(*(f"n{i}" for i in range(4)))
+    live_state.take([heard(f"n{i}", 1, at_s=0.0) for i in range(4)])
+    assert mostly_silent(live_state, fleet(nodes=4), 5.0, limit_s=2.0)
+    live_state.take([heard("n0", 2, at_s=5.0), heard("n1", 2, at_s=5.0)])
+    assert not mostly_silent(live_state, fleet(nodes=4), 5.0, limit_s=2.0)
 
 
 @pytest.mark.parametrize(("cut", "ours"), [(True, True), (False, False)])
 def test_nodes_whose_connection_one_of_our_processes_took_along_count_as_silent_by_our_fault(
     cut: bool, ours: bool
 ) -> None:
-    picture = picture_of(*(f"n{i}" for i in range(4)))
-    picture.take([heard(f"n{i}", 1, at_s=0.0) for i in range(4)])
+    live_state = picture_of(*(f"n{i}" for i in range(4)))
+    live_state.take([heard(f"n{i}", 1, at_s=0.0) for i in range(4)])
     closed = replace(
         fleet(nodes=4), nodes={f"n{i}": NodeInfo(name=f"n{i}", connected=False, cut=cut) for i in range(4)}
     )
-    assert mostly_silent(picture, closed, 5.0, limit_s=2.0) is ours
+    assert mostly_silent(live_state, closed, 5.0, limit_s=2.0) is ours

@@ -1,14 +1,14 @@
 """Recoveries of a job that follow each other quickly are judged by one undisturbed run."""
 
-from controlplane.recovery.sharing import Wish, together
+from controlplane.recovery.sharing import StepRange, together
 
 
-def wish(name: str, from_step: int, until_step: int) -> Wish:
-    return Wish(incident_id=name, from_step=from_step, until_step=until_step)
+def wish(name: str, from_step: int, until_step: int) -> StepRange:
+    return StepRange(incident_id=name, from_step=from_step, until_step=until_step)
 
 
-def names(*wishes: Wish, max_steps: int = 300) -> list[str]:
-    return [each.incident_id for each in together(wishes, max_steps=max_steps)]
+def names(*ranges: StepRange, max_steps: int = 300) -> list[str]:
+    return [each.incident_id for each in together(ranges, max_steps=max_steps)]
 
 
 def test_a_run_from_before_the_first_judges_all_that_end_within_its_reach() -> None:

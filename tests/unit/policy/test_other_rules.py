@@ -220,7 +220,7 @@ def test_a_cordoned_node_is_not_cordoned_again():
     assert actions(decision, SetNodeState) == ()
 
 
-def test_a_storm_of_faults_asks_a_person():
+def test_correlated_faults_asks_a_person():
     assert only(change(xid(79), suspect_devices=30), "device_fault").choice == "hold"
 
 

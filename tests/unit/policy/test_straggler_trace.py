@@ -23,7 +23,7 @@ def trace(request: pytest.FixtureRequest) -> tuple[str, list[TraceRow]]:
 @pytest.mark.parametrize("window", WINDOWS)
 def test_the_verdict_is_the_published_one(trace: tuple[str, list[TraceRow]], window: int) -> None:
     name, rows = trace
-    found = judge(rows, window=window, wish=WISH)
+    found = judge(rows, window=window, settings=WISH)
     if name == "AR":
         assert (found.verdict, [(rank.replica, rank.stage) for rank in found.slow]) == ("worker", [(0, 0)])
         assert found.slow[0].cause == "compute"
@@ -45,16 +45,16 @@ def made(*, slow_step: int = -1, steps: int = 12) -> Iterator[TraceRow]:
 
 def test_an_even_job_has_nobody_to_blame_and_one_slow_window_proves_nothing() -> None:
     for rows in (made(), made(slow_step=3)):
-        found = judge(rows, window=3, wish=WISH)
+        found = judge(rows, window=3, settings=WISH)
         assert (found.verdict, found.slow, found.sentence) == ("none", (), "No rank and no stage is slow.")
 
 
 @pytest.mark.parametrize("window", [2, 17])
 def test_a_window_of_another_length_is_refused(window: int) -> None:
     with pytest.raises(ValueError, match="3 to 16 steps"):
-        judge(made(), window=window, wish=WISH)
+        judge(made(), window=window, settings=WISH)
 
 
 def test_a_trace_too_short_for_two_windows_is_refused() -> None:
     with pytest.raises(ValueError, match="no two windows of 8"):
-        judge(made(), window=8, wish=WISH)
+        judge(made(), window=8, settings=WISH)

@@ -207,10 +207,10 @@ def test_a_harmed_chunk_is_refused_and_taken_from_the_other_donor(store: dist.TC
     until(lambda: one._offers[0].snapshot.index is not None, "the index")
     one._offers[0].snapshot.memory[CHUNK_BYTES + 5] ^= 4
     transfer, mine = begin(store, 0)
-    until(lambda: transfer.received.harmed > 0, "the harmed chunk is refused")
+    until(lambda: transfer.received.corrupt > 0, "the corrupt chunk is refused")
     transfer.turn_to(((0, 1), (1, 1)))
     assert_arrived(transfer, mine)
-    assert transfer.received.harmed == one.asked.count(1)
+    assert transfer.received.corrupt == one.asked.count(1)
     assert 1 in other.asked
 
 
@@ -222,7 +222,7 @@ def test_a_donor_of_nothing_but_harm_is_left_aside_and_the_joiner_says_so(store:
     with pytest.raises(CatchUpFailed, match=r"no donor of 0\.1"):
         until(lambda: bool(transfer.check()), "left aside")
     assert not transfer.whole
-    assert transfer.received.harmed >= fetching.MAX_HARMED
+    assert transfer.received.corrupt >= fetching.MAX_CORRUPT
 
 
 def test_a_donor_in_another_state_is_left_aside(store: dist.TCPStore) -> None:

@@ -227,7 +227,7 @@ def test_what_a_restart_has_passed_over_does_not_push_out_what_it_saves() -> Non
     assert plan(found, keep=2, epoch=2) == Plan(("saved",), (1, 60))
 
 
-def test_retention_takes_torsos_of_earlier_epochs_only() -> None:
+def test_retention_takes_partial_files_of_earlier_epochs_only() -> None:
     found = [
         Found("torso", 10, 1, complete=False),
         Found("running", 15, 2, complete=False),

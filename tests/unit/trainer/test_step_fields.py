@@ -55,7 +55,7 @@ def test_a_micro_batch_is_slowed_down_by_so_much(monkeypatch: pytest.MonkeyPatch
 def test_a_loss_so_many_times_the_largest_is_a_spike(factor: float, spike: bool) -> None:
     """`spike_factor`."""
     rerun = object.__new__(Rerun)  # Megatron's machine is one of the whole process.
-    rerun._wish = Numerics(rerun="validate_results", check_spike=True, spike_factor=factor)
+    rerun._settings = Numerics(rerun="validate_results", check_spike=True, spike_factor=factor)
     machine: Any = SimpleNamespace(state="its second run", max_values={"loss": 1.0})
     assert rerun._is_spike(machine, torch.tensor(5.0)) is spike
 

@@ -14,11 +14,11 @@ from trainer import yielding
 
 WAIT_S = 20.0
 CHILD = (
-    "from trainer.yielding import step_aside; import os, time;"
+    "from trainer.priority import step_aside; import os, time;"
     "step_aside(); print(os.getsid(0), flush=True); time.sleep(60)"
 )
 FORK = (
-    "from trainer.yielding import end_with_parent; import os, time;"
+    "from trainer.priority import end_with_parent; import os, time;"
     "parent = os.getpid();"
     "os.fork() or (end_with_parent(parent), print(os.getpid(), os.getsid(0), flush=True), time.sleep(60));"
     "time.sleep(1)"
@@ -37,7 +37,7 @@ def in_child(body: str) -> str:
 
 def test_a_niceness_is_told_to_the_session(tmp_path: Path) -> None:
     group = str(tmp_path / "group")
-    say = f"from pathlib import Path; from trainer.yielding import lower_session; lower_session(Path({group!r}))"
+    say = f"from pathlib import Path; from trainer.priority import lower_session; lower_session(Path({group!r}))"
     wanted = min(os.nice(0) + 7, yielding.MAX_NICENESS)  # A run of the tests may itself step back.
     in_child(f"import os; os.nice(7); {say}")
     assert (tmp_path / "group").read_text() == str(wanted)

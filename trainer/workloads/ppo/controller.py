@@ -109,7 +109,7 @@ class PpoController:
 
     def start(self) -> None:
         """Start ranks and spares, enter the first world, stand at the newest checkpoint if
-        there is one. Raises ResumeFailed when it is harmed."""
+        there is one. Raises ResumeFailed when it is corrupt."""
         size = self.settings.mesh.size
         with self.timed("start processes", f"{size} ranks + {self.settings.spares} spares"):
             numbers = [self.pool.start() for _ in range(size + self.settings.spares)]

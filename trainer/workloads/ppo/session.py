@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainer.control.doorway import FOLDER
+from trainer.control.debug_common import FOLDER
 from trainer.workloads.pool import RankPool
 from trainer.workloads.ppo.controller import PpoController, StepResult
 from trainer.workloads.ppo.messages import Calls, Replies
@@ -42,11 +42,11 @@ def session(
     settings: PpoSettings, folder: Path, *, on_step: Callable[[StepResult], None] = lambda _result: None
 ) -> Iterator[PpoController]:
     """A controller whose processes end with the block; logs, checkpoints and the processes'
-    debug doors are in `folder`. Raises ConfigInvalid before anything is started."""
+    debug servers are in `folder`. Raises ConfigInvalid before anything is started."""
     check(settings)
     from trainer.workloads.ppo.worker import live
 
-    body = functools.partial(live, doors=folder / FOLDER)
+    body = functools.partial(live, debug_servers=folder / FOLDER)
     pool = RankPool(body, calls=Calls, replies=Replies, log_dir=folder / "logs")
     controller = PpoController(settings, pool, checkpoint_dir=folder / "checkpoints", on_step=on_step)
     try:

@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d
 
 from trainer import device
 from trainer.config import RankSettings
-from trainer.control.door import open_door, write_groups
+from trainer.control.debug_server import open_debug_server, write_groups
 from trainer.errors import CatchUpFailed, CheckpointFault, InnerPeerLost, NumericsSuspect, SetupFailed
 from trainer.exits import ExitCode
 from trainer.parallel import connect_store, enter_inner_world
@@ -38,16 +38,18 @@ ANSWERED = (CatchUpFailed, CheckpointFault, NumericsSuspect, SetupFailed)
 """Errors that leave a rank fit for the next call."""
 
 
-def live(wire: Wire, number: int, environment: MutableMapping[str, str] = os.environ, *, doors: Path) -> ExitCode:
-    """Answer every call on `wire`. `number` chooses the device; the debug door is in `doors`,
+def live(
+    wire: Wire, number: int, environment: MutableMapping[str, str] = os.environ, *, debug_servers: Path
+) -> ExitCode:
+    """Answer every call on `wire`. `number` chooses the device; the debug server is in `debug_servers`,
     under the process's id."""
     isolate_device(environment, number)
     state.prepare_writers()
     hang_up_when_woken()
     faulthandler.register(signal.SIGUSR2, all_threads=True, chain=False)
-    door = doors / f"{os.getpid()}.sock"
-    open_door(door)  # Its threads must find WAKE blocked.
-    rank = _Rank(environment, door)
+    debug_socket = debug_servers / f"{os.getpid()}.sock"
+    open_debug_server(debug_socket)  # Its threads must find WAKE blocked.
+    rank = _Rank(environment, debug_socket)
     while True:
         try:
             call = wire.receive()
@@ -67,8 +69,8 @@ class _World:
 class _Rank:
     """State of one process between calls."""
 
-    def __init__(self, environment: MutableMapping[str, str], door: Path) -> None:
-        self._environment, self._door = environment, door
+    def __init__(self, environment: MutableMapping[str, str], debug_socket: Path) -> None:
+        self._environment, self._debug_socket = environment, debug_socket
         self._place: MeshRank | None = None
         self._world: _World | None = None
         self._engine: PpoEngine | None = None
@@ -136,7 +138,7 @@ class _Rank:
         renew_rendezvous(self._environment, rank=call.rank, world_size=call.mesh.size, store=call.store)
         self._world = _World(call, settings)
         enter_inner_world(settings, connect_store(settings))
-        write_groups(self._door)
+        write_groups(self._debug_socket)
         self._place = call.mesh.at(call.rank)
 
     def _build(self) -> None:

@@ -1,4 +1,4 @@
-"""The hot picture: what every node and rank said last, in arrays.
+"""The live state: what every node and rank said last, in arrays.
 
 Frames come in waves: the k-th frame of every node is taken as one vector, so a stall is
 worked off at the speed of the arrays (feasibility 3.7). Repeats are dropped by (session,
@@ -8,7 +8,7 @@ Readings come once a second; the score is of `risk.SAMPLE_S` at a time, for whic
 collected (means, and errors counted) and scored when that time is over.
 
 A frame says nothing about what exists: nodes, devices and ranks that `expect` did not name
-are dropped and counted, so what one node sends cannot make the picture grow; what is not
+are dropped and counted, so what one node sends cannot make the live state grow; what is not
 named any more gives its place back.
 """
 
@@ -46,7 +46,7 @@ class Heard:
 
 
 @dataclass(slots=True, kw_only=True)
-class NodePicture:
+class LiveNode:
     """The newest of one node. `samples` by device index; `errors`: its ECC errors so far,
     corrected and uncorrectable; `error_s`: when one of them last rose. `strange_since_s`: since when its
     frames name ranks that are not placed on it."""
@@ -62,7 +62,7 @@ class NodePicture:
 
 
 @dataclass(slots=True, kw_only=True)
-class RankPicture:
+class LiveRank:
     """The newest of one rank, and when it came."""
 
     node_id: str
@@ -70,13 +70,13 @@ class RankPicture:
     at_s: float
 
 
-class Picture:
+class LiveState:
     """Arrays grow by doubling; a row is a node, or a (node, device). `dropped`: entries of
     frames by (node id, reason), taken out by whoever reports them."""
 
     def __init__(self) -> None:
-        self.nodes: dict[str, NodePicture] = {}
-        self.ranks: dict[RankRef, RankPicture] = {}
+        self.nodes: dict[str, LiveNode] = {}
+        self.ranks: dict[RankRef, LiveRank] = {}
         self.last_seen_s: Floats = np.zeros(GROW)
         self.slots: dict[tuple[str, int], int] = {}
         self.window: Floats = np.full((GROW, WINDOW, len(COLUMNS)), np.nan)
@@ -128,7 +128,7 @@ class Picture:
             row = self._free_rows.pop() if self._free_rows else len(self.nodes)
             if row >= len(self.last_seen_s):
                 self.last_seen_s = np.concatenate([self.last_seen_s, np.zeros(len(self.last_seen_s))])
-            self.nodes[node_id] = NodePicture(row=row)
+            self.nodes[node_id] = LiveNode(row=row)
             self.last_seen_s[row] = at_s
 
     def clock_set(self, step_s: float) -> None:
@@ -204,10 +204,10 @@ class Picture:
             rows[self._slot(clean.node_id, sample.index)] = row
             node.samples[sample.index] = sample
         for status in clean.frame.ranks:
-            self.ranks[status.ref] = RankPicture(node_id=clean.node_id, status=status, at_s=clean.at_s)
+            self.ranks[status.ref] = LiveRank(node_id=clean.node_id, status=status, at_s=clean.at_s)
         return clean, rows
 
-    def _only_known(self, heard: Heard, node: NodePicture) -> Heard:
+    def _only_known(self, heard: Heard, node: LiveNode) -> Heard:
         """The frame without devices and ranks that are none of this node's, each device once."""
         node_id, frame = heard.node_id, heard.frame
         ranks = tuple(status for status in frame.ranks if self._placed.get(status.ref) == node_id)
@@ -223,7 +223,7 @@ class Picture:
         frame = msgspec.structs.replace(frame, devices=tuple(samples.values()), ranks=ranks)
         return Heard(node_id=node_id, session_id=heard.session_id, at_s=heard.at_s, frame=frame)
 
-    def _note_strangers(self, heard: Heard, node: NodePicture, unplaced: int) -> None:
+    def _note_strangers(self, heard: Heard, node: LiveNode, unplaced: int) -> None:
         if not unplaced:
             node.strange_since_s = None
         elif node.strange_since_s is None:
@@ -231,7 +231,7 @@ class Picture:
         elif heard.at_s - node.strange_since_s > STRANGE_S:
             self.dropped[heard.node_id, "unknown_rank"] += unplaced
 
-    def _accept(self, heard: Heard) -> NodePicture | None:
+    def _accept(self, heard: Heard) -> LiveNode | None:
         """None for a repeat of what was taken, and for a node that is not in the tables."""
         if heard.node_id not in self._expected:
             self.dropped[UNKNOWN_NODE, "unknown_node"] += 1
@@ -315,7 +315,7 @@ def waves(heard: Iterable[Heard]) -> Iterator[list[Heard]]:
     yield from rounds
 
 
-def _reading(node: NodePicture, sample: DeviceSample, heard: Heard, training: bool) -> list[float]:
+def _reading(node: LiveNode, sample: DeviceSample, heard: Heard, training: bool) -> list[float]:
     """One second of the window; a missing reading is NaN."""
     return [
         heard.frame.uptime_s,
@@ -329,7 +329,7 @@ def _reading(node: NodePicture, sample: DeviceSample, heard: Heard, training: bo
     ]
 
 
-def _new_errors(node: NodePicture, sample: DeviceSample, at_s: float) -> float:
+def _new_errors(node: LiveNode, sample: DeviceSample, at_s: float) -> float:
     """New uncorrectable errors since the sample before; NaN where the device does not count them.
     Corrected ones are no symptom of now, only part of its history. A counter that fell began anew:
     with the driver, or with a reset."""
@@ -345,8 +345,8 @@ def _nan(value: float | None) -> float:
     return float("nan") if value is None else float(value)
 
 
-def live_of(rank: RankPicture, now_s: float) -> dict[str, Any]:
-    """A rank's picture as the API shows it; ages go on while nothing is heard."""
+def live_of(rank: LiveRank, now_s: float) -> dict[str, Any]:
+    """A rank's live state as the API shows it; ages go on while nothing is heard."""
     since_s = max(0.0, now_s - rank.at_s)
     status = rank.status
     return {
@@ -360,7 +360,7 @@ def live_of(rank: RankPicture, now_s: float) -> dict[str, Any]:
     }
 
 
-def sample_fields(picture: Picture, node_id: str, sample: DeviceSample) -> dict[str, Any]:
+def sample_fields(live_state: LiveState, node_id: str, sample: DeviceSample) -> dict[str, Any]:
     """A device's newest reading with its score, and each part's share of that."""
-    score, shares = picture.risk_of(node_id, sample.index), picture.parts_of(node_id, sample.index)
+    score, shares = live_state.risk_of(node_id, sample.index), live_state.parts_of(node_id, sample.index)
     return {**msgspec.to_builtins(sample), "risk": score, "risk_parts": shares}

@@ -17,7 +17,7 @@ from agents.core.events import Event, RankConnected, RankForkedHere
 from agents.core.policy import Limits
 from agents.errors import LaunchError
 from agents.log import note
-from agents.ranks import door
+from agents.ranks import debug_client
 from agents.ranks.cgroups import ControlGroups
 from agents.ranks.files import acting_as, make_below, open_regular
 from agents.ranks.hosts import HostKeeper
@@ -122,13 +122,13 @@ def test_a_door_that_leads_to_somebody_elses_socket_is_asked_nothing() -> None:
     with workplace() as folder:
         places = Places(folder / "j")
         places.open()
-        doors = places.prepare("job_a", USER).doors
+        doors = places.prepare("job_a", USER).debug_servers
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(folder / "root.sock"))
             listener.listen()
             (doors / "4242.sock").symlink_to(folder / "root.sock")
-            with pytest.raises(door.DoorError, match="somebody else"):
-                door.ask(doors, 4242, "ping", timeout_s=2.0)
+            with pytest.raises(debug_client.DebugServerError, match="somebody else"):
+                debug_client.ask(doors, 4242, "ping", timeout_s=2.0)
             connection, _ = listener.accept()
             assert connection.recv(100) == b""
             connection.close()
@@ -143,10 +143,10 @@ def test_a_link_in_a_jobs_place_shows_nobody_the_file_behind_it() -> None:
         places = Places(folder / "j")
         places.open()
         place = places.prepare("job_a", USER)
-        (place.doors / "4242.json").symlink_to(secret)
-        assert door.groups(place.doors, 4242) == b""
-        os.mkfifo(place.doors / "4243.json")
-        assert door.groups(place.doors, 4243) == b"", "and a pipe does not hold the agent up"
+        (place.debug_servers / "4242.json").symlink_to(secret)
+        assert debug_client.groups(place.debug_servers, 4242) == b""
+        os.mkfifo(place.debug_servers / "4243.json")
+        assert debug_client.groups(place.debug_servers, 4243) == b"", "and a pipe does not hold the agent up"
         logs = LogFiles(places.logs)
         log = logs.rank(OWN)
         log.symlink_to(secret)

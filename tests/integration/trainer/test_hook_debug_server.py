@@ -1,4 +1,4 @@
-"""The debug door of a program that brings its own loop, asked as its agent asks it."""
+"""The debug server of a program that brings its own loop, asked as its agent asks it."""
 
 import os
 import shlex
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from agents.ranks import door
+from agents.ranks import debug_client
 from agents.ranks.identity import identity_of
 from agents.ranks.look import Subject, look
 from controlplane.protocol.flight import decode_dump
@@ -55,7 +55,7 @@ class Running(NamedTuple):
 @pytest.fixture
 def program(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Running]:
     """Where a shell runs it, that is the process that an agent knows."""
-    agent, doors = FakeAgent(tmp_path), tmp_path / door.FOLDER
+    agent, doors = FakeAgent(tmp_path), tmp_path / debug_client.FOLDER
     doors.mkdir(mode=0o700)
     log = tmp_path / "log"
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -70,7 +70,7 @@ def program(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Running]
         )
     identity = identity_of(process.pid)
     assert identity is not None
-    yield Running(Subject(rank=0, identity=identity, log_path=log, doors=doors, duration_s=0.2), process)
+    yield Running(Subject(rank=0, identity=identity, log_path=log, debug_servers=doors, duration_s=0.2), process)
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -94,10 +94,10 @@ def test_a_program_answers_before_it_has_torch_and_with_all_of_it_afterwards(pro
     assert "wait_for_torch (program.py:" in text
     assert "no process group of torch.distributed, and so no Flight Recorder" in look("flight_recorder", subject)[0]
     assert "no wait counters" in look("wait_counters", subject)[0]
-    assert (subject.doors / f"{subject.identity.pid}.sock").stat().st_mode & 0o077 == 0
+    assert (subject.debug_servers / f"{subject.identity.pid}.sock").stat().st_mode & 0o077 == 0
 
     (tmp_path / "go").touch()
-    until(lambda: (subject.doors / f"{subject.identity.pid}.json").exists(), subject)
+    until(lambda: (subject.debug_servers / f"{subject.identity.pid}.json").exists(), subject)
     until(lambda: look("flight_recorder", subject)[1] == "door", subject)
     until(lambda: decode_dump(look("flight_recorder", subject)[0]).entries, subject)
     dump = decode_dump(look("flight_recorder", subject)[0])

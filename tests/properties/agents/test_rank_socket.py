@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agents.config import load
 from agents.core import events as ev
 from agents.core.limits import MAX_UNACKED_STEP_REPORTS, MIN_SHARES
-from agents.core.state import Life, Rank
+from agents.core.state import ProcessState, Rank
 from agents.link.journal import read_journal
 from agents.main import _open_state
 from agents.ranks.gate import BURST_BYTES, BURST_LINES
@@ -131,7 +131,12 @@ def _rank(puppet: Puppet, index: int) -> Rank:
     identity = identity_of(puppet.process.pid)
     assert identity is not None, "it was just started"
     return Rank(
-        ref=puppet.ref, device_index=index, launch=launch(), launched_at_s=0.0, life=Life.ALIVE, identity=identity
+        ref=puppet.ref,
+        device_index=index,
+        launch=launch(),
+        launched_at_s=0.0,
+        process=ProcessState.ALIVE,
+        identity=identity,
     )
 
 

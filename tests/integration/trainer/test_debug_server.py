@@ -1,4 +1,4 @@
-"""The debug door of real ranks, asked as their agent asks it, also while they hang."""
+"""The debug server of real ranks, asked as their agent asks it, also while they hang."""
 
 import contextlib
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.ranks import door
+from agents.ranks import debug_client
 from agents.ranks.identity import identity_of
 from agents.ranks.look import Subject, look
 from controlplane.policy.flight import MatchState, analyse
@@ -43,7 +43,7 @@ def at(run: Cluster, rank: int) -> Subject:
         rank=rank,
         identity=identity,
         log_path=run.folder / f"rank-0.1.{rank}.log",
-        doors=run.folder / door.FOLDER,
+        debug_servers=run.folder / debug_client.FOLDER,
         duration_s=0.3,
     )
 
@@ -71,7 +71,7 @@ def test_every_look_is_answered_and_only_on_a_private_socket(cluster: Make) -> N
     assert dump.groups[0].ranks == (0, 1)
     assert {entry.group for entry in dump.entries} <= {group.name for group in dump.groups}
     assert dump.entries[0].state == "ended", "that it was retired does not say how"
-    folder = run.folder / door.FOLDER
+    folder = run.folder / debug_client.FOLDER
     assert folder.stat().st_mode & 0o777 == 0o700
     path = folder / f"{subject.identity.pid}.sock"
     assert path.stat().st_mode & 0o077 == 0

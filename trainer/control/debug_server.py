@@ -1,13 +1,13 @@
-"""The debug door: what a rank answers about itself while its training thread is stuck.
+"""The debug server: what a rank answers about itself while its training thread is stuck.
 
 PyTorch's worker server runs on C++ threads, so it answers `ping`, `fr_trace_json`,
 `dump_traceback` and `wait_counter_values` from a rank that is blocked in C++ or whose
 interpreter is locked. It listens on a unix socket beside the agent's, in a directory only
 the agent's user can enter, and on nothing else; the agent is its one client. Our own
-handlers (`doorway.HANDLERS`) are Python, for which the interpreter must be free. The process
+handlers (`debug_common.HANDLERS`) are Python, for which the interpreter must be free. The process
 groups are written down beside the socket once they are built, because gloo's Flight Recorder
-loses them. A rank trains on without a door when it cannot be opened.
-A program that brings its own loop opens `trainer.hooks.door` first.
+loses them. A rank trains on without it when it cannot be opened.
+A program that brings its own loop opens `trainer.hooks.debug_server` first.
 """
 
 import sys
@@ -21,7 +21,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
 from controlplane.protocol.flight import FlightGroup
-from trainer.control.doorway import HANDLERS, listen_at
+from trainer.control.debug_common import HANDLERS, listen_at
 
 _open: list[Any] = []
 _handlers: list[Any] = []
@@ -29,8 +29,8 @@ _handlers: list[Any] = []
 ends by SIGABRT."""
 
 
-def open_door(path: Path) -> bool:
-    """Listen there (`doorway.door_path`), until the process ends. False, and a line in the log,
+def open_debug_server(path: Path) -> bool:
+    """Listen there (`debug_common.debug_socket_path`), until the process ends. False, and a line in the log,
     when that fails."""
     try:
         path.with_suffix(".json").unlink(missing_ok=True)
@@ -50,7 +50,7 @@ def group_names() -> tuple[str, ...]:
 
 
 def write_groups(path: Path) -> None:
-    """Tell the client of the door at `path` this process's groups: their names are the same at
+    """Tell the client of the server at `path` this process's groups: their names are the same at
     all ranks. Where that fails the log says so."""
     if not _open:
         return

@@ -1,4 +1,4 @@
-"""The debug door of a program that brings its own loop (`trainer.control.door` tells of doors).
+"""The debug server of a program that brings its own loop (`trainer.control.debug_server` tells of debug_servers).
 
 It opens before torch is imported, so a thread of Python's answers first: `ping` and the
 profile, and that there is no Flight Recorder. As soon as the program has a process group,
@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from trainer.control.doorway import HANDLERS, door_path, listen_at
+from trainer.control.debug_common import HANDLERS, debug_socket_path, listen_at
 
 LOOK_INTERVAL_S = 1.0
 READ_TIMEOUT_S = 2.0
@@ -22,20 +22,20 @@ NO_GROUP = "the program has no process group of torch.distributed, and so no Fli
 _REASONS = {200: "OK", 404: "Not Found", 503: "Service Unavailable"}
 
 
-def open_door(agent_socket: str) -> None:
+def open_debug_server(agent_socket: str) -> None:
     """Listen, until the process ends. The agent asks by the process that it started, which
     leads this one's session where a shell stands between. Raises OSError."""
-    Door(door_path(agent_socket, os.getsid(0))).start()
+    DebugServer(debug_socket_path(agent_socket, os.getsid(0))).start()
 
 
-class Door:
+class DebugServer:
     """One thread; each question has another."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._absent = NO_GROUP
         self._ending, self._with_torch = threading.Event(), False
-        self._thread = threading.Thread(target=self._run, name="debug-door", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="debug-server", daemon=True)
 
     def start(self) -> None:
         """Raises OSError."""
@@ -51,20 +51,20 @@ class Door:
                     connection, _ = listener.accept()
                 except TimeoutError:
                     continue
-                threading.Thread(target=self._answer, args=(connection,), name="door-answer", daemon=True).start()
+                threading.Thread(target=self._answer, args=(connection,), name="debug-answer", daemon=True).start()
         self._keep_groups()
 
     def _gave_way(self) -> bool:
-        """Torch's door is open in this one's place."""
+        """Whether torch serves in this one's place."""
         if self._absent is not NO_GROUP or not _has_group():
             return False
         self._with_torch = True
         if self._ending.is_set():
             return False
         try:
-            from trainer.control import door
+            from trainer.control import debug_server
 
-            if door.open_door(self._path):
+            if debug_server.open_debug_server(self._path):
                 return True
         except (ImportError, AttributeError) as error:
             self._absent = f"the program's torch has no worker server: {error}"
@@ -74,13 +74,13 @@ class Door:
 
     def _keep_groups(self) -> None:
         """Write the process groups down whenever there are others."""
-        from trainer.control import door
+        from trainer.control import debug_server
 
         last: tuple[str, ...] = ()
         while not self._ending.is_set():
             try:
-                if (names := door.group_names()) != last:
-                    door.write_groups(self._path)
+                if (names := debug_server.group_names()) != last:
+                    debug_server.write_groups(self._path)
                     last = names
             except (RuntimeError, KeyError):
                 pass  # They changed while they were read.

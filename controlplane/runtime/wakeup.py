@@ -1,8 +1,8 @@
-"""The bell of a job: look at it soon.
+"""Wake-ups of a job: reconcile it soon.
 
-The truth of a ring is `Job.due_at`, written with the change itself; this sends the
+The truth of a wake-up is `Job.due_at`, written with the change itself; this sends the
 Celery task that makes it fast. A daemon thread sends, so nobody waits for a broker; a
-ring that cannot be sent is dropped, and the sentinel finds the overdue row.
+wake-up that cannot be sent is dropped, and the sentinel finds the overdue row.
 """
 
 import threading
@@ -21,8 +21,8 @@ EXPIRES_S = 30
 _log = get(__name__)
 
 
-class Bell:
-    """Coalesces rings of the same job until they are sent."""
+class Wakeups:
+    """Coalesces wake-ups of the same job until they are sent."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, bool] = {}
@@ -30,13 +30,13 @@ class Bell:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def ring(self, job_id: str, *, sure: bool = False) -> None:
+    def wake(self, job_id: str, *, sure: bool = False) -> None:
         """Never blocks, never fails. `sure`: a decision is certain, so no look comes before the lock."""
         with self._lock:
             if len(self._waiting) < MAX_WAITING:
                 self._waiting[job_id] = sure or self._waiting.get(job_id, False)
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="bell", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="wakeup", daemon=True)
                 self._thread.start()
         self._wake.set()
 
@@ -45,8 +45,8 @@ class Bell:
             self._wake.wait()
             self._wake.clear()
             with self._lock:
-                rings, self._waiting = self._waiting, {}
-            for job_id, sure in rings.items():
+                waiting, self._waiting = self._waiting, {}
+            for job_id, sure in waiting.items():
                 self._send(job_id, sure)
 
     def _send(self, job_id: str, sure: bool) -> None:
@@ -58,5 +58,5 @@ class Bell:
             _log.info("wake-up not sent; the sentinel will reconcile", job_id=job_id, error=str(error))
 
 
-_bell = Bell()
-ring = _bell.ring
+_wakeups = Wakeups()
+wake = _wakeups.wake

@@ -22,7 +22,7 @@ PARENT_POLL_S = 1.0
 ORPHANED = 75
 
 
-class _Wish:
+class _Wanted:
     """What this process's session was last asked to be."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class _Wish:
         self.lock = threading.Lock()
 
 
-_wish = _Wish()
+_wanted = _Wanted()
 
 
 def yield_core() -> None:
@@ -46,12 +46,12 @@ def lower_session(autogroup: Path = AUTOGROUP, *, starting: bool = False) -> Non
     While it is `starting` the session steps back further, for those who train on the same cores
     already; the next call, when it has started, takes that back.
     """
-    wish = min(MAX_NICENESS, os.nice(0) + (STARTING_NICENESS if starting else 0))
-    with _wish.lock:
-        _wish.niceness = wish
-        done = _lower(autogroup, wish)
+    wanted = min(MAX_NICENESS, os.nice(0) + (STARTING_NICENESS if starting else 0))
+    with _wanted.lock:
+        _wanted.niceness = wanted
+        done = _lower(autogroup, wanted)
     if not done:
-        threading.Thread(target=_lower_soon, args=(autogroup, wish), name="niceness", daemon=True).start()
+        threading.Thread(target=_lower_soon, args=(autogroup, wanted), name="niceness", daemon=True).start()
 
 
 def step_aside() -> None:
@@ -81,8 +81,8 @@ def _lower(autogroup: Path, niceness: int) -> bool:
 def _lower_soon(autogroup: Path, niceness: int) -> None:
     for _ in range(AUTOGROUP_TRIES):
         time.sleep(AUTOGROUP_PAUSE_S)
-        with _wish.lock:
-            if niceness != _wish.niceness or _lower(autogroup, niceness):
+        with _wanted.lock:
+            if niceness != _wanted.niceness or _lower(autogroup, niceness):
                 return
 
 

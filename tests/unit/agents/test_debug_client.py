@@ -1,4 +1,4 @@
-"""Questions to a rank's debug door: bounded, private, and honest about what was not got."""
+"""Questions to a rank's debug server: bounded, private, and honest about what was not got."""
 
 import contextlib
 import dataclasses
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.ranks import door, look
+from agents.ranks import debug_client, look
 from agents.ranks.files import make_private
 from agents.ranks.identity import identity_of
 from agents.ranks.places import Places
@@ -82,7 +82,7 @@ def subject(tmp_path: Path, sleeper: int, monkeypatch: pytest.MonkeyPatch) -> Ma
         (folder / f"{sleeper}.json").write_text(json.dumps(GROUPS))
         identity = identity_of(sleeper)
         assert identity is not None
-        return look.Subject(rank=1, identity=identity, log_path=tmp_path / "log", doors=folder), opened
+        return look.Subject(rank=1, identity=identity, log_path=tmp_path / "log", debug_servers=folder), opened
 
     return make
 
@@ -90,10 +90,10 @@ def subject(tmp_path: Path, sleeper: int, monkeypatch: pytest.MonkeyPatch) -> Ma
 def test_the_doors_stand_in_a_private_directory_swept_of_the_dead(tmp_path: Path) -> None:
     places = Places(tmp_path / "jobs")
     places.open()
-    folder = places.prepare("job_1", None).doors
+    folder = places.prepare("job_1", None).debug_servers
     (folder / "999999999.sock").touch()
     (folder / f"{os.getpid()}.json").touch()
-    door.tidy(folder)
+    debug_client.tidy(folder)
     assert [path.name for path in folder.iterdir()] == [f"{os.getpid()}.json"]
     assert folder.stat().st_mode & 0o777 == 0o700
 
@@ -160,7 +160,7 @@ def test_a_stopped_process_is_not_asked(subject: Make, sleeper: int) -> None:
 def test_a_rank_without_a_door_is_said_to_have_none(tmp_path: Path, sleeper: int) -> None:
     identity = identity_of(sleeper)
     assert identity is not None
-    whom = look.Subject(rank=0, identity=identity, log_path=tmp_path / "log", doors=tmp_path)
+    whom = look.Subject(rank=0, identity=identity, log_path=tmp_path / "log", debug_servers=tmp_path)
     assert "has no debug server" in look.look("ping", whom)[0]
 
 

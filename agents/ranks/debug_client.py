@@ -1,7 +1,7 @@
-"""The agent's end of a rank's debug door: one bounded question over its unix socket.
+"""The agent's end of a rank's debug server: one bounded question over its unix socket.
 
-The door is torch's worker server (`trainer.control.door`), or what stands in for it until
-torch is there (`trainer.hooks.door`); it speaks HTTP/1.1 on a unix socket in the agent's
+The server is torch's worker server (`trainer.control.debug_server`), or what stands in for it until
+torch is there (`trainer.hooks.debug_server`); it speaks HTTP/1.1 on a unix socket in the agent's
 private directory and is never proxied anywhere but here. Blocking: call it in a thread.
 """
 
@@ -13,25 +13,25 @@ from pathlib import Path
 
 from agents.ranks.files import open_regular
 
-FOLDER = "doors"
+FOLDER = "debug"
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 _READ_BYTES = 65536
 _LEAST_TIMEOUT_S = 0.001
 
 
-class DoorError(Exception):
+class DebugServerError(Exception):
     """There was no (whole) answer; the text says why, for people."""
 
 
 def tidy(folder: Path) -> None:
-    """Remove the doors of dead processes."""
+    """Remove the sockets of dead processes."""
     for path in folder.iterdir():
         if not Path(f"/proc/{path.stem}").exists():
             path.unlink(missing_ok=True)
 
 
 def ask(folder: Path, pid: int, handler: str, *, timeout_s: float) -> bytes:
-    """The body of the handler's answer. Raises DoorError. `folder` is the job's user's, who may have
+    """The body of the handler's answer. Raises DebugServerError. `folder` is the job's user's, who may have
     put a link to somebody else's socket there: only the rank's own user is asked anything."""
     request = f"POST /handler/{handler} HTTP/1.1\r\nHost: rank\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     try:
@@ -42,13 +42,13 @@ def ask(folder: Path, pid: int, handler: str, *, timeout_s: float) -> bytes:
             connection.sendall(request.encode())
             return _body(_read_all(connection, time.monotonic() + timeout_s))
     except FileNotFoundError as error:
-        raise DoorError(
+        raise DebugServerError(
             "the rank has no debug server (a program without the trainer's hooks, or not yet up)"
         ) from error
     except TimeoutError as error:
-        raise DoorError(f"no answer within {timeout_s:g} s") from error
+        raise DebugServerError(f"no answer within {timeout_s:g} s") from error
     except OSError as error:
-        raise DoorError(f"its debug server is not reachable: {error}") from error
+        raise DebugServerError(f"its debug server is not reachable: {error}") from error
 
 
 def groups(folder: Path, pid: int) -> bytes:
@@ -73,7 +73,7 @@ def _check_peer(connection: socket.socket, folder: Path) -> None:
     packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     uid = struct.unpack("3i", packed)[1]
     if uid != folder.stat().st_uid:
-        raise DoorError(f"somebody else answers there (user {uid})")
+        raise DebugServerError(f"somebody else answers there (user {uid})")
 
 
 def _read_all(connection: socket.socket, until_s: float) -> bytes:
@@ -83,7 +83,7 @@ def _read_all(connection: socket.socket, until_s: float) -> bytes:
         data += chunk
         connection.settimeout(max(until_s - time.monotonic(), _LEAST_TIMEOUT_S))
         if len(data) > MAX_ANSWER_BYTES:
-            raise DoorError(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
+            raise DebugServerError(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
     return bytes(data)
 
 
@@ -91,5 +91,5 @@ def _body(answer: bytes) -> bytes:
     head, found, body = answer.partition(b"\r\n\r\n")
     status = head.split(b" ", 2)[1:2]
     if not found or status != [b"200"]:
-        raise DoorError(f"it refused: {(body or answer)[:200].decode('utf-8', 'replace')}")
+        raise DebugServerError(f"it refused: {(body or answer)[:200].decode('utf-8', 'replace')}")
     return body

@@ -1,4 +1,4 @@
-"""What every debug door has in common, with torch or without: its place, and the profile."""
+"""What every debug server has in common, with torch or without: its place, and the profile."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
-FOLDER = "doors"
+FOLDER = "debug"
 PROFILE = "holdfast_profile"
 MAX_PROFILE_S = 10.0
 SAMPLE_INTERVAL_S = 0.01
@@ -18,7 +18,7 @@ MAX_LINES = 60
 Server = TypeVar("Server")
 
 
-def door_path(agent_socket: str, pid: int) -> Path:
+def debug_socket_path(agent_socket: str, pid: int) -> Path:
     """Where the rank of `pid` listens; its groups stand in the same name with `.json`."""
     return Path(agent_socket).parent / FOLDER / f"{pid}.sock"
 
@@ -55,7 +55,7 @@ def sample(duration_s: float) -> str:
 
 
 HANDLERS: dict[str, Callable[[float], str]] = {PROFILE: sample}
-"""Questions that this door answers beside torch's own, by the handler that `protocol.looks` names; each is
+"""Questions that this server answers beside torch's own, by the handler that `protocol.looks` names; each is
 given the seconds that it may take, and answers from a thread of its own while the training thread goes on."""
 
 
