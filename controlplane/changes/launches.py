@@ -49,7 +49,7 @@ class Launcher:
 
     def __init__(self, rows: Rows, job: Job, attempt: Attempt) -> None:
         self._rows, self._job, self._attempt = rows, job, attempt
-        self._terms = rows.terms()
+        self._terms = rows.terms(attempt.resume_path)
         setup_s = timeout_of(self._terms.limits, Section.SETUP)
         self._config = trainer_config(job, attempt, self._terms, learned_setup_s=setup_s)
         if rows.has_view(attempt.number):

@@ -58,7 +58,7 @@ def place_attempt(turn: Turn, act: plan.PlaceAttempt) -> Iterator[Change]:
         replicas=placed,
         resume_step=act.resume_step,
         resume_path=act.resume_path or "",
-        checkpoint_dir=checkpoint_dir(job.spec, rows.terms().checkpoint_root, job.id),
+        checkpoint_dir=checkpoint_dir(job.spec, rows.terms(act.resume_path or "").checkpoint_root, job.id),
         # One that is started beside the placed stands by until it takes a place.
         max_contributors=max_contributors(job.spec) or placed,
     )

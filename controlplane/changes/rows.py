@@ -134,8 +134,8 @@ class Rows(Protocol):
     def has_view(self, attempt: int) -> bool:
         """One was announced."""
 
-    def terms(self) -> Terms:
-        """For starts."""
+    def terms(self, loads: str) -> Terms:
+        """For starts of an attempt that loads this checkpoint ("": none)."""
 
     def node_name(self, node_id: str) -> str:
         """As other nodes resolve it."""

@@ -94,13 +94,14 @@ def undisturbed(job: Job) -> list[float]:
     return [time_s for time_s in rows[:RECENT] if time_s]
 
 
-def timeouts_of(job: Job) -> tuple[SectionTimeout, ...]:
-    """The section timeouts of the next launch."""
-    return section_timeouts(spec_of(job).spec.resiliency.timeouts, observed(job))
+def timeouts_of(job: Job, *, loads: str | None = None) -> tuple[SectionTimeout, ...]:
+    """The section timeouts of the next launch; `loads`: as in `observed`."""
+    return section_timeouts(spec_of(job).spec.resiliency.timeouts, observed(job, loads=loads))
 
 
-def observed(job: Job) -> Observed:
-    """What the job's rows tell of each section's length, by the conditions of policy.timeouts."""
+def observed(job: Job, *, loads: str | None = None) -> Observed:
+    """What the job's rows tell of each section's length, by the conditions of policy.timeouts. `loads`: the
+    checkpoint of an attempt that has no row yet; None: that of the newest."""
     saves = job.checkpoints.filter(state__in=COMMITTED_CHECKPOINTS, blocking_s__gt=0).exclude(kind=LOCAL_KIND)
     closes = Rank.objects.filter(replica__attempt__job=job, out_of_section_s__isnull=False)
     return Observed(
@@ -109,14 +110,15 @@ def observed(job: Job) -> Observed:
         saves=_longest(saves, "blocking_s"),
         closes=_longest(closes, "out_of_section_s"),
         blocking_saves=not spec_of(job).spec.checkpoint.asynchronous,
-        transfer_s=_transfer_s(job),
+        transfer_s=_transfer_s(job, loads),
     )
 
 
-def _transfer_s(job: Job) -> float | None:
-    """Seconds in which the checkpoint that the newest attempt loads was written, or read back by a node,
+def _transfer_s(job: Job, loads: str | None = None) -> float | None:
+    """Seconds in which the checkpoint that an attempt loads (see `observed`) was written, or read back by a node,
     whichever took longer; None: it loads none of the persistent tier."""
-    path = job.attempts.order_by("-number").values_list("resume_path", flat=True).first()
+    newest = job.attempts.order_by("-number").values_list("resume_path", flat=True)
+    path = newest.first() if loads is None else loads
     row = job.checkpoints.filter(path=path).exclude(kind=LOCAL_KIND).first() if path else None
     if row is None:
         return None

@@ -41,7 +41,7 @@ class JobRows:
 
     def __init__(self, job: Job | None, decision_id: str = "") -> None:
         self._job, self.decision_id = job, decision_id
-        self._terms: facts.Terms | None = None
+        self._terms: dict[str, facts.Terms] = {}
         self._replicas: dict[ReplicaKey, Replica] = {}
 
     @property
@@ -140,18 +140,18 @@ class JobRows:
         """One was announced."""
         return ViewRow.objects.filter(job=self.locked, attempt=attempt).exists()
 
-    def terms(self) -> facts.Terms:
+    def terms(self, loads: str) -> facts.Terms:
         """Read once, as a decision may rest thousands of starts on it."""
-        if self._terms is None:
+        if loads not in self._terms:
             job = self.locked
-            self._terms = facts.Terms(
+            self._terms[loads] = facts.Terms(
                 store=settings.STORE_ADDRESS,
                 checkpoint_root=str(settings.CHECKPOINT_ROOT),
                 outer_timeout_s=settings.OUTER_TIMEOUT_S,
-                limits=timeouts_of(job),
+                limits=timeouts_of(job, loads=loads),
                 env=environment.opened(job),
             )
-        return self._terms
+        return self._terms[loads]
 
     def node_name(self, node_id: str) -> str:
         """Of its row."""

@@ -113,7 +113,7 @@ class MemoryRows:
         """Of the attempt that there is."""
         return self._rows.view is not None and self._rows.view.attempt == attempt
 
-    def terms(self) -> facts.Terms:
+    def terms(self, loads: str) -> facts.Terms:
         """Nothing is learned of sections' lengths here: a step has `HANG_TIMEOUT_S`."""
         found = section_timeouts(self._rows.spec.resiliency.timeouts, Observed())
         step = next(limit for limit in found if limit.section is Section.STEP)

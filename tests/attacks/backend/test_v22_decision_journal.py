@@ -140,4 +140,4 @@ def test_a_forged_audit_row_before_all_others_hides_no_forged_decision(decided: 
         data={journal.DIGEST: "0" * 64}, decision_id="dec_none", mac="0" * 64,
     )  # fmt: skip
     AuditEntry.raw.bulk_create([row])
-    assert f"edited: decision {made.pk}: no audit row tells of it" in verified()[1]
+    assert f"edited: decision {made.pk}: no audit row records it" in verified()[1]

@@ -105,7 +105,7 @@ def test_what_was_found_is_listed_newest_first_and_by_order(caller: Any) -> None
     for number, text in enumerate(('{"rank":0,"groups":[["0"]]}', "pong after 0.2 ms")):
         RankLook.objects.create(
             id=f"look_{number}", job=job, command_id=f"cmd_{number}", replica=1, incarnation=1, rank=0,
-            look=("flight_recorder", "ping")[number], method="door", text=text, at=now(),
+            look=("flight_recorder", "ping")[number], method="debug server", text=text, at=now(),
         )  # fmt: skip
     items = caller("read").get(f"/jobs/{job.id}/looks").json()["items"]
     assert [(item["look"], item["rank"], item["method"]) for item in items] == [

@@ -12,7 +12,7 @@ from tests.house.tree import ROOT
 
 DOCUMENTED_URLS = ("http://127.0.0.1:8000", "https://holdfast.example.org")
 """Addresses of the server in documents: the only thing that is changed in what they say."""
-ENDLESS_S, BLOCK_S = 3, 90.0
+ENDLESS_S, BLOCK_S = 3, 240.0
 # The real curl; a stream that never ends is left after a while. Each status is noted with its request.
 CURL = """#!/bin/bash
 body=$(mktemp)

@@ -50,9 +50,9 @@ class Process:
         self.child: subprocess.Popen[bytes] | Forked | None = None
 
     def start(self) -> None:
-        """Start it (again); a program of ours as a fork (`tests.forks`)."""
+        """Start it (again); a program of ours as a fork (`tests.forks`), where nothing is to be loaded before it."""
         with self.log.open("ab") as log:
-            if self.argv[0] == sys.executable:
+            if self.argv[0] == sys.executable and "LD_PRELOAD" not in self.env:
                 self.child = Forked(self.argv[1:], env=os.environ | self.env, cwd=ROOT, output=log)
                 return
             self.child = subprocess.Popen(

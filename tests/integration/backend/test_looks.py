@@ -59,7 +59,7 @@ def dump(case: str, rank: int) -> str:
     return json.dumps(json.loads((TRACES / f"{case}.json").read_text())[rank])
 
 
-def look(rank: Rank, command: Command, what: str, text: str, method: str = "door") -> frames.StacksCollected:
+def look(rank: Rank, command: Command, what: str, text: str, method: str = "debug server") -> frames.StacksCollected:
     return frames.StacksCollected(ref_of(rank), text, method, command.id, what)
 
 
@@ -146,7 +146,7 @@ def test_a_persons_look_is_kept_without_an_incident() -> None:
     fleet = make_fleet()
     job = run_job(fleet)
     rank = live_ranks(job)[0]
-    fleet.tell(rank.node.name, frames.StacksCollected(ref_of(rank), "pong", "door", "cmd_1", "ping"))
+    fleet.tell(rank.node.name, frames.StacksCollected(ref_of(rank), "pong", "debug server", "cmd_1", "ping"))
     (row,) = selectors.looks(job.id, command_id="cmd_1")
     assert (row.look, row.text, row.incident) == ("ping", "pong", None)
 
@@ -160,7 +160,7 @@ def test_old_looks_make_room_but_not_those_of_an_incident(monkeypatch: pytest.Mo
     Incident.objects.filter(job=job).update(state="resolved")
     rank = live_ranks(job)[0]
     for number in range(5):
-        fleet.tell(rank.node.name, frames.StacksCollected(ref_of(rank), str(number), "door", "", "ping"))
+        fleet.tell(rank.node.name, frames.StacksCollected(ref_of(rank), str(number), "debug server", "", "ping"))
     assert sorted(RankLook.objects.values_list("text", flat=True)) == ["2", "3", "4", "engine.py line 1"]
 
 
@@ -228,7 +228,7 @@ def _comes_to_nothing(fleet: Fleet, rank: Rank, order: Command, *, expires: bool
     ("look_ranks", "method", "said"),
     [
         (8, "none", "0 of 2 recorders read; not compared in full: 0"),
-        (1, "door", "1 of 1 recorders read; not compared in full: 1"),
+        (1, "debug server", "1 of 1 recorders read; not compared in full: 1"),
     ],
 )
 def test_what_was_not_looked_at_is_not_said_to_fit(look_ranks: int, method: str, said: str) -> None:

@@ -36,7 +36,7 @@ class Watch:
         self.rung: list[str] = []
         monkeypatch.setattr("controlplane.runtime.bus.write_live", self.hot.update)
         monkeypatch.setattr("controlplane.runtime.bus.read_live", self.hot.get)
-        monkeypatch.setattr("controlplane.runtime.wakeup.ring", lambda job_id, sure=False: self.rung.append(job_id))
+        monkeypatch.setattr("controlplane.runtime.wakeup.wake", lambda job_id, sure=False: self.rung.append(job_id))
 
     def look(self, job: Job, phases: dict[int, Phase], *, age_s: float) -> None:
         """Every agent tells the phase of its ranks by replica, for `age_s`; the sentinel looks."""

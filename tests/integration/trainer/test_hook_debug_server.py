@@ -80,7 +80,7 @@ def program(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Running]
 @pytest.mark.parametrize("program", ["direct"], indirect=True)
 def test_a_programs_stacks_are_told(program: Running) -> None:
     subject, _ = program
-    until(lambda: look("ping", subject)[1] == "door", subject)
+    until(lambda: look("ping", subject)[1] == "debug server", subject)
     until(lambda: "wait_for_torch" in look("stacks", subject)[0], subject)
     assert look("stacks", subject)[1] in ("py-spy", "faulthandler")
 
@@ -98,7 +98,7 @@ def test_a_program_answers_before_it_has_torch_and_with_all_of_it_afterwards(pro
 
     (tmp_path / "go").touch()
     until(lambda: (subject.debug_servers / f"{subject.identity.pid}.json").exists(), subject)
-    until(lambda: look("flight_recorder", subject)[1] == "door", subject)
+    until(lambda: look("flight_recorder", subject)[1] == "debug server", subject)
     until(lambda: decode_dump(look("flight_recorder", subject)[0]).entries, subject)
     dump = decode_dump(look("flight_recorder", subject)[0])
     assert [entry.operation for entry in dump.entries] == ["all_reduce"]

@@ -43,7 +43,7 @@ def work(key: Key, told: TimingReport, best_s: float | None) -> RankWork:
     )
 
 
-def scored(run: Cluster, *, after_s: float = 0.0, wish: Stragglers = WISH) -> list[tuple[Score, ...]]:
+def scored(run: Cluster, *, after_s: float = 0.0, settings: Stragglers = WISH) -> list[tuple[Score, ...]]:
     """The k-th windows of all ranks, scored together, for each k; those that began after `after_s`."""
     windows: dict[Key, list[RankWork]] = {key: [] for key in run.started}
     best: dict[Key, float] = {}
@@ -53,7 +53,7 @@ def scored(run: Cluster, *, after_s: float = 0.0, wish: Stragglers = WISH) -> li
             best[key] = min(told.work_s, best.get(key, told.work_s))
             if at_s - INTERVAL_S / 2 >= after_s:
                 windows[key].append(told)
-    return [scores(window, wish) for window in zip(*windows.values(), strict=False)]
+    return [scores(window, settings) for window in zip(*windows.values(), strict=False)]
 
 
 def test_a_slow_rank_is_found_within_an_interval_and_an_undisturbed_job_has_none(cluster: Make, tmp_path: Path) -> None:

@@ -61,9 +61,9 @@ def test_every_rank_answers_at_its_own_private_door(outcomes: Outcomes) -> None:
     assert notes["doors"] == ["0o700"] + ["0o600"] * 4
     looks = notes["looks"]
     assert {what: looks[what][1] for what in ("ping", "flight_recorder", "wait_counters", "profile")} == {
-        "ping": "door",
-        "flight_recorder": "door",
-        "wait_counters": "door",
+        "ping": "debug server",
+        "flight_recorder": "debug server",
+        "wait_counters": "debug server",
         "profile": "sampling",
     }
     assert "_wait_for_wakes" in looks["stacks"][0]

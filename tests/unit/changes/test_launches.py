@@ -27,7 +27,7 @@ LEARNED_S = {
 
 def limits(world: World) -> tuple[SectionTimeout, ...]:
     """Of each section a length of its own."""
-    given = world.store.terms().limits
+    given = world.store.terms("").limits
     return tuple(msgspec.structs.replace(limit, value_s=LEARNED_S[limit.section]) for limit in given)
 
 
@@ -40,8 +40,8 @@ def launches(changes: Iterator[Change]) -> dict[str, ReplicaLaunch]:
 def start(world: World, **terms: Any) -> ReplicaLaunch:
     """Of the next replica, on a node of its own, on these terms."""
     store = world.store
-    given = replace(store.terms(), **terms)
-    type(store).terms, before = lambda self: given, type(store).terms  # type: ignore[method-assign]
+    given = replace(store.terms(""), **terms)
+    type(store).terms, before = lambda self, loads: given, type(store).terms  # type: ignore[method-assign]
     try:
         launcher = Launcher(store, store.job(), store.attempt())
     finally:
@@ -118,7 +118,7 @@ def test_a_setup_that_was_learned_to_be_long_is_waited_for() -> None:
     world = placed()
     store = world.store
     configs = [
-        trainer_config(store.job(), store.attempt(), store.terms(), learned_setup_s=learned_s)
+        trainer_config(store.job(), store.attempt(), store.terms(""), learned_setup_s=learned_s)
         for learned_s in (None, 5000.0)
     ]
     assert configs[0].inner_timeout_s <= configs[1].inner_timeout_s

@@ -126,7 +126,7 @@ def test_starts_of_one_decision_share_their_terms(monkeypatch: pytest.MonkeyPatc
     evicted(world)
     asked: list[int] = []
     terms = world.store.terms
-    monkeypatch.setattr(type(world.store), "terms", lambda self: asked.append(1) or terms())
+    monkeypatch.setattr(type(world.store), "terms", lambda self, loads: asked.append(1) or terms(loads))
     world.do(
         StartReplica(replica=1, incarnation=2, placements=home(3)),
         StartReplica(replica=3, incarnation=1, placements=home(4)),

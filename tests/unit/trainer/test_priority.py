@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer import yielding
+from trainer import priority
 
 WAIT_S = 20.0
 CHILD = (
@@ -38,7 +38,7 @@ def in_child(body: str) -> str:
 def test_a_niceness_is_told_to_the_session(tmp_path: Path) -> None:
     group = str(tmp_path / "group")
     say = f"from pathlib import Path; from trainer.priority import lower_session; lower_session(Path({group!r}))"
-    wanted = min(os.nice(0) + 7, yielding.MAX_NICENESS)  # A run of the tests may itself step back.
+    wanted = min(os.nice(0) + 7, priority.MAX_NICENESS)  # A run of the tests may itself step back.
     in_child(f"import os; os.nice(7); {say}")
     assert (tmp_path / "group").read_text() == str(wanted)
 
@@ -46,9 +46,9 @@ def test_a_niceness_is_told_to_the_session(tmp_path: Path) -> None:
 def test_who_starts_steps_back_further_until_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "nice", lambda increment: 5)
     group = tmp_path / "group"
-    yielding.lower_session(group, starting=True)
+    priority.lower_session(group, starting=True)
     assert group.read_text() == "15"
-    yielding.lower_session(group)
+    priority.lower_session(group)
     assert group.read_text() == "5"
 
 
@@ -63,8 +63,8 @@ def test_a_niceness_the_kernel_had_no_time_for_never_replaces_a_later_one(monkey
 
     monkeypatch.setattr(os, "nice", lambda increment: 0)
     group = BusyOnce()
-    yielding.lower_session(group, starting=True)  # type: ignore[arg-type]
-    yielding.lower_session(group)  # type: ignore[arg-type]
+    priority.lower_session(group, starting=True)  # type: ignore[arg-type]
+    priority.lower_session(group)  # type: ignore[arg-type]
     for thread in threading.enumerate():
         if thread.name == "niceness":
             thread.join(WAIT_S)
@@ -82,14 +82,14 @@ def test_a_kernel_that_is_asked_too_often_is_asked_again(monkeypatch: pytest.Mon
                 raise answer
 
     monkeypatch.setattr(os, "nice", lambda increment: 5)
-    yielding.lower_session(Busy())  # type: ignore[arg-type]
+    priority.lower_session(Busy())  # type: ignore[arg-type]
     assert all(asked.acquire(timeout=WAIT_S) for _ in range(3))
     assert not answers
 
 
 def test_where_there_are_no_such_groups_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "nice", lambda increment: 5)
-    yielding.lower_session(tmp_path / "absent" / "group")
+    priority.lower_session(tmp_path / "absent" / "group")
 
 
 def test_who_steps_aside_leads_a_session_and_ends_with_its_parent() -> None:
