@@ -43,6 +43,7 @@ from controlplane.protocol.codec import event_bytes
 from controlplane.protocol.commands import StartRanks
 from controlplane.protocol.frames import RankSaid
 from controlplane.protocol.launch import RankRef
+from controlplane.protocol.states import Section
 
 
 def restore(records: Iterable[Record], *, boot_id: str, fresh_journal_id: str, now_s: float) -> State:
@@ -152,6 +153,10 @@ def _resume_start(turn: Turn, command_id: str, body: StartRanks) -> None:
         turn.put_command(act_again)
         turn.answer(command_id, CommandStage.FAILED, "interrupted by a restart of the agent before it began")
         return
+    if turn.state.rebooted:
+        # Its ranks may have run, and trained: what was lost with the pages says nothing. A life is lived once.
+        turn.answer(command_id, CommandStage.FAILED, "the machine was started again before the start was answered")
+        return
     queued = (pending.launch for pending in turn.state.launches)
     if slot in {(other.job_id, other.attempt, other.replica, other.incarnation) for other in queued}:
         # Two starts of one life were journaled; the kill came before the second was judged.
@@ -171,6 +176,8 @@ def _rank(record: RankKept, now_s: float) -> Rank:
         launched_at_s=record.launched_at_s,
         process=ProcessState.ALIVE if identity else ProcessState.LAUNCHING,
         identity=identity,
+        # Until it says where it is: one that has come up and is stopped for good is late in a step, not in its start.
+        section=Section.STEP if record.joined else Section.SETUP,
         joined=record.joined,
         admitted=record.admitted,
         done=record.done,
@@ -213,4 +220,4 @@ def _after_reboot(state: State) -> State:
     renumbered = tuple(replace(kept, seq=seq, at_s=state.started_s) for seq, kept in enumerate(facts, start=1))
     ranks = {ref: replace(rank, launched_at_s=state.started_s) for ref, rank in state.ranks.items() if rank.identity}
     waiting = waiting_of(renumbered)
-    return replace(state, events=renumbered, waiting=waiting, next_seq=len(renumbered) + 1, ranks=ranks)
+    return replace(state, events=renumbered, waiting=waiting, next_seq=len(renumbered) + 1, ranks=ranks, rebooted=True)

@@ -252,6 +252,7 @@ class State:
     stops: tuple[PendingStop, ...] = ()
     stacks: tuple[PendingStacks, ...] = ()
     events: tuple[KeptEvent, ...] = ()
+    rebooted: bool = False
     next_seq: int = 1
     waiting: Mapping[RankRef, Waiting] = field(default_factory=dict)
     shed_reports: int = 0

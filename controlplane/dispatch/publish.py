@@ -6,6 +6,7 @@ from typing import Any
 
 from controlplane.dispatch.models import Command
 from controlplane.dispatch.present import command_summary
+from controlplane.policy.titles import number_of
 from controlplane.protocol.states import CommandState
 from controlplane.runtime import events, guard
 from controlplane.runtime.clock import now
@@ -35,14 +36,15 @@ def supersede(kinds: tuple[str, ...], *, node_ids: Sequence[str], job_id: str, e
     """Orders of an older epoch that a newer one makes void, with one event."""
     rows = Command.objects.filter(job_id=job_id, kind__in=kinds, epoch__lt=epoch, state__in=UNSENT)
     wanted = set(node_ids)
-    older = [pk for pk, node_id in rows.order_by("id").values_list("pk", "node_id") if node_id in wanted]
+    found = [(pk, node_id) for pk, node_id in rows.order_by("id").values_list("pk", "node_id") if node_id in wanted]
+    older, places = [pk for pk, _ in found], {node_id for _, node_id in found}
     void = {"state": CommandState.SUPERSEDED, "finished_at": now(), "detail": f"epoch {epoch} is newer"}
     for some in batched(older, COMMANDS_A_QUERY):
         Command.objects.filter(pk__in=some, state__in=UNSENT).update(**void)
     if older:
         for state in UNSENT:
             guard.check("command", state, CommandState.SUPERSEDED)
-        sentence = f"Older commands are void, epoch {epoch} is newer: {len(older)} nodes get the newest alone."
+        sentence = f"Older commands are void, epoch {epoch} is newer ({number_of(len(places), 'node')})."
         events.publish("command.superseded", sentence, job_id=job_id, entity="command")
 
 

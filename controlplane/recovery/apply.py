@@ -12,7 +12,7 @@ from controlplane.jobs.models import Job
 from controlplane.policy import plan
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.states import Mode
-from controlplane.recovery import incidents, keeping, ledger
+from controlplane.recovery import holding, incidents, keeping, ledger
 from controlplane.recovery.audited import audit_decision
 from controlplane.recovery.commit import commit
 from controlplane.recovery.decided import new_row, publish_decision
@@ -41,6 +41,7 @@ def apply_decision(
         if acts:
             rows = JobRows(job, row.id)
             turn = Turn(decision, rows)
+            holding.lock_nodes(decision)
             if turn.final:
                 keeping.end(job)
             for action in decision.actions:

@@ -52,7 +52,15 @@ SEEN_WITHIN_S = 2.0
 _log = get(__name__)
 
 
-def move(step_s: float, *, set_s: float, since_s: float | None = None) -> int:
+def move_seen(step_s: float, *, set_s: float, up_s: float) -> None:
+    """As `move`, of a step that the leader saw at `up_s` of its boot; unless it took the lead anew meanwhile, and
+    found the step by the lease."""
+    boot = windows.uptime()[0]
+    if not (boot and ClockStep.objects.filter(boot=boot, up_s__gt=up_s).exists()):
+        move(step_s, set_s=set_s, up_s=up_s)
+
+
+def move(step_s: float, *, set_s: float, since_s: float | None = None, up_s: float | None = None) -> int:
     """The clock was set by `step_s`, to `set_s` (server Unix seconds); where nobody watched, at `since_s`
     at the earliest. Returns how many times were moved, and writes the step down for what counts within
     a window. A time that was written since the step, or falls into the seconds before it, may be taken for
@@ -62,7 +70,7 @@ def move(step_s: float, *, set_s: float, since_s: float | None = None) -> int:
     step, at = timedelta(seconds=step_s), from_s(bound_s)
     moved = 0
     with events.unit_of_work():
-        _write_down(step_s, since_s)
+        _write_down(step_s, since_s, up_s)
         for model, column in MOVED:
             old = Q(**{f"{column}__lt" if step_s > 0.0 else f"{column}__gt": at})
             rows = model._default_manager.filter(old)
@@ -97,9 +105,10 @@ def unwatched() -> Unwatched | None:
     return Unwatched(step_s, lease.wall_s + later_s + step_s) if abs(step_s) >= CLOCK_STEP_S else None
 
 
-def _write_down(step_s: float, since_s: float) -> None:
+def _write_down(step_s: float, since_s: float, seen_up_s: float | None = None) -> None:
     """For `runtime.windows`: with the rows that would be counted twice, as the clock shows their times again."""
     boot, up_s = windows.uptime()
+    up_s = up_s if seen_up_s is None else seen_up_s
     older = {}
     if step_s < 0.0:
         again = (from_s(since_s), from_s(since_s - step_s + AHEAD_S))

@@ -6,6 +6,7 @@ from controlplane.fleet.publish import refresh_nodes
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.services import publish_replica
 from controlplane.policy.placement import PLACEABLE
+from controlplane.policy.plan import Action, Decision, PlaceAttempt, StartReplica
 from controlplane.policy.snapshot import Placement
 from controlplane.runtime.clock import now
 from controlplane.runtime.errors import Conflict
@@ -15,6 +16,25 @@ from controlplane.scheduling import services as scheduling
 A_QUERY = 500
 """Nodes, devices or ranks that one query names."""
 _INCARNATION = ("replica__attempt__job_id", "replica__attempt__number", "replica__index", "replica__incarnation")
+
+
+def lock_nodes(decision: Decision) -> None:
+    """All nodes of its starts at once, in one order: two decisions that share some wait, and do not cross."""
+    wanted = {
+        placement.node_id for action in decision.actions for placements in _placed(action) for placement in placements
+    }
+    for nodes in batched(sorted(wanted), A_QUERY):
+        list(Node.objects.filter(pk__in=nodes).order_by("pk").select_for_update(no_key=True).values_list("pk"))
+
+
+def _placed(action: Action) -> tuple[tuple[Placement, ...], ...]:
+    match action:
+        case PlaceAttempt(placements=placements):
+            return placements
+        case StartReplica(placements=one):
+            return (one,)
+        case _:
+            return ()
 
 
 def create(attempt: Attempt, change: CreateReplica) -> None:
@@ -35,8 +55,10 @@ def _hold_devices(job: Job, replica: Replica, placements: tuple[Placement, ...])
     state until this is committed, or has it already and is refused. Raises Conflict."""
     devices: dict[tuple[str, int], Device] = {}
     for nodes in batched(sorted({placement.node_id for placement in placements}), A_QUERY):
-        states = Node.objects.filter(pk__in=nodes).order_by("pk").select_for_update().values_list("name", "state")
-        for name, state in states:
+        # Rows of others that name a node are still written: `FOR UPDATE` would stop their commit, which holds the
+        # event stream that ours needs.
+        rows = Node.objects.filter(pk__in=nodes).order_by("pk").select_for_update(no_key=True)
+        for name, state in rows.values_list("name", "state"):
             if state not in PLACEABLE:
                 raise Conflict(f"node {name} takes no new work: it is {state}")
         devices |= {(row.node_id, row.index): row for row in Device.objects.filter(node_id__in=nodes)}

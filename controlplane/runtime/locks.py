@@ -25,13 +25,13 @@ _log = get(__name__)
 
 
 def lock_row(model: type[M], pk: str | int) -> M | None:
-    """The row, held until commit; None if there is none."""
-    return model._default_manager.select_for_update().filter(pk=pk).first()
+    """The row, held until commit; None if there is none. Others may still write rows that name it."""
+    return model._default_manager.select_for_update(no_key=True).filter(pk=pk).first()
 
 
 def lock_rows(model: type[M], pks: Iterable[str]) -> dict[str, M]:
     """Several rows, locked in order of their key, by key."""
-    rows = model._default_manager.select_for_update().filter(pk__in=set(pks)).order_by("pk")
+    rows = model._default_manager.select_for_update(no_key=True).filter(pk__in=set(pks)).order_by("pk")
     return {row.pk: row for row in rows}
 
 

@@ -41,26 +41,34 @@ def known() -> list[ClockStep]:
 def within(rows: QuerySet[Row], column: str, seconds: float) -> QuerySet[Row]:
     """Those of `rows` of the last so many seconds."""
     steps = known()
-    older = [pk for step in steps for pk in step.older.get(rows.model._meta.label, ())]
-    pieces = list(_pieces(steps, seconds))
-    newest = Q(**{f"{column}__gte": pieces[0][0]})
-    # A time far ahead was written before the clock was set back.
-    newest &= Q(**{f"{column}__lte": pieces[0][1]}) if steps else Q()
-    newest &= ~Q(pk__in=older) if older else Q()
-    before = [Q(**{f"{column}__gte": first, f"{column}__lt": last}) for first, last in pieces[1:]]
-    return rows.filter(reduce(or_, before, newest))
+    found = []
+    for number, (first, last) in enumerate(_pieces(steps, seconds)):
+        piece = Q(**{f"{column}__gte": first})
+        if steps:
+            # A time far ahead was written before the clock was set back.
+            piece &= Q(**{f"{column}__{'lt' if number else 'lte'}": last})
+        # What is told by a clock of before one of these steps, the first of which begins this piece.
+        older = [pk for step in steps[number:] for pk in step.older.get(rows.model._meta.label, ())]
+        found.append(piece & ~Q(pk__in=older) if older else piece)
+    return rows.filter(reduce(or_, found))
 
 
 def age_s(at: datetime) -> float:
     """Seconds since `at`, which was written before or after the clock was set."""
     end = now()
-    last, since_s = end + timedelta(seconds=AHEAD_S), 0.0
+    last, since_s, late_s = end + timedelta(seconds=AHEAD_S), 0.0, None
     for step in known():
-        if step.set_at <= at <= last:
+        if step.set_at <= at <= end + timedelta(seconds=AHEAD_S):
             break
+        if late_s is None and step.set_at <= at <= last:
+            # By the clock before it was set ahead, a little late; unless an older clock told that time.
+            late_s = since_s
         since_s += (end - step.set_at).total_seconds()
         end = step.set_at - timedelta(seconds=step.step_s)
         last = max(end, step.set_at)
+    else:
+        if late_s is not None and at > end:
+            return late_s
     return max(0.0, since_s + (end - at).total_seconds())
 
 

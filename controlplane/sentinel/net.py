@@ -10,7 +10,7 @@ from functools import partial
 
 import redis
 from celery import current_app
-from django.db import DatabaseError, close_old_connections
+from django.db import DatabaseError, close_old_connections, transaction
 from kombu.exceptions import KombuError
 
 from controlplane.recovery import clock_set, sweep
@@ -88,9 +88,11 @@ class Net:
         self._led_at = time.monotonic()
         before = self.term
         step = None if before is not None else clock_set.unwatched()
-        term = beats.take_lead(LEASE_ROLE, self.name)
-        if before is None and term is not None and step is not None:
-            clock_set.move(step.step_s, set_s=now_s(), since_s=step.since_s)
+        # Both or neither: a lease that is kept by the present clock hides the step from the next look.
+        with transaction.atomic():
+            term = beats.take_lead(LEASE_ROLE, self.name)
+            if before is None and term is not None and step is not None:
+                clock_set.move(step.step_s, set_s=now_s(), since_s=step.since_s)
         self.term = term
         late_s = round(max(0.0, self._led_at - self.turned_at), 3)
         detail = {

@@ -83,7 +83,7 @@ class Sentinel:
         self._turned_at = time.monotonic()
         self._lag = metrics.WorstLag("sentinel")
         self.clock = ClockWatch()
-        self._steps: deque[tuple[float, float]] = deque()
+        self._steps: deque[tuple[float, float, float]] = deque()
         self.deafness = Deafness()
         self._led = False
         self._live_since: dict[str, float] = {}
@@ -118,8 +118,8 @@ class Sentinel:
         """What is due is moved with each step of the clock, in the order of the steps; one that could not be
         done, as the database was away, is done in a later turn."""
         while self._steps:
-            step_s, set_s = self._steps[0]
-            if not isolated("clock", "due", partial(clock_set.move, step_s, set_s=set_s)):
+            step_s, set_s, up_s = self._steps[0]
+            if not isolated("clock", "due", partial(clock_set.move_seen, step_s, set_s=set_s, up_s=up_s)):
                 return
             self._steps.popleft()
 
@@ -139,7 +139,7 @@ class Sentinel:
             self.live_state.clock_set(step_s)
             self._blind(f"the server's clock was set by {step_s:.1f} s")
             if self.net.term is not None:
-                self._steps.append((step_s, now_s))
+                self._steps.append((step_s, now_s, windows.uptime()[1]))
         self._move_due()
         for item in heard:
             # A time in the future is not known; that it has come is.
@@ -229,13 +229,13 @@ class Sentinel:
     def _begin_to_lead(self) -> None:
         """A new leader has the first grace window: everybody may report before it judges."""
         if not self._led:
-            self._led = True
             newest = next(iter(windows.known()), None)
             if newest is not None:
                 # Seen by a leader before, or found as this one took the lead.
                 self.clock.set_s, self.clock.step_s = newest.set_at.timestamp(), newest.step_s
             self.blind_until = max(self.blind_until, time.monotonic() + settings.GRACE_S)
             self.blind_why = "it has just begun to lead"
+            self._led = True
 
     def _leave(self) -> None:
         self.net.stop()

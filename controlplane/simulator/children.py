@@ -27,6 +27,7 @@ from controlplane.simulator.process import Rank
 from controlplane.simulator.trainer import Trainer
 
 RECONNECT_S = 0.5
+REFLUSH_S = 5.0
 HOST_IMPORTS_S = 0.05
 BAD_START_S = 0.5
 SOON_S = (0.001, 0.01)
@@ -158,6 +159,8 @@ class Children:
         outbox, child.outbox = child.outbox, []
         for message in outbox:
             self.say(child.rank, message)
+        child.said_s = -REFLUSH_S
+        self._repeat(child)
 
     def close(self, conn_id: int) -> None:
         """The agent has closed it; the rank connects again."""
@@ -185,6 +188,12 @@ class Children:
             self.gone(rank.ref)
         elif child.conn_id and (rank.beats or not rank.hung):
             self.say(rank, self._progress(rank))
+            self._repeat(child)
+
+    def _repeat(self, child: Child) -> None:
+        """As `trainer.replica.pilot`: what was said on an earlier connection may be lost."""
+        if self._kernel.now_s - child.said_s >= REFLUSH_S and self._trainer.unheard(child.rank):
+            child.said_s = self._kernel.now_s
 
     def _progress(self, rank: Rank) -> RankProgress:
         process = self._trainer.process_of(rank)

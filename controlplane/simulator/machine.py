@@ -91,6 +91,7 @@ class Child:
     rank: Rank
     identity: Identity
     conn_id: int = 0
+    said_s: float = 0.0
     outbox: list[FromRank] = field(default_factory=list)
     ended: tuple[int | None, int | None] = (None, 9)
 

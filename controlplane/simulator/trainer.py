@@ -30,7 +30,7 @@ GIVEN_UP: dict[Stage, on.Event] = {
     Stage.SUMMING: on.Summed(held=False),
     Stage.PASSING: on.Passed(level=None),
 }
-ORDERS = (on.ViewSeen, on.ViewAwaited, on.InstallSeen, on.Fetched)
+ORDERS = (on.ViewSeen, on.ViewAwaited, on.InstallSeen, on.Unheard, on.Fetched)
 
 
 class Trainer:
@@ -136,6 +136,13 @@ class Trainer:
     def see_install(self, rank: Rank, order: Install) -> None:
         """An install reaches a rank."""
         self._feed(rank, on.InstallSeen(order))
+
+    def unheard(self, rank: Rank) -> bool:
+        """What it said last may be lost. True: it waits, and has said it again."""
+        if rank.hung or not rank.alive or rank.core.stage not in (Stage.WAITING, Stage.AGREEING):
+            return False
+        self._feed(rank, on.Unheard())
+        return True
 
     def _feed(self, rank: Rank, event: on.Event) -> None:
         if rank.hung:

@@ -271,7 +271,10 @@ class RankCore:
         self.stage, self.agreed = Stage.READY, None
         standing = self.standing
         recomputed = (standing.todo or ()) if standing.done else ()
-        return [do.Entered(standing.epoch, standing.committed, recomputed)]
+        entered = do.Entered(standing.epoch, standing.committed, recomputed)
+        # A view that came while this was built was due then; from here on its step is awaited.
+        waits = self.view is not None and self.view.epoch > standing.epoch and not self.is_over
+        return [do.Await(self.view.epoch), entered] if self.view is not None and waits else [entered]
 
     # --- the step -------------------------------------------------------------------------
 

@@ -109,8 +109,8 @@ def test_what_was_found_is_listed_newest_first_and_by_order(caller: Any) -> None
         )  # fmt: skip
     items = caller("read").get(f"/jobs/{job.id}/looks").json()["items"]
     assert [(item["look"], item["rank"], item["method"]) for item in items] == [
-        ("ping", "1.1/0", "ping, door"),
-        ("flight_recorder", "1.1/0", "flight recorder, door"),
+        ("ping", "1.1/0", "ping, debug server"),
+        ("flight_recorder", "1.1/0", "flight recorder, debug server"),
     ]
     one = caller("read").get(f"/jobs/{job.id}/looks?command_id=cmd_1").json()["items"]
     assert [item["text"] for item in one] == ["pong after 0.2 ms"]

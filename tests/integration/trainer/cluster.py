@@ -1,5 +1,6 @@
 """A node and a control plane in one process, for real trainers: the store, a rank host,
-real forks, real sockets, and a membership authority around the policy's own arithmetic."""
+real forks, real sockets, and a membership authority around the policy's own arithmetic.
+Longer than 400 lines because a test drives all of its parts as one thing."""
 
 import contextlib
 import os
@@ -278,9 +279,12 @@ class Cluster:
 
     def wait_gone(self, *keys: Key, timeout_s: float = 60.0) -> None:
         self.wait(lambda: all(key in self.gone for key in keys), f"exit of {keys}", timeout_s)
+        with self.changed:  # What they said last is read, too.
+            self.changed.wait_for(lambda: not any(key in self._connections for key in keys), 5)
 
     def wait_all_done(self, timeout_s: float = 60.0) -> None:
         self.wait(lambda: self.started <= set(self.gone), "all ranks ended", timeout_s)
+        self.wait_gone(*self.started)
 
     def losses(self) -> dict[int, float]:
         """Loss of each step; every replica that says one must say the same."""
@@ -346,7 +350,11 @@ class Cluster:
                     self._handle(key, message)
                     self.changed.notify_all()
         except OSError:
-            return
+            pass
+        with self.changed:
+            if key is not None and self._connections.get(key) is connection:
+                del self._connections[key]
+                self.changed.notify_all()
 
     def _handle(self, key: Key, message: FromRank) -> None:
         member = self.members.get(key[0])

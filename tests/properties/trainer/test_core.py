@@ -76,8 +76,8 @@ def test_a_core_keeps_its_promises(story: list[on.Event | None]) -> None:
         likely = LIKELY.get(type(asked), on.Begun()) if asked is not None else on.Begun()
         given_event = event or likely
         before, twin = copy.deepcopy(core.standing), copy.deepcopy(core)
-        effects = core.handle(flags)
-        assert twin.handle(flags) == effects, "the same event, the same effects"
+        effects = core.handle(given_event)
+        assert twin.handle(given_event) == effects, "the same event, the same effects"
         assert not any(isinstance(effect, do.ASKS) for effect in effects[:-1]), "what is asked comes last"
         if effects and isinstance(effects[-1], do.ASKS):
             asked = effects[-1]

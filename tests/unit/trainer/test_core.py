@@ -258,3 +258,10 @@ def test_what_may_be_lost_is_said_again():
     core.handle(on.Summed(held=False))
     assert said(core.handle(on.Unheard())) == [(2, (0,), False)]
     assert said(contributor().handle(on.Unheard())) == []
+
+
+def test_a_view_that_came_while_a_group_was_built_is_awaited_from_its_step_on() -> None:
+    """It was due while the group was built; once that stands, it begins with its step, for which somebody waits."""
+    core = contributor(Stage.BUILDING)
+    core.handle(on.ViewSeen(View("job", 1, 2, MEMBERS, at_step=7)))
+    assert do.Await(2) in core.handle(on.Built(True))
