@@ -109,7 +109,7 @@ def test_the_log_is_the_end_of_what_was_written_and_needs_no_door(subject: Make)
 def test_ping_says_how_long_it_took(subject: Make) -> None:
     text, method = look.look("ping", subject(ping=b"pong")[0])
     assert text.startswith("pong after ")
-    assert method == "door"
+    assert method == "debug server"
 
 
 def test_a_flight_recorder_comes_repaired(subject: Make) -> None:
@@ -118,7 +118,7 @@ def test_a_flight_recorder_comes_repaired(subject: Make) -> None:
     dump = json.dumps({"entries": [retired, ENTRY, outer], "pg_config": {"": {"ranks": "[]"}}, "version": "2.10"})
     text, method = look.look("flight_recorder", subject(fr_trace_json=dump.encode())[0])
     repaired = decode_dump(text)
-    assert (repaired.rank, method) == (1, "door")
+    assert (repaired.rank, method) == (1, "debug server")
     assert [(e.number, e.state, e.operation) for e in repaired.entries] == [
         (2, "ended", "all_reduce"),
         (3, "scheduled", "all_reduce"),

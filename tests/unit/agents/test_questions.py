@@ -59,11 +59,11 @@ def test_a_question_of_the_table_alone_is_asked_at_its_handler(monkeypatch: pyte
 
     identity = identity_of(os.getpid())
     assert identity is not None
-    monkeypatch.setattr(look.door, "ask", ask)
+    monkeypatch.setattr(look.debug_client, "ask", ask)
     monkeypatch.setitem(look.BY_NAME, "memory", Look(name="memory", what="m", handler="holdfast_memory", timeout_s=3.0))
     monkeypatch.setitem(look.BY_NAME, "trace", Look(name="trace", what="t", handler="holdfast_trace", timed=True))
     subject = look.Subject(rank=0, identity=identity, log_path=tmp_path / "log", debug_servers=tmp_path, duration_s=4.0)
     text, method = look.look("memory", subject)
-    assert (text.startswith("seven"), "\x1b" in text, method) == (True, False, "door")
+    assert (text.startswith("seven"), "\x1b" in text, method) == (True, False, "debug server")
     look.look("trace", subject)
     assert found == [("holdfast_memory", 3.0), ("holdfast_trace?duration=4", 6.0)]

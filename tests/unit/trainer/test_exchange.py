@@ -103,7 +103,7 @@ def test_a_rank_that_knows_of_a_newer_view_stages_nothing(is_over: bool) -> None
         catch_up=None,
         fence=None,
         send=print,
-        wishes=lambda: (False,) * 5,
+        pending=lambda: (False,) * 5,
     )
     if is_over:
         assert exchange.attempt() is None
@@ -141,7 +141,7 @@ def test_a_joiner_whose_state_arrives_while_the_others_compute_contributes_to_th
         catch_up=fetching,
         fence=SimpleNamespace(wait_raised=lambda: None),
         send=said.append,
-        wishes=lambda: (False,) * 5,
+        pending=lambda: (False,) * 5,
     )
     assert exchange.attempt() is not None
     assert standing.contributors == ((0, 1) if arrives else (0,))
