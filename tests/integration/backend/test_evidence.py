@@ -47,6 +47,15 @@ def evictions(job: Job) -> list[str]:
     return list(Decision.objects.filter(job=job, rule="replica_failure").values_list("reason_code", flat=True))
 
 
+def test_a_rank_that_is_late_before_it_trains_is_a_kind_of_its_own() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    row = live_ranks(job)[0]
+    fleet.tell(row.node.name, frames.RankOverdue(ref_of(row), Section.SETUP, Phase.COMPUTE, 0, 700.0, 600.0, 700.0))
+    (found,) = Signal.objects.filter(job=job)
+    assert (found.kind, found.value, found.threshold) == ("setup_timeout", 700.0, 600.0)
+
+
 # --- late once --------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """One table of rules: whoever forgets a rule, what it answers or its test, is told here."""
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -96,6 +97,19 @@ def test_every_kind_has_a_detector() -> None:
                 if isinstance(node, ast.IfExp):
                     made |= {ast.unparse(node.body), ast.unparse(node.orelse)}
     assert {kind.__name__ for kind in SIGNALS} - made == set()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_detector_has_a_test(kind: str) -> None:
+    """One that speaks of the kind outside of what tests the policy and documents, which only read what was detected."""
+    names = "|".join({kind, *(each.__name__ for each in SIGNALS if kind == each.KIND)})
+    readers = ("unit/policy", "unit/changes", "properties/policy", "house", "contracts")
+    files = (
+        path
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if not path.relative_to(ROOT / "tests").as_posix().startswith(readers)
+    )
+    assert any(re.search(rf"\b({names})\b", path.read_text(encoding="utf-8")) for path in files)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)

@@ -7,14 +7,16 @@ of the field; REFUSED is what is accepted with its default alone; ONE_VALUE has 
 
 import ast
 import re
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 import pytest
 
 from controlplane.protocol.spec import JobSpec
+from controlplane.protocol.spec_limits import RANGES
 from controlplane.protocol.spec_lint import lint
 from tests.unit.protocol import field_effects as effect
 from tests.unit.protocol.test_effects import REFUSED
@@ -151,6 +153,8 @@ ELSEWHERE: dict[str, str] = {
     f"{R}/stragglers/interval_s": LAUNCH,
     f"{R}/log_markers": LAUNCH,
 }
+JUDGED_WHOLE = {f"{R}/look_every_s", f"{R}/look_ranks"}
+"""Numbers whose range a check of `resiliency_checks` states, with its reason."""
 ONE_VALUE = {"/apiVersion", "/kind", f"{C}/format"}
 
 
@@ -167,6 +171,17 @@ def fields(struct: Any, at: str = "") -> Iterator[tuple[str, Any]]:
 def test_every_field_has_exactly_one_row() -> None:
     rows = [*CHANGES, *ELSEWHERE, *REFUSED, *ONE_VALUE]
     assert sorted(rows) == sorted(pointer for pointer, _ in fields(JobSpec))
+
+
+def is_number(kind: Any) -> bool:
+    if get_origin(kind) in (Union, types.UnionType):
+        return any(map(is_number, get_args(kind)))
+    return kind in (int, float)
+
+
+def test_every_number_has_its_range() -> None:
+    numbers = {pointer for pointer, kind in fields(JobSpec) if is_number(kind)}
+    assert numbers - JUDGED_WHOLE == set(RANGES)
 
 
 def document(*changes: tuple[str, object]) -> JobSpec:

@@ -65,6 +65,7 @@ def test_it_has_a_unit_words_and_somebody_who_uses_it(reading: Reading) -> None:
 def test_what_is_kept_is_in_the_api_and_on_the_page() -> None:
     kept = {reading.name for reading in HISTORY}
     assert kept == set(METRICS) == set(STEP_OF)
+    assert {"index", "present", *(reading.name for reading in SAMPLED)} <= set(rest.DeviceLive.__struct_fields__)
     assert {"index", "t"} | kept == set(rest.DeviceSeries.__struct_fields__)
     assert {reading.name for reading in READINGS if reading.chart} == kept
     places = [reading.chart.place for reading in HISTORY if reading.chart]
