@@ -41,7 +41,7 @@ from trainer.checkpoint import manifest
 
 pytestmark = pytest.mark.django_db(transaction=True)
 LOCAL = specs.Checkpoint(local=specs.LocalTier(dir="/nvme", interval_steps=2, copies=1))
-LIMIT_S = 90.0
+LIMIT_S = 240.0
 
 
 def report_local(fleet: Fleet, job: Job, step: int, holders: tuple[tuple[str, ...], ...]) -> None:
