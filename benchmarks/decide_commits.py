@@ -6,15 +6,11 @@
 """
 
 import argparse
-import os
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from benchmarks.decide_worlds import Size
+from benchmarks.own_database import own_database
 from benchmarks.report import Report
-from scripts.private_postgres import private_postgres
 
 SIZES = "6x8,100x8,1000x8,12x64,12x512,12x8192"
 GOAL_MS = {Size(12, 8_192): 1_000.0}
@@ -33,7 +29,7 @@ def main(argv: list[str]) -> int:
     name = "decide-postgres" if options.postgres else "decide-sqlite"
     report = Report(goal_id=name, title=f"from event to commit, by the size of the job, {where}")
     met = True
-    with database(postgres=options.postgres):
+    with own_database(postgres=options.postgres):
         for size in sizes:
             met = _measure(size, max(1, options.repeats), report) and met
     report.finish()
@@ -57,35 +53,6 @@ def _measure(size: Size, repeats: int, report: Report) -> bool:
     report.add(f"{size}: queries of the pass", "", run.queries)
     passes = sorted(run.seconds["load, decide and commit"])
     return goal_ms is None or passes[len(passes) // 2] * 1000.0 < goal_ms
-
-
-@contextmanager
-def database(*, postgres: bool) -> Iterator[None]:
-    """An empty one of this process's own."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-decide-") as directory:
-        os.environ |= {
-            "HOLDFAST_STATE_DIR": directory,
-            "DJANGO_SETTINGS_MODULE": "controlplane.config.settings.test",
-            "HOLDFAST_LOG_LEVEL": "ERROR",
-        }
-        os.environ.pop("HOLDFAST_DATABASE_URL", None)
-        if not postgres:
-            _set_up()
-            yield
-            return
-        with private_postgres() as url:
-            os.environ |= {"HOLDFAST_TEST_DATABASE": "postgres", "HOLDFAST_DATABASE_URL": url}
-            _set_up()
-            yield
-
-
-def _set_up() -> None:
-    import django
-
-    django.setup()
-    from django.core.management import call_command
-
-    call_command("migrate", verbosity=0)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,11 @@ node and of ten nodes changed before each turn; and all of it read anew, which w
 """
 
 import argparse
-import os
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
+from benchmarks.own_database import own_database
 from benchmarks.report import Report
-from scripts.private_postgres import private_postgres
 
 DEVICES = 8
 RANKS_A_REPLICA = 128
@@ -35,36 +32,10 @@ def main(argv: list[str]) -> int:
     sizes = [int(text) for text in options.nodes.split(",")]
     where = "PostgreSQL" if options.postgres else "SQLite"
     report = Report(goal_id="map", title=f"the sentinel's look at the tables, {where}")
-    with _database(postgres=options.postgres):
+    with own_database(postgres=options.postgres):
         worst_ms = [_measure(nodes, options.turns, report) for nodes in sizes]
     report.finish()
     return 0 if worst_ms[-1] <= GOAL_MS else 1
-
-
-@contextmanager
-def _database(*, postgres: bool) -> Iterator[None]:
-    with tempfile.TemporaryDirectory(prefix="holdfast-map-") as directory:
-        os.environ |= {
-            "HOLDFAST_STATE_DIR": directory,
-            "DJANGO_SETTINGS_MODULE": "controlplane.config.settings.test",
-            "HOLDFAST_LOG_LEVEL": "ERROR",
-        }
-        os.environ.pop("HOLDFAST_DATABASE_URL", None)
-        if not postgres:
-            yield _set_up()
-            return
-        with private_postgres() as url:
-            os.environ |= {"HOLDFAST_TEST_DATABASE": "postgres", "HOLDFAST_DATABASE_URL": url}
-            yield _set_up()
-
-
-def _set_up() -> None:
-    import django
-
-    django.setup()
-    from django.core.management import call_command
-
-    call_command("migrate", verbosity=0)
 
 
 def _measure(nodes: int, turns: int, report: Report) -> float:

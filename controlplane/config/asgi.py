@@ -14,7 +14,7 @@ _django = get_asgi_application()
 
 from django.urls import path  # noqa: E402 - the apps must be ready first
 
-import controlplane.config.celery  # noqa: E402 - bells are sent through this application
+import controlplane.config.celery  # noqa: E402 - wake-ups are sent through this application
 import controlplane.config.urls  # noqa: E402, F401 - the API's types, before threads use them
 from controlplane.live.agent_socket import AgentSocket  # noqa: E402
 from controlplane.live.browser_socket import browser_socket  # noqa: E402

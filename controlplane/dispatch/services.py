@@ -1,7 +1,7 @@
 """The outbox. Rows are written by whoever decides, in his transaction; delivery reads them.
 
 At least once: a command is sent until the agent has journaled it (`acknowledged`); the
-agent answers repeats from its journal, so it takes effect once. A bell after the commit
+agent answers repeats from its journal, so it takes effect once. A wake-up after the commit
 makes the first delivery fast; the web process's poll makes it certain. Each command is
 signed as it is written; delivery only relays, so a row that was inserted or altered by
 anybody else is refused by the agent.

@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 def node_summary(node: Node, *, live_state: Json | None = None, parts: "Parts | None" = None) -> Json:
-    """`live_state`: the sentinel's picture of this node (`bus.read_live("node:<id>")`), None when it
+    """`live_state`: what the sentinel last heard of this node (`bus.read_live("node:<id>")`), None when it
     is not known; then ages and live readings are null. `parts`: its devices and ranks, where
     they were read for many nodes at once."""
     live_state = live_state or {}

@@ -37,7 +37,7 @@ def node_view(row: Node) -> dict[str, Any]:
 def node_views(rows: Sequence[Node]) -> list[dict[str, Any]]:
     """`node_view` of each, in as many queries and looks into Redis as for one."""
     parts = parts_of(rows)
-    live_state = bus.read_lives([f"node:{row.id}" for row in rows])
+    live_state = bus.read_live_of([f"node:{row.id}" for row in rows])
     views = (node_summary(row, live_state=live_state.get(f"node:{row.id}"), parts=parts[row.id]) for row in rows)
     return [with_acts(view, row, parts[row.id]) for view, row in zip(views, rows, strict=True)]
 

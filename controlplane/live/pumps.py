@@ -1,4 +1,4 @@
-"""The loops of a web process. Each has a bell (Redis) and a clock (the net under it)."""
+"""The loops of a web process. Each has a wake-up (Redis) and a clock (the net under it)."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ ORDER_BYTES = 1 << 20
 
 
 async def listen(process: "WebProcess") -> None:
-    """Redis's bells: our nodes' outbox, the newest event, pictures for browsers."""
+    """Redis's wake-ups: our nodes' outbox, the newest event, pictures for browsers."""
     client = bus.async_client(blocking=True)
     try:
         pubsub = client.pubsub()

@@ -3,7 +3,7 @@
 Level-triggered: it reads the world, not the event that rang. Called by Celery (fast), by
 the sentinel (the net) and by tests; the job's row lock makes any number of callers one.
 
-0. Look without the lock: most bells tell nothing that asks for a decision. Rows that change
+0. Look without the lock: most wake-ups tell nothing that asks for a decision. Rows that change
    under this look ring again after their commit, so that what it missed is seen next time.
 1. Lock the job; end an attempt whose processes are all gone.
 2. Load the snapshot, decide, apply each decision that was not made before, commit.

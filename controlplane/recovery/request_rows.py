@@ -27,7 +27,7 @@ VALID_S = {
 
 
 def ask(kind: RequestKind, who: str, reason: str, *, job: Job | None = None, **subject: Any) -> Request:
-    """The row, and a bell for whoever answers it."""
+    """The row, and a wake-up for whoever answers it."""
     moment = now()
     row = Request.objects.create(
         id=new_id("ask"),

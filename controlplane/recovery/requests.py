@@ -1,6 +1,6 @@
 """People's requests, asked and taken back; `request_rows` writes them.
 
-What a person asks for is a row and a bell; a rule answers it (`policy.requests`), and its decision comes back
+What a person asks for is a row and a wake-up; a rule answers it (`policy.requests`), and its decision comes back
 there through `commit`. Refusals that need no look at the world as a whole are told at once.
 """
 

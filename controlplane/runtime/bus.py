@@ -1,11 +1,11 @@
-"""Redis as a hint: bells, volatile pictures, the telemetry stream. Never a truth.
+"""Redis as a hint: wake-ups, live state, the telemetry stream. Never a truth.
 
 Every call tolerates Redis being away: it returns False or None, at once while the
 breaker is open, and nobody waits. What must not be lost is a row before it comes here.
 
 Names: stream `hf:telemetry`; channels `hf:seq` (an event was committed), `hf:volatile`
-(pictures for browsers), `hf:web:<process>` (look at your nodes' outbox); `hf:live:*` (the
-newest picture, with an expiry) and `hf:blob:*`. Bells say nothing, so anybody may ring
+(live state for browsers), `hf:web:<process>` (look at your nodes' outbox); `hf:live:*` (the
+newest live state, with an expiry) and `hf:blob:*`. Wake-ups say nothing, so anybody may send them
 them. Everything else is sealed (`runtime.seal`): what others wrote there is as if it were
 not there, and is counted.
 """
@@ -136,7 +136,7 @@ def wake_outbox(process: str, node_ids: list[str]) -> bool:
 
 
 class Volatile(msgspec.Struct, frozen=True):
-    """A picture on its way to browsers."""
+    """Live state on its way to browsers."""
 
     topic: str
     message: dict[str, Any]
@@ -146,7 +146,7 @@ _decode_volatile = msgspec.json.Decoder(Volatile).decode
 
 
 def publish_volatile(topic: str, message: dict[str, Any]) -> bool:
-    """A picture for the browsers that watch `topic`; lost without harm."""
+    """Live state for the browsers that watch `topic`; lost without harm."""
     body = seal("volatile", VOLATILE_CHANNEL, _encode(Volatile(topic=topic, message=message)))
     return attempt(lambda c: c.publish(VOLATILE_CHANNEL, body)) is not None
 
@@ -160,9 +160,9 @@ def hear_volatile(data: bytes) -> Volatile | None:
         return None
 
 
-def write_live(pictures: dict[str, dict[str, Any]]) -> bool:
-    """Replace the pictures `hf:live:<name>`, each field -> value as JSON, in one round trip."""
-    sealed = {f"hf:live:{name}": seal("live", name, _encode(fields)) for name, fields in pictures.items()}
+def write_live(states: dict[str, dict[str, Any]]) -> bool:
+    """Replace the live states `hf:live:<name>`, each field -> value as JSON, in one round trip."""
+    sealed = {f"hf:live:{name}": seal("live", name, _encode(fields)) for name, fields in states.items()}
 
     def call(c: redis.Redis) -> bool:
         with c.pipeline(transaction=True) as pipe:
@@ -175,7 +175,7 @@ def write_live(pictures: dict[str, dict[str, Any]]) -> bool:
 
 
 def read_live(name: str) -> dict[str, Any] | None:
-    """The picture as field -> value; {} when there is none of ours; None when Redis is away."""
+    """The live state as field -> value; {} when there is none of ours; None when Redis is away."""
     raw = _read("live", name)
     if raw is None:
         return None
@@ -186,16 +186,16 @@ def read_live(name: str) -> dict[str, Any] | None:
         return {}
 
 
-def read_lives(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The pictures of these names in one round trip, without those that are not there or not
+def read_live_of(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The live states of these names in one round trip, without those that are not there or not
     ours; {} when Redis is away."""
     keys = [f"hf:live:{name}" for name in names]
     raws = attempt(lambda c: _values(c, keys)) if keys else None
     found: dict[str, dict[str, Any]] = {}
     for name, raw in zip(names, raws or [], strict=False):
-        picture = _opened("live", name, raw) if isinstance(raw, bytes) else b""
+        state = _opened("live", name, raw) if isinstance(raw, bytes) else b""
         try:
-            found |= {name: _decode_dict(picture)} if picture else {}
+            found |= {name: _decode_dict(state)} if state else {}
         except msgspec.DecodeError as error:
             tally.note("live", f"{name}: {error}")
     return found

@@ -4,8 +4,8 @@ Theory of operation. Inside `unit_of_work()` services call `publish`; the events
 kept aside and numbered last, just before the commit: the stream's row lock orders
 commits, so it is held for the shortest time and always taken after every other lock
 (else two units would wait for each other). Patches may be callables: they are taken at
-the end, so an event always carries what the unit leaves behind. After the commit a bell
-rings; readers follow the table by cursor, so a lost bell costs latency alone.
+the end, so an event always carries what the unit leaves behind. After the commit a wake-up
+is sent; readers follow the table by cursor, so a lost one costs latency alone.
 """
 
 from collections import Counter

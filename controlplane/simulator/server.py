@@ -1,6 +1,6 @@
 """The simulated control plane: ingest, detectors, the reconcile loop, delivery.
 
-Level-triggered: a bell (an event, a signal) or the stored deadline wakes `_reconcile`,
+Level-triggered: a wake-up (an event, a signal) or the stored deadline wakes `_reconcile`,
 which loads, decides and applies. Commands are delivered at once and again until answered.
 """
 
@@ -314,7 +314,7 @@ class Server:
             self._rung = True
 
     def _scan(self) -> None:
-        """The sentinel's look at who is silent, and the net under the bell."""
+        """The sentinel's look at who is silent, and the net under wake-ups."""
         self._kernel.after(SCAN_S, self._scan)
         if self.paused:
             return

@@ -1,6 +1,7 @@
 /* A password of one's own: set by a one-time password before signing in, or changed from the top bar. */
 import { type ReactElement, useState } from "react";
 import { get, post } from "../api/client";
+import { useSubmitting } from "../lib/submitting";
 import { Problem } from "../ui/basics";
 import { Dialog } from "../ui/dialog";
 
@@ -21,28 +22,19 @@ export function PasswordForm({ username: known, current: asked, onDone, onLeave 
   const [current, setCurrent] = useState("");
   const [password, setPassword] = useState("");
   const [again, setAgain] = useState("");
-  const [error, setError] = useState<unknown>(null);
-  const [busy, setBusy] = useState(false);
+  const { busy, error, send } = useSubmitting();
   const differs = again !== "" && again !== password;
   const submit = async (): Promise<void> => {
-    setBusy(true);
-    setError(null);
-    try {
-      await get("/me", {}).catch(() => undefined); /* Sets the CSRF cookie, also when nobody is signed in. */
-      await post("/password", {}, { username, current, password });
-      onDone(username);
-    } catch (caught) {
-      setError(caught);
-    } finally {
-      setBusy(false);
-    }
+    await get("/me", {}).catch(() => undefined); /* Sets the CSRF cookie, also when nobody is signed in. */
+    await post("/password", {}, { username, current, password });
+    onDone(username);
   };
   return (
     <form
       onSubmit={(event) => {
         event.preventDefault();
         event.stopPropagation();
-        if (again === password) void submit();
+        if (again === password) void send(submit);
       }}
     >
       {known === "" ? (

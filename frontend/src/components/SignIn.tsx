@@ -5,34 +5,26 @@ import { type ReactElement, useEffect, useRef, useState } from "react";
 import { get, post } from "../api/client";
 import { keys } from "../api/queries";
 import { setAsk } from "../api/signin";
+import { useSubmitting } from "../lib/submitting";
 import { Problem } from "../ui/basics";
 import { Dialog } from "../ui/dialog";
 
 export function SignInForm({ username: known = "", onDone }: { username?: string; onDone: () => void }): ReactElement {
   const [username, setUsername] = useState(known);
   const [password, setPassword] = useState("");
-  const [error, setError] = useState<unknown>(null);
-  const [busy, setBusy] = useState(false);
+  const { busy, error, send } = useSubmitting();
   const client = useQueryClient();
   const submit = async (): Promise<void> => {
-    setBusy(true);
-    setError(null);
-    try {
-      await get("/me", {}).catch(() => undefined); /* Sets the CSRF cookie, also when nobody is signed in. */
-      client.setQueryData(keys.me, await post("/login", {}, { username, password }));
-      onDone();
-    } catch (caught) {
-      setError(caught);
-    } finally {
-      setBusy(false);
-    }
+    await get("/me", {}).catch(() => undefined); /* Sets the CSRF cookie, also when nobody is signed in. */
+    client.setQueryData(keys.me, await post("/login", {}, { username, password }));
+    onDone();
   };
   return (
     <form
       onSubmit={(event) => {
         event.preventDefault();
         event.stopPropagation();
-        void submit();
+        void send(submit);
       }}
     >
       <label className="field">

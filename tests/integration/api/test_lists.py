@@ -142,8 +142,8 @@ def test_pictures_of_many_nodes_are_read_at_once_and_foreign_ones_are_not_believ
     bus.write_live({"node:1": {"a": 1}, "node:2": {"a": 2}})
     kept["hf:live:node:3"] = b'{"a": 3}'
     kept["hf:live:node:2"], kept["hf:live:node:4"] = kept["hf:live:node:1"], b""
-    assert bus.read_lives([f"node:{i}" for i in range(1, 6)]) == {"node:1": {"a": 1}}
-    assert bus.read_lives([]) == {}
+    assert bus.read_live_of([f"node:{i}" for i in range(1, 6)]) == {"node:1": {"a": 1}}
+    assert bus.read_live_of([]) == {}
 
 
 def test_every_incident_and_checkpoint_of_a_job_is_reached_and_counted(caller: Any) -> None:
