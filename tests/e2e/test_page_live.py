@@ -14,6 +14,8 @@ from tests.e2e.lively import Lively
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 WAIT_MS = 30_000
 Visit = Callable[..., Page]
+# Before its first steps are there a chart has nothing to zoom into, and what comes above it moves it.
+CHARTED = """least => Number(document.querySelector('.u-legend .u-value').textContent.replaceAll(',', '')) >= least"""
 REACHED = """least => Number(document.querySelector('.progress-line b').textContent.replaceAll(',', '')) >= least"""
 
 
@@ -89,6 +91,9 @@ def drawn(page: Page) -> bytes:
 
 def test_a_zoom_stays_while_steps_arrive_until_it_is_reset(visit: Visit, lively: Lively) -> None:
     page = visit(f"/jobs/{lively.job.id}")
+    expect(page.locator(".u-legend").first).to_be_visible()
+    page.wait_for_function(CHARTED, arg=3)
+    page.wait_for_load_state("networkidle")
     over = page.locator(".u-over").first
     over.scroll_into_view_if_needed()
     box = over.bounding_box()
