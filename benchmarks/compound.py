@@ -40,7 +40,7 @@ from controlplane.demo.driver import SceneTimeout
 CALM_S = 60.0
 CALM_STEPS = 8
 PROOF_TIMEOUT_S = 1800.0
-POLL_S = 2.0
+POLL_S = 15.0
 
 
 def measure(args: argparse.Namespace, report: Report) -> list[str]:

@@ -27,6 +27,7 @@ from benchmarks.ring import Ring
 CLOCK_SOURCE = Path(__file__).with_name("stepped_clock.c")
 NODE_DOWN_S = 8.0
 STALL_S = 12.0
+HELD_S = 0.5
 CLOCK_STEP_S = 30
 IMAGE_MB = 512
 JOINER_TIMEOUT_S = 30.0
@@ -66,8 +67,9 @@ class Scene:
         """So long that the next fault falls into the recovery from the last one."""
         time.sleep(self.chance.uniform(0.2, 3.0))
 
-    def hit(self, replica: int, number: signal.Signals = signal.SIGKILL) -> Injected | None:
-        """Signal a random rank of the replica; None when it was gone already."""
+    def hit(self, replica: int, number: signal.Signals = signal.SIGKILL, *, stalled: bool = False) -> Injected | None:
+        """Signal a random rank of the replica; None when it was gone already. `stalled`: it may wait for its
+        storage, and then no signal ends it."""
         ranks = self.running.ranks(self.job_id)
         slots = sorted(key for key, rank in ranks.items() if key[0] == replica and rank["pid"])
         if not slots:
@@ -75,12 +77,14 @@ class Scene:
         slot = self.chance.choice(slots)
         life = next(r for r in self.running.driver.current_replicas(self.job_id) if r["index"] == replica)
         try:
-            at_s, _ = kill_rank(self.running, self.job_id, slot, number)
+            at_s, pid = kill_rank(self.running, self.job_id, slot, number)
         except PeerFailed:
             return None
+        what = "killed" if number is signal.SIGKILL else "stopped"
+        if stalled and is_held(pid):
+            what = "killed, and held by its storage"
         told = Injected(
-            what="killed" if number is signal.SIGKILL else "stopped", at_s=at_s, replica=replica,
-            incarnation=life["incarnation"], rank=slot[1],
+            what=what, at_s=at_s, replica=replica, incarnation=life["incarnation"], rank=slot[1]
         )  # fmt: skip
         return self.did(told)
 
@@ -137,8 +141,9 @@ def three_with_the_joiner(scene: Scene) -> None:
 def whole_node(scene: Scene) -> None:
     """Agent, rank hosts and ranks of a node at once; then a rank elsewhere."""
     first, second = scene.replicas(2)
-    name = scene.node_of(first)["name"]
-    scene.did(Injected(what="node lost", at_s=time.time(), node=name))
+    node = scene.node_of(first)
+    name = node["name"]
+    scene.did(Injected(what="node lost", at_s=time.time(), node=name, devices=len(node["devices"])))
     scene.end(f"node:{name}", down_s=NODE_DOWN_S)
     scene.pause()
     scene.hit(second)
@@ -194,9 +199,9 @@ def storage_stall(scene: Scene) -> None:
         return two_kills(scene)
     freeze(scene.frozen, STALL_S)
     first, second = scene.replicas(2)
-    scene.hit(first)
+    scene.hit(first, stalled=True)
     scene.pause()
-    scene.hit(second)
+    scene.hit(second, stalled=True)
 
 
 def xid_and_kill(scene: Scene) -> None:
@@ -219,6 +224,15 @@ ROUNDS: dict[str, Callable[[Scene], None]] = {
         redis_and_worker, clock_step, storage_stall, xid_and_kill,
     )
 }  # fmt: skip
+
+
+def is_held(pid: int) -> bool:
+    """It was killed, and is there still: a thread of it is in a sleep that no signal ends."""
+    time.sleep(HELD_S)
+    try:
+        return any("State:\tD" in path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status"))
+    except OSError:
+        return False
 
 
 def set_clock(path: Path, offset_s: int) -> None:

@@ -1,6 +1,7 @@
 """What must hold after `benchmarks.compound`, from the API's own words and what was done. Pure."""
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,18 +14,22 @@ EXPECTED = {
     "stopped": ("rank_overdue", "rank_exit"),
     "node lost": ("node_silent", "rank_exit"),
     "fell off the bus": ("xid", "device_lost", "device_risk"),
+    "killed, and held by its storage": ("rank_overdue", "rank_exit"),
 }
-"""Findings that tell of a fault; a device that fell off the bus is a risky one when it is back, for that."""
+"""Findings that tell of a fault; a device that fell off the bus is a risky one when it is back, for that. One
+that waits in the kernel for a frozen storage does not end when it is killed: it hangs, for all that anybody sees."""
 TOLD_BY = {fault: kinds[:2] for fault, kinds in EXPECTED.items()}
 """Those of which there must be one."""
 SIGKILL = -9.0
+STOPPED = re.compile(r"Automation is stopped: (\d+) of \d+ devices look bad at once")
 POINT = 0.01
 NEAR_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injected:
-    """What was done to a rank, a node or a device. `at_s`: wall clock of whoever did it."""
+    """What was done to a rank, a node or a device. `at_s`: wall clock of whoever did it; `devices`: how many it
+    makes suspect."""
 
     what: str
     at_s: float
@@ -33,6 +38,7 @@ class Injected:
     rank: int | None = None
     node: str = ""
     device: int | None = None
+    devices: int = 1
     round: str = ""
 
     def __str__(self) -> str:
@@ -75,12 +81,22 @@ def wrong_causes(
         if fault.what in ("killed", "node lost") and exits and len(unlike) == len(exits):
             wrong.append(f"{fault}: told as {unlike}")
     for incident in incidents:
+        if stopped_rightly(incident, done):
+            continue
         if not any(tells_of(signal, fault) for signal in incident["signals"] for fault in done):
             kinds = sorted({signal["kind"] for signal in incident["signals"]})
             begun = [name for name, at_s in rounds if at_s <= seconds(incident["opened_at"])]
             when = f" in {begun[-1]}" if begun else ""
             wrong.append(f"incident {incident['title']!r} ({', '.join(kinds)}){when}: nothing of the kind was done")
     return wrong
+
+
+def stopped_rightly(incident: Json, done: Sequence[Injected]) -> bool:
+    """Automation was stopped for as many devices as were hit in the minute before."""
+    told = STOPPED.match(incident["title"])
+    before_s = [seconds(incident["opened_at"]) - fault.at_s for fault in done]
+    hit = sum(fault.devices for fault, ago_s in zip(done, before_s, strict=True) if 0.0 <= ago_s <= NEAR_S)
+    return told is not None and int(told[1]) <= hit
 
 
 def wrong_certificates(incidents: Sequence[Json]) -> list[str]:

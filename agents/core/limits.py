@@ -43,3 +43,8 @@ EMERGENCY_TEMPERATURE_C = 95.0
 EMERGENCY_COOLDOWN_S = 60.0
 # A rank reports once a second; this many seconds without a word are no jitter.
 SILENT_S = 3.0
+WATCH_S = 1.0  # while ranks live this process looks around so often
+LATE_S = 1.0  # and if it does so much later, it did not run
+LATE_TIMES = 3  # in a row: after that it is a node on which nothing gets on, and ranks are judged all the same
+LATE_AGAIN_S = 30.0  # within which the next time is one in a row
+WORD_S = 2.0  # within which each rank that lives has said where it is, once this process runs again

@@ -77,6 +77,19 @@ class Waiting:
 NONE_WAITS = Waiting()
 
 
+@dataclass(frozen=True, slots=True)
+class Away:
+    """This process did not run for `missed_s` before `until_s`, as a machine that stood still; so many `times`
+    in a row."""
+
+    until_s: float = 0.0
+    missed_s: float = 0.0
+    times: int = 0
+
+
+NEVER_AWAY = Away()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
     """One process of one incarnation. `conn_id` None: not connected.
@@ -237,12 +250,15 @@ class State:
     since this agent began; a start waits up to `memory_wait_s` until no more than
     `empty_device_bytes` are used there. `rules`: what this node allows; `refused_by_policy`:
     orders that they have refused since this agent began. `reading`: the command whose checkpoint is being
-    read back, "" for none."""
+    read back, "" for none. `seen_s`: of the last event, as near as
+    `away.notice` needs it."""
 
     started_s: float
     boot_id: str
     journal_id: str
     link: Link = Link()
+    seen_s: float | None = None
+    away: Away = NEVER_AWAY
     ranks: Mapping[RankRef, Rank] = field(default_factory=dict)
     connections: Mapping[int, RankRef] = field(default_factory=dict)
     hosts: Mapping[str, Host] = field(default_factory=dict)

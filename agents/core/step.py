@@ -7,7 +7,7 @@ effects out in order, and calls `step` with `Tick` at `next_deadline_s`.
 from collections.abc import Callable
 from typing import Any
 
-from agents.core import commands, ends, launches, marks, relay, restore, session, verify, watch
+from agents.core import away, commands, ends, launches, marks, relay, restore, session, verify, watch
 from agents.core.effects import Effect
 from agents.core.events import (
     CheckpointProgress,
@@ -54,6 +54,7 @@ __all__ = ["next_deadline_s", "resume", "step"]
 def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
     """What follows from `event`. Never raises for anything a peer can cause."""
     turn = Turn(state, event.now_s)
+    away.notice(turn)
     _HANDLERS[type(event)](turn, event)
     return turn.state, tuple(turn.effects)
 

@@ -8,7 +8,7 @@ from agents.core.ends import conclude, kill
 from agents.core.events import DevicesSampled, Tick, XidRaised
 from agents.core.launches import advance, end_launch
 from agents.core.learn import step_timeout_s
-from agents.core.state import CommandStage, ProcessState, Rank, State
+from agents.core.state import NEVER_AWAY, Away, CommandStage, ProcessState, Rank, State
 from agents.core.turn import Turn
 from controlplane.protocol.frames import DeviceLost, RankOverdue, XidSeen
 from controlplane.protocol.rank import SaveNow
@@ -38,9 +38,10 @@ def on_tick(turn: Turn, event: Tick) -> None:
 
 def next_deadline_s(state: State) -> float | None:
     """The next moment at which `on_tick` has something to do; None: never, as things are."""
-    due: list[float] = []
+    due: list[float] = [state.seen_s + limits.WATCH_S] if state.seen_s is not None and state.ranks else []
     for rank in state.ranks.values():
-        due.extend(moment for moment in (rank.kill_at_s, rank.exit_due_s, overdue_at_s(rank)) if moment is not None)
+        overdue_s = overdue_at_s(rank, state.away)
+        due.extend(moment for moment in (rank.kill_at_s, rank.exit_due_s, overdue_s) if moment is not None)
         if rank.process is ProcessState.LAUNCHING:
             due.append(rank.launched_at_s + limits.FORK_TIMEOUT_S)
     cut_off_at_s = None if state.link.up else state.link.since_s + limits.LEASE_S
@@ -54,20 +55,27 @@ def next_deadline_s(state: State) -> float | None:
     return min(due, default=None)
 
 
-def overdue_at_s(rank: Rank) -> float | None:
+def overdue_at_s(rank: Rank, away: Away = NEVER_AWAY) -> float | None:
     """When the rank's present phase will have lasted too long; None: never, or said already.
 
     A rank that waits for others is excused for as long as it says so: one that was stopped
-    in mid-exchange says nothing any more, and everybody else would wait for it for ever.
+    in mid-exchange says nothing any more, and everybody else would wait for it for ever. While this
+    process was `away` nobody was watched: that time is added, and time for a word.
     """
     if rank.process is not ProcessState.ALIVE or rank.expected or rank.done or rank.overdue_sent:
         return None
     if rank.phase in WAITING_PHASES:
-        return rank.last_word_s + max(section_timeout_s(rank), limits.SILENT_S) if rank.joined else None
+        limit_s = max(section_timeout_s(rank), limits.SILENT_S)
+        return rank.last_word_s + limit_s + _excused_s(rank.last_word_s, away) if rank.joined else None
     if rank.launch.entrypoint is not None and not rank.joined and rank.conn_id is None:
         # A program without our hooks never says where it is; that proves nothing.
         return None
-    return rank.phase_since_s + section_timeout_s(rank)
+    return rank.phase_since_s + section_timeout_s(rank) + _excused_s(rank.phase_since_s, away)
+
+
+def _excused_s(since_s: float, away: Away) -> float:
+    """Of what began before this process ran again."""
+    return min(away.missed_s, away.until_s - since_s) + limits.WORD_S if since_s < away.until_s else 0.0
 
 
 def section_timeout_s(rank: Rank) -> float:
@@ -107,7 +115,7 @@ def _rank_due(turn: Turn, rank: Rank) -> None:
     if rank.process is ProcessState.LAUNCHING and rank.launched_at_s + limits.FORK_TIMEOUT_S <= turn.now_s:
         _give_up_unborn(turn, rank)
         return
-    due_s = overdue_at_s(rank)
+    due_s = overdue_at_s(rank, turn.state.away)
     if due_s is not None and due_s <= turn.now_s:
         turn.put_rank(replace(rank, overdue_sent=True))
         turn.report(

@@ -21,7 +21,7 @@ from django.conf import settings
 
 from controlplane.checkpoints import places
 from controlplane.checkpoints.models import Checkpoint
-from controlplane.checkpoints.readback import VERDICT, decoded, identity, why_silent
+from controlplane.checkpoints.readback import LONGEST_S, VERDICT, decoded, identity, why_silent
 from controlplane.checkpoints.verify import Verdict
 from controlplane.jobs.numbers import spec_of
 from controlplane.protocol.launch import TrainerConfig
@@ -37,8 +37,6 @@ READER = "controlplane.checkpoints.verify"
 LIMIT_S = 300
 SLOWEST_BYTES_PER_S = 10e6
 """A storage that gives less than this for the whole of a checkpoint counts as stuck."""
-LONGEST_S = 86_400
-"""Whatever size a rank has told."""
 GRACE_S = 30.0
 NICE = 19
 MAX_AT_ONCE = 2

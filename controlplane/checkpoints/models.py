@@ -12,7 +12,8 @@ class Checkpoint(models.Model):
     shard r). `layout` as protocol Parallelism. `verify_due_at`: when to look at it next.
     `doubt`: why its ranks could not load it, until what is there was read back. `written_on`: the node
     whose rank said that it began, then that it is complete. `round_at`: since when somebody is sought who
-    reads it back; `reader`: the order to the node that does now, heard of last at `heard_at`."""
+    reads it back; `reader`: the order to the node that does now, heard of last at `heard_at`. `read_s`: the longest
+    that the server's own machine took to read it, seconds."""
 
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="checkpoints")
@@ -29,6 +30,7 @@ class Checkpoint(models.Model):
     digest = models.CharField(max_length=128, blank=True)
     blocking_s = models.FloatField(null=True)
     total_s = models.FloatField(null=True)
+    read_s = models.FloatField(null=True)
     started_at = models.DateTimeField()
     committed_at = models.DateTimeField(null=True)
     verify_due_at = models.DateTimeField(null=True, db_index=True)

@@ -10,6 +10,8 @@ from controlplane.checkpoints.verify import MAX_DETAIL_CHARS, Verdict
 from controlplane.runtime.sandbox import service
 
 MAX_VERDICT_BYTES = 1 << 16
+LONGEST_S = 86_400
+"""Of one look, whatever size a rank has told."""
 VERDICT = "verdict.json"
 
 
@@ -34,7 +36,9 @@ def verdict_of(text: bytes | str) -> Verdict | None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     detail = "".join(sign if sign.isprintable() else "?" for sign in said.detail[:MAX_DETAIL_CHARS])
-    return Verdict(ok=said.ok, detail=detail, loaded=said.loaded and said.ok is True, absent=said.absent)
+    took_s = said.took_s if said.took_s is not None and 0.0 <= said.took_s <= LONGEST_S else None
+    loaded = said.loaded and said.ok is True
+    return Verdict(ok=said.ok, detail=detail, loaded=loaded, absent=said.absent, took_s=took_s)
 
 
 def why_silent(place: Path, code: int) -> str:

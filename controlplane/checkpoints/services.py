@@ -6,6 +6,7 @@ Who reads is chosen above (`recovery.readers`), which hands rows to nodes and ap
 import contextlib
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from django.db.models import Q
 
@@ -172,7 +173,10 @@ def look_here(row: Checkpoint, *, others: str = "", again_s: float | None = None
 
 def judge(row: Checkpoint, verdict: Verdict, *, again_s: float | None = None) -> None:
     """The round ends with this verdict; the next look is at the rung above, if the job wants that."""
-    Checkpoint.objects.filter(pk=row.pk).update(round_at=None, reader="", heard_at=None)
+    columns: dict[str, Any] = {"round_at": None, "reader": "", "heard_at": None}
+    if verdict.ok and verdict.took_s is not None:
+        columns["read_s"] = max(verdict.took_s, row.read_s or 0.0)
+    Checkpoint.objects.filter(pk=row.pk).update(**columns)
     try:
         apply_verdict(row, verdict)
     except LostRace:

@@ -11,6 +11,7 @@ import argparse
 import errno
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path, PurePosixPath
@@ -44,16 +45,18 @@ class Marker(msgspec.Struct, frozen=True):
     files: tuple[Entry, ...]
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """`ok` None: nothing can be said, as the directory is not visible from here, its storage
     fails, or the digests' algorithm is not known here. `loaded`: it was loaded into a model
     as well. `absent`: the fault is that something is not there, which whoever has only a part of
-    the bytes would say too."""
+    the bytes would say too. `took_s`: how long it was read, seconds, where the server's own machine did; of a
+    node, the times of its answers tell."""
 
     ok: bool | None
     detail: str
     loaded: bool = False
     absent: bool = False
+    took_s: float | None = None
 
 
 class Absent(ValueError):
@@ -174,10 +177,12 @@ def main() -> None:
     parser.add_argument("--step", type=int, required=True)
     parser.add_argument("--epoch", type=int, required=True)
     options = parser.parse_args()
+    began_s = time.monotonic()
     verdict = verify_directory(
         options.path, name=options.name, job_id=options.job_id, step=options.step, epoch=options.epoch
     )
-    Path(options.out).write_bytes(msgspec.json.encode(verdict))
+    timed = msgspec.structs.replace(verdict, took_s=time.monotonic() - began_s)
+    Path(options.out).write_bytes(msgspec.json.encode(timed))
 
 
 if __name__ == "__main__":

@@ -8,12 +8,13 @@ are `reversible` say enough to leave a replica out and not to end it. A replica 
 all wait for others is never a culprit.
 """
 
-from controlplane.policy import silence
+from controlplane.policy import flaps, silence
 from controlplane.policy.common import without_common
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     catch_up_patience_s,
     current_view,
+    holds_state,
     installed,
     is_correlated_failure,
     is_member,
@@ -204,18 +205,27 @@ def _catch_up_timeout(snapshot: JobSnapshot, config: PolicyConfig, replica: Repl
 
 
 def _unreachable(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
-    """After so many views with unchanged members the exchange still fails: leave out the
-    one that the others cannot reach."""
+    """After so many views with unchanged members the exchange still fails. Whom an error names is ended.
+    Where none names anybody, who it is was only inferred: it is left out first, and ended when the exchange fails
+    with it again, or at once where too few that hold the newest state would be left without it."""
     errors = fresh_outer_errors(snapshot, config)
-    if not errors or snapshot.reissued_views < config.max_reissues or _suspect(snapshot, errors) != replica.index:
+    if not errors or snapshot.reissued_views < config.max_reissues:
         return None
+    named = _named(errors)
+    suspect = _inferred(snapshot, errors) if named is None else named
+    if suspect != replica.index:
+        return None
+    again = flaps.times_out(replica.times_out, replica.out_s, snapshot.now_s) > 1
+    spared = named is None and not again and _enough_without(snapshot, replica)
     return Failure(
         replica=replica,
         kind="unreachable",
         proved=False,
-        sentence=f"the exchange failed again after {snapshot.reissued_views} views with the same members",
+        reversible=spared,
+        sentence=f"the exchange failed again after {snapshot.reissued_views} views with the same members, and"
+        f" {_accuser(snapshot, errors, replica, named)}",
         signal_ids=signal_ids(errors),
-        evidence={"reissued_views": snapshot.reissued_views},
+        evidence={"reissued_views": snapshot.reissued_views, "named": named is not None},
     )
 
 
@@ -229,17 +239,37 @@ def fresh_outer_errors(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Sig
     return fresh
 
 
-def _suspect(snapshot: JobSnapshot, errors: tuple[SignalFact, ...]) -> int | None:
-    """Named by a reporter, else the one member that did not complain, else the first reporter."""
-    for error in errors:
-        named = suspect_of(error)
-        if named is not None:
-            return named
+def _named(errors: tuple[SignalFact, ...]) -> int | None:
+    """The replica that the first error which names one names."""
+    return next((named for named in map(suspect_of, errors) if named is not None), None)
+
+
+def _inferred(snapshot: JobSnapshot, errors: tuple[SignalFact, ...]) -> int | None:
+    """The one member that did not complain, else the lowest that did: a guess."""
+    quiet = _quiet(snapshot, errors)
+    if len(quiet) == 1:
+        return quiet[0]
+    return min((error.replica for error in errors if error.replica is not None), default=None)
+
+
+def _quiet(snapshot: JobSnapshot, errors: tuple[SignalFact, ...]) -> list[int]:
     reporters = {error.replica for error in errors}
-    silent = [r.index for r in live_replicas(snapshot) if is_member(snapshot, r) and r.index not in reporters]
-    if len(silent) == 1:
-        return silent[0]
-    return min((index for index in reporters if index is not None), default=None)
+    return [r.index for r in live_replicas(snapshot) if is_member(snapshot, r) and r.index not in reporters]
+
+
+def _accuser(snapshot: JobSnapshot, errors: tuple[SignalFact, ...], replica: ReplicaFact, named: int | None) -> str:
+    if named is not None:
+        return "the others name it"
+    if _quiet(snapshot, errors) == [replica.index]:
+        return "it alone did not tell of it"
+    return "nobody is named: that it is this one is a guess"
+
+
+def _enough_without(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
+    """The members that would be left hold the newest state, and are as many as the job needs."""
+    left = (other for other in live_replicas(snapshot) if is_member(snapshot, other) and other is not replica)
+    holders = sum(holds_state(snapshot, other) for other in left)
+    return replica.state is not ReplicaState.FORMING and holders >= max(1, snapshot.job.spec.resources.min_replicas)
 
 
 INFERRED: tuple[Detector, ...] = (

@@ -115,8 +115,8 @@ def observed(job: Job, *, loads: str | None = None) -> Observed:
 
 
 def _transfer_s(job: Job, loads: str | None = None) -> float | None:
-    """Seconds in which the checkpoint that an attempt loads (see `observed`) was written, or read back by a node,
-    whichever took longer; None: it loads none of the persistent tier."""
+    """Seconds in which the checkpoint that an attempt loads (see `observed`) was written, or read back by a node
+    or by the server's own machine, whichever took longest; None: it loads none of the persistent tier."""
     newest = job.attempts.order_by("-number").values_list("resume_path", flat=True)
     path = newest.first() if loads is None else loads
     row = job.checkpoints.filter(path=path).exclude(kind=LOCAL_KIND).first() if path else None
@@ -124,7 +124,7 @@ def _transfer_s(job: Job, loads: str | None = None) -> float | None:
         return None
     looks = job.commands.filter(kind="verify_checkpoint", state=CommandState.SUCCEEDED, body__path=path)
     read = looks.exclude(acknowledged_at=None).aggregate(took=Max(F("finished_at") - F("acknowledged_at")))["took"]
-    measured = (row.total_s, read.total_seconds() if read else None)
+    measured = (row.total_s, row.read_s, read.total_seconds() if read else None)
     return max((seconds for seconds in measured if seconds is not None), default=None)
 
 

@@ -25,10 +25,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--standing-by", type=int, choices=(0, 1, 2), default=0, help="how many of the replicas compute nothing"
     )
+    parser.add_argument("--stills", type=int, default=0, help="how often an agent or a whole node stands still")
     options = parser.parse_args(given)
     seeds = range(options.seed, options.seed + options.seeds)
     worlds = (World(seed, standing_by=options.standing_by) for seed in seeds)
-    outcomes = [world.run(options.faults, orders=options.orders) for world in worlds]
+    outcomes = [world.run(options.faults, orders=options.orders, stills=options.stills) for world in worlds]
     text = report.one(outcomes[0]) if len(outcomes) == 1 else report.many(outcomes)
     sys.stdout.write(text + "\n")
     return 1 if any(outcome.violations for outcome in outcomes) else 0

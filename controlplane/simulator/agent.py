@@ -1,15 +1,14 @@
 """A node of the simulator: `agents.core` itself, and a small interpreter of its effects.
 
-`agents.runtime` is the one of the product. Here a journal is a list, a process an entry in a table, a socket
-a call, and time the kernel's; what the agent decides is the same code. A run of the agent ends with a
-restart between any two effects or with the machine's power; ranks outlive a restart, and say then what they
-had to say meanwhile.
+`agents.runtime` is the product's. Here a journal is a list, a process a table's entry, a socket a call, and time the
+kernel's. A run of the agent ends with a restart between any two effects or with the machine's power; ranks
+outlive it, and say then what they had to say meanwhile.
 """
 
 from collections import deque
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from agents.core import effects as fx
@@ -28,24 +27,17 @@ from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.machine import Machine
 from controlplane.simulator.process import Rank
 from controlplane.simulator.rows import Order
+from controlplane.simulator.running import Running
 from controlplane.simulator.trainer import Trainer
 
 FRAME_INTERVAL_S = 1.0
 LINK_DEAD_S = 20.0
 RECONNECT_S = 1.0
 SYNC_S = (0.002, 0.02)
+AFTER_TIMERS_S = 0.01
 
 Uplink = Callable[[str, int, AgentHello | AgentFrame], None]
 Down = Order | Acked | Welcome
-
-
-@dataclass(slots=True)
-class Running:
-    """What one run of the agent holds beside its state; gone with it."""
-
-    state: State
-    heard_s: float = 0.0
-    timer_s: float | None = None
 
 
 class Agent:
@@ -78,11 +70,6 @@ class Agent:
     def dead(self) -> bool:
         """Without power."""
         return self.machine.dead
-
-    @property
-    def broken(self) -> set[int]:
-        """Its devices that work no more."""
-        return self.machine.broken
 
     # --- one run -------------------------------------------------------------------------
 
@@ -158,6 +145,8 @@ class Agent:
         """As `agents.runtime.Agent.dispatch`: called again from within, it only queues."""
         if self._running is None:
             return
+        if self._running.holds(event, self._kernel.now_s):
+            return
         self._queue.append(event)
         self._dispatch_all()
 
@@ -226,8 +215,23 @@ class Agent:
         self._kernel.after(delay_s, self._if_alive, self._starts, call, args)
 
     def _if_alive(self, start: int, call: Callable[..., None], args: tuple[Any, ...]) -> None:
-        if self._running is not None and start == self._starts:
-            call(*args)
+        if self._running is None or start != self._starts:
+            return
+        left_s = self._running.still_until_s - self._kernel.now_s
+        if left_s > 0.0:
+            self._kernel.after(left_s, self._if_alive, start, call, args)
+            return
+        call(*args)
+
+    def stand_still(self, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT later: its timers are due then, and what waits is read after them."""
+        if self._running is not None:
+            self._running.still_until_s = max(self._running.still_until_s, self._kernel.now_s + seconds)
+            self.after(seconds + AFTER_TIMERS_S, self._read_held)
+
+    def _read_held(self) -> None:
+        for event in self._running.read(self.machine.now_s) if self._running is not None else ():
+            self.dispatch(event)
 
     def known(self, ref: RankRef) -> Known | None:
         """The rank in the state."""
@@ -251,7 +255,6 @@ class Agent:
             self._arm(self._running)
 
     # --- the journal ------------------------------------------------------------------------
-
     def _commit(self, commit: fx.Commit) -> None:
         """As `agents.commits`: what needs no sync goes at once if nobody is waiting for one."""
         if not commit.durable and not self._commits:

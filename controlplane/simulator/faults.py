@@ -31,6 +31,12 @@ class Fault(StrEnum):
     AGENT_AWAY = "agent_away"
     DISK_FULL = "disk_full"
     WARM_REBOOT = "warm_reboot"
+    AGENT_STILL = "agent_still"
+    NODE_STILL = "node_still"
+
+
+STILLS = (Fault.AGENT_STILL, Fault.NODE_STILL)
+"""Drawn by themselves, so that a seed's other faults are the same without them."""
 
 
 class Faults:
@@ -45,10 +51,10 @@ class Faults:
         self._ambush: list[Fault] = []
         self._until_s = 0.0
 
-    def schedule(self, until_s: float, count: int) -> None:
+    def schedule(self, until_s: float, count: int, *, stills: int = 0) -> None:
         """Draw `count` faults before `until_s`; a third of them strikes as a pair, another
-        third lies in wait for the next eviction or admission."""
-        chance, kinds = self._kernel.random, tuple(Fault)
+        third lies in wait for the next eviction or admission. And `stills` times an agent or a node stands still."""
+        chance, kinds = self._kernel.random, tuple(kind for kind in Fault if kind not in STILLS)
         self._until_s = until_s
         for _ in range(count):
             at_s, kind = chance.uniform(QUIET_BEFORE_S, until_s), chance.choice(kinds)
@@ -58,6 +64,8 @@ class Faults:
                 self._kernel.after(at_s + chance.uniform(0.0, 0.2), self.strike, chance.choice(kinds))
             elif style == 1:
                 self._kernel.after(at_s, self._lie_in_wait, chance.choice((Fault.RANK_KILL, Fault.NODE_LOSS)))
+        for _ in range(stills):
+            self._kernel.after(chance.uniform(QUIET_BEFORE_S, until_s), self.strike, chance.choice(STILLS))
         self._server.on_decision = self._decided
 
     def _lie_in_wait(self, kind: Fault) -> None:
@@ -99,6 +107,8 @@ class Faults:
                 self._with_node(self.fill_disk)
             case Fault.WARM_REBOOT:
                 self._with_node(self.warm_reboot)
+            case Fault.AGENT_STILL | Fault.NODE_STILL:
+                self._with_node(self.stop_agent if kind is Fault.AGENT_STILL else self.stop_node)
             case Fault.BAD_START:
                 self._trainer.crash_starts += 1
 
@@ -167,6 +177,25 @@ class Faults:
         self._say(f"the agent of {agent.node} is away for {away_s:.1f} s")
         self._network.last_cut_s[agent.node] = self._kernel.now_s + away_s
         agent.stop(away_s)
+
+    def stop_agent(self, agent: Agent) -> float:
+        """SIGSTOP and SIGCONT of the agent alone: its clock is ahead of every deadline when it runs again, and
+        what its ranks said waits."""
+        stood_s = self._kernel.between(2.0, 25.0)
+        self._say(f"the agent of {agent.node} stands still for {stood_s:.1f} s")
+        cut_s = self._network.last_cut_s
+        cut_s[agent.node] = max(cut_s.get(agent.node, 0.0), self._kernel.now_s + stood_s)
+        agent.stand_still(stood_s)
+        return stood_s
+
+    def stop_node(self, agent: Agent) -> None:
+        """The whole machine stands still, as a virtual one that is moved: its ranks with its agent."""
+        stood_s = self.stop_agent(agent)
+        for child in tuple(agent.machine.children.values()):
+            if child.rank.alive and not child.rank.hung:
+                child.rank.hung, child.rank.hung_since_s = True, self._kernel.now_s
+                process = self._trainer.process_of(child.rank)
+                self._kernel.after(stood_s, self._wake, child.rank.ref.rank, process)
 
     def fill_disk(self, agent: Agent) -> None:
         """The journal takes nothing more, until somebody makes room."""

@@ -24,6 +24,7 @@ from trainer.core.standing import Standing
 Report = Flush | OuterError | CaughtUp | CheckpointReport | TrainingDone
 UNREAD_MAX = 100
 STORED_MAX = 64
+VOTE_S = 0.02
 RETRY_S = 0.5
 GIVEN_UP: dict[Stage, on.Event] = {
     Stage.BUILDING: on.Built(inside=False),
@@ -211,8 +212,11 @@ class Trainer:
             return
         process.token += 1
         match process.asked[process.first.ref.rank]:
+            case do.Agree() if len(set(asks)) == 1:
+                self._feed_all(process, on.Agreed(same=True))
             case do.Agree():
-                self._feed_all(process, on.Agreed(same=len(set(asks)) == 1))
+                # They ask again until the slower one has heard of the newer view.
+                self._kernel.after(VOTE_S, self._disagreed, process, process.token)
             case do.Confirm():
                 claims = [ask for ask in asks if isinstance(ask, do.Confirm)]
                 stands, keeps = all(ask.stands for ask in claims), all(ask.keeps for ask in claims)
@@ -229,6 +233,10 @@ class Trainer:
                 self._later(process, self.timing.exchange_s, self._arrive)
             case do.Barrier(joins=joins):
                 self._prepared(process, joins=joins)
+
+    def _disagreed(self, process: Process, token: int) -> None:
+        if process.token == token:
+            self._feed_all(process, on.Agreed(same=False))
 
     def _later(self, process: Process, span: tuple[float, float], call: Callable[[Process, int], None]) -> None:
         took_s = self._kernel.between(*span)

@@ -118,11 +118,11 @@ class World:
             agent.start()
         self.server.start()
 
-    def run(self, faults: int | None = None, *, orders: int = 0) -> Outcome:
-        """Faults and people's orders, then calm, then judgement."""
+    def run(self, faults: int | None = None, *, orders: int = 0, stills: int = 0) -> Outcome:
+        """Faults (`stills`: as in `Faults.schedule`) and people's orders, then calm, then judgement."""
         self.start()
         count = self.kernel.random.randrange(1, 7) if faults is None else faults
-        self.faults.schedule(FAULTS_UNTIL_S, count)
+        self.faults.schedule(FAULTS_UNTIL_S, count, stills=stills)
         self.people.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, orders)
         self.kernel.run(FAULTS_UNTIL_S + CALM_S)
         before = self.server.rows.committed_step
@@ -140,7 +140,7 @@ class World:
         since_s = self.kernel.now_s - NOISE_MEMORY_S
         if any(rank.hung or rank.woke_s > since_s for rank in process.ranks.values()):
             return "a process hangs or did until just now"
-        if any(rank.device in self.agents[rank.node].broken for rank in process.ranks.values()):
+        if any(rank.device in self.agents[rank.node].machine.broken for rank in process.ranks.values()):
             return "a device under it is broken"
         return self._out_of_reach(process)
 

@@ -18,6 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import argparse
 import signal
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -37,11 +38,12 @@ DEFAULT_LIMIT_S = 300
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """`ok` None: nothing can be said from here."""
+    """`ok` None: nothing can be said from here. `took_s`: reading, and loading where it was, seconds."""
 
     ok: bool | None
     detail: str
     loaded: bool = False
+    took_s: float | None = None
 
 
 class OutOfTime(Exception):
@@ -150,6 +152,7 @@ def main() -> None:
     signal.signal(signal.SIGALRM, _out_of_time)
     signal.alarm(options.limit_s)
     config = msgspec.json.decode(options.config.read_bytes(), type=TrainerConfig) if options.config else None
+    began_s = time.monotonic()
     try:
         verdict = examine(
             Task(
@@ -166,7 +169,8 @@ def main() -> None:
         verdict = Verdict(ok=None, detail=f"not read and loaded within {options.limit_s} s")
     except Exception as error:  # Not the checkpoint's fault as far as is known: out of memory, a broken driver.
         verdict = Verdict(ok=None, detail=f"the examination failed: {type(error).__name__}: {error}")
-    LocalStorage(options.out.parent).write(options.out.name, msgspec.json.encode(verdict))
+    timed = msgspec.structs.replace(verdict, took_s=time.monotonic() - began_s)
+    LocalStorage(options.out.parent).write(options.out.name, msgspec.json.encode(timed))
     sys.stdout.flush()
     os._exit(0)
 

@@ -96,6 +96,8 @@ def _pause(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) ->
 
 
 def _how(snapshot: JobSnapshot, config: PolicyConfig, out: tuple[Failure, ...]) -> str:
+    if all(failure.kind == "unreachable" for failure in out):
+        return "it comes back when it waits as the others do, and is ended if the exchange then fails with it again."
     if all(not failure.bad_nodes for failure in out):
         return "it comes back when it waits as the others do, and is started again when its agent finds it late."
     lease_s = lease_of(snapshot, config)

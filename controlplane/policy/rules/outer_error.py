@@ -3,8 +3,9 @@
 A network blip ends a collective for everybody without ending anyone. A death would have
 been told within `outer_error_grace_s`, by an agent that is connected: while a member's is
 not, nothing is concluded before its node's lease has run out. After `max_reissues`
-in a row the member that the others cannot reach is a failure (`unreachable`), handled by
-`replica_failure`.
+in a row one member is a failure (`unreachable`): one that an error names is ended by
+`replica_failure`; where none names anybody, one is left out first (`leave_out`). The trainer's own errors
+name nobody: what gloo and NCCL say of a peer is an address, or nothing where they waited in vain.
 """
 
 from controlplane.policy.config import PolicyConfig

@@ -19,7 +19,13 @@ from controlplane.protocol.frames import (
     Refused,
     XidSeen,
 )
-from tests.integration.agents.conftest import AgentProcess, is_running, start_order, until_gone
+from tests.integration.agents.conftest import (
+    AgentProcess,
+    end_everything_of,
+    is_running,
+    start_order,
+    until_gone,
+)
 from tests.integration.agents.server import JOIN_TOKEN, Server, sign
 from tests.integration.agents.test_ranks import JOB, running_replica
 
@@ -52,6 +58,26 @@ async def test_an_exit_missed_by_a_dead_agent_is_told_with_its_code(server: Serv
     assert exited.exit_code == 17
     told = [event.body for event in server.events if isinstance(event.body, LogMarked | RankExited)]
     assert [body.marker for body in told[: told.index(exited)] if body.ref == exited.ref] == ["left"], "last words"
+
+
+async def test_what_was_killed_together_with_its_agent_is_told_without_a_code_and_as_nobody_saw_it(
+    server: Server, agent: AgentProcess
+) -> None:
+    """Agent, host and ranks at once, as a control group is killed: nobody is left who could have seen an end."""
+    pids = await running_replica(server)
+    agent.kill(signal.SIGKILL)
+    end_everything_of(agent.state_dir)
+    await until_gone(*pids.values())
+    assert server.bodies(RankExited) == []
+    agent.start()
+    await server.until(lambda: len(server.bodies(RankExited)) == len(pids))
+    assert not server.bodies(RankExited)[0].expected, "nobody had ordered it; its peers end with it"
+    for told in server.bodies(RankExited):
+        assert (told.exit_code, told.signal) == (None, None)
+        assert told.cause == "unobserved"
+        assert told.hint.startswith("exit not observed; the node's processes were gone when the agent came back")
+    assert not server.hellos[1].ranks
+    assert server.gaps == 0
 
 
 async def test_a_repeated_command_after_a_restart_has_no_second_effect(server: Server, agent: AgentProcess) -> None:

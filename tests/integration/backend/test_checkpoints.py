@@ -177,6 +177,7 @@ def test_what_is_kept_for_an_incident_is_open_to_the_sandboxs_own_user(tmp_path:
         os.close(descriptor)
     found = decoded(place)
     assert found is not None and found.ok, (code, found)
+    assert found.took_s is not None and 0.0 < found.took_s < 120.0
 
 
 def test_a_restart_from_a_checkpoint_that_takes_hours_to_read_waits_for_none_of_it() -> None:
@@ -294,6 +295,8 @@ def test_one_that_loads_into_the_jobs_own_model_is_at_the_top_of_the_ladder(tmp_
     manifest.write_marker(saved, content)
     _sweep_until(row, "restore_tested")
     assert climbed(row)[-2:] == ["verified", "restore_tested"]
+    read_s = Checkpoint.objects.get(pk=row.pk).read_s
+    assert read_s is not None and 0.0 < read_s < 240.0, "reading and loading it, on the server's own machine"
 
 
 def test_what_cannot_be_examined_stays_where_it_is_and_says_why() -> None:

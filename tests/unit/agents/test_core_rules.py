@@ -40,6 +40,13 @@ def running(replica=0):
     return world
 
 
+def passes(world, seconds):
+    """With a tick each second."""
+    for _ in range(int(seconds)):
+        world.now_s += 1.0
+        world.feed(ev.Tick(now_s=world.now_s))
+
+
 def give(world, envelope):
     world.feed(ev.OrderReceived(now_s=world.now_s, commands=(envelope,)))
     while world.pending:
@@ -164,7 +171,7 @@ def test_overdue_is_said_once_for_each_stay_in_a_phase():
     world.now_s += 2.0
     assert stay(Phase.COMPUTE, 63.0) == 1
     assert stay(Phase.EXCHANGE, 500.0) == 1
-    world.now_s += 80.0
+    passes(world, 50.0)
     assert stay(Phase.COMPUTE, 70.0, step_number=2) == 2
 
 
@@ -197,8 +204,7 @@ def test_a_rank_that_falls_silent_while_it_waits_for_others_is_overdue_too():
     told(world, hello(world))
 
     def overdue_after(silent_s):
-        world.now_s += silent_s
-        world.feed(ev.Tick(now_s=world.now_s))
+        passes(world, silent_s)
         return [kept.body for kept in world.state.events if isinstance(kept.body, RankOverdue)]
 
     waits = RankProgress(Section.STEP, Phase.EXCHANGE, 1.0, 1.0, 1)
@@ -340,8 +346,7 @@ def own_program():
 
 
 def overdue(world, after_s):
-    world.now_s += after_s
-    world.feed(ev.Tick(now_s=world.now_s))
+    passes(world, after_s)
     return [kept.body.section for kept in world.state.events if isinstance(kept.body, RankOverdue)]
 
 

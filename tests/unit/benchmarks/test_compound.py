@@ -57,6 +57,22 @@ def test_a_kill_whose_end_nobody_saw_is_not_told_as_another() -> None:
     assert wrong_causes([told], [KILLED]) == []
 
 
+def test_one_that_its_storage_holds_is_told_as_a_hang_and_a_killed_one_is_not() -> None:
+    told = incident(finding("rank_overdue", replica=1, incarnation=2, rank=0, value=9.0))
+    assert wrong_causes([told], [replace(KILLED, what="killed, and held by its storage")]) == []
+    assert "no incident tells of it" in wrong_causes([told], [KILLED])[0]
+
+
+@pytest.mark.parametrize(("ago_s", "right"), [(59.0, True), (61.0, False), (-1.0, False)])
+def test_automation_is_stopped_rightly_where_as_many_devices_were_hit_in_the_minute_before(
+    ago_s: float, right: bool
+) -> None:
+    stopped = incident() | {"title": "Automation is stopped: 3 of 10 devices look bad at once"}
+    done = [replace(KILLED, at_s=119.0), replace(LOST, at_s=120.0 - ago_s, devices=2)]
+    told = [line for line in wrong_causes([stopped], done) if "Automation" in line]
+    assert (told == []) is right
+
+
 def test_a_lost_node_is_told_by_its_name() -> None:
     assert wrong_causes([incident(finding("node_silent", node_name="node-3"))], [LOST]) == []
     assert len(wrong_causes([incident(finding("node_silent", node_name="node-2"))], [LOST])) == 2

@@ -7,6 +7,7 @@ from controlplane.policy.decide import decide
 from controlplane.policy.plan import (
     AnnounceView,
     StartReplica,
+    StopReplica,
 )
 from controlplane.policy.snapshot import LearnedTimes
 from controlplane.protocol.membership import Donor
@@ -199,11 +200,47 @@ def test_a_cancelled_job_is_not_mended():
     assert decisions(running(job=job(cancel_requested=True), signals=(exited(),)), rule=RULE) == ()
 
 
-def test_unreachable_after_enough_tries_is_a_failure():
-    errors = tuple(signal("outer_error", n, replica=n, incarnation=1, seen_s=NOW_S - 2.0) for n in (0, 2))
-    decision = only(running(reissued_views=3, signals=errors), RULE)
-    assert decision.reason_code == "unreachable"
-    assert decision.key == "1:evict:1.1"
+def complaints(*replicas, **evidence):
+    return tuple(
+        signal("outer_error", n, replica=n, incarnation=1, seen_s=NOW_S - 2.0, evidence=evidence) for n in replicas
+    )
+
+
+def test_who_an_exchange_error_names_is_ended_when_new_views_do_not_help():
+    decision = only(running(reissued_views=3, signals=complaints(0, suspect_replica=1)), RULE)
+    assert (decision.reason_code, decision.key) == ("unreachable", "1:evict:1.1")
+    assert "the others name it" in decision.sentence
+
+
+@pytest.mark.parametrize(
+    ("reporters", "out", "words"),
+    [((0, 2), 1, "it alone did not tell of it"), ((0, 1, 2), 0, "nobody is named: that it is this one is a guess")],
+)
+def test_who_is_only_inferred_is_left_out_first_and_nothing_of_it_is_ended(reporters, out, words):
+    snapshot = running(reissued_views=3, signals=complaints(*reporters))
+    assert decisions(snapshot, rule=RULE) == ()
+    decision = only(snapshot, "leave_out")
+    (action,) = [a for a in decision.actions if isinstance(a, AnnounceView)]
+    assert [member.replica for member in action.view.members] == [n for n in range(3) if n != out]
+    assert not [a for a in decision.actions if isinstance(a, StopReplica)]
+    assert (decision.reason_code, decision.evidence["named"]) == ("unreachable", False)
+    assert words in decision.sentence
+    assert "is ended if the exchange then fails with it again" in decision.sentence
+
+
+@pytest.mark.parametrize(("ago_s", "ended"), [(600.0, True), (601.0, False)])
+def test_when_the_exchange_fails_with_it_again_within_ten_minutes_it_is_ended(ago_s, ended):
+    rows = (replica(0, times_out=1, out_s=NOW_S - ago_s), replica(1), replica(2))
+    snapshot = running(replicas=rows, reissued_views=3, signals=complaints(0, 1, 2))
+    assert bool(decisions(snapshot, rule=RULE)) is ended
+    assert bool(decisions(snapshot, rule="leave_out")) is not ended
+
+
+def test_where_the_job_cannot_go_on_with_one_less_the_guess_is_ended_as_it_must_be():
+    snapshot = running(job=job(spec=spec(min_replicas=3)), reissued_views=3, signals=complaints(0, 1, 2))
+    decision = only(snapshot, RULE)
+    assert (decision.reason_code, decision.key) == ("unreachable", "1:evict:0.1")
+    assert "that it is this one is a guess" in decision.sentence
 
 
 def test_no_free_device_means_fewer_replicas():
