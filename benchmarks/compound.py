@@ -52,7 +52,7 @@ def measure(args: argparse.Namespace, report: Report) -> list[str]:
         document = workload.job_document(delay_s=args.delay_s, interval_steps=SAVE_EVERY_STEPS)
         job_id = running.train(document, until_step=CALM_STEPS)
         time.sleep(CALM_S)
-        undisturbed_s = undisturbed_step_s(running.steps(job_id))
+        undisturbed_s = undisturbed_step_s(running.steps(job_id), replicas=workload.REPLICAS)
         scene = Scene(running, job_id, chance, frozen, clock)
         try:
             rounds = play(scene, args)
@@ -80,7 +80,7 @@ def measure(args: argparse.Namespace, report: Report) -> list[str]:
         "left out": sorted(set(scene.left_out)) or "nothing",
         "incidents": len(incidents),
         "undisturbed step": f"{undisturbed_s:.4f} s in the first calm minute, shown {job['undisturbed_step_s']:.4f} s;"
-        f" {undisturbed_step_s(steps):.4f} s of all steps that follow two of their view",
+        f" {undisturbed_step_s(steps, replicas=workload.REPLICAS):.4f} s of all steps that follow two of their view",
     }
     wrong = wrong_causes(incidents, scene.done, scene.rounds) + wrong_certificates(incidents) + wrong_steps(steps)
     wrong += wrong_effective_time(job["ettr"], computed)

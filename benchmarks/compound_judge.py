@@ -130,17 +130,17 @@ def wrong_steps(steps: Sequence[Json]) -> list[str]:
     return gaps + inexact + [f"step {step['step']}: replicas differ" for step in steps if step["hashes_equal"] is False]
 
 
-def undisturbed_step_s(steps: Sequence[Json]) -> float:
+def undisturbed_step_s(steps: Sequence[Json], *, replicas: int) -> float:
     """What a step takes while nothing happens: the median time from one commit to the next, of those that
-    follow two of the same epoch with as many contributors as there ever were. What ranks say that a step took
+    follow two of the same epoch with all the contributors that were asked for. What ranks say that a step took
     is no measure of it: their clocks overlap, and the longest of six is more than what passed."""
     ordered = sorted(steps, key=lambda step: (step["attempt"], step["step"]))
-    full = max(step["contributors"] for step in ordered)
     calm = [
         seconds(later["at"]) - seconds(step["at"])
         for first, step, later in zip(ordered, ordered[1:], ordered[2:], strict=False)
-        if first["epoch"] == step["epoch"] == later["epoch"] and later["contributors"] == full
+        if first["epoch"] == step["epoch"] == later["epoch"] and later["contributors"] == replicas
     ]
+    assert calm, f"no step was trained undisturbed by {replicas} replicas"
     return median(calm)
 
 

@@ -4,7 +4,8 @@ ETTR here: from the last undisturbed commit on,
     (global batches committed x undisturbed median step time) / wall time.
 A step that was lost and trained again counts once, a step of two thirds of a batch for
 two thirds. The same arithmetic gives a job's effective time (`controlplane.policy.goodput`), and
-neither is cut: a ratio above 1 says that the undisturbed part was disturbed.
+neither is cut: a ratio above 1 says that the undisturbed part was disturbed. Nor is it estimated
+here: an undisturbed part with fewer replicas than were asked for is none.
 """
 
 from collections.abc import Sequence
@@ -27,10 +28,13 @@ class Ettr:
     normal_s: float
 
 
-def ettr(found: Sequence[Record], *, calm_until_s: float, end_s: float) -> Ettr:
+def ettr(found: Sequence[Record], *, replicas: int, calm_until_s: float, end_s: float) -> Ettr:
     """From commit records to the ratio. All times by one clock; the first `WARM_STEPS`
-    steps are left out of the undisturbed median."""
-    normal_s = normal_step_s([item for item in found if item.step > WARM_STEPS], until_s=calm_until_s)
+    steps are left out of the undisturbed median. `replicas` were asked for."""
+    warm = [item for item in found if item.step > WARM_STEPS]
+    normal_s = normal_step_s(warm, until_s=calm_until_s)
+    short = [item.step for item in progress(warm) if item.at_s < calm_until_s and item.contributors < replicas]
+    assert not short, f"steps {short[:5]} of the undisturbed part were trained with fewer than {replicas} replicas"
     line = progress(found)
     start_s = max((item.at_s for item in line if item.at_s <= calm_until_s), default=calm_until_s)
     batches = sum(item.batch for item in line if start_s < item.at_s <= end_s)

@@ -44,7 +44,7 @@ def holdfast(args: argparse.Namespace) -> Result:
         certificates = judged(running, job_id)
         steps = running.steps(job_id)
         incidents = running.incidents(job_id)
-    effective = ettr(found, calm_until_s=calm_until_s, end_s=end_s)
+    effective = ettr(found, replicas=workload.REPLICAS, calm_until_s=calm_until_s, end_s=end_s)
     stalls = [item["stall_s"] for item in steps if item["stall_s"] > 0]
     facts = {
         "kills": kills,

@@ -20,6 +20,7 @@ from agents.core import backoff
 from agents.core.events import Event, LinkDown, LinkUp, OrderReceived, ResyncAsked, ServerAcked
 from agents.errors import LinkRefused, SignatureRejected
 from agents.link.identity import NodeIdentity
+from agents.link.older import OlderServer
 from agents.link.server import Server, certificate_shown
 from controlplane.protocol.codec import decode_to_older_agent, encode_frame
 from controlplane.protocol.commands import CommandEnvelope
@@ -77,6 +78,7 @@ class Link:
         self._within_s = backoff.CAP_S
         self._revision = self._hello_revision = PROTOCOL_MAX
         self.unknown_fields: Counter[str] = Counter()
+        self.older = OlderServer(note)
         self.on_outcast: Callable[[], Awaitable[bool]] = _no_remedy
 
     def wake(self, within_s: float = 0.0) -> None:
@@ -191,6 +193,7 @@ class Link:
                 case Welcome():
                     self._said = hello
                     self._revision = min(message.protocol, PROTOCOL_MAX)
+                    self.older.begin()
                     return message
                 case Refused():
                     raise LinkRefused(message.code, message.detail, retry_after_s=message.retry_after_s)
@@ -297,7 +300,7 @@ class Link:
             composed = self._compose()
             if composed is not None:
                 frame, more = composed
-                await socket.send(encode_frame(frame, self._revision))
+                await socket.send(encode_frame(self.older.fit(frame, self._revision), self._revision))
                 if more:
                     self._wake.set()
                     continue

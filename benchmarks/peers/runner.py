@@ -106,7 +106,7 @@ def run_disturbed(
         reader.poll()
     finally:
         _end_ranks(reader)
-    effective = ettr(reader.records, calm_until_s=calm_until_s, end_s=end_s)
+    effective = ettr(reader.records, replicas=plan.replicas, calm_until_s=calm_until_s, end_s=end_s)
     facts = plan.facts | {"kills": kills}
     return Result(name=plan.name, normal_s=effective.normal_s, outages=[], losses={}, facts=facts, effective=effective)
 

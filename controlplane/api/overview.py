@@ -31,6 +31,7 @@ MAX_GOODPUT_JOBS = 200
 def overview() -> dict[str, Any]:
     """All of GET /overview."""
     seq, moment = newest_seq(), now()
+    effective, estimated = _goodput()
     incidents = Incident.objects.select_related("job", "node").order_by("-id")
     decisions = Decision.objects.defer("snapshot").filter(routine=False).order_by("-id")
     return {
@@ -42,7 +43,8 @@ def overview() -> dict[str, Any]:
         "open_incidents": incidents.exclude(state=IncidentState.RESOLVED).count(),
         "attention": attention(),
         "decisions_last_hour": Decision.objects.filter(at__gte=moment - HOUR, routine=False).count(),
-        "goodput_24h": _goodput(),
+        "goodput_24h": effective,
+        "goodput_estimated": estimated,
         "recent_incidents": [incident_summary(row) for row in incidents[:RECENT]],
         "recent_decisions": [decision_summary(row) for row in decisions[:RECENT]],
         "health": health(),
@@ -60,8 +62,8 @@ def attention() -> dict[str, Any]:
     }
 
 
-def _goodput() -> float | None:
-    """Effective training time of the jobs of the last 24 h, by their devices."""
+def _goodput() -> tuple[float | None, bool]:
+    """Effective training time of the jobs of the last 24 h, by their devices; whether it is estimated."""
     since = now() - DAY
     recent = Q(finished_at=None) | Q(finished_at__gte=since)
     rows = Job.objects.filter(recent).exclude(state=JobState.PENDING).order_by("-id")[:MAX_GOODPUT_JOBS]

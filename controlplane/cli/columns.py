@@ -23,6 +23,14 @@ def _held_by(row: Row) -> str:
     return ABSENT if not held else f"{held['job_id']} replica {held['replica']} rank {held['rank']}"
 
 
+def _ettr(row: Row) -> str:
+    """With a word where it does not rest on full strength as it was seen."""
+    shown, basis = percent("ettr")(row), row.get("ettr_basis", "observed")
+    if shown == ABSENT:
+        return "not counted" if basis == "not_counted" else ABSENT
+    return f"{shown} estimated" if basis == "estimated" else shown
+
+
 def _live(field: str, digits: int, unit: str) -> Column:
     show = number(field, digits, unit)
     return Column(title=field.split("_")[0].upper(), show=lambda row: show(row.get("live") or {}))
@@ -118,7 +126,7 @@ JOBS = (
     Column(title="STEP-TIME", show=number("step_time_s", 2, "s")),
     Column(title="REPLICAS", show=_replicas),
     Column(title="RESTARTS", show=text("restarts")),
-    Column(title="ETTR", show=percent("ettr")),
+    Column(title="ETTR", show=_ettr),
     Column(title="PRODUCTIVITY", show=percent("productivity"), wide=True),
     Column(title="AGE", show=age("created_at")),
     Column(title="NOT-HEARD", show=_not_heard),

@@ -9,9 +9,9 @@ import msgspec
 
 from controlplane.jobs.models import Job, JobPace, Replica
 from controlplane.policy.goodput import effective_ratio
-from controlplane.policy.pace import Mark, Pace, kept_at, productivity, undisturbed_step_s
-from controlplane.protocol.spec import JobSpec
-from controlplane.protocol.states import LIVE_INCIDENT, CheckpointState, JobState, ReplicaState
+from controlplane.policy.pace import Mark, Pace, Undisturbed, kept_at, productivity, undisturbed_step
+from controlplane.protocol.spec import JobSpec, TrainSpec, contributing_devices
+from controlplane.protocol.states import LIVE_INCIDENT, CheckpointState, EttrBasis, JobState, ReplicaState
 from controlplane.runtime.clock import age_s, now
 
 RECENT_STEPS = 20
@@ -32,8 +32,9 @@ ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobNumbers:
     """Units in the names. `ettr`: kept steps x `undisturbed_step_s` over wall time since the first
-    attempt (`policy.goodput.effective_ratio`); `productivity`: speed of the newest steps over the
-    job's own best. None: not measured yet, and of an ended job's productivity that it has none."""
+    attempt (`policy.goodput.effective_ratio`); `ettr_basis`: what it rests on, or why there is none;
+    `productivity`: speed of the newest steps over the job's own best. None: not measured yet, and of
+    an ended job's productivity that it has none."""
 
     total_steps: int
     step_time_s: float | None
@@ -48,6 +49,7 @@ class JobNumbers:
     last_checkpoint_age_s: float | None
     work_at_risk_s: float | None
     ettr: float | None
+    ettr_basis: EttrBasis
     undisturbed_step_s: float | None
     productivity: float | None
     open_incident_id: str | None
@@ -62,6 +64,7 @@ def numbers_of(job: Job) -> JobNumbers:
     """All of them, from the rows as they are now; none reads more rows for a job that trained longer."""
     spec = spec_of(job).spec
     pace = pace_of(job)
+    undisturbed = _undisturbed(spec, pace)
     attempt = job.attempts.order_by("-number").first()
     recent = list(job.steps.order_by("-attempt", "-step").values("loss", "step_time_s", "at")[:RECENT_STEPS])
     times = [row["step_time_s"] for row in recent if row["step_time_s"]]
@@ -84,8 +87,9 @@ def numbers_of(job: Job) -> JobNumbers:
         last_checkpoint_step=checkpoint.step if checkpoint else None,
         last_checkpoint_age_s=age_s(checkpoint.committed_at) if checkpoint else None,
         work_at_risk_s=_work_at_risk_s(job, checkpoint.step if checkpoint else 0, step_time_s) if running else None,
-        ettr=_ettr(job, pace),
-        undisturbed_step_s=undisturbed_step_s(pace) if pace else None,
+        ettr=_ettr(job, undisturbed),
+        ettr_basis=_basis(job, pace, undisturbed),
+        undisturbed_step_s=undisturbed.step_s if undisturbed else None,
         productivity=productivity(pace) if pace and running else None,
         open_incident_id=incident.id if incident else None,
     )
@@ -102,31 +106,42 @@ def pace_of(job: Job) -> Pace | None:
     return msgspec.convert(row.pace, Pace, str_keys=True) if row else None
 
 
-def _ettr(job: Job, pace: Pace | None) -> float | None:
+def _undisturbed(spec: TrainSpec, pace: Pace | None) -> Undisturbed | None:
+    return undisturbed_step(pace, wanted_gpus=contributing_devices(spec)) if pace else None
+
+
+def _basis(job: Job, pace: Pace | None, undisturbed: Undisturbed | None) -> EttrBasis:
+    if undisturbed is not None:
+        return EttrBasis.ESTIMATED if undisturbed.estimated else EttrBasis.OBSERVED
+    uncounted = pace is None and job.state in ENDED and job.committed_step > 0
+    return EttrBasis.NOT_COUNTED if uncounted else EttrBasis.TOO_FEW_STEPS
+
+
+def _ettr(job: Job, undisturbed: Undisturbed | None) -> float | None:
     """Kept steps x the undisturbed step over wall time since the first attempt, which is all of it:
     waiting for a place, starts, stalls and steps trained again count as what they are."""
-    undisturbed_s = undisturbed_step_s(pace) if pace else None
     first = job.attempts.order_by("number").first()
-    if first is None or undisturbed_s is None:
+    if first is None or undisturbed is None:
         return None
     wall_s = ((job.finished_at or now()) - first.started_at).total_seconds()
     kept = job.committed_step - first.resume_step
-    return effective_ratio(committed=kept, undisturbed_step_s=undisturbed_s, wall_s=wall_s)
+    return effective_ratio(committed=kept, undisturbed_step_s=undisturbed.step_s, wall_s=wall_s)
 
 
-def goodput(jobs: Iterable[Job], *, since: datetime) -> float | None:
+def goodput(jobs: Iterable[Job], *, since: datetime) -> tuple[float | None, bool]:
     """The same ratio of several jobs since a moment, each weighted by the devices of its full
-    strength; None when none of them has trained. A job older than that is taken from its newest
-    hourly mark before `since` on."""
-    kept_s, all_s = 0.0, 0.0
+    strength (None when none of them has trained), and whether that of any is estimated. A job older
+    than that is taken from its newest hourly mark before `since` on."""
+    kept_s, all_s, estimated = 0.0, 0.0, False
     for job in jobs:
-        pace = pace_of(job)
-        undisturbed_s = undisturbed_step_s(pace) if pace else None
+        spec, pace = spec_of(job).spec, pace_of(job)
+        undisturbed = _undisturbed(spec, pace)
         first = job.attempts.order_by("number").first()
-        if pace is None or undisturbed_s is None or first is None:
+        if pace is None or undisturbed is None or first is None:
             continue
         mark = kept_at(pace, since.timestamp()) or Mark(first.started_at.timestamp(), 0)
-        kept = job.committed_step - first.resume_step - mark.kept
-        kept_s += kept * undisturbed_s * pace.full_gpus
-        all_s += ((job.finished_at or now()).timestamp() - mark.at_s) * pace.full_gpus
-    return kept_s / all_s if all_s > 0 else None
+        kept, gpus = job.committed_step - first.resume_step - mark.kept, contributing_devices(spec)
+        kept_s += kept * undisturbed.step_s * gpus
+        all_s += ((job.finished_at or now()).timestamp() - mark.at_s) * gpus
+        estimated = estimated or undisturbed.estimated
+    return kept_s / all_s if all_s > 0 else None, estimated

@@ -54,6 +54,7 @@ def job_summary(job: Job, *, numbers: JobNumbers | None = None, added: Json | No
         "last_checkpoint_age_s": n.last_checkpoint_age_s,
         "work_at_risk_s": n.work_at_risk_s,
         "ettr": n.ettr,
+        "ettr_basis": n.ettr_basis,
         "undisturbed_step_s": n.undisturbed_step_s,
         "productivity": n.productivity,
         "open_incident_id": n.open_incident_id,
@@ -67,7 +68,7 @@ def job_summary(job: Job, *, numbers: JobNumbers | None = None, added: Json | No
 VOLATILE_JOB_FIELDS = frozenset(
     {
         "committed_step", "progress", "step_time_s", "loss", "eta_s", "last_checkpoint_age_s", "work_at_risk_s", "ettr",
-        "undisturbed_step_s", "productivity",
+        "ettr_basis", "undisturbed_step_s", "productivity",
     }
 )  # fmt: skip
 

@@ -6,10 +6,15 @@ which reads it; a step costs the same whatever came before. Never reads a clock 
 
 Theory. Time between commits is the one clock that adds up to wall time: clocks of ranks overlap.
 A gap is *undisturbed* when both commits and `WARM_UP_STEPS` before them were made by the same
-membership at full strength (the most devices that ever contributed). The *best* is the lowest
-median of `WINDOW` undisturbed gaps; the undisturbed step is the median of all undisturbed gaps of
-at most `NEAR` times the best, so that a slow hour does not become what the job is measured by.
-Gaps are counted in bins of `RATIO`, so that the median is within a quarter of a percent.
+membership at the job's greatest strength so far (the most devices that contributed for `MIN_GAPS`
+undisturbed gaps in a row). The *best* is the lowest median of `WINDOW` undisturbed gaps; the
+undisturbed step is the median of all undisturbed gaps of at most `NEAR` times the best, so that a
+slow hour does not become what the job is measured by. Gaps are counted in bins of `RATIO`, so that
+the median is within a quarter of a percent.
+
+*Full strength* is what the job asked for (`protocol.spec.contributing_devices`), also where it goes
+on smaller or in another layout. While it was never seen, the step of the greatest strength so far is
+scaled by devices that contributed / devices wanted, and the figure is *estimated*.
 """
 
 import math
@@ -47,10 +52,19 @@ class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kept: int
 
 
+class Undisturbed(msgspec.Struct, frozen=True):
+    """The time of a step at full strength while nothing happens. `estimated`: full strength was not
+    seen yet, this is what the greatest so far makes of it."""
+
+    step_s: float
+    estimated: bool
+
+
 class Pace(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What is kept of a job's commits. `run`: commits in a row of one membership; `bins`: undisturbed
-    gaps at full strength by size; `window` the newest of them, `recent` the newest gaps of any
-    kind, seconds; `refused`: gaps that no clock can have measured (not above 0)."""
+    """What is kept of a job's commits. `run`: commits in a row of one membership; `full_gpus`: its
+    greatest strength so far, in devices; `bins`: undisturbed gaps at that strength by size; `window`
+    the newest of them, `recent` the newest gaps of any kind, seconds; `refused`: gaps that no clock
+    can have measured (not above 0)."""
 
     attempt: int = 0
     step: int = -1
@@ -89,10 +103,17 @@ def count(pace: Pace, commit: Commit) -> None:
 
 def _undisturbed(pace: Pace, gap_s: float, gpus: int) -> None:
     if gpus > pace.full_gpus:
-        # Stronger than ever: what was undisturbed until now is less than full strength.
-        pace.full_gpus, pace.bins, pace.window, pace.best_s = gpus, {}, [], None
-    if gpus == 0 or gpus < pace.full_gpus:
-        return
+        # Stronger than ever: what was undisturbed until now is less than that, and stays in use until
+        # there are enough of the new ones.
+        if pace.run >= 1 + WARM_UP_STEPS + MIN_GAPS:
+            pace.full_gpus, pace.bins, pace.window, pace.best_s = gpus, {}, [], None
+            for each_s in pace.recent[-MIN_GAPS:]:
+                _keep(pace, each_s)
+    elif gpus == pace.full_gpus > 0:
+        _keep(pace, gap_s)
+
+
+def _keep(pace: Pace, gap_s: float) -> None:
     place = round(math.log(gap_s) / math.log(RATIO))
     pace.bins[place] = pace.bins.get(place, 0) + 1
     pace.window = [*pace.window[-WINDOW + 1 :], gap_s]
@@ -108,8 +129,18 @@ def best_step_s(pace: Pace) -> float | None:
     return median(pace.window)
 
 
-def undisturbed_step_s(pace: Pace) -> float | None:
-    """What a step takes at full strength while nothing happens; None before `MIN_GAPS` of them."""
+def undisturbed_step(pace: Pace, *, wanted_gpus: int) -> Undisturbed | None:
+    """What a step takes at full strength, `wanted_gpus` devices, while nothing happens; None before
+    `MIN_GAPS` of them at some strength."""
+    seen_s = _seen_step_s(pace)
+    if seen_s is None:
+        return None
+    short = pace.full_gpus < wanted_gpus
+    return Undisturbed(seen_s * pace.full_gpus / wanted_gpus if short else seen_s, short)
+
+
+def _seen_step_s(pace: Pace) -> float | None:
+    """At the greatest strength so far."""
     best_s = best_step_s(pace)
     if best_s is None:
         return None

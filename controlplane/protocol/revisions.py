@@ -9,6 +9,8 @@ and read strictly: an order that is not wholly understood is not carried out. So
 what its node understands before it is signed (`known_to`), and a struct of an order that gains a
 field leaves out what holds its default (`omit_defaults`). A `Proof` comes before any agreement and
 every field of it is signed: one that it gains is left out, and not signed, unless the server asked for it.
+An event of a new kind goes to an older server as another that does nothing there: their numbers have no gap
+(`newer_event`, `agents.link.older`).
 
 Called by `codec`, and by `dispatch` for orders. A test compares `schema()` with what is kept of
 each revision, so that a field cannot be added without a new number.
@@ -40,6 +42,8 @@ ADDED: dict[int, dict[str, tuple[str, ...]]] = {
     }
 }
 """Fields by the revision that brought them, and by the struct that has them."""
+NEW_EVENTS: dict[int, frozenset[str]] = {3: frozenset({"CheckpointsPruned", "RecomputeReport"})}
+"""Kinds of events, and of reports in them, by the revision that brought them."""
 NULLED: dict[int, dict[str, tuple[str, ...]]] = {3: {"AgentFrame": ("cpu_ratio", "rss_bytes")}}
 """Fields that may be None since a revision; left out for an older peer where they are."""
 
@@ -56,6 +60,13 @@ def encode_for(message: Any, revision: int) -> Any:
     """The message as plain values, without what a peer of `revision` does not know."""
     kind: Any = type(message)
     return _older(msgspec.to_builtins(message, builtin_types=(bytes,)), _type_of(kind), revision)
+
+
+def newer_event(body: Any, revision: int) -> str:
+    """What kind of this event, or of the report in it, a peer of `revision` does not know; "" if it knows both."""
+    kinds = [type(part).__name__ for part in (body, getattr(body, "report", None))]
+    newer = {name for since, names in NEW_EVENTS.items() if since > revision for name in names}
+    return next((name for name in kinds if name in newer), "")
 
 
 def known_to(message: T, revision: int) -> T:

@@ -334,6 +334,13 @@ def max_contributors(spec: TrainSpec) -> int | None:
     return spec.resources.min_replicas if spec.training.batch_mode == "spares" else None
 
 
+def contributing_devices(spec: TrainSpec) -> int:
+    """Devices that compute at full strength: of the replicas asked for all, or those that do not
+    stand by, in the layout asked for. Devices of the nodes that make up no replica count for nothing."""
+    replicas = replica_count(spec)
+    return min(replicas, max_contributors(spec) or replicas) * ranks_per_replica(spec.parallelism)
+
+
 def micro_batch_count(spec: TrainSpec) -> int:
     """Micro-batches of one global batch, shared out among the contributors."""
     return spec.training.global_batch // spec.training.micro_batch

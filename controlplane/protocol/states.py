@@ -126,6 +126,17 @@ class IncidentOutcome(StrEnum):
     WITHDRAWN = "withdrawn"
 
 
+class EttrBasis(StrEnum):
+    """What a job's effective time rests on. OBSERVED: the undisturbed step at full strength, as it was
+    seen; ESTIMATED: full strength was not seen yet, its step is worked out from the greatest so far;
+    TOO_FEW_STEPS: no figure yet; NOT_COUNTED: no figure, the job trained before commits were counted."""
+
+    OBSERVED = "observed"
+    ESTIMATED = "estimated"
+    TOO_FEW_STEPS = "too_few_steps"
+    NOT_COUNTED = "not_counted"
+
+
 LIVE_INCIDENT = (IncidentState.OPEN, IncidentState.RECOVERING)
 """Something is still done about it; a mitigated one waits for hardware alone."""
 

@@ -260,14 +260,14 @@ def _marked(facts: Facts, body: frames.LogMarked) -> None:
 
 
 def _refused(facts: Facts, body: frames.InputRefused) -> None:
-    """What the agent did not take from a rank, for the job's owner; or from its own journal."""
+    """What the agent did not take from a rank, for the job's owner; or from its own journal, or did not say
+    to a server that is older than itself."""
     node = facts.node
     counters.count(node.name, "refused_at_node", number=body.count, detail=body.reason)
     if body.ref is None:
         events.publish(
             "node.refused",
-            f"The agent on {node.name} could not read {body.count} record(s) of its journal and left them out:"
-            f" {body.reason}. Its log names the file that keeps them; no action needed.",
+            f"The agent on {node.name} left {body.count} event(s) out: {body.reason}. Its log says more.",
             node_id=node.id,
         )
         return

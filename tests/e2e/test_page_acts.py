@@ -1,5 +1,5 @@
 """What a person does on the page beside requests (test_page_orders): a spec that is written, a fault with a value, a
-job that ended long ago, the skip link. Before the real web process."""
+job that ended long ago, what a figure rests on, the skip link. Before the real web process."""
 
 import json
 import re
@@ -10,11 +10,12 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, expect
 from pytest_django.fixtures import Settings
 
-from controlplane.jobs.models import Job
+from controlplane.jobs.models import Job, JobPace
 from controlplane.runtime.clock import now
 from tests.e2e.browser import Target, picture, sign_in
 from tests.e2e.rows import lost
 from tests.integration.backend.builders import make_fleet, run_job
+from tests.integration.backend.test_effective_time import Told
 
 pytestmark = [pytest.mark.e2e, pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
 WAIT_MS = 20_000
@@ -95,6 +96,25 @@ def test_a_job_that_ended_long_ago_is_not_asked_about_again(visit: Visit) -> Non
     assert "not reported" not in figures
     assert "Work at risk" not in figures
     picture(page, "job-ended")
+
+
+def test_an_effective_time_says_what_it_rests_on_and_why_there_is_none(visit: Visit) -> None:
+    told = Told(age_s=120.0)
+    told.new_view(contributors=2)
+    told.steps(60, 1.5)
+    page = visit(f"/jobs/{told.job.pk}")
+    figure = page.locator(".figure", has_text="Effective time (ETTR)")
+    expect(figure).to_contain_text(re.compile(r"%\s*estimated, undisturbed step (1.0 s|\d+ ms)"))
+    picture(page, "job-estimated")
+    page.goto(page.url.rsplit("/jobs/", 1)[0] + "/jobs")
+    expect(page.get_by_role("row", name=re.compile("demo"))).to_contain_text(re.compile(r"% estimated"))
+    page.goto(page.url.removesuffix("jobs"))
+    expect(page.locator(".figure", has_text="Goodput, 24 h")).to_contain_text("estimated, kept steps")
+    JobPace.objects.all().delete()
+    Job.objects.update(state="succeeded", finished_at=now())
+    page = visit(f"/jobs/{told.job.pk}")
+    expect(page.locator(".figure", has_text="Effective time (ETTR)")).to_contain_text("not counted")
+    expect(page.locator(".figure", has_text="Productivity")).to_contain_text("the job has ended")
 
 
 def test_the_skip_link_shows_the_heading(visit: Visit) -> None:

@@ -170,7 +170,8 @@ class Attention(Answer, frozen=True, kw_only=True):
 
 
 class Overview(Answer, frozen=True, kw_only=True):
-    """The fleet on one page. `goodput_24h` None: nothing trained yet."""
+    """The fleet on one page. `goodput_24h` None: nothing trained yet; `goodput_estimated`: of some job
+    in it the full strength was not seen yet."""
 
     as_of_seq: int
     now: str
@@ -184,6 +185,7 @@ class Overview(Answer, frozen=True, kw_only=True):
     recent_incidents: list[Incident]
     recent_decisions: list[Decision]
     health: Health
+    goodput_estimated: bool = False
 
 
 class FaultValue(Answer, frozen=True, kw_only=True):

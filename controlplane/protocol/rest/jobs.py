@@ -20,7 +20,8 @@ class NotHeard(Answer, frozen=True, kw_only=True):
 
 
 class Job(Answer, frozen=True, kw_only=True):
-    """A training job: what is wanted and where it stands. `not_heard`: its nodes that are not."""
+    """A training job: what is wanted and where it stands. `not_heard`: its nodes that are not.
+    `ettr_basis`: whether the effective time rests on full strength as it was seen, or why there is none."""
 
     id: str
     name: str
@@ -51,6 +52,7 @@ class Job(Answer, frozen=True, kw_only=True):
     open_incident_id: str | None
     created_at: str
     finished_at: str | None
+    ettr_basis: words.EttrBasis = "observed"
     not_heard: list[NotHeard] = []
     capabilities: words.Capabilities = {}
 

@@ -1888,6 +1888,7 @@ export interface components {
         /**
          * Job
          * @description A training job: what is wanted and where it stands. `not_heard`: its nodes that are not.
+         *         `ettr_basis`: whether the effective time rests on full strength as it was seen, or why there is none.
          */
         Job: {
             attempt: number | null;
@@ -1900,6 +1901,11 @@ export interface components {
             epoch: number;
             eta_s: number | null;
             ettr: number | null;
+            /**
+             * @default observed
+             * @enum {string}
+             */
+            ettr_basis: "observed" | "estimated" | "too_few_steps" | "not_counted";
             evictions: number;
             finished_at: string | null;
             id: string;
@@ -1945,6 +1951,11 @@ export interface components {
             epoch: number;
             eta_s: number | null;
             ettr: number | null;
+            /**
+             * @default observed
+             * @enum {string}
+             */
+            ettr_basis: "observed" | "estimated" | "too_few_steps" | "not_counted";
             evictions: number;
             finished_at: string | null;
             id: string;
@@ -2474,7 +2485,8 @@ export interface components {
         };
         /**
          * Overview
-         * @description The fleet on one page. `goodput_24h` None: nothing trained yet.
+         * @description The fleet on one page. `goodput_24h` None: nothing trained yet; `goodput_estimated`: of some job
+         *         in it the full strength was not seen yet.
          */
         Overview: {
             as_of_seq: number;
@@ -2482,6 +2494,8 @@ export interface components {
             decisions_last_hour: number;
             devices: components["schemas"]["DeviceCounts"];
             goodput_24h: number | null;
+            /** @default false */
+            goodput_estimated: boolean;
             health: components["schemas"]["Health"];
             jobs: {
                 [key: string]: number;

@@ -7,7 +7,8 @@ import { Link, useSearchParams } from "react-router";
 import * as queries from "../api/queries";
 import type { Job } from "../api/types";
 import { SilentOf } from "../components/Heard";
-import { count, duration, fixed, percent, words } from "../lib/format";
+import { ettrOf } from "../lib/effective";
+import { count, duration, fixed, words } from "../lib/format";
 import { heldOrder } from "../lib/order";
 import { paths } from "../lib/paths";
 import { usePatchedList } from "../live/hooks";
@@ -100,6 +101,12 @@ function Cell({ value, className }: { value: string; className?: string }): Reac
   return value === "not reported" ? <span role="cell" className="muted" title="not reported">-</span> : <span role="cell" className={className}>{value}</span>;
 }
 
+function Ettr({ job }: { job: Job }): ReactElement {
+  const { figure, word, why } = ettrOf(job);
+  if (figure === null) return <span role="cell" className="muted" title={why}>{word === "not counted" ? word : "-"}</span>;
+  return <span role="cell" title={why}>{figure}{word ? <span className="muted"> {word}</span> : null}</span>;
+}
+
 function JobCells({ job }: { job: Job }): ReactElement {
   const short = job.replicas_active < job.replicas_total && (job.state === "running" || job.state === "recovering");
   return (
@@ -118,7 +125,7 @@ function JobCells({ job }: { job: Job }): ReactElement {
       <Cell value={fixed(job.loss, 3)} />
       <Cell value={duration(job.eta_s)} />
       {job.attempt ? <span role="cell" className={short ? "text-warn" : ""}>{job.replicas_active} / {job.replicas_total}</span> : <span role="cell" className="muted" title="none placed yet">-</span>}
-      <Cell value={percent(job.ettr, 1)} />
+      <Ettr job={job} />
       <span role="cell">{job.restarts}</span>
       <Cell value={job.last_checkpoint_age_s === null ? "not reported" : `${duration(job.last_checkpoint_age_s)} ago`} />
     </>

@@ -3,7 +3,7 @@
 Run by the agent as `python -m tests.integration.agents.fake_host --socket P --job-id J`.
 What a rank does is told by FAKE_* keys in the launch's env:
 FAKE_EXIT_CODE leaves with that code after FAKE_AFTER_S; FAKE_FREEZE_PHASE stops moving in
-a phase; FAKE_STEP_S reports a step that often.
+a phase; FAKE_STEP_S reports a step that often; FAKE_PRUNES tells with each step that checkpoints were removed.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import threading
 import time
 
 from controlplane.protocol.codec import decode_line, encode_line
+from controlplane.protocol.keeping import CheckpointsPruned
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import Flush, MemberRole
 from controlplane.protocol.rank import (
@@ -139,6 +140,7 @@ class Rank:
         self.exit_at_s = time.monotonic() + float(env.get("FAKE_AFTER_S", "0.3"))
         self.freeze = env.get("FAKE_FREEZE_PHASE")
         self.step_s = float(env.get("FAKE_STEP_S", "0"))
+        self.prunes = "FAKE_PRUNES" in env
         self.next_step_s = time.monotonic() + self.step_s
         self.epoch = 0
         self.step = 0
@@ -178,6 +180,8 @@ class Rank:
             if self.step_s and now_s >= self.next_step_s:
                 self.next_step_s += self.step_s
                 link.sendall(encode_line(StepReport(self.step, self.epoch, self.step_s, 64, (self.step,))))
+                if self.prunes:
+                    link.sendall(encode_line(CheckpointsPruned((self.epoch, self.step))))
                 self.step += 1
                 self.since_s = now_s
             if now_s >= next_s:

@@ -3,9 +3,12 @@
 import msgspec
 import pytest
 
-from controlplane.protocol.frames import PROTOCOL_MIN
+from agents.link.older import NOBODYS_COMMAND
+from controlplane.protocol.frames import PROTOCOL_MIN, CommandAnswer, InputRefused, RankSaid
+from controlplane.protocol.keeping import CheckpointsPruned
+from controlplane.protocol.rank import StepReport
 from controlplane.protocol.revisions import ADDED
-from tests.integration.agents.conftest import AgentProcess
+from tests.integration.agents.conftest import AgentProcess, start_order
 from tests.integration.agents.server import Server
 
 NEW_SAMPLE_FIELDS = {name for revision, by in ADDED.items() for name in by.get("DeviceSample", ())}
@@ -33,6 +36,31 @@ async def test_an_agent_says_to_an_older_server_only_what_that_one_knows(
     assert (NEW_SAMPLE_FIELDS & told) == (set() if protocol == PROTOCOL_MIN else NEW_SAMPLE_FIELDS)
     if protocol == PROTOCOL_MIN:
         assert all(frame.get("rss_bytes", 0) is not None for frame in frames)
+
+
+@pytest.mark.parametrize("protocol", [PROTOCOL_MIN, PROTOCOL_MIN + 1])
+async def test_a_kind_of_event_that_an_older_server_does_not_know_holds_no_other_up_and_is_told_once(
+    server: Server, agent: AgentProcess, protocol: int
+) -> None:
+    server.protocol = protocol
+    await again(server)
+    await server.until(lambda: server.hellos)
+    env = {"FAKE_STEP_S": "0.1", "FAKE_PRUNES": "yes"}
+    await server.send(start_order(env=env), job_id="job_1", attempt=1, epoch=1)
+    await server.until(lambda: max((r.step for r in reports(server) if isinstance(r, StepReport)), default=0) > 5)
+    news = [report for report in reports(server) if isinstance(report, CheckpointsPruned)]
+    if protocol > PROTOCOL_MIN:
+        assert news
+        return
+    assert news == [] and server.gaps == 0
+    (told,) = server.bodies(InputRefused)
+    assert "older than the agent and does not know CheckpointsPruned" in told.reason
+    assert sum(body.command_id == NOBODYS_COMMAND for body in server.bodies(CommandAnswer)) > 5
+    assert agent.log().count('"kind":"CheckpointsPruned"') == 1
+
+
+def reports(server: Server) -> list[object]:
+    return [body.report for body in server.bodies(RankSaid)]
 
 
 async def test_an_agent_whose_hello_an_older_server_does_not_understand_says_an_older_one(

@@ -115,6 +115,59 @@ def test_less_strength_and_time_before_the_first_step_count() -> None:
     assert numbers_of(told.end()).ettr == pytest.approx(100 / (17 + 60 + 60), abs=0.01)
 
 
+def device_share(job: Job, *, began: datetime) -> float:
+    """From rows alone, of a job that computes all the time: seconds of its devices over those asked for."""
+    views = ViewRow.objects.filter(job=job).values_list("epoch", "install")
+    computing = {epoch: len(install["contributors"]) for epoch, install in views if install}
+    rows = list(StepRecord.objects.filter(job=job).order_by("step").values_list("epoch", "at"))
+    before = [began, *(at for _, at in rows)]
+    used_s = sum((at - b).total_seconds() * computing[epoch] for (epoch, at), b in zip(rows, before, strict=False))
+    assert job.finished_at is not None
+    return used_s / (3 * (job.finished_at - began).total_seconds())
+
+
+def all_shown(job: Job) -> tuple[float, str]:
+    """The figure and its word by the API, checked against the page's overview, the command line and Prometheus."""
+    summary, whole = job_summary(job), overview()
+    assert whole["goodput_24h"] == pytest.approx(summary["ettr"])
+    assert whole["goodput_estimated"] is (summary["ettr_basis"] == "estimated")
+    word = " estimated" if summary["ettr_basis"] == "estimated" else ""
+    assert next(c for c in JOBS if c.title == "ETTR").show(summary) == f"{100 * summary['ettr']:.1f}%{word}"
+    gauges.refresh()
+    assert metrics.EFFECTIVE.labels(job_id=job.id)._value.get() == summary["ettr"]
+    return summary["ettr"], summary["ettr_basis"]
+
+
+def test_three_were_asked_for_and_two_came_and_the_figure_says_that_it_is_estimated() -> None:
+    told = Told(age_s=3000.0)
+    told.new_view(contributors=2)
+    told.steps(60, 1.5)
+    job = told.end()
+    ettr, basis = all_shown(job)
+    assert ettr == pytest.approx(device_share(job, began=told.began), abs=0.01)
+    assert ettr == pytest.approx(2 / 3, abs=0.01)
+    assert (basis, numbers_of(job).undisturbed_step_s) == ("estimated", pytest.approx(1.0, rel=0.01))
+
+    told.new_view(contributors=3)  # The third comes, and is worth less than its devices.
+    told.steps(60, 1.2)
+    ettr, basis = all_shown(told.end())
+    assert (basis, ettr) == ("observed", pytest.approx(120 * 1.2 / (60 * 1.5 + 60 * 1.2), abs=0.01))
+
+
+def test_why_there_is_no_figure_is_said() -> None:
+    told = Told(age_s=3000.0)
+    told.steps(2, 1.0)
+    young = job_summary(told.fresh())
+    assert (young["ettr"], young["ettr_basis"]) == (None, "too_few_steps")
+    told.steps(60, 1.0)
+    JobPace.objects.filter(job=told.job).delete()  # As an older release left it that counted no commits.
+    Job.objects.filter(pk=told.job.pk).update(state="succeeded", finished_at=told.at)
+    ended = job_summary(told.fresh())
+    assert (ended["ettr"], ended["ettr_basis"]) == (None, "not_counted")
+    assert next(c for c in JOBS if c.title == "ETTR").show(ended) == "not counted"
+    assert overview()["goodput_24h"] is None
+
+
 def test_page_command_line_overview_and_prometheus_tell_the_same_figure() -> None:
     told = Told(age_s=200.0)
     told.steps(60, 1.0)

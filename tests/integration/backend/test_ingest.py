@@ -7,11 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from agents.link.older import OlderServer
 from controlplane.access.models import AuditEntry
 from controlplane.dispatch.models import Command
 from controlplane.fleet.present import node_summary
 from controlplane.jobs.models import Job, Rank, Replica, StepRecord
 from controlplane.protocol import frames
+from controlplane.protocol.keeping import CheckpointsPruned
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.rank import CheckpointReport, StepReport, TrainingDone
 from controlplane.protocol.samples import XidEvent
@@ -223,6 +225,20 @@ def test_done_ends_the_job_and_releases_everything() -> None:
 def test_a_rank_that_was_never_placed_here_is_refused_even_for_an_unknown_job() -> None:
     fleet = make_fleet(1)
     assert fleet.tell("n1", frames.RankJoined(RankRef("job_x", 1, 0, 1, 0))).refused == 1
+
+
+def test_what_an_agent_says_in_place_of_news_holds_nothing_up_and_is_told_once() -> None:
+    """As to a server of the first revision, of which this one still has all kinds."""
+    fleet, older = make_fleet(1), OlderServer(lambda text, **facts: None)
+    news = frames.RankSaid(RankRef("job_x", 1, 0, 1, 0), CheckpointsPruned((1, 5)))
+    told = (*(event(seq, news) for seq in range(1, 21)), event(21, xid(79)))
+    frame = older.fit(frames.AgentFrame(seq=1, uptime_s=1.0, events=told), frames.PROTOCOL_MIN)
+    outcome = ingest.apply_events(fleet.nodes["n1"].id, "web.n1", frame.events)
+    assert (outcome.acked_seq, outcome.aside, outcome.resend) == (21, 0, False)
+    assert Signal.objects.get().kind == "xid"
+    (said,) = Event.objects.filter(kind="node.refused")
+    assert "does not know CheckpointsPruned: upgrade it" in said.sentence
+    assert older.left_out == {"CheckpointsPruned": 20}
 
 
 def status(row: Rank) -> frames.RankStatus:

@@ -143,7 +143,9 @@ def test_the_undisturbed_step_is_of_full_strength_and_of_views_that_have_settled
         at_s += row["gap_s"]
         at = datetime.fromtimestamp(at_s, UTC).isoformat()
         steps.append({"attempt": 1, "step": number, "at": at, "step_time_s": 5.0, **row})
-    assert undisturbed_step_s(steps[::-1]) == pytest.approx(1.1), "from commit to commit, not as ranks tell it"
+    assert undisturbed_step_s(steps[::-1], replicas=3) == pytest.approx(1.1), "from commit to commit, not as told"
+    with pytest.raises(AssertionError, match="undisturbed by 4 replicas"):
+        undisturbed_step_s(steps, replicas=4)
 
 
 def test_effective_time_is_wrong_from_one_point_on_and_when_it_is_not_shown() -> None:

@@ -2,6 +2,7 @@
 
 import random
 from statistics import median
+from typing import Literal
 
 import msgspec
 import pytest
@@ -9,16 +10,20 @@ import pytest
 from controlplane.policy.goodput import effective_ratio
 from controlplane.policy.pace import (
     MARK_EVERY_S,
+    MIN_GAPS,
     WINDOW,
     Commit,
     Mark,
     Pace,
+    Undisturbed,
     best_step_s,
     count,
     kept_at,
     productivity,
-    undisturbed_step_s,
+    undisturbed_step,
 )
+from controlplane.policy.timeouts import WARM_UP_STEPS
+from controlplane.protocol.spec import Parallelism, Resources, Training, TrainSpec, contributing_devices
 
 
 class Story:
@@ -44,12 +49,24 @@ class Story:
         self.at_s, self.epoch, self.gpus = self.at_s + stall_s, self.epoch + 1, gpus
         return self
 
-    def ettr(self) -> float:
-        undisturbed_s = undisturbed_step_s(self.pace)
-        assert undisturbed_s is not None
-        found = effective_ratio(committed=self.step, undisturbed_step_s=undisturbed_s, wall_s=self.at_s - 1000.0)
+    def ettr(self, wanted_gpus: int = 6) -> float:
+        undisturbed = undisturbed_step(self.pace, wanted_gpus=wanted_gpus)
+        assert undisturbed is not None
+        found = effective_ratio(committed=self.step, undisturbed_step_s=undisturbed.step_s, wall_s=self.at_s - 1000.0)
         assert found is not None
         return found
+
+    def by_devices(self, wanted_gpus: int = 6) -> float:
+        """Another way, of a job that computes without a pause: device-seconds used over those asked for."""
+        gaps = zip([1000.0, *(c.at_s for c in self.told)], self.told, strict=False)
+        used = sum((commit.at_s - before_s) * commit.gpus for before_s, commit in gaps)
+        return used / (wanted_gpus * (self.at_s - 1000.0))
+
+    def undisturbed_step_s(self) -> float | None:
+        """At a strength that was seen in full."""
+        undisturbed = undisturbed_step(self.pace, wanted_gpus=self.gpus)
+        assert undisturbed is None or not undisturbed.estimated
+        return undisturbed.step_s if undisturbed else None
 
 
 def test_a_quiet_job_is_fully_effective_and_fully_productive() -> None:
@@ -67,15 +84,77 @@ def test_stalls_show_in_full() -> None:
 
 def test_less_strength_counts_as_less() -> None:
     story = Story().steps(100, 1.0).view(0.0, 4).steps(100, 1.5)
-    assert undisturbed_step_s(story.pace) == pytest.approx(1.0, rel=0.003)
+    assert undisturbed_step(story.pace, wanted_gpus=6) == Undisturbed(pytest.approx(1.0, rel=0.003), False)
     assert story.ettr() == pytest.approx(200 / 250, abs=0.004)
     assert productivity(story.pace) == pytest.approx(1 / 1.5)
 
 
 def test_a_job_that_began_small_is_measured_by_its_full_strength_once_it_has_it() -> None:
     story = Story().view(0.0, 4).steps(100, 1.5).view(0.0, 6).steps(100, 1.0)
-    assert undisturbed_step_s(story.pace) == pytest.approx(1.0, rel=0.003)
+    assert story.undisturbed_step_s() == pytest.approx(1.0, rel=0.003)
     assert story.ettr() == pytest.approx(200 / 250, abs=0.004)
+
+
+def test_a_job_that_never_had_what_it_asked_for_is_measured_by_that_and_says_estimated() -> None:
+    story = Story().view(0.0, 4).steps(100, 1.5)
+    assert undisturbed_step(story.pace, wanted_gpus=6) == Undisturbed(pytest.approx(1.0, rel=0.003), True)
+    assert story.ettr() == pytest.approx(2 / 3, abs=0.004)
+    assert story.ettr() == pytest.approx(story.by_devices(), abs=0.004)
+    story.view(0.0, 2).steps(50, 3.0)
+    assert story.ettr() == pytest.approx(story.by_devices(), abs=0.004), "smaller still counts as smaller still"
+
+
+def test_the_estimate_stands_until_full_strength_was_seen_and_then_goes() -> None:
+    """Six devices are not half again as fast as four: what was seen counts, not what was worked out."""
+    story = Story().view(0.0, 4).steps(100, 1.5).view(0.0, 6)
+    for _ in range(1 + WARM_UP_STEPS + MIN_GAPS - 1):
+        assert undisturbed_step(story.steps(1, 1.2).pace, wanted_gpus=6) == Undisturbed(
+            pytest.approx(1.0, rel=0.003), True
+        ), "never without a figure"
+    assert undisturbed_step(story.steps(1, 1.2).pace, wanted_gpus=6) == Undisturbed(
+        pytest.approx(1.2, rel=0.003), False
+    )
+    story.steps(95, 1.2)
+    assert story.ettr() == pytest.approx(200 * 1.2 / (150 + 120), abs=0.004)
+
+
+def test_full_strength_for_a_step_or_two_between_changes_is_not_seen_yet() -> None:
+    story = Story().view(0.0, 4).steps(100, 1.5)
+    for _ in range(5):
+        story.view(0.0, 6).steps(WARM_UP_STEPS + MIN_GAPS, 1.0).view(0.0, 4).steps(5, 1.5)
+    assert undisturbed_step(story.pace, wanted_gpus=6) == Undisturbed(pytest.approx(1.0, rel=0.003), True)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus_per_node", "layout", "mode", "devices"),
+    [
+        (3, 2, Parallelism(pp=2), "redistribute", 6),
+        (2, 8, Parallelism(tp=2, pp=2), "redistribute", 16),
+        (2, 8, Parallelism(tp=3), "redistribute", 15),  # One device of the sixteen makes no replica.
+        (2, 8, Parallelism(tp=2, dp=3), "redistribute", 6),  # No more than three replicas were asked for.
+        (4, 2, Parallelism(tp=2), "spares", 2),  # One computes, the others stand by.
+    ],
+)
+def test_full_strength_is_what_the_spec_asks_for_to_compute(
+    nodes: int, gpus_per_node: int, layout: Parallelism, mode: Literal["redistribute", "spares"], devices: int
+) -> None:
+    spec = TrainSpec(
+        resources=Resources(nodes=nodes, gpus_per_node=gpus_per_node, min_replicas=1),
+        parallelism=layout,
+        training=Training(batch_mode=mode),
+    )
+    assert contributing_devices(spec) == devices
+
+
+def test_another_layout_on_fewer_devices_is_less_than_was_asked_for() -> None:
+    """2 x TP4 were asked for; the job goes on as 2 x TP2 and is as effective as its devices are few."""
+    story = Story()
+    story.gpus = 8
+    story.steps(50, 1.0)
+    story.attempt, story.gpus, story.epoch = 2, 4, 2
+    story.steps(50, 2.0)
+    assert undisturbed_step(story.pace, wanted_gpus=8) == Undisturbed(pytest.approx(1.0, rel=0.003), False)
+    assert story.ettr(8) == pytest.approx(100 / 150, abs=0.004)
 
 
 @pytest.mark.parametrize("slow_steps", [40, 400, 4000])
@@ -99,7 +178,7 @@ def test_what_is_counted_is_the_median_of_the_raw_gaps() -> None:
     for _ in range(3000):
         story.steps(1, draw.uniform(0.9, 1.1))
     raw = [b.at_s - a.at_s for a, b in zip(story.told, story.told[1:], strict=False)]
-    assert undisturbed_step_s(story.pace) == pytest.approx(median(raw[1:]), rel=0.004)
+    assert story.undisturbed_step_s() == pytest.approx(median(raw[1:]), rel=0.004)
     best_s = best_step_s(story.pace)
     assert best_s == min(median(raw[n : n + WINDOW]) for n in range(1, len(raw) - WINDOW + 1))
 
@@ -124,11 +203,11 @@ def test_a_gap_that_no_clock_can_measure_is_refused_and_counted() -> None:
 
 def test_nothing_is_claimed_before_there_is_something_to_measure_by() -> None:
     story = Story().steps(4, 1.0)
-    assert undisturbed_step_s(story.pace) is None
+    assert story.undisturbed_step_s() is None
     assert productivity(Pace()) is None
     unknown = Story()
     unknown.gpus = 0
-    assert undisturbed_step_s(unknown.steps(50, 1.0).pace) is None, "its strength is not known"
+    assert undisturbed_step(unknown.steps(50, 1.0).pace, wanted_gpus=6) is None, "its strength is not known"
 
 
 def test_the_first_steps_are_no_best_to_be_held_against() -> None:
@@ -148,6 +227,18 @@ def test_what_is_kept_of_a_hundred_thousand_steps_is_small_and_comes_back_from_j
     told = msgspec.json.encode(msgspec.to_builtins(story.pace, str_keys=True))
     assert len(told) < 20_000
     assert msgspec.convert(msgspec.json.decode(told), Pace, str_keys=True) == story.pace
+
+
+def test_what_an_older_release_kept_is_read_and_measured_by_what_was_asked_for() -> None:
+    """As that release wrote it, of a job that asked for 6 devices and had 4."""
+    old = {
+        "attempt": 1, "step": 9, "epoch": 1, "at_s": 1015.0, "run": 10, "full_gpus": 4, "bins": {"81": 8},
+        "window": [1.5] * 8, "recent": [1.5] * 9, "best_s": None, "refused": 0,
+        "marks": [{"at_s": 1001.5, "kept": 1}],
+    }  # fmt: skip
+    pace = msgspec.convert(old, Pace, str_keys=True)
+    assert undisturbed_step(pace, wanted_gpus=6) == Undisturbed(pytest.approx(1.0, rel=0.003), True)
+    assert msgspec.to_builtins(pace, str_keys=True) == old, "and an older release reads what this one keeps"
 
 
 def test_marks_say_what_was_kept_a_day_ago() -> None:

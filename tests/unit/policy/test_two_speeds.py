@@ -102,6 +102,17 @@ def test_the_lease_follows_the_measured_step(step_s: float | None, silent_s: flo
     assert bool(ended(cut(silent_s, still_s=silent_s, step_s=step_s))) is ends
 
 
+def test_in_the_first_step_of_a_job_silence_leaves_out_and_only_a_told_death_ends():
+    """Nothing was measured yet, so the lease is a minute; an exception of the program is a death that is told."""
+    first = {"job": job(progressed_s=None), "view_since_s": NOW_S - 30.0, "installed_s": NOW_S - 20.0}
+    out = cut(4.5, still_s=0.0, step_s=None, **first)
+    assert "within 60 s" in only(out, "leave_out").sentence
+    assert ended(out) == []
+    raised = signal("rank_exit", replica=1, incarnation=1, rank=0, node_id="n1", value=1.0)
+    decision = only(running(signals=(raised,), learned=LearnedTimes(), **first), "replica_failure")
+    assert [type(act) for act in decision.actions if isinstance(act, ENDS)] == [StopReplica, StartReplica]
+
+
 def test_the_lease_can_be_given():
     given = spec(resiliency=Resiliency(timeouts=Timeouts(lease_s=120.0)))
     wish = job(spec=given, progressed_s=NOW_S - 119.0)

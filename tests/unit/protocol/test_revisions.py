@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from agents.link.older import OlderServer
 from controlplane.protocol import frames
 from controlplane.protocol.codec import (
     decode_from_agent,
@@ -19,9 +20,10 @@ from controlplane.protocol.codec import (
 from controlplane.protocol.commands import CommandStatement, DeliverView
 from controlplane.protocol.errors import MalformedFrame
 from controlplane.protocol.frames import PROTOCOL_MAX, PROTOCOL_MIN, AgentFrame, AgentHello, Welcome
+from controlplane.protocol.keeping import CheckpointsPruned
 from controlplane.protocol.membership import Member, MemberRole, View
 from controlplane.protocol.rank import SetView
-from controlplane.protocol.revisions import ADDED, known_to
+from controlplane.protocol.revisions import ADDED, NEW_EVENTS, known_to
 from controlplane.protocol.samples import DeviceSample
 from controlplane.protocol.signing import encode_statement
 from tests.unit.protocol import golden
@@ -82,6 +84,38 @@ def test_a_frame_for_an_older_server_has_only_what_it_knows(revision: int) -> No
     assert "rss_bytes" not in raw
     assert raw["events"][0]["body"]["event"] == "host_exited"
     assert decode_from_agent(encode_frame(FRAME)) == FRAME
+
+
+def events_and_reports() -> dict[str, type]:
+    """Every kind of event, and of report in one, by name."""
+    said = next(field.type for field in msgspec.structs.fields(frames.RankSaid) if field.name == "report")
+    return {kind.__name__: kind for kind in (*frames.EventBody.__args__, *said.__args__)}
+
+
+@pytest.mark.parametrize("revision", OLDER)
+def test_kinds_of_events_that_a_revision_brought_are_named(revision: int) -> None:
+    new = events_and_reports().keys() - golden.kept(revision).keys()
+    later = [names for since, names in NEW_EVENTS.items() if since > revision]
+    assert new == frozenset().union(*later), "an older server refuses a frame with one: name it in NEW_EVENTS"
+
+
+@pytest.mark.parametrize("revision", OLDER)
+def test_an_event_that_an_older_server_does_not_know_goes_as_one_that_does_nothing_there(revision: int) -> None:
+    notes: list[str] = []
+    older = OlderServer(lambda text, **facts: notes.append(facts["kind"]))
+    ref = frames.RankRef("job_a", 1, 0, 1, 0)
+    news = frames.RankSaid(ref, CheckpointsPruned((1, 5)))
+    bodies = (FRAME.events[0].body, news, news)
+    frame = msgspec.structs.replace(FRAME, events=tuple(frames.AgentEvent(n, 0.0, b) for n, b in enumerate(bodies, 1)))
+    assert older.fit(frame, PROTOCOL_MAX) == frame
+    for session in (1, 2):
+        older.begin()
+        raw = msgspec.msgpack.decode(encode_frame(older.fit(frame, revision), revision))
+        assert [event["seq"] for event in raw["events"]] == [1, 2, 3], "no number is missing"
+        kinds = [event["body"]["event"] for event in raw["events"]]
+        assert kinds == ["host_exited", "input_refused", "command_answer"]
+        assert {"HostExited", "InputRefused", "CommandAnswer"} <= golden.kept(revision).keys()
+        assert (older.left_out, notes) == ({"CheckpointsPruned": 2 * session}, ["CheckpointsPruned"])
 
 
 VIEW = View("job_a", 1, 3, (Member(0, 1, MemberRole.CONTRIBUTOR),), left_out=(Member(1, 1, MemberRole.CONTRIBUTOR),))
