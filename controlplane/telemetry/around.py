@@ -65,12 +65,12 @@ def gaps(seen_s: Floats, span: Span) -> list[tuple[float, float]]:
 
 
 def broken(t_s: Floats, values: Floats, holes: list[tuple[float, float]], span: Span) -> tuple[Floats, Floats]:
-    """With a moment without values in each hole, so that no line is drawn across it: at the span's own ends where
-    the hole is there, so that the axis shows all of it."""
-    marks = [since if since == span.since_s else until if until == span.end_s else (since + until) / 2
-             for since, until in holes]  # fmt: skip
-    moments = np.concatenate([t_s, marks])
-    table = np.concatenate([values, np.full((len(METRICS), len(marks)), np.nan)], axis=1)
+    """With a moment without values in each hole, so that no line is drawn across it, and at both ends of the span, so
+    that the axis shows all of it and the fault with it."""
+    ends = [at_s for at_s in (span.since_s, span.end_s) if at_s not in t_s]
+    inner = [(since + until) / 2 for since, until in holes if since != span.since_s and until != span.end_s]
+    moments = np.concatenate([t_s, ends, inner])
+    table = np.concatenate([values, np.full((len(METRICS), len(ends) + len(inner)), np.nan)], axis=1)
     turned = np.argsort(moments, kind="stable")
     return moments[turned], table[:, turned]
 

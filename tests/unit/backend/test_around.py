@@ -53,6 +53,14 @@ def test_what_was_not_observed_before_and_after_is_a_hole_too_and_the_axis_shows
     assert (moments[0], moments[-1]) == (0.0, 420.0)
 
 
+def test_the_axis_reaches_a_fault_that_was_only_a_moment_ago() -> None:
+    span = Span(since_s=0.0, fault_s=302.0, end_s=304.0, risk_limit=0.3)
+    t_s, values = device(np.arange(1.0, 302.0), temperature_c=60.0)
+    assert gaps(observed(t_s, values), span) == []
+    moments, _ = broken(t_s, values, [], span)
+    assert (moments[0], moments[-1]) == (0.0, 304.0)
+
+
 def test_a_device_that_is_gone_while_its_node_sends_on_is_not_observed() -> None:
     gone = np.where(SECONDS > 200, np.nan, 60.0)
     t_s, values = device(temperature_c=gone, risk=0.1)
