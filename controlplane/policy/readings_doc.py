@@ -20,9 +20,9 @@ edit.
 
 What a node's agent reads of each device, and where it goes. A reading that a device does not give is absent
 everywhere, never 0. The history of those that are kept is packed, and kept for `HOLDFAST_RETENTION_DAYS`
-([settings](settings.md)); `/nodes/NODE/series` of the [API](api.md) and the charts on a node's page show it. Each
-series of Prometheus has the labels `gpu` and `uuid` ([monitoring](monitoring.md)). DCGM is named for who has
-dashboards of it: Holdfast does not need it.
+([settings](settings.md)); `/nodes/NODE/series` of the [API](api.md), the charts on a node's page and the
+[incidents](operations.md#incidents) show it. Each series of Prometheus has the labels `gpu` and `uuid`
+([monitoring](monitoring.md)). DCGM is named for who has dashboards of it: Holdfast does not need it.
 
 | reading | unit | what | NVML | DCGM | Prometheus | kept to | chart |
 |---|---|---|---|---|---|---|---|

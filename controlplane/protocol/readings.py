@@ -16,6 +16,8 @@ SLOWED_BY = frozenset(
 """Throttle reasons that make a device slower than it could be; idling and following others do not."""
 HZ_IN_MHZ = 1_000_000.0
 MIB_BYTES = float(1 << 20)
+KIB_BYTES = 1024.0
+PERCENT = 100.0
 ECC = "Memory errors since the driver was loaded."
 
 
@@ -279,3 +281,34 @@ HISTORY = tuple(reading for reading in READINGS if reading.step)
 def added_in(revision: int) -> tuple[str, ...]:
     """Fields of a sample that this revision of the protocol brought."""
     return tuple(reading.name for reading in READINGS if reading.sampled and reading.since == revision)
+
+
+def _bytes(value: float) -> str:
+    unit = "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < KIB_BYTES:
+            break
+        value, unit = value / KIB_BYTES, larger
+    return f"{value:.0f} {unit}" if value >= PERCENT or unit == "B" else f"{value:.1f} {unit}"
+
+
+_REMAP = ("nothing", "waits for a reset", "failed")
+_SHOWN: dict[str, Callable[[float], str]] = {
+    "celsius": lambda value: f"{value:.0f} C",
+    "watts": lambda value: f"{value:.0f} W",
+    "percent": lambda value: f"{value * PERCENT:.0f} %",
+    "score": lambda value: f"{value:.2f}",
+    "bytes": _bytes,
+    "megahertz": lambda value: f"{value:.0f} MHz",
+    "count": lambda value: f"{value:,.0f}",
+    "remap": lambda value: _REMAP[min(max(int(value), 0), len(_REMAP) - 1)],
+    "throttled": lambda value: "held back" if value > 0 else "free",
+}
+
+
+def in_words(reading: Reading, value: float | None) -> str:
+    """A value of it with its unit, as the page writes it; "-" for none."""
+    show = _SHOWN.get(reading.chart.shown) if reading.chart else None
+    if value is None:
+        return "-"
+    return show(value) if show else f"{value:g}"

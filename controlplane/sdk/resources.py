@@ -166,10 +166,20 @@ class Nodes(_Group):
         """NodeDetail."""
         return self._run(calls.get(calls.one("nodes", node_id), rest.NodeDetail))
 
-    def series(self, node_id: str, *, window_s: float = 600.0, max_points: int = 300) -> Any:
-        """Histories of its devices."""
+    def series(
+        self,
+        node_id: str,
+        *,
+        window_s: float | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        max_points: int = 300,
+    ) -> Any:
+        """Histories of its devices: of the last `window_s` seconds (600 unless given) before `until` (now),
+        or from `since`; instants as ISO-8601."""
         path = calls.one("nodes", node_id, "/series")
-        return self._run(calls.get(path, rest.Series, window_s=window_s, max_points=max_points))
+        wanted = {"window_s": window_s, "since": since, "until": until, "max_points": max_points}
+        return self._run(calls.get(path, rest.Series, **wanted))
 
     def dead_letters(self, node_id: str, *, state: str | None = None) -> Any:
         """Iterates over events of its agent that could not be applied, newest first."""
@@ -262,6 +272,11 @@ class Incidents(_Group):
     def get(self, incident_id: str) -> Any:
         """IncidentDetail."""
         return self._run(calls.get(calls.one("incidents", incident_id), rest.IncidentDetail))
+
+    def readings(self, incident_id: str, *, max_points: int | None = None) -> Any:
+        """IncidentReadings: what the devices that its findings name read around the fault."""
+        path = calls.one("incidents", incident_id, "/readings")
+        return self._run(calls.get(path, rest.IncidentReadings, max_points=max_points))
 
     def acknowledge(self, incident_id: str, reason: str) -> Any:
         """I have seen it, and what is left to do is mine."""

@@ -15,6 +15,10 @@ from controlplane.telemetry.selectors import pending_name
 from controlplane.telemetry.services import store_chunk
 
 MAX_SAMPLES = 7200
+QUIET_S = bus.LIVE_EXPIRE_S / 2
+QUIET_SAMPLES = 3
+QUIET_AT_ONCE = 50
+"""A fleet that is silent at once holds nothing up."""
 # Of one node: 7,200 samples of 8 devices.
 MAX_READINGS = 57_600
 
@@ -37,10 +41,11 @@ class Pending:
 
 
 class History:
-    """One `Pending` a node; `chunk_s` is a chunk's length."""
+    """One `Pending` a node; `chunk_s` is a chunk's length. Of a node that sends nothing for `quiet_s` all is stored
+    at once: what is only shown expires soon after, and its last readings are those that people ask for."""
 
-    def __init__(self, chunk_s: float) -> None:
-        self.chunk_s = chunk_s
+    def __init__(self, chunk_s: float, *, quiet_s: float = QUIET_S) -> None:
+        self.chunk_s, self.quiet_s = chunk_s, quiet_s
         self.nodes: dict[str, Pending] = {}
 
     def take(self, heard: list[Heard], live_state: LiveState) -> None:
@@ -57,13 +62,17 @@ class History:
             isolated("history", item.node_id, partial(_note, pending, item, live_state))
 
     def flush(self, now_s: float, *, known: Collection[str], force: bool = False) -> int:
-        """Store full chunks (all of them when `force`), and what is left of nodes that are not
-        `known` any more; returns how many. What cannot be stored of one node is dropped."""
-        stored = 0
+        """Store full chunks (all of them when `force`), those of nodes that have gone quiet, and what is left of
+        nodes that are not `known` any more; returns how many. What cannot be stored of one node is dropped."""
+        stored, room = 0, QUIET_AT_ONCE
         for node_id, pending in list(self.nodes.items()):
             gone = node_id not in known
-            if not pending.t_s or not (force or gone or now_s - pending.t_s[0] >= self.chunk_s):
+            if not pending.t_s:
                 continue
+            if not (force or gone or now_s - pending.t_s[0] >= self.chunk_s):
+                if room == 0 or now_s - pending.t_s[-1] < self.quiet_s:
+                    continue
+                room -= 1
             stored += isolated("history", node_id, partial(_store, node_id, pending))
             if gone:
                 del self.nodes[node_id]

@@ -26,7 +26,7 @@ from controlplane.runtime.logs import get
 from controlplane.runtime.seal import tally
 from controlplane.sentinel import scan, store_look
 from controlplane.sentinel.fleetmap import MapFollower
-from controlplane.sentinel.history import History
+from controlplane.sentinel.history import QUIET_S, QUIET_SAMPLES, History
 from controlplane.sentinel.live_state import LiveState
 from controlplane.sentinel.net import Net
 from controlplane.sentinel.ourselves import Deafness
@@ -72,7 +72,7 @@ class Sentinel:
         self.net = Net(self.name)
         self.live_state = LiveState()
         self.scanner = scan.Scanner()
-        self.history = History(settings.CHUNK_S)
+        self.history = History(settings.CHUNK_S, quiet_s=max(QUIET_S, QUIET_SAMPLES * settings.SAMPLE_INTERVAL_S))
         self.reader = StreamReader()
         self.follower = MapFollower()
         self.fleet = self.follower.map

@@ -1,17 +1,26 @@
-"""Device histories: stored chunks, then what the sentinel has not stored yet."""
+"""Device histories: stored chunks, then what the sentinel has not stored yet.
 
-from collections.abc import Iterator
+A span of time is asked by its two ends, in Unix seconds of the server. A chunk that cannot be read is left
+out and logged.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from django.db.models import QuerySet
 
 from controlplane.runtime import bus
-from controlplane.runtime.clock import ago, now_s
+from controlplane.runtime.clock import from_s
 from controlplane.runtime.logs import get
 from controlplane.telemetry.codec import METRICS, Chunk, unpack
 from controlplane.telemetry.models import TelemetryChunk
 
 _log = get(__name__)
+ROWS_AT_ONCE = 16
+Floats = npt.NDArray[np.float64]
 
 
 def pending_name(node_id: str) -> str:
@@ -19,44 +28,82 @@ def pending_name(node_id: str) -> str:
     return f"pending:{node_id}"
 
 
-def node_series(node_id: str, *, window_s: float = 600.0, max_points: int = 300) -> dict[str, Any]:
-    """{"devices": [{"index", "t": [unix s], <metric>: [value or None]}]}, thinned to about
-    `max_points` by taking every n-th sample. A chunk that cannot be read is left out and logged."""
-    chunks = [_cut(chunk, now_s() - window_s) for chunk in _chunks(node_id, window_s)]
-    chunks = [chunk for chunk in chunks if len(chunk.t_s)]
-    total = sum(len(chunk.t_s) for chunk in chunks)
-    stride = max(1, -(-total // max_points))
-    devices = sorted({index for chunk in chunks for index in chunk.devices})
-    return {"devices": [_device(chunks, index, stride) for index in devices]}
+def node_series(node_id: str, *, since_s: float, until_s: float, max_points: int = 300) -> dict[str, Any]:
+    """{"devices": [{"index", "t": [unix s], <metric>: [value or None]}]}, thinned to at most `max_points`
+    by taking every n-th sample. However long the span, only what is thinned already is held at once."""
+    stride = _stride(node_id, since_s, until_s, max_points)
+    chunks = node_chunks([node_id], since_s, until_s, stride=stride)[node_id]
+    return {"devices": [series(index, *of_device(chunks, index), max_points) for index in indexes(chunks)]}
 
 
-def _chunks(node_id: str, window_s: float) -> Iterator[Chunk]:
-    rows = TelemetryChunk.objects.filter(node_id=node_id, t1__gte=ago(window_s)).order_by("t0")
-    last_s = 0.0
+def node_chunks(node_ids: Sequence[str], since_s: float, until_s: float, *, stride: int = 1) -> dict[str, list[Chunk]]:
+    """Of each node its samples between the two moments, in order of time, of stored ones every `stride`-th: one
+    query for all nodes, and one read of Redis for each."""
+    rows = _rows(node_ids, since_s, until_s).order_by("node_id", "t0").iterator(chunk_size=ROWS_AT_ONCE)
+    found: dict[str, list[Chunk]] = {node_id: [] for node_id in node_ids}
+    for node_id, stored in groupby(rows, lambda row: row.node_id):
+        found[node_id] = [_thinned(chunk, stride) for chunk in _stored(stored, since_s, until_s)]
+    for node_id, chunks in found.items():
+        blob = bus.read_blob(pending_name(node_id))
+        if blob is not None:
+            # The blob may lie a little behind a chunk that was stored meanwhile.
+            chunks.append(_cut(unpack(blob), max(since_s, *(float(c.t_s[-1]) + 0.001 for c in chunks), 0.0), until_s))
+        found[node_id] = [chunk for chunk in chunks if len(chunk.t_s)]
+    return found
+
+
+def indexes(chunks: Iterable[Chunk]) -> list[int]:
+    """Devices that have a place in any of them."""
+    return sorted({index for chunk in chunks for index in chunk.devices})
+
+
+def of_device(chunks: Sequence[Chunk], index: int) -> tuple[Floats, Floats]:
+    """Moments, and [METRICS, moments], of one device; empty where none of the chunks has it."""
+    mine = [chunk for chunk in chunks if index in chunk.devices]
+    if not mine:
+        return np.empty(0), np.empty((len(METRICS), 0))
+    values = [chunk.values[:, chunk.devices.index(index), :] for chunk in mine]
+    return np.concatenate([chunk.t_s for chunk in mine]), np.concatenate(values, axis=1)
+
+
+def series(index: int, t_s: Floats, values: Floats, max_points: int) -> dict[str, Any]:
+    """One device as the API shows it."""
+    stride = max(1, -(-len(t_s) // max_points))
+    found: dict[str, Any] = {"index": index, "t": [round(float(t), 3) for t in t_s[::stride]]}
+    for row, name in enumerate(METRICS):
+        found[name] = [None if np.isnan(v) else round(float(v), 4) for v in values[row][::stride]]
+    return found
+
+
+def _rows(node_ids: Sequence[str], since_s: float, until_s: float) -> QuerySet[TelemetryChunk]:
+    return TelemetryChunk.objects.filter(node_id__in=node_ids, t1__gte=from_s(since_s), t0__lte=from_s(until_s))
+
+
+def _stride(node_id: str, since_s: float, until_s: float, max_points: int) -> int:
+    """Every n-th stored sample leaves `max_points` at least, by what the chunks say of themselves."""
+    total = 0.0
+    for t0, t1, samples in _rows([node_id], since_s, until_s).values_list("t0", "t1", "samples"):
+        begin_s, end_s = t0.timestamp(), t1.timestamp()
+        inside_s = min(end_s, until_s) - max(begin_s, since_s)
+        total += samples * (inside_s / (end_s - begin_s) if end_s > begin_s else 1.0)
+    return max(1, int(total / max_points))
+
+
+def _thinned(chunk: Chunk, stride: int) -> Chunk:
+    return Chunk(t_s=chunk.t_s[::stride], devices=chunk.devices, values=chunk.values[:, :, ::stride].copy())
+
+
+def _stored(rows: Iterable[TelemetryChunk], since_s: float, until_s: float) -> Iterator[Chunk]:
     for row in rows:
         try:
-            chunk = unpack(bytes(row.payload))
+            chunk = _cut(unpack(bytes(row.payload)), since_s, until_s)
         except ValueError as error:
-            _log.warning("stored history left out", node=node_id, chunk=row.pk, error=str(error))
+            _log.warning("stored history left out", node=row.node_id, chunk=row.pk, error=str(error))
             continue
-        last_s = float(chunk.t_s[-1])
-        yield chunk
-    blob = bus.read_blob(pending_name(node_id))
-    if blob is not None:
-        # The blob may lie a little behind a chunk that was stored meanwhile.
-        yield _cut(unpack(blob), last_s + 0.001)
+        if len(chunk.t_s):
+            yield chunk
 
 
-def _cut(chunk: Chunk, since_s: float) -> Chunk:
-    keep = chunk.t_s >= since_s
+def _cut(chunk: Chunk, since_s: float, until_s: float) -> Chunk:
+    keep = (chunk.t_s >= since_s) & (chunk.t_s <= until_s)
     return Chunk(t_s=chunk.t_s[keep], devices=chunk.devices, values=chunk.values[:, :, keep])
-
-
-def _device(chunks: list[Chunk], index: int, stride: int) -> dict[str, Any]:
-    mine = [chunk for chunk in chunks if index in chunk.devices]
-    t_s = np.concatenate([chunk.t_s for chunk in mine])[::stride]
-    values = np.concatenate([chunk.values[:, chunk.devices.index(index), :] for chunk in mine], axis=1)[:, ::stride]
-    series: dict[str, Any] = {"index": index, "t": [round(float(t), 3) for t in t_s]}
-    for row, name in enumerate(METRICS):
-        series[name] = [None if np.isnan(v) else round(float(v), 4) for v in values[row]]
-    return series

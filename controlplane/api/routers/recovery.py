@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Query, Router
+from ninja import Query, Router, Schema
 from pydantic import Field
 
 from controlplane.access.models import Scope
@@ -15,7 +15,7 @@ from controlplane.api.idempotency import Effect, once
 from controlplane.api.problems import Kind, Problem
 from controlplane.protocol import rest
 from controlplane.protocol.states import IncidentState
-from controlplane.recovery import incidents, selectors
+from controlplane.recovery import around, incidents, selectors
 from controlplane.recovery.present import decision_summary, incident_summary
 from controlplane.runtime.events import newest_seq
 from controlplane.runtime.requests import request_id_of
@@ -51,6 +51,23 @@ def get_incident(request: HttpRequest, incident_id: str) -> HttpResponse:
     """With its signals, decisions and their commands, stacks and events."""
     seq = newest_seq()
     return send(selectors.incident_detail(incident_id) | {"as_of_seq": seq})
+
+
+class ReadingsQuery(Schema):
+    """How many points of each device's series at most."""
+
+    max_points: Annotated[int, Field(ge=2, le=2000)] = around.MAX_POINTS
+
+
+@router.get(
+    "/incidents/{rid:incident_id}/readings",
+    summary="Device readings around the fault",
+    openapi_extra=describe(rest.IncidentReadings, errors=(404, 422)),
+)
+def get_incident_readings(request: HttpRequest, incident_id: str, query: Query[ReadingsQuery]) -> HttpResponse:
+    """Of the devices that its findings name, at most 8 on 4 nodes. Every sample counts for what is said; the
+    series have at most `max_points`."""
+    return send(around.incident_readings(incident_id, max_points=query.max_points))
 
 
 @router.post(

@@ -4,30 +4,66 @@ from typing import Annotated
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from controlplane.access.models import Scope
 from controlplane.api.auth import needs
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
+from controlplane.api.problems import Kind, Problem
 from controlplane.fleet import selectors
 from controlplane.protocol import rest
+from controlplane.runtime.clock import now_s
 from controlplane.telemetry.selectors import node_series
 
 router = Router(tags=["fleet"], auth=needs(Scope.READ))
 
 
-class SeriesQuery(Schema):
-    """How far back, and how many points at most."""
+MAX_SPAN_S = 7 * 86400.0
+WINDOW_S = 600.0
 
-    window_s: Annotated[float, Field(ge=1, le=7 * 86400)] = 600.0
+
+class SeriesQuery(Schema):
+    """Which span, and how many points at most: the last `window_s` seconds before `until`, or from `since`."""
+
+    window_s: Annotated[
+        float | None,
+        Field(ge=1, le=MAX_SPAN_S, description="Seconds before `until`; 600 where `since` is not given either."),
+    ] = None
+    since: Annotated[
+        AwareDatetime | None, Field(description="Not before this instant, at most 7 days before `until`.")
+    ] = None
+    until: Annotated[AwareDatetime | None, Field(description="Not after this instant; now where not given.")] = None
     max_points: Annotated[int, Field(ge=2, le=2000)] = 300
+
+    def span(self) -> tuple[float, float]:
+        """Its two ends in Unix seconds. Raises Problem for a span that is none, or too long."""
+        until_s = now_s() if self.until is None else self.until.timestamp()
+        if until_s < MAX_SPAN_S:
+            raise _refused("until", "nothing was read so long ago", "ask for a later instant")
+        if self.since is None:
+            return until_s - (self.window_s or WINDOW_S), until_s
+        if self.window_s is not None:
+            raise _refused("window_s", "it says what `since` says too", "give one of the two")
+        since_s = self.since.timestamp()
+        if since_s >= until_s:
+            raise _refused("since", "it is not before `until`", "ask for an earlier instant")
+        if until_s - since_s > MAX_SPAN_S:
+            raise _refused("since", "more than 7 days before `until`", "ask for at most 7 days at once")
+        return since_s, until_s
+
+
+def _refused(name: str, message: str, fix: str) -> Problem:
+    fault = rest.Told(f"/query/{name}", message, fix)
+    return Problem(Kind.INVALID, "A parameter is not valid.", errors=[fault])
 
 
 @router.get(
     "/nodes/{rid:node_id}/series", summary="Device histories", openapi_extra=describe(rest.Series, errors=(404, 422))
 )
 def get_series(request: HttpRequest, node_id: str, query: Query[SeriesQuery]) -> HttpResponse:
-    """Points are thinned to `max_points`; missing readings are null."""
+    """Of the last `window_s` seconds, or between `since` and `until`. Points are thinned to `max_points`;
+    missing readings are null."""
     row = selectors.node(node_id)
-    return send(node_series(row.id, window_s=query.window_s, max_points=query.max_points))
+    since_s, until_s = query.span()
+    return send(node_series(row.id, since_s=since_s, until_s=until_s, max_points=query.max_points))

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli import columns, context
+from controlplane.cli import columns, context, readings
 from controlplane.cli.context import BY_HAND, Output, Reason
 from controlplane.cli.output import Format, emit_object, emit_rows, say, span
 
@@ -13,6 +13,8 @@ incident = typer.Typer(no_args_is_help=True, help="What went wrong, and how it e
 decision = typer.Typer(no_args_is_help=True, help="What was decided, and why.")
 MACHINE = (Format.JSON, Format.YAML, Format.JSONL, Format.NAME)
 MANY = 100
+NO_SERIES = 2
+"""Points of a series that is not shown: as few as can be asked for."""
 
 
 @incident.command("ls")
@@ -28,9 +30,11 @@ def list_incidents(
 
 @incident.command("get")
 def get_incident(incident: Annotated[str, typer.Argument(metavar="INCIDENT")], output: Output = Format.TABLE) -> None:
-    """One incident: phases, decisions, certificate."""
+    """One incident: phases, device readings around the fault, decisions, certificate."""
     with context.client() as client:
         row = context.plain(client.incidents.get(incident))
+        wanted = output not in MACHINE and any(signal["node_id"] for signal in row["signals"])
+        around = context.plain(client.incidents.readings(incident, max_points=NO_SERIES)) if wanted else None
     emit_object(row, columns.INCIDENTS, output, context.screen(), name="id")
     if output in MACHINE:
         return
@@ -41,10 +45,27 @@ def get_incident(incident: Annotated[str, typer.Argument(metavar="INCIDENT")], o
         say(f"  {'-' if since is None else span(since):>8}  {phase['name']}")
     if row["stall_s"] is not None:
         say(f"\nTraining stood still for {span(row['stall_s'])}.")
+    if around is not None:
+        say("\nDevice readings around the fault:")
+        for line in readings.lines(around, whole=False):
+            say(f"  {line}")
     say("\nDecisions:")
     for item in row["decisions"]:
         say(f"  {'(routine) ' if item['routine'] else ''}{item['sentence']}")
     _certificate(row["certificate"])
+
+
+@incident.command("readings")
+def get_readings(incident: Annotated[str, typer.Argument(metavar="INCIDENT")], output: Output = Format.TABLE) -> None:
+    """What its devices read around the fault: before it, lowest, highest, after it, what changed first."""
+    machine = output in MACHINE
+    with context.client() as client:
+        around = context.plain(client.incidents.readings(incident, max_points=None if machine else NO_SERIES))
+    if machine:
+        emit_object(around | {"id": incident}, (), output, context.screen(), name="id")
+        return
+    for line in readings.lines(around, whole=True):
+        say(line)
 
 
 @incident.command()

@@ -6,6 +6,7 @@ missing reading is None, never 0. Fields may be added within /api/v1, so readers
 fields that they don't know.
 """
 
+from controlplane.protocol.rest.around import DeviceAround, Gap, IncidentReadings, ReadingAround, XidAround
 from controlplane.protocol.rest.base import (
     Accepted,
     AuditEntry,
@@ -87,6 +88,7 @@ __all__ = [
     "DeadLetter",
     "Decision",
     "Device",
+    "DeviceAround",
     "DeviceCounts",
     "DeviceLive",
     "DeviceSeries",
@@ -94,10 +96,12 @@ __all__ = [
     "Event",
     "Fault",
     "FaultValue",
+    "Gap",
     "Health",
     "HeldBy",
     "Incident",
     "IncidentDetail",
+    "IncidentReadings",
     "Job",
     "JobDetail",
     "JobNumerics",
@@ -118,6 +122,7 @@ __all__ = [
     "RankLook",
     "RankScore",
     "RankSpeed",
+    "ReadingAround",
     "Replica",
     "Request",
     "RequestDetail",
@@ -132,4 +137,5 @@ __all__ = [
     "Token",
     "Told",
     "Version",
+    "XidAround",
 ]

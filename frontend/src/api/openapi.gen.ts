@@ -169,6 +169,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/incidents/{incident_id}/readings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Device readings around the fault
+         * @description Of the devices that its findings name, at most 8 on 4 nodes. Every sample counts for what is said; the
+         *     series have at most `max_points`.
+         */
+        get: operations["controlplane_api_routers_recovery_get_incident_readings"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/incidents/{incident_id}:acknowledge": {
         parameters: {
             query?: never;
@@ -774,7 +795,8 @@ export interface paths {
         };
         /**
          * Device histories
-         * @description Points are thinned to `max_points`; missing readings are null.
+         * @description Of the last `window_s` seconds, or between `since` and `until`. Points are thinned to `max_points`;
+         *     missing readings are null.
          */
         get: operations["controlplane_api_routers_series_get_series"];
         put?: never;
@@ -1456,6 +1478,25 @@ export interface components {
             uuid: string;
         };
         /**
+         * DeviceAround
+         * @description One device. `readings`: those with a value, what is out of the ordinary first; `not_reported`: titles of the
+         *         others. `note` says why there are none. `gaps`: the longest, in order of time. `series`: with a moment without
+         *         values in each gap.
+         */
+        DeviceAround: {
+            gaps: components["schemas"]["Gap"][];
+            gaps_left_out: number;
+            index: number;
+            node_id: string;
+            node_name: string;
+            not_reported: string[];
+            note: string;
+            readings: components["schemas"]["ReadingAround"][];
+            series: components["schemas"]["DeviceSeries"] | null;
+            xids: components["schemas"]["XidAround"][];
+            xids_left_out: number;
+        };
+        /**
          * DeviceCounts
          * @description Devices of the fleet by what they are good for.
          */
@@ -1748,6 +1789,14 @@ export interface components {
             told: boolean;
         };
         /**
+         * Gap
+         * @description Between these two moments nothing was observed.
+         */
+        Gap: {
+            since: string;
+            until: string;
+        };
+        /**
          * Health
          * @description The control plane's own state. `dead_letters`: events of agents that could not be applied
          *         and wait for a replay. `metrics`: host:port of each process that serves its figures for
@@ -1884,6 +1933,23 @@ export interface components {
              * @description One state, or several with commas.
              */
             state?: string | null;
+        };
+        /**
+         * IncidentReadings
+         * @description Of the devices that the incident's findings name, from 5 minutes before the fault (the last progress, or its
+         *         first sign) until 2 minutes after it and after its detection. `complete`: that time is over. `note` says what
+         *         was left out.
+         */
+        IncidentReadings: {
+            complete: boolean;
+            detected_at: string | null;
+            devices: components["schemas"]["DeviceAround"][];
+            devices_left_out: number;
+            fault_at: string;
+            nodes_left_out: number;
+            note: string;
+            since: string;
+            until: string;
         };
         /**
          * Job
@@ -2728,6 +2794,38 @@ export interface components {
             ttl_s: number;
         };
         /**
+         * ReadingAround
+         * @description One reading of a device: the last value before the fault, the lowest and highest of the whole time, the last
+         *         value after the fault; `change`: from `before` to `after`. `level`: limit (past a limit that a rule uses),
+         *         changed (a counter rose, a state changed), left_range (it left the range that it had before the fault by more
+         *         than that range is wide), steady; `sentence` says which, and `at` since when.
+         */
+        ReadingAround: {
+            after: number | null;
+            at: string | null;
+            before: number | null;
+            change: number | null;
+            high: number | null;
+            /** @enum {unknown} */
+            level: "changed" | "left_range" | "limit" | "steady";
+            low: number | null;
+            reading: string;
+            sentence: string;
+            title: string;
+            unit: string;
+        };
+        /**
+         * ReadingsQuery
+         * @description How many points of each device's series at most.
+         */
+        ReadingsQuery: {
+            /**
+             * Max Points
+             * @default 500
+             */
+            max_points: number;
+        };
+        /**
          * Repeated
          * @description Steps `first` to `last` that a restart trained again, `again` of them so far. Of `compared` losses,
          *         from before and after, the largest difference.
@@ -3040,7 +3138,7 @@ export interface components {
         };
         /**
          * SeriesQuery
-         * @description How far back, and how many points at most.
+         * @description Which span, and how many points at most: the last `window_s` seconds before `until`, or from `since`.
          */
         SeriesQuery: {
             /**
@@ -3049,10 +3147,20 @@ export interface components {
              */
             max_points: number;
             /**
-             * Window S
-             * @default 600
+             * Since
+             * @description Not before this instant, at most 7 days before `until`.
              */
-            window_s: number;
+            since?: string | null;
+            /**
+             * Until
+             * @description Not after this instant; now where not given.
+             */
+            until?: string | null;
+            /**
+             * Window S
+             * @description Seconds before `until`; 600 where `since` is not given either.
+             */
+            window_s?: number | null;
         };
         /**
          * Signal
@@ -3549,6 +3657,15 @@ export interface components {
             /** @description Why; kept in the audit log. */
             reason: string;
         };
+        /**
+         * XidAround
+         * @description An XID that the device reported.
+         */
+        XidAround: {
+            at: string;
+            meaning: string;
+            xid: number;
+        };
     };
     responses: {
         /** @description Bad request */
@@ -3681,6 +3798,7 @@ export type DebugRank = components['schemas']['DebugRank'];
 export type Decision = components['schemas']['Decision'];
 export type DecisionQuery = components['schemas']['DecisionQuery'];
 export type Device = components['schemas']['Device'];
+export type DeviceAround = components['schemas']['DeviceAround'];
 export type DeviceCounts = components['schemas']['DeviceCounts'];
 export type DeviceLive = components['schemas']['DeviceLive'];
 export type DeviceSeries = components['schemas']['DeviceSeries'];
@@ -3695,11 +3813,13 @@ export type FaultSchedule = components['schemas']['FaultSchedule'];
 export type FaultValue = components['schemas']['FaultValue'];
 export type FirstFailure = components['schemas']['FirstFailure'];
 export type FleetEventQuery = components['schemas']['FleetEventQuery'];
+export type Gap = components['schemas']['Gap'];
 export type Health = components['schemas']['Health'];
 export type HeldBy = components['schemas']['HeldBy'];
 export type Incident = components['schemas']['Incident'];
 export type IncidentDetail = components['schemas']['IncidentDetail'];
 export type IncidentFilter = components['schemas']['IncidentFilter'];
+export type IncidentReadings = components['schemas']['IncidentReadings'];
 export type Job = components['schemas']['Job'];
 export type JobDetail = components['schemas']['JobDetail'];
 export type JobFilter = components['schemas']['JobFilter'];
@@ -3740,6 +3860,8 @@ export type RankLook = components['schemas']['RankLook'];
 export type RankScore = components['schemas']['RankScore'];
 export type RankSpeed = components['schemas']['RankSpeed'];
 export type ReEnrol = components['schemas']['ReEnrol'];
+export type ReadingAround = components['schemas']['ReadingAround'];
+export type ReadingsQuery = components['schemas']['ReadingsQuery'];
 export type Repeated = components['schemas']['Repeated'];
 export type Replica = components['schemas']['Replica'];
 export type ReplicaQuery = components['schemas']['ReplicaQuery'];
@@ -3774,6 +3896,7 @@ export type Unheard = components['schemas']['Unheard'];
 export type Version = components['schemas']['Version'];
 export type WatchQuery = components['schemas']['WatchQuery'];
 export type WithReason = components['schemas']['WithReason'];
+export type XidAround = components['schemas']['XidAround'];
 export type ResponseProblem400 = components['responses']['Problem400'];
 export type ResponseProblem401 = components['responses']['Problem401'];
 export type ResponseProblem403 = components['responses']['Problem403'];
@@ -4109,6 +4232,38 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_recovery_get_incident_readings: {
+        parameters: {
+            query?: {
+                max_points?: number;
+            };
+            header?: never;
+            path: {
+                incident_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IncidentReadings"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -5260,7 +5415,12 @@ export interface operations {
     controlplane_api_routers_series_get_series: {
         parameters: {
             query?: {
-                window_s?: number;
+                /** @description Seconds before `until`; 600 where `since` is not given either. */
+                window_s?: number | null;
+                /** @description Not before this instant, at most 7 days before `until`. */
+                since?: string | null;
+                /** @description Not after this instant; now where not given. */
+                until?: string | null;
                 max_points?: number;
             };
             header?: never;

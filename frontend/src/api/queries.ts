@@ -127,6 +127,21 @@ export const incident = (id: string) =>
     refetchInterval: every(POLL_MS),
   });
 
+/** Asked once, and once more when the time that it covers is over: not with every event, so not under the incident's
+    own key. `faultAt`: another fault is another question. */
+export const readingsAround = (id: string, faultAt: string) =>
+  queryOptions({
+    queryKey: ["readings-around", id, faultAt],
+    queryFn: ({ signal }) => get("/incidents/{incident_id}/readings", { incident_id: id }, {}, signal),
+    staleTime: Infinity,
+    refetchInterval: (query) => (live.paused || !query.state.data || query.state.data.complete ? false : againInMs(query.state.data.until, Date.now())),
+  });
+
+/** Until what the sentinel collects is shown, after `until`. */
+export function againInMs(until: string, nowMs: number): number {
+  return Math.max(POLL_MS, Date.parse(until) + 5_000 - nowMs);
+}
+
 export const decision = (id: string) =>
   queryOptions({
     queryKey: keys.decision(id),

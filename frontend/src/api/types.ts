@@ -6,8 +6,8 @@ import type { Attempt, Checkpoint, Command, Fault, Incident, Job, Node, Rank, Re
 
 export type {
   Accepted, Alternative, Attempt, Budget, Certificate, Check, Checkpoint, Command, DeadLetter, Decision, Device, DeviceLive,
-  DeviceSeries, DryRun, Event as EventItem, Fault as FaultKind, FirstFailure, Health, Incident, IncidentDetail, Job, JobDetail,
-  Layout, Log, Me, Node, NodeDetail, NotHeard, Overview, Part as HealthPart, Phase as IncidentPhase, Rank, RankLive, RankSpeed, Repeated,
+  DeviceAround, DeviceSeries, DryRun, Event as EventItem, Fault as FaultKind, FirstFailure, Health, Incident, IncidentDetail, IncidentReadings, Job, JobDetail,
+  Layout, Log, Me, Node, NodeDetail, NotHeard, Overview, Part as HealthPart, Phase as IncidentPhase, Rank, RankLive, RankSpeed, ReadingAround, Repeated,
   Replica, SectionTimeout, Signal, StackGroups, Step, Told as SpecFault,
 } from "./openapi.gen";
 export type JobState = Job["state"];

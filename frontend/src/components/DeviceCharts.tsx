@@ -7,11 +7,12 @@ import type { DeviceSeries } from "../api/types";
 import { bytes, MISSING } from "../lib/format";
 import { alignSeries } from "../lib/align";
 import { CHARTS, type ReadingChart, type Shown } from "../lib/readings.gen";
+import type { Marker } from "../lib/series";
 import { Empty, Loaded, Panel, Skeleton } from "../ui/basics";
 import { Chart, type Line } from "../ui/Chart";
 
 const REMAP = ["nothing", "waits for a reset", "failed"];
-const SHOWN: Record<Shown, (value: number) => string> = {
+export const SHOWN: Record<Shown, (value: number) => string> = {
   celsius: (v) => `${v.toFixed(0)} C`,
   watts: (v) => `${v.toFixed(0)} W`,
   percent: (v) => `${(v * 100).toFixed(0)} %`,
@@ -53,14 +54,26 @@ export function DeviceCharts({ nodeId }: { nodeId: string }): ReactElement {
   );
 }
 
-function MetricChart({ devices, chart }: { devices: DeviceSeries[]; chart: ReadingChart }): ReactElement {
+interface MetricChartProps {
+  devices: DeviceSeries[];
+  chart: ReadingChart;
+  /** What each line is called; its number unless given. */
+  names?: string[];
+  markers?: Marker[];
+  restAt?: number;
+}
+
+export function MetricChart({ devices, chart, names, markers, restAt }: MetricChartProps): ReactElement {
   const { x, ys } = useMemo(() => alignSeries(devices, chart.metric), [devices, chart.metric]);
-  const lines = devices.map((device, i): Line => ({ label: `gpu ${device.index}`, token: TOKENS[i % TOKENS.length]!, format: SHOWN[chart.shown] }));
+  const lines = devices.map((device, i): Line => ({
+    label: names?.[i] ?? `gpu ${device.index}`, token: TOKENS[i % TOKENS.length]!, format: SHOWN[chart.shown],
+    dash: i < TOKENS.length ? undefined : [5, 3],
+  }));
   const reported = ys.some((line) => line.some((value) => value !== null && value !== undefined));
   return (
     <figure className="metric">
       <figcaption>{chart.title}</figcaption>
-      {reported ? <Chart label={chart.title} x={x} ys={ys} lines={lines} xKind="time" height={150} yRange={chart.range} ySpan={chart.span} ticks={chart.ticks} /> : <p className="missing">not reported</p>}
+      {reported ? <Chart label={chart.title} x={x} ys={ys} lines={lines} xKind="time" height={150} yRange={chart.range} ySpan={chart.span} ticks={chart.ticks} markers={markers} restAt={restAt} /> : <p className="missing">not reported</p>}
     </figure>
   );
 }

@@ -5,7 +5,7 @@ import { doneWith } from "./jobnow";
 
 export interface Marker {
   x: number;
-  kind: "epoch" | "incident" | "checkpoint";
+  kind: "epoch" | "incident" | "checkpoint" | "detected";
   text: string;
 }
 

@@ -13,6 +13,7 @@ import { EventTable } from "../components/EventTable";
 import { FirstFailureLog } from "../components/FirstFailureLog";
 import { EndingBadge } from "../components/IncidentTable";
 import { PhaseChart } from "../components/PhaseChart";
+import { hasDevices, ReadingsPanel } from "../components/ReadingsPanel";
 import { StacksPanel } from "../components/StacksPanel";
 import { DecisionList } from "../components/JobTabs";
 import { duration, gpuSeconds, scalar, shortId, words } from "../lib/format";
@@ -63,6 +64,7 @@ function Content({ incident }: { incident: IncidentDetail }): ReactElement {
         <Panel title="Evidence" flush><Signals signals={incident.signals} lead={lead} /></Panel>
         <Panel title="Certificate"><CertificateView certificate={incident.certificate} hit={incident.job_id !== null} /></Panel>
       </div>
+      {hasDevices(incident) ? <ReadingsPanel incident={incident} /> : null}
       {lead ? (
         <Panel title="What was weighed" flush actions={<span className="chip">rule <b>{words(lead.rule)}</b></span>}>
           <AlternativeTable decision={lead} />

@@ -31,10 +31,12 @@ interface ChartProps {
   ySpan?: number;
   /* Where two ticks must not read the same. */
   ticks?: keyof typeof TICKS;
+  /* With no cursor over it the legend shows the values at this x; without it the newest. */
+  restAt?: number;
 }
 
-const MARKER_TOKEN: Record<Marker["kind"], string> = { epoch: "--special-solid", incident: "--bad-solid", checkpoint: "--ok-solid" };
-const MARKER_DASH: Record<Marker["kind"], number[]> = { epoch: [4, 3], incident: [], checkpoint: [1, 3] };
+const MARKER_TOKEN: Record<Marker["kind"], string> = { epoch: "--special-solid", incident: "--bad-solid", checkpoint: "--ok-solid", detected: "--special-solid" };
+const MARKER_DASH: Record<Marker["kind"], number[]> = { epoch: [4, 3], incident: [], checkpoint: [1, 3], detected: [4, 3] };
 
 const token = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -92,7 +94,7 @@ export function Chart(props: ChartProps): ReactElement {
     const made = new uPlot(optionsOf(() => latest.current, width, time, onZoom), data, box.current);
     plot.current = made;
     if (kept) made.setScale("x", { min: kept[0], max: kept[1] });
-    restLegend(made);
+    restLegend(made, latest.current.restAt);
     return () => {
       made.destroy();
       plot.current = null;
@@ -103,7 +105,7 @@ export function Chart(props: ChartProps): ReactElement {
   useLayoutEffect(() => {
     if (!plot.current) return;
     feed(plot.current, data, zoom.current);
-    restLegend(plot.current);
+    restLegend(plot.current, latest.current.restAt);
   }, [data]);
   useEffect(() => plot.current?.redraw(false), [props.markers]);
   const unzoom = (): void => {
@@ -165,16 +167,24 @@ function optionsOf(props: () => ChartProps, width: number, time: "local" | "utc"
     ],
     hooks: {
       setScale: [(u, key) => key === "x" && onZoom(zoomOf(u.scales["x"]?.min, u.scales["x"]?.max, u.data[0]))],
-      setCursor: [restLegend],
+      setCursor: [(u) => restLegend(u, props().restAt)],
       drawClear: [(u) => drawMarkers(u, props().markers ?? [])],
     },
   };
 }
 
-/** With no cursor over the chart the legend shows the newest point instead of dashes. */
-function restLegend(u: uPlot): void {
-  const last = u.data[0].length - 1;
-  if (last >= 0 && (u.cursor.idx === null || u.cursor.idx === undefined)) u.setLegend({ idx: last }, false);
+/** With no cursor over the chart the legend shows the newest point, or the one at `at`, instead of dashes. */
+function restLegend(u: uPlot, at: number | undefined): void {
+  if (u.cursor.idx !== null && u.cursor.idx !== undefined) return;
+  const last = at === undefined ? u.data[0].length - 1 : u.data[0].findLastIndex((x) => x <= at);
+  if (last >= 0) u.setLegend({ idxs: u.data.map((line, i) => (i === 0 ? last : pointAt(line, last))) }, false);
+}
+
+/** Where this line's own point is, at or before `index`: moments of other lines are passed over, a hole is not. */
+export function pointAt(line: ArrayLike<number | null | undefined>, index: number): number {
+  let at = index;
+  while (at > 0 && line[at] === undefined) at -= 1;
+  return at;
 }
 
 function drawMarkers(u: uPlot, markers: readonly Marker[]): void {

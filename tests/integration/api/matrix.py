@@ -56,6 +56,7 @@ OPERATIONS: dict[str, Row] = {
     "GET /jobs/{job_id}/looks": Row("read"),
     "GET /incidents": Row("read"),
     "GET /incidents/{incident_id}": Row("read"),
+    "GET /incidents/{incident_id}/readings": Row("read"),
     "POST /incidents/{incident_id}:acknowledge": Row("operate", WITH_REASON),
     "GET /decisions/{decision_id}": Row("read"),
     "GET /events": Row("read"),

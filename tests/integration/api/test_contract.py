@@ -31,6 +31,7 @@ SINGLE: list[tuple[str, Any]] = [
     ("/jobs/{job}", rest.JobDetail),
     ("/jobs/{job}/logs", rest.Log),
     ("/incidents/{incident}", rest.IncidentDetail),
+    ("/incidents/{incident}/readings", rest.IncidentReadings),
     ("/decisions/{decision}", rest.Decision),
     ("/requests/{request}", rest.RequestDetail),
     ("/nodes/{node}", rest.NodeDetail),

@@ -94,6 +94,7 @@ holdfast node rm node-9 --reason "now it was"
 LOOKED_BACK = """
 incident=$(holdfast incident ls -o name | sed -n 1p)
 holdfast incident get "$incident"
+holdfast incident readings "$incident"
 holdfast incident acknowledge "$incident" --reason "seen"
 decision=$(holdfast decision ls -o name | sed -n 1p)
 holdfast decision explain "$decision"
