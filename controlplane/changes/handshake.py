@@ -9,13 +9,14 @@ for a job is the policy's (`AheadFact`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from controlplane.changes.answers import exited
+from controlplane.changes.answers import answered, exited
 from controlplane.changes.kinds import (
     Audit,
     Change,
+    Close,
     Count,
     Enqueue,
     Fence,
@@ -32,13 +33,15 @@ from controlplane.policy.signals.ranks import RankExit
 from controlplane.protocol.commands import StopRanks
 from controlplane.protocol.frames import AgentHello, JobSeen, RankStatus
 from controlplane.protocol.launch import RankRef
-from controlplane.protocol.states import Phase, RankState, ReplicaState
+from controlplane.protocol.states import CommandState, Phase, RankState, ReplicaState
 
 STOP_TTL_S = 3600.0
 SAVE_GRACE_S = 30.0
 MAX_AHEAD = 1_000_000
 """No database is set back by so many attempts or epochs: a claim beyond it is refused."""
 RESTARTED = "exit not observed; the node was restarted, and its processes ended with it"
+NOT_STARTED = "the machine was started again before the start was answered"
+"""An agent whose disk was lost with it knows nothing of the command."""
 CAME_BACK = "exit not observed; the node's processes were gone when the agent came back, with a new journal"
 
 
@@ -98,6 +101,11 @@ def greeted(rows: Rows, listed: Sequence[RankStatus], greeting: Greeting) -> Ite
         for name, rank in held.items():
             if rank.started and name not in alive:
                 yield from _ended_unseen(rows, rank, greeting)
+    if greeting.rebooted:
+        for start in rows.starts_under_way(greeting.node_id):
+            failed = replace(start, state=CommandState.FAILED, detail=NOT_STARTED)
+            yield Close(greeting.node_id, failed.id, failed.state, failed.detail)
+            yield from answered(rows, failed)
 
 
 def _name(rank: Rank) -> tuple[int, int, int, int]:

@@ -13,7 +13,7 @@ from controlplane.policy.signals.base import Finding
 from controlplane.policy.snapshot import Placement
 from controlplane.protocol.commands import Body
 from controlplane.protocol.membership import View
-from controlplane.protocol.states import IncidentOutcome
+from controlplane.protocol.states import CommandState, IncidentOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +251,16 @@ class Raise:
 
 
 @dataclass(frozen=True, slots=True)
+class Close:
+    """A command of this node is over, though its agent will not say so."""
+
+    node: str
+    command: str
+    state: CommandState
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class Count:
     """Input of a node that was refused or dropped, by its name."""
 
@@ -279,5 +289,6 @@ Change = (
     | Audit
     | Judge
     | Raise
+    | Close
     | Count
 )

@@ -6,7 +6,7 @@ store on a database has locked: the job before anything of it, then the fleet, n
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from controlplane.policy.timeouts import SectionTimeout
 from controlplane.protocol.commands import StopRanks
@@ -14,6 +14,9 @@ from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import View
 from controlplane.protocol.spec import Parallelism, TrainSpec
 from controlplane.protocol.states import AttemptState, JobState, RankState, ReplicaState, RequestKind, RequestState
+
+if TYPE_CHECKING:
+    from controlplane.changes.answers import Answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +173,9 @@ class Rows(Protocol):
 
     def stops_under_way(self, node_id: str) -> Sequence[StopRanks]:
         """Orders to stop ranks of any job on this node that may still be carried out."""
+
+    def starts_under_way(self, node_id: str) -> "Sequence[Answered]":
+        """Commands to start ranks of the job on this node that were acknowledged and not answered."""
 
     def is_our_end(self, signature: str, attempt: int, end: str) -> bool:
         """We have signed that the job ended so."""

@@ -3,15 +3,14 @@
 from collections.abc import Callable
 from datetime import datetime
 
-from controlplane.changes.answers import KINDS, Answered, answered, frees
+from controlplane.changes.answers import KINDS, answered, frees
 from controlplane.dispatch.models import Command
 from controlplane.dispatch.services import body_of, is_genuine
 from controlplane.jobs.models import Job
-from controlplane.protocol.commands import Body
 from controlplane.protocol.states import CommandState
 from controlplane.recovery import looks, readers
 from controlplane.recovery.commit import commit
-from controlplane.recovery.rows import JobRows
+from controlplane.recovery.rows import JobRows, answered_of
 
 BESIDE: dict[str, Callable[[Command], None]] = {"collect_stacks": looks.gave_up, readers.KIND: readers.answered}
 """What an answer means to diagnostics and to who reads checkpoints back."""
@@ -28,30 +27,14 @@ def after_expiry(command: Command, at: datetime, job: Job | None = None) -> bool
 
 
 def _commit(command: Command, at: datetime, job: Job | None, *, beside: bool) -> bool:
-    read = _read(command, None)
+    read = answered_of(command, None)
     ours = not (read.rejected or read.state == CommandState.EXPIRED) or is_genuine(command)
     freed = False
     if read.rejected or command.kind in KINDS:
         rows = JobRows(job or command.job, seen_at=at)
-        changes = list(answered(rows, _read(command, body_of(command)) if ours else read))
+        changes = list(answered(rows, answered_of(command, body_of(command)) if ours else read))
         commit(changes, rows)
         freed = any(map(frees, changes))
     if ours and beside and command.kind in BESIDE:
         BESIDE[command.kind](command)
     return freed
-
-
-def _read(command: Command, body: Body | None) -> Answered:
-    return Answered(
-        id=command.id,
-        node_id=command.node_id,
-        node=command.node.name,
-        kind=command.kind,
-        body=body,
-        state=CommandState(command.state),
-        detail=command.detail,
-        data=command.data,
-        ttl_s=command.ttl_s,
-        job_id=command.job_id,
-        decided=bool(command.decision_id),
-    )

@@ -222,6 +222,7 @@ HANDLERS: dict[type, Callable[[JobRows, Any], None]] = {
     kinds.Audit: _audit,
     kinds.Judge: _judge,
     kinds.Raise: lambda rows, change: signals.raise_signal(change.found, seen_at=rows.seen_at),
+    kinds.Close: lambda rows, change: dispatch.answer(change.node, change.command, change.state, change.detail, ""),
     kinds.Count: lambda rows, change: counters.count(change.node, change.what, detail=change.detail),
 }
 assert set(HANDLERS) == set(kinds.Change.__args__), "every change is committed"

@@ -14,6 +14,7 @@ from django.db.models import Max
 
 from controlplane.changes import outbox
 from controlplane.changes import rows as facts
+from controlplane.changes.answers import Answered
 from controlplane.changes.kinds import RankKey, ReplicaKey
 from controlplane.changes.launches import trainer_config
 from controlplane.changes.turn import OVER
@@ -23,7 +24,7 @@ from controlplane.fleet.models import Device, Node
 from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.numbers import spec_of
-from controlplane.protocol.commands import StopRanks
+from controlplane.protocol.commands import Body, StopRanks
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.launch import RankRef, TrainerConfig
 from controlplane.protocol.membership import View
@@ -162,6 +163,14 @@ class JobRows:
         """As the rows say them."""
         rows = Command.objects.filter(node_id=node_id, kind=outbox.STOPS, state__in=outbox.LIVE).order_by("id")
         return [body for body in map(dispatch.body_of, rows) if isinstance(body, StopRanks)]
+
+    def starts_under_way(self, node_id: str) -> Sequence[Answered]:
+        """By when they were ordered."""
+        if self._job is None:
+            return []
+        mine = Command.objects.filter(node_id=node_id, job=self._job, kind=outbox.STARTS)
+        found = mine.filter(state=CommandState.ACKNOWLEDGED).select_related("node").order_by("id")
+        return [answered_of(row, dispatch.body_of(row)) for row in found]
 
     def is_our_end(self, signature: str, attempt: int, end: str) -> bool:
         """By a key of ours."""
@@ -311,6 +320,23 @@ def config_of(job: Job, attempt: Attempt) -> TrainerConfig:
     terms = facts.Terms(settings.STORE_ADDRESS, "", settings.OUTER_TIMEOUT_S, (), {})
     config = trainer_config(job_of(job), attempt_of(attempt), terms)
     return msgspec.structs.replace(config, resume=None)
+
+
+def answered_of(command: Command, body: Body | None) -> Answered:
+    """As the core sees a command; `body` as far as it is ours."""
+    return Answered(
+        id=command.id,
+        node_id=command.node_id,
+        node=command.node.name,
+        kind=command.kind,
+        body=body,
+        state=CommandState(command.state),
+        detail=command.detail,
+        data=command.data,
+        ttl_s=command.ttl_s,
+        job_id=command.job_id,
+        decided=bool(command.decision_id),
+    )
 
 
 def _ranks() -> Any:

@@ -5,18 +5,19 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from controlplane.changes import rows as facts
+from controlplane.changes.answers import Answered
 from controlplane.changes.outbox import LIVE
 from controlplane.changes.turn import OVER
 from controlplane.policy.snapshot import Placement
 from controlplane.policy.timeouts import Observed, section_timeouts
-from controlplane.protocol.commands import StopRanks
+from controlplane.protocol.commands import StartRanks, StopRanks
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import View
 from controlplane.protocol.states import AttemptState, CommandState, RankState, Section
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.load import CONNECTED_S
-from controlplane.simulator.rows import JOB_ID, ReplicaRow, Rows
+from controlplane.simulator.rows import JOB_ID, CommandRow, ReplicaRow, Rows
 
 HANG_TIMEOUT_S = 5.0
 """Which a launch allows a step."""
@@ -141,6 +142,12 @@ class MemoryRows:
         mine = (row.envelope.body for row in rows if row.envelope.node_id == node_id and row.state in LIVE)
         return [body for body in mine if isinstance(body, StopRanks)]
 
+    def starts_under_way(self, node_id: str) -> Sequence[Answered]:
+        """By when they were ordered."""
+        rows = (self._rows.commands[command_id] for command_id in self._rows.outbox)
+        mine = [row for row in rows if row.envelope.node_id == node_id and row.state == CommandState.ACKNOWLEDGED]
+        return [answered_of(row) for row in mine if isinstance(row.envelope.body, StartRanks)]
+
     def is_our_end(self, signature: str, attempt: int, end: str) -> bool:
         """Nothing is signed here."""
         return False
@@ -231,6 +238,24 @@ class MemoryRows:
         """In order."""
         parts = [row for row in self._rows.requests.values() if row.drain == request_id and not row.withdrawn_by]
         return [facts.Request(row.id, row.kind, row.state) for row in parts]
+
+
+def answered_of(row: CommandRow) -> Answered:
+    """As the core sees a command."""
+    envelope = row.envelope
+    return Answered(
+        id=envelope.command_id,
+        node_id=envelope.node_id,
+        node=envelope.node_id,
+        kind=str(type(envelope.body).__struct_config__.tag),
+        body=envelope.body,
+        state=row.state,
+        detail=row.detail,
+        data=row.data,
+        ttl_s=envelope.ttl_s,
+        job_id=JOB_ID,
+        decided=True,
+    )
 
 
 def there(row: ReplicaRow) -> list[Placement]:

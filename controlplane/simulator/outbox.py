@@ -4,12 +4,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from controlplane.changes.answers import Answered, answered
+from controlplane.changes.answers import answered
 from controlplane.changes.outbox import LIVE, RESEND_S, heard, is_overdue, is_sent_now
 from controlplane.policy.transitions import check
 from controlplane.protocol.frames import CommandAnswer
 from controlplane.protocol.states import CommandState
-from controlplane.simulator.rows import JOB_ID, CommandRow, Order, Rows
+from controlplane.simulator.memory import answered_of
+from controlplane.simulator.rows import CommandRow, Order, Rows
 from controlplane.simulator.store import Store
 
 EXPIRED = "not answered in time"
@@ -61,18 +62,4 @@ class Outbox:
     def _move(self, row: CommandRow, to: CommandState, at_s: float) -> None:
         check("command", row.state, to)
         row.state = to
-        envelope = row.envelope
-        command = Answered(
-            id=envelope.command_id,
-            node_id=envelope.node_id,
-            node=envelope.node_id,
-            kind=str(type(envelope.body).__struct_config__.tag),
-            body=envelope.body,
-            state=to,
-            detail=row.detail,
-            data=row.data,
-            ttl_s=envelope.ttl_s,
-            job_id=JOB_ID,
-            decided=True,
-        )
-        self._store.commit(answered(self._store, command), seen_s=at_s)
+        self._store.commit(answered(self._store, answered_of(row)), seen_s=at_s)

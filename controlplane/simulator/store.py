@@ -118,6 +118,10 @@ class Store(MemoryRows):
                 self._asked.evict_for(key, drain)
             case kinds.Withdraw(request=request, by=by):
                 self._asked.withdraw(request, by)
+            case kinds.Close(command=command, state=state, detail=detail):
+                over = rows.commands[command]
+                self._check("command", over.state, state)
+                over.state, over.detail = state, detail
             case kinds.Raise(found=found):
                 self._raise(found)
             case kinds.Publish() | kinds.Resolve() | kinds.Bar() | kinds.Judge() | kinds.Audit() | kinds.Count():

@@ -7,15 +7,17 @@ from controlplane.changes import outbox
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
+from controlplane.jobs.models import Rank
 from controlplane.jobs.services import cancel_job
 from controlplane.protocol import frames
 from controlplane.protocol.commands import StartRanks, StopRanks, WarmHost
 from controlplane.protocol.states import CommandState
+from controlplane.recovery import ingest
 from controlplane.recovery.models import Signal
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import after, now
 from controlplane.runtime.models import Event
-from tests.integration.backend.builders import bodies, job_that_lost_a_rank, make_fleet, make_job
+from tests.integration.backend.builders import bodies, hello, job_that_lost_a_rank, make_fleet, make_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
 VOID = "incarnation 2 of replica 0 was started here before"
@@ -78,6 +80,22 @@ def test_a_stop_of_one_replica_voids_its_own_start_alone() -> None:
         dispatch.enqueue_all(body, node_ids=nodes, job_id=job.id, epoch=1, decision_id=decision_id)
         assert Command.objects.get(pk=mine[0].pk).state == state, "what a node claims to run takes no start back"
     assert {Command.objects.get(pk=row.pk).state for row, _ in others} == {"queued"}
+
+
+def test_a_start_that_was_under_way_when_the_machine_went_down_is_over_at_its_hello() -> None:
+    fleet = make_fleet()
+    job = make_job()
+    reconcile_job(job.id)
+    first, body = bodies(job, "start_ranks")[0]
+    name, launch = first.node.name, body.launch
+    fleet.tell(name, frames.CommandAnswer(first.id, "acknowledged"))
+    ingest.open_session(first.node_id, "web.again", hello(name, journal="another"))
+    assert Command.objects.get(pk=first.pk).state == "acknowledged", "its agent alone began again, and may answer"
+    ingest.open_session(first.node_id, "web.booted", hello(name, boot="another", journal="third"))
+    assert Command.objects.get(pk=first.pk).state == "failed"
+    assert Signal.objects.get(job=job, settled_at=None).key == f"start_failed:{first.id}"
+    mine = Rank.objects.filter(replica__index=launch.replica, replica__incarnation=launch.incarnation)
+    assert {rank.state for rank in mine} == {"exited"}
 
 
 @pytest.mark.parametrize("state", CommandState)

@@ -12,6 +12,7 @@ from controlplane.changes.answers import frees
 from controlplane.changes.handshake import (
     CAME_BACK,
     MAX_AHEAD,
+    NOT_STARTED,
     RESTARTED,
     SAVE_GRACE_S,
     Greeting,
@@ -37,7 +38,7 @@ from controlplane.policy.signals.ranks import RankExit
 from controlplane.protocol.commands import StopRanks
 from controlplane.protocol.frames import AgentHello, JobSeen, RankStatus
 from controlplane.protocol.launch import RankRef
-from controlplane.protocol.states import AttemptState, Phase, RankState, ReplicaState, Section
+from controlplane.protocol.states import AttemptState, CommandState, Phase, RankState, ReplicaState, Section
 from controlplane.simulator.memory import MemoryRows
 from controlplane.simulator.rows import JOB_ID
 
@@ -235,6 +236,37 @@ def test_one_that_is_still_being_started_has_not_joined() -> None:
     waits = alive(0, state=RankState.INITIALIZING, phase=Phase.PARKED)
     assert len(met(placed(), waits, behind=True)) == 2
     assert met(placed(), waits) == []
+
+
+def acknowledged(world: World) -> str:
+    """The command that starts replica 1, on its way to do so."""
+    (row,) = [row for row in world.rows.commands.values() if row.envelope.node_id == NODE]
+    row.state = CommandState.ACKNOWLEDGED
+    return row.envelope.command_id
+
+
+def test_a_start_that_was_under_way_when_the_machine_went_down_is_over_at_its_hello() -> None:
+    world = placed()
+    command = acknowledged(world)
+    world.rows.replicas[1].started.add(0)
+    world.store.commit(met(world, renewed=True, rebooted=True))
+    assert (world.rows.commands[command].state, world.rows.commands[command].detail) == ("failed", NOT_STARTED)
+    assert sorted(signal.kind for signal in world.rows.signals.values()) == ["rank_exit", "setup_timeout"]
+    assert world.rows.replicas[1].stopped, "no device waits for who will not come"
+    assert met(world, renewed=True, rebooted=True) == []
+
+
+@pytest.mark.parametrize("state", [CommandState.DELIVERED, CommandState.SUCCEEDED])
+def test_one_that_will_be_sent_again_or_was_answered_is_left_as_it_is(state: CommandState) -> None:
+    world = placed()
+    world.rows.commands[acknowledged(world)].state = state
+    assert met(world, renewed=True, rebooted=True) == []
+
+
+def test_an_agent_that_comes_back_with_another_journal_alone_may_still_answer() -> None:
+    world = placed()
+    acknowledged(world)
+    assert met(world, renewed=True) == []
 
 
 # --- what it was told of the job -------------------------------------------------------------------
