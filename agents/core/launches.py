@@ -72,9 +72,10 @@ def accept(turn: Turn, command_id: str, launch: ReplicaLaunch) -> None:
 
 
 def fence(turn: Turn, body: StopRanks) -> None:
-    """What was ordered to end is not started any more, should its start come late."""
-    job = turn.state.jobs.get(body.job_id)
-    if job is None or body.replica < 0 or body.attempt != job.attempt:
+    """What was ordered to end is not started any more, should its start come late; also of a job of which nothing
+    was told here before."""
+    job = turn.state.jobs.get(body.job_id) or Job(job_id=body.job_id, attempt=body.attempt)
+    if body.replica < 0 or body.attempt != job.attempt:
         return
     if body.incarnation > job.incarnations.get(body.replica, -1):
         turn.put_job(replace(job, incarnations={**job.incarnations, body.replica: body.incarnation}))

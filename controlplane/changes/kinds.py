@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from controlplane.changes.rows import Attempt
+from controlplane.policy.signals.base import Finding
 from controlplane.policy.snapshot import Placement
 from controlplane.protocol.commands import Body
 from controlplane.protocol.membership import View
-from controlplane.protocol.states import IncidentOutcome
+from controlplane.protocol.states import CommandState, IncidentOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,16 @@ class ReplicaKey:
     attempt: int
     index: int
     incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankKey:
+    """One process of one incarnation."""
+
+    attempt: int
+    replica: int
+    incarnation: int
+    rank: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +76,13 @@ class RequestKey:
     id: str
 
 
-Observed = JobKey | AttemptKey | ReplicaKey | ViewKey | DeviceKey
-Moved = JobKey | AttemptKey | ReplicaKey | NodeKey | RequestKey
+Observed = JobKey | AttemptKey | ReplicaKey | RankKey | ViewKey | DeviceKey
+Moved = JobKey | AttemptKey | ReplicaKey | RankKey | NodeKey | RequestKey
 MACHINES: dict[type, str] = {
     JobKey: "job",
     AttemptKey: "attempt",
     ReplicaKey: "replica",
+    RankKey: "rank",
     NodeKey: "node",
     RequestKey: "request",
 }
@@ -154,10 +166,11 @@ class Enqueue:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """An event on the job's stream."""
+    """An event on the job's stream, or (`node`) about a node and on the stream of the job where there is one."""
 
     kind: str
     sentence: str
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,12 +223,50 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """A line in the audit log about the job."""
+    """A line in the audit log, about the job where no `subject` is named."""
 
     actor: str
     action: str
     reason: str
     data: Mapping[str, Any]
+    subject: str = ""
+    before: Mapping[str, Any] | None = None
+    after: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """A device works again, and its node may return with it; or it does not, and a person must look at it."""
+
+    subject: DeviceKey
+    works: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Raise:
+    """Something was found, unless it is open already."""
+
+    found: Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """A command of this node is over, though its agent will not say so."""
+
+    node: str
+    command: str
+    state: CommandState
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Input of a node that was refused or dropped, by its name."""
+
+    node: str
+    what: str
+    detail: str = ""
 
 
 Change = (
@@ -236,4 +287,8 @@ Change = (
     | Demote
     | Bar
     | Audit
+    | Judge
+    | Raise
+    | Close
+    | Count
 )

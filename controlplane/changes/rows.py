@@ -6,12 +6,17 @@ store on a database has locked: the job before anything of it, then the fleet, n
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from controlplane.policy.timeouts import SectionTimeout
+from controlplane.protocol.commands import StopRanks
+from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import View
 from controlplane.protocol.spec import Parallelism, TrainSpec
-from controlplane.protocol.states import AttemptState, JobState, ReplicaState, RequestKind, RequestState
+from controlplane.protocol.states import AttemptState, JobState, RankState, ReplicaState, RequestKind, RequestState
+
+if TYPE_CHECKING:
+    from controlplane.changes.answers import Answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,8 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One incarnation of one replica slot, as `jobs.models.Replica` says."""
+    """One incarnation of one replica slot, as `jobs.models.Replica` says. `leaving`: it was ordered out, or another
+    takes its place."""
 
     attempt: int
     index: int
@@ -54,6 +60,37 @@ class Replica:
     contributed: bool
     times_out: int
     out_s: float | None
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One process, of an incarnation in `replica_state`. `started`: it was reported to exist, `joined`: it has said
+    hello. `fenced`: its incarnation is out, or its attempt over; what it reports must not count."""
+
+    attempt: int
+    replica: int
+    incarnation: int
+    rank: int
+    node_id: str
+    device_index: int
+    state: RankState
+    started: bool
+    joined: bool
+    replica_state: ReplicaState
+    fenced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far the job is. `newest`: number of its newest attempt, 0 where there is none. `ahead`: what agents were
+    told of it and these rows have lost."""
+
+    name: str
+    epoch: int
+    newest: int
+    trained: bool
+    ahead: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +137,10 @@ class Rows(Protocol):
     def now_s(self) -> float:
         """Server time."""
 
+    @property
+    def job_id(self) -> str:
+        """ "" where these are of no job."""
+
     def job(self) -> Job:
         """As it is now."""
 
@@ -114,6 +155,36 @@ class Rows(Protocol):
 
     def replica(self, index: int, incarnation: int) -> Replica:
         """That one."""
+
+    def incarnation(self, attempt: int, index: int, incarnation: int) -> Replica | None:
+        """That one, however old. None: it is no row."""
+
+    def ranks(self, attempt: int, *, node_id: str = "", of: tuple[int, int] | None = None) -> Sequence[Rank]:
+        """Of the attempt, those of one (replica, incarnation), on one node; by replica, incarnation and rank."""
+
+    def held(self, node_id: str) -> Sequence[Rank]:
+        """Of any attempt, on this node, not proved gone; [] of no job."""
+
+    def rank(self, ref: RankRef, node_id: str) -> Rank | None:
+        """None: it was never placed on this node; or the rows are of no job."""
+
+    def newest_on(self, node_id: str, attempt: int) -> Mapping[int, int]:
+        """The newest incarnation of each slot of which that attempt has placed a rank on this node."""
+
+    def stops_under_way(self, node_id: str) -> Sequence[StopRanks]:
+        """Orders to stop ranks of any job on this node that may still be carried out."""
+
+    def starts_under_way(self, node_id: str) -> "Sequence[Answered]":
+        """Commands to start ranks of the job on this node that were acknowledged and not answered."""
+
+    def is_our_end(self, signature: str, attempt: int, end: str) -> bool:
+        """We have signed that the job ended so."""
+
+    def standing(self) -> Standing:
+        """As it is now."""
+
+    def stop_stands(self, attempt: int, index: int, incarnation: int) -> bool:
+        """A decision's command to stop the incarnation has neither failed nor expired, on some node."""
 
     def newest_incarnations(self) -> Mapping[int, int]:
         """Of each slot that ever had one, over the whole job."""

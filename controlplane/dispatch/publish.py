@@ -4,16 +4,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from controlplane.changes import outbox
 from controlplane.dispatch.models import Command
 from controlplane.dispatch.present import command_summary
 from controlplane.policy.titles import number_of
+from controlplane.protocol.commands import Body
 from controlplane.protocol.states import CommandState
 from controlplane.runtime import events, guard
 from controlplane.runtime.clock import now
 from controlplane.runtime.pieces import batched
 
-UNSENT = (CommandState.QUEUED, CommandState.DELIVERED)
 COMMANDS_A_QUERY = 500
+_STARTS = ("body__launch__replica", "body__launch__incarnation")
 
 
 def publish_queued(rows: Sequence[Command]) -> None:
@@ -32,19 +34,29 @@ def publish_queued(rows: Sequence[Command]) -> None:
     )
 
 
-def supersede(kinds: tuple[str, ...], *, node_ids: Sequence[str], job_id: str, epoch: int) -> None:
-    """Orders of an older epoch that a newer one makes void, with one event."""
-    rows = Command.objects.filter(job_id=job_id, kind__in=kinds, epoch__lt=epoch, state__in=UNSENT)
-    wanted = set(node_ids)
-    found = [(pk, node_id) for pk, node_id in rows.order_by("id").values_list("pk", "node_id") if node_id in wanted]
-    older, places = [pk for pk, _ in found], {node_id for _, node_id in found}
-    void = {"state": CommandState.SUPERSEDED, "finished_at": now(), "detail": f"epoch {epoch} is newer"}
-    for some in batched(older, COMMANDS_A_QUERY):
-        Command.objects.filter(pk__in=some, state__in=UNSENT).update(**void)
-    if older:
-        for state in UNSENT:
+def supersede(orders: Sequence[tuple[str, Body]], *, job_id: str, epoch: int) -> None:
+    """Commands that these, of one kind, make void (`changes.outbox`), with one event."""
+    new = {node_id: outbox.sent(body, epoch=epoch) for node_id, body in orders}
+    kind = next((each.kind for each in new.values() if each is not None), "")
+    if kind not in outbox.VOIDED:
+        return
+    rows = Command.objects.filter(job_id=job_id, kind__in=outbox.VOIDED[kind], state__in=outbox.UNSENT)
+    stops = kind == outbox.STOPS
+    rows = rows if stops else rows.filter(epoch__lt=epoch)
+    named = ("pk", "node_id", "kind", "epoch", "attempt")
+    void: dict[str, str] = {}
+    for pk, node_id, *about in rows.order_by("id").values_list(*named, *(_STARTS if stops else ())):
+        by = new.get(node_id)
+        if by is not None and outbox.is_void(outbox.Sent(*about), by):
+            void[pk] = node_id
+    why = "what it starts is stopped" if stops else f"epoch {epoch} is newer"
+    columns = {"state": CommandState.SUPERSEDED, "finished_at": now(), "detail": why}
+    for some in batched(list(void), COMMANDS_A_QUERY):
+        Command.objects.filter(pk__in=some, state__in=outbox.UNSENT).update(**columns)
+    if void:
+        for state in outbox.UNSENT:
             guard.check("command", state, CommandState.SUPERSEDED)
-        sentence = f"Older commands are void, epoch {epoch} is newer ({number_of(len(places), 'node')})."
+        sentence = f"Older commands are void, {why} ({number_of(len(set(void.values())), 'node')})."
         events.publish("command.superseded", sentence, job_id=job_id, entity="command")
 
 

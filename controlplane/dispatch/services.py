@@ -17,8 +17,9 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import F, Q
 
+from controlplane.changes.outbox import LIVE, RESEND_S, SENT_IN_DOUBT, STARTS, STOPS, UNSENT, heard
 from controlplane.dispatch.models import Command
-from controlplane.dispatch.publish import UNSENT, publish_command, publish_queued, supersede
+from controlplane.dispatch.publish import publish_command, publish_queued, supersede
 from controlplane.fleet.identity import no_starts_for
 from controlplane.fleet.models import Node
 from controlplane.protocol.commands import Body, CommandStatement, SignedCommand, StartRanks
@@ -37,25 +38,9 @@ from controlplane.runtime.logs import get
 from controlplane.runtime.pieces import batched
 
 _log = get(__name__)
-RESEND_S = 2.0
-# An acknowledged order may still be at work when its time to be received is over.
-WORK_S = 300.0
 MAX_ORDERS = 200
 ORDERS_A_QUERY = 500
-STARTS = "start_ranks"
-LIVE = (CommandState.QUEUED, CommandState.DELIVERED, CommandState.ACKNOWLEDGED)
-SENT_IN_DOUBT = ("stop_ranks", "deliver_view", "deliver_install", "request_save")
-# A newer one of these for the same job and node makes an older one void.
-SUPERSEDED_BY: dict[str, tuple[str, ...]] = {
-    "deliver_view": ("deliver_view", "deliver_install"),
-    "deliver_install": ("deliver_install",),
-}
-ANSWERS = {
-    "acknowledged": CommandState.ACKNOWLEDGED,
-    "succeeded": CommandState.SUCCEEDED,
-    "failed": CommandState.FAILED,
-    "superseded": CommandState.SUPERSEDED,
-}
+DETAIL_CHARS, DATA_CHARS = 2000, 20_000
 
 
 def enqueue(
@@ -87,8 +72,9 @@ def enqueue_each(
     if not orders:
         return []
     kind, node_ids = str(msgspec.to_builtins(orders[0][1])["kind"]), [node_id for node_id, _ in orders]
-    if job_id and kind in SUPERSEDED_BY:
-        supersede(SUPERSEDED_BY[kind], node_ids=node_ids, job_id=job_id, epoch=epoch)
+    # What a node's own claim has ordered (`changes.handshake`) takes nothing back.
+    if job_id and (decision_id or kind != STOPS):
+        supersede(orders, job_id=job_id, epoch=epoch)
     nodes = {row.id: row for row in _nodes(node_ids)}
     rows, created_at = [], now()
     known: dict[tuple[int, int], tuple[Body, Command]] = {}
@@ -251,6 +237,14 @@ def is_genuine(command: Command) -> bool:
     return _agrees(command, statement) and keys.is_ours(statement, bytes(command.signature), command.key_id)
 
 
+def body_of(command: Command) -> Body | None:
+    """As the row says it, of an environment the names alone. None: no agent could read that."""
+    try:
+        return msgspec.convert(command.body, Body)
+    except msgspec.ValidationError:
+        return None
+
+
 def _statement(command: Command, body: Body) -> CommandStatement:
     return CommandStatement(
         command_id=command.id,
@@ -300,31 +294,30 @@ def answer(node_id: str, command_id: str, state: str, detail: str, data: str) ->
     again with `data` is still at work. The row is locked: an answer may overtake the mark that the order
     was sent. Raises IdentityMismatch for an order to another node."""
     command = lock_row(Command, command_id)
-    to = ANSWERS.get(state)
     if command is not None and command.node_id != node_id:
         raise IdentityMismatch(f"command {command_id} was given to another node")
-    if command is None or to is None or command.state not in LIVE:
+    found = heard(command.state, state, data, ttl_s=command.ttl_s) if command is not None else None
+    if command is None or found is None:
         return None
     moment = now()
-    if command.state == to:
-        return _still_at_work(command, detail, data, moment) if to == CommandState.ACKNOWLEDGED and data else None
-    columns: dict[str, object] = {"detail": detail[:2000], "data": data[:20_000], "send_due_at": None}
-    if to == CommandState.ACKNOWLEDGED:
-        columns |= {"acknowledged_at": moment, "due_at": moment + timedelta(seconds=command.ttl_s + WORK_S)}
+    columns: dict[str, object] = {"detail": detail[:DETAIL_CHARS], "data": data[:DATA_CHARS]}
+    if found.due_in_s is not None:
+        columns["due_at"] = moment + timedelta(seconds=found.due_in_s)
+    if found.again:
+        for name, value in columns.items():
+            setattr(command, name, value)
+        command.save(update_fields=list(columns))
+        return command
+    columns["send_due_at"] = None
+    if found.to == CommandState.ACKNOWLEDGED:
+        columns["acknowledged_at"] = moment
         metrics.COMMAND_ACK.observe((moment - command.created_at).total_seconds())
     else:
         columns |= {"finished_at": moment, "acknowledged_at": command.acknowledged_at or moment}
-        metrics.COMMANDS.labels(kind=command.kind, result=str(to)).inc()
-    guard.move(command, "command", to, **columns)
-    publish_command(command, f"command.{to}", f"{command.kind} on node {command.node.name}: {to}. {detail}".strip())
-    return command
-
-
-def _still_at_work(command: Command, detail: str, data: str, moment: datetime) -> Command:
-    """It is not overdue: its node says how far it is."""
-    command.detail, command.data = detail[:2000], data[:20_000]
-    command.due_at = moment + timedelta(seconds=command.ttl_s + WORK_S)
-    command.save(update_fields=["detail", "data", "due_at"])
+        metrics.COMMANDS.labels(kind=command.kind, result=str(found.to)).inc()
+    guard.move(command, "command", found.to, **columns)
+    sentence = f"{command.kind} on node {command.node.name}: {found.to}. {detail}".strip()
+    publish_command(command, f"command.{found.to}", sentence)
     return command
 
 

@@ -79,11 +79,9 @@ def heal_devices(node: Node) -> None:
 
 def open_session(
     node: Node, *, session_id: str, boot_id: str, journal_id: str, version: str, segment: str = ""
-) -> bool:
-    """Note the live socket (the newest wins; `fleet.identity` has admitted it). Returns True when
-    journal or boot are other ones, so that ranks it does not list are gone; event numbers go on
+) -> None:
+    """Note the live socket (the newest wins; `fleet.identity` has admitted it). Event numbers go on
     where that journal ended."""
-    renewed = (node.journal_id, node.boot_id) != (journal_id, boot_id)
     node.connected, node.session_id, node.connected_at = True, session_id, now()
     if node.journal_id != journal_id:
         _keep_seq(node)
@@ -98,7 +96,6 @@ def open_session(
         ]
     )  # fmt: skip
     flapping.tell(node, "node.connected", f"Node {node.name} is connected.")
-    return renewed
 
 
 def note_revision(node: Node, newest: int) -> None:

@@ -72,7 +72,8 @@ def _offers(
     barred, _ = bad_places(standing(snapshot, config))
     excluded = by_node((*suspected(snapshot, config), *barred))
     own: dict[str, list[int]] = defaultdict(list)
-    for replica in leaving:
+    # What is proved gone holds nothing: its devices may be another's by now, whose end is not proved.
+    for replica in (each for each in leaving if not each.stopped):
         for node_id, devices in replica.by_node.items():
             own[node_id].extend(devices)
     _exclude_occupied(snapshot, nodes, excluded, but={replica.index for replica in leaving})

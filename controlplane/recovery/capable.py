@@ -7,8 +7,8 @@ from typing import Any
 
 from django.db.models import Prefetch
 
+from controlplane.changes.outbox import LIVE
 from controlplane.dispatch.models import Command
-from controlplane.dispatch.services import LIVE
 from controlplane.jobs.models import Job, Rank, Replica
 from controlplane.jobs.numbers import spec_of
 from controlplane.policy import capabilities

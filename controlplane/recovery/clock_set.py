@@ -16,6 +16,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from controlplane.access.models import SignInGate
+from controlplane.changes.outbox import LIVE
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
@@ -125,7 +126,7 @@ def _bound_s(step_s: float, set_s: float) -> float:
 
 def _orders(step_s: float, bound_s: float) -> models.QuerySet[Command]:
     """Live ones that were given before the step."""
-    live = Command.objects.filter(state__in=dispatch.LIVE).order_by("pk").select_for_update()
+    live = Command.objects.filter(state__in=LIVE).order_by("pk").select_for_update()
     if step_s > 0.0:
         return live.filter(created_at__lt=from_s(bound_s))
     return live.filter(created_at__gt=from_s(bound_s + AHEAD_S))

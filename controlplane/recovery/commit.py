@@ -13,25 +13,26 @@ import msgspec
 
 from controlplane.access import services as access
 from controlplane.changes import kinds
-from controlplane.changes.kinds import AttemptKey, DeviceKey, JobKey, NodeKey, ReplicaKey, RequestKey, ViewKey
+from controlplane.changes.kinds import AttemptKey, DeviceKey, JobKey, NodeKey, RankKey, ReplicaKey, RequestKey, ViewKey
 from controlplane.checkpoints import services as checkpoints
 from controlplane.dispatch import services as dispatch
 from controlplane.fleet.models import Device, Node
-from controlplane.fleet.services import bar_device, take_out
-from controlplane.jobs.models import Attempt, Job, Replica
+from controlplane.fleet.services import bar_device, return_device, set_device_health, take_out
+from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.services import (
     publish_job,
     publish_replica,
     refresh_job,
     transition_attempt,
     transition_job,
+    transition_rank,
     transition_replica,
 )
 from controlplane.protocol.commands import Body, StopRanks
 from controlplane.recovery import holding, incidents, request_rows, signals
 from controlplane.recovery.models import Signal, ViewRow
 from controlplane.recovery.rows import JobRows
-from controlplane.runtime import keys
+from controlplane.runtime import counters, events, keys
 from controlplane.runtime.clock import from_s, now
 from controlplane.runtime.locks import lock_row
 from controlplane.scheduling import services as scheduling
@@ -65,6 +66,8 @@ def _transition(rows: JobRows, change: kinds.Transition) -> None:
             transition_attempt(rows.attempt_row(number), change.to, change.reason, **columns)
         case ReplicaKey() as key:
             transition_replica(rows.replica_row(key), change.to, change.reason, **columns)
+        case RankKey() as process:
+            transition_rank(rows.rank_row(process), change.to, change.reason, **columns)
         case NodeKey(id=node_id):
             node = lock_row(Node, node_id)
             if node is not None:
@@ -78,6 +81,10 @@ def _observe(rows: JobRows, change: kinds.Observe) -> None:
     match change.subject:
         case JobKey():
             Job.objects.filter(pk=rows.locked.pk).update(**columns)
+            for name, value in columns.items():
+                setattr(rows.locked, name, value)
+        case RankKey() as process:
+            Rank.objects.filter(pk=rows.rank_row(process).pk).update(**columns)
         case AttemptKey(number=number):
             Attempt.objects.filter(job=rows.locked, number=number).update(**columns)
         case ViewKey(epoch=epoch):
@@ -167,8 +174,28 @@ def _bar(rows: JobRows, change: kinds.Bar) -> None:
 
 
 def _audit(rows: JobRows, change: kinds.Audit) -> None:
-    job_id, data = rows.locked.id, dict(change.data)
-    access.audit(change.actor, change.action, job_id, reason=change.reason, decision_id=rows.decision_id, data=data)
+    subject, data = change.subject or rows.locked.id, dict(change.data)
+    access.audit(
+        change.actor, change.action, subject, reason=change.reason, decision_id=rows.decision_id, data=data,
+        before=change.before, after=change.after,
+    )  # fmt: skip
+
+
+def _publish(rows: JobRows, change: kinds.Publish) -> None:
+    if not change.node:
+        publish_job(rows.locked, change.kind, change.sentence)
+        return
+    events.publish(
+        change.kind, change.sentence, node_id=change.node, job_id=rows.job_id, entity="node", entity_id=change.node
+    )
+
+
+def _judge(rows: JobRows, change: kinds.Judge) -> None:
+    device = Device.objects.select_related("node").get(node_id=change.subject.node_id, index=change.subject.index)
+    if change.works:
+        return_device(device, change.why)
+    else:
+        set_device_health(device, healthy=False, reason=change.why)
 
 
 def _withdraw(rows: JobRows, change: kinds.Withdraw) -> None:
@@ -185,7 +212,7 @@ HANDLERS: dict[type, Callable[[JobRows, Any], None]] = {
     kinds.CreateEviction: lambda rows, change: request_rows.ask_of_drain(rows.replica_row(change.key), change.drain),
     kinds.Withdraw: _withdraw,
     kinds.Enqueue: _enqueue,
-    kinds.Publish: lambda rows, change: publish_job(rows.locked, change.kind, change.sentence),
+    kinds.Publish: _publish,
     kinds.Settle: lambda rows, change: signals.settle(list(Signal.objects.filter(id__in=change.signals)), change.why),
     kinds.Resolve: _resolve,
     kinds.Reserve: lambda rows, change: scheduling.reserve_nodes(rows.locked, change.nodes),
@@ -193,5 +220,9 @@ HANDLERS: dict[type, Callable[[JobRows, Any], None]] = {
     kinds.Demote: lambda rows, change: checkpoints.demote(rows.locked, change.checkpoint, change.reason),
     kinds.Bar: _bar,
     kinds.Audit: _audit,
+    kinds.Judge: _judge,
+    kinds.Raise: lambda rows, change: signals.raise_signal(change.found, seen_at=rows.seen_at),
+    kinds.Close: lambda rows, change: dispatch.answer(change.node, change.command, change.state, change.detail, ""),
+    kinds.Count: lambda rows, change: counters.count(change.node, change.what, detail=change.detail),
 }
 assert set(HANDLERS) == set(kinds.Change.__args__), "every change is committed"

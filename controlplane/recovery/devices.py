@@ -1,23 +1,20 @@
 """Devices that are kept from work, and their way back: barred, reset, returned.
 
-Called by `apply` (what was decided), by `answers` (what an agent made of a reset), by `facts`
-(how often an XID came) and by the API (a person orders a reset). Decides nothing.
+Called by `facts` (how often an XID came) and by the API (a person orders a reset). What an agent made of a
+reset is `changes.answers`'s to say. Decides nothing.
 """
 
 from datetime import datetime, timedelta
 
 from controlplane.access import services as access
-from controlplane.dispatch.models import Command
 from controlplane.fleet.capable import device_acts
 from controlplane.fleet.models import Device
 from controlplane.fleet.present import holder_of
-from controlplane.fleet.services import bar_device, return_device, set_device_health
+from controlplane.fleet.services import bar_device, return_device
 from controlplane.policy.readings import READINGS
 from controlplane.policy.xid import WINDOW_S
-from controlplane.protocol.states import CommandState
 from controlplane.recovery.models import Signal
 from controlplane.runtime import events
-from controlplane.runtime.clock import now
 from controlplane.runtime.errors import NotFound, refuse
 from controlplane.runtime.locks import lock_fleet
 
@@ -39,24 +36,6 @@ def reset_by_person(device_id: str, *, reason: str, actor: str, request_id: str 
     return device
 
 
-def reset_answered(command: Command) -> None:
-    """A device that was reset returns; one that could not be is a person's."""
-    device = _find(command.node_id, command.body["device_index"])
-    if device is None or device.uuid != command.body["uuid"]:
-        return
-    if command.state == CommandState.SUCCEEDED:
-        return_device(device, "it was reset")
-    else:
-        detail = command.detail or command.state
-        set_device_health(device, healthy=False, reason=f"It could not be reset: {detail}. A person must inspect it.")
-
-
-def reset_unanswered(command: Command) -> None:
-    """Whether it was done is not known: it is wanted again."""
-    with events.unit_of_work():
-        Device.objects.filter(node_id=command.node_id, index=command.body["device_index"]).update(reset_wanted_at=now())
-
-
 def reading_ended(device: Device, reading: str) -> None:
     """A state that kept the device from work is over. What else bars it stands: the first reason
     does, and a reset that it waits for."""
@@ -75,7 +54,3 @@ def xid_counts(node_id: str, index: int, xid: int, at: datetime, *, link: int | 
     places = set(rows.values_list("node_id", "device_index").distinct()) - {(node_id, index)}
     counts = {"repeats": here + 1, "elsewhere": len(places)}
     return counts if link is None else {**counts, "link": link}
-
-
-def _find(node_id: str, index: int) -> Device | None:
-    return Device.objects.select_related("node").filter(node_id=node_id, index=index).first()

@@ -226,7 +226,7 @@ def _answer(facts: Facts, body: frames.CommandAnswer) -> None:
         return
     # Rows that the answer changes are read anew by whatever follows in this batch.
     facts.ranks.clear()
-    if after_answer(command, facts.at):
+    if after_answer(command, facts.at, facts.jobs.get(command.job_id or "")):
         facts.freed = True
     if command.job_id and command.state in TELLING and command.kind not in UNTOLD:
         facts.touched.add(command.job_id)

@@ -1,87 +1,44 @@
-"""What a hello tells about ranks: which ones live on, which are gone for good."""
+"""A hello to rows: the edge of `changes.handshake`. Decides nothing."""
 
-from controlplane.dispatch import services as dispatch
-from controlplane.dispatch.models import Command
+from collections import defaultdict
+from collections.abc import Collection
+
+from controlplane.changes.handshake import Greeting, greeted, learned
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job, Rank
-from controlplane.jobs.services import transition_rank
-from controlplane.policy.exits import UNOBSERVED
-from controlplane.policy.signals.ranks import RankExit
-from controlplane.protocol.commands import StopRanks
-from controlplane.protocol.errors import IdentityMismatch
-from controlplane.protocol.frames import RankStatus
-from controlplane.protocol.states import RankState
-from controlplane.recovery import identity, set_back, signals
-from controlplane.recovery.said import is_fenced
-from controlplane.recovery.set_back import Found
-from controlplane.runtime import counters
-
-STOP_TTL_S = 3600.0
-RESTARTED = "exit not observed; the node was restarted, and its processes ended with it"
-CAME_BACK = "exit not observed; the node's processes were gone when the agent came back, with a new journal"
+from controlplane.jobs.services import TERMINAL
+from controlplane.protocol.frames import AgentHello, RankStatus
+from controlplane.recovery.commit import commit
+from controlplane.recovery.rows import JobRows
 
 
-def adopt_ranks(
-    node: Node, jobs: dict[str, Job], listed: tuple[RankStatus, ...], *, found: Found, rebooted: bool = False
-) -> None:
-    """Ranks that the agent lists live; those that nobody has placed there are stopped (`set_back`).
-    `found.renewed` (other boot, other journal: F16): those it
-    does not list are gone, as their exits will never be told; `rebooted`: they ended with the
-    node's last boot. With the same journal an exit is an event still to come, so nothing is
-    concluded."""
-    alive = set()
-    for status in listed:
-        try:
-            row = identity.rank_of(node.id, status.ref)
-        except IdentityMismatch as error:
-            # Of a job that was deleted here, or begun after the backup that was restored.
-            counters.count(node.name, "unknown_rank", detail=str(error))
-            set_back.stop_unknown(node, status, jobs)
-            continue
-        alive.add(row.pk)
-        if found.lost:
-            set_back.bring_forward(row, status)
-        if is_fenced(row):
-            _stop_again(node, row)
-    if not found.renewed:
-        return
-    gone = Rank.objects.filter(node=node, released_at=None, started_at__isnull=False).exclude(pk__in=alive)
-    for row in gone.select_related("replica__attempt", "node", "device"):
-        hint = RESTARTED if rebooted else CAME_BACK
-        transition_rank(row, RankState.EXITED, hint)
-        cause = "node_restarted" if rebooted else UNOBSERVED
-        ended = RankExit(
-            **signals.place_of(row),
-            attempt=row.replica.attempt.number,
-            node=node.name,
-            how=f"ended unseen: {hint}",
-            cause=cause,
-            hint=hint,
-        )
-        signals.raise_signal(ended)
+def job_ids(said: AgentHello) -> list[str]:
+    """Live jobs whose rows a hello may change."""
+    return list(Job.objects.filter(pk__in=_named(said)).exclude(state__in=TERMINAL).values_list("id", flat=True))
 
 
-def _stop_again(node: Node, row: Rank) -> None:
-    """It outlived its eviction out of our reach: end it, unless that order still stands."""
-    replica, attempt = row.replica, row.replica.attempt
-    standing = Command.objects.filter(node=node, job_id=attempt.job_id, kind="stop_ranks", state__in=dispatch.LIVE)
-    whose = {"attempt": attempt.number, "replica": replica.index, "incarnation": replica.incarnation}
-    if any(whose.items() <= order.body.items() or order.body["replica"] == -1 for order in standing):
-        return
-    body = StopRanks(
-        job_id=attempt.job_id,
-        attempt=attempt.number,
-        replica=replica.index,
-        incarnation=replica.incarnation,
-        grace_s=0.0,
-        reason="its incarnation was evicted while its node was out of reach",
-    )
-    epoch = attempt.job.epoch
-    dispatch.enqueue(
-        body, node_id=node.id, job_id=attempt.job_id, attempt=attempt.number, epoch=epoch, ttl_s=STOP_TTL_S
-    )
+def _named(said: AgentHello) -> set[str]:
+    return {seen.job_id for seen in said.jobs} | {status.ref.job_id for status in said.ranks}
 
 
-def requeue(node: Node) -> None:
-    """Orders sent on the old socket and not journaled are due at once."""
-    dispatch.requeue_of_node(node.id)
+def greet(node: Node, jobs: dict[str, Job], said: AgentHello, greeting: Greeting, mine: Collection[str]) -> None:
+    """What it proves, of each job. The jobs and the node are locked; `mine` have ranks there that are not proved
+    gone."""
+    rows = {job_id: JobRows(job) for job_id, job in jobs.items()}
+    for seen in said.jobs:
+        job = jobs.get(seen.job_id)
+        if job is not None and job.state not in TERMINAL:
+            commit(learned(rows[job.id], seen, greeting), rows[job.id])
+    listed: dict[str, list[RankStatus]] = defaultdict(list)
+    for status in said.ranks:
+        listed[status.ref.job_id].append(status)
+    over = {job.id: JobRows(job) for job in Job.objects.filter(pk__in=listed.keys() - rows.keys())}
+    for job_id in sorted(listed.keys() | (rows if greeting.renewed else {})):
+        of_it = {**over, **rows}.get(job_id)
+        if of_it is None or not (job_id in mine or _was_placed(node, job_id)):
+            of_it = JobRows(None)
+        commit(greeted(of_it, listed[job_id], greeting), of_it)
+
+
+def _was_placed(node: Node, job_id: str) -> bool:
+    return Rank.objects.filter(node=node, replica__attempt__job_id=job_id).exists()

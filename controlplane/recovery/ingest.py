@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from controlplane.changes.handshake import greeting_of
+from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet import services as fleet
 from controlplane.fleet.models import Node
@@ -22,7 +24,7 @@ from controlplane.jobs.services import TERMINAL, wake_job
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import AgentEvent, AgentHello, DeviceLost, XidSeen
 from controlplane.protocol.states import JobState
-from controlplane.recovery import deadletter, doubts, hello, identity, set_back, signals
+from controlplane.recovery import deadletter, doubts, hello, identity, signals
 from controlplane.recovery.facts import Facts, apply_event
 from controlplane.runtime import counters, events
 from controlplane.runtime.clock import ago
@@ -66,13 +68,18 @@ def _open_session(node_id: str, session_id: str, said: AgentHello) -> int:
     with events.unit_of_work():
         held = Rank.objects.filter(node_id=node_id, released_at=None)
         mine = set(held.values_list("replica__attempt__job_id", flat=True))
-        jobs = lock_rows(Job, mine.union(set_back.job_ids(said)))
+        jobs = lock_rows(Job, mine.union(hello.job_ids(said)))
         node = lock_row(Node, node_id)
         if node is None or node.name != said.node_name:
             raise IdentityMismatch(f"this credential is not node {said.node_name!r}'s")
-        rebooted = bool(node.boot_id) and node.boot_id != said.boot_id
-        behind = set_back.is_behind(node, said)
-        renewed = fleet.open_session(
+        greeting = greeting_of(
+            said,
+            node_id=node_id,
+            journal_id=node.journal_id,
+            boot_id=node.boot_id,
+            applied_seq=node.last_event_seq,
+        )
+        fleet.open_session(
             node,
             session_id=session_id,
             boot_id=said.boot_id,
@@ -82,10 +89,8 @@ def _open_session(node_id: str, session_id: str, said: AgentHello) -> int:
         )
         fleet.note_revision(node, said.protocol_max)
         fleet.sync_devices(node, said.devices)
-        found = set_back.Found(behind=behind, renewed=renewed)
-        set_back.learn(node, jobs, said.jobs, found)
-        hello.adopt_ranks(node, jobs, said.ranks, found=found, rebooted=rebooted)
-        hello.requeue(node)
+        hello.greet(node, jobs, said, greeting, mine)
+        dispatch.requeue_of_node(node_id)
         signals.settle(signals_open_silence(node_id), f"node {node.name} is connected again")
         signals.settle(signals_of_devices_back(node), "the device is back")
         for job_id in jobs:

@@ -8,6 +8,7 @@ another is asked. Nothing waits here, and no restart waits for any of it.
 
 from django.db.models import Q
 
+from controlplane.changes.outbox import LIVE
 from controlplane.checkpoints import places
 from controlplane.checkpoints import services as checkpoints
 from controlplane.checkpoints.examine import is_under_way, limit_s
@@ -121,7 +122,7 @@ def _ask(row: Checkpoint, node_id: str) -> None:
 
 def _call_off(row: Checkpoint) -> None:
     """The order that it waits for is at work, or not even received, for nothing."""
-    command = Command.objects.filter(pk=row.reader, state__in=dispatch.LIVE).first()
+    command = Command.objects.filter(pk=row.reader, state__in=LIVE).first()
     if command is not None:
         dispatch.enqueue(EndVerification(order=command.pk), node_id=command.node_id, job_id=command.job_id)
 
@@ -145,7 +146,7 @@ def _holders(row: Checkpoint) -> list[policy.Holder]:
     writer = nodes.filter(pk=row.written_on).first()
     away = [writer] if writer is not None and not writer.connected else list(mine.filter(connected=False)[:1])
     known = {node.pk: node for node in (*filter(None, (writer,)), *here, *away)}
-    at_work = Command.objects.filter(kind=KIND, state__in=dispatch.LIVE, node_id__in=list(known))
+    at_work = Command.objects.filter(kind=KIND, state__in=LIVE, node_id__in=list(known))
     busy = set(at_work.values_list("node_id", flat=True))
     told = {order.node_id for order in orders if order.state == CommandState.SUCCEEDED}
     return [
@@ -162,7 +163,7 @@ def _said(row: Checkpoint) -> str:
     words = []
     for order in _orders(row):
         found = verdict_of(order.data) if order.state == CommandState.SUCCEEDED else None
-        told = order.detail if order.state not in dispatch.LIVE else ""
+        told = order.detail if order.state not in LIVE else ""
         why = found.detail if found is not None else told or "it says nothing any more"
         words.append(f"node {order.node.name}: {why[:SAID_CHARS]}")
     return "; ".join(words)

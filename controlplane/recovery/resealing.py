@@ -11,6 +11,7 @@ import zstandard
 from django.db import transaction
 from django.db.models import Model
 
+from controlplane.changes.outbox import LIVE
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.jobs import environment
@@ -75,8 +76,8 @@ def _order(command_id: str, done: Resealed, opened: bool) -> None:
     if row is None or not row.body["launch"].get("env"):
         return
     if not dispatch.opens(row):
-        done.unreadable += row.state in dispatch.LIVE
-        done.ended += row.state not in dispatch.LIVE
+        done.unreadable += row.state in LIVE
+        done.ended += row.state not in LIVE
         return
     dispatch.reseal(row, opened=opened)
     row.save(update_fields=["body", "statement"])

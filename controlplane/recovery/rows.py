@@ -5,31 +5,43 @@ still are what was read.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
 from django.conf import settings
 from django.db.models import Max
 
+from controlplane.changes import outbox
 from controlplane.changes import rows as facts
-from controlplane.changes.kinds import ReplicaKey
+from controlplane.changes.answers import Answered
+from controlplane.changes.kinds import RankKey, ReplicaKey
 from controlplane.changes.launches import trainer_config
+from controlplane.changes.turn import OVER
+from controlplane.dispatch import services as dispatch
+from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.numbers import spec_of
-from controlplane.protocol.launch import TrainerConfig
+from controlplane.protocol.commands import Body, StopRanks
+from controlplane.protocol.errors import IdentityMismatch
+from controlplane.protocol.launch import RankRef, TrainerConfig
 from controlplane.protocol.membership import View
 from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import (
     AttemptState,
+    CommandState,
     JobState,
+    RankState,
     ReplicaState,
     RequestKind,
     RequestState,
 )
+from controlplane.recovery.identity import rank_of
 from controlplane.recovery.learned import timeouts_of
 from controlplane.recovery.models import LIVE, Request, Signal, ViewRow
+from controlplane.runtime import keys
 from controlplane.runtime.clock import now
 from controlplane.runtime.locks import lock_row
 
@@ -37,18 +49,26 @@ Row = TypeVar("Row")
 
 
 class JobRows:
-    """Rows of a job, whose own is locked; or (`job` None) of the fleet."""
+    """Rows of a job, whose own is locked; or (`job` None) of the fleet. `seen_at`: when what is found
+    showed itself, now unless said."""
 
-    def __init__(self, job: Job | None, decision_id: str = "") -> None:
-        self._job, self.decision_id = job, decision_id
+    def __init__(self, job: Job | None, decision_id: str = "", seen_at: datetime | None = None) -> None:
+        self._job, self.decision_id, self.seen_at = job, decision_id, seen_at
         self._terms: dict[str, facts.Terms] = {}
         self._replicas: dict[ReplicaKey, Replica] = {}
+        self._ranks: dict[RankKey, Rank] = {}
+        self._held: dict[str, list[facts.Rank]] = {}
 
     @property
     def locked(self) -> Job:
         """The job's row, as this transaction leaves it."""
         assert self._job is not None, "an act on a job belongs to a job's decision"
         return self._job
+
+    @property
+    def job_id(self) -> str:
+        """ "" of the fleet's."""
+        return self._job.id if self._job is not None else ""
 
     @property
     def now_s(self) -> float:
@@ -99,7 +119,93 @@ class JobRows:
             contributed=row.contributed,
             times_out=row.times_out,
             out_s=row.out_at.timestamp() if row.out_at else None,
+            leaving=bool(row.ordered_out or row.relieved),
         )
+
+    def incarnation(self, attempt: int, index: int, incarnation: int) -> facts.Replica | None:
+        """By its name alone."""
+        rows = Replica.objects.filter(attempt__job=self.locked, attempt__number=attempt)
+        row = rows.filter(index=index, incarnation=incarnation).select_related("attempt__job").first()
+        return self._replica(row) if row is not None else None
+
+    def ranks(self, attempt: int, *, node_id: str = "", of: tuple[int, int] | None = None) -> Sequence[facts.Rank]:
+        """In one query. Of a job that is gone there are none."""
+        if self._job is None:
+            return []
+        rows = _ranks().filter(replica__attempt__job=self.locked, replica__attempt__number=attempt)
+        rows = rows.filter(node_id=node_id) if node_id else rows
+        rows = rows.filter(replica__index=of[0], replica__incarnation=of[1]) if of is not None else rows
+        return [self._rank(row) for row in rows.order_by("replica__index", "replica__incarnation", "rank")]
+
+    def held(self, node_id: str) -> Sequence[facts.Rank]:
+        """Asked once."""
+        if self._job is None:
+            return []
+        if node_id not in self._held:
+            rows = _ranks().filter(replica__attempt__job=self._job, node_id=node_id, released_at=None)
+            self._held[node_id] = [self._rank(row) for row in rows.order_by("pk")]
+        return self._held[node_id]
+
+    def rank(self, ref: RankRef, node_id: str) -> facts.Rank | None:
+        """Also one that is proved gone."""
+        try:
+            return None if self._job is None else self._rank(rank_of(node_id, ref))
+        except IdentityMismatch:
+            return None
+
+    def newest_on(self, node_id: str, attempt: int) -> Mapping[int, int]:
+        """Over all attempts."""
+        mine = Rank.objects.filter(node_id=node_id, replica__attempt__job=self.locked, replica__attempt__number=attempt)
+        rows = Replica.objects.filter(attempt__job=self.locked, index__in=mine.values("replica__index"))
+        return dict(rows.order_by().values_list("index").annotate(newest=Max("incarnation")))
+
+    def stops_under_way(self, node_id: str) -> Sequence[StopRanks]:
+        """As the rows say them."""
+        rows = Command.objects.filter(node_id=node_id, kind=outbox.STOPS, state__in=outbox.LIVE).order_by("id")
+        return [body for body in map(dispatch.body_of, rows) if isinstance(body, StopRanks)]
+
+    def starts_under_way(self, node_id: str) -> Sequence[Answered]:
+        """By when they were ordered."""
+        if self._job is None:
+            return []
+        mine = Command.objects.filter(node_id=node_id, job=self._job, kind=outbox.STARTS)
+        found = mine.filter(state=CommandState.ACKNOWLEDGED).select_related("node").order_by("id")
+        return [answered_of(row, dispatch.body_of(row)) for row in found]
+
+    def is_our_end(self, signature: str, attempt: int, end: str) -> bool:
+        """By a key of ours."""
+        return keys.is_our_end(signature, self.locked.id, attempt, end)
+
+    def standing(self) -> facts.Standing:
+        """Of the locked row and its newest attempt."""
+        job = self.locked
+        newest = job.attempts.order_by("-number").values_list("number", flat=True).first() or 0
+        return facts.Standing(job.name, job.epoch, newest, job.trained, job.ahead)
+
+    def rank_row(self, key: RankKey) -> Rank:
+        """Of a rank that was read."""
+        return self._ranks[key]
+
+    def _rank(self, row: Rank) -> facts.Rank:
+        replica = row.replica
+        key = RankKey(replica.attempt.number, replica.index, replica.incarnation, row.rank)
+        self._ranks[key] = row
+        return facts.Rank(
+            *(key.attempt, key.replica, key.incarnation, key.rank),
+            node_id=row.node_id,
+            device_index=row.device.index,
+            state=RankState(row.state),
+            started=row.started_at is not None,
+            joined=row.joined_at is not None,
+            replica_state=ReplicaState(replica.state),
+            fenced=replica.state in OVER or replica.attempt.state == AttemptState.ENDED,
+        )
+
+    def stop_stands(self, attempt: int, index: int, incarnation: int) -> bool:
+        """Of all that decisions have written."""
+        rows = Command.objects.filter(kind=outbox.STOPS, job=self.locked, attempt=attempt).exclude(decision_id="")
+        same = rows.filter(body__replica=index, body__incarnation=incarnation)
+        return bool(same.exclude(state__in=(CommandState.FAILED, CommandState.EXPIRED)).exists())
 
     def newest_incarnations(self) -> Mapping[int, int]:
         """What agents were told of and this database has lost counts too."""
@@ -214,6 +320,27 @@ def config_of(job: Job, attempt: Attempt) -> TrainerConfig:
     terms = facts.Terms(settings.STORE_ADDRESS, "", settings.OUTER_TIMEOUT_S, (), {})
     config = trainer_config(job_of(job), attempt_of(attempt), terms)
     return msgspec.structs.replace(config, resume=None)
+
+
+def answered_of(command: Command, body: Body | None) -> Answered:
+    """As the core sees a command; `body` as far as it is ours."""
+    return Answered(
+        id=command.id,
+        node_id=command.node_id,
+        node=command.node.name,
+        kind=command.kind,
+        body=body,
+        state=CommandState(command.state),
+        detail=command.detail,
+        data=command.data,
+        ttl_s=command.ttl_s,
+        job_id=command.job_id,
+        decided=bool(command.decision_id),
+    )
+
+
+def _ranks() -> Any:
+    return Rank.objects.select_related("replica__attempt__job", "node", "device")
 
 
 def _request(row: Request) -> facts.Request:

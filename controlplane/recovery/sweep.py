@@ -11,7 +11,7 @@ from controlplane.fleet.services import close_session
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import TERMINAL, wake_job
 from controlplane.recovery import marks, signals
-from controlplane.recovery.answers import ABOUT_DEVICES, after_expiry
+from controlplane.recovery.answers import after_expiry
 from controlplane.recovery.certificate import certify_due
 from controlplane.recovery.fleet_pass import reconcile_fleet
 from controlplane.recovery.keeping import tend_due
@@ -19,6 +19,7 @@ from controlplane.recovery.readers import verify_due
 from controlplane.runtime import beats, events, wakeup
 from controlplane.runtime.clock import ago, now, set_lately
 from controlplane.runtime.isolate import isolated
+from controlplane.runtime.locks import lock_row
 
 MAX_JOBS = 100
 
@@ -63,14 +64,14 @@ def expire_commands() -> int:
     """Orders that nobody answered in time; a start that failed so is a finding."""
     expired = dispatch.expire_overdue()
     for command in expired:
-        if command.job_id or command.kind in ABOUT_DEVICES:
+        if command.job_id or command.kind == "reset_device":
             isolated("expiry", command.id, partial(_expired, command))
     return len(expired)
 
 
 def _expired(command: Command) -> None:
     with events.unit_of_work():
-        after_expiry(command, now())
+        after_expiry(command, now(), lock_row(Job, command.job_id or ""))
         if command.job_id:
             wake_job(command.job_id)
 

@@ -5,14 +5,19 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from controlplane.changes import rows as facts
+from controlplane.changes.answers import Answered
+from controlplane.changes.outbox import LIVE
+from controlplane.changes.turn import OVER
 from controlplane.policy.snapshot import Placement
 from controlplane.policy.timeouts import Observed, section_timeouts
+from controlplane.protocol.commands import StartRanks, StopRanks
+from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import View
-from controlplane.protocol.states import AttemptState, Section
+from controlplane.protocol.states import AttemptState, CommandState, RankState, Section
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.load import CONNECTED_S
-from controlplane.simulator.rows import JOB_ID, ReplicaRow, Rows
+from controlplane.simulator.rows import JOB_ID, CommandRow, ReplicaRow, Rows
 
 HANG_TIMEOUT_S = 5.0
 """Which a launch allows a step."""
@@ -23,6 +28,11 @@ class MemoryRows:
 
     def __init__(self, rows: Rows, kernel: Kernel, checkers: Checkers) -> None:
         self._rows, self._kernel, self._checkers = rows, kernel, checkers
+
+    @property
+    def job_id(self) -> str:
+        """The one there is."""
+        return JOB_ID
 
     @property
     def now_s(self) -> float:
@@ -77,6 +87,87 @@ class MemoryRows:
         row = self.row(index, incarnation)
         self._checkers.expect(row is self._rows.replicas.get(index), f"I4: a decision about old r{index}.{incarnation}")
         return _replica(row)
+
+    def incarnation(self, attempt: int, index: int, incarnation: int) -> facts.Replica | None:
+        """Also one that was followed, until it is proved gone."""
+        named = (attempt, index, incarnation)
+        rows = (row for row in self.all_replicas() if (row.attempt, row.index, row.incarnation) == named)
+        return next((_replica(row) for row in rows), None)
+
+    def ranks(self, attempt: int, *, node_id: str = "", of: tuple[int, int] | None = None) -> Sequence[facts.Rank]:
+        """As far as it is known here what they do."""
+        return [
+            self._rank(row, place)
+            for row in sorted(self.all_replicas(), key=lambda row: (row.index, row.incarnation))
+            if row.attempt == attempt and of in (None, (row.index, row.incarnation))
+            for place in row.placements
+            if node_id in ("", place.node_id)
+        ]
+
+    def _rank(self, row: ReplicaRow, place: Placement) -> facts.Rank:
+        """`started` and `joined` are told by its agent; what it does then is not kept."""
+        rank, attempt = place.rank, self._rows.attempt
+        joined = rank in row.joined
+        begun = joined or rank in row.started
+        state = RankState.INITIALIZING if begun else RankState.LAUNCHING
+        over = attempt is None or attempt.number != row.attempt or attempt.state is AttemptState.ENDED
+        return facts.Rank(
+            *(row.attempt, row.index, row.incarnation, rank),
+            node_id=place.node_id,
+            device_index=place.device_index,
+            state=RankState.EXITED if rank in row.exited else state,
+            started=begun,
+            joined=joined,
+            replica_state=row.state,
+            fenced=over or row.state in OVER,
+        )
+
+    def held(self, node_id: str) -> Sequence[facts.Rank]:
+        """In order of their placement."""
+        rows = ((row, place) for row in self.all_replicas() for place in there(row))
+        return [self._rank(row, place) for row, place in rows if place.node_id == node_id]
+
+    def rank(self, ref: RankRef, node_id: str) -> facts.Rank | None:
+        """Of an incarnation that is kept."""
+        found = self.ranks(ref.attempt, node_id=node_id, of=(ref.replica, ref.incarnation))
+        return next((rank for rank in found if rank.rank == ref.rank), None)
+
+    def newest_on(self, node_id: str, attempt: int) -> Mapping[int, int]:
+        """By slot."""
+        return {rank.replica: self._rows.lives[rank.replica] for rank in self.ranks(attempt, node_id=node_id)}
+
+    def stops_under_way(self, node_id: str) -> Sequence[StopRanks]:
+        """By when they were ordered."""
+        rows = (self._rows.commands[command_id] for command_id in self._rows.outbox)
+        mine = (row.envelope.body for row in rows if row.envelope.node_id == node_id and row.state in LIVE)
+        return [body for body in mine if isinstance(body, StopRanks)]
+
+    def starts_under_way(self, node_id: str) -> Sequence[Answered]:
+        """By when they were ordered."""
+        rows = (self._rows.commands[command_id] for command_id in self._rows.outbox)
+        mine = [row for row in rows if row.envelope.node_id == node_id and row.state == CommandState.ACKNOWLEDGED]
+        return [answered_of(row) for row in mine if isinstance(row.envelope.body, StartRanks)]
+
+    def is_our_end(self, signature: str, attempt: int, end: str) -> bool:
+        """Nothing is signed here."""
+        return False
+
+    def standing(self) -> facts.Standing:
+        """Of the newest attempt."""
+        rows = self._rows
+        newest = rows.attempt.number if rows.attempt is not None else 0
+        return facts.Standing("sim", rows.epoch, newest, rows.finished, rows.ahead)
+
+    def stop_stands(self, attempt: int, index: int, incarnation: int) -> bool:
+        """Every order here is a decision's."""
+        named = (attempt, index, incarnation)
+        over = (CommandState.FAILED, CommandState.EXPIRED)
+        return any(
+            isinstance(body := row.envelope.body, StopRanks)
+            and (body.attempt, body.replica, body.incarnation) == named
+            and row.state not in over
+            for row in self._rows.commands.values()
+        )
 
     def newest_incarnations(self) -> Mapping[int, int]:
         """Of all attempts."""
@@ -149,6 +240,24 @@ class MemoryRows:
         return [facts.Request(row.id, row.kind, row.state) for row in parts]
 
 
+def answered_of(row: CommandRow) -> Answered:
+    """As the core sees a command."""
+    envelope = row.envelope
+    return Answered(
+        id=envelope.command_id,
+        node_id=envelope.node_id,
+        node=envelope.node_id,
+        kind=str(type(envelope.body).__struct_config__.tag),
+        body=envelope.body,
+        state=row.state,
+        detail=row.detail,
+        data=row.data,
+        ttl_s=envelope.ttl_s,
+        job_id=JOB_ID,
+        decided=True,
+    )
+
+
 def there(row: ReplicaRow) -> list[Placement]:
     """Where its processes that are not proved gone are."""
     return [place for place in row.placements if place.rank not in row.exited]
@@ -164,4 +273,5 @@ def _replica(row: ReplicaRow) -> facts.Replica:
         contributed=row.contributed,
         times_out=row.times_out,
         out_s=row.out_s,
+        leaving=bool(row.ordered_out or row.relieved),
     )

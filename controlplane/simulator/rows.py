@@ -3,6 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 import msgspec
 
@@ -13,7 +14,7 @@ from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.frames import RankStatus
 from controlplane.protocol.membership import Flush, Install, View
 from controlplane.protocol.spec import Parallelism, TrainSpec
-from controlplane.protocol.states import AttemptState, JobState, NodeState, Phase, ReplicaState
+from controlplane.protocol.states import AttemptState, CommandState, JobState, NodeState, Phase, ReplicaState
 
 JOB_ID = "job_sim"
 PACES = 32
@@ -62,6 +63,12 @@ class ReplicaRow:
     relieved: str = ""
     ordered_out: str = ""
     ordered_s: float | None = None
+    refused: bool = False
+
+    def prove_gone(self, rank: int) -> None:
+        """Its process; with the last one the incarnation."""
+        self.exited.add(rank)
+        self.stopped = len(self.exited) == len(self.placements)
 
     def note(self, status: RankStatus, now_s: float) -> None:
         """What a rank's agent says of it, with the age of its phase by what was told before."""
@@ -101,6 +108,7 @@ class NodeRow:
     seen_s: float = 0.0
     session: int = 0
     journal_id: str = ""
+    boot_id: str = ""
     applied_seq: int = 0
     reserved: bool = False
     warm: bool = False
@@ -114,7 +122,11 @@ class CommandRow:
 
     envelope: CommandEnvelope
     made_s: float
-    state: str = "queued"
+    due_s: float
+    state: CommandState = CommandState.QUEUED
+    send_due_s: float | None = None
+    detail: str = ""
+    data: str = ""
 
 
 @dataclass(slots=True)
@@ -140,6 +152,7 @@ class Rows:
     attempt: AttemptRow | None = None
     replicas: dict[int, ReplicaRow] = field(default_factory=dict)
     lives: dict[int, int] = field(default_factory=dict)
+    ahead: dict[str, Any] = field(default_factory=dict)
     view: View | None = None
     view_since_s: float = 0.0
     install: Install | None = None

@@ -6,8 +6,6 @@ which loads, decides and applies. Commands are delivered at once and again until
 
 from collections.abc import Callable
 
-import msgspec
-
 from controlplane.changes.turn import OVER
 from controlplane.policy.budget import entries
 from controlplane.policy.config import PolicyConfig
@@ -16,7 +14,6 @@ from controlplane.policy.elsewhere import decide_asking, parted
 from controlplane.policy.plan import Plan
 from controlplane.policy.snapshot import CheckpointFact, JobSnapshot, SignalFact
 from controlplane.policy.stuck import Alone, alone_at_work
-from controlplane.protocol.commands import CommandEnvelope, StartRanks, StopRanks
 from controlplane.protocol.frames import (
     Acked,
     AgentFrame,
@@ -36,21 +33,21 @@ from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import Flush, MemberRole
 from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, TrainingDone
 from controlplane.protocol.spec import TrainSpec
-from controlplane.protocol.states import AttemptState, CheckpointState, Phase, ReplicaState, Section
+from controlplane.protocol.states import AttemptState, CheckpointState, Phase, Section
 from controlplane.simulator.asked import Asked
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.hello import greet, welcome
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.load import load, load_nodes
-from controlplane.simulator.rows import JOB_ID, NodeRow, Order, ReplicaRow, Rows
+from controlplane.simulator.outbox import Outbox
+from controlplane.simulator.rows import NodeRow, Order, ReplicaRow, Rows
 from controlplane.simulator.store import Sick, Store
 
 SCAN_S = 0.5
 SILENCE_S = 2.0
 BLIND_AFTER_PAUSE_S = 5.0
-REDELIVER_S = 1.0
+WELCOMED_S = 0.05
 MAX_ROUNDS = 20
-TERMINAL = frozenset({"succeeded", "failed", "superseded", "expired"})
 
 Downlink = Callable[[str, Order | Acked | Welcome], None]
 Value = str | int | float | bool | None
@@ -79,10 +76,10 @@ class Server:
         self._config, self._kernel, self._downlink = config, kernel, downlink
         self.asked = Asked(self.rows, kernel, checkers, self.ring)
         self.store = Store(self.rows, kernel, checkers, sick, self.asked)
+        self._outbox = Outbox(self.rows, self.store, downlink)
         self._next_pass_s: float | None = 0.0
         self._rung = True
         self._signals = 0
-        self._sent_s: dict[str, float] = {}
         self._alone: frozenset[Alone] = frozenset()
 
     def start(self) -> None:
@@ -148,11 +145,19 @@ class Server:
 
     def _hello(self, row: NodeRow, session: int, hello: AgentHello) -> None:
         self._close(f"silent:{row.id}")
-        self._rung = greet(self.rows, row, hello) or self._rung
+        greet(self.store, row, hello)
+        self._rung = True
         row.session, row.seen_s = session, self._kernel.now_s
+        self._kernel.after(WELCOMED_S, self._welcomed, row)
         self._downlink(row.id, welcome(row))
         if self._rung:
             self._kernel.after(0.001, self._wake)
+
+    def _welcomed(self, row: NodeRow) -> None:
+        """A socket keeps the order of what was sent on it, which this network does not: commands follow the welcome."""
+        if not self.paused:
+            self._outbox.requeue(row.id)
+            self._deliver()
 
     def _progress(self, step: int) -> None:
         if step > self.rows.committed_step:
@@ -197,38 +202,9 @@ class Server:
                 self.rows.suspect_since_s[node.id] = self._kernel.now_s
                 self._open("device_lost", None, at_s=at_s, node=node.id, device=index)
             case CommandAnswer():
-                self._answered(body, at_s)
+                self._outbox.answer(body, at_s)
             case _:
                 pass
-
-    def _answered(self, answer: CommandAnswer, at_s: float) -> None:
-        """As `recovery.answers`: a stop that succeeded is a proof, a start that failed is a finding."""
-        row = self.rows.commands[answer.command_id]
-        body = row.envelope.body
-        if answer.state == "acknowledged" and row.state in TERMINAL:
-            return
-        row.state = answer.state
-        if answer.state == "succeeded":
-            self._stopped(row.envelope)
-        if not isinstance(body, StartRanks) or answer.state not in ("failed", "superseded"):
-            return
-        launch = body.launch
-        ref = RankRef(JOB_ID, launch.attempt, launch.replica, launch.incarnation, launch.ranks[0].rank)
-        replica = self._replica(ref)
-        if replica is not None and replica.state is ReplicaState.FORMING:
-            evidence: dict[str, Value] = {"reason": answer.data or answer.state, "detail": answer.detail}
-            self._open("setup_timeout", ref, at_s=at_s, node=row.envelope.node_id, evidence=evidence)
-
-    def _stopped(self, order: CommandEnvelope) -> None:
-        """An answered stop proves that what it named is gone from that node."""
-        body = order.body
-        if not isinstance(body, StopRanks):
-            return
-        for row in (*self.rows.replicas.values(), *self.rows.ghosts):
-            named = body.replica == row.index and row.incarnation <= body.incarnation
-            if named or (body.replica == -1 and row.attempt <= body.attempt):
-                row.exited |= {p.rank for p in row.placements if p.node_id == order.node_id}
-                row.stopped = len(row.exited) == len(row.placements)
 
     def _exited(self, body: RankExited, at_s: float) -> None:
         replica = self._replica(body.ref) or self._ghost(body.ref)
@@ -325,7 +301,7 @@ class Server:
         self._look_for_stuck()
         if self.rows.requests:
             self.store.empty_nodes(load_nodes(self.rows, now_s, now_s < self.blind_until_s))
-        self._expire_and_redeliver(now_s)
+        self._deliver()
         stopping = self.rows.attempt is not None and self.rows.attempt.state is AttemptState.STOPPING
         if stopping or (self._next_pass_s is not None and now_s >= self._next_pass_s):
             self._rung = True
@@ -363,7 +339,7 @@ class Server:
         for _ in range(MAX_ROUNDS):
             if not self._reconcile():
                 break
-        self._expire_and_redeliver(self._kernel.now_s)
+        self._deliver()
 
     def _reconcile(self) -> bool:
         """One pass; True if it changed something."""
@@ -381,19 +357,7 @@ class Server:
                 self.on_decision(decision.choice)
         return changed
 
-    def _expire_and_redeliver(self, now_s: float) -> None:
-        due: dict[str, list[str]] = {}
-        commands = self.rows.commands
-        self.rows.outbox = [command_id for command_id in self.rows.outbox if commands[command_id].state not in TERMINAL]
-        for command_id in self.rows.outbox:
-            row = commands[command_id]
-            if now_s - row.made_s > row.envelope.ttl_s:
-                row.state = "expired"
-            elif now_s - self._sent_s.get(command_id, -REDELIVER_S) >= REDELIVER_S:
-                due.setdefault(row.envelope.node_id, []).append(command_id)
-        for node, ids in due.items():
-            for command_id in ids:
-                self._sent_s[command_id] = now_s
-            rows = [commands[command_id] for command_id in ids]
-            aged = tuple(msgspec.structs.replace(row.envelope, age_s=now_s - row.made_s) for row in rows)
-            self._downlink(node, Order(aged))
+    def _deliver(self) -> None:
+        """What expires may call for a decision."""
+        if self._outbox.sweep():
+            self.ring()

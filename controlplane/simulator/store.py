@@ -7,19 +7,20 @@ move against the state tables, every incarnation, epoch and device against the i
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from controlplane.changes import kinds
+from controlplane.changes import kinds, outbox
 from controlplane.changes import rows as facts
 from controlplane.changes.acts import carry_out
-from controlplane.changes.kinds import AttemptKey, JobKey, NodeKey, ReplicaKey, RequestKey, ViewKey
+from controlplane.changes.kinds import AttemptKey, JobKey, NodeKey, RankKey, ReplicaKey, RequestKey, ViewKey
 from controlplane.changes.turn import OVER, Turn, end_stopping
 from controlplane.policy import drains
 from controlplane.policy.errors import IllegalTransition
 from controlplane.policy.plan import AnnounceView, Decision
 from controlplane.policy.requests import RULES as ASKED
-from controlplane.policy.snapshot import NodeFact, Placement
+from controlplane.policy.signals.base import Finding
+from controlplane.policy.snapshot import NodeFact, Placement, SignalFact
 from controlplane.policy.transitions import check
 from controlplane.protocol.commands import Body, CommandEnvelope
-from controlplane.protocol.states import AttemptState, NodeState, ReplicaState
+from controlplane.protocol.states import AttemptState, CommandState, NodeState, RankState, ReplicaState
 from controlplane.simulator.asked import Asked
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
@@ -36,7 +37,8 @@ class Store(MemoryRows):
         super().__init__(rows, kernel, checkers)
         self._sick, self._asked = sick, asked
         self._decision: Decision | None = None
-        self._numbers = 0
+        self._numbers = self._found = 0
+        self._seen_s: float | None = None
 
     def decision(self, decision: Decision) -> bool:
         """Apply once a key. False: it was applied before."""
@@ -73,8 +75,9 @@ class Store(MemoryRows):
 
     # --- what it writes ----------------------------------------------------------------------
 
-    def commit(self, changes: Iterable[kinds.Change]) -> None:
-        """In their order."""
+    def commit(self, changes: Iterable[kinds.Change], *, seen_s: float | None = None) -> None:
+        """In their order. `seen_s`: when what is found showed itself, now unless said."""
+        self._seen_s = seen_s
         for change in changes:
             self._change(change)
 
@@ -115,8 +118,14 @@ class Store(MemoryRows):
                 self._asked.evict_for(key, drain)
             case kinds.Withdraw(request=request, by=by):
                 self._asked.withdraw(request, by)
-            case kinds.Publish() | kinds.Resolve() | kinds.Bar() | kinds.Audit():
-                # Events, incidents, bars and the audit log are not simulated.
+            case kinds.Close(command=command, state=state, detail=detail):
+                over = rows.commands[command]
+                self._check("command", over.state, state)
+                over.state, over.detail = state, detail
+            case kinds.Raise(found=found):
+                self._raise(found)
+            case kinds.Publish() | kinds.Resolve() | kinds.Bar() | kinds.Judge() | kinds.Audit() | kinds.Count():
+                # Events, incidents, bars, the audit log and counters are not simulated.
                 pass
 
     def _check(self, machine: str, before: str, after: str) -> None:
@@ -130,6 +139,16 @@ class Store(MemoryRows):
         match subject:
             case RequestKey(id=request):
                 self._asked.move(request, to, change.reason)
+                return
+            case RankKey(replica=index, incarnation=incarnation, rank=rank):
+                process = self.row(index, incarnation)
+                processes = self.ranks(subject.attempt, of=(index, incarnation))
+                before = next(each.state for each in processes if each.rank == rank)
+                self._check("rank", before, to)
+                if to == RankState.EXITED:
+                    process.prove_gone(rank)
+                else:
+                    process.started.add(rank)
                 return
             case NodeKey(id=node):
                 row: Any = self._rows.nodes[node]
@@ -161,6 +180,10 @@ class Store(MemoryRows):
                 _write(rows, columns)
             case AttemptKey():
                 _write(rows.attempt, columns)
+            case RankKey(replica=index, incarnation=incarnation, rank=rank):
+                row = self.row(index, incarnation)
+                row.started.add(rank)
+                row.joined.add(rank)
             case ReplicaKey(index=index, incarnation=incarnation):
                 row = self.row(index, incarnation)
                 _write(row, columns)
@@ -234,8 +257,36 @@ class Store(MemoryRows):
             job_id=JOB_ID,
             attempt=attempt,
         )
-        self._rows.commands[command_id] = CommandRow(envelope, self.now_s)
+        self._void(envelope)
+        self._rows.commands[command_id] = CommandRow(envelope, self.now_s, self.now_s + ttl_s)
         self._rows.outbox.append(command_id)
+
+    def _void(self, envelope: CommandEnvelope) -> None:
+        """What it makes void of that node."""
+        new = outbox.sent(envelope.body, epoch=envelope.epoch)
+        for row in (self._rows.commands[command_id] for command_id in self._rows.outbox if new is not None):
+            old = outbox.sent(row.envelope.body, epoch=row.envelope.epoch)
+            there = row.envelope.node_id == envelope.node_id and row.state in outbox.UNSENT
+            if there and new is not None and old is not None and outbox.is_void(old, new):
+                self._check("command", row.state, CommandState.SUPERSEDED)
+                row.state = CommandState.SUPERSEDED
+
+    def _raise(self, found: Finding) -> None:
+        """Unless one with its key is open."""
+        if any(signal_id.rpartition("#")[0] == found.key for signal_id in self._rows.signals):
+            return
+        self._found += 1
+        signal_id = f"{found.key}#{self._found:04d}"
+        place = {name: value for name, value in found.place.items() if name != "job_id"}
+        self._rows.signals[signal_id] = SignalFact(
+            id=signal_id,
+            kind=found.KIND,
+            seen_s=self.now_s if self._seen_s is None else self._seen_s,
+            value=found.value,
+            threshold=found.threshold,
+            evidence=found.evidence,
+            **place,
+        )
 
     # --- what the checkers are told --------------------------------------------------------------
 

@@ -12,12 +12,10 @@ RECOVERY = "controlplane/recovery/"
 COMMITS = ("commit", "holding", "request_rows")
 """They carry out what the core has told them, and decide nothing."""
 STILL = (
-    "answers",
     "apply",
     "certificate",
     "clock_set",
     "deadletter",
-    "devices",
     "doubts",
     "facts",
     "fleet_pass",
@@ -35,12 +33,11 @@ STILL = (
     "reconcile",
     "resealing",
     "said",
-    "set_back",
     "signals",
     "speed",
     "steps",
 )
-MOST = 27
+MOST = 24
 
 
 def writers() -> dict[str, list[str]]:

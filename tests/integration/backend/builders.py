@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from controlplane.changes.outbox import LIVE
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.checkpoints.reading import last_line, look
 from controlplane.dispatch import services as dispatch
@@ -184,7 +185,7 @@ def job_that_lost_a_rank(count: int = 5) -> tuple[Fleet, Job]:
 
 def nodes_read() -> None:
     """Every node that was ordered to read a checkpoint back does so, as its agent would, and answers."""
-    for command in Command.objects.filter(kind=readers.KIND, state__in=dispatch.LIVE).select_related("node"):
+    for command in Command.objects.filter(kind=readers.KIND, state__in=LIVE).select_related("node"):
         body = msgspec.convert(command.body, Body)
         found = look(body.path, job_id=body.job_id, step=body.step, epoch=body.epoch)
         answer_reading(command, "succeeded", data=msgspec.json.encode(last_line(found)).decode())

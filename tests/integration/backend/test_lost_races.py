@@ -14,7 +14,7 @@ from controlplane.live.writer import Item, Writer
 from controlplane.protocol.commands import WarmHost
 from controlplane.protocol.frames import AgentHello, RankStatus
 from controlplane.protocol.states import CommandState, Phase, RankState, Section
-from controlplane.recovery import hello as hellos
+from controlplane.recovery.rows import JobRows
 from controlplane.runtime.clock import ago
 from tests.integration.backend.builders import hello, live_ranks, make_fleet, make_job, ref_of, run_job
 
@@ -43,21 +43,21 @@ def said_by(writer: Writer, node: Node, said: AgentHello | None, session: str) -
 
 
 def another_was_first(monkeypatch: pytest.MonkeyPatch, *, how: str) -> list[str]:
-    """The first look at a rank is overtaken: by a write that our compare-and-set then misses, or
+    """The first look at the node's ranks is overtaken: by a write that our compare-and-set then misses, or
     by one for which the database itself gives our transaction up."""
     lost: list[str] = []
-    real = hellos.identity.rank_of
+    real = JobRows.held
 
-    def overtaken(node_id: str, ref: Any) -> Rank:
-        row = real(node_id, ref)
+    def overtaken(rows: JobRows, node_id: str) -> Any:
+        found = real(rows, node_id)
         if not lost:
             lost.append(how)
             if how == "serialization":
                 raise OperationalError("could not serialize access") from Serialization()
-            Rank.objects.filter(pk=row.pk).update(state=RankState.HUNG)
-        return row
+            Rank.objects.filter(node_id=node_id, state=RankState.LAUNCHING).update(state=RankState.HUNG)
+        return found
 
-    monkeypatch.setattr(hellos.identity, "rank_of", overtaken)
+    monkeypatch.setattr(JobRows, "held", overtaken)
     return lost
 
 

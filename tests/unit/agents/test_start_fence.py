@@ -48,6 +48,12 @@ def test_a_start_that_comes_after_its_end_was_ordered_is_not(late: int) -> None:
     assert answers["cmd_2"] == "superseded" and not world.forked
 
 
+@pytest.mark.parametrize(("late", "state"), [(12, "superseded"), (13, "succeeded")])
+def test_a_stop_without_an_epoch_of_a_job_that_is_not_known_here_fences_its_start_too(late: int, state: str) -> None:
+    world, answers = given((stop(12), 0), (start(late), 47))
+    assert answers["cmd_2"] == state and bool(world.forked) == (late == 13)
+
+
 def test_the_life_after_one_that_was_ended_is_started() -> None:
     world, _ = given((stop(12), 47), (start(13), 46))
     assert {ref.incarnation for ref in world.forked} == {13}

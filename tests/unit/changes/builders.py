@@ -108,6 +108,7 @@ def training(**spec: Any) -> World:
     world.do(SendInstall(install=install(world, 5, (0, 1, 2))), *active, SetJobState(to=JobState.RUNNING))
     assert world.rows.attempt is not None and world.rows.attempt.state is AttemptState.RUNNING
     world.rows.commands.clear()
+    world.rows.outbox.clear()
     return world
 
 

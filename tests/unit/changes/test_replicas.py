@@ -182,6 +182,7 @@ def test_stacks_of_a_replica_come_from_its_nodes_and_of_all_from_everywhere() ->
     world.do(GatherStacks(**ONE))
     assert [node for node, _ in world.commands(CollectStacks)] == ["node-1"]
     world.rows.commands.clear()
+    world.rows.outbox.clear()
     world.do(GatherStacks(replica=-1, incarnation=-1, look="stacks"))
     assert [(node, body.replica) for node, body in world.commands(CollectStacks)] == [
         ("node-0", -1),

@@ -63,10 +63,17 @@ def test_a_slot_that_never_comes_up_is_given_up():
     assert "not started again" in decision.sentence
 
 
+def emptied(node):
+    """Where replica 2 was, and is proved gone."""
+    return (
+        change(node, devices=tuple(change(d, free=True, held=False) for d in node.devices)) if node.id == "n2" else node
+    )
+
+
 def test_two_slots_never_get_one_device():
     snapshot = with_replica(shrunk(spares=1), 2, state=ReplicaState.EVICTED, stopped=True, contributing=False)
     view = view_of((0, 1, CONTRIBUTOR), epoch=3)
-    snapshot = change(snapshot, view=view, install=install_of(view))
+    snapshot = change(snapshot, view=view, install=install_of(view), nodes=tuple(map(emptied, snapshot.nodes)))
     starts = [s for d in decisions(snapshot, rule="replace") for s in actions(d, StartReplica)]
     slots = [(p.node_id, p.device_index) for s in starts for p in s.placements]
     assert len(slots) == len(set(slots)) == 4
@@ -78,6 +85,17 @@ def test_the_devices_of_a_process_not_proved_gone_are_not_given_away():
     ghost = change(ghost, view=view_of((0, 1, CONTRIBUTOR), epoch=3))
     starts = [s for d in decisions(ghost, rule="replace") for s in actions(d, StartReplica)]
     assert all(p.node_id != "n1" for s in starts for p in s.placements)
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_where_one_that_is_proved_gone_was_another_may_be_whose_end_is_not_proved(free):
+    snapshot = shrunk(stopped=True)
+    home = next(node for node in snapshot.nodes if node.id == "n1")
+    devices = tuple(change(device, free=free, held=not free) for device in home.devices)
+    home = change(home, state=NodeState.READY, devices=devices)
+    snapshot = change(snapshot, nodes=tuple(home if node.id == "n1" else node for node in snapshot.nodes))
+    starts = [start for decision in decisions(snapshot, rule="replace") for start in actions(decision, StartReplica)]
+    assert bool(starts) is free
 
 
 # --- strength --------------------------------------------------------------------------

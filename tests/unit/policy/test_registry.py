@@ -89,7 +89,7 @@ def test_a_kind_has_a_rule_or_a_reader_or_is_for_people(kind: str) -> None:
 
 def test_every_kind_has_a_detector() -> None:
     made = set()
-    for folder in ("recovery", "sentinel"):
+    for folder in ("changes", "recovery", "sentinel"):
         for path in sorted((ROOT / "controlplane" / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="ascii"))):
                 if isinstance(node, ast.Call):
