@@ -129,7 +129,7 @@ class Server:
                 replica.phases[status.ref.rank] = status.phase if fresh else Phase.COMPUTE
                 replica.spoke_s[status.ref.rank] = self._kernel.now_s - status.silent_s
                 replica.note(status, self._kernel.now_s)
-                replica.phase_since_s[status.ref.rank] = replica.told_since_s[status.ref.rank]
+                replica.phase_since_s[status.ref.rank] = self._kernel.now_s - status.phase_age_s
                 replica.committed_step = max(replica.committed_step, status.step)
                 # Whoever is in the view commits with the others: one that stands by or joins too.
                 if replica.state not in OVER:
