@@ -261,7 +261,7 @@ def _accuser(snapshot: JobSnapshot, errors: tuple[SignalFact, ...], replica: Rep
     if named is not None:
         return "the others name it"
     if _quiet(snapshot, errors) == [replica.index]:
-        return "it alone did not tell of it"
+        return "it alone did not report it"
     return "nobody is named: that it is this one is a guess"
 
 

@@ -214,7 +214,7 @@ def test_who_an_exchange_error_names_is_ended_when_new_views_do_not_help():
 
 @pytest.mark.parametrize(
     ("reporters", "out", "words"),
-    [((0, 2), 1, "it alone did not tell of it"), ((0, 1, 2), 0, "nobody is named: that it is this one is a guess")],
+    [((0, 2), 1, "it alone did not report it"), ((0, 1, 2), 0, "nobody is named: that it is this one is a guess")],
 )
 def test_who_is_only_inferred_is_left_out_first_and_nothing_of_it_is_ended(reporters, out, words):
     snapshot = running(reissued_views=3, signals=complaints(*reporters))
