@@ -135,9 +135,9 @@ def run_set(name: str, *, prefix: str = "", before: tuple[str, ...] = ()) -> int
     """One pytest run; for `postgres` with a private server around it. `before`: what starts it."""
     report_of(name).unlink(missing_ok=True)
     options = ["-q", "-rs", "--durations=8", f"--junitxml={report_of(name)}", *(["-x"] if name == "scenes" else [])]
-    without = [f"--ignore={path}" for path in LEFT_OUT.get(name, ())]
-    command = [*before, PY, "-m", "pytest", *options, *SETS[name], *without]
-    print(f"--- {name}: {' '.join(SETS[name])}", flush=True)
+    paths = paths_of(name)
+    command = [*before, PY, "-m", "pytest", *options, *paths]
+    print(f"--- {name}: {' '.join(path for path in paths if not path.startswith('-'))}", flush=True)
     started_s = time.monotonic()
     if name.endswith("postgres"):
         try:
@@ -155,6 +155,12 @@ def run_set(name: str, *, prefix: str = "", before: tuple[str, ...] = ()) -> int
     where = f", all of it: {log_of(name).relative_to(ROOT)}" if code else ""
     print(f"--- {name}: exit {code}, {time.monotonic() - started_s:.0f} s{where}", flush=True)
     return code
+
+
+def paths_of(name: str) -> list[str]:
+    """What pytest is given of a set. It runs a file that is named to it, whatever it is told to ignore."""
+    left = LEFT_OUT.get(name, ())
+    return [*(path for path in SETS[name] if path not in left), *(f"--ignore={path}" for path in left)]
 
 
 def run_pytest(command: list[str], log: Path, env: dict[str, str], *, prefix: str = "") -> int:
