@@ -5,10 +5,10 @@ replayed), install (the pages of installation, block by block, and the images' p
 (real Redis, sockets, agents, processes), trainer (real ranks), postgres (the backend's sets and
 attacks that a database decides again on PostgreSQL), scenes (the whole ring broken five ways), alerts
 (each shipped alert fired and resolved by a real fault; it waits most of its six minutes), e2e (pages in a
-browser). `all` is check + all of them, two at a time (`QUEUE`) with the alerts beside. The scenes come last,
-with nothing beside them but the fast ones at the lowest priority: what they wait for is the whole
-ring's own pace. What pytest prints goes to var/tests/SET.log; of it are shown here the progress,
-the skips, the slowest and the sum, so that a whole run stays short enough to be read. What failed
+browser). `all` is check + all of them, two at a time (`QUEUE`) with the alerts beside, and the fast ones at a low
+priority, which take what those leave. The scenes come last, with nothing beside them but the rest of the fast ones:
+what they wait for is the whole ring's own pace. What pytest prints goes to var/tests/SET.log; of it are shown here the
+progress, the skips, the slowest and the sum, so that a whole run stays short enough to be read. What failed
 is told when its set ends, and again, a line for each, at the very end.
 """
 
@@ -113,31 +113,31 @@ QUEUE = ("services", "trainer", "attacks", "e2e", "postgres", "install")
 AT_ONCE = 2
 # Waits for Prometheus most of its six minutes: in a lane of its own from the start.
 BESIDE = "alerts"
+# Computes most of the time, and waits for nobody: it takes what the others leave, from the start.
+FILLS, LOW = "fast", ("nice", "-n", "10")
 LAST = "scenes"
-# Computes most of the time, and takes what the scenes leave.
-BESIDE_LAST = "fast"
 
 
 def run_all() -> list[str]:
     """The checks, and every set once; the names of those that failed."""
-    with ThreadPoolExecutor(1) as beside, ThreadPoolExecutor(AT_ONCE) as lanes:
+    with ThreadPoolExecutor(1) as beside, ThreadPoolExecutor(1) as below, ThreadPoolExecutor(AT_ONCE) as lanes:
+        filled = below.submit(run_set, FILLS, prefix=f"{FILLS:8} ", before=LOW)
         waited = beside.submit(run_set, BESIDE, prefix=f"{BESIDE:8} ")
         checked = beside.submit(subprocess.run, [PY, "scripts/check.py"], cwd=ROOT, check=False)
         codes = lanes.map(lambda name: run_set(name, prefix=f"{name:8} "), QUEUE)
         failed = [name for name, code in zip(QUEUE, codes, strict=True) if code]
         failed += [BESIDE] * bool(waited.result()) + ["check"] * bool(checked.result().returncode)
-        code = lanes.submit(run_set, BESIDE_LAST, prefix=f"{BESIDE_LAST:8} ", before=("nice", "-n", "10"))
         failed += [LAST] * bool(run_set(LAST, prefix=f"{LAST:8} "))
-        return failed + [BESIDE_LAST] * bool(code.result())
+        return failed + [FILLS] * bool(filled.result())
 
 
 def run_set(name: str, *, prefix: str = "", before: tuple[str, ...] = ()) -> int:
     """One pytest run; for `postgres` with a private server around it. `before`: what starts it."""
     report_of(name).unlink(missing_ok=True)
     options = ["-q", "-rs", "--durations=8", f"--junitxml={report_of(name)}", *(["-x"] if name == "scenes" else [])]
-    without = [f"--ignore={path}" for path in LEFT_OUT.get(name, ())]
-    command = [*before, PY, "-m", "pytest", *options, *SETS[name], *without]
-    print(f"--- {name}: {' '.join(SETS[name])}", flush=True)
+    paths = paths_of(name)
+    command = [*before, PY, "-m", "pytest", *options, *paths]
+    print(f"--- {name}: {' '.join(path for path in paths if not path.startswith('-'))}", flush=True)
     started_s = time.monotonic()
     if name.endswith("postgres"):
         try:
@@ -155,6 +155,12 @@ def run_set(name: str, *, prefix: str = "", before: tuple[str, ...] = ()) -> int
     where = f", all of it: {log_of(name).relative_to(ROOT)}" if code else ""
     print(f"--- {name}: exit {code}, {time.monotonic() - started_s:.0f} s{where}", flush=True)
     return code
+
+
+def paths_of(name: str) -> list[str]:
+    """What pytest is given of a set. It runs a file that is named to it, whatever it is told to ignore."""
+    left = LEFT_OUT.get(name, ())
+    return [*(path for path in SETS[name] if path not in left), *(f"--ignore={path}" for path in left)]
 
 
 def run_pytest(command: list[str], log: Path, env: dict[str, str], *, prefix: str = "") -> int:

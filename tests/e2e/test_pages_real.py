@@ -1,5 +1,5 @@
-"""Every page of the real web process, over rows that the agents' own messages made: in light, dark
-and on a phone, empty, with what is not there, and at 1,000 rows. Each renders without an error in
+"""Every page of the real web process, over rows that the agents' own messages made: on a desk in light and
+dark and on a phone, empty, with what is not there, and at 1,000 rows. Each renders without an error in
 the console, a request elsewhere, a WCAG A or AA violation, or a page that scrolls sideways."""
 
 import re
@@ -11,30 +11,30 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from pytest_django.fixtures import Settings
 
-from tests.e2e.browser import Complaints, Target, axe_violations, picture, sign_in
+from tests.e2e.browser import COLOURS, Complaints, Target, axe_violations, picture, sign_in
 from tests.e2e.rows import crowd, lived
 from tests.integration.backend.builders import make_fleet, run_job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.django_db(transaction=True), pytest.mark.timeout(360)]
-SCHEMES: dict[str, dict[str, Any]] = {
-    "light": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "light"},
-    "dark": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "dark"},
-    "narrow": {"viewport": {"width": 320, "height": 720}, "color_scheme": "light"},
+DESK, PHONE = "desk", "phone"
+PLACES: dict[str, dict[str, Any]] = {
+    DESK: {"viewport": {"width": 1440, "height": 900}},
+    PHONE: {"viewport": {"width": 320, "height": 720}},
 }
 WAIT_MS = 20_000
 FLEET = 16
 
 
-@pytest.fixture(params=SCHEMES)
-def scheme(request: pytest.FixtureRequest) -> str:
-    """Light and dark on a desk; light on a phone."""
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> str:
+    """Where a page is looked at."""
     return str(request.param)
 
 
 @contextmanager
-def opened(chromium: Browser, where: Target, scheme: str) -> Iterator[Page]:
-    """A page of an operator who is signed in."""
-    context = chromium.new_context(**SCHEMES[scheme], reduced_motion="reduce", timezone_id="UTC")
+def opened(chromium: Browser, where: Target, place: str) -> Iterator[Page]:
+    """A page of an operator who is signed in, in light."""
+    context = chromium.new_context(**PLACES[place], color_scheme="light", reduced_motion="reduce", timezone_id="UTC")
     context.set_default_timeout(WAIT_MS)
     expect.set_options(timeout=WAIT_MS)
     sign_in(context, where)
@@ -43,9 +43,9 @@ def opened(chromium: Browser, where: Target, scheme: str) -> Iterator[Page]:
 
 
 @pytest.fixture
-def page(real: Target, chromium: Browser, scheme: str) -> Iterator[Page]:
-    """One in the test's scheme."""
-    with opened(chromium, real, scheme) as made:
+def page(real: Target, chromium: Browser, place: str) -> Iterator[Page]:
+    """One where the test looks."""
+    with opened(chromium, real, place) as made:
         yield made
 
 
@@ -73,6 +73,11 @@ UNSAID = {
     "decision": ("grace s",),
 }
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+UNREADABLE_IN_THE_DARK = """addEventListener("DOMContentLoaded", () => {
+    const sheet = new CSSStyleSheet();
+    sheet.replaceSync("@media (prefers-color-scheme: dark) { h1, p, td, th { color: #222 !important; } }");
+    document.adoptedStyleSheets = [sheet];
+});"""
 LOST = {"job-missing": "/jobs/nothing", "node-missing": "/nodes/nothing", "incident-missing": "/incidents/nothing"}
 
 
@@ -92,41 +97,51 @@ def look(page: Page, where: Target, path: str, name: str, *, refused: tuple[int,
     page.wait_for_load_state("networkidle")
     picture(page, name, whole=whole)
     assert not whole or axe_violations(page) == [], name
+    if whole and name.endswith(DESK):
+        look_in_the_dark(page, name)
     overflow = page.evaluate(OVERFLOW)
     assert overflow <= 0, f"{name} scrolls sideways by {overflow} px"
     assert complaints.found == [], name
     assert narrowest(page) >= 150, f"{name} has one word a line"
 
 
+def look_in_the_dark(page: Page, name: str) -> None:
+    """The page that is open, where the desk turns dark: all that may differ are its colours."""
+    page.emulate_media(color_scheme="dark")
+    picture(page, f"{name}-dark")
+    assert axe_violations(page, rules=COLOURS) == [], f"{name} in the dark"
+    page.emulate_media(color_scheme="light")
+
+
 def test_every_page_of_a_fleet_that_has_seen_something(real: Target, chromium: Browser) -> None:
     addresses = FIXED | lived(make_fleet(FLEET))
-    for scheme in SCHEMES:
-        with opened(chromium, real, scheme) as page:
+    for place in PLACES:
+        with opened(chromium, real, place) as page:
             for name, path in addresses.items():
-                look(page, real, path, f"real-{name}-{scheme}")
+                look(page, real, path, f"real-{name}-{place}")
                 for said in SAID.get(name, ()):
                     expect(page.locator("main")).to_contain_text(said)
                 for untrue in UNSAID.get(name, ()):
                     expect(page.locator("main")).not_to_contain_text(untrue)
 
 
-def test_every_page_of_a_new_installation(page: Page, real: Target, scheme: str) -> None:
+def test_every_page_of_a_new_installation(page: Page, real: Target, place: str) -> None:
     for name, path in FIXED.items():
-        look(page, real, path, f"empty-{name}-{scheme}")
+        look(page, real, path, f"empty-{name}-{place}")
 
 
-def test_what_is_not_there_is_said_under_its_own_heading(page: Page, real: Target, scheme: str) -> None:
+def test_what_is_not_there_is_said_under_its_own_heading(page: Page, real: Target, place: str) -> None:
     for name, path in LOST.items():
-        look(page, real, path, f"{name}-{scheme}", refused=(404,))
+        look(page, real, path, f"{name}-{place}", refused=(404,))
         expect(page.locator(".problem")).to_be_visible()
         expect(page.get_by_role("navigation", name="Breadcrumb")).to_be_visible()
         # Of the letters of a request's id some are twice as wide as others.
         page.locator(".problem .muted").evaluate("line => { line.textContent = 'request req_' + 'W'.repeat(26); }")
-        assert page.evaluate(OVERFLOW) <= 0, f"{name}-{scheme}: its problem does not fit"
+        assert page.evaluate(OVERFLOW) <= 0, f"{name}-{place}: its problem does not fit"
 
 
-@pytest.mark.parametrize("scheme", ["light"], indirect=True)
-def test_the_rank_tables_show_their_last_column_on_every_desk(page: Page, real: Target, scheme: str) -> None:
+@pytest.mark.parametrize("place", [DESK], indirect=True)
+def test_the_rank_tables_show_their_last_column_on_every_desk(page: Page, real: Target, place: str) -> None:
     job = run_job(make_fleet())
     page.goto(f"{real.url}/jobs/{job.id}")
     page.locator(".replica .table-wrap").first.wait_for()
@@ -136,7 +151,7 @@ def test_the_rank_tables_show_their_last_column_on_every_desk(page: Page, real: 
         assert hidden == [0] * len(hidden) != [], f"at {width} px"
 
 
-def test_the_sheet_of_faults_is_clean_and_accessible(page: Page, real: Target, scheme: str, settings: Settings) -> None:
+def test_the_sheet_of_faults_is_clean_and_accessible(page: Page, real: Target, place: str, settings: Settings) -> None:
     settings.HOLDFAST_DEMO = True
     run_job(make_fleet())
     complaints = Complaints(origin=real.url)
@@ -145,40 +160,43 @@ def test_the_sheet_of_faults_is_clean_and_accessible(page: Page, real: Target, s
     page.get_by_role("button", name="Inject a fault").click()
     page.locator(".fault-head").first.click()
     expect(page.locator(".inject .button")).to_be_enabled()
-    picture(page, f"chaos-{scheme}")
+    picture(page, f"chaos-{place}")
     assert axe_violations(page) == []
+    if place == DESK:
+        look_in_the_dark(page, f"chaos-{place}")
     assert complaints.found == []
 
 
-@pytest.mark.parametrize("scheme", ["light"], indirect=True)
+@pytest.mark.parametrize("place", [DESK], indirect=True)
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
         ("console.error('said at load')", "said at load"),
         ("fetch('http://127.0.0.1:9/').catch(() => 0)", "127.0.0.1:9"),
+        (UNREADABLE_IN_THE_DARK, "faulty-desk in the dark"),
     ],
 )
 def test_what_goes_wrong_while_a_page_loads_is_seen(
-    page: Page, real: Target, scheme: str, fault: str, said: str
+    page: Page, real: Target, place: str, fault: str, said: str
 ) -> None:
     page.add_init_script(fault)
     with pytest.raises(AssertionError, match=said):
-        look(page, real, FIXED["jobs"], f"faulty-{scheme}")
+        look(page, real, FIXED["jobs"], f"faulty-{place}")
 
 
 def test_a_thousand_rows_of_everything(real: Target, chromium: Browser) -> None:
     crowd()
-    for scheme in SCHEMES:
-        with opened(chromium, real, scheme) as page:
+    for place in PLACES:
+        with opened(chromium, real, place) as page:
             for name in ("overview", "jobs", "incidents", "nodes"):
-                look(page, real, FIXED[name], f"thousand-{name}-{scheme}", whole=False)
+                look(page, real, FIXED[name], f"thousand-{name}-{place}", whole=False)
                 if name == "overview":
                     expect(page.locator(".node-card")).to_have_count(1_000)
                     assert page.locator(".cell").count() == 8_000
 
 
-@pytest.mark.parametrize("scheme", ["light"], indirect=True)
-def test_a_thousand_rows_are_reached_to_the_last_and_searched_whole(page: Page, real: Target, scheme: str) -> None:
+@pytest.mark.parametrize("place", [DESK], indirect=True)
+def test_a_thousand_rows_are_reached_to_the_last_and_searched_whole(page: Page, real: Target, place: str) -> None:
     crowd()
     page.goto(f"{real.url}/incidents")
     for shown in (200, 400, 600, 800):

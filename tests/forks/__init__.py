@@ -1,7 +1,7 @@
 """Our programs started as forks of a process that has imported what others wrote.
 
-Half of what a start costs is Django, Celery, pydantic and their kind, always the same. `server` imports them
-once in a test run, nothing of ours, and forks for each program that is asked for: it gets its own arguments,
+Half of what a start costs is Django, Celery, pydantic and their kind, or torch, always the same. `server` imports
+them once in a test run, nothing of ours, and forks for each program that is asked for: it gets its own arguments,
 environment, folder and files, and imports ours as any start does.
 """
 
@@ -18,15 +18,17 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(__file__).with_name("program.py")
 START_S = 60.0
 _lock = threading.Lock()
-_address: list[str] = []
+_addresses: dict[str, str] = {}
 
 
-def address() -> str:
-    """The socket of this test run's server, started when it is first asked for."""
+def address(kind: str = "server") -> str:
+    """The socket of this test run's server of that kind, started when it is first asked for; `server.IMPORTED`
+    has the kinds."""
     with _lock:
-        if not _address:
+        if kind not in _addresses:
             folder = tempfile.TemporaryDirectory(prefix="holdfast-forks-")
             atexit.register(folder.cleanup)
             path = f"{folder.name}/s"
@@ -35,12 +37,18 @@ def address() -> str:
                 listener.listen(64)
                 # It ends when its standard input does, and what it has forked ends with it.
                 server = subprocess.Popen(
-                    [sys.executable, "-m", "tests.forks.server", str(listener.fileno())],
-                    cwd=ROOT, stdin=subprocess.PIPE, pass_fds=[listener.fileno()], start_new_session=True,
+                    [sys.executable, "-m", "tests.forks.server", str(listener.fileno()), kind],
+                    cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdin=subprocess.PIPE,
+                    pass_fds=[listener.fileno()], start_new_session=True,
                 )  # fmt: skip
             atexit.register(_end, server)
-            _address.append(path)
-        return _address[0]
+            _addresses[kind] = path
+        return _addresses[kind]
+
+
+def command(*argv: str, kind: str = "trainer") -> list[str]:
+    """What is started instead of [sys.executable, *argv]: see `program`."""
+    return [sys.executable, "-I", "-S", str(PROGRAM), address(kind), *argv]
 
 
 def _end(server: "subprocess.Popen[bytes]") -> None:

@@ -1,4 +1,4 @@
-"""`python -m tests.forks.server FD`: forks a program for each connection to the listening socket FD.
+"""`python -m tests.forks.server FD KIND`: forks a program for each connection to the listening socket FD.
 
 A connection brings one line of JSON, {argv, env, cwd}, with three open files. It is told the pid, and the exit
 code when there is one. If it is closed before, the program is killed.
@@ -19,7 +19,7 @@ import sys
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
-IMPORTED = (
+_SERVER = (
     "asyncio", "celery.app.base", "celery.bin.celery", "celery.bin.worker", "celery.concurrency.prefork",
     "celery.worker.worker", "channels.layers", "cryptography.x509", "django.contrib.staticfiles.handlers",
     "django.core.handlers.asgi", "django.core.management", "django.db.backends.postgresql.base",
@@ -28,7 +28,10 @@ IMPORTED = (
     "stamina", "structlog", "typer.main", "typer.rich_utils", "uvicorn", "uvloop",
     "websockets.asyncio.server", "websockets.sync.client", "whitenoise", "xxhash", "yaml", "zstandard",
 )  # fmt: skip
-"""Nothing that reads settings, or how it is to measure (prometheus_client), when it is imported."""
+# Megatron is imported by ours, after they have told torch how.
+_TRAINER = ("msgspec", "numpy", "torch", "torch.distributed", "torch.distributed.checkpoint", "xxhash")
+IMPORTED = {"server": _SERVER, "trainer": _TRAINER}
+"""By kind. Nothing that reads settings, or how it is to measure (prometheus_client), when it is imported."""
 
 
 def become(asked: dict[str, Any], files: list[int]) -> list[str]:
@@ -44,10 +47,11 @@ def become(asked: dict[str, Any], files: list[int]) -> list[str]:
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
     sys.stdout, sys.stderr = _written(1, by_line=os.isatty(1)), _written(2, by_line=True)
     argv = asked["argv"]
-    first = asked["cwd"] if argv[0] == "-m" else os.path.dirname(os.path.realpath(argv[0]))
+    named = argv[0] not in ("-m", "-c")
+    first = os.path.dirname(os.path.realpath(argv[0])) if named else "" if argv[0] == "-c" else asked["cwd"]
     path = os.environ.get("PYTHONPATH", "")
     sys.path[:] = [first, *filter(None, path.split(os.pathsep)), *sys.path[1:]]
-    sys.argv = argv[1:] if argv[0] == "-m" else argv
+    sys.argv = argv if named else [argv[0], *argv[2:]] if argv[0] == "-c" else argv[1:]
     return list(argv[:2])
 
 
@@ -116,7 +120,7 @@ class Server:
 
 def main() -> list[str]:
     os.environ.pop("DJANGO_SETTINGS_MODULE", None)
-    for name in IMPORTED:
+    for name in IMPORTED[sys.argv[2]]:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
@@ -127,5 +131,7 @@ if __name__ == "__main__":
     run = main()
     if run[0] == "-m":
         runpy.run_module(run[1], run_name="__main__", alter_sys=True)
+    elif run[0] == "-c":
+        exec(compile(run[1], "<string>", "exec"), {"__name__": "__main__"})
     else:
         runpy.run_path(os.path.abspath(run[0]), run_name="__main__")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forks import Forked
+from tests.forks import Forked, command
 
 TELL = """
 import json, os, sys
@@ -26,6 +26,8 @@ print(json.dumps(told), flush=True)
 print("an error", file=sys.stderr)
 sys.exit(7)
 """
+TOLD = TELL.replace('os.path.realpath(sys.modules["__main__"].__file__)', '""')
+"""What is given whole has no file."""
 ENV = {"PATH": os.environ["PATH"], "HOLDFAST_A": "b"}
 
 
@@ -46,6 +48,26 @@ def test_it_has_its_own_arguments_environment_folder_and_files(argv: tuple[str, 
     assert code == ever.returncode == 7
     assert error == "an error"
     assert json.loads(told) == json.loads(ever.stdout.splitlines()[0])
+
+
+@pytest.mark.parametrize("kind", ["server", "trainer"])
+@pytest.mark.parametrize("argv", [("tell.py", "-x", "y"), ("-m", "tell", "z"), ("-c", TOLD, "z")])
+def test_a_shell_starts_it_by_a_small_program_and_it_reads_and_ends_as_ever(
+    argv: tuple[str, ...], kind: str, tmp_path: Path
+) -> None:
+    (tmp_path / "tell.py").write_text(TELL)
+    starts = ([sys.executable], command(kind=kind))
+    done = [
+        subprocess.run(
+            [*start, *argv], cwd=tmp_path, env=ENV, input="words", capture_output=True, text=True, timeout=60,
+            check=False,
+        )
+        for start in starts
+    ]  # fmt: skip
+    assert [each.returncode for each in done] == [7, 7]
+    assert [each.stderr for each in done] == ["an error\n"] * 2
+    ever, here = (json.loads(each.stdout) for each in done)
+    assert here == ever | {"leads": True} and here["read"] == "words"
 
 
 def test_a_program_that_does_not_exist_ends_as_ever(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.house.tree import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
-from run_tests import BESIDE, BESIDE_LAST, LAST, LEFT_OUT, QUEUE, SETS, failures, in_short, readable, run_pytest
+from run_tests import BESIDE, FILLS, LAST, LEFT_OUT, QUEUE, SETS, failures, in_short, paths_of, readable, run_pytest
 
 
 def test_a_failed_test_is_told_with_its_assertion_and_a_passed_one_is_not(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_progress_skips_and_sum_are_shown_and_what_tests_and_warnings_print_is_n
 
 def test_all_runs_every_set_once() -> None:
     """The attacks on PostgreSQL are part of its set, and that is part of the whole one."""
-    assert sorted([*QUEUE, BESIDE, LAST, BESIDE_LAST]) == sorted(set(SETS) - {"attacks-postgres", "whole-postgres"})
+    assert sorted([*QUEUE, BESIDE, FILLS, LAST]) == sorted(set(SETS) - {"attacks-postgres", "whole-postgres"})
     assert set(SETS["attacks-postgres"]) < set(SETS["postgres"]) < set(SETS["whole-postgres"])
 
 
@@ -72,6 +72,14 @@ def test_what_a_set_leaves_out_exists_and_runs_in_another() -> None:
     paths = {path for left in LEFT_OUT.values() for path in left}
     assert [path for path in paths if not (ROOT / path).is_file()] == []
     assert set(LEFT_OUT["services"]).isdisjoint(LEFT_OUT["postgres"])
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_what_a_set_leaves_out_is_not_named_to_pytest(name: str) -> None:
+    """It is told to ignore what a folder of the set holds; a file that is named is run all the same."""
+    named = {path for path in paths_of(name) if not path.startswith("-")}
+    assert named.isdisjoint(LEFT_OUT[name]) and named <= set(SETS[name])
+    assert {f"--ignore={path}" for path in LEFT_OUT[name]} <= set(paths_of(name))
 
 
 def test_a_child_that_outlives_a_run_keeps_nobody_waiting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,6 @@ import io
 import os
 import pickle
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 
 from controlplane.protocol.launch import Resume, TrainerConfig
 from controlplane.protocol.spec import Model, Parallelism, Training
+from tests.forks import command
 from tests.integration.trainer.cluster import tiny_config
 from tests.integration.trainer.saved import save
 from trainer.checkpoint import manifest
@@ -46,7 +46,7 @@ def config_of(folder: Path) -> TrainerConfig:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
 def mark(checkpoint: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.forks import command
 from tests.house.tree import ROOT
 
 DOCUMENTED_URLS = ("http://127.0.0.1:8000", "https://holdfast.example.org")
@@ -43,8 +44,9 @@ class Reader:
         self.programs = folder / "bin"
         self.programs.mkdir()
         self._program("curl", CURL.replace("CURL", shlex.quote(shutil.which("curl") or "curl")))
-        self._program("python", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
-        self._program("holdfast", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m controlplane.cli "$@"\n')
+        forked = shlex.join(command(kind="server"))
+        self._program("python", f'#!/bin/sh\nexec {forked} "$@"\n')
+        self._program("holdfast", f'#!/bin/sh\nexec {forked} -m controlplane.cli "$@"\n')
         self.environment = {
             "PATH": f"{self.programs}:{os.environ['PATH']}",
             "HOME": str(folder),

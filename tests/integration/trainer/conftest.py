@@ -1,7 +1,6 @@
 """One node for all tests of this folder, and the undisturbed run to compare with."""
 
 import subprocess
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ import msgspec
 import pytest
 
 from controlplane.protocol.launch import TrainerConfig
+from tests.forks import command
 from tests.integration.trainer.cluster import Cluster, tiny_config
 from tests.integration.trainer.node import Node
 from trainer.reference import Losses
@@ -29,7 +29,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     config = msgspec.structs.replace(tiny_config(folder), store="127.0.0.1:1")
     (folder / "config.json").write_bytes(msgspec.json.encode(config))
     arguments = ["--config", str(folder / "config.json"), "--out", str(folder / "losses.json")]
-    subprocess.run([sys.executable, "-m", "trainer.reference", *arguments], check=True, timeout=120)
+    subprocess.run(command("-m", "trainer.reference", *arguments), check=True, timeout=120)
     return msgspec.json.decode((folder / "losses.json").read_bytes(), type=Losses).losses
 
 

@@ -1,12 +1,12 @@
 """A real checkpoint of the reference trainer, made by a process of its own: it forks, which a test may not."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 
 from controlplane.protocol.launch import TrainerConfig
+from tests.forks import command
 
 LIMIT_S = 240.0
 _SAVE = """
@@ -25,6 +25,6 @@ def save(config: TrainerConfig, place: Path, *, step: int, scratch: Path) -> Non
     """Train `step` steps and write the state, with a marker, to the directory `place`, which is not there
     yet. `scratch` takes the configuration. Raises AssertionError with what was said."""
     (scratch / "config.json").write_bytes(msgspec.json.encode(config))
-    command = [sys.executable, "-c", _SAVE, str(scratch / "config.json"), str(place), str(step)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    argv = command("-c", _SAVE, str(scratch / "config.json"), str(place), str(step))
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -7,7 +7,6 @@ Megatron-core runs on gloo by `make test-release`.
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from itertools import combinations
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 from controlplane.protocol.layout_checks import layout_faults
 from controlplane.protocol.rank import CaughtUp
 from controlplane.protocol.spec import Model, Parallelism, Training, ranks_per_replica
+from tests.forks import command
 from tests.integration.trainer.cluster import Cluster, tiny_config
 from tests.integration.trainer.test_recovery import assert_as_undisturbed, wait_together
 from trainer.matrix import CASES, MODELS, TRAINING, Row
@@ -82,7 +82,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
     out = tmp_path_factory.mktemp("matrix") / "rows.json"
     arguments = ["--only", *NAMES, "--back", *BACK, "--out", str(out)]
     done = subprocess.run(
-        [sys.executable, "-m", "trainer.matrix", *arguments], capture_output=True, text=True, timeout=500, check=False
+        command("-m", "trainer.matrix", *arguments), capture_output=True, text=True, timeout=500, check=False
     )
     assert out.exists(), done.stderr[-4000:]
     return {row.name: row for row in msgspec.json.decode(out.read_bytes(), type=list[Row])}
@@ -140,7 +140,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[floa
         of_name[name] = number_of.setdefault(msgspec.json.encode(config), len(number_of))
     for encoded, number in number_of.items():
         (folder / f"{number}.json").write_bytes(encoded)
-    subprocess.run([sys.executable, "-c", RUN_ALL, str(folder), str(len(number_of))], check=True, timeout=300)
+    subprocess.run(command("-c", RUN_ALL, str(folder), str(len(number_of))), check=True, timeout=300)
     return {
         name: msgspec.json.decode((folder / f"{number}.out").read_bytes(), type=Losses).losses
         for name, number in of_name.items()

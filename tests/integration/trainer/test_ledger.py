@@ -4,7 +4,6 @@ once, and the losses are those of a job that nothing happened to."""
 
 import signal
 import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from controlplane.protocol.launch import Resume
 from controlplane.protocol.rank import StepReport
 from controlplane.protocol.spec import Checkpoint, Model, Parallelism, Training
+from tests.forks import command
 from tests.integration.trainer.cluster import Cluster
 from trainer.checkpoint.manifest import newest_complete
 from trainer.data import load_corpus, micro_batch_samples
@@ -31,7 +31,7 @@ def prefix(tmp_path: Path) -> Path:
     """A dataset of 54 windows: 24 steps of 12 samples are five data epochs and a part."""
     (tmp_path / "part.txt").write_bytes(SHIPPED_TEXT.read_bytes()[: 54 * MODEL.sequence_length])
     argv = ["build", "--input", str(tmp_path / "part.txt"), "--output", str(tmp_path / "set")]
-    subprocess.run([sys.executable, "-m", "trainer.data", *argv], check=True, timeout=60)
+    subprocess.run(command("-m", "trainer.data", *argv), check=True, timeout=60)
     return tmp_path / "set"
 
 

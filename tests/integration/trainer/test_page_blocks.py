@@ -1,16 +1,17 @@
 """Blocks of the pages about data and workloads, run as they are written, in a folder of their own."""
 
 import os
+import shlex
 import shutil
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
+from tests.forks import command
 from tests.house.blocks import Block, blocks_of
 from tests.house.tree import ROOT
 from tests.integration.trainer.blocks_run import DATA, PLAIN_RUN, SECRETS
@@ -28,7 +29,11 @@ def run(name: str, folder: Path, **replaced: str) -> str:
     text = block_named(name).text
     for documented, here in replaced.items():
         text = text.replace(f"/{documented}", here)
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    programs = folder.with_name(f"{folder.name}-programs")
+    programs.mkdir()
+    (programs / "python").write_text(f'#!/bin/sh\nexec {shlex.join(command())} "$@"\n')
+    (programs / "python").chmod(0o755)
+    path = f"{programs}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", f"set -eu -o pipefail\n{text}"], cwd=folder, capture_output=True, text=True, check=False,
         env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)},

@@ -1,13 +1,13 @@
 """A reference run that may not train for long tells what it has come to."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from controlplane.protocol.launch import TrainerConfig
+from tests.forks import command
 from tests.integration.trainer.cluster import tiny_config
 from trainer.reference import Losses
 
@@ -17,9 +17,9 @@ LIMIT_S = 240.0
 
 def run(config: TrainerConfig, folder: Path, *arguments: str) -> Losses:
     (folder / "config.json").write_bytes(msgspec.json.encode(config))
-    command = [sys.executable, "-m", "trainer.reference", "--config", str(folder / "config.json")]
+    argv = command("-m", "trainer.reference", "--config", str(folder / "config.json"))
     done = subprocess.run(
-        [*command, "--out", str(folder / "out.json"), *arguments], capture_output=True, text=True, timeout=LIMIT_S
+        [*argv, "--out", str(folder / "out.json"), *arguments], capture_output=True, text=True, timeout=LIMIT_S
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return msgspec.json.decode((folder / "out.json").read_bytes(), type=Losses)

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from benchmarks import crash_harness
 from benchmarks.crash_harness import Kill
+from tests.forks import command
 from tests.integration.trainer import save_probe
 
 pytestmark = pytest.mark.trainer
@@ -18,8 +18,9 @@ pytestmark = pytest.mark.trainer
 @pytest.fixture(scope="module")
 def facts() -> dict[str, Any]:
     """What `save_probe` found."""
-    probe = [sys.executable, "-m", "tests.integration.trainer.save_probe"]
-    done = subprocess.run(probe, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(
+        command("-m", "tests.integration.trainer.save_probe"), capture_output=True, text=True, timeout=110
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(json.loads(done.stdout.splitlines()[-1]))
 

@@ -1,13 +1,13 @@
 """PPO on real Megatron ranks: whatever dies, the numbers are those of an undisturbed run."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from controlplane.protocol.flight import decode_dump
+from tests.forks import command
 from tests.integration.workloads.scenarios import BASE, STEPS, Outcome
 from trainer.checkpoint.manifest import list_complete, verify
 from trainer.workloads.ppo.controller import StepResult
@@ -25,8 +25,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def outcomes(folder: Path) -> Outcomes:
     """Every scenario, run once."""
-    command = [sys.executable, "-m", "tests.integration.workloads.scenarios", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    argv = command("-m", "tests.integration.workloads.scenarios", str(folder))
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return msgspec.json.decode((folder / "outcomes.json").read_bytes(), type=Outcomes)
 
@@ -177,8 +177,8 @@ def test_the_actor_learns_to_write_what_pays(outcomes: Outcomes) -> None:
 
 def test_the_demo_is_one_command_that_prints_its_durations_and_its_proof(tmp_path: Path) -> None:
     sizes = ["--global-batch", "8", "--mini-batch", "8", "--steps", "2", "--spares", "2"]
-    command = [sys.executable, "-m", "trainer.workloads.ppo", "--demo", *sizes, "--report", str(tmp_path / "r.json")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    argv = command("-m", "trainer.workloads.ppo", "--demo", *sizes, "--report", str(tmp_path / "r.json"))
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert "equal to the undisturbed run to the last bit" in done.stdout
     report = msgspec.json.decode((tmp_path / "r.json").read_bytes(), type=Report)
