@@ -23,7 +23,8 @@ def test_a_restart_of_everything_leaves_the_published_44_percent():
 def test_replica_fault_tolerance_leaves_the_published_80_percent():
     run = measure(REPLICA, failures=FAILURES)
     assert run.ratio == pytest.approx(1.0 - 180.0 / MTBF_S, abs=0.05)
-    assert run.ratio == pytest.approx(0.80, abs=0.02)
+    assert run.ratio == pytest.approx(0.80, abs=0.04)
+    assert run.lost_s == pytest.approx(200.0, abs=15.0), "a failure's cost, whenever they come"
     assert (run.restarts, run.evictions, run.violations) == (0, FAILURES, ())
 
 
@@ -34,7 +35,7 @@ def test_with_our_own_stalls_little_more_is_lost_than_the_replica_that_is_away()
 
 
 def test_failures_without_memory_cost_less_a_piece_where_they_strike_a_recovery():
-    run = measure(WHOLE, failures=FAILURES, arrivals=Arrivals.MEMORYLESS)
+    run = measure(WHOLE, failures=WITHOUT_MEMORY, arrivals=Arrivals.MEMORYLESS)
     assert run.violations == ()
     assert run.formula == pytest.approx(0.574, abs=0.001)
     assert run.lost_s < WHOLE.start_s
