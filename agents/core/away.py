@@ -6,8 +6,10 @@ time, and time for a word. While ranks live something happens every WATCH_S at l
 deadline for it; `notice` is called by `step` before each event, for any may be the first one after it.
 """
 
+from dataclasses import replace
+
 from agents.core import limits
-from agents.core.state import Away
+from agents.core.state import Away, ProcessState
 from agents.core.turn import Turn
 
 SEEN_EVERY_S = limits.LATE_S / 4.0
@@ -27,3 +29,14 @@ def notice(turn: Turn) -> None:
     if times <= limits.LATE_TIMES:
         turn.set(away=Away(now_s, missed_s + (away.missed_s if again else 0.0), times))
         turn.note("this process did not run", seconds=round(missed_s, 3))
+        _put_off(turn, missed_s + limits.WORD_S)
+
+
+def _put_off(turn: Turn, seconds: float) -> None:
+    """What is awaited of processes, whose answers wait to be read. Orders and the lease are not put off: their time
+    passed for the server too."""
+    for rank in tuple(turn.state.ranks.values()):
+        if rank.process is ProcessState.LAUNCHING:
+            turn.put_rank(replace(rank, launched_at_s=rank.launched_at_s + seconds))
+        elif rank.exit_due_s is not None:
+            turn.put_rank(replace(rank, exit_due_s=rank.exit_due_s + seconds))

@@ -22,6 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds, from --seed on")
     parser.add_argument("--faults", type=int, default=None, help="how many faults (default: drawn from the seed)")
     parser.add_argument("--orders", type=int, default=0, help="how often a person orders a replica out")
+    parser.add_argument("--leaps", type=int, default=0, help="how often the clock of a node leaps")
     parser.add_argument(
         "--standing-by", type=int, choices=(0, 1, 2), default=0, help="how many of the replicas compute nothing"
     )
@@ -29,7 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(given)
     seeds = range(options.seed, options.seed + options.seeds)
     worlds = (World(seed, standing_by=options.standing_by) for seed in seeds)
-    outcomes = [world.run(options.faults, orders=options.orders, stills=options.stills) for world in worlds]
+    given_too = {"orders": options.orders, "stills": options.stills, "leaps": options.leaps}
+    outcomes = [world.run(options.faults, **given_too) for world in worlds]
     text = report.one(outcomes[0]) if len(outcomes) == 1 else report.many(outcomes)
     sys.stdout.write(text + "\n")
     return 1 if any(outcome.violations for outcome in outcomes) else 0

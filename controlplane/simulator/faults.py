@@ -1,7 +1,9 @@
 """What goes wrong: kinds, and a schedule drawn from the seed."""
 
+import random
 from enum import StrEnum
 
+from agents.core.events import Tick
 from controlplane.simulator.agent import Agent
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.network import Network
@@ -67,6 +69,21 @@ class Faults:
         for _ in range(stills):
             self._kernel.after(chance.uniform(QUIET_BEFORE_S, until_s), self.strike, chance.choice(STILLS))
         self._server.on_decision = self._decided
+
+    def schedule_leaps(self, until_s: float, count: int, seed: int) -> None:
+        """Clocks of nodes that leap, by chances of their own: a world without is the world it was."""
+        chance = random.Random(f"leaps {seed}")
+        for _ in range(count):
+            agent, seconds = chance.choice(list(self._agents.values())), chance.choice((3.0, 20.0, 300.0, 7200.0))
+            self._kernel.after(chance.uniform(QUIET_BEFORE_S, until_s), self.leap_clock, agent, seconds)
+
+    def leap_clock(self, agent: Agent, seconds: float) -> None:
+        """The agent stood still: what is due comes first, before anything that its ranks have said since."""
+        if not agent.dead:
+            self.injected.append("clock_leap")
+            self._say(f"the clock of {agent.node} leaps by {seconds:.0f} s")
+            agent.machine.leap(seconds)
+            agent.dispatch(Tick(now_s=agent.machine.now_s))
 
     def _lie_in_wait(self, kind: Fault) -> None:
         self._ambush.append(kind)

@@ -127,6 +127,10 @@ class Machine:
         """The monotonic clock: seconds of this boot."""
         return self._kernel.now_s - self._booted_s
 
+    def leap(self, seconds: float) -> None:
+        """The clock runs on while nothing here does."""
+        self._booted_s -= seconds
+
     def identity(self) -> Identity:
         """Of a new process."""
         self._pids += 1

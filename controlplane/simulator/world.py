@@ -119,11 +119,12 @@ class World:
             agent.start()
         self.server.start()
 
-    def run(self, faults: int | None = None, *, orders: int = 0, stills: int = 0) -> Outcome:
-        """Faults (`stills`: as in `Faults.schedule`) and people's orders, then calm, then judgement."""
+    def run(self, faults: int | None = None, *, orders: int = 0, stills: int = 0, leaps: int = 0) -> Outcome:
+        """Faults (`stills`, `leaps`: see `Faults`) and people's orders, then calm, then judgement."""
         self.start()
         count = self.kernel.random.randrange(1, 7) if faults is None else faults
         self.faults.schedule(FAULTS_UNTIL_S, count, stills=stills)
+        self.faults.schedule_leaps(FAULTS_UNTIL_S, leaps, self.seed)
         self.people.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, orders)
         self.kernel.run(FAULTS_UNTIL_S + CALM_S)
         before = self.server.rows.committed_step

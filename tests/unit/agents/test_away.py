@@ -4,7 +4,7 @@ import pytest
 
 from agents.core import events as ev
 from agents.core import limits
-from controlplane.protocol.frames import RankOverdue
+from controlplane.protocol.frames import RankExited, RankOverdue
 from controlplane.protocol.rank import RankProgress
 from controlplane.protocol.states import Phase, Section
 from tests.properties.agents.world import World
@@ -90,3 +90,19 @@ def test_a_tick_that_is_a_little_late_is_no_stop() -> None:
     world = trains()
     runs(world, LIMIT_S - 1.0)
     assert tick(world, 1.9) == 1
+
+
+def test_a_limit_that_was_over_when_it_was_reported_is_no_stop() -> None:
+    world = trains()
+    says(world, 90.0, step=2)
+    assert tick(world, 0.0) == 1
+
+
+def test_an_exit_code_that_waits_in_the_hosts_pipe_is_read_first() -> None:
+    world = trains()
+    rank = next(iter(world.state.ranks.values()))
+    world.feed(ev.RankProcessGone(now_s=world.now_s, ref=rank.ref, pid=None, exit_code=None, signal=None, known=False))
+    tick(world, 30.0)
+    assert [kept for kept in world.state.events if isinstance(kept.body, RankExited)] == []
+    runs(world, limits.WORD_S + limits.ADOPT_EXIT_CODE_WAIT_S + 1.0)
+    assert [kept for kept in world.state.events if isinstance(kept.body, RankExited)] != []
