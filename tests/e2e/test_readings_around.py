@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +16,16 @@ from controlplane.recovery.models import Incident
 from controlplane.telemetry.codec import METRICS, Chunk
 from controlplane.telemetry.services import store_chunk
 from tests.e2e.browser import Complaints, Target, axe_violations, picture, sign_in
-from tests.e2e.test_pages_real import OVERFLOW, SCHEMES
+from tests.e2e.test_pages_real import OVERFLOW
 from tests.integration.backend.builders import make_fleet
 
 pytestmark = [pytest.mark.e2e, pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
 WAIT_MS = 20_000
+SCHEMES: dict[str, dict[str, Any]] = {
+    "light": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "dark"},
+    "narrow": {"viewport": {"width": 320, "height": 720}, "color_scheme": "light"},
+}
 
 
 @contextmanager
