@@ -63,4 +63,7 @@ def _values(reading: Row) -> str:
 
 
 def _clock(instant: str | None) -> str:
-    return f"{parse(instant):%H:%M:%S}" if instant else "-"
+    try:
+        return f"{parse(instant):%H:%M:%S}" if instant else "-"
+    except ValueError:
+        return instant
