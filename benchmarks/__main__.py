@@ -31,6 +31,7 @@ BENCHMARKS = {
     "compound": ("benchmarks.compound", "compound faults for minutes; causes, certificates and figures checked"),
     "flight": ("benchmarks.flight_verdicts", "Flight Recorder cases answered rightly; torch's analyser beside us"),
     "signing": ("benchmarks.signing", "what a signature adds to a command"),
+    "bugs": ("benchmarks.old_bugs", "faults of old, put back one by one: which the seeds find, after how many"),
     "clone": ("benchmarks.clone_to_page", "from git clone to a running job on the page"),
 }
 

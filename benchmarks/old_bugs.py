@@ -1,0 +1,208 @@
+"""Faults of old, put back one by one: which the seeds find, after how many.
+
+    python -m benchmarks bugs [--seeds 300] [--only NAME,...]
+
+Each is put into a copy of the source, in one place, and the simulator runs seed after seed there until a checker
+speaks. A seed counts where the source as it stands passes it. A place that is not there once ends the benchmark: the
+source has moved on, and the fault must be written anew.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import Report
+from controlplane.simulator.world import World
+
+ROOT = Path(__file__).resolve().parents[1]
+COPIED = ("agents", "benchmarks", "controlplane", "trainer")
+SEARCH = "import json, sys; from benchmarks import old_bugs; print(json.dumps(old_bugs.search(int(sys.argv[1]))))"
+FIRST_SEED = 910_000
+ENOUGH = 4
+"""A seed that fails without the fault too does not count; after so many no more are looked for."""
+LOST, REPEATED, DELAY_S = 0.2, 0.2, 0.3
+MIXES: dict[str, dict[str, int]] = {
+    "bad network": {"faults": 4},
+    "many faults": {"faults": 24, "orders": 2},
+    "standing still": {"faults": 8, "stills": 4},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bug:
+    """`old` is replaced by `new` in the file `path`; `finding`: where it was found, "" where in a test."""
+
+    name: str
+    path: str
+    old: str
+    new: str
+    finding: str = ""
+
+
+BUGS = (
+    Bug(
+        name="one speed",
+        finding="P18, R30: who is silent is ended as soon as the others wait, and not left out first",
+        path="controlplane/policy/silence.py",
+        old="reversible=not over,",
+        new="reversible=False,",
+    ),
+    Bug(
+        name="a guess is ended",
+        finding="P10: a failed exchange that names nobody ends the lowest that complained",
+        path="controlplane/policy/failures.py",
+        old="reversible=spared,",
+        new="reversible=False,",
+    ),
+    Bug(
+        name="never void",
+        finding="P1: a rank that was late once and trains again is evicted minutes later",
+        path="controlplane/policy/void.py",
+        old="    return _moved_since(snapshot, signal, replica)",
+        new="    return False",
+    ),
+    Bug(
+        name="any error accuses who is silent",
+        finding="P10: an exchange error that names one replica evicts a node that missed two frames as well",
+        path="controlplane/policy/silence.py",
+        old="    if not errors or named:\n        return replica.index in named\n",
+        new="    if errors:\n        return True\n",
+    ),
+    Bug(
+        name="blind and sure",
+        path="controlplane/policy/failures.py",
+        old="detectors = PROVED if snapshot.blind else (*PROVED, *INFERRED)",
+        new="detectors = (*PROVED, *INFERRED)",
+    ),
+    Bug(
+        name="a lease that progress does not renew",
+        path="controlplane/policy/silence.py",
+        old="        if progressed_s is not None and snapshot.now_s - progressed_s < limit_s:",
+        new="        if False:",
+    ),
+    Bug(
+        name="a lost connection is a lost node",
+        path="controlplane/policy/silence.py",
+        old="    return not node.connected and node.silent_s is not None and node.silent_s >= limit_s",
+        new="    return not node.connected",
+    ),
+    Bug(
+        name="others wait by an old word",
+        path="controlplane/policy/silence.py",
+        old="other.waiting and heard_s(snapshot, other) - began_s >= config.witness_s / 2.0 for",
+        new="other.waiting for",
+    ),
+    Bug(
+        name="orders lost with a full disk",
+        path="agents/core/commands.py",
+        old="if event.error and not isinstance(command.envelope.body, REPEATABLE):",
+        new="if event.error:",
+    ),
+    Bug(
+        name="a newer view does not end the building of an older group",
+        path="trainer/core/rank.py",
+        old="INTERRUPTIBLE = frozenset({Stage.BUILDING, ",
+        new="INTERRUPTIBLE = frozenset({",
+    ),
+    Bug(
+        name="an old install is entered after a newer answer",
+        path="trainer/core/rank.py",
+        old="stands=self.answered <= view.epoch",
+        new="stands=True",
+    ),
+    Bug(
+        name="ranks of a replica enter different views",
+        path="trainer/core/rank.py",
+        old="return self._confirm() if same else self._wait()",
+        new="return self._confirm()",
+    ),
+    Bug(
+        name="who returns commits what it had prepared",
+        path="trainer/core/rank.py",
+        old="ahead = standing.prepared and not standing.returns_in(view) and",
+        new="ahead = standing.prepared and",
+    ),
+    Bug(
+        name="who is left out counts still",
+        path="controlplane/changes/replicas.py",
+        old='"contributing": False, "caught_up": None, "times_out"',
+        new='"caught_up": None, "times_out"',
+    ),
+)
+
+
+def outcome(mix: str, seed: int) -> tuple[str, ...]:
+    """Violations of one seed."""
+    world, given = World(seed), MIXES[mix]
+    if mix == "bad network":
+        world.network.loss, world.network.repeat, world.network.extra_delay_s = LOST, REPEATED, DELAY_S
+    told = world.run(given["faults"], orders=given.get("orders", 0), stills=given.get("stills", 0)).violations
+    # Where a fifth of all messages is lost for good nothing is owed but that nobody healthy is ended.
+    return tuple(line for line in told if "I-evict" in line) if mix == "bad network" else told
+
+
+def search(seeds: int) -> list[dict[str, Any]]:
+    """In this tree: the first seeds with a violation, the mixes in turn."""
+    told: list[dict[str, Any]] = []
+    for count in range(seeds):
+        mix, seed = tuple(MIXES)[count % len(MIXES)], FIRST_SEED + count
+        try:
+            found = outcome(mix, seed)
+        except Exception as error:
+            found = (f"{type(error).__name__}: {error}",)
+        if found:
+            told.append({"mix": mix, "seed": seed, "after": count + 1, "violation": found[0][:200]})
+        if len(told) == ENOUGH:
+            break
+    return told
+
+
+def put_back(bug: Bug, copy: Path) -> None:
+    """Into the copy. Raises ValueError where its place is not there once."""
+    path = copy / bug.path
+    text = path.read_text()
+    if text.count(bug.old) != 1:
+        raise ValueError(f"{bug.name}: {bug.path} has {text.count(bug.old)} places {bug.old!r}, one is needed")
+    path.write_text(text.replace(bug.old, bug.new))
+
+
+def hunt(bug: Bug, seeds: int) -> dict[str, Any]:
+    """What the seeds find of it, beyond what they find without it."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for name in COPIED:
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "static", "results"))
+        put_back(bug, copy)
+        done = subprocess.run(
+            [sys.executable, "-c", SEARCH, str(seeds)], cwd=copy, capture_output=True, text=True, check=True
+        )
+    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return next((told for told in found if not outcome(told["mix"], told["seed"])), {})
+
+
+def main(argv: list[str]) -> int:
+    """Exit code 1 where fewer than five are found."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks bugs", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=300, help="at most so many for each fault")
+    parser.add_argument("--only", default="", help="names, with commas")
+    options = parser.parse_args(argv)
+    report = Report(goal_id="bugs", title="Faults of old, put back one by one")
+    wanted = [bug for bug in BUGS if not options.only or bug.name in options.only.split(",")]
+    told: dict[str, Any] = {}
+    for bug in wanted:
+        began_s = time.monotonic()
+        found = hunt(bug, options.seeds)
+        told[bug.name] = {"finding": bug.finding, **(found or {"after": f"not found by {options.seeds} seeds"})}
+        print(f"{bug.name}: {told[bug.name]} ({time.monotonic() - began_s:.0f} s)", flush=True)
+    count = sum("seed" in found for found in told.values())
+    report.add("found", "count", [count], goal="5, two of them published findings")
+    report.facts |= {"seeds at most": options.seeds, "faults": told}
+    report.finish()
+    return 0 if count >= min(5, len(wanted)) else 1
