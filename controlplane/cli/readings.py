@@ -63,7 +63,9 @@ def _values(reading: Row) -> str:
 
 
 def _clock(instant: str | None) -> str:
+    if not instant:
+        return "-"
     try:
-        return f"{parse(instant):%H:%M:%S}" if instant else "-"
+        return f"{parse(instant):%H:%M:%S}"
     except ValueError:
         return instant

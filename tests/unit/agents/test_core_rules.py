@@ -142,8 +142,7 @@ def test_an_end_without_a_status_is_told_as_unobserved_with_what_the_node_knows(
         hint="the kernel's log says so",
     )  # fmt: skip
     world.feed(gone)
-    world.now_s += limits.ADOPT_EXIT_CODE_WAIT_S + limits.EXIT_CODE_WAIT_S
-    world.feed(ev.Tick(now_s=world.now_s))
+    passes(world, limits.ADOPT_EXIT_CODE_WAIT_S + limits.EXIT_CODE_WAIT_S)
     said = next(kept.body for kept in world.state.events if isinstance(kept.body, RankExited))
     assert (said.exit_code, said.signal, said.cause, said.hint) == (None, None, "out_of_memory", gone.hint)
 
