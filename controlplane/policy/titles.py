@@ -57,7 +57,16 @@ def of_failures(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> str:
         return short(f"{named} evicted on request")
     if len(kinds) == 1 and (first := failures[0]).kind in TITLES:
         return short(f"{_of(snapshot, first)}, and {named} with it")
-    return short(f"{named} failed at once")
+    return short(f"{named}{_where(snapshot, failures)} failed at once")
+
+
+def _where(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> str:
+    """` on node-2`, ` on 9 nodes`: what their findings name; empty where they name none."""
+    ids = {signal_id for failure in failures for signal_id in failure.signal_ids}
+    nodes = sorted({s.node_id for s in snapshot.signals if s.id in ids and s.node_id})
+    if not nodes:
+        return ""
+    return f" on {node_name(snapshot, nodes[0]) if len(nodes) == 1 else number_of(len(nodes), 'node')}"
 
 
 def _heard_of_one(snapshot: JobSnapshot, failure: Failure) -> bool:

@@ -8,6 +8,7 @@ left where it is if too few that hold the newest state would be left: then the l
 """
 
 from controlplane.policy import flaps
+from controlplane.policy.apart import parts_of, together
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     attempt_live,
@@ -30,7 +31,7 @@ RULE = "leave_out"
 
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
-    """One view without all that are out of reach, or nothing."""
+    """One view without all that are out of reach, a decision for each cause; or nothing."""
     if not attempt_live(snapshot) or snapshot.job.finished or snapshot.job.cancel_requested:
         return ()
     if current_view(snapshot) is None or actionable(snapshot, config):
@@ -43,40 +44,52 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     holders = sum(holds_state(snapshot, replica) for replica in stay)
     if not out or holders < max(1, snapshot.job.spec.resources.min_replicas):
         return ()
-    return (_leave_out(snapshot, config, out, stay),)
+    parts = parts_of(snapshot, out)
+    return tuple(_leave_out(snapshot, config, part, stay, parts) for part in parts)
 
 
 def _leave_out(
-    snapshot: JobSnapshot, config: PolicyConfig, out: tuple[Failure, ...], stay: tuple[ReplicaFact, ...]
+    snapshot: JobSnapshot,
+    config: PolicyConfig,
+    part: tuple[Failure, ...],
+    stay: tuple[ReplicaFact, ...],
+    parts: tuple[tuple[Failure, ...], ...],
 ) -> Decision:
+    """Those of one cause. The first part carries the view without all of them."""
     view, attempt = current_view(snapshot), snapshot.attempt
     assert view is not None, "only a member of a view is left out"
     assert attempt is not None, "views belong to an attempt"
-    causes = "; ".join(f"replica {failure.replica.index}: {failure.sentence}" for failure in out)
-    following = following_view(snapshot, stay, causes, left_out=(failure.replica for failure in out))
-    ids = tuple(signal for failure in out for signal in failure.signal_ids)
-    explained = tuple(signal.id for signal in signals_of(snapshot, "outer_error"))
-    moves: list[Action] = [
+    first, out = part is parts[0], tuple(failure for other in parts for failure in other)
+    following = following_view(snapshot, stay, _causes(out), left_out=(failure.replica for failure in out))
+    ids = tuple(signal for failure in part for signal in failure.signal_ids)
+    explained = tuple(signal.id for signal in signals_of(snapshot, "outer_error")) if first else ()
+    moves: list[Action] = [AnnounceView(view=following)] if first else []
+    moves += [
         SetReplicaState(replica=f.replica.index, incarnation=f.replica.incarnation, to=ReplicaState.SUSPECT)
-        for f in out
+        for f in part
         if f.replica.state is not ReplicaState.SUSPECT
     ]
-    moves += [SetJobState(to=JobState.RECOVERING)] if snapshot.job.state is JobState.RUNNING else []
+    moves += [SetJobState(to=JobState.RECOVERING)] if first and snapshot.job.state is JobState.RUNNING else []
     moves += [SettleSignals(signal_ids=explained)] if explained else []
     return Decision(
         rule=RULE,
         choice="leave_out",
-        reason_code=out[0].kind if len(out) == 1 else "several_out_of_reach",
-        sentence=f"{causes}. {len(stay)} replicas continue without it; nothing of it is ended:"
-        f" {_until(snapshot, config, out)}",
-        key=f"leave_out:{','.join(tag(failure.replica) for failure in out)}:{following.epoch}",
-        actions=(AnnounceView(view=following), *moves),
+        reason_code=part[0].kind if len(part) == 1 else "several_out_of_reach",
+        sentence=f"{_causes(part)}. {len(stay)} replicas continue without it; nothing of it is ended:"
+        f" {_until(snapshot, config, part)}",
+        key=f"leave_out:{','.join(tag(failure.replica) for failure in part)}:{following.epoch}",
+        actions=tuple(moves),
         evidence={
             "lease_s": round(lease_of(snapshot, config), 3),
-            **(out[0].evidence if len(out) == 1 else {f"replica_{f.replica.index}": f.sentence for f in out}),
+            **(part[0].evidence if len(part) == 1 else {f"replica_{f.replica.index}": f.sentence for f in part}),
+            **together(part, out),
         },
         signal_ids=tuple(sorted({*ids, *explained})),
     )
+
+
+def _causes(out: tuple[Failure, ...]) -> str:
+    return "; ".join(f"replica {failure.replica.index}: {failure.sentence}" for failure in out)
 
 
 def _until(snapshot: JobSnapshot, config: PolicyConfig, out: tuple[Failure, ...]) -> str:

@@ -5,12 +5,15 @@
 3. Cost every way out in GPU-seconds; say why the others were not taken.
 4. A look at what hangs, one new view without all the failed ones, their processes ended,
    their slots started again where there are devices, their nodes cordoned if the hardware
-   is to blame.
+   is to blame. Failures of different causes are decisions of their own (`apart`): the first carries the view.
 """
 
 from collections.abc import Iterable
 
+import msgspec
+
 from controlplane.policy import ways
+from controlplane.policy.apart import parts_of, share, together
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.ends import restart_reason
 from controlplane.policy.facts import (
@@ -35,6 +38,7 @@ from controlplane.policy.plan import (
     GatherStacks,
     Scalar,
     SetJobState,
+    SetNodeState,
     SetReplicaState,
     SettleSignals,
     StartReplica,
@@ -50,10 +54,11 @@ from controlplane.protocol.states import JobState, ReplicaState
 
 RULE = "replica_failure"
 STAYING = with_trait(Trait.STAYS)
+TAKEN_BY_OTHERS = "the free devices are taken by what else failed at once"
 
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
-    """At most one eviction, over all failed replicas, and one hold for a person."""
+    """One view without all failed replicas, a decision for each cause, and one hold for a person."""
     if not attempt_live(snapshot) or snapshot.job.finished or snapshot.job.cancel_requested:
         return ()
     failures = actionable(snapshot, config)
@@ -61,50 +66,104 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     ordered = all(failure.kind == ORDERED for failure in failures)
     if not failures or ordered or restart_reason(snapshot, config, failures) is not None:
         return decisions
-    return (eviction(snapshot, config, failures), *decisions)
+    case = ways.case_of(snapshot, config, failures)
+    parts = parts_of(snapshot, failures)
+    hung = tuple(part for part in parts if any(failure.hung for failure in part))
+    stacks = (_stacks_of(snapshot, part, beside=part is hung[0]) for part in hung if part is not parts[0])
+    return (*stacks, *(_answer(case, part, parts) for part in parts), *decisions)
 
 
 def eviction(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> Decision:
-    """Go on without these replicas; their slots start again where there are devices."""
-    case = ways.case_of(snapshot, config, failures)
-    found = ways.ways_out(case)
-    taken = next(way for way in found if way.action == _choice(case))
-    settled = settled_by(snapshot, config, failures)
+    """Go on without these replicas, in one decision; their slots start again where there are devices."""
+    return _answer(ways.case_of(snapshot, config, failures), failures, (failures,))
+
+
+def _answer(case: ways.Case, part: tuple[Failure, ...], parts: tuple[tuple[Failure, ...], ...]) -> Decision:
+    """What is done about the failures of one cause. The first part carries the view without all of them."""
+    snapshot, config, first = case.snapshot, case.config, part is parts[0]
+    starts = _starts_of(case, part)
+    portion = share(part, case.failures)
+    found = tuple(_portion(way, portion) for way in ways.ways_out(case))
+    choice = _choice(case, starts)
+    taken = next(way for way in found if way.action == choice)
+    settled = settled_by(snapshot, config, part, broken=first)
+    members = _view(snapshot, config, case.failures) if first else ()
     return Decision(
         rule=RULE,
-        choice=taken.action,
-        reason_code=failures[0].kind if len(failures) == 1 else "several_failures",
-        sentence=_sentence(case),
-        key="evict:" + ",".join(tag(failure.replica) for failure in failures),
+        choice=choice,
+        reason_code=part[0].kind if len(part) == 1 else "several_failures",
+        sentence=_sentence(case, part, starts),
+        key="evict:" + ",".join(tag(failure.replica) for failure in part),
         actions=(
-            *look_first(failures),
-            *_view(snapshot, config, failures),
-            *end_processes(failures),
-            *out_of_service(snapshot, config, failures),
-            *case.starts,
-            *_job(snapshot),
+            *(look_first(part) if first else ()),
+            *members,
+            *end_processes(part),
+            *_nodes(case, part, parts),
+            *starts,
+            *(_job(snapshot) if first else ()),
             *((SettleSignals(signal_ids=settled),) if settled else ()),
         ),
-        evidence=_evidence(failures),
-        alternatives=ways.alternatives(found, taken, because=_because(failures)),
+        evidence=_evidence(part) | together(part, case.failures),
+        alternatives=ways.alternatives(found, taken, because=_because(case, starts)),
         signal_ids=settled,
         cost_gpu_s=taken.cost_gpu_s,
-        title=of_failures(snapshot, failures),
+        title=of_failures(snapshot, part),
     )
 
 
-def _because(failures: tuple[Failure, ...]) -> str:
+def _stacks_of(snapshot: JobSnapshot, part: tuple[Failure, ...], *, beside: bool) -> Decision:
+    """Of what hangs in a part that carries no view: taken before the view that ends it is sent."""
+    names = list_of([str(failure.replica.index) for failure in part if failure.hung], "replica")
+    return Decision(
+        rule=RULE,
+        choice="collect_stacks",
+        reason_code=part[0].kind,
+        sentence=f"{_causes(part)}. The stacks of {names} are collected before anything of it ends.",
+        key="stacks:" + ",".join(tag(failure.replica) for failure in part),
+        actions=look_first(part, beside=beside),
+        evidence=_evidence(part),
+        signal_ids=tuple(sorted({signal for failure in part for signal in failure.signal_ids})),
+        title=of_failures(snapshot, part),
+    )
+
+
+def _portion(way: ways.Way, portion: float) -> ways.Way:
+    """The price of the moment is paid once: each of its causes carries its part."""
+    cost = None if way.cost_gpu_s is None else way.cost_gpu_s * portion
+    return msgspec.structs.replace(way, cost_gpu_s=cost)
+
+
+def _because(case: ways.Case, starts: tuple[StartReplica, ...]) -> str:
     """What rules out a way that would be cheaper."""
-    if any(failure.kind == ORDERED for failure in failures):
+    if any(failure.kind == ORDERED for failure in case.failures):
         return "a person's request is carried out as it was made"
+    if case.starts and not starts:
+        return TAKEN_BY_OTHERS
     return "those who hold the newest state are never ended while enough of them are left"
 
 
-def _choice(case: ways.Case) -> str:
+def _choice(case: ways.Case, starts: tuple[StartReplica, ...]) -> str:
     """Replace what can be replaced: that is never dearer than to go on without (`prices`)."""
     if current_view(case.snapshot) is not None and len(case.holders) < case.needed:
         return ways.HOLD
-    return ways.REPLACE if case.starts else ways.EVICT
+    return ways.REPLACE if starts else ways.EVICT
+
+
+def _starts_of(case: ways.Case, part: tuple[Failure, ...]) -> tuple[StartReplica, ...]:
+    mine = {failure.replica.index for failure in part}
+    return tuple(start for start in case.starts if start.replica in mine)
+
+
+def _nodes(
+    case: ways.Case, part: tuple[Failure, ...], parts: tuple[tuple[Failure, ...], ...]
+) -> tuple[SetNodeState, ...]:
+    """Nodes that this part blames, and none before it in the same breath."""
+    before = {move.node_id for other in parts[: parts.index(part)] for move in _blamed(case, other)}
+    return tuple(move for move in _blamed(case, part) if move.node_id not in before)
+
+
+def _blamed(case: ways.Case, part: tuple[Failure, ...]) -> tuple[SetNodeState, ...]:
+    return out_of_service(case.snapshot, case.config, part)
 
 
 def _view(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> tuple[Action, ...]:
@@ -118,14 +177,14 @@ def _view(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, 
     return (AnnounceView(view=following_view(snapshot, members, reason)),)
 
 
-def look_first(failures: tuple[Failure, ...]) -> tuple[Action, ...]:
+def look_first(failures: tuple[Failure, ...], *, beside: bool = True) -> tuple[Action, ...]:
     """Where something hangs, a look at it comes before everything that ends it: told that
     it is out of the view, a rank may be gone within milliseconds. Where the others stand, on
     all nodes of the job, is asked with it, before the view moves them: two of 8,000 stand out only
     beside the 7,998."""
     hung = tuple(failure.replica for failure in failures if failure.hung)
     looks = tuple(GatherStacks(replica=replica.index, incarnation=replica.incarnation) for replica in hung)
-    return (*looks, GatherStacks(replica=-1, incarnation=-1, look=STACKS)) if looks else ()
+    return (*looks, GatherStacks(replica=-1, incarnation=-1, look=STACKS)) if looks and beside else looks
 
 
 def end_processes(failures: tuple[Failure, ...]) -> tuple[Action, ...]:
@@ -142,16 +201,18 @@ def _job(snapshot: JobSnapshot) -> tuple[Action, ...]:
     return (SetJobState(to=JobState.RECOVERING),) if snapshot.job.state is JobState.RUNNING else ()
 
 
-def settled_by(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> tuple[str, ...]:
+def settled_by(
+    snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...], *, broken: bool = True
+) -> tuple[str, ...]:
     """Findings that end with them: what the failures rest on, and the exchange errors they explain. A silent node
     stays open: it is silent until it speaks, and nothing is started on it till then. So does
-    a refused result: `numerics` judges it by what the others compute."""
+    a refused result: `numerics` judges it by what the others compute. `broken`: the exchange errors are theirs."""
     open_still = {signal.id for kind in STAYING for signal in signals_of(snapshot, kind)}
     open_still |= {signal.id for signal in snapshot.signals if stays_open(snapshot, config, signal)}
     ids = {signal for failure in failures for signal in failure.signal_ids}
     ids |= {signal.id for signal in snapshot.signals for failure in failures if about(signal, failure.replica)}
     ids -= open_still
-    if in_view(snapshot, failures):
+    if broken and in_view(snapshot, failures):
         ids |= {signal.id for signal in signals_of(snapshot, "outer_error")}
     return tuple(sorted(ids))
 
@@ -162,14 +223,19 @@ def _evidence(failures: tuple[Failure, ...]) -> dict[str, Scalar]:
     return {f"replica_{failure.replica.index}": f"{failure.kind}: {failure.sentence}" for failure in failures}
 
 
-def _sentence(case: ways.Case) -> str:
-    causes = "; ".join(f"replica {failure.replica.index}: {failure.sentence}" for failure in case.failures)
-    causes = f"{causes[:1].upper()}{causes[1:]}"
-    barred = "".join(f" {failure.evidence['barred']}." for failure in case.failures if "barred" in failure.evidence)
-    if is_correlated_failure(case.snapshot, case.config) and any(failure.cordon for failure in case.failures):
+def _causes(part: tuple[Failure, ...]) -> str:
+    causes = "; ".join(f"replica {failure.replica.index}: {failure.sentence}" for failure in part)
+    return f"{causes[:1].upper()}{causes[1:]}"
+
+
+def _sentence(case: ways.Case, part: tuple[Failure, ...], starts: tuple[StartReplica, ...]) -> str:
+    causes = _causes(part)
+    barred = "".join(f" {failure.evidence['barred']}." for failure in part if "barred" in failure.evidence)
+    if is_correlated_failure(case.snapshot, case.config) and any(failure.cordon for failure in part):
         barred += " Too many devices look bad at once: a person decides about the nodes, none is cordoned for it."
-    after = places(case.snapshot, case.starts) or f"nothing is started in its place: {case.no_start}"
-    if _choice(case) == ways.HOLD:
+    why_none = case.no_start or TAKEN_BY_OTHERS
+    after = places(case.snapshot, starts) or f"nothing is started in its place: {why_none}"
+    if _choice(case, starts) == ways.HOLD:
         left = len(case.holders)
         keep = f"{number_of(left, 'replica')} {'keeps' if left == 1 else 'keep'} the newest state"
         return f"{causes}. {keep} and {'waits' if left == 1 else 'wait'}, {case.needed} must train; {after}.{barred}"

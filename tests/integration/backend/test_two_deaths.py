@@ -2,12 +2,14 @@
 
 import pytest
 
+from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Job, Rank
 from controlplane.protocol import frames
 from controlplane.protocol.rank import OuterError
 from controlplane.protocol.samples import XidEvent
 from controlplane.protocol.states import EXIT_PEER_LOST, Phase, Section
 from controlplane.recovery import sight
+from controlplane.recovery.incidents import slots_of
 from controlplane.recovery.models import Decision, Incident, Signal
 from controlplane.recovery.reconcile import reconcile_job
 from tests.integration.backend.builders import (
@@ -52,18 +54,61 @@ def test_a_second_death_in_the_recovery_has_its_own_incident_though_a_survivor_t
     ]  # fmt: skip
 
 
-def test_a_joiner_and_another_replica_that_die_at_once_are_both_told_in_the_incident_of_that_decision() -> None:
+def test_a_joiner_and_another_replica_that_die_at_once_are_each_told_in_the_incident_of_their_slot() -> None:
     fleet, job = job_that_lost_a_rank()
     join_all(fleet, job)
     kill_rank(fleet, rank_of(job, 0, 0))
     kill_rank(fleet, rank_of(job, 1, 0))
     reconcile_job(job.id)
-    last = Decision.objects.filter(job=job, rule="replica_failure").latest("at")
-    assert last.reason_code == "several_failures"
+    told = Decision.objects.filter(job=job, rule="replica_failure").order_by("at", "id")
+    assert [row.reason_code for row in told] == ["rank_exit"] * 3
     found = Signal.objects.filter(kind="rank_exit").order_by("replica", "incarnation")
-    assert [(row.replica, row.incarnation, row.incident_id is not None) for row in found] == [
-        (0, 1, True), (0, 2, True), (1, 1, True),
+    assert [(row.replica, row.incarnation) for row in found] == [(0, 1), (0, 2), (1, 1)]
+    first, again, other = (row.incident_id for row in found)
+    assert first == again != other
+    assert other is not None
+
+
+def test_two_that_die_at_once_for_themselves_are_two_incidents_with_one_view_between_them() -> None:
+    fleet = make_fleet(6)
+    job = run_job(fleet)
+    for index in (0, 1):
+        kill_rank(fleet, rank_of(job, index, 0))
+    reconcile_job(job.id)
+    rows = list(Incident.objects.filter(job=job).order_by("title"))
+    assert [row.title for row in rows] == [
+        "Rank 0 of replica 0 on n1 was killed (SIGKILL)", "Rank 0 of replica 1 on n2 was killed (SIGKILL)",
     ]  # fmt: skip
+    assert [slots_of(row) for row in rows] == [{0}, {1}]
+    assert [row.node.name for row in rows if row.node] == ["n1", "n2"]
+    told = [list(row.decisions.filter(routine=False)) for row in rows]
+    assert [len(decisions) for decisions in told] == [1, 1]
+    assert {row.replica for row in Signal.objects.filter(incident=rows[0])} == {0}
+    views = [d for (d,) in told if any(a["action"] == "announce_view" for a in d.actions)]
+    assert len(views) == 1, "one view serves both"
+    assert Job.objects.get(pk=job.pk).epoch == views[0].epoch_after
+
+
+def test_a_hang_that_is_found_with_a_kill_elsewhere_has_its_stacks_in_its_own_incident(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sight, "is_blind", lambda: False)
+    fleet = make_fleet(6)
+    job = run_job(fleet)
+    late = [rank_of(job, 1, rank) for rank in (0, 1)]
+    for row in late:
+        fleet.tell(row.node.name, frames.RankOverdue(ref_of(row), Section.STEP, Phase.COMPUTE, 1, 30.0, 20.0, 0.1))
+    kill_rank(fleet, rank_of(job, 0, 0))
+    reconcile_job(job.id)
+    hang = Incident.objects.get(job=job, signals__kind="rank_overdue", signals__rank=0)
+    kill = Incident.objects.get(job=job, signals__kind="rank_exit")
+    assert hang.pk != kill.pk
+    assert "hang" in hang.title
+    asked = list(Command.objects.filter(kind="collect_stacks", decision_id__in=hang.decisions.values("id")))
+    assert {row.body["replica"] for row in asked} >= {1}
+    assert not Command.objects.filter(kind="collect_stacks", decision_id__in=kill.decisions.values("id")).exists()
+    views = Command.objects.filter(job=job, epoch=Job.objects.get(pk=job.pk).epoch).exclude(kind="collect_stacks")
+    assert max(row.id for row in asked) < min(row.id for row in views), "sent before the view that ends it"
 
 
 def lost_its_peer() -> tuple[Fleet, Job, Rank]:

@@ -3,7 +3,7 @@
 import pytest
 
 from controlplane.policy.plan import AnnounceView, StartReplica, StopReplica
-from tests.unit.policy.builders import action, actions, node, only, signal
+from tests.unit.policy.builders import action, actions, decisions, node, signal
 from tests.unit.policy.test_one_of_many import fleet
 
 RULE = "replica_failure"
@@ -21,12 +21,12 @@ def test_dead_replicas_that_are_no_neighbours_leave_together_and_each_keeps_its_
     )
     world = fleet(replicas, signals=exits)
     spares = tuple(node(replicas + 1 + n) for n in range(len(dead)))
-    decision = only(fleet(replicas, signals=exits, nodes=(*world.nodes, *spares)), RULE)
-    view = action(decision, AnnounceView).view
+    told = decisions(fleet(replicas, signals=exits, nodes=(*world.nodes, *spares)), rule=RULE)
+    view = action(told[0], AnnounceView).view
     assert [member.replica for member in view.members] == [index for index in range(replicas) if index not in dead]
     assert all(member.incarnation == 1 for member in view.members), "who lives starts nothing anew"
-    assert sorted(stop.replica for stop in actions(decision, StopReplica)) == list(dead)
-    starts = actions(decision, StartReplica)
+    assert [stop.replica for decision in told for stop in actions(decision, StopReplica)] == list(dead)
+    starts = [start for decision in told for start in actions(decision, StartReplica)]
     assert sorted((start.replica, start.incarnation) for start in starts) == [(index, 2) for index in dead]
     devices = [(place.node_id, place.device_index) for start in starts for place in start.placements]
     assert len(devices) == len(set(devices)) == 2 * len(dead)
