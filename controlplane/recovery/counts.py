@@ -9,17 +9,18 @@ from django.db.models import Q, QuerySet
 
 from controlplane.policy.findings import KINDS
 from controlplane.policy.rules.registry import DESTRUCTIVE
+from controlplane.policy.rules.replica_failure import COLLECT
 from controlplane.policy.signals import with_trait
 from controlplane.policy.signals.base import Trait
 from controlplane.recovery.models import Decision, Restart, Signal
 
-TOLD_ONLY = "tell"
+ENDS_NOTHING = ("tell", COLLECT)
 SUSPECT = with_trait(Trait.SUSPECT)
 
 
 def acts() -> QuerySet[Decision]:
     """Destructive ones, over the whole fleet."""
-    return Decision.objects.filter(rule__in=DESTRUCTIVE, applied=True).exclude(choice=TOLD_ONLY)
+    return Decision.objects.filter(rule__in=DESTRUCTIVE, applied=True).exclude(choice__in=ENDS_NOTHING)
 
 
 def suspicions() -> QuerySet[Signal]:

@@ -54,6 +54,7 @@ from controlplane.protocol.states import JobState, ReplicaState
 
 RULE = "replica_failure"
 STAYING = with_trait(Trait.STAYS)
+COLLECT = "collect_stacks"
 TAKEN_BY_OTHERS = "the free devices are taken by what else failed at once"
 
 
@@ -116,7 +117,7 @@ def _stacks_of(snapshot: JobSnapshot, part: tuple[Failure, ...], *, beside: bool
     names = list_of([str(failure.replica.index) for failure in part if failure.hung], "replica")
     return Decision(
         rule=RULE,
-        choice="collect_stacks",
+        choice=COLLECT,
         reason_code=part[0].kind,
         sentence=f"{_causes(part)}. The stacks of {names} are collected before anything of it ends.",
         key="stacks:" + ",".join(tag(failure.replica) for failure in part),

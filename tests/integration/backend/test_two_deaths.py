@@ -8,7 +8,7 @@ from controlplane.protocol import frames
 from controlplane.protocol.rank import OuterError
 from controlplane.protocol.samples import XidEvent
 from controlplane.protocol.states import EXIT_PEER_LOST, Phase, Section
-from controlplane.recovery import sight
+from controlplane.recovery import counts, sight
 from controlplane.recovery.incidents import slots_of
 from controlplane.recovery.models import Decision, Incident, Signal
 from controlplane.recovery.reconcile import reconcile_job
@@ -108,6 +108,7 @@ def test_a_hang_that_is_found_with_a_kill_elsewhere_has_its_stacks_in_its_own_in
     assert {row.body["replica"] for row in asked} >= {1}
     assert not Command.objects.filter(kind="collect_stacks", decision_id__in=kill.decisions.values("id")).exists()
     views = Command.objects.filter(job=job, epoch=Job.objects.get(pk=job.pk).epoch).exclude(kind="collect_stacks")
+    assert counts.acts().count() == 2, "what ends nothing brings automation no nearer to its stop"
     assert max(row.id for row in asked) < min(row.id for row in views), "sent before the view that ends it"
 
 
