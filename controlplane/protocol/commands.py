@@ -31,14 +31,31 @@ from controlplane.protocol.bounds import (
     UnixSeconds,
     Word,
 )
-from controlplane.protocol.keeping import KeptSaves
-from controlplane.protocol.launch import ReplicaLaunch
+from controlplane.protocol.keeping import KeepSaves, KeptSaves
+from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.membership import Install, View
+from controlplane.protocol.rank import RecomputeSteps, SaveNow, ToRank
 from controlplane.protocol.recompute import Recompute
 
 
 class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
     """Base: the wire form carries `kind`."""
+
+
+class ForRanks(_Body):
+    """Base of what an agent only hands on: `message` goes to every rank of the attempt here that `names` allows.
+    A kind of these needs nothing of its own in the agent."""
+
+    job_id: Id
+    attempt: Index
+
+    def message(self, command_id: str) -> ToRank:
+        """What each of them is sent."""
+        raise NotImplementedError
+
+    def names(self, ref: RankRef) -> bool:
+        """Whether it is meant for this rank of the attempt."""
+        return True
 
 
 class StartRanks(_Body, tag="start_ranks"):
@@ -76,36 +93,45 @@ class DeliverInstall(_Body, tag="deliver_install"):
     install: Install
 
 
-class RequestSave(_Body, tag="request_save"):
+class RequestSave(ForRanks, tag="request_save"):
     """Ask the ranks of this job here to save at the next step boundary.
-    `save_kind`: emergency or manual."""
+    `save_kind`: emergency or manual. What became of it comes as checkpoint reports."""
 
-    job_id: Id
-    attempt: Index
     save_kind: Word
     reason: CommandText
 
+    def message(self, command_id: str) -> ToRank:
+        return SaveNow(command_id, self.save_kind, self.reason)
 
-class OrderRecompute(_Body, tag="order_recompute"):
+
+class OrderRecompute(ForRanks, tag="order_recompute"):
     """Hand the order to the ranks of this replica here, who carry it out once all steps of the job
-    are committed and saved, one such order after the other."""
+    are committed and saved, one such order after the other, and report what came of it."""
 
-    job_id: Id
-    attempt: Index
     replica: Index
     incarnation: Index
     order: Recompute
 
+    def message(self, command_id: str) -> ToRank:
+        return RecomputeSteps(self.order)
 
-class KeepCheckpoints(_Body, tag="keep_checkpoints"):
+    def names(self, ref: RankRef) -> bool:
+        return (ref.replica, ref.incarnation) == (self.replica, self.incarnation)
+
+
+class KeepCheckpoints(ForRanks, tag="keep_checkpoints"):
     """Have these checkpoints of the job kept beyond their retention, and no others: rank 0 of the replica,
     where it lives here, writes that beside them for every rank that saves."""
 
-    job_id: Id
-    attempt: Index
     replica: Index
     incarnation: Index
     saves: KeptSaves
+
+    def message(self, command_id: str) -> ToRank:
+        return KeepSaves(command_id, self.saves)
+
+    def names(self, ref: RankRef) -> bool:
+        return (ref.replica, ref.incarnation, ref.rank) == (self.replica, self.incarnation, 0)
 
 
 class CollectStacks(_Body, tag="collect_stacks"):
@@ -210,6 +236,15 @@ Body = (
     | InjectRankFault
     | InjectLinkFault
 )
+
+
+def subject(body: Body) -> tuple[str, int | None]:
+    """Which job and attempt it is about, itself or by what it carries: that fences it. ("", None): about the node;
+    (job, None): about whichever attempt its envelope names."""
+    match body:
+        case StartRanks(launch=about) | DeliverView(view=about) | DeliverInstall(install=about):
+            return about.job_id, about.attempt
+    return getattr(body, "job_id", ""), getattr(body, "attempt", None)
 
 
 class CommandStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
