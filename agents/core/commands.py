@@ -159,8 +159,10 @@ def hand_on(turn: Turn, command_id: str, body: ForRanks) -> None:
         of_attempt = (rank.ref.job_id, rank.ref.attempt) == (body.job_id, body.attempt)
         if of_attempt and body.names(rank.ref) and rank.process is ProcessState.ALIVE:
             reached += tell(turn, rank, body.message(command_id))
-    stage = CommandStage.SUCCEEDED if reached else CommandStage.FAILED
-    turn.answer(command_id, stage, f"handed to {reached} ranks")
+    if not reached:
+        turn.answer(command_id, CommandStage.FAILED, "no such rank runs here and listens")
+    elif not body.answered:
+        turn.answer(command_id, CommandStage.SUCCEEDED, f"handed to {reached} ranks")
 
 
 def collect_stacks(turn: Turn, command_id: str, body: CollectStacks) -> None:

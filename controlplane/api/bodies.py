@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from controlplane.api.problems import Kind, Problem
 from controlplane.protocol.plain import first_fault, without_secrets
+from controlplane.protocol.rank_commands import MAX_VALUE
 from controlplane.protocol.rest import Told
 
 Reason = Annotated[str, Meta(min_length=1, max_length=500, description="Why; kept in the audit log.")]
@@ -67,6 +68,16 @@ class DebugRank(Body, frozen=True, kw_only=True):
     rank: Index
     look: Annotated[str, Meta(max_length=24)]
     duration_s: Annotated[float, Meta(ge=0.1, le=10.0)] | None = None
+    reason: Reason
+
+
+class CommandRank(Body, frozen=True, kw_only=True):
+    """Which rank, what it is to do (`protocol.rank_commands`), and why; `value` as it is explained there."""
+
+    replica: Index
+    rank: Index
+    command: Annotated[str, Meta(max_length=24)]
+    value: Annotated[float, Meta(ge=0.0, le=MAX_VALUE)] = 0.0
     reason: Reason
 
 

@@ -1,13 +1,15 @@
 """What a person orders about one rank: a fault on purpose, which is a request that the policy answers, or a
-look at it, a command in the current unit of work with its audit entry.
+look at it or a command to it, each a command in the current unit of work with its audit entry.
 """
 
 from controlplane.access import services as access
+from controlplane.api import bodies
 from controlplane.api.problems import Kind, Problem
 from controlplane.dispatch.models import Command
 from controlplane.dispatch.services import enqueue
 from controlplane.jobs.models import Job, Rank
-from controlplane.protocol.commands import CollectStacks
+from controlplane.protocol import rank_commands as commands
+from controlplane.protocol.commands import CollectStacks, CommandRank
 from controlplane.protocol.looks import BY_NAME, LOOKS, MAX_PROFILE_S
 from controlplane.protocol.rank_faults import FAULTS
 from controlplane.protocol.rest import Told
@@ -56,6 +58,30 @@ def look_at(
     return _order(job, row, order, asked.ttl_s)
 
 
+def command_rank(job: Job, asked: bodies.CommandRank, *, actor: str, request_id: str) -> Command:
+    """Have a rank do what the table names; its answer ends the command. Raises Problem, NotFound, Conflict."""
+    if asked.command not in commands.BY_NAME:
+        told = Told("/command", f"unknown command {asked.command!r}", f"use {commands.named()}")
+        raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
+    if asked.value and not commands.BY_NAME[asked.command].value:
+        told = Told("/value", f"{asked.command} takes no value", "leave it out")
+        raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
+    row = _placed(job, asked.replica, asked.rank)
+    refuse(rank_acts(job, row)["command-rank"])
+    data = {"replica": asked.replica, "rank": asked.rank, "command": asked.command, "value": asked.value}
+    access.audit(actor, "job.command_rank", job.id, reason=asked.reason, request_id=request_id, data=data)
+    body = CommandRank(
+        job_id=job.id,
+        attempt=row.replica.attempt.number,
+        replica=asked.replica,
+        incarnation=row.replica.incarnation,
+        rank=asked.rank,
+        name=asked.command,
+        value=asked.value,
+    )
+    return _order(job, row, body, commands.TTL_S)
+
+
 def _placed(job: Job, index: int, rank: int) -> Rank:
     """The rank's row in the newest incarnation of its replica. Raises NotFound."""
     replica = requests.newest_replica(job, index)
@@ -65,6 +91,6 @@ def _placed(job: Job, index: int, rank: int) -> Rank:
     return row
 
 
-def _order(job: Job, row: Rank, body: CollectStacks, ttl_s: float) -> Command:
+def _order(job: Job, row: Rank, body: CollectStacks | CommandRank, ttl_s: float) -> Command:
     number = row.replica.attempt.number
     return enqueue(body, node_id=row.node_id, job_id=job.id, attempt=number, epoch=job.epoch, ttl_s=ttl_s)

@@ -8,6 +8,8 @@ was first received (counted from `issued_at_s` to the `server_time_s` of the `Or
 brought it, so the clock of the node says nothing).
 """
 
+from typing import ClassVar
+
 import msgspec
 
 from controlplane.protocol.bounds import (
@@ -34,7 +36,7 @@ from controlplane.protocol.bounds import (
 from controlplane.protocol.keeping import KeepSaves, KeptSaves
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.membership import Install, View
-from controlplane.protocol.rank import RecomputeSteps, SaveNow, ToRank
+from controlplane.protocol.rank import CarryOut, RecomputeSteps, SaveNow, ToRank
 from controlplane.protocol.recompute import Recompute
 
 
@@ -44,7 +46,9 @@ class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
 
 class ForRanks(_Body):
     """Base of what an agent only hands on: `message` goes to every rank of the attempt here that `names` allows.
-    A kind of these needs nothing of its own in the agent."""
+    A kind of these needs nothing of its own in the agent. `answered`: it names one rank, whose `CarriedOut` ends it."""
+
+    answered: ClassVar[bool] = False
 
     job_id: Id
     attempt: Index
@@ -132,6 +136,25 @@ class KeepCheckpoints(ForRanks, tag="keep_checkpoints"):
 
     def names(self, ref: RankRef) -> bool:
         return (ref.replica, ref.incarnation, ref.rank) == (self.replica, self.incarnation, 0)
+
+
+class CommandRank(ForRanks, tag="command_rank"):
+    """Have one rank do what `name` says (`rank_commands`), `value` as there. It succeeds or fails as the rank
+    answers; failed too where the rank ends before it has."""
+
+    answered = True
+
+    replica: Index
+    incarnation: Index
+    rank: Index
+    name: Word
+    value: Number = 0.0
+
+    def message(self, command_id: str) -> ToRank:
+        return CarryOut(command_id, self.name, self.value)
+
+    def names(self, ref: RankRef) -> bool:
+        return (ref.replica, ref.incarnation, ref.rank) == (self.replica, self.incarnation, self.rank)
 
 
 class CollectStacks(_Body, tag="collect_stacks"):
@@ -227,6 +250,7 @@ Body = (
     | RequestSave
     | OrderRecompute
     | KeepCheckpoints
+    | CommandRank
     | CollectStacks
     | VerifyCheckpoint
     | EndVerification

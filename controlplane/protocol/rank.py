@@ -259,6 +259,14 @@ class StacksReport(_Message, tag="stacks"):
     command_id: IdOrNone = ""
 
 
+class CarriedOut(_Message, tag="carried_out"):
+    """Answer to `CarryOut`: `detail` says what was done, or, where not `ok`, why nothing was."""
+
+    command_id: Id
+    ok: bool
+    detail: Detail = ""
+
+
 FromRank = (
     RankHello
     | RankProgress
@@ -275,6 +283,7 @@ FromRank = (
     | TrainingDone
     | RecomputeReport
     | StacksReport
+    | CarriedOut
 )
 
 # --- agent -> rank ---------------------------------------------------------------
@@ -328,7 +337,15 @@ class InjectFault(_Message, tag="inject_fault"):
     value: Number = 0.0
 
 
-ToRank = SetView | InstallView | Evicted | SaveNow | RecomputeSteps | KeepSaves | StopTraining | InjectFault
+class CarryOut(_Message, tag="carry_out"):
+    """Do this (`rank_commands`) beside the training, once, and answer with `CarriedOut`."""
+
+    command_id: Id
+    name: Word
+    value: Number = 0.0
+
+
+ToRank = SetView | InstallView | Evicted | SaveNow | RecomputeSteps | KeepSaves | StopTraining | InjectFault | CarryOut
 
 # --- agent -> rank host ----------------------------------------------------------
 

@@ -72,6 +72,13 @@ class Jobs(_Group):
         body = {"replica": replica, "rank": rank, "look": look, "duration_s": duration_s, "reason": reason}
         return self._act(job_id, "debug", body)
 
+    def command_rank(
+        self, job_id: str, replica: int, rank: int, command: str, reason: str, *, value: float = 0.0
+    ) -> Any:
+        """Have a rank do something beside its training; `commands` has its answer a moment later."""
+        body = {"replica": replica, "rank": rank, "command": command, "value": value, "reason": reason}
+        return self._act(job_id, "command-rank", body)
+
     def looks(self, job_id: str, *, command_id: str | None = None) -> Any:
         """Iterates over what looks at ranks found, newest first."""
         path = calls.one("jobs", job_id, "/looks")

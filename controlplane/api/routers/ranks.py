@@ -12,7 +12,7 @@ from controlplane.api.auth import needs, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.api.idempotency import Effect, once
-from controlplane.api.rank_orders import inject_fault, look_at
+from controlplane.api.rank_orders import command_rank, inject_fault, look_at
 from controlplane.jobs import selectors
 from controlplane.protocol import rest
 from controlplane.recovery import selectors as recovery
@@ -80,6 +80,24 @@ def debug(request: HttpRequest, job_id: str) -> HttpResponse:
         )
         detail = f"Requested from its agent: {body.look} of rank {body.rank} of replica {body.replica}."
         return Effect(data={"detail": detail, "command_ids": [command.id]})
+
+    return once(request, effect)
+
+
+@router.post(
+    "/jobs/{rid:job_id}:command-rank",
+    summary="Have a rank do something",
+    auth=needs(Scope.OPERATE),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.CommandRank, errors=(404, 409, 415, 422)),
+)
+def command(request: HttpRequest, job_id: str) -> HttpResponse:
+    """Once, beside its training. `/jobs/{job}/commands` has the rank's answer: succeeded or failed, and its detail."""
+    body, principal = bodies.read(request, bodies.CommandRank), principal_of(request)
+
+    def effect() -> Effect:
+        row = command_rank(selectors.job(job_id), body, actor=principal.name, request_id=request_id_of(request))
+        detail = f"Requested from its agent: {body.command} in rank {body.rank} of replica {body.replica}."
+        return Effect(data={"detail": detail, "command_ids": [row.id]})
 
     return once(request, effect)
 

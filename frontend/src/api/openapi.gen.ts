@@ -557,6 +557,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}:command-rank": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Have a rank do something
+         * @description Once, beside its training. `/jobs/{job}/commands` has the rank's answer: succeeded or failed, and its detail.
+         */
+        post: operations["controlplane_api_routers_ranks_command"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}:debug": {
         parameters: {
             query?: never;
@@ -1365,6 +1385,19 @@ export interface components {
             node_name: string;
             /** @enum {string} */
             state: "queued" | "delivered" | "acknowledged" | "succeeded" | "failed" | "expired" | "superseded";
+        };
+        /**
+         * CommandRank
+         * @description Which rank, what it is to do (`protocol.rank_commands`), and why; `value` as it is explained there.
+         */
+        CommandRank: {
+            command: string;
+            rank: number;
+            /** @description Why; kept in the audit log. */
+            reason: string;
+            replica: number;
+            /** @default 0 */
+            value: number;
         };
         /**
          * DeadLetter
@@ -3793,6 +3826,7 @@ export type Certificate = components['schemas']['Certificate'];
 export type Check = components['schemas']['Check'];
 export type Checkpoint = components['schemas']['Checkpoint'];
 export type Command = components['schemas']['Command'];
+export type CommandRank = components['schemas']['CommandRank'];
 export type DeadLetter = components['schemas']['DeadLetter'];
 export type DebugRank = components['schemas']['DebugRank'];
 export type Decision = components['schemas']['Decision'];
@@ -4973,6 +5007,45 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["WithReason"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_ranks_command: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CommandRank"];
             };
         };
         responses: {

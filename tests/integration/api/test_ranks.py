@@ -17,6 +17,8 @@ pytestmark = pytest.mark.django_db
 FAULT = {"replica": 1, "rank": 0, "fault": "segfault", "reason": "rehearsal"}
 DEBUG = {"replica": 1, "rank": 0, "look": "flight_recorder", "reason": "it hangs"}
 
+COMMAND = {"replica": 1, "rank": 0, "command": "collect_garbage", "reason": "it swaps"}
+
 
 def world(*, allow_faults: bool = True) -> Job:
     """Two replicas of two ranks that train."""
@@ -66,6 +68,9 @@ def test_a_job_that_allows_no_faults_is_not_broken(caller: Any) -> None:
         ("debug", DEBUG, {"look": "soul"}, 422, "use ping, stacks"),
         ("debug", DEBUG, {"duration_s": 60}, 422, "duration_s"),
         ("debug", DEBUG, {"reason": ""}, 422, "reason"),
+        ("command-rank", COMMAND, {"command": "tea"}, 422, "use collect_garbage"),
+        ("command-rank", COMMAND, {"value": 1.0}, 422, "takes no value"),
+        ("command-rank", COMMAND, {"rank": 9}, 404, "has no rank 9"),
     ],
 )
 def test_a_wrong_order_is_refused_with_words(
@@ -92,10 +97,24 @@ def test_a_rank_is_looked_at_once_at_a_time(caller: Any) -> None:
     assert operator.post(f"/jobs/{job.id}:debug", DEBUG).status_code == 202
 
 
+def test_a_rank_is_commanded_as_the_incarnation_that_it_is_and_audited(caller: Any) -> None:
+    job = world()
+    answer = caller("operate").post(f"/jobs/{job.id}:command-rank", COMMAND)
+    assert answer.status_code == 202, answer.content
+    command = Command.objects.get(pk=answer.json()["command_ids"][0])
+    assert (command.kind, command.node.name, command.epoch) == ("command_rank", "node-2", job.epoch)
+    assert command.body == {
+        "kind": "command_rank", "job_id": job.id, "attempt": 1, "replica": 1, "incarnation": 1, "rank": 0,
+        "name": "collect_garbage", "value": 0.0,
+    }  # fmt: skip
+    entry = AuditEntry.objects.get(action="job.command_rank")
+    assert (entry.reason, entry.data["command"], entry.data["rank"]) == ("it swaps", "collect_garbage", 0)
+
+
 def test_a_rank_that_is_gone_is_neither_broken_nor_looked_at(caller: Any) -> None:
     job = world()
     job.attempts.get().replica_rows.get(index=1).ranks.update(released_at=now())
-    for verb, body in (("fault", FAULT), ("debug", DEBUG)):
+    for verb, body in (("fault", FAULT), ("debug", DEBUG), ("command-rank", COMMAND)):
         answer = caller("operate").post(f"/jobs/{job.id}:{verb}", body)
         assert (answer.status_code, "does not run" in answer.json()["detail"]) == (409, True)
 

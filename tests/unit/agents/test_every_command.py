@@ -17,6 +17,7 @@ from agents.core.step import step
 from controlplane.protocol.commands import (
     Body,
     CollectStacks,
+    CommandRank,
     DeliverInstall,
     DeliverView,
     EndVerification,
@@ -50,6 +51,7 @@ BODIES: tuple[Body, ...] = (
     RequestSave("job_1", 1, "manual", "test"),
     OrderRecompute("job_1", 1, 0, 1, AGAIN),
     KeepCheckpoints("job_1", 1, 0, 1, ()),
+    CommandRank("job_1", 1, 0, 1, 1, "collect_garbage"),
     CollectStacks("job_1", 0, 1),
     VerifyCheckpoint("job_1", "/c/step_00000001-e1", 1, 1, 60.0),
     EndVerification("cmd_9"),
