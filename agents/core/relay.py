@@ -21,7 +21,6 @@ from controlplane.protocol.frames import RankJoined, RankSaid, StacksCollected
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import Flush, Install, View
 from controlplane.protocol.rank import (
-    CarriedOut,
     CheckpointReport,
     Evicted,
     FromRank,
@@ -36,6 +35,7 @@ from controlplane.protocol.rank import (
     TrainingDone,
     ViewInstalled,
 )
+from controlplane.protocol.rank_commands import CarriedOut
 from controlplane.protocol.states import Phase, Section
 
 # A phase that started later than remembered by more than the jitter of its report is a new one.

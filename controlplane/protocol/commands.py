@@ -36,7 +36,8 @@ from controlplane.protocol.bounds import (
 from controlplane.protocol.keeping import KeepSaves, KeptSaves
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.membership import Install, View
-from controlplane.protocol.rank import CarryOut, RecomputeSteps, SaveNow, ToRank
+from controlplane.protocol.rank import RecomputeSteps, SaveNow, ToRank
+from controlplane.protocol.rank_commands import CarryOut
 from controlplane.protocol.recompute import Recompute
 
 

@@ -49,6 +49,7 @@ from controlplane.protocol.bounds import (
 from controlplane.protocol.keeping import CheckpointsPruned, KeepSaves
 from controlplane.protocol.launch import RankRef, TrainerConfig
 from controlplane.protocol.membership import Flush, Install, MemberRole, View
+from controlplane.protocol.rank_commands import CarriedOut, CarryOut
 from controlplane.protocol.recompute import Recompute, Recomputed
 from controlplane.protocol.states import Phase, Section
 
@@ -259,14 +260,6 @@ class StacksReport(_Message, tag="stacks"):
     command_id: IdOrNone = ""
 
 
-class CarriedOut(_Message, tag="carried_out"):
-    """Answer to `CarryOut`: `detail` says what was done, or, where not `ok`, why nothing was."""
-
-    command_id: Id
-    ok: bool
-    detail: Detail = ""
-
-
 FromRank = (
     RankHello
     | RankProgress
@@ -334,14 +327,6 @@ class InjectFault(_Message, tag="inject_fault"):
     segfault, gil_lock, communication (`rank_faults.INSIDE`)."""
 
     kind: Word
-    value: Number = 0.0
-
-
-class CarryOut(_Message, tag="carry_out"):
-    """Do this (`rank_commands`) beside the training, once, and answer with `CarriedOut`."""
-
-    command_id: Id
-    name: Word
     value: Number = 0.0
 
 

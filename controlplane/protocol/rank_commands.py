@@ -6,6 +6,10 @@ checks and the agent ask the table; journal, fence, expiry and audit are the sam
 
 from dataclasses import dataclass
 
+import msgspec
+
+from controlplane.protocol.bounds import Detail, Id, Number, Word
+
 TTL_S = 30.0
 MAX_VALUE = 86400.0
 
@@ -30,3 +34,19 @@ BY_NAME = {command.name: command for command in TABLE}
 def named() -> str:
     """All of them, for people."""
     return ", ".join(BY_NAME)
+
+
+class CarryOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="carry_out"):
+    """Do this beside the training, once, and answer with `CarriedOut`."""
+
+    command_id: Id
+    name: Word
+    value: Number = 0.0
+
+
+class CarriedOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="carried_out"):
+    """Answer to `CarryOut`: `detail` says what was done, or, where not `ok`, why nothing was."""
+
+    command_id: Id
+    ok: bool
+    detail: Detail = ""

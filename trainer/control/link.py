@@ -18,13 +18,13 @@ from controlplane.protocol.errors import ProtocolError
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.rank import (
     MAX_LINE_BYTES,
-    CarryOut,
     Evicted,
     FromRank,
     InjectFault,
     RankHello,
     ToRank,
 )
+from controlplane.protocol.rank_commands import CarryOut
 from trainer.control.faults import Faults
 from trainer.control.mailbox import Mailbox
 from trainer.control.outbox import Outbox

@@ -11,7 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from controlplane.protocol.bounds import MAX_DETAIL_CHARS, fitted
-from controlplane.protocol.rank import CarriedOut, CarryOut, FromRank
+from controlplane.protocol.rank import FromRank
+from controlplane.protocol.rank_commands import CarriedOut, CarryOut
 
 MAX_REMEMBERED = 256
 

@@ -11,8 +11,7 @@ from agents.core.state import CommandStage
 from agents.core.step import step
 from controlplane.protocol.commands import CommandRank
 from controlplane.protocol.frames import CommandAnswer
-from controlplane.protocol.rank import CarriedOut, CarryOut
-from controlplane.protocol.rank_commands import BY_NAME, TABLE, RankCommand, named
+from controlplane.protocol.rank_commands import BY_NAME, TABLE, CarriedOut, CarryOut, RankCommand, named
 from tests.properties.agents.world import World, order
 from tests.unit.agents.test_core_rules import give, hello, running, told
 from trainer.control.rank_commands import HANDLERS

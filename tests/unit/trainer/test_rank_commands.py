@@ -7,7 +7,8 @@ import weakref
 
 import pytest
 
-from controlplane.protocol.rank import CarriedOut, CarryOut, FromRank
+from controlplane.protocol.rank import FromRank
+from controlplane.protocol.rank_commands import CarriedOut, CarryOut
 from trainer.control import rank_commands
 from trainer.control.rank_commands import RankCommands
 
