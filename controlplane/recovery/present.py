@@ -91,12 +91,12 @@ def decision_summary(row: Decision, *, commands: bool = True) -> Json:
 
 
 def look_view(row: RankLook) -> Json:
-    """What one look at one rank found; a Flight Recorder dump as lines for people."""
+    """What one diagnostic of one rank found; a Flight Recorder dump as lines for people."""
     named = row.method if row.look == STACKS else f"{row.look.replace('_', ' ')}, {row.method}"
     return {
         "id": row.id,
         "rank": f"{row.replica}.{row.incarnation}/{row.rank}",
-        "look": row.look,
+        "diagnostic": row.look,
         "method": named,
         "text": flight_lines(row.text) if row.look == FLIGHT_RECORDER and row.method != NOT_GOT else row.text,
         "at": iso(row.at),

@@ -86,7 +86,7 @@ def incident_looks(row: Incident) -> list[dict[str, Any]]:
     """What the Flight Recorders say first, then each look that kept a text, those at what hung before
     those at the others, in the order of arrival; of too many the first and the last, with a line between."""
     told = [
-        {"rank": f"{f['replica']}.{f['incarnation']}", "look": "finding", "method": "Flight Recorder finding",
+        {"rank": f"{f['replica']}.{f['incarnation']}", "diagnostic": "finding", "method": "Flight Recorder finding",
          "text": f["sentence"] + (f"\n\nSecond opinion: {f['second_opinion']}." if f.get("second_opinion") else ""),
          "at": f["at"], "id": "", "command_id": ""}
         for f in row.findings
@@ -101,7 +101,8 @@ def incident_looks(row: Incident) -> list[dict[str, Any]]:
         return told + [look_view(look) for look in looks[: FIRST_LOOKS + LAST_LOOKS]]
     said = f"{left} of {total} diagnostics are left out here"
     mark = {
-        "rank": "-", "look": "left_out", "method": said, "text": f"{said}: the job's list of diagnostics has them.",
+        "rank": "-", "diagnostic": "left_out", "method": said,
+        "text": f"{said}: the job's list of diagnostics has them.",
         "at": iso(row.opened_at), "id": "", "command_id": "",
     }  # fmt: skip
     head, tail = looks[:FIRST_LOOKS], list(looks.reverse()[:LAST_LOOKS])[::-1]
@@ -132,7 +133,7 @@ def log_of(job_id: str, rank: Rank, *, tail: int) -> dict[str, Any]:
     }
 
 
-def looks(job_id: str, *, command_id: str | None = None) -> QuerySet[RankLook]:
+def diagnostics(job_id: str, *, command_id: str | None = None) -> QuerySet[RankLook]:
     """Looks at ranks of a job, newest first; those of one order only."""
     rows = RankLook.objects.filter(job_id=job_id).order_by("-at", "-id")
     return rows.filter(command_id=command_id) if command_id else rows

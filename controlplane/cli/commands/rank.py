@@ -93,7 +93,7 @@ def _answer(client: Any, job: str, command_id: str, wait_s: float) -> Any:
     """The look, once it is there. Raises CliError when the agent refuses or time runs out."""
     until_s = time.monotonic() + wait_s
     while time.monotonic() < until_s:
-        found = next(iter(client.jobs.looks(job, command_id=command_id)), None)
+        found = next(iter(client.jobs.diagnostics(job, command_id=command_id)), None)
         if found is not None:
             return found
         command = next((c for c in client.jobs.commands(job) if c.id == command_id), None)

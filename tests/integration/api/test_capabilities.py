@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db
 Ask = Callable[[], dict[str, str]]
 WHY = {"reason": "r"}
 FAULT = WHY | {"replica": 1, "rank": 0, "fault": "segfault"}
-DEBUG = WHY | {"replica": 1, "rank": 0, "look": "ping"}
+DEBUG = WHY | {"replica": 1, "rank": 0, "diagnostic": "ping"}
 COMMAND = WHY | {"replica": 1, "rank": 0, "command": "collect_garbage"}
 BODIES: dict[str, dict[str, Any]] = {
     "evict-replica": WHY | {"replica": 1},

@@ -15,7 +15,7 @@ from tests.integration.api.world import running_job
 
 pytestmark = pytest.mark.django_db
 FAULT = {"replica": 1, "rank": 0, "fault": "segfault", "reason": "rehearsal"}
-DEBUG = {"replica": 1, "rank": 0, "look": "flight_recorder", "reason": "it hangs"}
+DEBUG = {"replica": 1, "rank": 0, "diagnostic": "flight_recorder", "reason": "it hangs"}
 
 COMMAND = {"replica": 1, "rank": 0, "command": "collect_garbage", "reason": "it swaps"}
 
@@ -65,7 +65,7 @@ def test_a_job_that_allows_no_faults_is_not_broken(caller: Any) -> None:
         ("fault", FAULT, {"rank": 9}, 404, "has no rank 9"),
         ("fault", FAULT, {"replica": 9}, 404, "has no replica 9"),
         ("fault", FAULT, {"value": -1}, 422, "value"),
-        ("debug", DEBUG, {"look": "soul"}, 422, "use ping, stacks"),
+        ("debug", DEBUG, {"diagnostic": "soul"}, 422, "use ping, stacks"),
         ("debug", DEBUG, {"duration_s": 60}, 422, "duration_s"),
         ("debug", DEBUG, {"reason": ""}, 422, "reason"),
         ("command-rank", COMMAND, {"command": "tea"}, 422, "use collect_garbage"),
@@ -84,11 +84,11 @@ def test_a_wrong_order_is_refused_with_words(
 
 def test_a_rank_is_looked_at_once_at_a_time(caller: Any) -> None:
     job, operator = world(), caller("operate")
-    first = operator.post(f"/jobs/{job.id}:debug", DEBUG | {"look": "profile"})
+    first = operator.post(f"/jobs/{job.id}:debug", DEBUG | {"diagnostic": "profile"})
     assert first.status_code == 202
     command = Command.objects.get(kind="collect_stacks")
     assert (command.body["look"], command.body["rank"], command.body["duration_s"]) == ("profile", 0, 2.0)
-    assert AuditEntry.objects.get(action="job.debug").data == {"replica": 1, "rank": 0, "look": "profile"}
+    assert AuditEntry.objects.get(action="job.debug").data == {"replica": 1, "rank": 0, "diagnostic": "profile"}
     again = operator.post(f"/jobs/{job.id}:debug", DEBUG)
     assert again.status_code == 409
     assert "is already running" in again.json()["detail"]
@@ -126,10 +126,10 @@ def test_what_was_found_is_listed_newest_first_and_by_order(caller: Any) -> None
             id=f"look_{number}", job=job, command_id=f"cmd_{number}", replica=1, incarnation=1, rank=0,
             look=("flight_recorder", "ping")[number], method="debug server", text=text, at=now(),
         )  # fmt: skip
-    items = caller("read").get(f"/jobs/{job.id}/looks").json()["items"]
-    assert [(item["look"], item["rank"], item["method"]) for item in items] == [
+    items = caller("read").get(f"/jobs/{job.id}/diagnostics").json()["items"]
+    assert [(item["diagnostic"], item["rank"], item["method"]) for item in items] == [
         ("ping", "1.1/0", "ping, debug server"),
         ("flight_recorder", "1.1/0", "flight recorder, debug server"),
     ]
-    one = caller("read").get(f"/jobs/{job.id}/looks?command_id=cmd_1").json()["items"]
+    one = caller("read").get(f"/jobs/{job.id}/diagnostics?command_id=cmd_1").json()["items"]
     assert [item["text"] for item in one] == ["pong after 0.2 ms"]

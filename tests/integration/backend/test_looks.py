@@ -86,7 +86,7 @@ def test_the_recorders_of_a_hung_replica_name_the_culprit_on_its_incident() -> N
     detail = selectors.incident_detail(Incident.objects.get(job=job).id)
     assert "rank 1 never joined all_reduce" in detail["stacks"][0]["text"]
     assert any("never joined" in event["sentence"] for event in detail["events"])
-    assert {entry["look"] for entry in detail["stacks"]} == {"finding", "flight_recorder", "stacks"}
+    assert {entry["diagnostic"] for entry in detail["stacks"]} == {"finding", "flight_recorder", "stacks"}
     assert set(IncidentDetail.__struct_fields__) >= set(detail), "everything shown has a type"
 
 
@@ -147,7 +147,7 @@ def test_a_persons_look_is_kept_without_an_incident() -> None:
     job = run_job(fleet)
     rank = live_ranks(job)[0]
     fleet.tell(rank.node.name, frames.StacksCollected(ref_of(rank), "pong", "debug server", "cmd_1", "ping"))
-    (row,) = selectors.looks(job.id, command_id="cmd_1")
+    (row,) = selectors.diagnostics(job.id, command_id="cmd_1")
     assert (row.look, row.text, row.incident) == ("ping", "pong", None)
 
 
