@@ -40,7 +40,7 @@ TRACES = Path(__file__).parents[2] / "unit" / "policy" / "traces"
 @pytest.fixture(autouse=True)
 def _our_own_side_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no sentinel here to say so, and a blind control plane believes no hang."""
-    monkeypatch.setattr("controlplane.recovery.sight.is_blind", lambda: False)
+    monkeypatch.setattr("controlplane.recovery.health_gate.is_blind", lambda: False)
 
 
 def hang(fleet: Fleet, job: Job, replica: int) -> tuple[Command, list[Rank]]:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controlplane.recovery.sight.is_blind", lambda: False)
+    monkeypatch.setattr("controlplane.recovery.health_gate.is_blind", lambda: False)
     monkeypatch.setattr(opinion, "SETTLED_S", -60.0)
 
 

@@ -7,7 +7,7 @@ from controlplane.protocol import frames
 from controlplane.protocol.rank import OuterError
 from controlplane.protocol.samples import XidEvent
 from controlplane.protocol.states import EXIT_PEER_LOST, Phase, Section
-from controlplane.recovery import sight
+from controlplane.recovery import health_gate
 from controlplane.recovery.models import Decision, Incident, Signal
 from controlplane.recovery.reconcile import reconcile_job
 from tests.integration.backend.builders import (
@@ -92,7 +92,7 @@ def test_one_that_was_ended_by_what_others_saw_is_named_by_its_own_end_when_its_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Killed while its storage stood still: it is gone, and told, when that moves again."""
-    monkeypatch.setattr(sight, "is_blind", lambda: False)
+    monkeypatch.setattr(health_gate, "is_blind", lambda: False)
     fleet = make_fleet(5)
     job = run_job(fleet)
     rank = rank_of(job, 1, 0)
