@@ -12,9 +12,9 @@ from controlplane.policy.fleet import FleetSnapshot
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.looks import FLIGHT_RECORDER, LOG, NOT_GOT
 from controlplane.protocol.states import JobState
+from controlplane.recovery.incident_evidence import first_failure, stack_groups
 from controlplane.recovery.models import Decision, Incident, RankLook, Signal
 from controlplane.recovery.present import decision_summary, incident_summary, look_view, signal_summary
-from controlplane.recovery.told import first_failure, stack_groups
 from controlplane.runtime.clock import iso
 from controlplane.runtime.errors import NotFound
 from controlplane.runtime.events import told
