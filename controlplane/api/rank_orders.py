@@ -44,7 +44,7 @@ def look_at(
     reason: str,
     request_id: str,
 ) -> Command:
-    """Look at a rank; what it finds comes as a row (`recovery.looks`). One look at a rank at
+    """Look at a rank; what it finds comes as a row (`recovery.diagnostics`). One look at a rank at
     a time. Raises Problem, NotFound, Conflict."""
     if diagnostic not in BY_NAME:
         told = FieldError("/diagnostic", f"unknown diagnostic {diagnostic!r}", f"use {', '.join(LOOKS)}")

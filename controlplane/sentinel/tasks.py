@@ -7,8 +7,8 @@ from controlplane.access import gate
 from controlplane.access.sessions import SessionStore
 from controlplane.dispatch.services import forget_finished
 from controlplane.recovery import deadletter, sweep, torch_analysis
+from controlplane.recovery.diagnostics import forget_scheduled
 from controlplane.recovery.forgetting import forget_events
-from controlplane.recovery.looks import forget_scheduled
 from controlplane.runtime import beats, exporter
 from controlplane.telemetry.services import forget_chunks
 

@@ -14,8 +14,8 @@ from controlplane.protocol.rest import IncidentDetail
 from controlplane.protocol.spec import FaultSchedule, Resiliency
 from controlplane.protocol.states import Phase, Section
 from controlplane.recovery import selectors, sweep
+from controlplane.recovery.diagnostics import forget_scheduled
 from controlplane.recovery.load import load_snapshot
-from controlplane.recovery.looks import forget_scheduled
 from controlplane.recovery.models import Decision, Incident, RankLook
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import ago
@@ -152,7 +152,7 @@ def test_a_persons_look_is_kept_without_an_incident() -> None:
 
 
 def test_old_looks_make_room_but_not_those_of_an_incident(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controlplane.recovery.looks.MAX_LOOKS_PER_JOB", 3)
+    monkeypatch.setattr("controlplane.recovery.diagnostics.MAX_LOOKS_PER_JOB", 3)
     fleet = make_fleet()
     job = run_job(fleet)
     command, ranks = hang(fleet, job, 1)
