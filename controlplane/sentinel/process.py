@@ -25,10 +25,10 @@ from controlplane.runtime.isolate import isolated
 from controlplane.runtime.logs import get
 from controlplane.runtime.seal import tally
 from controlplane.sentinel import scan, store_look
+from controlplane.sentinel.fallback import Net
 from controlplane.sentinel.fleetmap import MapFollower
 from controlplane.sentinel.history import QUIET_S, QUIET_SAMPLES, History
 from controlplane.sentinel.live_state import LiveState
-from controlplane.sentinel.net import Net
 from controlplane.sentinel.ourselves import Deafness
 from controlplane.sentinel.stream import StreamReader
 
