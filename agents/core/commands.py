@@ -39,8 +39,8 @@ from controlplane.protocol.commands import (
     WarmHost,
     subject,
 )
+from controlplane.protocol.diagnostics import LOOKS, looks_of
 from controlplane.protocol.frames import CommandAnswer, StacksCollected
-from controlplane.protocol.looks import LOOKS, looks_of
 from controlplane.protocol.rank import InjectFault
 from controlplane.protocol.rank_faults import INSIDE, SIGNALS
 from controlplane.protocol.signing import SIGNATURE_REJECTED

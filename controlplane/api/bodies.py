@@ -62,7 +62,7 @@ class FaultRank(Body, frozen=True, kw_only=True):
 
 
 class DebugRank(Body, frozen=True, kw_only=True):
-    """Which rank, which diagnostic (`protocol.looks`), and why; `duration_s` of a profile."""
+    """Which rank, which diagnostic (`protocol.diagnostics`), and why; `duration_s` of a profile."""
 
     replica: Index
     rank: Index

@@ -10,7 +10,7 @@ from controlplane.dispatch.services import enqueue
 from controlplane.jobs.models import Job, Rank
 from controlplane.protocol import rank_commands as commands
 from controlplane.protocol.commands import CollectStacks, CommandRank
-from controlplane.protocol.looks import BY_NAME, LOOKS, MAX_PROFILE_S
+from controlplane.protocol.diagnostics import BY_NAME, LOOKS, MAX_PROFILE_S
 from controlplane.protocol.rank_faults import FAULTS
 from controlplane.protocol.rest import FieldError
 from controlplane.recovery import requests

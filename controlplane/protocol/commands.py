@@ -162,7 +162,7 @@ class CollectStacks(_Body, tag="collect_stacks"):
     """Look at each rank of (job, replica) here without asking its training thread. `replica` -1: at
     each rank of the job that nobody looks at yet.
 
-    `look`: a name of `protocol.looks`; "hang" takes stacks and the Flight Recorder. `rank` -1: all
+    `look`: a name of `protocol.diagnostics`; "hang" takes stacks and the Flight Recorder. `rank` -1: all
     ranks here. `duration_s` of a profile. Every answer is a `StacksCollected`; refused while the same
     rank is being looked at."""
 

@@ -112,7 +112,7 @@ class RecomputedRank(models.Model):
 
 
 class RankLook(models.Model):
-    """What one look at one rank found (`protocol.looks`): untrusted text. `method` "none":
+    """What one look at one rank found (`protocol.diagnostics`): untrusted text. `method` "none":
     it could not be got, and the text says why. `incident`: the one it was taken for. `place`: where
     its stacks say the rank was; of ranks that stand in one place only the first keep the text."""
 

@@ -6,9 +6,9 @@ from controlplane.dispatch import selectors as dispatch
 from controlplane.dispatch.present import command_summary
 from controlplane.policy import capabilities
 from controlplane.policy.capabilities import IncidentFacts
+from controlplane.protocol.diagnostics import FLIGHT_RECORDER, NOT_GOT, STACKS
 from controlplane.protocol.errors import MalformedFrame
 from controlplane.protocol.flight import decode_dump
-from controlplane.protocol.looks import FLIGHT_RECORDER, NOT_GOT, STACKS
 from controlplane.recovery.models import Decision, Incident, RankLook, Signal
 from controlplane.recovery.phases import recovery_s
 from controlplane.runtime.clock import iso

@@ -10,7 +10,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from controlplane.jobs.models import Job, Rank
 from controlplane.policy.fleet import FleetSnapshot
 from controlplane.policy.snapshot import JobSnapshot
-from controlplane.protocol.looks import FLIGHT_RECORDER, LOG, NOT_GOT
+from controlplane.protocol.diagnostics import FLIGHT_RECORDER, LOG, NOT_GOT
 from controlplane.protocol.states import JobState
 from controlplane.recovery.incident_evidence import first_failure, stack_groups
 from controlplane.recovery.models import Decision, Incident, RankLook, Signal

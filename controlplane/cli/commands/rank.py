@@ -11,7 +11,7 @@ from controlplane.cli.commands.request import Timeout, Wait, follow
 from controlplane.cli.context import BY_HAND, Reason
 from controlplane.cli.exits import CliError, Exit
 from controlplane.cli.output import say
-from controlplane.protocol.looks import named
+from controlplane.protocol.diagnostics import named
 from controlplane.protocol.rank_commands import named as named_commands
 
 app = typer.Typer(no_args_is_help=True, help="Look at one rank of a job, command it, or break it on purpose.")

@@ -18,8 +18,8 @@ from agents.ranks import debug_client, look
 from agents.ranks.files import make_private
 from agents.ranks.identity import identity_of
 from agents.ranks.places import Places
+from controlplane.protocol.diagnostics import BY_NAME
 from controlplane.protocol.flight import decode_dump
-from controlplane.protocol.looks import BY_NAME
 
 GROUPS = [{"name": "0", "desc": "default_pg", "ranks": [0, 1]}]
 ENTRY = {

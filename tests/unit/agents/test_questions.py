@@ -8,7 +8,7 @@ import pytest
 
 from agents.ranks import look
 from agents.ranks.identity import identity_of
-from controlplane.protocol.looks import AT_A_HANG, HANG, LOOKS, TABLE, Look, looks_of, named
+from controlplane.protocol.diagnostics import AT_A_HANG, HANG, LOOKS, TABLE, Look, looks_of, named
 from trainer.control.debug_common import HANDLERS, PROFILE
 
 ROOT = Path(__file__).resolve().parents[3]
