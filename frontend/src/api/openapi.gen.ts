@@ -1425,7 +1425,7 @@ export interface components {
         };
         /**
          * DebugRank
-         * @description Which rank, which diagnostic (`protocol.looks`), and why; `duration_s` of a profile.
+         * @description Which rank, which diagnostic (`protocol.diagnostics`), and why; `duration_s` of a profile.
          */
         DebugRank: {
             diagnostic: string;
