@@ -35,10 +35,10 @@ from agents.probes.choose import make_sampler
 from agents.probes.host import CpuMeter, rss_bytes
 from agents.probes.reset import reset_device
 from agents.ranks import unseen
+from agents.ranks.diagnose import look_for
 from agents.ranks.hosts import HostKeeper
 from agents.ranks.identity import is_alive, signal_group, signal_process
 from agents.ranks.logs import LogFiles, tail
-from agents.ranks.look import look_for
 from agents.ranks.places import Places
 from agents.ranks.scan import LogScanner
 from agents.ranks.socket import RankServer

@@ -1,8 +1,8 @@
 """Mutation score: `python scripts/mutants.py --sample 150 --seed 1` changes the policy in one place at a time.
 
-A seeded sample of all places (an operator, a comparison, a number, a truth) is changed, each in a fork of one
-pytest session, by giving the function other code; then the tests that call that function run, the quickest
-first. A change that no test notices has survived: it is printed with its line. Nothing is written. Functions
+A seeded sample of all places (an operator, a comparison, a number, a truth; what is yielded is left out) is changed,
+each in a fork of one pytest session, by giving the function other code; then the tests that call that function run, the
+quickest first. A change that no test notices has survived: it is printed with its line. Nothing is written. Functions
 only: tables and defaults of modules are not changed.
 """
 
@@ -55,6 +55,8 @@ def changed(node: ast.AST) -> ast.AST | None:
             other.func = ast.Name(NAMES[name], ast.Load())
         case ast.IfExp():
             other.body, other.orelse = other.orelse, other.body
+        case ast.Expr(value=ast.Yield() | ast.YieldFrom()):
+            return ast.copy_location(ast.If(ast.Constant(False), [other], []), node)
         case _:
             return None
     return ast.copy_location(other, node)

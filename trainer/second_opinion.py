@@ -2,7 +2,7 @@
 
 `python -m trainer.second_opinion --dumps FILE --out FILE`: a JSON list of `FlightDump` in, an
 `Opinion` out. The server runs it in the sandbox where torch is installed
-(`controlplane.recovery.opinion`), the benchmark `flight` calls `opinion`. It decides nothing.
+(`controlplane.recovery.torch_analysis`), the benchmark `flight` calls `opinion`. It decides nothing.
 Torch's analyser is given every help: groups and gloo's states repaired, dumps allowed to be
 missing, and a stand-in for `tabulate`, without which it fails on coalesced transfers.
 """

@@ -28,22 +28,20 @@ from controlplane.protocol.commands import (
     DeliverInstall,
     DeliverView,
     EndVerification,
+    ForRanks,
     InjectDeviceFault,
     InjectLinkFault,
     InjectRankFault,
-    KeepCheckpoints,
-    OrderRecompute,
-    RequestSave,
     ResetDevice,
     StartRanks,
     StopRanks,
     VerifyCheckpoint,
     WarmHost,
+    subject,
 )
+from controlplane.protocol.diagnostics import LOOKS, looks_of
 from controlplane.protocol.frames import CommandAnswer, StacksCollected
-from controlplane.protocol.keeping import KeepSaves
-from controlplane.protocol.looks import LOOKS, looks_of
-from controlplane.protocol.rank import InjectFault, RecomputeSteps, SaveNow
+from controlplane.protocol.rank import InjectFault
 from controlplane.protocol.rank_faults import INSIDE, SIGNALS
 from controlplane.protocol.signing import SIGNATURE_REJECTED
 from controlplane.protocol.states import UNFIT
@@ -104,7 +102,10 @@ def act(turn: Turn, envelope: CommandEnvelope) -> None:
         data = UNFIT if isinstance(envelope.body, StartRanks) else ""
         turn.answer(envelope.command_id, CommandStage.FAILED, refused, data)
         return
-    _HANDLERS[type(envelope.body)](turn, envelope.command_id, envelope.body)
+    if isinstance(envelope.body, ForRanks):
+        hand_on(turn, envelope.command_id, envelope.body)
+    else:
+        _HANDLERS[type(envelope.body)](turn, envelope.command_id, envelope.body)
 
 
 def on_rules(turn: Turn, event: RulesRead) -> None:
@@ -151,37 +152,17 @@ def deliver_install(turn: Turn, command_id: str, body: DeliverInstall) -> None:
     turn.answer(command_id, CommandStage.SUCCEEDED, f"handed to {take_install(turn, body.install)} ranks")
 
 
-def request_save(turn: Turn, command_id: str, body: RequestSave) -> None:
-    """Pass the request on; what became of it comes as checkpoint reports."""
+def hand_on(turn: Turn, command_id: str, body: ForRanks) -> None:
+    """To each rank that it names and that lives here; what comes of it, the ranks report."""
     reached = 0
     for rank in turn.state.ranks.values():
-        if (rank.ref.job_id, rank.ref.attempt) == (body.job_id, body.attempt) and rank.process is ProcessState.ALIVE:
-            reached += tell(turn, rank, SaveNow(command_id, body.save_kind, body.reason))
-    stage = CommandStage.SUCCEEDED if reached else CommandStage.FAILED
-    turn.answer(command_id, stage, f"asked {reached} ranks")
-
-
-def order_recompute(turn: Turn, command_id: str, body: OrderRecompute) -> None:
-    """Pass it on; what came of it comes as the ranks' reports once their job has trained."""
-    reached = 0
-    for rank in turn.state.ranks.values():
-        slot = (rank.ref.job_id, rank.ref.attempt, rank.ref.replica, rank.ref.incarnation)
-        if slot == (body.job_id, body.attempt, body.replica, body.incarnation) and rank.process is ProcessState.ALIVE:
-            reached += tell(turn, rank, RecomputeSteps(body.order))
-    stage = CommandStage.SUCCEEDED if reached else CommandStage.FAILED
-    turn.answer(command_id, stage, f"handed to {reached} ranks")
-
-
-def keep_checkpoints(turn: Turn, command_id: str, body: KeepCheckpoints) -> None:
-    """Pass it on to rank 0 of the replica, which keeps it beside the checkpoints."""
-    reached = 0
-    for rank in turn.state.ranks.values():
-        slot = (rank.ref.job_id, rank.ref.attempt, rank.ref.replica, rank.ref.incarnation, rank.ref.rank)
-        mine = slot == (body.job_id, body.attempt, body.replica, body.incarnation, 0)
-        if mine and rank.process is ProcessState.ALIVE:
-            reached += tell(turn, rank, KeepSaves(command_id, body.saves))
-    stage = CommandStage.SUCCEEDED if reached else CommandStage.FAILED
-    turn.answer(command_id, stage, f"handed to {reached} ranks")
+        of_attempt = (rank.ref.job_id, rank.ref.attempt) == (body.job_id, body.attempt)
+        if of_attempt and body.names(rank.ref) and rank.process is ProcessState.ALIVE:
+            reached += tell(turn, rank, body.message(command_id))
+    if not reached:
+        turn.answer(command_id, CommandStage.FAILED, "no such rank runs here and listens")
+    elif not body.answered:
+        turn.answer(command_id, CommandStage.SUCCEEDED, f"handed to {reached} ranks")
 
 
 def collect_stacks(turn: Turn, command_id: str, body: CollectStacks) -> None:
@@ -330,7 +311,7 @@ def _reject(turn: Turn, command_id: str, reason: str) -> None:
 
 def _fence(turn: Turn, envelope: CommandEnvelope) -> str:
     """Why the order is stale, or empty; a newer fence is remembered."""
-    job_id, attempt = _subject(envelope.body)
+    job_id, attempt = subject(envelope.body)
     if envelope.job_id and job_id and envelope.job_id != job_id:
         return f"the command names {job_id}, its envelope {envelope.job_id}"
     job_id = job_id or envelope.job_id
@@ -359,22 +340,6 @@ def _fence(turn: Turn, envelope: CommandEnvelope) -> str:
     return ""
 
 
-def _subject(body: Body) -> tuple[str, int | None]:
-    match body:
-        case StartRanks(launch=launch):
-            return launch.job_id, launch.attempt
-        case DeliverView(view=view):
-            return view.job_id, view.attempt
-        case DeliverInstall(install=install):
-            return install.job_id, install.attempt
-        case StopRanks() | RequestSave() | OrderRecompute() | KeepCheckpoints() | WarmHost():
-            return body.job_id, body.attempt
-        case CollectStacks() | InjectRankFault() | VerifyCheckpoint():
-            return body.job_id, None
-        case InjectDeviceFault() | InjectLinkFault() | ResetDevice() | EndVerification():
-            return "", None
-
-
 def _is_target(rank: Rank, body: StopRanks) -> bool:
     if (rank.ref.job_id, rank.ref.attempt) != (body.job_id, body.attempt):
         return False
@@ -386,9 +351,6 @@ _HANDLERS: dict[type[Body], Callable[[Turn, str, Any], None]] = {
     StopRanks: stop_ranks,
     DeliverView: deliver_view,
     DeliverInstall: deliver_install,
-    RequestSave: request_save,
-    OrderRecompute: order_recompute,
-    KeepCheckpoints: keep_checkpoints,
     CollectStacks: collect_stacks,
     VerifyCheckpoint: verify_checkpoint,
     EndVerification: end_verification,

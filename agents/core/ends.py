@@ -12,6 +12,7 @@ from agents.core.events import GroupGone, RankProcessGone
 from agents.core.state import NOTHING_REFUSED, CommandStage, ProcessState, Rank
 from agents.core.turn import Turn
 from controlplane.protocol.bounds import fitted, fitted_tail
+from controlplane.protocol.commands import ForRanks
 from controlplane.protocol.frames import RankExited
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.rank import StopTraining
@@ -76,6 +77,20 @@ def looked(turn: Turn, ref: RankRef) -> None:
             kill(turn, rank)
 
 
+def carried_out_by(turn: Turn, ref: RankRef) -> tuple[str, ...]:
+    """Commands that this rank was given and has not answered."""
+    return tuple(
+        command.command_id
+        for command in turn.state.commands.values()
+        if command.stage is CommandStage.ACKNOWLEDGED
+        and command.envelope is not None
+        and isinstance(body := command.envelope.body, ForRanks)
+        and body.answered
+        and (body.job_id, body.attempt) == (ref.job_id, ref.attempt)
+        and body.names(ref)
+    )
+
+
 def on_process_gone(turn: Turn, event: RankProcessGone) -> None:
     """The leader ended. Wait briefly for the exit code if the host can still tell it."""
     rank = turn.state.ranks.get(event.ref)
@@ -113,6 +128,8 @@ def conclude(turn: Turn, rank: Rank, exit_code: int | None, signal: int | None, 
     aside_s = rank.aside.at_close(turn.now_s, rank.steps) if clean else None
     turn.tell_refused(rank.ref)
     turn.put_rank(gone)
+    for command_id in carried_out_by(turn, rank.ref):
+        turn.answer(command_id, CommandStage.FAILED, "the rank ended before it answered")
     tail = fitted_tail(log_tail, limits.MAX_LOG_TAIL_CHARS)
     told = exit_code is not None or signal is not None
     cause = rank.exit_cause if not told or signal == SIGKILL else ""

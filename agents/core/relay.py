@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from agents.core import limits
 from agents.core.effects import CloseConnection, Reach, Signal, ToConnection
-from agents.core.ends import SIGKILL, is_looked_at, kill_after_look
+from agents.core.ends import SIGKILL, carried_out_by, is_looked_at, kill_after_look
 from agents.core.events import RankConnected, RankDisconnected, RankLineRefused, RankMessage
 from agents.core.launches import advance, bind
-from agents.core.state import Job, ProcessState, Rank
+from agents.core.state import CommandStage, Job, ProcessState, Rank
 from agents.core.turn import Turn
 from controlplane.protocol.bounds import fitted_tail
 from controlplane.protocol.frames import RankJoined, RankSaid, StacksCollected
@@ -35,6 +35,7 @@ from controlplane.protocol.rank import (
     TrainingDone,
     ViewInstalled,
 )
+from controlplane.protocol.rank_commands import CarriedOut
 from controlplane.protocol.states import Phase, Section
 
 # A phase that started later than remembered by more than the jitter of its report is a new one.
@@ -150,6 +151,8 @@ def on_message(turn: Turn, event: RankMessage) -> None:
         case StacksReport():
             text = fitted_tail(message.text, limits.MAX_STACK_CHARS)
             turn.report(StacksCollected(rank.ref, text, "in_process", message.command_id))
+        case CarriedOut():
+            _carried_out(turn, rank, message)
         case _:
             _pass_on(turn, rank, message)
 
@@ -191,7 +194,7 @@ def _progress(turn: Turn, rank: Rank, said: RankProgress) -> None:
 
 
 def _pass_on(turn: Turn, rank: Rank, message: FromRank) -> None:
-    assert not isinstance(message, RankHello | RankProgress | StacksReport), "handled before"
+    assert not isinstance(message, RankHello | RankProgress | StacksReport | CarriedOut), "handled before"
     if isinstance(message, Flush) and _speaker(message) != rank.ref:
         turn.refuse(rank.ref, "a flush that speaks for another rank")
         return
@@ -204,6 +207,14 @@ def _pass_on(turn: Turn, rank: Rank, message: FromRank) -> None:
     if isinstance(message, TrainingDone) and job is not None and job.attempt == rank.ref.attempt and not job.end:
         turn.put_job(replace(job, end="succeeded"))
     turn.report(RankSaid(rank.ref, message), within_s)
+
+
+def _carried_out(turn: Turn, rank: Rank, said: CarriedOut) -> None:
+    """Ends the command. One that has ended stays so: the agent was restarted, or the rank answers twice."""
+    if said.command_id in carried_out_by(turn, rank.ref):
+        turn.answer(said.command_id, CommandStage.SUCCEEDED if said.ok else CommandStage.FAILED, said.detail)
+    elif said.command_id not in turn.state.commands:
+        turn.refuse(rank.ref, "an answer to a command that it was not given")
 
 
 def _bring_up_to_date(turn: Turn, rank: Rank, installed_epoch: int) -> None:

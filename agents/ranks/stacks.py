@@ -15,7 +15,7 @@ from pathlib import Path
 from agents.core.state import Identity
 from agents.ranks.identity import is_alive, read_stat, signal_process
 from agents.ranks.logs import printable, read_tail_bytes
-from controlplane.protocol.looks import NOT_GOT
+from controlplane.protocol.diagnostics import NOT_GOT
 
 _PY_SPY_TIMEOUT_S = 10.0
 _DUMP_TIMEOUT_S = 2.0

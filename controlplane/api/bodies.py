@@ -9,7 +9,8 @@ from msgspec import Meta
 
 from controlplane.api.problems import Kind, Problem
 from controlplane.protocol.plain import first_fault, without_secrets
-from controlplane.protocol.rest import Told
+from controlplane.protocol.rank_commands import MAX_VALUE
+from controlplane.protocol.rest import FieldError
 
 Reason = Annotated[str, Meta(min_length=1, max_length=500, description="Why; kept in the audit log.")]
 Index = Annotated[int, Meta(ge=0, le=1_000_000)]
@@ -61,12 +62,22 @@ class FaultRank(Body, frozen=True, kw_only=True):
 
 
 class DebugRank(Body, frozen=True, kw_only=True):
-    """Which rank, what to look at (`protocol.looks`), and why; `duration_s` of a profile."""
+    """Which rank, which diagnostic (`protocol.diagnostics`), and why; `duration_s` of a profile."""
 
     replica: Index
     rank: Index
-    look: Annotated[str, Meta(max_length=24)]
+    diagnostic: Annotated[str, Meta(max_length=24)]
     duration_s: Annotated[float, Meta(ge=0.1, le=10.0)] | None = None
+    reason: Reason
+
+
+class CommandRank(Body, frozen=True, kw_only=True):
+    """Which rank, what it is to do (`protocol.rank_commands`), and why; `value` as it is explained there."""
+
+    replica: Index
+    rank: Index
+    command: Annotated[str, Meta(max_length=24)]
+    value: Annotated[float, Meta(ge=0.0, le=MAX_VALUE)] = 0.0
     reason: Reason
 
 
@@ -131,18 +142,18 @@ def read(request: HttpRequest, kind: type[B]) -> B:
     if fault is None and without_secrets(reason) != reason:
         fault = ("/reason", "it has a credential in it, which everybody could read; revoke that one")
     if fault is not None:
-        raise Problem(Kind.INVALID, "The body is not valid.", errors=[Told(*fault)])
+        raise Problem(Kind.INVALID, "The body is not valid.", errors=[FieldError(*fault)])
     return body
 
 
-def told(error: msgspec.ValidationError) -> Told:
+def told(error: msgspec.ValidationError) -> FieldError:
     """msgspec's "... - at `$.a[0]`" as message and JSON Pointer."""
     message, _, path = str(error).partition(" - at `$")
     pointer = re.sub(r"\[(\w+|\.\.\.)\]", r".\1", path.rstrip("`")).replace(".", "/")
     missing = re.search(r"field `(\w+)`", message)
     if missing:
         pointer += "/" + missing.group(1)
-    return Told(pointer, message)
+    return FieldError(pointer, message)
 
 
 def send(data: Any, status: int = 200) -> HttpResponse:

@@ -14,7 +14,7 @@ from ninja.errors import ValidationError as NinjaValidationError
 
 from controlplane.api.problems import BY_STATUS, Kind, Problem, answer
 from controlplane.protocol.errors import ProtocolError
-from controlplane.protocol.rest import Told
+from controlplane.protocol.rest import FieldError
 from controlplane.protocol.spec_lint import escape
 from controlplane.runtime import errors as services
 from controlplane.runtime import metrics
@@ -43,7 +43,7 @@ def to_problem(error: Exception) -> Problem | None:
             return error
         case services.ServiceError():
             kind = next((SERVICE_KINDS[base] for base in type(error).__mro__ if base in SERVICE_KINDS), Kind.CONFLICT)
-            told = [Told(e.get("pointer", ""), e.get("message", ""), e.get("fix", "")) for e in error.errors]
+            told = [FieldError(e.get("pointer", ""), e.get("message", ""), e.get("fix", "")) for e in error.errors]
             return Problem(kind, error.detail, errors=told)
         case ProtocolError():
             return Problem(Kind.BAD_REQUEST, str(error))
@@ -98,10 +98,10 @@ def _handle(request: HttpRequest, error: Exception | type[Exception]) -> HttpRes
     return respond(request, error)
 
 
-def _parameter(error: Mapping[str, object]) -> Told:
+def _parameter(error: Mapping[str, object]) -> FieldError:
     """Ninja's location (source, model, field) as a pointer: /query/limit."""
     location = error.get("loc", ())
     assert isinstance(location, tuple | list)
     tokens = [str(part) for part in location]
     ends = [tokens[0], tokens[-1]] if len(tokens) > 1 else tokens
-    return Told(pointer="/" + "/".join(escape(token) for token in ends), message=str(error.get("msg", "")))
+    return FieldError(pointer="/" + "/".join(escape(token) for token in ends), message=str(error.get("msg", "")))

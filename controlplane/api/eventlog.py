@@ -30,14 +30,14 @@ RETRY_MS = 1000
 
 class EventQuery(Schema):
     """A window of the event log. `newest`: the last `limit` of it, not the first; those before
-    them with `before_seq` = the first one. `told`: only what has a sentence; the others
+    them with `before_seq` = the first one. `with_sentence`: only what has a sentence; the others
     carry a changed summary and no news."""
 
     after_seq: Seq = 0
     before_seq: Seq | None = None
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 100
     newest: bool = False
-    told: bool = False
+    with_sentence: bool = False
 
 
 def event_view(row: Event) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def event_page(query: EventQuery, *, job_id: str = "", node_id: str = "") -> dic
     rows = _after(query.after_seq, job_id, node_id)
     if query.before_seq is not None:
         rows = rows.filter(seq__lt=query.before_seq)
-    if query.told:
+    if query.with_sentence:
         rows = told(rows)
     found = list(rows.order_by("-seq")[: query.limit])[::-1] if query.newest else list(rows[: query.limit])
     return listing([event_view(row) for row in found], None, seq)

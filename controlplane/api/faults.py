@@ -27,7 +27,7 @@ from controlplane.jobs.models import Rank
 from controlplane.jobs.numbers import GOOD_CHECKPOINTS, LOCAL_KIND
 from controlplane.jobs.services import submit_job
 from controlplane.protocol.commands import InjectDeviceFault, InjectLinkFault
-from controlplane.protocol.rest import FaultValue, Told
+from controlplane.protocol.rest import FaultValue, FieldError
 from controlplane.protocol.spec_lint import lint
 from controlplane.protocol.states import NodeState
 from controlplane.runtime.errors import Conflict
@@ -72,12 +72,12 @@ def inject(body: NewFault, actor: str) -> Done:
     """Carry out one fault in the current unit of work. Raises Problem for a wrong one."""
     fault = FAULTS.get(body.kind)
     if fault is None:
-        told = Told("/kind", f"{body.kind!r} is no fault", f"use {', '.join(FAULTS)}")
+        told = FieldError("/kind", f"{body.kind!r} is no fault", f"use {', '.join(FAULTS)}")
         raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
     fields = {"job": "job_id", "replica": "replica", "rank": "rank", "node": "node_id", "device": "device_index"}
     missing = [fields[need] for need in fault.needs if getattr(body, fields[need]) is None]
     if missing:
-        told_all = [Told(f"/{name}", "missing", f"{body.kind} needs {name}") for name in missing]
+        told_all = [FieldError(f"/{name}", "missing", f"{body.kind} needs {name}") for name in missing]
         raise Problem(Kind.INVALID, "The body is not valid.", errors=told_all)
     return fault.run(body, actor)
 
@@ -131,7 +131,7 @@ def _kill_backend(body: NewFault, actor: str) -> Done:
     wanted = body.value if isinstance(body.value, str) else DEFAULT_PROCESS
     name = PROCESSES.get(wanted, wanted)
     if name not in PROCESSES.values():
-        told = Told("/value", f"{wanted!r} is no process of the backend", f"use {', '.join(PROCESSES)}")
+        told = FieldError("/value", f"{wanted!r} is no process of the backend", f"use {', '.join(PROCESSES)}")
         raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
     _leave_request(name, DEFAULT_DOWN_S)
     return Done(detail=f"{name} is killed and comes back by itself; training continues.")

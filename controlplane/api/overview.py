@@ -14,7 +14,7 @@ from controlplane.jobs import selectors as jobs
 from controlplane.jobs.models import Job
 from controlplane.jobs.numbers import goodput
 from controlplane.protocol.states import LIVE_INCIDENT, IncidentOutcome, IncidentState, JobState
-from controlplane.recovery import deadletter, sight
+from controlplane.recovery import deadletter, health_gate
 from controlplane.recovery.incidents import need_attention
 from controlplane.recovery.models import Decision, Incident
 from controlplane.recovery.present import decision_summary, incident_summary
@@ -103,7 +103,7 @@ def _beat(role: str) -> dict[str, Any]:
 def _sentinel() -> dict[str, Any]:
     """Alive is not enough: while its detection is paused, it finds no silent node."""
     view = _beat("sentinel")
-    why = sight.blind_reason() if view["ok"] else ""
+    why = health_gate.blind_reason() if view["ok"] else ""
     if why:
         view |= {"ok": False, "detail": f"detection paused: {why}"}
     return view

@@ -10,7 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from controlplane.access.models import Scope
 from controlplane.api.auth import who_asks
-from controlplane.recovery import sight
+from controlplane.recovery import health_gate
 from controlplane.runtime import beats, bus, exporter
 from controlplane.runtime.address import is_direct_from
 
@@ -31,7 +31,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
     if request.user.is_authenticated if checks["database"] else False:
         told = {
             "redis": bus.ping(),
-            "sentinel": beats.view("sentinel").ok and not sight.blind_reason(),
+            "sentinel": beats.view("sentinel").ok and not health_gate.blind_reason(),
             "worker": beats.view("worker").ok,
         }
         body |= {"checks": checks, "told": told}

@@ -13,8 +13,8 @@ from types import MappingProxyType
 import msgspec
 from django.http import HttpRequest, HttpResponse
 
+from controlplane.protocol.rest import FieldError
 from controlplane.protocol.rest import Problem as ProblemBody
-from controlplane.protocol.rest import Told
 from controlplane.runtime.requests import request_id_of
 
 CONTENT_TYPE = "application/problem+json"
@@ -97,7 +97,7 @@ class Problem(Exception):
         kind: Kind,
         detail: str,
         *,
-        errors: Sequence[Told] = (),
+        errors: Sequence[FieldError] = (),
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(detail)

@@ -1,16 +1,18 @@
 """What a person orders about one rank: a fault on purpose, which is a request that the policy answers, or a
-look at it, a command in the current unit of work with its audit entry.
+look at it or a command to it, each a command in the current unit of work with its audit entry.
 """
 
 from controlplane.access import services as access
+from controlplane.api import bodies
 from controlplane.api.problems import Kind, Problem
 from controlplane.dispatch.models import Command
 from controlplane.dispatch.services import enqueue
 from controlplane.jobs.models import Job, Rank
-from controlplane.protocol.commands import CollectStacks
-from controlplane.protocol.looks import BY_NAME, LOOKS, MAX_PROFILE_S
+from controlplane.protocol import rank_commands as commands
+from controlplane.protocol.commands import CollectStacks, CommandRank
+from controlplane.protocol.diagnostics import BY_NAME, LOOKS, MAX_PROFILE_S
 from controlplane.protocol.rank_faults import FAULTS
-from controlplane.protocol.rest import Told
+from controlplane.protocol.rest import FieldError
 from controlplane.recovery import requests
 from controlplane.recovery.capable import rank_acts
 from controlplane.recovery.models import Request
@@ -24,7 +26,7 @@ def inject_fault(
 ) -> Request:
     """Ask for a fault in a rank of a job that allows it. Raises Problem, NotFound, Conflict."""
     if fault not in FAULTS:
-        told = Told("/fault", f"{fault!r} is no fault of a rank", f"use {', '.join(sorted(FAULTS))}")
+        told = FieldError("/fault", f"{fault!r} is no fault of a rank", f"use {', '.join(sorted(FAULTS))}")
         raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
     return requests.fault(
         _placed(job, replica, rank), code=fault, value=value, reason=reason, actor=actor, request_id=request_id
@@ -32,28 +34,60 @@ def inject_fault(
 
 
 def look_at(
-    job: Job, replica: int, rank: int, *, look: str, duration_s: float | None, actor: str, reason: str, request_id: str
+    job: Job,
+    replica: int,
+    rank: int,
+    *,
+    diagnostic: str,
+    duration_s: float | None,
+    actor: str,
+    reason: str,
+    request_id: str,
 ) -> Command:
-    """Look at a rank; what it finds comes as a row (`recovery.looks`). One look at a rank at
+    """Look at a rank; what it finds comes as a row (`recovery.diagnostics`). One look at a rank at
     a time. Raises Problem, NotFound, Conflict."""
-    if look not in BY_NAME:
-        told = Told("/look", f"unknown diagnostic {look!r}", f"use {', '.join(LOOKS)}")
+    if diagnostic not in BY_NAME:
+        told = FieldError("/diagnostic", f"unknown diagnostic {diagnostic!r}", f"use {', '.join(LOOKS)}")
         raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
     row = _placed(job, replica, rank)
     refuse(rank_acts(job, row)["debug"])
-    data = {"replica": replica, "rank": rank, "look": look}
+    data = {"replica": replica, "rank": rank, "diagnostic": diagnostic}
     access.audit(actor, "job.debug", job.id, reason=reason, request_id=request_id, data=data)
-    asked = BY_NAME[look]
+    asked = BY_NAME[diagnostic]
     seconds = min(DEFAULT_PROFILE_S if duration_s is None else duration_s, MAX_PROFILE_S) if asked.timed else 0.0
     order = CollectStacks(
         job_id=job.id,
         replica=replica,
         incarnation=row.replica.incarnation,
         rank=rank,
-        look=look,
+        look=diagnostic,
         duration_s=seconds,
     )
     return _order(job, row, order, asked.ttl_s)
+
+
+def command_rank(job: Job, asked: bodies.CommandRank, *, actor: str, request_id: str) -> Command:
+    """Have a rank do what the table names; its answer ends the command. Raises Problem, NotFound, Conflict."""
+    if asked.command not in commands.BY_NAME:
+        told = FieldError("/command", f"unknown command {asked.command!r}", f"use {commands.named()}")
+        raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
+    if asked.value and not commands.BY_NAME[asked.command].value:
+        told = FieldError("/value", f"{asked.command} takes no value", "leave it out")
+        raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
+    row = _placed(job, asked.replica, asked.rank)
+    refuse(rank_acts(job, row)["command-rank"])
+    data = {"replica": asked.replica, "rank": asked.rank, "command": asked.command, "value": asked.value}
+    access.audit(actor, "job.command_rank", job.id, reason=asked.reason, request_id=request_id, data=data)
+    body = CommandRank(
+        job_id=job.id,
+        attempt=row.replica.attempt.number,
+        replica=asked.replica,
+        incarnation=row.replica.incarnation,
+        rank=asked.rank,
+        name=asked.command,
+        value=asked.value,
+    )
+    return _order(job, row, body, commands.TTL_S)
 
 
 def _placed(job: Job, index: int, rank: int) -> Rank:
@@ -65,6 +99,6 @@ def _placed(job: Job, index: int, rank: int) -> Rank:
     return row
 
 
-def _order(job: Job, row: Rank, body: CollectStacks, ttl_s: float) -> Command:
+def _order(job: Job, row: Rank, body: CollectStacks | CommandRank, ttl_s: float) -> Command:
     number = row.replica.attempt.number
     return enqueue(body, node_id=row.node_id, job_id=job.id, attempt=number, epoch=job.epoch, ttl_s=ttl_s)

@@ -7,7 +7,7 @@ from django.conf import settings
 from django.http import HttpRequest
 
 from controlplane.api.problems import Kind, Problem
-from controlplane.protocol.rest import Told
+from controlplane.protocol.rest import FieldError
 from controlplane.protocol.spec import JobSpec
 from controlplane.protocol.spec_fault import Ground
 from controlplane.protocol.spec_lint import LintResult, lint
@@ -54,9 +54,9 @@ def required(result: LintResult) -> JobSpec:
     raise Problem(Kind.INVALID_SPEC, detail, errors=told(result))
 
 
-def told(result: LintResult) -> list[Told]:
+def told(result: LintResult) -> list[FieldError]:
     """Faults as the problem's errors."""
-    return [Told(fault.pointer, fault.message, fault.fix) for fault in result.faults]
+    return [FieldError(fault.pointer, fault.message, fault.fix) for fault in result.faults]
 
 
 def dry_run(result: LintResult, placement: list[Any] | None, waits_for: str) -> dict[str, Any]:

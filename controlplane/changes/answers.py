@@ -1,6 +1,6 @@
 """What the answer to a command means, or that nobody answered in time, beyond the command's own row.
 
-What diagnostics and reading checkpoints back make of theirs stays with them (`recovery.looks`,
+What diagnostics and reading checkpoints back make of theirs stays with them (`recovery.diagnostics`,
 `recovery.readers`).
 """
 

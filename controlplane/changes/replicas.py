@@ -34,8 +34,8 @@ from controlplane.protocol.commands import (
     InjectRankFault,
     StopRanks,
 )
+from controlplane.protocol.diagnostics import HANG
 from controlplane.protocol.frames import PROTOCOL_MAX
-from controlplane.protocol.looks import HANG
 from controlplane.protocol.spec import max_contributors
 from controlplane.protocol.states import AttemptState, ReplicaState
 

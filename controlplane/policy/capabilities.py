@@ -83,7 +83,7 @@ RANK: ByState = {
         _K.HUNG: YES,
         _K.EXITED: _GONE,
     }
-    for act in ("fault", "debug")
+    for act in ("fault", "debug", "command-rank")
 }
 _ALWAYS: Mapping[str, str] = {
     _N.READY: YES,
@@ -251,7 +251,7 @@ def replica(facts: ReplicaFacts) -> Acts:
 
 
 def rank(facts: RankFacts) -> Acts:
-    """Break it on purpose, look at it."""
+    """Break it on purpose, look at it, have it do something."""
     acts = _by_state(RANK, facts)
     if facts.released or not facts.newest:
         return dict.fromkeys(acts, _filled(_GONE, facts))

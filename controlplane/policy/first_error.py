@@ -2,7 +2,7 @@
 
 One rank's error ends its peers: they lose a connection or give a collective up, and say so in
 their own tracebacks. The root is the first error that is not of that kind, or the death by a signal,
-without a word, that came before it. `recovery.told` asks; nothing here decides what is done.
+without a word, that came before it. `recovery.incident_evidence` asks; nothing here decides what is done.
 """
 
 import re

@@ -5,7 +5,7 @@ carried out in one transaction."""
 import msgspec
 
 from controlplane.policy.snapshot import Placement
-from controlplane.protocol.looks import HANG
+from controlplane.protocol.diagnostics import HANG
 from controlplane.protocol.membership import Install, View
 from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import (

@@ -1,7 +1,7 @@
 """The stacks of many ranks as a few groups: "7,998 in all_reduce, 2 in the data loader". Pure.
 
 Reads the three forms in which agents send stacks (py-spy, faulthandler, the kernel's view) and
-takes the thread that trains. `recovery.told` asks.
+takes the thread that trains. `recovery.incident_evidence` asks.
 """
 
 import re

@@ -8,6 +8,8 @@ was first received (counted from `issued_at_s` to the `server_time_s` of the `Or
 brought it, so the clock of the node says nothing).
 """
 
+from typing import ClassVar
+
 import msgspec
 
 from controlplane.protocol.bounds import (
@@ -31,14 +33,34 @@ from controlplane.protocol.bounds import (
     UnixSeconds,
     Word,
 )
-from controlplane.protocol.keeping import KeptSaves
-from controlplane.protocol.launch import ReplicaLaunch
+from controlplane.protocol.keeping import KeepSaves, KeptSaves
+from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.membership import Install, View
+from controlplane.protocol.rank import RecomputeSteps, SaveNow, ToRank
+from controlplane.protocol.rank_commands import CarryOut
 from controlplane.protocol.recompute import Recompute
 
 
 class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
     """Base: the wire form carries `kind`."""
+
+
+class ForRanks(_Body):
+    """Base of what an agent only hands on: `message` goes to every rank of the attempt here that `names` allows.
+    A kind of these needs nothing of its own in the agent. `answered`: it names one rank, whose `CarriedOut` ends it."""
+
+    answered: ClassVar[bool] = False
+
+    job_id: Id
+    attempt: Index
+
+    def message(self, command_id: str) -> ToRank:
+        """What each of them is sent."""
+        raise NotImplementedError
+
+    def names(self, ref: RankRef) -> bool:
+        """Whether it is meant for this rank of the attempt."""
+        return True
 
 
 class StartRanks(_Body, tag="start_ranks"):
@@ -76,43 +98,71 @@ class DeliverInstall(_Body, tag="deliver_install"):
     install: Install
 
 
-class RequestSave(_Body, tag="request_save"):
+class RequestSave(ForRanks, tag="request_save"):
     """Ask the ranks of this job here to save at the next step boundary.
-    `save_kind`: emergency or manual."""
+    `save_kind`: emergency or manual. What became of it comes as checkpoint reports."""
 
-    job_id: Id
-    attempt: Index
     save_kind: Word
     reason: CommandText
 
+    def message(self, command_id: str) -> ToRank:
+        return SaveNow(command_id, self.save_kind, self.reason)
 
-class OrderRecompute(_Body, tag="order_recompute"):
+
+class OrderRecompute(ForRanks, tag="order_recompute"):
     """Hand the order to the ranks of this replica here, who carry it out once all steps of the job
-    are committed and saved, one such order after the other."""
+    are committed and saved, one such order after the other, and report what came of it."""
 
-    job_id: Id
-    attempt: Index
     replica: Index
     incarnation: Index
     order: Recompute
 
+    def message(self, command_id: str) -> ToRank:
+        return RecomputeSteps(self.order)
 
-class KeepCheckpoints(_Body, tag="keep_checkpoints"):
+    def names(self, ref: RankRef) -> bool:
+        return (ref.replica, ref.incarnation) == (self.replica, self.incarnation)
+
+
+class KeepCheckpoints(ForRanks, tag="keep_checkpoints"):
     """Have these checkpoints of the job kept beyond their retention, and no others: rank 0 of the replica,
     where it lives here, writes that beside them for every rank that saves."""
 
-    job_id: Id
-    attempt: Index
     replica: Index
     incarnation: Index
     saves: KeptSaves
+
+    def message(self, command_id: str) -> ToRank:
+        return KeepSaves(command_id, self.saves)
+
+    def names(self, ref: RankRef) -> bool:
+        return (ref.replica, ref.incarnation, ref.rank) == (self.replica, self.incarnation, 0)
+
+
+class CommandRank(ForRanks, tag="command_rank"):
+    """Have one rank do what `name` says (`rank_commands`), `value` as there. It succeeds or fails as the rank
+    answers; failed too where the rank ends before it has."""
+
+    answered = True
+
+    replica: Index
+    incarnation: Index
+    rank: Index
+    name: Word
+    value: Number = 0.0
+
+    def message(self, command_id: str) -> ToRank:
+        return CarryOut(command_id, self.name, self.value)
+
+    def names(self, ref: RankRef) -> bool:
+        return (ref.replica, ref.incarnation, ref.rank) == (self.replica, self.incarnation, self.rank)
 
 
 class CollectStacks(_Body, tag="collect_stacks"):
     """Look at each rank of (job, replica) here without asking its training thread. `replica` -1: at
     each rank of the job that nobody looks at yet.
 
-    `look`: a name of `protocol.looks`; "hang" takes stacks and the Flight Recorder. `rank` -1: all
+    `look`: a name of `protocol.diagnostics`; "hang" takes stacks and the Flight Recorder. `rank` -1: all
     ranks here. `duration_s` of a profile. Every answer is a `StacksCollected`; refused while the same
     rank is being looked at."""
 
@@ -201,6 +251,7 @@ Body = (
     | RequestSave
     | OrderRecompute
     | KeepCheckpoints
+    | CommandRank
     | CollectStacks
     | VerifyCheckpoint
     | EndVerification
@@ -210,6 +261,15 @@ Body = (
     | InjectRankFault
     | InjectLinkFault
 )
+
+
+def subject(body: Body) -> tuple[str, int | None]:
+    """Which job and attempt it is about, itself or by what it carries: that fences it. ("", None): about the node;
+    (job, None): about whichever attempt its envelope names."""
+    match body:
+        case StartRanks(launch=about) | DeliverView(view=about) | DeliverInstall(install=about):
+            return about.job_id, about.attempt
+    return getattr(body, "job_id", ""), getattr(body, "attempt", None)
 
 
 class CommandStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -49,6 +49,7 @@ from controlplane.protocol.bounds import (
 from controlplane.protocol.keeping import CheckpointsPruned, KeepSaves
 from controlplane.protocol.launch import RankRef, TrainerConfig
 from controlplane.protocol.membership import Flush, Install, MemberRole, View
+from controlplane.protocol.rank_commands import CarriedOut, CarryOut
 from controlplane.protocol.recompute import Recompute, Recomputed
 from controlplane.protocol.states import Phase, Section
 
@@ -275,6 +276,7 @@ FromRank = (
     | TrainingDone
     | RecomputeReport
     | StacksReport
+    | CarriedOut
 )
 
 # --- agent -> rank ---------------------------------------------------------------
@@ -328,7 +330,7 @@ class InjectFault(_Message, tag="inject_fault"):
     value: Number = 0.0
 
 
-ToRank = SetView | InstallView | Evicted | SaveNow | RecomputeSteps | KeepSaves | StopTraining | InjectFault
+ToRank = SetView | InstallView | Evicted | SaveNow | RecomputeSteps | KeepSaves | StopTraining | InjectFault | CarryOut
 
 # --- agent -> rank host ----------------------------------------------------------
 

@@ -8,11 +8,11 @@ from controlplane.dispatch.models import Command
 from controlplane.dispatch.services import body_of, is_genuine
 from controlplane.jobs.models import Job
 from controlplane.protocol.states import CommandState
-from controlplane.recovery import looks, readers
+from controlplane.recovery import diagnostics, readers
 from controlplane.recovery.commit import commit
 from controlplane.recovery.rows import JobRows, answered_of
 
-BESIDE: dict[str, Callable[[Command], None]] = {"collect_stacks": looks.gave_up, readers.KIND: readers.answered}
+BESIDE: dict[str, Callable[[Command], None]] = {"collect_stacks": diagnostics.gave_up, readers.KIND: readers.answered}
 """What an answer means to diagnostics and to who reads checkpoints back."""
 
 

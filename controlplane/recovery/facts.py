@@ -19,7 +19,7 @@ from controlplane.protocol import frames
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.states import CommandState, RankState, Section
-from controlplane.recovery import identity, late, looks, marks, signals, speed
+from controlplane.recovery import diagnostics, identity, late, log_markers, signals, speed
 from controlplane.recovery.answers import after_answer
 from controlplane.recovery.devices import xid_counts
 from controlplane.recovery.models import Signal
@@ -233,7 +233,7 @@ def _answer(facts: Facts, body: frames.CommandAnswer) -> None:
 
 
 def _looked(facts: Facts, body: frames.StacksCollected) -> None:
-    looks.keep(facts.rank(body.ref), body, at=facts.at)
+    diagnostics.keep(facts.rank(body.ref), body, at=facts.at)
 
 
 def _node_checked(facts: Facts, body: frames.NodeChecked) -> None:
@@ -256,7 +256,7 @@ def _node_checked(facts: Facts, body: frames.NodeChecked) -> None:
 
 
 def _marked(facts: Facts, body: frames.LogMarked) -> None:
-    marks.note(facts.rank(body.ref), body)
+    log_markers.note(facts.rank(body.ref), body)
 
 
 def _refused(facts: Facts, body: frames.InputRefused) -> None:

@@ -33,7 +33,7 @@ from controlplane.protocol.states import (
     CheckpointState,
     JobState,
 )
-from controlplane.recovery import asked, counts, recompute, sight, signals
+from controlplane.recovery import asked, counts, health_gate, recompute, signals
 from controlplane.recovery.learned import learned_of, saves_of, undisturbed
 from controlplane.recovery.ledger import budget_of
 from controlplane.recovery.load_nodes import of_nodes, own_facts
@@ -60,15 +60,15 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
     view = _newest_view(job, attempt)
     live_ranks = bus.read_live(f"job:{job.id}")
     replicas, bars = replica_facts(attempt, view, live_ranks), _bars(job)
-    found = tuple(sight.phase_now(fact, live_ranks) for fact in _signal_facts(signals.open_for(job.id)))
+    found = tuple(health_gate.phase_now(fact, live_ranks) for fact in _signal_facts(signals.open_for(job.id)))
     nodes = own_facts(job, own_nodes(replicas, found, bars))
     times = undisturbed(job)
     suspected = suspects()
     suspect_nodes = tuple(sorted({node_id for node_id, _ in suspected}))
-    clock_set_s, clock_step_s = sight.clock_step()
+    clock_set_s, clock_step_s = health_gate.clock_step()
     return facts.JobSnapshot(
         now_s=moment.timestamp(),
-        blind=sight.is_blind(),
+        blind=health_gate.is_blind(),
         job=msgspec.structs.replace(_job_fact(job), past_lives=past_lives(attempt)),
         attempt=_attempt_fact(attempt),
         replicas=replicas,

@@ -19,7 +19,7 @@ from controlplane.policy.placement import PLACEABLE, is_type, of_type
 from controlplane.policy.plan import Plan
 from controlplane.policy.snapshot import JobSnapshot, NodeFact
 from controlplane.protocol.states import NodeState
-from controlplane.recovery import sight
+from controlplane.recovery import health_gate
 from controlplane.recovery.load_nodes import node_facts
 from controlplane.scheduling.selectors import reserved_nodes
 
@@ -49,7 +49,7 @@ class Candidates:
 
     def _read(self, fresh_s: float) -> list[Lent]:
         """What every other node lends: one that is idle all its good devices."""
-        reserved, silent = reserved_nodes(), sight.silent_by_node() or {}
+        reserved, silent = reserved_nodes(), health_gate.silent_by_node() or {}
         held = dict(_count(Rank.objects.filter(released_at=None)))
         devices = self._devices()
         lent: list[Lent] = []

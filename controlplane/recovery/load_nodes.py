@@ -15,7 +15,7 @@ from controlplane.fleet.models import Device, Node
 from controlplane.jobs.models import Job, Rank
 from controlplane.policy import snapshot as facts
 from controlplane.protocol.states import NodeState
-from controlplane.recovery import sight, signals
+from controlplane.recovery import health_gate, signals
 from controlplane.runtime.clock import ago
 from controlplane.scheduling.models import SpareReservation
 from controlplane.scheduling.selectors import reserved_nodes
@@ -70,7 +70,7 @@ def _reserved(only: Collection[str] | None) -> Mapping[str, str]:
 
 
 def _facts(known: _Known, only: Collection[str] | None) -> tuple[facts.NodeFact, ...]:
-    silent, clock = sight.silent_by_node(), sight.clock_step()
+    silent, clock = health_gate.silent_by_node(), health_gate.clock_step()
     devices = _devices(only)
     rows = of_nodes(Node.objects.filter(revoked_at=None).order_by("id"), "pk", only)
     rows = rows.only("id", "name", "state", "before_deaf", "connected", "disconnected_at", "segment")
@@ -80,7 +80,7 @@ def _facts(known: _Known, only: Collection[str] | None) -> tuple[facts.NodeFact,
             name=node.name,
             state=_state(node),
             connected=node.connected,
-            silent_s=sight.silent_s(node, silent, clock),
+            silent_s=health_gate.silent_s(node, silent, clock),
             devices=tuple(devices[node.id]),
             warm=node.id in known.up,
             warmed_s=known.warmed.get(node.id),

@@ -17,7 +17,7 @@ from controlplane.jobs.selectors import device_index
 from controlplane.policy import snapshot as facts
 from controlplane.protocol.membership import MemberRole
 from controlplane.protocol.states import WAITING_PHASES, Phase, RankState, ReplicaState
-from controlplane.recovery import sight
+from controlplane.recovery import health_gate
 from controlplane.recovery.models import ViewRow
 from controlplane.runtime.lasting import Lasting
 from controlplane.runtime.pieces import batched
@@ -127,8 +127,8 @@ def _replica_fact(
         committed_step=row.committed_step,
         waiting=_waits(seen),
         saving=_saves(seen),
-        silent_s=sight.silence_of_ranks(seen),
-        working_since_s=sight.working_since_s(seen),
+        silent_s=health_gate.silence_of_ranks(seen),
+        working_since_s=health_gate.working_since_s(seen),
         times_out=row.times_out,
         out_s=row.out_at.timestamp() if row.out_at else None,
         stopped=counts.released == counts.world_size,
@@ -153,10 +153,10 @@ def _waits(seen: list[Live]) -> bool:
     """Every rank sits in a phase that waits for others. A rank nobody hears waits for
     nobody, as far as we know."""
     return bool(seen) and all(
-        live is not None and live["phase"] in WAITING and live["silent_s"] < sight.FRESH_S for live in seen
+        live is not None and live["phase"] in WAITING and live["silent_s"] < health_gate.FRESH_S for live in seen
     )
 
 
 def _saves(seen: list[Live]) -> bool:
     """A rank that is heard of sits in a save."""
-    return any(live and live["phase"] == Phase.SAVING and live["silent_s"] < sight.FRESH_S for live in seen)
+    return any(live and live["phase"] == Phase.SAVING and live["silent_s"] < health_gate.FRESH_S for live in seen)

@@ -25,7 +25,7 @@ class Incident(models.Model):
     """One cause, of a job (`job` None: of the fleet alone). `title` names it for lists;
     `phases`: [{"name", "at", "since_fault_s"}] in order; `certificate`: see
     recovery.certificate; `findings`: what the Flight Recorders of each hung replica say, see
-    recovery.looks. `outcome` once training is back or given up, in words in `resolution`;
+    recovery.diagnostics. `outcome` once training is back or given up, in words in `resolution`;
     `recovered_at`: training was back, at full strength or (`full_strength` False) smaller.
     `needs_hardware`: a device of it is of no use until it is reset or replaced. `stall_s`: how long
     training stood still, see recovery.stall."""
@@ -112,7 +112,7 @@ class RecomputedRank(models.Model):
 
 
 class RankLook(models.Model):
-    """What one look at one rank found (`protocol.looks`): untrusted text. `method` "none":
+    """What one look at one rank found (`protocol.diagnostics`): untrusted text. `method` "none":
     it could not be got, and the text says why. `incident`: the one it was taken for. `place`: where
     its stacks say the rank was; of ranks that stand in one place only the first keep the text."""
 

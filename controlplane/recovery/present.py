@@ -6,9 +6,9 @@ from controlplane.dispatch import selectors as dispatch
 from controlplane.dispatch.present import command_summary
 from controlplane.policy import capabilities
 from controlplane.policy.capabilities import IncidentFacts
+from controlplane.protocol.diagnostics import FLIGHT_RECORDER, NOT_GOT, STACKS
 from controlplane.protocol.errors import MalformedFrame
 from controlplane.protocol.flight import decode_dump
-from controlplane.protocol.looks import FLIGHT_RECORDER, NOT_GOT, STACKS
 from controlplane.recovery.models import Decision, Incident, RankLook, Signal
 from controlplane.recovery.phases import recovery_s
 from controlplane.runtime.clock import iso
@@ -91,12 +91,12 @@ def decision_summary(row: Decision, *, commands: bool = True) -> Json:
 
 
 def look_view(row: RankLook) -> Json:
-    """What one look at one rank found; a Flight Recorder dump as lines for people."""
+    """What one diagnostic of one rank found; a Flight Recorder dump as lines for people."""
     named = row.method if row.look == STACKS else f"{row.look.replace('_', ' ')}, {row.method}"
     return {
         "id": row.id,
         "rank": f"{row.replica}.{row.incarnation}/{row.rank}",
-        "look": row.look,
+        "diagnostic": row.look,
         "method": named,
         "text": flight_lines(row.text) if row.look == FLIGHT_RECORDER and row.method != NOT_GOT else row.text,
         "at": iso(row.at),

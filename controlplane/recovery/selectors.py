@@ -10,11 +10,11 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from controlplane.jobs.models import Job, Rank
 from controlplane.policy.fleet import FleetSnapshot
 from controlplane.policy.snapshot import JobSnapshot
-from controlplane.protocol.looks import FLIGHT_RECORDER, LOG, NOT_GOT
+from controlplane.protocol.diagnostics import FLIGHT_RECORDER, LOG, NOT_GOT
 from controlplane.protocol.states import JobState
+from controlplane.recovery.incident_evidence import first_failure, stack_groups
 from controlplane.recovery.models import Decision, Incident, RankLook, Signal
 from controlplane.recovery.present import decision_summary, incident_summary, look_view, signal_summary
-from controlplane.recovery.told import first_failure, stack_groups
 from controlplane.runtime.clock import iso
 from controlplane.runtime.errors import NotFound
 from controlplane.runtime.events import told
@@ -86,7 +86,7 @@ def incident_looks(row: Incident) -> list[dict[str, Any]]:
     """What the Flight Recorders say first, then each look that kept a text, those at what hung before
     those at the others, in the order of arrival; of too many the first and the last, with a line between."""
     told = [
-        {"rank": f"{f['replica']}.{f['incarnation']}", "look": "finding", "method": "Flight Recorder finding",
+        {"rank": f"{f['replica']}.{f['incarnation']}", "diagnostic": "finding", "method": "Flight Recorder finding",
          "text": f["sentence"] + (f"\n\nSecond opinion: {f['second_opinion']}." if f.get("second_opinion") else ""),
          "at": f["at"], "id": "", "command_id": ""}
         for f in row.findings
@@ -101,7 +101,8 @@ def incident_looks(row: Incident) -> list[dict[str, Any]]:
         return told + [look_view(look) for look in looks[: FIRST_LOOKS + LAST_LOOKS]]
     said = f"{left} of {total} diagnostics are left out here"
     mark = {
-        "rank": "-", "look": "left_out", "method": said, "text": f"{said}: the job's list of diagnostics has them.",
+        "rank": "-", "diagnostic": "left_out", "method": said,
+        "text": f"{said}: the job's list of diagnostics has them.",
         "at": iso(row.opened_at), "id": "", "command_id": "",
     }  # fmt: skip
     head, tail = looks[:FIRST_LOOKS], list(looks.reverse()[:LAST_LOOKS])[::-1]
@@ -132,7 +133,7 @@ def log_of(job_id: str, rank: Rank, *, tail: int) -> dict[str, Any]:
     }
 
 
-def looks(job_id: str, *, command_id: str | None = None) -> QuerySet[RankLook]:
+def diagnostics(job_id: str, *, command_id: str | None = None) -> QuerySet[RankLook]:
     """Looks at ranks of a job, newest first; those of one order only."""
     rows = RankLook.objects.filter(job_id=job_id).order_by("-at", "-id")
     return rows.filter(command_id=command_id) if command_id else rows

@@ -10,7 +10,7 @@ from controlplane.fleet.models import Node
 from controlplane.fleet.services import close_session
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import TERMINAL, wake_job
-from controlplane.recovery import marks, signals
+from controlplane.recovery import log_markers, signals
 from controlplane.recovery.answers import after_expiry
 from controlplane.recovery.certificate import certify_due
 from controlplane.recovery.fleet_pass import reconcile_fleet
@@ -36,7 +36,7 @@ def sweep() -> None:
         verify_due,
         certify_due,
         tend_due,
-        marks.tell_due,
+        log_markers.tell_due,
         signals.settle_old,
         signals.tell_unknown,
         sealing.sweeper.sweep,

@@ -22,7 +22,7 @@ from controlplane.policy.snapshot import LIVE_REPLICA
 from controlplane.protocol.membership import View
 from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import AttemptState, JobState, NodeState, ReplicaState
-from controlplane.recovery import sight, signals
+from controlplane.recovery import health_gate, signals
 from controlplane.recovery.load import NEWEST_STEPS, load_snapshot
 from controlplane.recovery.models import Signal, ViewRow
 from controlplane.recovery.reconcile import CONFIG
@@ -162,14 +162,14 @@ def _moved() -> Subquery:
 
 
 def _nodes(node_ids: Collection[str]) -> dict[str, facts.NodeFact]:
-    heard, clock = sight.silent_by_node(), sight.clock_step()
+    heard, clock = health_gate.silent_by_node(), health_gate.clock_step()
     return {
         node.id: facts.NodeFact(
             id=node.id,
             name=node.name,
             state=NodeState(node.state),
             connected=node.connected,
-            silent_s=sight.silent_s(node, heard, clock),
+            silent_s=health_gate.silent_s(node, heard, clock),
             devices=(),
         )
         for node in Node.objects.filter(pk__in=node_ids, revoked_at=None)

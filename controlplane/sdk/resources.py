@@ -66,16 +66,23 @@ class Jobs(_Group):
         return self._act(job_id, "fault", body)
 
     def debug(
-        self, job_id: str, replica: int, rank: int, look: str, reason: str, *, duration_s: float | None = None
+        self, job_id: str, replica: int, rank: int, diagnostic: str, reason: str, *, duration_s: float | None = None
     ) -> Any:
-        """Look at a rank, also at one that hangs; `looks` has the answer a moment later."""
-        body = {"replica": replica, "rank": rank, "look": look, "duration_s": duration_s, "reason": reason}
+        """Look at a rank, also at one that hangs; `diagnostics` has the answer a moment later."""
+        body = {"replica": replica, "rank": rank, "diagnostic": diagnostic, "duration_s": duration_s, "reason": reason}
         return self._act(job_id, "debug", body)
 
-    def looks(self, job_id: str, *, command_id: str | None = None) -> Any:
-        """Iterates over what looks at ranks found, newest first."""
-        path = calls.one("jobs", job_id, "/looks")
-        return self._pages(calls.get(path, Page[rest.RankLook], command_id=command_id))
+    def command_rank(
+        self, job_id: str, replica: int, rank: int, command: str, reason: str, *, value: float = 0.0
+    ) -> Any:
+        """Have a rank do something beside its training; `commands` has its answer a moment later."""
+        body = {"replica": replica, "rank": rank, "command": command, "value": value, "reason": reason}
+        return self._act(job_id, "command-rank", body)
+
+    def diagnostics(self, job_id: str, *, command_id: str | None = None) -> Any:
+        """Iterates over results of diagnostics, newest first."""
+        path = calls.one("jobs", job_id, "/diagnostics")
+        return self._pages(calls.get(path, Page[rest.RankDiagnostic], command_id=command_id))
 
     def replicas(self, job_id: str) -> Any:
         """Iterates over replica incarnations with their ranks."""
@@ -95,12 +102,16 @@ class Jobs(_Group):
         after_seq: int | None = None,
         limit: int | None = None,
         newest: bool | None = None,
-        told: bool | None = None,
+        with_sentence: bool | None = None,
     ) -> Any:
-        """Events of the job, oldest first: one Page. `newest`: the last ones; `told`: only those
+        """Events of the job, oldest first: one Page. `newest`: the last ones; `with_sentence`: only those
         with a sentence."""
         path = calls.one("jobs", job_id, "/events")
-        return self._run(calls.get(path, Page[rest.Event], after_seq=after_seq, limit=limit, newest=newest, told=told))
+        return self._run(
+            calls.get(
+                path, Page[rest.Event], after_seq=after_seq, limit=limit, newest=newest, with_sentence=with_sentence
+            )
+        )
 
     def decisions(self, job_id: str, *, routine: bool | None = None) -> Any:
         """Iterates over decisions, newest first."""

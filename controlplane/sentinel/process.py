@@ -24,11 +24,11 @@ from controlplane.runtime.clock import ClockWatch
 from controlplane.runtime.isolate import isolated
 from controlplane.runtime.logs import get
 from controlplane.runtime.seal import tally
-from controlplane.sentinel import scan, store_look
+from controlplane.sentinel import scan, store_probe
+from controlplane.sentinel.fallback import Net
 from controlplane.sentinel.fleetmap import MapFollower
 from controlplane.sentinel.history import QUIET_S, QUIET_SAMPLES, History
 from controlplane.sentinel.live_state import LiveState
-from controlplane.sentinel.net import Net
 from controlplane.sentinel.ourselves import Deafness
 from controlplane.sentinel.stream import StreamReader
 
@@ -248,7 +248,7 @@ class Sentinel:
 def main() -> None:
     """Until SIGTERM or SIGINT."""
     exporter.start("sentinel")
-    threading.Thread(target=store_look.keep_looking, name="store", daemon=True).start()
+    threading.Thread(target=store_probe.keep_looking, name="store", daemon=True).start()
     sentinel = Sentinel()
     signal.signal(signal.SIGTERM, sentinel.stop)
     signal.signal(signal.SIGINT, sentinel.stop)

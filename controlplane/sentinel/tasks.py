@@ -6,9 +6,9 @@ from django.conf import settings
 from controlplane.access import gate
 from controlplane.access.sessions import SessionStore
 from controlplane.dispatch.services import forget_finished
-from controlplane.recovery import deadletter, opinion, sweep
+from controlplane.recovery import deadletter, sweep, torch_analysis
+from controlplane.recovery.diagnostics import forget_scheduled
 from controlplane.recovery.forgetting import forget_events
-from controlplane.recovery.looks import forget_scheduled
 from controlplane.runtime import beats, exporter
 from controlplane.telemetry.services import forget_chunks
 
@@ -25,7 +25,7 @@ def tick() -> None:
 @shared_task(name="controlplane.sentinel.tasks.opinions", ignore_result=True)
 def opinions() -> None:
     """Torch's own analyser beside each finding of Flight Recorders, where torch is installed."""
-    opinion.add_missing()
+    torch_analysis.add_missing()
 
 
 @shared_task(name="controlplane.sentinel.tasks.canary", ignore_result=True)

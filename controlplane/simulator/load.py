@@ -142,7 +142,7 @@ def _replica(rows: Rows, row: ReplicaRow, now_s: float) -> ReplicaFact:
 
 
 def _working_since_s(row: ReplicaRow, size: int) -> float | None:
-    """As `recovery.sight.working_since_s`; a rank that is mute counts as one at work."""
+    """As `recovery.health_gate.working_since_s`; a rank that is mute counts as one at work."""
     phases = set(row.phases.values())
     in_step = len(row.told) == size and all(status.section is Section.STEP for status in row.told.values())
     if not in_step or phases - AT_WORK - WAITING_PHASES or not phases & AT_WORK:

@@ -12,8 +12,7 @@ from playwright.sync_api import Browser, sync_playwright
 from pytest_django import DjangoDbBlocker
 
 from tests.e2e import browser as tools
-from tests.e2e.lively import STEP_S, Lively, living
-from tests.integration.backend import fake_world
+from tests.e2e.lively import Lively, living
 from tests.integration.backend.servers import RedisServer
 
 
@@ -63,7 +62,5 @@ def db(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[No
 @pytest.fixture(scope="module")
 def lively(db: None, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lively]:
     """A fleet that lives, for the tests of one module, none of which may ask for a database of its own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fake_world, "TICK_S", STEP_S)
-        with living(tmp_path_factory.mktemp("lively"), redis_server.url) as made:
-            yield made
+    with living(tmp_path_factory.mktemp("lively"), redis_server.url) as made:
+        yield made

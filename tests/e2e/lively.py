@@ -16,9 +16,9 @@ from controlplane.jobs.models import Job
 from controlplane.jobs.services import submit_job
 from controlplane.recovery.models import Incident
 from tests.e2e.browser import Target
-from tests.integration.backend import fake_world
 from tests.integration.backend.conftest import job_spec
 from tests.integration.backend.fake_agent import FakeAgent, enroll, join_token
+from tests.integration.backend.fleet_of_cores import World
 from tests.integration.backend.servers import Stack
 
 NAMES = ("node-a", "node-b", "node-c", "node-d")
@@ -36,7 +36,7 @@ class Lively:
         self.job = Job()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._world: fake_world.World | None = None
+        self._world: World | None = None
 
     def start(self) -> None:
         """Until the job trains again after its first incident."""
@@ -89,7 +89,7 @@ class Lively:
 
     async def _connect(self, credentials: dict[str, Any]) -> None:
         agents = [FakeAgent(self.stack.url, name, made) for name, made in credentials.items()]
-        self._world = fake_world.World(agents)
+        self._world = World(agents, step_s=STEP_S)
         self._world.start()
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:

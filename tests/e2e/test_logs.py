@@ -46,7 +46,7 @@ def visit(real: Target, chromium: Browser) -> Iterator[Visit]:
 @pytest.fixture
 def sees(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no sentinel here, and a blind control plane believes no hang."""
-    monkeypatch.setattr("controlplane.recovery.sight.is_blind", lambda: False)
+    monkeypatch.setattr("controlplane.recovery.health_gate.is_blind", lambda: False)
 
 
 def crash(fleet: Fleet, rank: Rank, text: str) -> None:

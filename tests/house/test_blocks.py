@@ -89,7 +89,7 @@ def test_a_json_block_that_shows_a_problem_is_what_the_schema_says(block: Block)
     schema = json.loads((ROOT / "controlplane" / "api" / "openapi.json").read_text())["components"]["schemas"]
     known = schema["Problem"]["properties"]
     assert set(value) <= set(known)
-    assert problem.errors and all(set(error) <= set(schema["Told"]["properties"]) for error in value["errors"])
+    assert problem.errors and all(set(error) <= set(schema["FieldError"]["properties"]) for error in value["errors"])
 
 
 @pytest.mark.parametrize("block", written("mermaid"), ids=lambda block: block.name)

@@ -25,7 +25,7 @@ MAY_READ_ENVIRONMENT = (
 # Where the bell is rung; everything else writes a row with a deadline.
 MAY_RING_CELERY = (
     "controlplane/runtime/wakeup.py",
-    "controlplane/sentinel/net.py",  # the canary, which is about Celery itself
+    "controlplane/sentinel/fallback.py",  # the canary, which is about Celery itself
 )
 
 TextRule = Callable[[str], list[str]]

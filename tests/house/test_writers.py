@@ -16,6 +16,7 @@ STILL = (
     "certificate",
     "clock_set",
     "deadletter",
+    "diagnostics",
     "doubts",
     "facts",
     "fleet_pass",
@@ -24,10 +25,8 @@ STILL = (
     "keeping",
     "late",
     "ledger",
-    "looks",
-    "marks",
+    "log_markers",
     "numerics",
-    "opinion",
     "readers",
     "recompute",
     "reconcile",
@@ -36,6 +35,7 @@ STILL = (
     "signals",
     "speed",
     "steps",
+    "torch_analysis",
 )
 MOST = 24
 

@@ -55,7 +55,7 @@ def sample(duration_s: float) -> str:
 
 
 HANDLERS: dict[str, Callable[[float], str]] = {PROFILE: sample}
-"""Questions that this server answers beside torch's own, by the handler that `protocol.looks` names; each is
+"""Questions that this server answers beside torch's own, by the handler that `protocol.diagnostics` names; each is
 given the seconds that it may take, and answers from a thread of its own while the training thread goes on."""
 
 

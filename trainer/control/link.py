@@ -24,10 +24,12 @@ from controlplane.protocol.rank import (
     RankHello,
     ToRank,
 )
+from controlplane.protocol.rank_commands import CarryOut
 from trainer.control.faults import Faults
 from trainer.control.mailbox import Mailbox
 from trainer.control.outbox import Outbox
 from trainer.control.progress import Progress
+from trainer.control.rank_commands import RankCommands
 
 PROGRESS_INTERVAL_S = 1.0
 BORDER_GAP_S = 0.02
@@ -54,6 +56,7 @@ class ControlLink:
         self._mailbox, self._progress, self._faults = mailbox, progress, faults
         self._on_evicted = on_evicted
         self._outbox = Outbox()
+        self._commands = RankCommands()
         self._bell_out, self._bell_in = socket.socketpair()
         self._bell_in.setblocking(False)
         self._bell_out.setblocking(False)
@@ -138,5 +141,7 @@ class ControlLink:
             case InjectFault():
                 if not self._faults.inject(message):
                     print(f"fault refused: {message.kind}", file=sys.stderr, flush=True)
+            case CarryOut():
+                self._commands.put(message, self.send)
             case _:
                 self._mailbox.put(message)

@@ -88,7 +88,7 @@ def create_join_token(request: HttpRequest) -> HttpResponse:
     binding = join_tokens.Binding(name=body.name, name_pattern=body.name_pattern, pool=body.pool, cidr=body.cidr)
     if not binding.binds:
         fix = "a node's name, a pattern such as gpu-a1-*, a pool, or networks such as 10.1.0.0/16"
-        told = rest.Told("/name", "the token is bound to nobody: give name, name_pattern, pool or cidr", fix)
+        told = rest.FieldError("/name", "the token is bound to nobody: give name, name_pattern, pool or cidr", fix)
         raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
     # Not kept for replays: a secret must not rest in the table of stored answers.
     shown = join_tokens.create(

@@ -55,14 +55,14 @@ def list_jobs(request: HttpRequest, query: Query[JobFilter]) -> HttpResponse:
     states = [state for state in (query.state or "").split(",") if state]
     unknown = [state for state in states if state not in set(JobState)]
     if unknown:
-        told = rest.Told("/query/state", f"{unknown[0]!r} is no job state", f"use {', '.join(JobState)}")
+        told = rest.FieldError("/query/state", f"{unknown[0]!r} is no job state", f"use {', '.join(JobState)}")
         raise Problem(Kind.INVALID, "A parameter is not valid.", errors=[told])
     if states:
         rows = rows.filter(state__in=states)
     pairs = [pair.partition("=") for pair in query.labels.split(",") if pair]
     bad = next(("".join(pair) for pair in pairs if not (pair[0] and pair[1])), None)
     if bad is not None:
-        told = rest.Told("/query/labels", f"{bad!r} is no key=value", "write key=value")
+        told = rest.FieldError("/query/labels", f"{bad!r} is no key=value", "write key=value")
         raise Problem(Kind.INVALID, "A parameter is not valid.", errors=[told])
     rows = selectors.with_labels(rows, {key: value for key, _, value in pairs})
     found, after = pages.page(rows, query, name="jobs")

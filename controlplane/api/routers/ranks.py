@@ -12,7 +12,7 @@ from controlplane.api.auth import needs, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.api.idempotency import Effect, once
-from controlplane.api.rank_orders import inject_fault, look_at
+from controlplane.api.rank_orders import command_rank, inject_fault, look_at
 from controlplane.jobs import selectors
 from controlplane.protocol import rest
 from controlplane.recovery import selectors as recovery
@@ -23,7 +23,7 @@ from controlplane.runtime.requests import request_id_of
 router = Router(tags=["jobs"])
 
 
-class LookQuery(pages.Paging):
+class DiagnosticQuery(pages.Paging):
     """Of one order only."""
 
     command_id: Annotated[str | None, Field(max_length=32)] = None
@@ -59,12 +59,12 @@ def fault(request: HttpRequest, job_id: str) -> HttpResponse:
 
 @router.post(
     "/jobs/{rid:job_id}:debug",
-    summary="Look at a rank",
+    summary="Run a diagnostic on a rank",
     auth=needs(Scope.OPERATE),
     openapi_extra=describe(rest.Accepted, status=202, body=bodies.DebugRank, errors=(404, 409, 415, 422)),
 )
 def debug(request: HttpRequest, job_id: str) -> HttpResponse:
-    """The answer comes to `/jobs/{job}/looks?command_id=`, also from a rank that hangs."""
+    """The answer comes to `/jobs/{job}/diagnostics?command_id=`, also from a rank that hangs."""
     body, principal = bodies.read(request, bodies.DebugRank), principal_of(request)
 
     def effect() -> Effect:
@@ -72,27 +72,45 @@ def debug(request: HttpRequest, job_id: str) -> HttpResponse:
             selectors.job(job_id),
             body.replica,
             body.rank,
-            look=body.look,
+            diagnostic=body.diagnostic,
             duration_s=body.duration_s,
             actor=principal.name,
             reason=body.reason,
             request_id=request_id_of(request),
         )
-        detail = f"Requested from its agent: {body.look} of rank {body.rank} of replica {body.replica}."
+        detail = f"Requested from its agent: {body.diagnostic} of rank {body.rank} of replica {body.replica}."
         return Effect(data={"detail": detail, "command_ids": [command.id]})
 
     return once(request, effect)
 
 
-@router.get(
-    "/jobs/{rid:job_id}/looks",
-    summary="What looks at ranks found",
-    auth=needs(Scope.READ),
-    openapi_extra=describe(list[rest.RankLook], errors=(404, 422)),
+@router.post(
+    "/jobs/{rid:job_id}:command-rank",
+    summary="Have a rank do something",
+    auth=needs(Scope.OPERATE),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.CommandRank, errors=(404, 409, 415, 422)),
 )
-def looks(request: HttpRequest, job_id: str, query: Query[LookQuery]) -> HttpResponse:
+def command(request: HttpRequest, job_id: str) -> HttpResponse:
+    """Once, beside its training. `/jobs/{job}/commands` has the rank's answer: succeeded or failed, and its detail."""
+    body, principal = bodies.read(request, bodies.CommandRank), principal_of(request)
+
+    def effect() -> Effect:
+        row = command_rank(selectors.job(job_id), body, actor=principal.name, request_id=request_id_of(request))
+        detail = f"Requested from its agent: {body.command} in rank {body.rank} of replica {body.replica}."
+        return Effect(data={"detail": detail, "command_ids": [row.id]})
+
+    return once(request, effect)
+
+
+@router.get(
+    "/jobs/{rid:job_id}/diagnostics",
+    summary="Results of diagnostics",
+    auth=needs(Scope.READ),
+    openapi_extra=describe(list[rest.RankDiagnostic], errors=(404, 422)),
+)
+def diagnostics(request: HttpRequest, job_id: str, query: Query[DiagnosticQuery]) -> HttpResponse:
     """Newest first. Untrusted text of the job."""
     seq = newest_seq()
-    rows = recovery.looks(selectors.job(job_id).id, command_id=query.command_id)
-    found, after = pages.page(rows, query, name="looks")
+    rows = recovery.diagnostics(selectors.job(job_id).id, command_id=query.command_id)
+    found, after = pages.page(rows, query, name="diagnostics")
     return send(pages.listing([look_view(row) for row in found], after, seq))

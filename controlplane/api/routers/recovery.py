@@ -36,7 +36,7 @@ def list_incidents(request: HttpRequest, query: Query[IncidentFilter]) -> HttpRe
     rows = selectors.incidents()
     states = [state for state in (query.state or "").split(",") if state]
     if set(states) - set(IncidentState):
-        told = rest.Told("/query/state", "no incident state", f"use {', '.join(IncidentState)}")
+        told = rest.FieldError("/query/state", "no incident state", f"use {', '.join(IncidentState)}")
         raise Problem(Kind.INVALID, "A parameter is not valid.", errors=[told])
     if states:
         rows = rows.filter(state__in=states)

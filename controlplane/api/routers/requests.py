@@ -79,6 +79,6 @@ def _words(name: str, given: str | None, known: type[StrEnum]) -> list[str]:
     words = [word for word in (given or "").split(",") if word]
     wrong = next((word for word in words if word not in set(known)), None)
     if wrong is not None:
-        told = rest.Told(f"/query/{name}", f"{wrong!r} is no {name} of a request", f"use {', '.join(known)}")
+        told = rest.FieldError(f"/query/{name}", f"{wrong!r} is no {name} of a request", f"use {', '.join(known)}")
         raise Problem(Kind.INVALID, "A parameter is not valid.", errors=[told])
     return words

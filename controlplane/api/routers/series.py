@@ -54,7 +54,7 @@ class SeriesQuery(Schema):
 
 
 def _refused(name: str, message: str, fix: str) -> Problem:
-    fault = rest.Told(f"/query/{name}", message, fix)
+    fault = rest.FieldError(f"/query/{name}", message, fix)
     return Problem(Kind.INVALID, "A parameter is not valid.", errors=[fault])
 
 

@@ -53,7 +53,7 @@ def change_password(request: HttpRequest) -> HttpResponse:
     # Before `current` is looked at: a refusal must not use up a one-time password.
     if faults := passwords.faults(body.password, old=body.current):
         raise Problem(
-            Kind.INVALID, "The new password is not taken.", errors=[rest.Told("/password", *f) for f in faults]
+            Kind.INVALID, "The new password is not taken.", errors=[rest.FieldError("/password", *f) for f in faults]
         )
     user = _proved(request, body.username, body.current)
     passwords.change(user, body.password, method=signins.method_of(user.backend))
@@ -103,7 +103,7 @@ def create_token(request: HttpRequest) -> HttpResponse:
     a token makes ends no later than it (422), and with it when that is revoked."""
     body, principal = bodies.read(request, bodies.NewToken), principal_of(request)
     if body.scope not in Scope.values:
-        told = rest.Told("/scope", f"{body.scope!r} is no scope", f"use one of {', '.join(Scope.values)}")
+        told = rest.FieldError("/scope", f"{body.scope!r} is no scope", f"use one of {', '.join(Scope.values)}")
         raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
     if not principal.may(Scope(body.scope)):
         raise Problem(Kind.FORBIDDEN, f"You have {principal.scope.value} and cannot give {body.scope}.")

@@ -49,7 +49,7 @@ from controlplane.policy.signals import with_trait
 from controlplane.policy.signals.base import Trait
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.policy.titles import list_of, number_of, of_failures, short
-from controlplane.protocol.looks import STACKS
+from controlplane.protocol.diagnostics import STACKS
 from controlplane.protocol.states import JobState, ReplicaState
 
 RULE = "replica_failure"

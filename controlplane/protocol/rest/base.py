@@ -11,7 +11,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Base: tolerant to fields of a newer server."""
 
 
-class Told(Answer, frozen=True):
+class FieldError(Answer, frozen=True):
     """One fault of a request: JSON Pointer, what, how to mend it."""
 
     pointer: str
@@ -28,7 +28,7 @@ class Problem(Answer, frozen=True, kw_only=True):
     detail: str
     instance: str = ""
     request_id: str = ""
-    errors: list[Told] = []
+    errors: list[FieldError] = []
 
 
 class Me(Answer, frozen=True, kw_only=True):

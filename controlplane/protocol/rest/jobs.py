@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from controlplane.protocol.rest import words
-from controlplane.protocol.rest.base import Answer, Json, Told
+from controlplane.protocol.rest.base import Answer, FieldError, Json
 from controlplane.protocol.rest.recovery import Signal
 
 
@@ -120,7 +120,7 @@ class DryRun(Answer, frozen=True, kw_only=True):
     defaults: list[str]
     placement: list[Any] | None
     waits_for: str
-    faults: list[Told]
+    faults: list[FieldError]
 
 
 class RankLive(Answer, frozen=True, kw_only=True):

@@ -185,13 +185,13 @@ class Signal(Answer, frozen=True, kw_only=True):
     settled_at: str | None
 
 
-class RankLook(Answer, frozen=True, kw_only=True):
-    """What one look at one rank found (untrusted text). `rank`: replica.incarnation/rank;
+class RankDiagnostic(Answer, frozen=True, kw_only=True):
+    """What one diagnostic of one rank found (untrusted text). `rank`: replica.incarnation/rank;
     `method`: how it was got."""
 
     id: str
     rank: str
-    look: str
+    diagnostic: str
     method: str
     text: str
     at: str
@@ -247,7 +247,7 @@ class IncidentDetail(Incident, frozen=True, kw_only=True):
 
     signals: list[Signal]
     decisions: list[Decision]
-    stacks: list[RankLook]
+    stacks: list[RankDiagnostic]
     findings: list[Json] = []
     first_failure: FirstFailure | None = None
     stack_groups: StackGroups | None = None

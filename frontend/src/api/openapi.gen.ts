@@ -336,6 +336,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}/diagnostics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Results of diagnostics
+         * @description Newest first. Untrusted text of the job.
+         */
+        get: operations["controlplane_api_routers_ranks_diagnostics"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}/events": {
         parameters: {
             query?: never;
@@ -389,26 +409,6 @@ export interface paths {
          *     at its log found (`:debug` with look "log"). It says whose it is. Untrusted text of the job.
          */
         get: operations["controlplane_api_routers_job_parts_logs"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/jobs/{job_id}/looks": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * What looks at ranks found
-         * @description Newest first. Untrusted text of the job.
-         */
-        get: operations["controlplane_api_routers_ranks_looks"];
         put?: never;
         post?: never;
         delete?: never;
@@ -557,6 +557,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}:command-rank": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Have a rank do something
+         * @description Once, beside its training. `/jobs/{job}/commands` has the rank's answer: succeeded or failed, and its detail.
+         */
+        post: operations["controlplane_api_routers_ranks_command"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}:debug": {
         parameters: {
             query?: never;
@@ -567,8 +587,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Look at a rank
-         * @description The answer comes to `/jobs/{job}/looks?command_id=`, also from a rank that hangs.
+         * Run a diagnostic on a rank
+         * @description The answer comes to `/jobs/{job}/diagnostics?command_id=`, also from a rank that hangs.
          */
         post: operations["controlplane_api_routers_ranks_debug"];
         delete?: never;
@@ -1367,6 +1387,19 @@ export interface components {
             state: "queued" | "delivered" | "acknowledged" | "succeeded" | "failed" | "expired" | "superseded";
         };
         /**
+         * CommandRank
+         * @description Which rank, what it is to do (`protocol.rank_commands`), and why; `value` as it is explained there.
+         */
+        CommandRank: {
+            command: string;
+            rank: number;
+            /** @description Why; kept in the audit log. */
+            reason: string;
+            replica: number;
+            /** @default 0 */
+            value: number;
+        };
+        /**
          * DeadLetter
          * @description An event of the node's agent that could not be applied: number `seq` of its journal.
          *         `reason`: the error; `state`: waiting, replayed or discarded.
@@ -1392,12 +1425,12 @@ export interface components {
         };
         /**
          * DebugRank
-         * @description Which rank, what to look at (`protocol.looks`), and why; `duration_s` of a profile.
+         * @description Which rank, which diagnostic (`protocol.diagnostics`), and why; `duration_s` of a profile.
          */
         DebugRank: {
+            diagnostic: string;
             /** @default null */
             duration_s: number | null;
-            look: string;
             rank: number;
             /** @description Why; kept in the audit log. */
             reason: string;
@@ -1582,13 +1615,32 @@ export interface components {
             utilization_ratio: (number | null)[];
         };
         /**
+         * DiagnosticQuery
+         * @description Of one order only.
+         */
+        DiagnosticQuery: {
+            /** Command Id */
+            command_id?: string | null;
+            /**
+             * Cursor
+             * @description `next` of the page before.
+             */
+            cursor?: string | null;
+            /**
+             * Limit
+             * @description Rows of a page.
+             * @default 50
+             */
+            limit: number;
+        };
+        /**
          * DryRun
          * @description What a submit would do. `defaults`: pointers that were filled in. `waits_for`: what is missing
          *         for a start now, as the decision to wait would say it; "" where it would start, or has faults.
          */
         DryRun: {
             defaults: string[];
-            faults: components["schemas"]["Told"][];
+            faults: components["schemas"]["FieldError"][];
             placement: unknown[] | null;
             spec: Record<string, unknown> | null;
             waits_for: string;
@@ -1634,7 +1686,7 @@ export interface components {
         /**
          * EventQuery
          * @description A window of the event log. `newest`: the last `limit` of it, not the first; those before
-         *     them with `before_seq` = the first one. `told`: only what has a sentence; the others
+         *     them with `before_seq` = the first one. `with_sentence`: only what has a sentence; the others
          *     carry a changed summary and no news.
          */
         EventQuery: {
@@ -1657,10 +1709,10 @@ export interface components {
              */
             newest: boolean;
             /**
-             * Told
+             * With Sentence
              * @default false
              */
-            told: boolean;
+            with_sentence: boolean;
         };
         /**
          * EvictReplica
@@ -1727,6 +1779,16 @@ export interface components {
             label: string;
         };
         /**
+         * FieldError
+         * @description One fault of a request: JSON Pointer, what, how to mend it.
+         */
+        FieldError: {
+            /** @default  */
+            fix: string;
+            message: string;
+            pointer: string;
+        };
+        /**
          * FirstFailure
          * @description The first rank that failed, of `failed` that ended by themselves. `error`: its last words'
          *         error, empty where it left none; `root` False: only errors that follow from another's end are
@@ -1783,10 +1845,10 @@ export interface components {
              */
             node_id: string;
             /**
-             * Told
+             * With Sentence
              * @default false
              */
-            told: boolean;
+            with_sentence: boolean;
         };
         /**
          * Gap
@@ -1906,7 +1968,7 @@ export interface components {
             signals: components["schemas"]["Signal"][];
             /** @default null */
             stack_groups: components["schemas"]["StackGroups"] | null;
-            stacks: components["schemas"]["RankLook"][];
+            stacks: components["schemas"]["RankDiagnostic"][];
             stall_s: number | null;
             /** @enum {string} */
             state: "open" | "recovering" | "mitigated" | "resolved";
@@ -2268,25 +2330,6 @@ export interface components {
             username: string;
         };
         /**
-         * LookQuery
-         * @description Of one order only.
-         */
-        LookQuery: {
-            /** Command Id */
-            command_id?: string | null;
-            /**
-             * Cursor
-             * @description `next` of the page before.
-             */
-            cursor?: string | null;
-            /**
-             * Limit
-             * @description Rows of a page.
-             * @default 50
-             */
-            limit: number;
-        };
-        /**
          * Me
          * @description Who is asking. `csrf` goes into X-CSRFToken for writes with a session.
          */
@@ -2646,7 +2689,7 @@ export interface components {
         Problem: {
             detail: string;
             /** @default [] */
-            errors: components["schemas"]["Told"][];
+            errors: components["schemas"]["FieldError"][];
             /** @default  */
             instance: string;
             /** @default  */
@@ -2708,6 +2751,20 @@ export interface components {
             steps: number;
         };
         /**
+         * RankDiagnostic
+         * @description What one diagnostic of one rank found (untrusted text). `rank`: replica.incarnation/rank;
+         *         `method`: how it was got.
+         */
+        RankDiagnostic: {
+            at: string;
+            command_id: string;
+            diagnostic: string;
+            id: string;
+            method: string;
+            rank: string;
+            text: string;
+        };
+        /**
          * RankLive
          * @description What a rank does now. Ages in seconds at `at`; `phase_since_s` the server's Unix time at which
          *         its phase began.
@@ -2720,20 +2777,6 @@ export interface components {
             section: string;
             silent_s: number;
             step: number;
-        };
-        /**
-         * RankLook
-         * @description What one look at one rank found (untrusted text). `rank`: replica.incarnation/rank;
-         *         `method`: how it was got.
-         */
-        RankLook: {
-            at: string;
-            command_id: string;
-            id: string;
-            look: string;
-            method: string;
-            rank: string;
-            text: string;
         };
         /**
          * RankScore
@@ -3399,16 +3442,6 @@ export interface components {
             token: string | null;
         };
         /**
-         * Told
-         * @description One fault of a request: JSON Pointer, what, how to mend it.
-         */
-        Told: {
-            /** @default  */
-            fix: string;
-            message: string;
-            pointer: string;
-        };
-        /**
          * TrainSpec
          * @description `entrypoint` None runs the built-in Megatron trainer through the rank host;
          *         an argv list starts that program once per rank (no shell).
@@ -3793,6 +3826,7 @@ export type Certificate = components['schemas']['Certificate'];
 export type Check = components['schemas']['Check'];
 export type Checkpoint = components['schemas']['Checkpoint'];
 export type Command = components['schemas']['Command'];
+export type CommandRank = components['schemas']['CommandRank'];
 export type DeadLetter = components['schemas']['DeadLetter'];
 export type DebugRank = components['schemas']['DebugRank'];
 export type Decision = components['schemas']['Decision'];
@@ -3802,6 +3836,7 @@ export type DeviceAround = components['schemas']['DeviceAround'];
 export type DeviceCounts = components['schemas']['DeviceCounts'];
 export type DeviceLive = components['schemas']['DeviceLive'];
 export type DeviceSeries = components['schemas']['DeviceSeries'];
+export type DiagnosticQuery = components['schemas']['DiagnosticQuery'];
 export type DryRun = components['schemas']['DryRun'];
 export type EmergencyCheckpoint = components['schemas']['EmergencyCheckpoint'];
 export type Event = components['schemas']['Event'];
@@ -3811,6 +3846,7 @@ export type Fault = components['schemas']['Fault'];
 export type FaultRank = components['schemas']['FaultRank'];
 export type FaultSchedule = components['schemas']['FaultSchedule'];
 export type FaultValue = components['schemas']['FaultValue'];
+export type FieldError = components['schemas']['FieldError'];
 export type FirstFailure = components['schemas']['FirstFailure'];
 export type FleetEventQuery = components['schemas']['FleetEventQuery'];
 export type Gap = components['schemas']['Gap'];
@@ -3833,7 +3869,6 @@ export type LocalTier = components['schemas']['LocalTier'];
 export type Log = components['schemas']['Log'];
 export type LogQuery = components['schemas']['LogQuery'];
 export type Login = components['schemas']['Login'];
-export type LookQuery = components['schemas']['LookQuery'];
 export type Me = components['schemas']['Me'];
 export type Metadata = components['schemas']['Metadata'];
 export type Mode = components['schemas']['Mode'];
@@ -3855,8 +3890,8 @@ export type Phase = components['schemas']['Phase'];
 export type Problem = components['schemas']['Problem'];
 export type Rank = components['schemas']['Rank'];
 export type RankDeterminism = components['schemas']['RankDeterminism'];
+export type RankDiagnostic = components['schemas']['RankDiagnostic'];
 export type RankLive = components['schemas']['RankLive'];
-export type RankLook = components['schemas']['RankLook'];
 export type RankScore = components['schemas']['RankScore'];
 export type RankSpeed = components['schemas']['RankSpeed'];
 export type ReEnrol = components['schemas']['ReEnrol'];
@@ -3889,7 +3924,6 @@ export type StepQuery = components['schemas']['StepQuery'];
 export type Stragglers = components['schemas']['Stragglers'];
 export type Timeouts = components['schemas']['Timeouts'];
 export type Token = components['schemas']['Token'];
-export type Told = components['schemas']['Told'];
 export type TrainSpec = components['schemas']['TrainSpec'];
 export type Training = components['schemas']['Training'];
 export type Unheard = components['schemas']['Unheard'];
@@ -4104,7 +4138,7 @@ export interface operations {
                 before_seq?: number | null;
                 limit?: number;
                 newest?: boolean;
-                told?: boolean;
+                with_sentence?: boolean;
                 job_id?: string;
                 node_id?: string;
             };
@@ -4587,6 +4621,47 @@ export interface operations {
             503: components["responses"]["Problem503"];
         };
     };
+    controlplane_api_routers_ranks_diagnostics: {
+        parameters: {
+            query?: {
+                /** @description Rows of a page. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
+                command_id?: string | null;
+            };
+            header?: never;
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        as_of_seq: number;
+                        items: components["schemas"]["RankDiagnostic"][];
+                        next: string | null;
+                        total?: number | null;
+                    };
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
     controlplane_api_routers_job_parts_events: {
         parameters: {
             query?: {
@@ -4595,7 +4670,7 @@ export interface operations {
                 before_seq?: number | null;
                 limit?: number;
                 newest?: boolean;
-                told?: boolean;
+                with_sentence?: boolean;
             };
             header?: never;
             path: {
@@ -4694,47 +4769,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Log"];
-                };
-            };
-            400: components["responses"]["Problem400"];
-            401: components["responses"]["Problem401"];
-            403: components["responses"]["Problem403"];
-            404: components["responses"]["Problem404"];
-            422: components["responses"]["Problem422"];
-            429: components["responses"]["Problem429"];
-            500: components["responses"]["Problem500"];
-            503: components["responses"]["Problem503"];
-        };
-    };
-    controlplane_api_routers_ranks_looks: {
-        parameters: {
-            query?: {
-                /** @description Rows of a page. */
-                limit?: number;
-                /** @description `next` of the page before. */
-                cursor?: string | null;
-                command_id?: string | null;
-            };
-            header?: never;
-            path: {
-                job_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": {
-                        as_of_seq: number;
-                        items: components["schemas"]["RankLook"][];
-                        next: string | null;
-                        total?: number | null;
-                    };
                 };
             };
             400: components["responses"]["Problem400"];
@@ -4973,6 +5007,45 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["WithReason"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_ranks_command: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CommandRank"];
             };
         };
         responses: {

@@ -92,7 +92,7 @@ export const steps = (id: string, settled = false) =>
 export const jobEvents = (id: string, settled = false) =>
   infiniteQueryOptions({
     queryKey: [...keys.job(id), "events"],
-    queryFn: ({ signal, pageParam }) => get("/jobs/{job_id}/events", { job_id: id }, { limit: PAGE, newest: true, told: true, before_seq: pageParam }, signal),
+    queryFn: ({ signal, pageParam }) => get("/jobs/{job_id}/events", { job_id: id }, { limit: PAGE, newest: true, with_sentence: true, before_seq: pageParam }, signal),
     initialPageParam: null as number | null,
     getNextPageParam: (page) => (page.items.length < PAGE ? null : page.items[0]!.seq),
     refetchInterval: settled ? false : every(POLL_MS),

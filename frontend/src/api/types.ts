@@ -8,7 +8,7 @@ export type {
   Accepted, Alternative, Attempt, Budget, Certificate, Check, Checkpoint, Command, DeadLetter, Decision, Device, DeviceLive,
   DeviceAround, DeviceSeries, DryRun, Event as EventItem, Fault as FaultKind, FirstFailure, Health, Incident, IncidentDetail, IncidentReadings, Job, JobDetail,
   Layout, Log, Me, Node, NodeDetail, NotHeard, Overview, Part as HealthPart, Phase as IncidentPhase, Rank, RankLive, RankSpeed, ReadingAround, Repeated,
-  Replica, SectionTimeout, Signal, StackGroups, Step, Told as SpecFault,
+  Replica, SectionTimeout, Signal, StackGroups, Step, FieldError as SpecFault,
 } from "./openapi.gen";
 export type JobState = Job["state"];
 export type ReplicaState = Replica["state"];

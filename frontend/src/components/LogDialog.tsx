@@ -37,7 +37,7 @@ function IncarnationLog({ jobId, rank }: { jobId: string; rank: Rank }): ReactEl
   const client = useQueryClient();
   const query = useQuery(wanted);
   const read = useMutation({
-    mutationFn: () => post("/jobs/{job_id}:debug", { job_id: jobId }, { replica: rank.replica, rank: rank.rank, look: "log", reason: "read on the page" }),
+    mutationFn: () => post("/jobs/{job_id}:debug", { job_id: jobId }, { replica: rank.replica, rank: rank.rank, diagnostic: "log", reason: "read on the page" }),
     onSuccess: () => client.invalidateQueries({ queryKey: wanted.queryKey }),
   });
   const lives = (query.data?.state ?? rank.state) !== "exited";

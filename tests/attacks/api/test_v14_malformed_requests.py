@@ -89,7 +89,8 @@ def test_a_password_with_half_a_character_is_refused(db: None) -> None:
 
 READS = [
     "/jobs?q=%00", "/jobs?q=a%00b", "/nodes?q=%00", "/nodes?state=%00", "/events?job_id=%00", "/events?node_id=%00",
-    "/jobs/{job}/looks?command_id=%00", "/jobs/%00", "/nodes/%00", "/incidents/%00", "/decisions/%00", "/jobs/{job}%00",
+    "/jobs/{job}/diagnostics?command_id=%00", "/jobs/%00", "/nodes/%00", "/incidents/%00", "/decisions/%00",
+    "/jobs/{job}%00",
     f"/events?after_seq={HUGE}", f"/jobs/{{job}}/steps?since_step={HUGE}", f"/jobs/{{job}}/replicas?attempt={HUGE}",
     f"/jobs/{{job}}/logs?rank={HUGE}", f"/jobs?limit={HUGE}", f"/nodes/{{node}}/series?max_points={HUGE}",
     "/nodes/{node}/series?window_s=nan", "/nodes/{node}/series?window_s=inf", "/audit?actor=%00", "/jobs?%00=1",

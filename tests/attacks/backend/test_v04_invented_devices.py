@@ -25,7 +25,7 @@ from controlplane.sentinel.history import History
 from controlplane.sentinel.live_state import GROW, Heard, LiveState
 from tests.integration.backend.builders import hello, live_ranks, make_fleet, ref_of, run_job
 from tests.integration.backend.conftest import eventually
-from tests.integration.backend.fake_world import World
+from tests.integration.backend.fleet_of_cores import World
 from tests.integration.backend.servers import Stack
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]

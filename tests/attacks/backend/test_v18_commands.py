@@ -23,7 +23,7 @@ from controlplane.runtime.clock import after, now
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.models import FrameCounter
 from tests.integration.backend.conftest import eventually
-from tests.integration.backend.fake_world import World
+from tests.integration.backend.fleet_of_cores import World
 from tests.integration.backend.servers import Stack
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]

@@ -25,7 +25,7 @@ from controlplane.runtime import events
 from controlplane.runtime.models import FrameCounter, ProcessBeat
 from tests.attacks.backend.redis_attacker import NESTED, STREAM, attacker, dropped, hot_frames, unsealed_entries
 from tests.integration.backend.conftest import eventually, submit
-from tests.integration.backend.fake_world import World
+from tests.integration.backend.fleet_of_cores import World
 from tests.integration.backend.servers import RedisServer, Stack
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]

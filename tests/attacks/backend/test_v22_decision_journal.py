@@ -12,7 +12,7 @@ from controlplane.access import sealing
 from controlplane.access.models import AuditEntry
 from controlplane.recovery import journal
 from controlplane.recovery.audited import audit_decision
-from controlplane.recovery.looks import SCHEDULED, forget_scheduled
+from controlplane.recovery.diagnostics import SCHEDULED, forget_scheduled
 from controlplane.recovery.models import Decision
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.ids import new_id

@@ -40,7 +40,10 @@ OPERATIONS: dict[str, Row] = {
     "POST /jobs/{job_id}:checkpoint": Row("operate", WITH_REASON),
     "POST /jobs/{job_id}:evict-replica": Row("operate", {"reason": "r", "replica": 0}),
     "POST /jobs/{job_id}:fault": Row("operate", {"reason": "r", "replica": 0, "rank": 0, "fault": "nan"}),
-    "POST /jobs/{job_id}:debug": Row("operate", {"reason": "r", "replica": 0, "rank": 0, "look": "ping"}),
+    "POST /jobs/{job_id}:debug": Row("operate", {"reason": "r", "replica": 0, "rank": 0, "diagnostic": "ping"}),
+    "POST /jobs/{job_id}:command-rank": Row(
+        "operate", {"reason": "r", "replica": 0, "rank": 0, "command": "collect_garbage"}
+    ),
     "GET /jobs/{job_id}/replicas": Row("read"),
     "GET /jobs/{job_id}/steps": Row("read"),
     "GET /jobs/{job_id}/speed": Row("read"),
@@ -53,7 +56,7 @@ OPERATIONS: dict[str, Row] = {
     "GET /jobs/{job_id}/checkpoints": Row("read"),
     "GET /jobs/{job_id}/commands": Row("read"),
     "GET /jobs/{job_id}/logs": Row("read"),
-    "GET /jobs/{job_id}/looks": Row("read"),
+    "GET /jobs/{job_id}/diagnostics": Row("read"),
     "GET /incidents": Row("read"),
     "GET /incidents/{incident_id}": Row("read"),
     "GET /incidents/{incident_id}/readings": Row("read"),

@@ -23,11 +23,13 @@ pytestmark = pytest.mark.django_db
 Ask = Callable[[], dict[str, str]]
 WHY = {"reason": "r"}
 FAULT = WHY | {"replica": 1, "rank": 0, "fault": "segfault"}
-DEBUG = WHY | {"replica": 1, "rank": 0, "look": "ping"}
+DEBUG = WHY | {"replica": 1, "rank": 0, "diagnostic": "ping"}
+COMMAND = WHY | {"replica": 1, "rank": 0, "command": "collect_garbage"}
 BODIES: dict[str, dict[str, Any]] = {
     "evict-replica": WHY | {"replica": 1},
     "fault": FAULT,
     "debug": DEBUG,
+    "command-rank": COMMAND,
 }
 NODE_ACTS = ("cordon", "uncordon", "drain", "confirm", "revoke", "restore", "rotate-key", "re-enrol", "remove")
 ACTS = {
@@ -104,7 +106,7 @@ def test_a_replica(caller: Any, job: Job, state: str, job_state: str, placed: bo
 
 
 @pytest.mark.parametrize("change", ["", "released", "no faults", "looked at", "started again"])
-@pytest.mark.parametrize("act", ["fault", "debug"])
+@pytest.mark.parametrize("act", ["fault", "debug", "command-rank"])
 @pytest.mark.parametrize("state", states("rank"))
 def test_a_rank(caller: Any, job: Job, state: str, act: str, change: str) -> None:
     Rank.objects.update(state=state)
@@ -121,7 +123,7 @@ def test_a_rank(caller: Any, job: Job, state: str, act: str, change: str) -> Non
         Rank.objects.filter(replica=old).update(replica=again)
     shown = slot(admin, job)["ranks"][0]
     capabilities = shown["capabilities"]
-    assert set(capabilities) == {"fault", "debug"}
+    assert set(capabilities) == {"fault", "debug", "command-rank"}
     on_node = admin.get(f"/nodes/{shown['node_id']}").json()["ranks"]
     assert change == "released" or on_node[0]["capabilities"] == capabilities
     holds(admin, "jobs", job.id, act, capabilities)

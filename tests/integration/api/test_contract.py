@@ -162,14 +162,14 @@ def test_the_newest_events_can_be_asked_for_and_only_those_that_say_something(ca
             refresh_job(ids["job"])
     path = f"/jobs/{ids['job']}/events?limit=2"
     assert [event["sentence"] for event in ada.get(f"{path}&newest=true").json()["items"]] == ["Note 2.", ""]
-    assert [event["sentence"] for event in ada.get(f"{path}&newest=true&told=true").json()["items"]] == [
+    assert [event["sentence"] for event in ada.get(f"{path}&newest=true&with_sentence=true").json()["items"]] == [
         "Note 1.",
         "Note 2.",
     ]
 
 
 def test_every_event_is_reached_from_the_newest_back_to_the_first(caller: Any, ids: dict[str, str]) -> None:
-    ada, path = caller("read"), f"/jobs/{ids['job']}/events?newest=true&told=true"
+    ada, path = caller("read"), f"/jobs/{ids['job']}/events?newest=true&with_sentence=true"
     whole = [event["seq"] for event in ada.get(f"{path}&limit=500").json()["items"]]
     found: list[int] = []
     while page := ada.get(f"{path}&limit=2" + (f"&before_seq={found[0]}" if found else "")).json()["items"]:

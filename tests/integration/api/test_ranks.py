@@ -15,7 +15,9 @@ from tests.integration.api.world import running_job
 
 pytestmark = pytest.mark.django_db
 FAULT = {"replica": 1, "rank": 0, "fault": "segfault", "reason": "rehearsal"}
-DEBUG = {"replica": 1, "rank": 0, "look": "flight_recorder", "reason": "it hangs"}
+DEBUG = {"replica": 1, "rank": 0, "diagnostic": "flight_recorder", "reason": "it hangs"}
+
+COMMAND = {"replica": 1, "rank": 0, "command": "collect_garbage", "reason": "it swaps"}
 
 
 def world(*, allow_faults: bool = True) -> Job:
@@ -63,9 +65,12 @@ def test_a_job_that_allows_no_faults_is_not_broken(caller: Any) -> None:
         ("fault", FAULT, {"rank": 9}, 404, "has no rank 9"),
         ("fault", FAULT, {"replica": 9}, 404, "has no replica 9"),
         ("fault", FAULT, {"value": -1}, 422, "value"),
-        ("debug", DEBUG, {"look": "soul"}, 422, "use ping, stacks"),
+        ("debug", DEBUG, {"diagnostic": "soul"}, 422, "use ping, stacks"),
         ("debug", DEBUG, {"duration_s": 60}, 422, "duration_s"),
         ("debug", DEBUG, {"reason": ""}, 422, "reason"),
+        ("command-rank", COMMAND, {"command": "tea"}, 422, "use collect_garbage"),
+        ("command-rank", COMMAND, {"value": 1.0}, 422, "takes no value"),
+        ("command-rank", COMMAND, {"rank": 9}, 404, "has no rank 9"),
     ],
 )
 def test_a_wrong_order_is_refused_with_words(
@@ -79,11 +84,11 @@ def test_a_wrong_order_is_refused_with_words(
 
 def test_a_rank_is_looked_at_once_at_a_time(caller: Any) -> None:
     job, operator = world(), caller("operate")
-    first = operator.post(f"/jobs/{job.id}:debug", DEBUG | {"look": "profile"})
+    first = operator.post(f"/jobs/{job.id}:debug", DEBUG | {"diagnostic": "profile"})
     assert first.status_code == 202
     command = Command.objects.get(kind="collect_stacks")
     assert (command.body["look"], command.body["rank"], command.body["duration_s"]) == ("profile", 0, 2.0)
-    assert AuditEntry.objects.get(action="job.debug").data == {"replica": 1, "rank": 0, "look": "profile"}
+    assert AuditEntry.objects.get(action="job.debug").data == {"replica": 1, "rank": 0, "diagnostic": "profile"}
     again = operator.post(f"/jobs/{job.id}:debug", DEBUG)
     assert again.status_code == 409
     assert "is already running" in again.json()["detail"]
@@ -92,10 +97,24 @@ def test_a_rank_is_looked_at_once_at_a_time(caller: Any) -> None:
     assert operator.post(f"/jobs/{job.id}:debug", DEBUG).status_code == 202
 
 
+def test_a_rank_is_commanded_as_the_incarnation_that_it_is_and_audited(caller: Any) -> None:
+    job = world()
+    answer = caller("operate").post(f"/jobs/{job.id}:command-rank", COMMAND)
+    assert answer.status_code == 202, answer.content
+    command = Command.objects.get(pk=answer.json()["command_ids"][0])
+    assert (command.kind, command.node.name, command.epoch) == ("command_rank", "node-2", job.epoch)
+    assert command.body == {
+        "kind": "command_rank", "job_id": job.id, "attempt": 1, "replica": 1, "incarnation": 1, "rank": 0,
+        "name": "collect_garbage", "value": 0.0,
+    }  # fmt: skip
+    entry = AuditEntry.objects.get(action="job.command_rank")
+    assert (entry.reason, entry.data["command"], entry.data["rank"]) == ("it swaps", "collect_garbage", 0)
+
+
 def test_a_rank_that_is_gone_is_neither_broken_nor_looked_at(caller: Any) -> None:
     job = world()
     job.attempts.get().replica_rows.get(index=1).ranks.update(released_at=now())
-    for verb, body in (("fault", FAULT), ("debug", DEBUG)):
+    for verb, body in (("fault", FAULT), ("debug", DEBUG), ("command-rank", COMMAND)):
         answer = caller("operate").post(f"/jobs/{job.id}:{verb}", body)
         assert (answer.status_code, "does not run" in answer.json()["detail"]) == (409, True)
 
@@ -107,10 +126,10 @@ def test_what_was_found_is_listed_newest_first_and_by_order(caller: Any) -> None
             id=f"look_{number}", job=job, command_id=f"cmd_{number}", replica=1, incarnation=1, rank=0,
             look=("flight_recorder", "ping")[number], method="debug server", text=text, at=now(),
         )  # fmt: skip
-    items = caller("read").get(f"/jobs/{job.id}/looks").json()["items"]
-    assert [(item["look"], item["rank"], item["method"]) for item in items] == [
+    items = caller("read").get(f"/jobs/{job.id}/diagnostics").json()["items"]
+    assert [(item["diagnostic"], item["rank"], item["method"]) for item in items] == [
         ("ping", "1.1/0", "ping, debug server"),
         ("flight_recorder", "1.1/0", "flight recorder, debug server"),
     ]
-    one = caller("read").get(f"/jobs/{job.id}/looks?command_id=cmd_1").json()["items"]
+    one = caller("read").get(f"/jobs/{job.id}/diagnostics?command_id=cmd_1").json()["items"]
     assert [item["text"] for item in one] == ["pong after 0.2 ms"]

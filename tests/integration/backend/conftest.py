@@ -15,7 +15,7 @@ from controlplane.jobs.services import submit_job
 from controlplane.protocol import spec as specs
 from controlplane.runtime import guard
 from tests.integration.backend.fake_agent import FakeAgent, enroll, join_token
-from tests.integration.backend.fake_world import World
+from tests.integration.backend.fleet_of_cores import World
 from tests.integration.backend.reader import Reader
 from tests.integration.backend.servers import RedisServer, Stack
 

@@ -15,7 +15,7 @@ from controlplane.recovery.models import Decision, Restart
 from controlplane.runtime import beats, windows
 from controlplane.runtime.clock import ago, now, now_s
 from controlplane.runtime.models import ClockStep, ProcessBeat
-from controlplane.sentinel.net import Net
+from controlplane.sentinel.fallback import Net
 from controlplane.sentinel.process import Sentinel
 from tests.integration.backend.builders import make_job
 
@@ -62,8 +62,8 @@ def test_a_step_that_the_lease_showed_is_not_moved_again_by_who_saw_it() -> None
     job = make_job()
     Job.objects.filter(pk=job.pk).update(due_at=now() + timedelta(seconds=30.0 - HOUR_S))
     sentinel._steps.append((HOUR_S, now_s(), windows.uptime()[1]))
-    sentinel.net._lead()
-    assert sentinel.net.term is not None
+    sentinel.fallback._lead()
+    assert sentinel.fallback.term is not None
     sentinel._move_due()
     assert ClockStep.objects.count() == 1
     job.refresh_from_db()

@@ -1,6 +1,6 @@
 """The blocks of the documents that speak to a server, run as they are written against a live one.
 
-Real web and sentinel processes; the fleet is scripted (`fake_world`) and the job trains. A page's
+Real web and sentinel processes; the fleet is scripted (`fleet_of_cores`) and the job trains. A page's
 blocks of curl, `holdfast` and `manage.py` run in one shell from top to bottom, its Python in one
 interpreter; the address of the server is the only thing changed. What cannot be run here is named.
 """
@@ -24,7 +24,7 @@ from controlplane.runtime.events import unit_of_work
 from tests.house.blocks import Block, blocks_of
 from tests.house.tree import ROOT
 from tests.integration.backend.conftest import eventually, submit
-from tests.integration.backend.fake_world import World
+from tests.integration.backend.fleet_of_cores import World
 from tests.integration.backend.reader import DOCUMENTED_URLS, Reader
 from tests.integration.backend.servers import Stack
 

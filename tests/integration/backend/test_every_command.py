@@ -1,7 +1,7 @@
 """Every command of `holdfast` and every one of ours of `manage.py`, run against live processes.
 
 A page may name a command in a sentence or a table, where no block runs it; so each is run here, in
-one shell and one order, over a fleet that is scripted (`fake_world`). What starts a server or
+one shell and one order, over a fleet that is scripted (`fleet_of_cores`). What starts a server or
 trains for long is run by the test that is named instead.
 """
 
@@ -22,7 +22,7 @@ from controlplane.protocol.samples import DeviceInfo
 from tests.house.tree import ROOT
 from tests.integration.backend.conftest import eventually, submit
 from tests.integration.backend.fake_agent import enroll, join_token
-from tests.integration.backend.fake_world import World
+from tests.integration.backend.fleet_of_cores import World
 from tests.integration.backend.reader import Reader
 from tests.integration.backend.servers import Stack
 from tests.integration.backend.test_documents import after_a_replica_was_lost, after_events_were_put_aside
@@ -68,6 +68,7 @@ holdfast job budget first-light
 holdfast job timeouts first-light
 holdfast job checkpoint first-light --reason "before the move"
 holdfast rank debug first-light 0 0 stacks
+holdfast rank command first-light 0 0 collect-garbage
 holdfast rank fault first-light 0 0 exception --reason rehearsal
 holdfast job evict-replica first-light 0 --reason "its fan is loud"
 asked=$(holdfast request ls --kind evict -o name | sed -n 1p)

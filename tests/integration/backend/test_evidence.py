@@ -13,7 +13,7 @@ from controlplane.protocol import frames
 from controlplane.protocol.membership import MemberRole, View
 from controlplane.protocol.rank import CaughtUp
 from controlplane.protocol.states import JobState, Phase, RankState, ReplicaState, Section
-from controlplane.recovery import ingest, sight, unheard
+from controlplane.recovery import health_gate, ingest, unheard
 from controlplane.recovery.models import Decision, Signal, ViewRow
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import ago, now
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def sees(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no sentinel here to say so, and a blind control plane believes no silence."""
-    monkeypatch.setattr(sight, "is_blind", lambda: False)
+    monkeypatch.setattr(health_gate, "is_blind", lambda: False)
 
 
 def overdue(row: Rank) -> frames.RankOverdue:
@@ -68,9 +68,9 @@ def test_a_rank_that_was_late_and_trains_again_is_not_evicted_later(
     row = live_ranks(job)[0]
     fleet.tell(row.node.name, overdue(row))
     if held:
-        monkeypatch.setattr(sight, "is_blind", lambda: True)
+        monkeypatch.setattr(health_gate, "is_blind", lambda: True)
         reconcile_job(job.id)
-        monkeypatch.setattr(sight, "is_blind", lambda: False)
+        monkeypatch.setattr(health_gate, "is_blind", lambda: False)
     for step in range(2, 6):
         commit_step(fleet, job, step)
     reconcile_job(job.id)
@@ -102,7 +102,7 @@ def silence(job: Job, row: Rank, monkeypatch: pytest.MonkeyPatch, *, silent_s: f
     )  # fmt: skip
     Node.objects.filter(pk=row.node_id).update(connected=False, disconnected_at=ago(silent_s))
     heard = dict.fromkeys(Node.objects.values_list("id", flat=True), 0.1)
-    monkeypatch.setattr(sight, "silent_by_node", lambda: heard | {row.node_id: silent_s})
+    monkeypatch.setattr(health_gate, "silent_by_node", lambda: heard | {row.node_id: silent_s})
 
 
 def cut_off(monkeypatch: pytest.MonkeyPatch, fleet: Fleet | None = None) -> tuple[Fleet, Job, Rank]:
@@ -158,7 +158,9 @@ def test_one_that_comes_back_in_time_rejoins_and_counts_after_it_has_caught_up_a
     ViewRow.objects.filter(job=job).update(ordered_at=ago(5.0))
     name = fleet.name_of(row.node_id)
     ingest.open_session(row.node_id, f"web.{name}", hello(name))
-    monkeypatch.setattr(sight, "silent_by_node", lambda: dict.fromkeys(Node.objects.values_list("id", flat=True), 0.1))
+    monkeypatch.setattr(
+        health_gate, "silent_by_node", lambda: dict.fromkeys(Node.objects.values_list("id", flat=True), 0.1)
+    )
     waits = {
         f"{rank.replica.index}.{rank.replica.incarnation}.{rank.rank}": {"phase": "exchange", "silent_s": 0.2}
         for rank in live_ranks(job)
@@ -274,14 +276,14 @@ def test_the_age_of_a_closed_connection_does_not_follow_the_clock(monkeypatch: p
     fleet = make_fleet(1)
     node = fleet.nodes["n1"]
     node.connected, node.disconnected_at = False, ago(5.0)
-    assert sight.silent_s(node, None) == pytest.approx(5.0, abs=1.0)
+    assert health_gate.silent_s(node, None) == pytest.approx(5.0, abs=1.0)
     hour = timedelta(hours=1)
     set_s = now().timestamp() - 2.0
-    monkeypatch.setattr(sight, "clock_step", lambda: (set_s, 3600.0))
+    monkeypatch.setattr(health_gate, "clock_step", lambda: (set_s, 3600.0))
     node.disconnected_at -= hour
-    assert sight.silent_s(node, None) == pytest.approx(5.0, abs=1.0)
-    monkeypatch.setattr(sight, "clock_step", lambda: (set_s, -3600.0))
+    assert health_gate.silent_s(node, None) == pytest.approx(5.0, abs=1.0)
+    monkeypatch.setattr(health_gate, "clock_step", lambda: (set_s, -3600.0))
     node.disconnected_at += 2 * hour
-    assert sight.silent_s(node, None) == pytest.approx(5.0, abs=1.0)
-    monkeypatch.setattr(sight, "clock_step", lambda: (None, 0.0))
-    assert sight.silent_s(node, None) is None
+    assert health_gate.silent_s(node, None) == pytest.approx(5.0, abs=1.0)
+    monkeypatch.setattr(health_gate, "clock_step", lambda: (None, 0.0))
+    assert health_gate.silent_s(node, None) is None

@@ -25,7 +25,7 @@ from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime import beats, exporter, metrics
 from controlplane.runtime.address import parse_bind, parse_networks
 from controlplane.runtime.clock import after, ago
-from controlplane.sentinel.net import Net
+from controlplane.sentinel.fallback import Net
 from controlplane.sentinel.tasks import canary
 from tests.findings import finding
 from tests.integration.backend.builders import (

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def _our_own_side_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no sentinel here to say so, and a blind control plane believes no hang."""
-    monkeypatch.setattr("controlplane.recovery.sight.is_blind", lambda: False)
+    monkeypatch.setattr("controlplane.recovery.health_gate.is_blind", lambda: False)
 
 
 def recover(fleet: Fleet, job: Job) -> None:

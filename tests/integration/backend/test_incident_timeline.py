@@ -94,7 +94,7 @@ def test_of_too_many_looks_the_newest_are_kept_and_the_rest_is_counted() -> None
     )  # fmt: skip
     stacks = incident_detail(incident.id)["stacks"]
     assert (stacks[0]["text"], stacks[-1]["text"]) == ("stack 0", "stack 399")
-    marks = [stack for stack in stacks if stack["look"] == "left_out"]
+    marks = [stack for stack in stacks if stack["diagnostic"] == "left_out"]
     assert [mark["method"] for mark in marks] == [f"{400 - len(stacks) + 1} of 400 diagnostics are left out here"]
 
 

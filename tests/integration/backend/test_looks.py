@@ -14,8 +14,8 @@ from controlplane.protocol.rest import IncidentDetail
 from controlplane.protocol.spec import FaultSchedule, Resiliency
 from controlplane.protocol.states import Phase, Section
 from controlplane.recovery import selectors, sweep
+from controlplane.recovery.diagnostics import forget_scheduled
 from controlplane.recovery.load import load_snapshot
-from controlplane.recovery.looks import forget_scheduled
 from controlplane.recovery.models import Decision, Incident, RankLook
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import ago
@@ -40,7 +40,7 @@ TRACES = Path(__file__).parents[2] / "unit" / "policy" / "traces"
 @pytest.fixture(autouse=True)
 def _our_own_side_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no sentinel here to say so, and a blind control plane believes no hang."""
-    monkeypatch.setattr("controlplane.recovery.sight.is_blind", lambda: False)
+    monkeypatch.setattr("controlplane.recovery.health_gate.is_blind", lambda: False)
 
 
 def hang(fleet: Fleet, job: Job, replica: int) -> tuple[Command, list[Rank]]:
@@ -86,7 +86,7 @@ def test_the_recorders_of_a_hung_replica_name_the_culprit_on_its_incident() -> N
     detail = selectors.incident_detail(Incident.objects.get(job=job).id)
     assert "rank 1 never joined all_reduce" in detail["stacks"][0]["text"]
     assert any("never joined" in event["sentence"] for event in detail["events"])
-    assert {entry["look"] for entry in detail["stacks"]} == {"finding", "flight_recorder", "stacks"}
+    assert {entry["diagnostic"] for entry in detail["stacks"]} == {"finding", "flight_recorder", "stacks"}
     assert set(IncidentDetail.__struct_fields__) >= set(detail), "everything shown has a type"
 
 
@@ -147,12 +147,12 @@ def test_a_persons_look_is_kept_without_an_incident() -> None:
     job = run_job(fleet)
     rank = live_ranks(job)[0]
     fleet.tell(rank.node.name, frames.StacksCollected(ref_of(rank), "pong", "debug server", "cmd_1", "ping"))
-    (row,) = selectors.looks(job.id, command_id="cmd_1")
+    (row,) = selectors.diagnostics(job.id, command_id="cmd_1")
     assert (row.look, row.text, row.incident) == ("ping", "pong", None)
 
 
 def test_old_looks_make_room_but_not_those_of_an_incident(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controlplane.recovery.looks.MAX_LOOKS_PER_JOB", 3)
+    monkeypatch.setattr("controlplane.recovery.diagnostics.MAX_LOOKS_PER_JOB", 3)
     fleet = make_fleet()
     job = run_job(fleet)
     command, ranks = hang(fleet, job, 1)

@@ -16,7 +16,7 @@ from controlplane.jobs.present import job_summary
 from controlplane.policy.signals.nodes import NodeSilent
 from controlplane.policy.silence import unheard as judged
 from controlplane.protocol.states import AttemptState, JobState, RankState, ReplicaState
-from controlplane.recovery import sight, signals, unheard
+from controlplane.recovery import health_gate, signals, unheard
 from controlplane.recovery.load import load_snapshot
 from controlplane.recovery.models import Signal, ViewRow
 from controlplane.recovery.reconcile import CONFIG, reconcile_job
@@ -42,7 +42,7 @@ MANY = 1_000
 @pytest.fixture(autouse=True)
 def sees(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no sentinel here to say so, and a blind control plane believes no silence."""
-    monkeypatch.setattr(sight, "is_blind", lambda: False)
+    monkeypatch.setattr(health_gate, "is_blind", lambda: False)
 
 
 def silent_job(monkeypatch: pytest.MonkeyPatch, *, silent_s: float = 12.0) -> tuple[Fleet, Job, Rank]:
@@ -214,7 +214,7 @@ def crowd(count: int) -> None:
 
 
 def test_a_thousand_silent_jobs_and_nodes_cost_as_many_queries_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sight, "silent_by_node", lambda: None)
+    monkeypatch.setattr(health_gate, "silent_by_node", lambda: None)
     crowd(MANY)
     jobs = list(Job.objects.filter(name__startswith="s").order_by("name").values_list("id", flat=True))
     nodes = list(Node.objects.filter(name__startswith="s").order_by("name"))

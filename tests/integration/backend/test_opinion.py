@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.recovery import opinion, selectors
+from controlplane.recovery import selectors, torch_analysis
 from controlplane.recovery.models import Incident
 from tests.integration.backend.builders import make_fleet, run_job
 from tests.integration.backend.test_looks import dump, hang, look
@@ -14,8 +14,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controlplane.recovery.sight.is_blind", lambda: False)
-    monkeypatch.setattr(opinion, "SETTLED_S", -60.0)
+    monkeypatch.setattr("controlplane.recovery.health_gate.is_blind", lambda: False)
+    monkeypatch.setattr(torch_analysis, "SETTLED_S", -60.0)
 
 
 def found() -> Incident:
@@ -32,18 +32,18 @@ def test_torchs_answer_stands_beside_ours(settings: Any) -> None:
     settings.REFERENCE_RUNS = True
     incident = found()
     before = incident.findings
-    assert opinion.add_missing() == 1
+    assert torch_analysis.add_missing() == 1
     incident.refresh_from_db()
     (finding,) = incident.findings
     assert finding["second_opinion"] == "torch's own analyser says COLLECTIVE_STATE_MISMATCH, ranks 1"
     assert [{k: v for k, v in finding.items() if k != "second_opinion"}] == before
     assert "Second opinion: torch's own analyser says" in selectors.incident_detail(incident.id)["stacks"][0]["text"]
-    assert opinion.add_missing() == 0, "asked once"
+    assert torch_analysis.add_missing() == 0, "asked once"
 
 
 def test_where_torch_is_not_installed_nothing_is_asked(settings: Any) -> None:
     settings.REFERENCE_RUNS = False
     incident = found()
-    assert opinion.add_missing() == 0
+    assert torch_analysis.add_missing() == 0
     incident.refresh_from_db()
     assert "second_opinion" not in incident.findings[0]

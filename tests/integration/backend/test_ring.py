@@ -9,7 +9,7 @@ from controlplane.recovery.models import Decision, Incident, Signal, ViewRow
 from controlplane.runtime import beats
 from controlplane.runtime.models import Event, ProcessBeat
 from tests.integration.backend.conftest import eventually, submit
-from tests.integration.backend.fake_world import World
+from tests.integration.backend.fleet_of_cores import World
 from tests.integration.backend.servers import RedisServer, Stack
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]

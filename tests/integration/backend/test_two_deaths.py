@@ -8,7 +8,7 @@ from controlplane.protocol import frames
 from controlplane.protocol.rank import OuterError
 from controlplane.protocol.samples import XidEvent
 from controlplane.protocol.states import EXIT_PEER_LOST, Phase, Section
-from controlplane.recovery import counts, sight
+from controlplane.recovery import counts, health_gate
 from controlplane.recovery.incidents import slots_of
 from controlplane.recovery.models import Decision, Incident, Signal
 from controlplane.recovery.reconcile import reconcile_job
@@ -92,7 +92,7 @@ def test_two_that_die_at_once_for_themselves_are_two_incidents_with_one_view_bet
 def test_a_hang_that_is_found_with_a_kill_elsewhere_has_its_stacks_in_its_own_incident(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sight, "is_blind", lambda: False)
+    monkeypatch.setattr(health_gate, "is_blind", lambda: False)
     fleet = make_fleet(6)
     job = run_job(fleet)
     late = [rank_of(job, 1, rank) for rank in (0, 1)]
@@ -138,7 +138,7 @@ def test_one_that_was_ended_by_what_others_saw_is_named_by_its_own_end_when_its_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Killed while its storage stood still: it is gone, and told, when that moves again."""
-    monkeypatch.setattr(sight, "is_blind", lambda: False)
+    monkeypatch.setattr(health_gate, "is_blind", lambda: False)
     fleet = make_fleet(5)
     job = run_job(fleet)
     rank = rank_of(job, 1, 0)

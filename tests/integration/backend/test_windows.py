@@ -13,7 +13,7 @@ from controlplane.recovery.models import Decision, Restart
 from controlplane.runtime import beats, windows
 from controlplane.runtime.clock import ago, now, now_s
 from controlplane.runtime.models import ClockStep, ProcessBeat
-from controlplane.sentinel.net import Net
+from controlplane.sentinel.fallback import Net
 from controlplane.sentinel.process import Sentinel
 from tests.integration.backend.builders import make_job
 

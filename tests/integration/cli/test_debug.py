@@ -1,4 +1,4 @@
-"""`holdfast rank debug` against a live server: what an agent answers, and when none does."""
+"""`holdfast rank debug` and `command` against a live server: what an agent answers, and when none does."""
 
 import threading
 from collections.abc import Callable
@@ -49,3 +49,28 @@ def test_a_look_that_the_agent_refuses_or_never_answers_says_so(world: World, ho
     Command.objects.filter(kind="collect_stacks").update(state="failed", detail="no such rank is running here")
     busy = holdfast("rank", "debug", "tiny", "1", "7")
     assert (busy.code, "has no rank 7" in busy.err) == (Exit.NOT_FOUND, True)
+
+
+def test_a_command_prints_what_its_rank_answers_or_why_it_failed(world: World, holdfast: Run) -> None:
+    for state, detail, code in (("succeeded", "12 objects", Exit.OK), ("failed", "the rank ended", Exit.CONFLICT)):
+        asked = threading.Event()
+
+        def agent_answers(state: str = state, detail: str = detail, asked: threading.Event = asked) -> None:
+            try:
+                while not asked.wait(0.05):
+                    found = Command.objects.filter(kind="command_rank", state="queued")
+                    if found.update(state=state, detail=detail):
+                        return
+            finally:
+                connection.close()
+
+        agent = threading.Thread(target=agent_answers)
+        agent.start()
+        try:
+            result = holdfast("rank", "command", "tiny", "1", "0", "collect-garbage")
+        finally:
+            asked.set()
+            agent.join()
+        assert result.code == code and detail in (result.out if code == Exit.OK else result.err)
+    late = holdfast("rank", "command", "tiny", "1", "0", "collect-garbage", "--wait", "0.3")
+    assert late.code == Exit.TIMEOUT

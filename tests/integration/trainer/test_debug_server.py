@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agents.ranks import debug_client
+from agents.ranks.diagnose import Subject, look
 from agents.ranks.identity import identity_of
-from agents.ranks.look import Subject, look
 from controlplane.policy.flight import MatchState, analyse
 from controlplane.protocol.flight import decode_dump
 from controlplane.protocol.rank import InjectFault, RankProgress

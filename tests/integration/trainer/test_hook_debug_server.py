@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pytest
 
 from agents.ranks import debug_client
+from agents.ranks.diagnose import Subject, look
 from agents.ranks.identity import identity_of
-from agents.ranks.look import Subject, look
 from controlplane.protocol.flight import decode_dump
 from tests.unit.trainer.agent import FakeAgent
 

@@ -22,8 +22,8 @@ import msgspec
 
 from agents.core.state import Identity
 from agents.ranks.debug_client import FOLDER
+from agents.ranks.diagnose import Subject, look
 from agents.ranks.identity import identity_of
-from agents.ranks.look import Subject, look
 from trainer.workloads.errors import NoRanksLeft, RanksLost, WorldLost
 from trainer.workloads.ppo.controller import PpoController, Recovery, StepResult
 from trainer.workloads.ppo.messages import EnterWorld

@@ -15,9 +15,9 @@ from agents.core.turn import Turn
 from agents.link.journal import Journal, read_journal
 from agents.probes.plausible import plausible
 from agents.ranks import debug_client, gate
+from agents.ranks.diagnose import Subject, look
 from agents.ranks.identity import identity_of
 from agents.ranks.logs import LogFiles, tail
-from agents.ranks.look import Subject, look
 from agents.ranks.scan import MAX_PASS_LINES, LogTail
 from controlplane.protocol.bounds import MAX_DEVICES
 from controlplane.protocol.frames import InputRefused, RankSaid

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from agents.ranks import debug_client, look
+from agents.ranks import debug_client, diagnose
 from agents.ranks.files import make_private
 from agents.ranks.identity import identity_of
 from agents.ranks.places import Places
+from controlplane.protocol.diagnostics import BY_NAME
 from controlplane.protocol.flight import decode_dump
-from controlplane.protocol.looks import BY_NAME
 
 GROUPS = [{"name": "0", "desc": "default_pg", "ranks": [0, 1]}]
 ENTRY = {
@@ -66,7 +66,7 @@ def sleeper() -> Iterator[int]:
     process.wait()
 
 
-Make = Callable[..., tuple[look.Subject, FakeDoor]]
+Make = Callable[..., tuple[diagnose.Subject, FakeDoor]]
 
 
 @pytest.fixture
@@ -77,12 +77,12 @@ def subject(tmp_path: Path, sleeper: int, monkeypatch: pytest.MonkeyPatch) -> Ma
     folder = tmp_path / "doors"
     make_private(folder, owner=None)
 
-    def make(**answers: bytes) -> tuple[look.Subject, FakeDoor]:
+    def make(**answers: bytes) -> tuple[diagnose.Subject, FakeDoor]:
         opened = FakeDoor(folder / f"{sleeper}.sock", {name: ok(body) for name, body in answers.items()})
         (folder / f"{sleeper}.json").write_text(json.dumps(GROUPS))
         identity = identity_of(sleeper)
         assert identity is not None
-        return look.Subject(rank=1, identity=identity, log_path=tmp_path / "log", debug_servers=folder), opened
+        return diagnose.Subject(rank=1, identity=identity, log_path=tmp_path / "log", debug_servers=folder), opened
 
     return make
 
@@ -100,14 +100,14 @@ def test_the_doors_stand_in_a_private_directory_swept_of_the_dead(tmp_path: Path
 
 def test_the_log_is_the_end_of_what_was_written_and_needs_no_door(subject: Make) -> None:
     whom = subject()[0]
-    assert look.look("log", whom) == ("nothing was written yet", "file")
+    assert diagnose.look("log", whom) == ("nothing was written yet", "file")
     whom.log_path.write_text("first\n" + "x" * 40_000 + "\nthe last words\n")
-    text, method = look.look("log", whom)
+    text, method = diagnose.look("log", whom)
     assert method == "file" and text.rstrip().endswith("the last words") and "first" not in text
 
 
 def test_ping_says_how_long_it_took(subject: Make) -> None:
-    text, method = look.look("ping", subject(ping=b"pong")[0])
+    text, method = diagnose.look("ping", subject(ping=b"pong")[0])
     assert text.startswith("pong after ")
     assert method == "debug server"
 
@@ -116,7 +116,7 @@ def test_a_flight_recorder_comes_repaired(subject: Make) -> None:
     retired = ENTRY | {"collective_seq_id": 2, "retired": True}
     outer = ENTRY | {"process_group": ["", ""]}
     dump = json.dumps({"entries": [retired, ENTRY, outer], "pg_config": {"": {"ranks": "[]"}}, "version": "2.10"})
-    text, method = look.look("flight_recorder", subject(fr_trace_json=dump.encode())[0])
+    text, method = diagnose.look("flight_recorder", subject(fr_trace_json=dump.encode())[0])
     repaired = decode_dump(text)
     assert (repaired.rank, method) == (1, "debug server")
     assert [(e.number, e.state, e.operation) for e in repaired.entries] == [
@@ -127,12 +127,12 @@ def test_a_flight_recorder_comes_repaired(subject: Make) -> None:
 
 
 def test_wait_counters_are_told_in_seconds(subject: Make) -> None:
-    text, _ = look.look("wait_counters", subject(wait_counter_values=json.dumps(COUNTERS).encode())[0])
+    text, _ = diagnose.look("wait_counters", subject(wait_counter_values=json.dumps(COUNTERS).encode())[0])
     assert text == "store.get: 2 calls, 0.000007 s in all, 0.000005 s at most, 1 waiting now"
 
 
 def test_a_locked_interpreter_is_told_from_a_dead_door(subject: Make) -> None:
-    text, method = look.look("profile", subject(ping=b"pong")[0])
+    text, method = diagnose.look("profile", subject(ping=b"pong")[0])
     assert method == "none"
     assert "no answer within" in text
     assert "its interpreter is locked or busy" in text
@@ -143,7 +143,7 @@ def test_a_locked_interpreter_is_told_from_a_dead_door(subject: Make) -> None:
     [(b"not json", "Flight Recorder of rank 1"), (b"[" * 9_000_000, "longer than"), (b"{}", "missing required field")],
 )
 def test_garbage_from_a_rank_is_an_answer_not_an_accident(subject: Make, answer: bytes, words: str) -> None:
-    text, method = look.look("flight_recorder", subject(fr_trace_json=answer)[0])
+    text, method = diagnose.look("flight_recorder", subject(fr_trace_json=answer)[0])
     assert method == "none"
     assert words in text
 
@@ -152,7 +152,7 @@ def test_a_stopped_process_is_not_asked(subject: Make, sleeper: int) -> None:
     whom, opened = subject(ping=b"pong")
     os.kill(sleeper, signal.SIGSTOP)
     os.waitpid(sleeper, os.WUNTRACED)
-    text, method = look.look("ping", whom)
+    text, method = diagnose.look("ping", whom)
     assert (text, method) == ("ping could not be got: the process is stopped (SIGSTOP)", "none")
     assert opened.asked == []
 
@@ -160,11 +160,11 @@ def test_a_stopped_process_is_not_asked(subject: Make, sleeper: int) -> None:
 def test_a_rank_without_a_door_is_said_to_have_none(tmp_path: Path, sleeper: int) -> None:
     identity = identity_of(sleeper)
     assert identity is not None
-    whom = look.Subject(rank=0, identity=identity, log_path=tmp_path / "log", debug_servers=tmp_path)
-    assert "has no debug server" in look.look("ping", whom)[0]
+    whom = diagnose.Subject(rank=0, identity=identity, log_path=tmp_path / "log", debug_servers=tmp_path)
+    assert "has no debug server" in diagnose.look("ping", whom)[0]
 
 
 def test_a_refusal_is_passed_on(subject: Make) -> None:
     whom, opened = subject()
     opened.answers["ping"] = b"HTTP/1.1 404 Not Found\r\n\r\nHandler not found"
-    assert "it refused: Handler not found" in look.look("ping", whom)[0]
+    assert "it refused: Handler not found" in diagnose.look("ping", whom)[0]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agents.ranks import look
+from agents.ranks import diagnose
 from agents.ranks.identity import identity_of
-from controlplane.protocol.looks import AT_A_HANG, HANG, LOOKS, TABLE, Look, looks_of, named
+from controlplane.protocol.diagnostics import AT_A_HANG, HANG, LOOKS, TABLE, Look, looks_of, named
 from trainer.control.debug_common import HANDLERS, PROFILE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -19,13 +19,13 @@ TORCH = ("ping", "fr_trace_json", "wait_counter_values")
 @pytest.mark.parametrize("asked", TABLE, ids=lambda asked: asked.name)
 def test_a_question_has_words_and_somebody_who_answers(asked: Look) -> None:
     assert asked.what and asked.timeout_s > 0.0 and asked.ttl_s > asked.timeout_s
-    assert asked.handler or asked.name in look._LOOKS
+    assert asked.handler or asked.name in diagnose._LOOKS
     assert not asked.handler or asked.handler in (*TORCH, *HANDLERS)
 
 
 def test_every_handler_of_the_door_is_asked_by_a_question_and_nobody_answers_what_is_not_asked() -> None:
     assert set(HANDLERS) <= {asked.handler for asked in TABLE}
-    assert set(look._LOOKS) <= set(LOOKS)
+    assert set(diagnose._LOOKS) <= set(LOOKS)
     assert PROFILE in HANDLERS
 
 
@@ -59,11 +59,15 @@ def test_a_question_of_the_table_alone_is_asked_at_its_handler(monkeypatch: pyte
 
     identity = identity_of(os.getpid())
     assert identity is not None
-    monkeypatch.setattr(look.debug_client, "ask", ask)
-    monkeypatch.setitem(look.BY_NAME, "memory", Look(name="memory", what="m", handler="holdfast_memory", timeout_s=3.0))
-    monkeypatch.setitem(look.BY_NAME, "trace", Look(name="trace", what="t", handler="holdfast_trace", timed=True))
-    subject = look.Subject(rank=0, identity=identity, log_path=tmp_path / "log", debug_servers=tmp_path, duration_s=4.0)
-    text, method = look.look("memory", subject)
+    monkeypatch.setattr(diagnose.debug_client, "ask", ask)
+    monkeypatch.setitem(
+        diagnose.BY_NAME, "memory", Look(name="memory", what="m", handler="holdfast_memory", timeout_s=3.0)
+    )
+    monkeypatch.setitem(diagnose.BY_NAME, "trace", Look(name="trace", what="t", handler="holdfast_trace", timed=True))
+    subject = diagnose.Subject(
+        rank=0, identity=identity, log_path=tmp_path / "log", debug_servers=tmp_path, duration_s=4.0
+    )
+    text, method = diagnose.look("memory", subject)
     assert (text.startswith("seven"), "\x1b" in text, method) == (True, False, "debug server")
-    look.look("trace", subject)
+    diagnose.look("trace", subject)
     assert found == [("holdfast_memory", 3.0), ("holdfast_trace?duration=4", 6.0)]

@@ -83,7 +83,7 @@ def test_faults_of_a_body_reach_the_caller() -> None:
     errors = [{"pointer": "/a", "message": "m", "fix": "f"}]
     with client(lambda request: problem(422, errors=errors)) as api, pytest.raises(InvalidError) as caught:
         api.jobs.submit({})
-    assert caught.value.problem.errors == [rest.Told("/a", "m", "f")]
+    assert caught.value.problem.errors == [rest.FieldError("/a", "m", "f")]
 
 
 def test_a_keyed_write_is_repeated_with_the_same_key() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from controlplane.protocol.store_keys import store_token
 from controlplane.runtime import beats
-from controlplane.sentinel import store_look
+from controlplane.sentinel import store_probe
 from trainer.store import exporter, wire
 from trainer.store.server import FORGET_AFTER_S, StoreServer
 from trainer.store.wire import Query
@@ -123,16 +123,16 @@ def test_health_says_where_the_store_exports(running: Store, settings: Any, tmp_
     while beats.metrics_addresses()["store"] != [running.metrics]:
         # It tells us a moment after it has told its log.
         assert time.monotonic() < deadline_s
-        store_look.look()
+        store_probe.look()
 
-    with pytest.raises(store_look.NoAnswer):
-        store_look.metrics_of(running.address, b"another key, of 32 bytes or even more")
+    with pytest.raises(store_probe.NoAnswer):
+        store_probe.metrics_of(running.address, b"another key, of 32 bytes or even more")
     with store(tmp_path, "--metrics-bind", "off") as quiet:
-        assert store_look.metrics_of(quiet.address, KEY) == ""
-    store_look.look()
+        assert store_probe.metrics_of(quiet.address, KEY) == ""
+    store_probe.look()
     running.process.kill()
     running.process.wait()
-    store_look.look()
+    store_probe.look()
 
 
 def test_what_the_store_says_of_itself_is_not_forgotten() -> None:

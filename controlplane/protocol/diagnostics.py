@@ -1,7 +1,7 @@
 """What can be asked of one rank (`commands.CollectStacks.look`), in one table, and what is asked when it hangs.
 
 A question is a row here and whoever answers it: a handler of the debug server (`trainer.control.debug_common`), or a
-function of `agents.ranks.look`. The order's checks, the API, the command line and the agent ask the table.
+function of `agents.ranks.diagnose`. The order's checks, the API, the command line and the agent ask the table.
 """
 
 from dataclasses import dataclass

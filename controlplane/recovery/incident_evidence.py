@@ -8,7 +8,7 @@ import msgspec
 from controlplane.jobs.models import Rank
 from controlplane.policy.first_error import LastWords, first_error
 from controlplane.policy.stack_groups import group_stacks, sentence
-from controlplane.protocol.looks import NOT_GOT, STACKS
+from controlplane.protocol.diagnostics import NOT_GOT, STACKS
 from controlplane.recovery.models import Incident, RankLook
 from controlplane.runtime.clock import iso
 

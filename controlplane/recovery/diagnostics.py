@@ -13,10 +13,10 @@ from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Rank, Replica
 from controlplane.policy.flight import FlightFinding, MatchState, analyse
 from controlplane.policy.stack_groups import NO_STACK, place_of
+from controlplane.protocol.diagnostics import FLIGHT_RECORDER, NOT_GOT, STACKS
 from controlplane.protocol.errors import IdentityMismatch, MalformedFrame
 from controlplane.protocol.flight import FlightDump, decode_dump
 from controlplane.protocol.frames import StacksCollected
-from controlplane.protocol.looks import FLIGHT_RECORDER, NOT_GOT, STACKS
 from controlplane.protocol.states import LIVE_INCIDENT, CommandState
 from controlplane.recovery.models import Decision, Incident, RankLook
 from controlplane.runtime import events

@@ -20,9 +20,7 @@ from agents.ranks import debug_client
 from agents.ranks.identity import is_alive, read_stat
 from agents.ranks.logs import printable, tail
 from agents.ranks.stacks import take_stacks
-from controlplane.protocol.errors import ProtocolError
-from controlplane.protocol.flight import encode_dump, repair
-from controlplane.protocol.looks import (
+from controlplane.protocol.diagnostics import (
     BY_NAME,
     FLIGHT_RECORDER,
     LOG,
@@ -33,6 +31,8 @@ from controlplane.protocol.looks import (
     STACKS,
     WAIT_COUNTERS,
 )
+from controlplane.protocol.errors import ProtocolError
+from controlplane.protocol.flight import encode_dump, repair
 
 MIN_PROFILE_S = 0.1
 LOG_BYTES = 32_000

@@ -12,7 +12,7 @@ import msgspec
 from django.conf import settings
 
 from controlplane.jobs.models import Replica
-from controlplane.recovery.looks import dumps_of
+from controlplane.recovery.diagnostics import dumps_of
 from controlplane.recovery.models import Incident
 from controlplane.runtime import events
 from controlplane.runtime.clock import ago, iso
