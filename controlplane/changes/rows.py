@@ -183,6 +183,9 @@ class Rows(Protocol):
     def standing(self) -> Standing:
         """As it is now."""
 
+    def has_trained(self) -> bool:
+        """Its ranks have said that all its steps are committed."""
+
     def stop_stands(self, attempt: int, index: int, incarnation: int) -> bool:
         """A decision's command to stop the incarnation has neither failed nor expired, on some node."""
 

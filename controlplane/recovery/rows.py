@@ -38,6 +38,7 @@ from controlplane.protocol.states import (
     RequestKind,
     RequestState,
 )
+from controlplane.recovery.heard import Heard
 from controlplane.recovery.identity import rank_of
 from controlplane.recovery.learned import timeouts_of
 from controlplane.recovery.models import LIVE, Request, Signal, ViewRow
@@ -50,10 +51,13 @@ Row = TypeVar("Row")
 
 class JobRows:
     """Rows of a job, whose own is locked; or (`job` None) of the fleet. `seen_at`: when what is found
-    showed itself, now unless said."""
+    showed itself, now unless said. `heard`: the batch of events that is being applied."""
 
-    def __init__(self, job: Job | None, decision_id: str = "", seen_at: datetime | None = None) -> None:
+    def __init__(
+        self, job: Job | None, decision_id: str = "", seen_at: datetime | None = None, heard: Heard | None = None
+    ) -> None:
         self._job, self.decision_id, self.seen_at = job, decision_id, seen_at
+        self.heard = heard
         self._terms: dict[str, facts.Terms] = {}
         self._replicas: dict[ReplicaKey, Replica] = {}
         self._ranks: dict[RankKey, Rank] = {}
@@ -148,8 +152,10 @@ class JobRows:
 
     def rank(self, ref: RankRef, node_id: str) -> facts.Rank | None:
         """Also one that is proved gone."""
+        if self._job is None:
+            return None
         try:
-            return None if self._job is None else self._rank(rank_of(node_id, ref))
+            return self._rank(rank_of(node_id, ref) if self.heard is None else self.heard.rank(ref))
         except IdentityMismatch:
             return None
 
@@ -181,6 +187,10 @@ class JobRows:
         job = self.locked
         newest = job.attempts.order_by("-number").values_list("number", flat=True).first() or 0
         return facts.Standing(job.name, job.epoch, newest, job.trained, job.ahead)
+
+    def has_trained(self) -> bool:
+        """Of the locked row."""
+        return self.locked.trained
 
     def rank_row(self, key: RankKey) -> Rank:
         """Of a rank that was read."""

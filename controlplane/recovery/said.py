@@ -37,7 +37,7 @@ from controlplane.runtime import counters
 from controlplane.runtime.clock import iso
 
 if TYPE_CHECKING:
-    from controlplane.recovery.facts import Facts
+    from controlplane.recovery.heard import Heard
 
 
 def is_fenced(rank: Rank) -> bool:
@@ -46,7 +46,7 @@ def is_fenced(rank: Rank) -> bool:
     return replica.state in (ReplicaState.EVICTED, ReplicaState.ENDED) or replica.attempt.state == AttemptState.ENDED
 
 
-def _step(facts: "Facts", rank: Rank, said: StepReport) -> None:
+def _step(facts: "Heard", rank: Rank, said: StepReport) -> None:
     job = facts.jobs[rank.replica.attempt.job_id]
     if is_fenced(rank) and not _was_member(rank, said.epoch):
         counters.count(facts.node.name, "stale_step", detail=f"step {said.step} of epoch {said.epoch}")
@@ -73,7 +73,7 @@ def _is_in(view: ViewRow | None, rank: Rank) -> bool:
     return view is not None and any(mine.items() <= member.items() for member in view.view["members"])
 
 
-def _is_out(facts: "Facts", rank: Rank, what: str) -> bool:
+def _is_out(facts: "Heard", rank: Rank, what: str) -> bool:
     """As `is_fenced`; then its report is counted, and nothing else."""
     out = is_fenced(rank)
     if out:
@@ -91,7 +91,7 @@ def _was_left_out(rank: Rank, since_epoch: int) -> bool:
     return any(mine.items() <= member.items() for view in later for member in view.get("left_out", ()))
 
 
-def _nan(facts: "Facts", rank: Rank, said: StepReport) -> None:
+def _nan(facts: "Heard", rank: Rank, said: StepReport) -> None:
     facts.touched.add(rank.replica.attempt.job_id)
     found = LossNotFinite(
         **_place(facts, rank),
@@ -103,12 +103,12 @@ def _nan(facts: "Facts", rank: Rank, said: StepReport) -> None:
     signals.raise_signal(found, seen_at=facts.at)
 
 
-def _place(facts: "Facts", rank: Rank) -> dict[str, Any]:
+def _place(facts: "Heard", rank: Rank) -> dict[str, Any]:
     """What the numbers say accuses no device."""
     return {**signals.place_of(rank), "node_id": facts.node.id, "device_index": None}
 
 
-def _flush(facts: "Facts", rank: Rank, said: Flush) -> None:
+def _flush(facts: "Heard", rank: Rank, said: Flush) -> None:
     replica = rank.replica
     mine = (replica.attempt.job_id, replica.attempt.number, replica.index, replica.incarnation, rank.rank)
     if (said.job_id, said.attempt, said.replica, said.incarnation, said.rank) != mine:
@@ -129,7 +129,7 @@ def _flush(facts: "Facts", rank: Rank, said: Flush) -> None:
         facts.sure.add(said.job_id)
 
 
-def _outer_error(facts: "Facts", rank: Rank, said: OuterError) -> None:
+def _outer_error(facts: "Heard", rank: Rank, said: OuterError) -> None:
     replica = rank.replica
     job_id = replica.attempt.job_id
     current = facts.jobs[job_id].epoch
@@ -141,7 +141,7 @@ def _outer_error(facts: "Facts", rank: Rank, said: OuterError) -> None:
     signals.raise_signal(found, seen_at=facts.at)
 
 
-def _caught_up(facts: "Facts", rank: Rank, said: CaughtUp) -> None:
+def _caught_up(facts: "Heard", rank: Rank, said: CaughtUp) -> None:
     facts.touched.add(rank.replica.attempt.job_id)
     replica = rank.replica
     if _is_out(facts, rank, "catch_up") or replica.caught_up is not None or _was_left_out(rank, said.epoch):
@@ -156,7 +156,7 @@ def _caught_up(facts: "Facts", rank: Rank, said: CaughtUp) -> None:
     publish_replica(replica, "replica.caught_up", sentence)
 
 
-def _view_installed(facts: "Facts", rank: Rank, said: ViewInstalled) -> None:
+def _view_installed(facts: "Heard", rank: Rank, said: ViewInstalled) -> None:
     view = ViewRow.objects.filter(job_id=rank.replica.attempt.job_id, epoch=said.epoch).first()
     if view is None or not _is_in(view, rank):
         counters.count(facts.node.name, "stale_install", detail=f"epoch {said.epoch}")
@@ -166,7 +166,7 @@ def _view_installed(facts: "Facts", rank: Rank, said: ViewInstalled) -> None:
         transition_rank(rank, RankState.TRAINING, f"is in epoch {said.epoch}")
 
 
-def _checkpoint(facts: "Facts", rank: Rank, said: CheckpointReport) -> None:
+def _checkpoint(facts: "Heard", rank: Rank, said: CheckpointReport) -> None:
     attempt = rank.replica.attempt
     job = facts.jobs[attempt.job_id]
     fenced = is_fenced(rank)
@@ -184,12 +184,12 @@ def _checkpoint(facts: "Facts", rank: Rank, said: CheckpointReport) -> None:
         transition_rank(rank, RankState.TRAINING, f"saved step {said.step}")
 
 
-def _pruned(facts: "Facts", rank: Rank, said: CheckpointsPruned) -> None:
+def _pruned(facts: "Heard", rank: Rank, said: CheckpointsPruned) -> None:
     if not _is_out(facts, rank, "pruned"):
         checkpoints.pruned(facts.jobs[rank.replica.attempt.job_id], said)
 
 
-def _timings(facts: "Facts", rank: Rank, said: TimingReport) -> None:
+def _timings(facts: "Heard", rank: Rank, said: TimingReport) -> None:
     if _is_out(facts, rank, "timings"):
         return
     job = facts.jobs[rank.replica.attempt.job_id]
@@ -197,17 +197,17 @@ def _timings(facts: "Facts", rank: Rank, said: TimingReport) -> None:
     facts.timed.add(job.id)
 
 
-def _numerics(facts: "Facts", rank: Rank, said: NumericsReport) -> None:
+def _numerics(facts: "Heard", rank: Rank, said: NumericsReport) -> None:
     """Told by an incarnation that is out as well: what it computed is evidence all the same."""
     facts.touched.add(rank.replica.attempt.job_id)
     numerics.take(facts.jobs[rank.replica.attempt.job_id], rank, said, facts.at)
 
 
-def _determinism(facts: "Facts", rank: Rank, said: DeterminismReport) -> None:
+def _determinism(facts: "Heard", rank: Rank, said: DeterminismReport) -> None:
     numerics.count_steps(rank, said, facts.at)
 
 
-def _done(facts: "Facts", rank: Rank, said: TrainingDone) -> None:
+def _done(facts: "Heard", rank: Rank, said: TrainingDone) -> None:
     facts.touched.add(rank.replica.attempt.job_id)
     job = facts.jobs[rank.replica.attempt.job_id]
     if _is_out(facts, rank, "done") or job.trained:
@@ -219,14 +219,14 @@ def _done(facts: "Facts", rank: Rank, said: TrainingDone) -> None:
     refresh_job(job.id)
 
 
-def _recomputed(facts: "Facts", rank: Rank, said: RecomputeReport) -> None:
+def _recomputed(facts: "Heard", rank: Rank, said: RecomputeReport) -> None:
     """The job's end waits for it."""
     facts.touched.add(rank.replica.attempt.job_id)
     if not recompute.take(rank, said):
         counters.count(facts.node.name, "foreign_recompute", detail=f"order {said.order_id}")
 
 
-HANDLERS: dict[type, Callable[["Facts", Rank, Any], None]] = {
+HANDLERS: dict[type, Callable[["Heard", Rank, Any], None]] = {
     StepReport: _step,
     Flush: _flush,
     OuterError: _outer_error,

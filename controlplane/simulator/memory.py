@@ -105,11 +105,11 @@ class MemoryRows:
         ]
 
     def _rank(self, row: ReplicaRow, place: Placement) -> facts.Rank:
-        """`started` and `joined` are told by its agent; what it does then is not kept."""
+        """One that has not moved is where its replica's start has put it."""
         rank, attempt = place.rank, self._rows.attempt
         joined = rank in row.joined
         begun = joined or rank in row.started
-        state = RankState.INITIALIZING if begun else RankState.LAUNCHING
+        state = row.states.get(rank, RankState.INITIALIZING if begun else RankState.LAUNCHING)
         over = attempt is None or attempt.number != row.attempt or attempt.state is AttemptState.ENDED
         return facts.Rank(
             *(row.attempt, row.index, row.incarnation, rank),
@@ -157,6 +157,10 @@ class MemoryRows:
         rows = self._rows
         newest = rows.attempt.number if rows.attempt is not None else 0
         return facts.Standing("sim", rows.epoch, newest, rows.finished, rows.ahead)
+
+    def has_trained(self) -> bool:
+        """As its ranks have said."""
+        return self._rows.finished
 
     def stop_stands(self, attempt: int, index: int, incarnation: int) -> bool:
         """Every order here is a decision's."""

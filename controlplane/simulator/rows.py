@@ -14,7 +14,7 @@ from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.frames import RankStatus
 from controlplane.protocol.membership import Flush, Install, View
 from controlplane.protocol.spec import Parallelism, TrainSpec
-from controlplane.protocol.states import AttemptState, CommandState, JobState, NodeState, Phase, ReplicaState
+from controlplane.protocol.states import AttemptState, CommandState, JobState, NodeState, Phase, RankState, ReplicaState
 
 JOB_ID = "job_sim"
 PACES = 32
@@ -30,9 +30,9 @@ class Order:
 
 @dataclass(slots=True)
 class ReplicaRow:
-    """The newest incarnation of a slot. `phases`, `phase_since_s` and `spoke_s` (server time of its
-    last word to its agent) are hints by rank; `told` is the newest of each, in the same phase since
-    `told_since_s`. `times_out`: how often it was left out, `out_s`: when last, `out_epoch`: of
+    """The newest incarnation of a slot. `states` of the ranks that have moved. `phases`, `phase_since_s` and
+    `spoke_s` (server time of its last word to its agent) are hints by rank; `told` is the newest of each, in the
+    same phase since `told_since_s`. `times_out`: how often it was left out, `out_s`: when last, `out_epoch`: of
     the view that did so. `ordered_out`: the person who ordered it out, at `ordered_s`."""
 
     index: int
@@ -44,6 +44,7 @@ class ReplicaRow:
     started: set[int] = field(default_factory=set)
     joined: set[int] = field(default_factory=set)
     exited: set[int] = field(default_factory=set)
+    states: dict[int, RankState] = field(default_factory=dict)
     phases: dict[int, Phase] = field(default_factory=dict)
     told: dict[int, RankStatus] = field(default_factory=dict)
     told_since_s: dict[int, float] = field(default_factory=dict)

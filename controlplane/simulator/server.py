@@ -5,7 +5,9 @@ which loads, decides and applies. Commands are delivered at once and again until
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 
+from controlplane.changes.hearing import HEARD, Speaker, hear
 from controlplane.changes.turn import OVER
 from controlplane.policy.budget import entries
 from controlplane.policy.config import PolicyConfig
@@ -14,6 +16,7 @@ from controlplane.policy.elsewhere import decide_asking, parted
 from controlplane.policy.plan import Plan
 from controlplane.policy.snapshot import CheckpointFact, JobSnapshot, SignalFact
 from controlplane.policy.stuck import Alone, alone_at_work
+from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import (
     Acked,
     AgentFrame,
@@ -21,11 +24,7 @@ from controlplane.protocol.frames import (
     CommandAnswer,
     DeviceLost,
     EventBody,
-    RankExited,
-    RankJoined,
-    RankOverdue,
     RankSaid,
-    RankStarted,
     Welcome,
     XidSeen,
 )
@@ -33,7 +32,7 @@ from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import Flush, MemberRole
 from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, TrainingDone
 from controlplane.protocol.spec import TrainSpec
-from controlplane.protocol.states import AttemptState, CheckpointState, Phase, Section
+from controlplane.protocol.states import AttemptState, CheckpointState, Phase
 from controlplane.simulator.asked import Asked
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.hello import greet, welcome
@@ -76,6 +75,7 @@ class Server:
         self._config, self._kernel, self._downlink = config, kernel, downlink
         self.asked = Asked(self.rows, kernel, checkers, self.ring)
         self.store = Store(self.rows, kernel, checkers, sick, self.asked)
+        self.store.on_wake = self.ring
         self._outbox = Outbox(self.rows, self.store, downlink)
         self._next_pass_s: float | None = 0.0
         self._rung = True
@@ -171,28 +171,16 @@ class Server:
             return None
         return row
 
-    def _ghost(self, ref: RankRef) -> ReplicaRow | None:
-        wanted = (ref.replica, ref.incarnation)
-        return next((row for row in self.rows.ghosts if (row.index, row.incarnation) == wanted), None)
+    def _hear(self, node: NodeRow, body: EventBody, at_s: float) -> None:
+        """Of a life that is proved gone and followed nothing is kept here: a word about it is put aside."""
+        with suppress(IdentityMismatch):
+            self.store.commit(hear(self.store, body, Speaker(node.id, node.id, at_s)), seen_s=at_s)
 
     def _event(self, node: NodeRow, body: EventBody, at_s: float) -> None:
+        if type(body) in HEARD:
+            self._hear(node, body, at_s)
+            return
         match body:
-            case RankStarted(ref=ref):
-                row = self._replica(ref) or self._ghost(ref)
-                if row is not None:
-                    row.started.add(ref.rank)
-            case RankJoined(ref=ref):
-                replica = self._replica(ref)
-                if replica is not None:
-                    replica.joined.add(ref.rank)
-                    if len(replica.joined) == len(replica.placements):
-                        self.rows.starts.append(self._kernel.now_s - replica.state_since_s)
-            case RankExited(ref=ref):
-                self._exited(body, at_s)
-            case RankOverdue(ref=ref):
-                evidence: dict[str, Value] = {"silent_s": body.silent_s}
-                kind = "setup_timeout" if body.section is Section.SETUP else "rank_overdue"
-                self._open(kind, ref, at_s=at_s, value=body.age_s, threshold=body.timeout_s, evidence=evidence)
             case RankSaid(ref=ref, report=report):
                 self._said(ref, report, at_s)
             case XidSeen(xid=xid):
@@ -205,16 +193,6 @@ class Server:
                 self._outbox.answer(body, at_s)
             case _:
                 pass
-
-    def _exited(self, body: RankExited, at_s: float) -> None:
-        replica = self._replica(body.ref) or self._ghost(body.ref)
-        if replica is None:
-            return
-        replica.exited.add(body.ref.rank)
-        replica.stopped = len(replica.exited) == len(replica.placements)
-        if not body.expected and replica.state not in OVER:
-            code = body.exit_code if body.exit_code is not None else 128 + 9
-            self._open("rank_exit", body.ref, at_s=at_s, value=float(code))
 
     def _said(self, ref: RankRef, report: object, at_s: float) -> None:
         replica = self._replica(ref)

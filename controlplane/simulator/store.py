@@ -31,7 +31,8 @@ Sick = Callable[[int, int, int], str | None]
 
 
 class Store(MemoryRows):
-    """One job's rows and their only writer by decision. `sick` tells the checkers the truth about a replica."""
+    """One job's rows and their only writer by decision. `sick` tells the checkers the truth about a replica;
+    `on_wake` is called where a change wakes the job."""
 
     def __init__(self, rows: Rows, kernel: Kernel, checkers: Checkers, sick: Sick, asked: Asked) -> None:
         super().__init__(rows, kernel, checkers)
@@ -39,6 +40,7 @@ class Store(MemoryRows):
         self._decision: Decision | None = None
         self._numbers = self._found = 0
         self._seen_s: float | None = None
+        self.on_wake: Callable[[], None] = lambda: None
 
     def decision(self, decision: Decision) -> bool:
         """Apply once a key. False: it was applied before."""
@@ -124,8 +126,13 @@ class Store(MemoryRows):
                 over.state, over.detail = state, detail
             case kinds.Raise(found=found):
                 self._raise(found)
+            case kinds.Wake():
+                self.on_wake()
             case kinds.Publish() | kinds.Resolve() | kinds.Bar() | kinds.Judge() | kinds.Audit() | kinds.Count():
                 # Events, incidents, bars, the audit log and counters are not simulated.
+                pass
+            case kinds.Refuse():
+                # Every checkpoint can be read.
                 pass
 
     def _check(self, machine: str, before: str, after: str) -> None:
@@ -140,15 +147,8 @@ class Store(MemoryRows):
             case RequestKey(id=request):
                 self._asked.move(request, to, change.reason)
                 return
-            case RankKey(replica=index, incarnation=incarnation, rank=rank):
-                process = self.row(index, incarnation)
-                processes = self.ranks(subject.attempt, of=(index, incarnation))
-                before = next(each.state for each in processes if each.rank == rank)
-                self._check("rank", before, to)
-                if to == RankState.EXITED:
-                    process.prove_gone(rank)
-                else:
-                    process.started.add(rank)
+            case RankKey():
+                self._rank_moves(subject, RankState(to), change.columns)
                 return
             case NodeKey(id=node):
                 row: Any = self._rows.nodes[node]
@@ -180,10 +180,8 @@ class Store(MemoryRows):
                 _write(rows, columns)
             case AttemptKey():
                 _write(rows.attempt, columns)
-            case RankKey(replica=index, incarnation=incarnation, rank=rank):
-                row = self.row(index, incarnation)
-                row.started.add(rank)
-                row.joined.add(rank)
+            case RankKey():
+                self._begun(subject, columns)
             case ReplicaKey(index=index, incarnation=incarnation):
                 row = self.row(index, incarnation)
                 _write(row, columns)
@@ -198,6 +196,30 @@ class Store(MemoryRows):
                     row.standby = index in order.standbys
             case _:
                 raise AssertionError(f"{subject} is not simulated")
+
+    # --- ranks ---------------------------------------------------------------------------------
+
+    def _rank_moves(self, key: RankKey, to: RankState, columns: Mapping[str, Any]) -> None:
+        row = self.row(key.replica, key.incarnation)
+        processes = self.ranks(key.attempt, of=(key.replica, key.incarnation))
+        self._check("rank", next(each.state for each in processes if each.rank == key.rank), to)
+        row.states[key.rank] = to
+        if to == RankState.EXITED:
+            row.prove_gone(key.rank)
+        else:
+            row.started.add(key.rank)
+            self._begun(key, columns)
+
+    def _begun(self, key: RankKey, columns: Mapping[str, Any]) -> None:
+        """Its process exists, or has said hello; how long the start of a replica takes is learned of it."""
+        row = self.row(key.replica, key.incarnation)
+        if "started_s" in columns:
+            row.started.add(key.rank)
+        if "joined_s" in columns and key.rank not in row.joined:
+            row.joined.add(key.rank)
+            row.started.add(key.rank)
+            if len(row.joined) == len(row.placements):
+                self._rows.starts.append(self.now_s - row.state_since_s)
 
     # --- attempts, replicas and commands ------------------------------------------------------------
 
