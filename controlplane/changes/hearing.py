@@ -6,67 +6,29 @@ What the rank itself says is in `changes.reports`.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from controlplane.changes.answers import exited
-from controlplane.changes.kinds import Change, Count, Observe, Publish, Raise, RankKey, Refuse, Transition, Wake
-from controlplane.changes.rows import Rank, Rows
+from controlplane.changes.kinds import Change, Observe, Publish, Raise, Refuse, Transition, Wake
+from controlplane.changes.reports import reported
+from controlplane.changes.rows import Rows
+from controlplane.changes.speaker import Speaker, key_of, place_of, rank_of, stale
 from controlplane.changes.turn import OVER
 from controlplane.policy.exits import EXIT_RESUME_FAILED
 from controlplane.policy.signals.ranks import RankExit, RankOverdue, SetupTimeout
 from controlplane.protocol import frames
 from controlplane.protocol.errors import IdentityMismatch
-from controlplane.protocol.launch import RankRef
 from controlplane.protocol.states import RankState, Section
 
 SAID_CHARS = 300
 LOG_TAIL_CHARS = 16_000
 
-
-@dataclass(frozen=True, slots=True)
-class Speaker:
-    """The node that speaks, and when what it tells of happened, by the server's clock."""
-
-    node_id: str
-    node: str
-    at_s: float
+Words = frames.RankStarted | frames.RankJoined | frames.RankExited | frames.RankOverdue | frames.RankSaid
 
 
-def hear(rows: Rows, body: frames.EventBody, speaker: Speaker) -> list[Change]:
+def hear(rows: Rows, body: Words, speaker: Speaker) -> list[Change]:
     """What an event about a rank of the job changes. Raises IdentityMismatch: the rank is none of this node's."""
     return list(HEARD[type(body)](rows, body, speaker))
-
-
-def rank_of(rows: Rows, ref: RankRef, speaker: Speaker) -> Rank:
-    """Proved to be this node's. Raises IdentityMismatch."""
-    rank = rows.rank(ref, speaker.node_id)
-    if rank is None:
-        raise IdentityMismatch(f"{ref} was never placed on this node")
-    return rank
-
-
-def key_of(rank: Rank) -> RankKey:
-    """Its name."""
-    return RankKey(rank.attempt, rank.replica, rank.incarnation, rank.rank)
-
-
-def place_of(rows: Rows, rank: Rank) -> dict[str, Any]:
-    """Where a finding about the rank is."""
-    return {
-        "job_id": rows.job_id,
-        "node_id": rank.node_id,
-        "replica": rank.replica,
-        "incarnation": rank.incarnation,
-        "rank": rank.rank,
-        "device_index": rank.device_index,
-    }
-
-
-def stale(rank: Rank, what: str, speaker: Speaker) -> Count:
-    """It comes from a life that is out."""
-    detail = f"rank {rank.rank} of replica {rank.replica}, incarnation {rank.incarnation}, is out"
-    return Count(speaker.node, f"stale_{what}", detail)
 
 
 def _started(rows: Rows, body: frames.RankStarted, speaker: Speaker) -> Iterator[Change]:
@@ -163,9 +125,14 @@ def _overdue(rows: Rows, body: frames.RankOverdue, speaker: Speaker) -> Iterator
     yield Raise(found)
 
 
+def _said(rows: Rows, body: frames.RankSaid, speaker: Speaker) -> Iterator[Change]:
+    yield from reported(rows, rank_of(rows, body.ref, speaker), body.report, speaker)
+
+
 HEARD: dict[type, Callable[[Rows, Any, Speaker], Iterator[Change]]] = {
     frames.RankStarted: _started,
     frames.RankJoined: _joined,
     frames.RankExited: _exited,
     frames.RankOverdue: _overdue,
+    frames.RankSaid: _said,
 }

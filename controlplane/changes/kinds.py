@@ -13,6 +13,7 @@ from controlplane.changes.rows import Attempt
 from controlplane.policy.signals.base import Finding
 from controlplane.policy.snapshot import Placement
 from controlplane.protocol.commands import Body
+from controlplane.protocol.frames import RankReport
 from controlplane.protocol.membership import View
 from controlplane.protocol.states import CommandState, IncidentOutcome
 
@@ -265,6 +266,14 @@ class Wake:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """What a rank has said is kept: each kind as the store keeps it."""
+
+    subject: RankKey
+    said: RankReport
+
+
+@dataclass(frozen=True, slots=True)
 class Refuse:
     """Ranks could not load the checkpoint at `path`, and what the one has `said` of it."""
 
@@ -312,6 +321,7 @@ Change = (
     | Judge
     | Raise
     | Wake
+    | Keep
     | Refuse
     | Close
     | Count

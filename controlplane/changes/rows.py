@@ -50,7 +50,7 @@ class Attempt:
 @dataclass(frozen=True, slots=True)
 class Replica:
     """One incarnation of one replica slot, as `jobs.models.Replica` says. `leaving`: it was ordered out, or another
-    takes its place."""
+    takes its place. `caught_up`: it has said so since it began, or was last left out."""
 
     attempt: int
     index: int
@@ -61,6 +61,7 @@ class Replica:
     times_out: int
     out_s: float | None
     leaving: bool = False
+    caught_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,17 @@ class Rank:
     joined: bool
     replica_state: ReplicaState
     fenced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A view as one incarnation finds it, which `is_member` or not of its `members`. `ordered`: its install was,
+    `installed`: a rank has said that it is in."""
+
+    members: int
+    is_member: bool
+    ordered: bool
+    installed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +216,18 @@ class Rows(Protocol):
 
     def view(self, epoch: int) -> View:
         """The view of that epoch."""
+
+    def seat(self, epoch: int, index: int, incarnation: int) -> Seat | None:
+        """In the view of that epoch; None: there is none."""
+
+    def was_left_out(self, index: int, incarnation: int, *, since_epoch: int) -> bool:
+        """By a view after that one."""
+
+    def flushes_beside(self, epoch: int, replica: int, rank: int) -> int:
+        """How many ranks, but for this one, have answered the view of that epoch."""
+
+    def has_told_of(self, path: str, rank: Rank) -> bool:
+        """A node on which the rank's incarnation runs has told of the save at `path`."""
 
     def has_view(self, attempt: int) -> bool:
         """One was announced."""

@@ -30,7 +30,7 @@ from controlplane.jobs.services import (
     transition_replica,
 )
 from controlplane.protocol.commands import Body, StopRanks
-from controlplane.recovery import holding, incidents, late, request_rows, signals
+from controlplane.recovery import holding, incidents, kept, late, request_rows, signals
 from controlplane.recovery.models import Signal, ViewRow
 from controlplane.recovery.rows import JobRows
 from controlplane.runtime import counters, events, keys
@@ -98,6 +98,8 @@ def _observe(rows: JobRows, change: kinds.Observe) -> None:
         case ReplicaKey() as key:
             row = rows.replica_row(key)
             Replica.objects.filter(pk=row.pk).update(**columns)
+            if rows.heard is not None:
+                rows.heard.ranks.clear()
             if change.publish == "replica":
                 publish_replica(row, "replica.refreshed", "")
             elif change.publish:
@@ -221,6 +223,11 @@ def _wake(rows: JobRows, change: kinds.Wake) -> None:
     rows.heard.wake(rows.job_id, sure=change.sure)
 
 
+def _keep(rows: JobRows, change: kinds.Keep) -> None:
+    assert rows.heard is not None, "reports come in batches"
+    kept.keep(rows.heard, rows.locked, rows.rank_row(change.subject), change.said)
+
+
 def _withdraw(rows: JobRows, change: kinds.Withdraw) -> None:
     request_rows.take_back(change.request, change.by)
 
@@ -246,6 +253,7 @@ HANDLERS: dict[type, Callable[[JobRows, Any], None]] = {
     kinds.Judge: _judge,
     kinds.Raise: _raise,
     kinds.Wake: _wake,
+    kinds.Keep: _keep,
     kinds.Refuse: lambda rows, change: checkpoints.refused(rows.locked, change.path, said=change.said),
     kinds.Close: lambda rows, change: dispatch.answer(change.node, change.command, change.state, change.detail, ""),
     kinds.Count: lambda rows, change: counters.count(change.node, change.what, detail=change.detail),

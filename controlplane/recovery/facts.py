@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from controlplane.changes.answers import frees
-from controlplane.changes.hearing import HEARD, Speaker, hear
+from controlplane.changes.answers import calls, frees
+from controlplane.changes.hearing import HEARD, hear
+from controlplane.changes.speaker import Speaker
 from controlplane.dispatch import services as dispatch
 from controlplane.fleet.services import mark_device_lost, set_device_health
 from controlplane.jobs.models import Rank
@@ -22,14 +23,9 @@ from controlplane.recovery.devices import xid_counts
 from controlplane.recovery.heard import Heard
 from controlplane.recovery.models import Signal
 from controlplane.recovery.rows import JobRows
-from controlplane.recovery.said import HANDLERS as SAID
 from controlplane.runtime import counters, events
 
 SAID_MAX = 300
-# Answers that may call for a decision; an acknowledgement never does.
-TELLING = (CommandState.SUCCEEDED, CommandState.FAILED)
-# What these lead to is told by the ranks themselves.
-UNTOLD = ("deliver_view", "deliver_install", "verify_checkpoint", "end_verification")
 
 
 def finish(facts: Heard) -> None:
@@ -51,11 +47,6 @@ def _heard(facts: Heard, body: Any) -> None:
     changes = hear(rows, body, Speaker(facts.node.id, facts.node.name, facts.at.timestamp()))
     commit(changes, rows)
     facts.freed |= any(map(frees, changes))
-
-
-def _said(facts: Heard, body: frames.RankSaid) -> None:
-    rank = facts.rank(body.ref)
-    SAID[type(body.report)](facts, rank, body.report)
 
 
 def _xid(facts: Heard, body: frames.XidSeen) -> None:
@@ -111,8 +102,8 @@ def _answer(facts: Heard, body: frames.CommandAnswer) -> None:
     facts.ranks.clear()
     if after_answer(command, facts.at, facts.jobs.get(command.job_id or "")):
         facts.freed = True
-    if command.job_id and command.state in TELLING and command.kind not in UNTOLD:
-        facts.touched.add(command.job_id)
+    if command.job_id and calls(command.kind, CommandState(command.state)):
+        facts.wake(command.job_id)
 
 
 def _looked(facts: Heard, body: frames.StacksCollected) -> None:
@@ -181,7 +172,6 @@ def _host_exited(facts: Heard, body: frames.HostExited) -> None:
 
 HANDLERS: dict[type, Callable[[Heard, Any], None]] = {
     **dict.fromkeys(HEARD, _heard),
-    frames.RankSaid: _said,
     frames.XidSeen: _xid,
     frames.DeviceLost: _device_lost,
     frames.CommandAnswer: _answer,

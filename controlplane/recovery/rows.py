@@ -18,6 +18,7 @@ from controlplane.changes.answers import Answered
 from controlplane.changes.kinds import RankKey, ReplicaKey
 from controlplane.changes.launches import trainer_config
 from controlplane.changes.turn import OVER
+from controlplane.checkpoints import services as checkpoints
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Device, Node
@@ -41,7 +42,7 @@ from controlplane.protocol.states import (
 from controlplane.recovery.heard import Heard
 from controlplane.recovery.identity import rank_of
 from controlplane.recovery.learned import timeouts_of
-from controlplane.recovery.models import LIVE, Request, Signal, ViewRow
+from controlplane.recovery.models import LIVE, FlushRow, Request, Signal, ViewRow
 from controlplane.runtime import keys
 from controlplane.runtime.clock import now
 from controlplane.runtime.locks import lock_row
@@ -124,6 +125,7 @@ class JobRows:
             times_out=row.times_out,
             out_s=row.out_at.timestamp() if row.out_at else None,
             leaving=bool(row.ordered_out or row.relieved),
+            caught_up=row.caught_up is not None,
         )
 
     def incarnation(self, attempt: int, index: int, incarnation: int) -> facts.Replica | None:
@@ -208,7 +210,7 @@ class JobRows:
             started=row.started_at is not None,
             joined=row.joined_at is not None,
             replica_state=ReplicaState(replica.state),
-            fenced=replica.state in OVER or replica.attempt.state == AttemptState.ENDED,
+            fenced=is_fenced(row),
         )
 
     def stop_stands(self, attempt: int, index: int, incarnation: int) -> bool:
@@ -251,6 +253,29 @@ class JobRows:
         """As it was announced."""
         row = ViewRow.objects.filter(job=self.locked, epoch=epoch).first()
         return msgspec.convert(_found(row, "a view").view, View)
+
+    def seat(self, epoch: int, index: int, incarnation: int) -> facts.Seat | None:
+        """As it was announced."""
+        row = ViewRow.objects.filter(job=self.locked, epoch=epoch).first()
+        if row is None:
+            return None
+        members, installed = row.view["members"], row.installed_at is not None
+        return facts.Seat(len(members), _is_in(members, index, incarnation), row.install is not None, installed)
+
+    def was_left_out(self, index: int, incarnation: int, *, since_epoch: int) -> bool:
+        """Of the views that came after it."""
+        later = ViewRow.objects.filter(job=self.locked, epoch__gt=since_epoch).values_list("view", flat=True)
+        return any(_is_in(view.get("left_out", ()), index, incarnation) for view in later)
+
+    def flushes_beside(self, epoch: int, replica: int, rank: int) -> int:
+        """Counted by the database."""
+        rows = FlushRow.objects.filter(view__job=self.locked, view__epoch=epoch)
+        return int(rows.exclude(replica=replica, rank=rank).count())
+
+    def has_told_of(self, path: str, rank: facts.Rank) -> bool:
+        """By the node that its row names."""
+        row = self.rank_row(RankKey(rank.attempt, rank.replica, rank.incarnation, rank.rank))
+        return bool(row.replica.ranks.filter(node_id=checkpoints.told_by(self.locked, path)).exists())
 
     def has_view(self, attempt: int) -> bool:
         """One was announced."""
@@ -295,6 +320,11 @@ class JobRows:
         """By id."""
         rows = Request.objects.filter(LIVE, drain_id=request_id, withdrawn_by="")
         return [_request(row) for row in rows.order_by("id")]
+
+
+def is_fenced(row: Rank) -> bool:
+    """Its incarnation is out, or its attempt over."""
+    return row.replica.state in OVER or row.replica.attempt.state == AttemptState.ENDED
 
 
 def job_of(row: Job) -> facts.Job:
@@ -351,6 +381,11 @@ def answered_of(command: Command, body: Body | None) -> Answered:
 
 def _ranks() -> Any:
     return Rank.objects.select_related("replica__attempt__job", "node", "device")
+
+
+def _is_in(members: Sequence[Mapping[str, Any]], index: int, incarnation: int) -> bool:
+    mine = {"replica": index, "incarnation": incarnation}
+    return any(mine.items() <= member.items() for member in members)
 
 
 def _request(row: Request) -> facts.Request:

@@ -156,11 +156,11 @@ class MemoryRows:
         """Of the newest attempt."""
         rows = self._rows
         newest = rows.attempt.number if rows.attempt is not None else 0
-        return facts.Standing("sim", rows.epoch, newest, rows.finished, rows.ahead)
+        return facts.Standing("sim", rows.epoch, newest, rows.trained, rows.ahead)
 
     def has_trained(self) -> bool:
         """As its ranks have said."""
-        return self._rows.finished
+        return self._rows.trained
 
     def stop_stands(self, attempt: int, index: int, incarnation: int) -> bool:
         """Every order here is a decision's."""
@@ -203,6 +203,29 @@ class MemoryRows:
         if self._rows.view is None or self._rows.view.epoch != epoch:
             raise LookupError(f"no view {epoch}")
         return self._rows.view
+
+    def seat(self, epoch: int, index: int, incarnation: int) -> facts.Seat | None:
+        """Of any view of the job."""
+        view, newest = self._rows.views.get(epoch), self._rows.view
+        if view is None:
+            return None
+        ordered = newest is None or newest.epoch != epoch or self._rows.install is not None
+        is_member = any((m.replica, m.incarnation) == (index, incarnation) for m in view.members)
+        return facts.Seat(len(view.members), is_member, ordered=ordered, installed=ordered)
+
+    def was_left_out(self, index: int, incarnation: int, *, since_epoch: int) -> bool:
+        """By a later one of them."""
+        return any(view.waits(index, incarnation) for epoch, view in self._rows.views.items() if epoch > since_epoch)
+
+    def flushes_beside(self, epoch: int, replica: int, rank: int) -> int:
+        """The answers to the newest view are kept."""
+        if self._rows.view is None or self._rows.view.epoch != epoch:
+            return 0
+        return sum((flush.replica, flush.rank) != (replica, rank) for flush in self._rows.flushes.values())
+
+    def has_told_of(self, path: str, rank: facts.Rank) -> bool:
+        """A save is told of once, when it is complete."""
+        return False
 
     def has_view(self, attempt: int) -> bool:
         """Of the attempt that there is."""
@@ -278,4 +301,5 @@ def _replica(row: ReplicaRow) -> facts.Replica:
         times_out=row.times_out,
         out_s=row.out_s,
         leaving=bool(row.ordered_out or row.relieved),
+        caught_up=row.caught_up is not None,
     )

@@ -1,6 +1,7 @@
 """What the simulated server keeps: the rows that the real one has in its database."""
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -32,8 +33,8 @@ class Order:
 class ReplicaRow:
     """The newest incarnation of a slot. `states` of the ranks that have moved. `phases`, `phase_since_s` and
     `spoke_s` (server time of its last word to its agent) are hints by rank; `told` is the newest of each, in the
-    same phase since `told_since_s`. `times_out`: how often it was left out, `out_s`: when last, `out_epoch`: of
-    the view that did so. `ordered_out`: the person who ordered it out, at `ordered_s`."""
+    same phase since `told_since_s`. `times_out`: how often it was left out, `out_s`: when last. `ordered_out`:
+    the person who ordered it out, at `ordered_s`."""
 
     index: int
     incarnation: int
@@ -50,14 +51,13 @@ class ReplicaRow:
     told_since_s: dict[int, float] = field(default_factory=dict)
     phase_since_s: dict[int, float] = field(default_factory=dict)
     spoke_s: dict[int, float] = field(default_factory=dict)
-    out_epoch: int = 0
     times_out: int = 0
     out_s: float | None = None
     contributing: bool = False
     standby: bool = False
     contributed: bool = False
     stop_requested: bool = False
-    caught_up: None = None
+    caught_up: Mapping[str, Any] | None = None
     committed_step: int = 0
     stopped: bool = False
     failed_starts: int = 0
@@ -136,7 +136,8 @@ class Rows:
     the commands that had no final answer when it was last gone through, in order; `paces`:
     seconds that each of the last `PACES` steps took, `calm` of those that no view change made longer;
     `starts` and `catch_ups`: seconds that each start of a replica and each transfer to one took; `lives`:
-    the newest incarnation of each slot, of all attempts; `requests` that have not ended, `answers` to all, in order."""
+    the newest incarnation of each slot, of all attempts; `views` of all of them, by epoch; `requests` that have
+    not ended, `answers` to all, in order."""
 
     spec: TrainSpec
     state: JobState = JobState.PENDING
@@ -149,12 +150,13 @@ class Rows:
     catch_ups: list[float] = field(default_factory=list)
     looks_taken: int = 0
     looked_s: float | None = None
-    finished: bool = False
+    trained: bool = False
     attempt: AttemptRow | None = None
     replicas: dict[int, ReplicaRow] = field(default_factory=dict)
     lives: dict[int, int] = field(default_factory=dict)
     ahead: dict[str, Any] = field(default_factory=dict)
     view: View | None = None
+    views: dict[int, View] = field(default_factory=dict)
     view_since_s: float = 0.0
     install: Install | None = None
     installed_s: float | None = None
@@ -165,7 +167,6 @@ class Rows:
     commands: dict[str, CommandRow] = field(default_factory=dict)
     outbox: list[str] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
-    done: set[int] = field(default_factory=set)
     suspect_since_s: dict[str, float] = field(default_factory=dict)
     reissued_views: int = 0
     restarts: int = 0

@@ -7,14 +7,15 @@ which loads, decides and applies. Commands are delivered at once and again until
 from collections.abc import Callable
 from contextlib import suppress
 
-from controlplane.changes.hearing import HEARD, Speaker, hear
+from controlplane.changes.hearing import HEARD, hear
+from controlplane.changes.speaker import Speaker
 from controlplane.changes.turn import OVER
 from controlplane.policy.budget import entries
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
 from controlplane.policy.elsewhere import decide_asking, parted
 from controlplane.policy.plan import Plan
-from controlplane.policy.snapshot import CheckpointFact, JobSnapshot, SignalFact
+from controlplane.policy.snapshot import JobSnapshot, SignalFact
 from controlplane.policy.stuck import Alone, alone_at_work
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import (
@@ -24,15 +25,12 @@ from controlplane.protocol.frames import (
     CommandAnswer,
     DeviceLost,
     EventBody,
-    RankSaid,
     Welcome,
     XidSeen,
 )
 from controlplane.protocol.launch import RankRef
-from controlplane.protocol.membership import Flush, MemberRole
-from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, TrainingDone
 from controlplane.protocol.spec import TrainSpec
-from controlplane.protocol.states import AttemptState, CheckpointState, Phase
+from controlplane.protocol.states import AttemptState, Phase
 from controlplane.simulator.asked import Asked
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.hello import greet, welcome
@@ -138,7 +136,6 @@ class Server:
             if event.seq == row.applied_seq + 1:
                 row.applied_seq = event.seq
                 self._event(row, event.body, self._kernel.now_s - event.age_s)
-                self._rung = True
         self._downlink(row.id, Acked(row.applied_seq))
         if self._rung:
             self._kernel.after(0.001, self._wake)
@@ -181,8 +178,6 @@ class Server:
             self._hear(node, body, at_s)
             return
         match body:
-            case RankSaid(ref=ref, report=report):
-                self._said(ref, report, at_s)
             case XidSeen(xid=xid):
                 self._open("xid", None, at_s=at_s, node=node.id, device=xid.index, value=float(xid.xid))
             case DeviceLost(index=index):
@@ -193,44 +188,6 @@ class Server:
                 self._outbox.answer(body, at_s)
             case _:
                 pass
-
-    def _said(self, ref: RankRef, report: object, at_s: float) -> None:
-        replica = self._replica(ref)
-        if replica is None or replica.state in OVER:
-            return
-        match report:
-            case Flush(epoch=epoch) if self.rows.view is not None and epoch == self.rows.view.epoch:
-                self.rows.flushes[(ref.replica, ref.incarnation, ref.rank)] = report
-            case OuterError(epoch=epoch) if epoch == self.rows.epoch:
-                self._open("outer_error", ref, at_s=at_s)
-            case CaughtUp(role=role, epoch=epoch) if epoch > replica.out_epoch:
-                self.rows.catch_ups.append(report.fetch_s)
-                replica.contributed = True
-                replica.contributing, replica.standby = role is MemberRole.CONTRIBUTOR, role is MemberRole.STANDBY
-            case CheckpointReport():
-                self._checkpoint(report)
-            case TrainingDone():
-                self.rows.done.add(ref.replica)
-                self.rows.finished = True
-            case _:
-                pass
-
-    def _checkpoint(self, report: CheckpointReport) -> None:
-        attempt = self.rows.attempt
-        if attempt is None:
-            return
-        fact = CheckpointFact(
-            id=report.path,
-            step=report.step,
-            path=report.path,
-            state=CheckpointState.COMPLETE,
-            epoch=report.epoch,
-            committed_s=self._kernel.now_s,
-            layout=attempt.layout,
-        )
-        self.rows.checkpoints = [*self.rows.checkpoints, fact][-5:]
-        if report.step > attempt.resume_step:
-            attempt.saved, self.rows.no_progress = True, 0
 
     # --- signals ---------------------------------------------------------------------------
 

@@ -20,9 +20,11 @@ from controlplane.policy.signals.base import Finding
 from controlplane.policy.snapshot import NodeFact, Placement, SignalFact
 from controlplane.policy.transitions import check
 from controlplane.protocol.commands import Body, CommandEnvelope
+from controlplane.protocol.membership import MemberRole
 from controlplane.protocol.states import AttemptState, CommandState, NodeState, RankState, ReplicaState
 from controlplane.simulator.asked import Asked
 from controlplane.simulator.checkers import Checkers
+from controlplane.simulator.kept import keep
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.memory import MemoryRows, there
 from controlplane.simulator.rows import JOB_ID, AttemptRow, CommandRow, ReplicaRow, Rows
@@ -100,7 +102,7 @@ class Store(MemoryRows):
             case kinds.CreateView(view=view):
                 same = rows.view is not None and rows.view.members == view.members
                 rows.reissued_views = rows.reissued_views + 1 if same else 0
-                rows.view, rows.view_since_s = view, self.now_s
+                rows.view, rows.views[view.epoch], rows.view_since_s = view, view, self.now_s
                 rows.install, rows.installed_s, rows.flushes = None, None, {}
             case kinds.Enqueue(commands=commands, attempt=number, ttl_s=ttl_s):
                 for node, body in commands:
@@ -128,6 +130,8 @@ class Store(MemoryRows):
                 self._raise(found)
             case kinds.Wake():
                 self.on_wake()
+            case kinds.Keep(subject=key, said=said):
+                keep(rows, key, said, self.now_s)
             case kinds.Publish() | kinds.Resolve() | kinds.Bar() | kinds.Judge() | kinds.Audit() | kinds.Count():
                 # Events, incidents, bars, the audit log and counters are not simulated.
                 pass
@@ -186,9 +190,8 @@ class Store(MemoryRows):
                 row = self.row(index, incarnation)
                 _write(row, columns)
                 if "caught_up" in columns:
-                    row.standby, row.out_epoch = False, rows.epoch
-                    self._checkers.left_out += 1
-            case ViewKey():
+                    self._caught_up(row)
+            case ViewKey() if "install" in columns:
                 order = columns["install"]
                 rows.install, rows.installed_s = order, columns["ordered_s"]
                 rows.committed_step = max(rows.committed_step, order.step)
@@ -221,6 +224,14 @@ class Store(MemoryRows):
             if len(row.joined) == len(row.placements):
                 self._rows.starts.append(self.now_s - row.state_since_s)
 
+    def _caught_up(self, row: ReplicaRow) -> None:
+        """It has, or it was left out. How long a transfer takes is learned of it."""
+        row.standby = row.caught_up is not None and row.caught_up["role"] == MemberRole.STANDBY
+        if row.caught_up is None:
+            self._checkers.left_out += 1
+        else:
+            self._rows.catch_ups.append(row.caught_up["fetch_s"])
+
     # --- attempts, replicas and commands ------------------------------------------------------------
 
     def _new_attempt(self, new: facts.Attempt) -> None:
@@ -239,7 +250,7 @@ class Store(MemoryRows):
         )
         rows.committed_step, rows.progressed_s = new.resume_step, now_s
         rows.view, rows.install, rows.installed_s, rows.reissued_views = None, None, None, 0
-        rows.flushes, rows.done = {}, set()
+        rows.flushes = {}
         rows.ghosts += [row for row in rows.replicas.values() if not row.stopped]
         rows.replicas = {}
 

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from controlplane.changes.answers import frees
-from controlplane.changes.hearing import HEARD, LOG_TAIL_CHARS, Speaker, hear
+from controlplane.changes.hearing import HEARD, LOG_TAIL_CHARS, hear
 from controlplane.changes.kinds import Change, Count, Observe, Publish, Raise, RankKey, Refuse, Transition, Wake
+from controlplane.changes.speaker import Speaker
 from controlplane.policy.plan import SetReplicaState, StartReplica
 from controlplane.policy.signals.ranks import RankExit, RankOverdue, SetupTimeout
 from controlplane.protocol import frames
@@ -155,7 +156,7 @@ def test_exit_0_is_the_end_of_a_trained_job_and_a_fault_of_any_other() -> None:
     world = training()
     (finding,) = raised(told(world, exit_of(0)))
     assert isinstance(finding.found, RankExit) and finding.found.code == 0
-    world.rows.finished = True
+    world.rows.trained = True
     assert told(world, exit_of(0))[1:] == [Wake()]
     assert raised(told(world, exit_of(1))), "any other code of a trained job is a fault"
 
