@@ -1,14 +1,15 @@
-"""What an agent's word about one of its ranks means: it began, is ready, is late, has ended.
+"""What an agent's events mean. Of its ranks: one began, is ready, is late, has ended.
 
 A word about a life that is out (its incarnation, or its whole attempt) changes nothing that lives. That its process
 exists, and that it is gone, are facts about the process and are kept; that it is late is counted, and no more.
-What the rank itself says is in `changes.reports`.
+What the rank itself says is in `changes.reports`, what becomes of devices in `changes.devices`.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from controlplane.changes.answers import exited
+from controlplane.changes.devices import OF_DEVICES
 from controlplane.changes.kinds import Change, Observe, Publish, Raise, Refuse, Transition, Wake
 from controlplane.changes.reports import reported
 from controlplane.changes.rows import Rows
@@ -23,11 +24,10 @@ from controlplane.protocol.states import RankState, Section
 SAID_CHARS = 300
 LOG_TAIL_CHARS = 16_000
 
-Words = frames.RankStarted | frames.RankJoined | frames.RankExited | frames.RankOverdue | frames.RankSaid
 
-
-def hear(rows: Rows, body: Words, speaker: Speaker) -> list[Change]:
-    """What an event about a rank of the job changes. Raises IdentityMismatch: the rank is none of this node's."""
+def hear(rows: Rows, body: frames.EventBody, speaker: Speaker) -> list[Change]:
+    """What an event of one of the kinds in `HEARD` changes; `rows` are of its rank's job. Raises IdentityMismatch:
+    the rank, or the device, is none of this node's."""
     return list(HEARD[type(body)](rows, body, speaker))
 
 
@@ -135,4 +135,5 @@ HEARD: dict[type, Callable[[Rows, Any, Speaker], Iterator[Change]]] = {
     frames.RankExited: _exited,
     frames.RankOverdue: _overdue,
     frames.RankSaid: _said,
+    **OF_DEVICES,
 }

@@ -250,6 +250,14 @@ class Judge:
 
 
 @dataclass(frozen=True, slots=True)
+class Lose:
+    """A device is not on its bus any more."""
+
+    subject: DeviceKey
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Raise:
     """Something was found, unless it is open already. `late`: about a life that was ended before; it belongs to
     what ended it."""
@@ -260,9 +268,11 @@ class Raise:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """The job is looked at when this is written; `sure`: there is something to decide."""
+    """The job, that of the rows where none is named, is looked at when this is written; `sure`: there is something
+    to decide."""
 
     sure: bool = False
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +329,7 @@ Change = (
     | Bar
     | Audit
     | Judge
+    | Lose
     | Raise
     | Wake
     | Keep

@@ -116,10 +116,14 @@ class Home:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device of a node."""
+    """A device of a node. `works`: it is there, and nothing is known against it; `holder`: the job whose process is
+    on it, "" where there is none."""
 
     uuid: str
     reset_wanted: bool
+    model: str = ""
+    works: bool = True
+    holder: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +244,10 @@ class Rows(Protocol):
 
     def device(self, node_id: str, index: int) -> Device | None:
         """None: it is no row any more."""
+
+    def xid_counts(self, node_id: str, index: int, xid: int, *, at_s: float, link: int | None) -> Mapping[str, int]:
+        """How often this XID came to this device within the day until then, this time included, and to how many
+        others; of an NVLink (`link`) on that one alone."""
 
     def findings(self) -> Sequence[tuple[str, str]]:
         """(id, kind) of each open finding about the job."""

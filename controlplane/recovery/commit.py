@@ -17,7 +17,7 @@ from controlplane.changes.kinds import AttemptKey, DeviceKey, JobKey, NodeKey, R
 from controlplane.checkpoints import services as checkpoints
 from controlplane.dispatch import services as dispatch
 from controlplane.fleet.models import Device, Node
-from controlplane.fleet.services import bar_device, return_device, set_device_health, take_out
+from controlplane.fleet.services import bar_device, mark_device_lost, return_device, set_device_health, take_out
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.services import (
     publish_job,
@@ -211,6 +211,11 @@ def _judge(rows: JobRows, change: kinds.Judge) -> None:
         set_device_health(device, healthy=False, reason=change.why)
 
 
+def _lose(rows: JobRows, change: kinds.Lose) -> None:
+    device = Device.objects.select_related("node").get(node_id=change.subject.node_id, index=change.subject.index)
+    mark_device_lost(device, change.why)
+
+
 def _raise(rows: JobRows, change: kinds.Raise) -> None:
     raised = signals.raise_signal(change.found, seen_at=rows.seen_at)
     if raised is not None and change.late:
@@ -220,7 +225,7 @@ def _raise(rows: JobRows, change: kinds.Raise) -> None:
 def _wake(rows: JobRows, change: kinds.Wake) -> None:
     """Once, after the batch."""
     assert rows.heard is not None, "who is not hearing wakes the job by itself"
-    rows.heard.wake(rows.job_id, sure=change.sure)
+    rows.heard.wake(change.job or rows.job_id, sure=change.sure)
 
 
 def _keep(rows: JobRows, change: kinds.Keep) -> None:
@@ -251,6 +256,7 @@ HANDLERS: dict[type, Callable[[JobRows, Any], None]] = {
     kinds.Bar: _bar,
     kinds.Audit: _audit,
     kinds.Judge: _judge,
+    kinds.Lose: _lose,
     kinds.Raise: _raise,
     kinds.Wake: _wake,
     kinds.Keep: _keep,

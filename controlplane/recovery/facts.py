@@ -4,22 +4,19 @@ from collections.abc import Callable
 from typing import Any
 
 from controlplane.changes.answers import calls, frees
+from controlplane.changes.devices import OF_DEVICES
 from controlplane.changes.hearing import HEARD, hear
 from controlplane.changes.speaker import Speaker
 from controlplane.dispatch import services as dispatch
-from controlplane.fleet.services import mark_device_lost, set_device_health
 from controlplane.jobs.models import Rank
 from controlplane.jobs.services import publish_job
-from controlplane.policy.signals.devices import DeviceGone, XidError
 from controlplane.policy.signals.nodes import NodeUnfit
-from controlplane.policy.xid import XidBucket, link_of, look_up
 from controlplane.protocol import frames
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.states import CommandState
 from controlplane.recovery import looks, marks, signals, speed
 from controlplane.recovery.answers import after_answer
 from controlplane.recovery.commit import commit
-from controlplane.recovery.devices import xid_counts
 from controlplane.recovery.heard import Heard
 from controlplane.recovery.models import Signal
 from controlplane.recovery.rows import JobRows
@@ -42,56 +39,12 @@ def apply_event(facts: Heard, body: frames.EventBody) -> None:
 
 
 def _heard(facts: Heard, body: Any) -> None:
-    """A word about a rank: what it means is the core's to say."""
-    rows = JobRows(facts.jobs.get(body.ref.job_id), seen_at=facts.at, heard=facts)
+    """A word about a rank or a device: what it means is the core's to say."""
+    job = None if type(body) in OF_DEVICES else facts.jobs.get(body.ref.job_id)
+    rows = JobRows(job, seen_at=facts.at, heard=facts)
     changes = hear(rows, body, Speaker(facts.node.id, facts.node.name, facts.at.timestamp()))
     commit(changes, rows)
     facts.freed |= any(map(frees, changes))
-
-
-def _xid(facts: Heard, body: frames.XidSeen) -> None:
-    xid = body.xid
-    device = facts.node.devices.filter(index=xid.index).first()
-    if device is None:
-        raise IdentityMismatch(f"device {xid.index} is none of this node's")
-    meaning = look_up(xid.xid).description
-    found = XidError(
-        job_id=_holder(device),
-        node_id=facts.node.id,
-        device_index=xid.index,
-        xid=xid.xid,
-        at_s=facts.at.timestamp(),
-        node=facts.node.name,
-        detail=xid.detail[:500],
-        meaning=meaning,
-        uuid=device.uuid,
-        model=device.model,
-        more=xid_counts(facts.node.id, xid.index, xid.xid, facts.at, link=link_of(xid.xid, xid.detail)),
-    )
-    signals.raise_signal(found, seen_at=facts.at)
-    verdict = look_up(xid.xid)
-    if verdict.bucket is XidBucket.FATAL and device.present and device.healthy:
-        set_device_health(device, healthy=False, reason=f"XID {xid.xid}: {verdict.description}")
-    facts.touched |= {job_id for job_id in (_holder(device),) if job_id}
-
-
-def _device_lost(facts: Heard, body: frames.DeviceLost) -> None:
-    device = facts.node.devices.filter(index=body.index).first()
-    if device is None:
-        raise IdentityMismatch(f"device {body.index} is none of this node's")
-    mark_device_lost(device, "fell off the bus")
-    job_id = _holder(device)
-    found = DeviceGone(
-        job_id=job_id, node_id=facts.node.id, device_index=body.index, node=facts.node.name, uuid=body.uuid
-    )
-    signals.raise_signal(found, seen_at=facts.at)
-    facts.touched |= {job_id} if job_id else set()
-
-
-def _holder(device: Any) -> str | None:
-    """The job whose unreleased rank is on the device."""
-    found = device.ranks.filter(released_at=None).values_list("replica__attempt__job_id", flat=True).first()
-    return str(found) if found else None
 
 
 def _answer(facts: Heard, body: frames.CommandAnswer) -> None:
@@ -172,8 +125,6 @@ def _host_exited(facts: Heard, body: frames.HostExited) -> None:
 
 HANDLERS: dict[type, Callable[[Heard, Any], None]] = {
     **dict.fromkeys(HEARD, _heard),
-    frames.XidSeen: _xid,
-    frames.DeviceLost: _device_lost,
     frames.CommandAnswer: _answer,
     frames.StacksCollected: _looked,
     frames.NodeChecked: _node_checked,

@@ -25,7 +25,7 @@ from controlplane.protocol.rank import (
 from controlplane.recovery import numerics, recompute, speed, spikes
 from controlplane.recovery.heard import Heard
 from controlplane.recovery.models import FlushRow, ViewRow
-from controlplane.recovery.rows import is_fenced
+from controlplane.recovery.row_facts import is_fenced
 from controlplane.runtime import counters
 
 

@@ -16,35 +16,29 @@ from controlplane.changes import outbox
 from controlplane.changes import rows as facts
 from controlplane.changes.answers import Answered
 from controlplane.changes.kinds import RankKey, ReplicaKey
-from controlplane.changes.launches import trainer_config
-from controlplane.changes.turn import OVER
 from controlplane.checkpoints import services as checkpoints
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
-from controlplane.jobs.numbers import spec_of
-from controlplane.protocol.commands import Body, StopRanks
+from controlplane.protocol.commands import StopRanks
 from controlplane.protocol.errors import IdentityMismatch
-from controlplane.protocol.launch import RankRef, TrainerConfig
+from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import View
-from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import (
     AttemptState,
     CommandState,
-    JobState,
-    RankState,
-    ReplicaState,
-    RequestKind,
-    RequestState,
 )
+from controlplane.recovery import row_facts
+from controlplane.recovery.devices import xid_counts
 from controlplane.recovery.heard import Heard
 from controlplane.recovery.identity import rank_of
 from controlplane.recovery.learned import timeouts_of
 from controlplane.recovery.models import LIVE, FlushRow, Request, Signal, ViewRow
+from controlplane.recovery.row_facts import answered_of, attempt_of, device_of, job_of, replica_of, request_of
 from controlplane.runtime import keys
-from controlplane.runtime.clock import now
+from controlplane.runtime.clock import from_s, now
 from controlplane.runtime.locks import lock_row
 
 Row = TypeVar("Row")
@@ -115,18 +109,7 @@ class JobRows:
 
     def _replica(self, row: Replica) -> facts.Replica:
         self._replicas[ReplicaKey(row.attempt.number, row.index, row.incarnation)] = row
-        return facts.Replica(
-            attempt=row.attempt.number,
-            index=row.index,
-            incarnation=row.incarnation,
-            state=ReplicaState(row.state),
-            contributing=row.contributing,
-            contributed=row.contributed,
-            times_out=row.times_out,
-            out_s=row.out_at.timestamp() if row.out_at else None,
-            leaving=bool(row.ordered_out or row.relieved),
-            caught_up=row.caught_up is not None,
-        )
+        return replica_of(row)
 
     def incarnation(self, attempt: int, index: int, incarnation: int) -> facts.Replica | None:
         """By its name alone."""
@@ -202,16 +185,7 @@ class JobRows:
         replica = row.replica
         key = RankKey(replica.attempt.number, replica.index, replica.incarnation, row.rank)
         self._ranks[key] = row
-        return facts.Rank(
-            *(key.attempt, key.replica, key.incarnation, key.rank),
-            node_id=row.node_id,
-            device_index=row.device.index,
-            state=RankState(row.state),
-            started=row.started_at is not None,
-            joined=row.joined_at is not None,
-            replica_state=ReplicaState(replica.state),
-            fenced=is_fenced(row),
-        )
+        return row_facts.rank_of(row)
 
     def stop_stands(self, attempt: int, index: int, incarnation: int) -> bool:
         """Of all that decisions have written."""
@@ -301,7 +275,11 @@ class JobRows:
     def device(self, node_id: str, index: int) -> facts.Device | None:
         """Of the node's rows."""
         row = Device.objects.filter(node_id=node_id, index=index).first()
-        return facts.Device(row.uuid, row.reset_wanted_at is not None) if row is not None else None
+        return device_of(row) if row is not None else None
+
+    def xid_counts(self, node_id: str, index: int, xid: int, *, at_s: float, link: int | None) -> dict[str, int]:
+        """By the findings that are kept."""
+        return xid_counts(node_id, index, xid, from_s(at_s), link=link)
 
     def findings(self) -> Sequence[tuple[str, str]]:
         """By id."""
@@ -309,74 +287,17 @@ class JobRows:
 
     def requests(self) -> Sequence[facts.Request]:
         """By id."""
-        return [_request(row) for row in self.locked.requests.filter(LIVE).order_by("id")]
+        return [request_of(row) for row in self.locked.requests.filter(LIVE).order_by("id")]
 
     def request(self, request_id: str) -> facts.Request | None:
         """Locked."""
         row = lock_row(Request, request_id)
-        return _request(row) if row is not None else None
+        return request_of(row) if row is not None else None
 
     def parts(self, request_id: str) -> Sequence[facts.Request]:
         """By id."""
         rows = Request.objects.filter(LIVE, drain_id=request_id, withdrawn_by="")
-        return [_request(row) for row in rows.order_by("id")]
-
-
-def is_fenced(row: Rank) -> bool:
-    """Its incarnation is out, or its attempt over."""
-    return row.replica.state in OVER or row.replica.attempt.state == AttemptState.ENDED
-
-
-def job_of(row: Job) -> facts.Job:
-    """As the core sees a job."""
-    return facts.Job(
-        id=row.id,
-        name=row.name,
-        owner=row.owner,
-        state=JobState(row.state),
-        epoch=row.epoch,
-        spec=spec_of(row).spec,
-        inspections=row.looks_taken,
-    )
-
-
-def attempt_of(row: Attempt) -> facts.Attempt:
-    """As the core sees an attempt."""
-    return facts.Attempt(
-        number=row.number,
-        state=AttemptState(row.state),
-        layout=msgspec.convert(row.layout, Parallelism),
-        replicas=row.replicas,
-        resume_step=row.resume_step,
-        resume_path=row.resume_path,
-        checkpoint_dir=row.checkpoint_dir,
-        max_contributors=row.max_contributors,
-        end_reason=row.end_reason,
-    )
-
-
-def config_of(job: Job, attempt: Attempt) -> TrainerConfig:
-    """What the attempt's ranks compute by, for who computes it again; nothing is resumed from."""
-    terms = facts.Terms(settings.STORE_ADDRESS, "", settings.OUTER_TIMEOUT_S, (), {})
-    config = trainer_config(job_of(job), attempt_of(attempt), terms)
-    return msgspec.structs.replace(config, resume=None)
-
-
-def answered_of(command: Command, body: Body | None) -> Answered:
-    """As the core sees a command; `body` as far as it is ours."""
-    return Answered(
-        id=command.id,
-        node_id=command.node_id,
-        node=command.node.name,
-        kind=command.kind,
-        body=body,
-        state=CommandState(command.state),
-        detail=command.detail,
-        data=command.data,
-        ttl_s=command.ttl_s,
-        job_id=command.job_id,
-        decided=bool(command.decision_id),
-    )
+        return [request_of(row) for row in rows.order_by("id")]
 
 
 def _ranks() -> Any:
@@ -386,10 +307,6 @@ def _ranks() -> Any:
 def _is_in(members: Sequence[Mapping[str, Any]], index: int, incarnation: int) -> bool:
     mine = {"replica": index, "incarnation": incarnation}
     return any(mine.items() <= member.items() for member in members)
-
-
-def _request(row: Request) -> facts.Request:
-    return facts.Request(row.pk, RequestKind(row.kind), RequestState(row.state))
 
 
 def _found(row: Row | None, what: str) -> Row:

@@ -206,7 +206,7 @@ class MemoryRows:
 
     def seat(self, epoch: int, index: int, incarnation: int) -> facts.Seat | None:
         """Of any view of the job."""
-        view, newest = self._rows.views.get(epoch), self._rows.view
+        view, newest = self._rows.announced.get(epoch), self._rows.view
         if view is None:
             return None
         ordered = newest is None or newest.epoch != epoch or self._rows.install is not None
@@ -215,7 +215,9 @@ class MemoryRows:
 
     def was_left_out(self, index: int, incarnation: int, *, since_epoch: int) -> bool:
         """By a later one of them."""
-        return any(view.waits(index, incarnation) for epoch, view in self._rows.views.items() if epoch > since_epoch)
+        return any(
+            view.waits(index, incarnation) for epoch, view in self._rows.announced.items() if epoch > since_epoch
+        )
 
     def flushes_beside(self, epoch: int, replica: int, rank: int) -> int:
         """The answers to the newest view are kept."""
@@ -245,7 +247,24 @@ class MemoryRows:
 
     def device(self, node_id: str, index: int) -> facts.Device | None:
         """No reset is simulated."""
-        return facts.Device(f"{node_id}-{index}", reset_wanted=False)
+        node = self._rows.nodes[node_id]
+        held = any(rank.device_index == index for rank in self.held(node_id))
+        if not 0 <= index < node.devices:
+            return None
+        return facts.Device(
+            uuid=f"{node_id}-{index}",
+            reset_wanted=False,
+            model="",
+            works=index not in node.lost_devices,
+            holder=JOB_ID if held else "",
+        )
+
+    def xid_counts(self, node_id: str, index: int, xid: int, *, at_s: float, link: int | None) -> Mapping[str, int]:
+        """By the findings that are open."""
+        same = [row for row in self._rows.signals.values() if row.kind == "xid" and row.value == float(xid)]
+        places = {(row.node_id, row.device_index) for row in same}
+        here = sum((row.node_id, row.device_index) == (node_id, index) for row in same)
+        return {"repeats": here + 1, "elsewhere": len(places - {(node_id, index)})}
 
     def findings(self) -> Sequence[tuple[str, str]]:
         """Those about the fleet are about the job here."""
@@ -301,5 +320,5 @@ def _replica(row: ReplicaRow) -> facts.Replica:
         times_out=row.times_out,
         out_s=row.out_s,
         leaving=bool(row.ordered_out or row.relieved),
-        caught_up=row.caught_up is not None,
+        caught_up=bool(row.caught_up),
     )

@@ -1,7 +1,6 @@
 """What the simulated server keeps: the rows that the real one has in its database."""
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -33,8 +32,8 @@ class Order:
 class ReplicaRow:
     """The newest incarnation of a slot. `states` of the ranks that have moved. `phases`, `phase_since_s` and
     `spoke_s` (server time of its last word to its agent) are hints by rank; `told` is the newest of each, in the
-    same phase since `told_since_s`. `times_out`: how often it was left out, `out_s`: when last. `ordered_out`:
-    the person who ordered it out, at `ordered_s`."""
+    same phase since `told_since_s`. `times_out`: how often it was left out, `out_s`: when last. `caught_up`:
+    the role in which its last catch-up ended. `ordered_out`: the person who ordered it out, at `ordered_s`."""
 
     index: int
     incarnation: int
@@ -57,7 +56,7 @@ class ReplicaRow:
     standby: bool = False
     contributed: bool = False
     stop_requested: bool = False
-    caught_up: Mapping[str, Any] | None = None
+    caught_up: str = ""
     committed_step: int = 0
     stopped: bool = False
     failed_starts: int = 0
@@ -136,7 +135,7 @@ class Rows:
     the commands that had no final answer when it was last gone through, in order; `paces`:
     seconds that each of the last `PACES` steps took, `calm` of those that no view change made longer;
     `starts` and `catch_ups`: seconds that each start of a replica and each transfer to one took; `lives`:
-    the newest incarnation of each slot, of all attempts; `views` of all of them, by epoch; `requests` that have
+    the newest incarnation of each slot, of all attempts; `announced`: all views, by epoch; `requests` that have
     not ended, `answers` to all, in order."""
 
     spec: TrainSpec
@@ -156,7 +155,7 @@ class Rows:
     lives: dict[int, int] = field(default_factory=dict)
     ahead: dict[str, Any] = field(default_factory=dict)
     view: View | None = None
-    views: dict[int, View] = field(default_factory=dict)
+    announced: dict[int, View] = field(default_factory=dict)
     view_since_s: float = 0.0
     install: Install | None = None
     installed_s: float | None = None

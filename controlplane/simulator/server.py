@@ -23,10 +23,8 @@ from controlplane.protocol.frames import (
     AgentFrame,
     AgentHello,
     CommandAnswer,
-    DeviceLost,
     EventBody,
     Welcome,
-    XidSeen,
 )
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.spec import TrainSpec
@@ -77,7 +75,6 @@ class Server:
         self._outbox = Outbox(self.rows, self.store, downlink)
         self._next_pass_s: float | None = 0.0
         self._rung = True
-        self._signals = 0
         self._alone: frozenset[Alone] = frozenset()
 
     def start(self) -> None:
@@ -168,57 +165,15 @@ class Server:
             return None
         return row
 
-    def _hear(self, node: NodeRow, body: EventBody, at_s: float) -> None:
-        """Of a life that is proved gone and followed nothing is kept here: a word about it is put aside."""
-        with suppress(IdentityMismatch):
-            self.store.commit(hear(self.store, body, Speaker(node.id, node.id, at_s)), seen_s=at_s)
-
     def _event(self, node: NodeRow, body: EventBody, at_s: float) -> None:
-        if type(body) in HEARD:
-            self._hear(node, body, at_s)
-            return
-        match body:
-            case XidSeen(xid=xid):
-                self._open("xid", None, at_s=at_s, node=node.id, device=xid.index, value=float(xid.xid))
-            case DeviceLost(index=index):
-                node.lost_devices.add(index)
-                self.rows.suspect_since_s[node.id] = self._kernel.now_s
-                self._open("device_lost", None, at_s=at_s, node=node.id, device=index)
-            case CommandAnswer():
-                self._outbox.answer(body, at_s)
-            case _:
-                pass
+        """Of a life that is proved gone and followed nothing is kept here: a word about it is put aside."""
+        if isinstance(body, CommandAnswer):
+            self._outbox.answer(body, at_s)
+        elif type(body) in HEARD:
+            with suppress(IdentityMismatch):
+                self.store.commit(hear(self.store, body, Speaker(node.id, node.id, at_s)), seen_s=at_s)
 
     # --- signals ---------------------------------------------------------------------------
-
-    def _open(
-        self,
-        kind: str,
-        ref: RankRef | None,
-        *,
-        at_s: float,
-        node: str | None = None,
-        device: int | None = None,
-        value: float = 0.0,
-        threshold: float = 0.0,
-        evidence: dict[str, Value] | None = None,
-    ) -> None:
-        self._signals += 1
-        signal_id = f"{kind}:{self._signals:04d}"
-        self.rows.signals[signal_id] = SignalFact(
-            id=signal_id,
-            kind=kind,
-            seen_s=at_s,
-            replica=ref.replica if ref else None,
-            incarnation=ref.incarnation if ref else None,
-            rank=ref.rank if ref else None,
-            node_id=node,
-            device_index=device,
-            value=value,
-            threshold=threshold,
-            evidence=dict(evidence or {}),
-        )
-        self._rung = True
 
     def _close(self, signal_id: str) -> None:
         if self.rows.signals.pop(signal_id, None) is not None:

@@ -102,7 +102,7 @@ class Store(MemoryRows):
             case kinds.CreateView(view=view):
                 same = rows.view is not None and rows.view.members == view.members
                 rows.reissued_views = rows.reissued_views + 1 if same else 0
-                rows.view, rows.views[view.epoch], rows.view_since_s = view, view, self.now_s
+                rows.view, rows.announced[view.epoch], rows.view_since_s = view, view, self.now_s
                 rows.install, rows.installed_s, rows.flushes = None, None, {}
             case kinds.Enqueue(commands=commands, attempt=number, ttl_s=ttl_s):
                 for node, body in commands:
@@ -132,8 +132,11 @@ class Store(MemoryRows):
                 self.on_wake()
             case kinds.Keep(subject=key, said=said):
                 keep(rows, key, said, self.now_s)
+            case kinds.Lose(subject=device) | kinds.Judge(subject=device, works=False):
+                rows.nodes[device.node_id].lost_devices.add(device.index)
+                rows.suspect_since_s[device.node_id] = self.now_s
             case kinds.Publish() | kinds.Resolve() | kinds.Bar() | kinds.Judge() | kinds.Audit() | kinds.Count():
-                # Events, incidents, bars, the audit log and counters are not simulated.
+                # Events, incidents, bars, resets, the audit log and counters are not simulated.
                 pass
             case kinds.Refuse():
                 # Every checkpoint can be read.
@@ -190,13 +193,16 @@ class Store(MemoryRows):
                 row = self.row(index, incarnation)
                 _write(row, columns)
                 if "caught_up" in columns:
-                    self._caught_up(row)
+                    self._caught_up(row, columns["caught_up"])
             case ViewKey() if "install" in columns:
                 order = columns["install"]
                 rows.install, rows.installed_s = order, columns["ordered_s"]
                 rows.committed_step = max(rows.committed_step, order.step)
                 for index, row in rows.replicas.items():
                     row.standby = index in order.standbys
+            case ViewKey():
+                # When its first rank was in it is evidence alone.
+                pass
             case _:
                 raise AssertionError(f"{subject} is not simulated")
 
@@ -224,13 +230,14 @@ class Store(MemoryRows):
             if len(row.joined) == len(row.placements):
                 self._rows.starts.append(self.now_s - row.state_since_s)
 
-    def _caught_up(self, row: ReplicaRow) -> None:
+    def _caught_up(self, row: ReplicaRow, told: Mapping[str, Any] | None) -> None:
         """It has, or it was left out. How long a transfer takes is learned of it."""
-        row.standby = row.caught_up is not None and row.caught_up["role"] == MemberRole.STANDBY
-        if row.caught_up is None:
+        row.caught_up = told["role"] if told is not None else ""
+        row.standby = row.caught_up == MemberRole.STANDBY
+        if told is None:
             self._checkers.left_out += 1
         else:
-            self._rows.catch_ups.append(row.caught_up["fetch_s"])
+            self._rows.catch_ups.append(told["fetch_s"])
 
     # --- attempts, replicas and commands ------------------------------------------------------------
 
@@ -305,10 +312,12 @@ class Store(MemoryRows):
                 row.state = CommandState.SUPERSEDED
 
     def _raise(self, found: Finding) -> None:
-        """Unless one with its key is open."""
+        """Unless one with its key is open. What is the fleet's own affair is decided here with the job's."""
         if any(signal_id.rpartition("#")[0] == found.key for signal_id in self._rows.signals):
             return
         self._found += 1
+        if found.job_id is None:
+            self.on_wake()
         signal_id = f"{found.key}#{self._found:04d}"
         place = {name: value for name, value in found.place.items() if name != "job_id"}
         self._rows.signals[signal_id] = SignalFact(
