@@ -27,7 +27,7 @@ from controlplane.protocol.commands import Body, ResetDevice, StartRanks, StopRa
 from controlplane.protocol.signing import SIGNATURE_REJECTED
 from controlplane.protocol.states import UNFIT, CommandState, RankState, ReplicaState
 
-TELLING = (CommandState.SUCCEEDED, CommandState.FAILED)
+DECISIVE = (CommandState.SUCCEEDED, CommandState.FAILED)
 """Answers that may call for a decision; an acknowledgement never does."""
 UNTOLD = ("deliver_view", "deliver_install", "verify_checkpoint", "end_verification")
 """What these lead to is told by the ranks themselves, or by who reads checkpoints back."""
@@ -68,7 +68,7 @@ def answered(rows: Rows, command: Answered) -> Iterator[Change]:
 
 def calls(kind: str, state: CommandState) -> bool:
     """The job of a command of this kind is looked at with such an answer."""
-    return state in TELLING and kind not in UNTOLD
+    return state in DECISIVE and kind not in UNTOLD
 
 
 def frees(change: Change) -> bool:

@@ -59,8 +59,8 @@ def _place(rows: Rows, rank: Rank) -> dict[str, Any]:
 
 
 def _is_member(rows: Rows, rank: Rank, epoch: int) -> bool:
-    seat = rows.seat(epoch, rank.replica, rank.incarnation)
-    return seat is not None and seat.is_member
+    found = rows.in_view(epoch, rank.replica, rank.incarnation)
+    return found is not None and found.is_member
 
 
 def _trains(rank: Rank, why: str) -> Transition:
@@ -90,12 +90,12 @@ def _flush(rows: Rows, rank: Rank, said: Flush, speaker: Speaker) -> Iterator[Ch
     mine = (rows.job_id, rank.attempt, rank.replica, rank.incarnation, rank.rank)
     if (said.job_id, said.attempt, said.replica, said.incarnation, said.rank) != mine:
         raise IdentityMismatch(f"rank {mine} flushed as {said}")
-    seat = rows.seat(said.epoch, rank.replica, rank.incarnation)
-    if rank.fenced or seat is None or seat.ordered or not seat.is_member:
+    found = rows.in_view(said.epoch, rank.replica, rank.incarnation)
+    if rank.fenced or found is None or found.ordered or not found.is_member:
         yield Count(speaker.node, "stale_flush", f"epoch {said.epoch}")
         return
     yield Keep(key_of(rank), said)
-    wanted = ranks_per_replica(rows.attempt(rank.attempt).layout) * seat.members
+    wanted = ranks_per_replica(rows.attempt(rank.attempt).layout) * found.members
     if rows.flushes_beside(said.epoch, rank.replica, rank.rank) + 1 >= wanted:
         yield Wake(sure=True)
 
@@ -137,11 +137,11 @@ def _moment(at_s: float) -> str:
 
 def _view_installed(rows: Rows, rank: Rank, said: ViewInstalled, speaker: Speaker) -> Iterator[Change]:
     """The first one of the view is evidence of when it began, whatever became of its rank since."""
-    seat = rows.seat(said.epoch, rank.replica, rank.incarnation)
-    if seat is None or not seat.is_member:
+    found = rows.in_view(said.epoch, rank.replica, rank.incarnation)
+    if found is None or not found.is_member:
         yield Count(speaker.node, "stale_install", f"epoch {said.epoch}")
         return
-    if not seat.installed:
+    if not found.installed:
         yield Observe(ViewKey(said.epoch), {"installed_s": speaker.at_s})
     if rank.state == RankState.INITIALIZING and not rank.fenced:
         yield _trains(rank, f"is in epoch {said.epoch}")
@@ -149,7 +149,7 @@ def _view_installed(rows: Rows, rank: Rank, said: ViewInstalled, speaker: Speake
 
 def _checkpoint(rows: Rows, rank: Rank, said: CheckpointReport, speaker: Speaker) -> Iterator[Change]:
     """Who is out spoils none but a save that its incarnation has begun: any other is another's."""
-    if rank.fenced and not rows.has_told_of(said.path, rank):
+    if rank.fenced and not rows.has_reported_save(said.path, rank):
         yield Count(speaker.node, "stale_checkpoint", said.path)
         return
     yield Keep(key_of(rank), said)

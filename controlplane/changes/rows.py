@@ -83,7 +83,7 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class InView:
     """A view as one incarnation finds it, which `is_member` or not of its `members`. `ordered`: its install was,
     `installed`: a rank has said that it is in."""
 
@@ -221,7 +221,7 @@ class Rows(Protocol):
     def view(self, epoch: int) -> View:
         """The view of that epoch."""
 
-    def seat(self, epoch: int, index: int, incarnation: int) -> Seat | None:
+    def in_view(self, epoch: int, index: int, incarnation: int) -> InView | None:
         """In the view of that epoch; None: there is none."""
 
     def was_left_out(self, index: int, incarnation: int, *, since_epoch: int) -> bool:
@@ -230,7 +230,7 @@ class Rows(Protocol):
     def flushes_beside(self, epoch: int, replica: int, rank: int) -> int:
         """How many ranks, but for this one, have answered the view of that epoch."""
 
-    def has_told_of(self, path: str, rank: Rank) -> bool:
+    def has_reported_save(self, path: str, rank: Rank) -> bool:
         """A node on which the rank's incarnation runs has told of the save at `path`."""
 
     def has_view(self, attempt: int) -> bool:

@@ -228,13 +228,13 @@ class JobRows:
         row = ViewRow.objects.filter(job=self.locked, epoch=epoch).first()
         return msgspec.convert(_found(row, "a view").view, View)
 
-    def seat(self, epoch: int, index: int, incarnation: int) -> facts.Seat | None:
+    def in_view(self, epoch: int, index: int, incarnation: int) -> facts.InView | None:
         """As it was announced."""
         row = ViewRow.objects.filter(job=self.locked, epoch=epoch).first()
         if row is None:
             return None
         members, installed = row.view["members"], row.installed_at is not None
-        return facts.Seat(len(members), _is_in(members, index, incarnation), row.install is not None, installed)
+        return facts.InView(len(members), _is_in(members, index, incarnation), row.install is not None, installed)
 
     def was_left_out(self, index: int, incarnation: int, *, since_epoch: int) -> bool:
         """Of the views that came after it."""
@@ -246,7 +246,7 @@ class JobRows:
         rows = FlushRow.objects.filter(view__job=self.locked, view__epoch=epoch)
         return int(rows.exclude(replica=replica, rank=rank).count())
 
-    def has_told_of(self, path: str, rank: facts.Rank) -> bool:
+    def has_reported_save(self, path: str, rank: facts.Rank) -> bool:
         """By the node that its row names."""
         row = self.rank_row(RankKey(rank.attempt, rank.replica, rank.incarnation, rank.rank))
         return bool(row.replica.ranks.filter(node_id=checkpoints.told_by(self.locked, path)).exists())

@@ -204,14 +204,14 @@ class MemoryRows:
             raise LookupError(f"no view {epoch}")
         return self._rows.view
 
-    def seat(self, epoch: int, index: int, incarnation: int) -> facts.Seat | None:
+    def in_view(self, epoch: int, index: int, incarnation: int) -> facts.InView | None:
         """Of any view of the job."""
         view, newest = self._rows.announced.get(epoch), self._rows.view
         if view is None:
             return None
         ordered = newest is None or newest.epoch != epoch or self._rows.install is not None
         is_member = any((m.replica, m.incarnation) == (index, incarnation) for m in view.members)
-        return facts.Seat(len(view.members), is_member, ordered=ordered, installed=ordered)
+        return facts.InView(len(view.members), is_member, ordered=ordered, installed=ordered)
 
     def was_left_out(self, index: int, incarnation: int, *, since_epoch: int) -> bool:
         """By a later one of them."""
@@ -225,7 +225,7 @@ class MemoryRows:
             return 0
         return sum((flush.replica, flush.rank) != (replica, rank) for flush in self._rows.flushes.values())
 
-    def has_told_of(self, path: str, rank: facts.Rank) -> bool:
+    def has_reported_save(self, path: str, rank: facts.Rank) -> bool:
         """A save is told of once, when it is complete."""
         return False
 

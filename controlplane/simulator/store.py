@@ -230,14 +230,14 @@ class Store(MemoryRows):
             if len(row.joined) == len(row.placements):
                 self._rows.starts.append(self.now_s - row.state_since_s)
 
-    def _caught_up(self, row: ReplicaRow, told: Mapping[str, Any] | None) -> None:
+    def _caught_up(self, row: ReplicaRow, report: Mapping[str, Any] | None) -> None:
         """It has, or it was left out. How long a transfer takes is learned of it."""
-        row.caught_up = told["role"] if told is not None else ""
+        row.caught_up = report["role"] if report is not None else ""
         row.standby = row.caught_up == MemberRole.STANDBY
-        if told is None:
+        if report is None:
             self._checkers.left_out += 1
         else:
-            self._rows.catch_ups.append(told["fetch_s"])
+            self._rows.catch_ups.append(report["fetch_s"])
 
     # --- attempts, replicas and commands ------------------------------------------------------------
 
