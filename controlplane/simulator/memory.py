@@ -106,11 +106,10 @@ class MemoryRows:
 
     def _rank(self, row: ReplicaRow, place: Placement) -> facts.Rank:
         """One that has not moved is where its replica's start has put it."""
-        rank, attempt = place.rank, self._rows.attempt
+        rank = place.rank
         joined = rank in row.joined
         begun = joined or rank in row.started
         state = row.states.get(rank, RankState.INITIALIZING if begun else RankState.LAUNCHING)
-        over = attempt is None or attempt.number != row.attempt or attempt.state is AttemptState.ENDED
         return facts.Rank(
             *(row.attempt, row.index, row.incarnation, rank),
             node_id=place.node_id,
@@ -119,8 +118,14 @@ class MemoryRows:
             started=begun,
             joined=joined,
             replica_state=row.state,
-            fenced=over or row.state in OVER,
+            fenced=self.is_fenced(row),
         )
+
+    def is_fenced(self, row: ReplicaRow) -> bool:
+        """It is out, or its attempt over."""
+        attempt = self._rows.attempt
+        over = attempt is None or attempt.number != row.attempt or attempt.state is AttemptState.ENDED
+        return over or row.state in OVER
 
     def held(self, node_id: str) -> Sequence[facts.Rank]:
         """In order of their placement."""
@@ -226,8 +231,10 @@ class MemoryRows:
         return sum((flush.replica, flush.rank) != (replica, rank) for flush in self._rows.flushes.values())
 
     def has_reported_save(self, path: str, rank: facts.Rank) -> bool:
-        """A save is told of once, when it is complete."""
-        return False
+        """By the incarnation that began it."""
+        save = self._rows.saves.get(path)
+        mine = (rank.attempt, rank.replica, rank.incarnation)
+        return save is not None and (save.attempt, save.index, save.incarnation) == mine
 
     def has_view(self, attempt: int) -> bool:
         """Of the attempt that there is."""

@@ -14,7 +14,16 @@ from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.frames import RankStatus
 from controlplane.protocol.membership import Flush, Install, View
 from controlplane.protocol.spec import Parallelism, TrainSpec
-from controlplane.protocol.states import AttemptState, CommandState, JobState, NodeState, Phase, RankState, ReplicaState
+from controlplane.protocol.states import (
+    AttemptState,
+    CheckpointState,
+    CommandState,
+    JobState,
+    NodeState,
+    Phase,
+    RankState,
+    ReplicaState,
+)
 
 JOB_ID = "job_sim"
 PACES = 32
@@ -117,6 +126,16 @@ class NodeRow:
 
 
 @dataclass(slots=True)
+class SaveRow:
+    """A save that was begun, by which incarnation."""
+
+    attempt: int
+    index: int
+    incarnation: int
+    state: CheckpointState = CheckpointState.WRITING
+
+
+@dataclass(slots=True)
 class CommandRow:
     """An outbox row."""
 
@@ -135,8 +154,8 @@ class Rows:
     the commands that had no final answer when it was last gone through, in order; `paces`:
     seconds that each of the last `PACES` steps took, `calm` of those that no view change made longer;
     `starts` and `catch_ups`: seconds that each start of a replica and each transfer to one took; `lives`:
-    the newest incarnation of each slot, of all attempts; `announced`: all views, by epoch; `requests` that have
-    not ended, `answers` to all, in order."""
+    the newest incarnation of each slot, of all attempts; `announced`: all views, by epoch; `saves` by path;
+    `requests` that have not ended, `answers` to all, in order."""
 
     spec: TrainSpec
     state: JobState = JobState.PENDING
@@ -163,6 +182,7 @@ class Rows:
     signals: dict[str, SignalFact] = field(default_factory=dict)
     nodes: dict[str, NodeRow] = field(default_factory=dict)
     checkpoints: list[CheckpointFact] = field(default_factory=list)
+    saves: dict[str, SaveRow] = field(default_factory=dict)
     commands: dict[str, CommandRow] = field(default_factory=dict)
     outbox: list[str] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)

@@ -131,7 +131,8 @@ class Store(MemoryRows):
             case kinds.Wake():
                 self.on_wake()
             case kinds.Keep(subject=key, said=said):
-                keep(rows, key, said, self.now_s)
+                fenced = self.is_fenced(self.row(key.replica, key.incarnation))
+                keep(rows, key, said, now_s=self.now_s, fenced=fenced)
             case kinds.Lose(subject=device) | kinds.Judge(subject=device, works=False):
                 rows.nodes[device.node_id].lost_devices.add(device.index)
                 rows.suspect_since_s[device.node_id] = self.now_s

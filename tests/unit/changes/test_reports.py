@@ -42,7 +42,7 @@ from controlplane.protocol.rank import (
     TrainingDone,
     ViewInstalled,
 )
-from controlplane.protocol.states import AttemptState, RankState, ReplicaState
+from controlplane.protocol.states import AttemptState, CheckpointState, RankState, ReplicaState
 from controlplane.simulator.rows import JOB_ID
 
 from .builders import NODES, World, home, training, view
@@ -301,6 +301,20 @@ def test_a_save_that_was_not_finished_is_none() -> None:
     does(world, save("writing"))
     does(world, save("failed"))
     assert world.rows.checkpoints == [] and world.rows.replicas[1].states[0] == RankState.TRAINING
+
+
+def test_who_is_out_spoils_the_save_that_it_began_and_no_other() -> None:
+    world = at(training(), RankState.TRAINING)
+    does(world, save("writing"))
+    other = CheckpointReport(step=9, path="/checkpoints/9", state="writing", kind="interval", epoch=2)
+    does(world, other, replica=0)
+    out(world)
+    assert told(world, save("complete")) == [Keep(KEY, save("complete"))]
+    does(world, save("complete"))
+    assert counted(does(world, other)) == ["stale_checkpoint"]
+    states = {path: row.state for path, row in world.rows.saves.items()}
+    assert states == {"/checkpoints/7": CheckpointState.CORRUPT, "/checkpoints/9": CheckpointState.WRITING}
+    assert world.rows.checkpoints == []
 
 
 def test_the_end_of_training_is_told_once() -> None:
