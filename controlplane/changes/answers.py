@@ -66,7 +66,7 @@ def answered(rows: Rows, command: Answered) -> Iterator[Change]:
         yield from MEANT[type(command.body)](rows, command, command.body)
 
 
-def calls(kind: str, state: CommandState) -> bool:
+def calls(kind: str, state: str) -> bool:
     """The job of a command of this kind is looked at with such an answer."""
     return state in DECISIVE and kind not in UNTOLD
 

@@ -13,7 +13,6 @@ from controlplane.jobs.services import publish_job
 from controlplane.policy.signals.nodes import NodeUnfit
 from controlplane.protocol import frames
 from controlplane.protocol.errors import IdentityMismatch
-from controlplane.protocol.states import CommandState
 from controlplane.recovery import looks, marks, signals, speed
 from controlplane.recovery.answers import after_answer
 from controlplane.recovery.commit import commit
@@ -55,7 +54,7 @@ def _answer(facts: Heard, body: frames.CommandAnswer) -> None:
     facts.ranks.clear()
     if after_answer(command, facts.at, facts.jobs.get(command.job_id or "")):
         facts.freed = True
-    if command.job_id and calls(command.kind, CommandState(command.state)):
+    if command.job_id and calls(command.kind, command.state):
         facts.wake(command.job_id)
 
 
