@@ -27,6 +27,10 @@ from controlplane.protocol.commands import Body, ResetDevice, StartRanks, StopRa
 from controlplane.protocol.signing import SIGNATURE_REJECTED
 from controlplane.protocol.states import UNFIT, CommandState, RankState, ReplicaState
 
+DECISIVE = (CommandState.SUCCEEDED, CommandState.FAILED)
+"""Answers that may call for a decision; an acknowledgement never does."""
+UNTOLD = ("deliver_view", "deliver_install", "verify_checkpoint", "end_verification")
+"""What these lead to is told by the ranks themselves, or by who reads checkpoints back."""
 DETAIL_CHARS, REASON_CHARS, AUDIT_CHARS = 300, 100, 500
 
 
@@ -60,6 +64,11 @@ def answered(rows: Rows, command: Answered) -> Iterator[Change]:
         yield from _rejected(command)
     if type(command.body) in MEANT:
         yield from MEANT[type(command.body)](rows, command, command.body)
+
+
+def calls(kind: str, state: str) -> bool:
+    """The job of a command of this kind is looked at with such an answer."""
+    return state in DECISIVE and kind not in UNTOLD
 
 
 def frees(change: Change) -> bool:

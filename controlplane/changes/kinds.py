@@ -1,7 +1,8 @@
 """The changes, and the rows that they are about.
 
 A store carries them out in their order, within one transaction; each means the same in every
-store. Columns bear one name everywhere; one that ends in `_s` is a moment, in Unix seconds.
+store. Columns bear one name everywhere; one that ends in `_s` is a moment, in Unix seconds, unless it is of
+`LENGTHS`.
 """
 
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from controlplane.changes.rows import Attempt
 from controlplane.policy.signals.base import Finding
 from controlplane.policy.snapshot import Placement
 from controlplane.protocol.commands import Body
+from controlplane.protocol.frames import RankReport
 from controlplane.protocol.membership import View
 from controlplane.protocol.states import CommandState, IncidentOutcome
 
@@ -76,6 +78,8 @@ class RequestKey:
     id: str
 
 
+LENGTHS = frozenset({"out_of_section_s"})
+"""Columns that are a length of time, in seconds."""
 Observed = JobKey | AttemptKey | ReplicaKey | RankKey | ViewKey | DeviceKey
 Moved = JobKey | AttemptKey | ReplicaKey | RankKey | NodeKey | RequestKey
 MACHINES: dict[type, str] = {
@@ -166,11 +170,13 @@ class Enqueue:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """An event on the job's stream, or (`node`) about a node and on the stream of the job where there is one."""
+    """An event on the job's stream, of the job or of its `subject`, or (`node`) about a node and on the stream of
+    the job where there is one."""
 
     kind: str
     sentence: str
     node: str = ""
+    subject: ReplicaKey | RankKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,10 +250,45 @@ class Judge:
 
 
 @dataclass(frozen=True, slots=True)
+class Lose:
+    """A device is not on its bus any more."""
+
+    subject: DeviceKey
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Raise:
-    """Something was found, unless it is open already."""
+    """Something was found, unless it is open already. `late`: about a life that was ended before; it belongs to
+    what ended it."""
 
     found: Finding
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """The job, that of the rows where none is named, is looked at when this is written; `sure`: there is something
+    to decide."""
+
+    sure: bool = False
+    job: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """What a rank has said is kept: each kind as the store keeps it."""
+
+    subject: RankKey
+    said: RankReport
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Ranks could not load the checkpoint at `path`, and what the one has `said` of it."""
+
+    path: str
+    said: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +329,11 @@ Change = (
     | Bar
     | Audit
     | Judge
+    | Lose
     | Raise
+    | Wake
+    | Keep
+    | Refuse
     | Close
     | Count
 )

@@ -50,7 +50,7 @@ class Attempt:
 @dataclass(frozen=True, slots=True)
 class Replica:
     """One incarnation of one replica slot, as `jobs.models.Replica` says. `leaving`: it was ordered out, or another
-    takes its place."""
+    takes its place. `caught_up`: it has said so since it began, or was last left out."""
 
     attempt: int
     index: int
@@ -61,6 +61,7 @@ class Replica:
     times_out: int
     out_s: float | None
     leaving: bool = False
+    caught_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,17 @@ class Rank:
     joined: bool
     replica_state: ReplicaState
     fenced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InView:
+    """A view as one incarnation finds it, which `is_member` or not of its `members`. `ordered`: its install was,
+    `installed`: a rank has said that it is in."""
+
+    members: int
+    is_member: bool
+    ordered: bool
+    installed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +116,14 @@ class Home:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device of a node."""
+    """A device of a node. `works`: it is there, and nothing is known against it; `holder`: the job whose process is
+    on it, "" where there is none."""
 
     uuid: str
     reset_wanted: bool
+    model: str = ""
+    works: bool = True
+    holder: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +199,9 @@ class Rows(Protocol):
     def standing(self) -> Standing:
         """As it is now."""
 
+    def has_trained(self) -> bool:
+        """Its ranks have said that all its steps are committed."""
+
     def stop_stands(self, attempt: int, index: int, incarnation: int) -> bool:
         """A decision's command to stop the incarnation has neither failed nor expired, on some node."""
 
@@ -202,6 +221,18 @@ class Rows(Protocol):
     def view(self, epoch: int) -> View:
         """The view of that epoch."""
 
+    def in_view(self, epoch: int, index: int, incarnation: int) -> InView | None:
+        """In the view of that epoch; None: there is none."""
+
+    def was_left_out(self, index: int, incarnation: int, *, since_epoch: int) -> bool:
+        """By a view after that one."""
+
+    def flushes_beside(self, epoch: int, replica: int, rank: int) -> int:
+        """How many ranks, but for this one, have answered the view of that epoch."""
+
+    def has_reported_save(self, path: str, rank: Rank) -> bool:
+        """A node on which the rank's incarnation runs has told of the save at `path`."""
+
     def has_view(self, attempt: int) -> bool:
         """One was announced."""
 
@@ -213,6 +244,10 @@ class Rows(Protocol):
 
     def device(self, node_id: str, index: int) -> Device | None:
         """None: it is no row any more."""
+
+    def xid_counts(self, node_id: str, index: int, xid: int, *, at_s: float, link: int | None) -> Mapping[str, int]:
+        """How often this XID came to this device within the day until then, this time included, and to how many
+        others; of an NVLink (`link`) on that one alone."""
 
     def findings(self) -> Sequence[tuple[str, str]]:
         """(id, kind) of each open finding about the job."""

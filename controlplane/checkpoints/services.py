@@ -10,6 +10,7 @@ from typing import Any
 
 from django.db.models import Q
 
+from controlplane.changes.saves import moves
 from controlplane.checkpoints import places
 from controlplane.checkpoints.examine import examine, wants_load
 from controlplane.checkpoints.models import Checkpoint
@@ -66,31 +67,35 @@ def report(
         )
         if row.kind != LOCAL_KIND:
             publish_checkpoint(row, "checkpoint.writing", f"A save of step {said.step} began.")
-    if row.state != CheckpointState.WRITING:
-        return row
-    if fenced or said.state == "failed":
-        why = "its writer was evicted before it was complete" if fenced else f"the save failed: {said.error}"
-        _move(row, CheckpointState.CORRUPT, why)
-    elif said.state == "complete":
-        local = row.kind == LOCAL_KIND
-        guard.move(
-            row,
-            "checkpoint",
-            CheckpointState.COMPLETE,
-            committed_at=at,
-            bytes=said.bytes,
-            digest=said.digest[:128],
-            written_on=node_id,
-            holders=[sorted(set(nodes)) for nodes in said.holders] if local else [],
-            blocking_s=said.blocking_s,
-            total_s=said.total_s,
-            verify_due_at=None if local else after(VERIFY_DELAY_S),
-        )
-        publish_checkpoint(row, "checkpoint.complete", f"Step {said.step} is saved ({said.bytes} bytes).")
-        if local:
-            _climb_local(row, wanted=spec_of(job).spec.checkpoint.local.copies)
-        _mark_pruned(job, local=local, oldest_kept=said.oldest_kept, kept=said.kept)
+    copies = spec_of(job).spec.checkpoint.local.copies
+    found = moves(row.state, row.kind, said, fenced=fenced, copies=copies)
+    for move in found:
+        if move.to == CheckpointState.COMPLETE:
+            _complete(row, said, at=at, node_id=node_id)
+        else:
+            _move(row, move.to, move.why)
+    if any(move.to == CheckpointState.COMPLETE for move in found):
+        _mark_pruned(job, local=row.kind == LOCAL_KIND, oldest_kept=said.oldest_kept, kept=said.kept)
     return row
+
+
+def _complete(row: Checkpoint, said: CheckpointReport, *, at: datetime, node_id: str) -> None:
+    """Its marker is committed, as the rank of this node reports."""
+    local = row.kind == LOCAL_KIND
+    guard.move(
+        row,
+        "checkpoint",
+        CheckpointState.COMPLETE,
+        committed_at=at,
+        bytes=said.bytes,
+        digest=said.digest[:128],
+        written_on=node_id,
+        holders=[sorted(set(nodes)) for nodes in said.holders] if local else [],
+        blocking_s=said.blocking_s,
+        total_s=said.total_s,
+        verify_due_at=None if local else after(VERIFY_DELAY_S),
+    )
+    publish_checkpoint(row, "checkpoint.complete", f"Step {said.step} is saved ({said.bytes} bytes).")
 
 
 def told_by(job: Job, path: str) -> str:
@@ -108,18 +113,6 @@ def _tell_refused(job: Job, why: str) -> None:
     if not events.was_told(REFUSED, job.id):
         sentence = f"A checkpoint was refused: {why}. Save below the job's own directory; its ranks receive the path."
         events.publish(REFUSED, sentence, job_id=job.id)
-
-
-def _climb_local(row: Checkpoint, *, wanted: int) -> None:
-    """Every node has compared what it holds with the digest before it said so; how many hold
-    each shard is in the report."""
-    fewest = min((len(nodes) for nodes in row.holders), default=0)
-    if fewest < 1:
-        _move(row, CheckpointState.CORRUPT, "a shard of it is on no node")
-        return
-    _move(row, CheckpointState.VERIFIED, "each node compared what it holds with the digest")
-    if fewest > max(1, wanted):
-        _move(row, CheckpointState.REPLICATED, f"each shard is on {fewest} nodes")
 
 
 def _mark_pruned(job: Job, *, local: bool, oldest_kept: tuple[int, int], kept: Sequence[tuple[int, int]]) -> None:

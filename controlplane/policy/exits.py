@@ -14,6 +14,7 @@ from controlplane.protocol.states import EXIT_PEER_LOST
 
 EXIT_DISAMBIGUATE = 16
 EXIT_FAILED_VALIDATION = 17
+EXIT_RESUME_FAILED = 74
 EXIT_DO_NOT_REQUEUE = 93
 SHELL_SIGNALS, LAST_SIGNAL = 128, 64
 UNOBSERVED = "unobserved"
@@ -35,7 +36,7 @@ ENDINGS: dict[int, Ending] = {
     EXIT_FAILED_VALIDATION: Ending("failed_validation", "its results failed validation on a second run"),
     70: Ending("exception", "an exception ended it; the traceback is in its log"),
     EXIT_PEER_LOST: Ending("peer_lost", "it lost another rank of its replica and is not the culprit"),
-    74: Ending("resume_failed", "the checkpoint to resume from could not be loaded"),
+    EXIT_RESUME_FAILED: Ending("resume_failed", "the checkpoint to resume from could not be loaded"),
     75: Ending("temporary", "it could not set up, read its checkpoint's storage or catch up; a fresh start may"),
     EXIT_DO_NOT_REQUEUE: Ending("do_not_requeue", "the job's configuration is wrong and a restart cannot help"),
     201: Ending("gpu_driver", "its launcher met an error of the GPU driver"),

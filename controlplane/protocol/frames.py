@@ -129,24 +129,27 @@ class RankOverdue(_Event, tag="rank_overdue"):
     silent_s: Seconds
 
 
+RankReport = (
+    StepReport
+    | Flush
+    | OuterError
+    | CaughtUp
+    | ViewInstalled
+    | CheckpointReport
+    | CheckpointsPruned
+    | TimingReport
+    | NumericsReport
+    | DeterminismReport
+    | TrainingDone
+    | RecomputeReport
+)
+
+
 class RankSaid(_Event, tag="rank_said"):
     """A rank's own report, passed on unchanged."""
 
     ref: RankRef
-    report: (
-        StepReport
-        | Flush
-        | OuterError
-        | CaughtUp
-        | ViewInstalled
-        | CheckpointReport
-        | CheckpointsPruned
-        | TimingReport
-        | NumericsReport
-        | DeterminismReport
-        | TrainingDone
-        | RecomputeReport
-    )
+    report: RankReport
 
 
 class XidSeen(_Event, tag="xid_seen"):

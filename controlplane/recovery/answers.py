@@ -10,7 +10,8 @@ from controlplane.jobs.models import Job
 from controlplane.protocol.states import CommandState
 from controlplane.recovery import diagnostics, readers
 from controlplane.recovery.commit import commit
-from controlplane.recovery.rows import JobRows, answered_of
+from controlplane.recovery.row_facts import answered_of
+from controlplane.recovery.rows import JobRows
 
 BESIDE: dict[str, Callable[[Command], None]] = {"collect_stacks": diagnostics.gave_up, readers.KIND: readers.answered}
 """What an answer means to diagnostics and to who reads checkpoints back."""

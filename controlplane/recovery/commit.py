@@ -17,10 +17,11 @@ from controlplane.changes.kinds import AttemptKey, DeviceKey, JobKey, NodeKey, R
 from controlplane.checkpoints import services as checkpoints
 from controlplane.dispatch import services as dispatch
 from controlplane.fleet.models import Device, Node
-from controlplane.fleet.services import bar_device, return_device, set_device_health, take_out
+from controlplane.fleet.services import bar_device, mark_device_lost, return_device, set_device_health, take_out
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.services import (
     publish_job,
+    publish_rank,
     publish_replica,
     refresh_job,
     transition_attempt,
@@ -29,7 +30,7 @@ from controlplane.jobs.services import (
     transition_replica,
 )
 from controlplane.protocol.commands import Body, StopRanks
-from controlplane.recovery import holding, incidents, request_rows, signals
+from controlplane.recovery import holding, incidents, kept, late, request_rows, signals
 from controlplane.recovery.models import Signal, ViewRow
 from controlplane.recovery.rows import JobRows
 from controlplane.runtime import counters, events, keys
@@ -50,7 +51,7 @@ def _columns(columns: Any) -> Columns:
     """As the tables hold them: moments as such, structs as JSON."""
     found: Columns = {}
     for name, value in columns.items():
-        if name.endswith("_s"):
+        if name.endswith("_s") and name not in kinds.LENGTHS:
             found[f"{name.removesuffix('_s')}_at"] = None if value is None else from_s(value)
         else:
             found[name] = msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value
@@ -84,7 +85,10 @@ def _observe(rows: JobRows, change: kinds.Observe) -> None:
             for name, value in columns.items():
                 setattr(rows.locked, name, value)
         case RankKey() as process:
-            Rank.objects.filter(pk=rows.rank_row(process).pk).update(**columns)
+            rank = rows.rank_row(process)
+            Rank.objects.filter(pk=rank.pk).update(**columns)
+            for name, value in columns.items():
+                setattr(rank, name, value)
         case AttemptKey(number=number):
             Attempt.objects.filter(job=rows.locked, number=number).update(**columns)
         case ViewKey(epoch=epoch):
@@ -94,6 +98,8 @@ def _observe(rows: JobRows, change: kinds.Observe) -> None:
         case ReplicaKey() as key:
             row = rows.replica_row(key)
             Replica.objects.filter(pk=row.pk).update(**columns)
+            if rows.heard is not None:
+                rows.heard.ranks.clear()
             if change.publish == "replica":
                 publish_replica(row, "replica.refreshed", "")
             elif change.publish:
@@ -182,6 +188,13 @@ def _audit(rows: JobRows, change: kinds.Audit) -> None:
 
 
 def _publish(rows: JobRows, change: kinds.Publish) -> None:
+    match change.subject:
+        case RankKey() as process:
+            publish_rank(rows.rank_row(process), change.kind, change.sentence)
+            return
+        case ReplicaKey() as key:
+            publish_replica(rows.replica_row(key), change.kind, change.sentence)
+            return
     if not change.node:
         publish_job(rows.locked, change.kind, change.sentence)
         return
@@ -196,6 +209,28 @@ def _judge(rows: JobRows, change: kinds.Judge) -> None:
         return_device(device, change.why)
     else:
         set_device_health(device, healthy=False, reason=change.why)
+
+
+def _lose(rows: JobRows, change: kinds.Lose) -> None:
+    device = Device.objects.select_related("node").get(node_id=change.subject.node_id, index=change.subject.index)
+    mark_device_lost(device, change.why)
+
+
+def _raise(rows: JobRows, change: kinds.Raise) -> None:
+    raised = signals.raise_signal(change.found, seen_at=rows.seen_at)
+    if raised is not None and change.late:
+        late.join(raised)
+
+
+def _wake(rows: JobRows, change: kinds.Wake) -> None:
+    """Once, after the batch."""
+    assert rows.heard is not None, "who is not hearing wakes the job by itself"
+    rows.heard.wake(change.job or rows.job_id, sure=change.sure)
+
+
+def _keep(rows: JobRows, change: kinds.Keep) -> None:
+    assert rows.heard is not None, "reports come in batches"
+    kept.keep(rows.heard, rows.locked, rows.rank_row(change.subject), change.said)
 
 
 def _withdraw(rows: JobRows, change: kinds.Withdraw) -> None:
@@ -221,7 +256,11 @@ HANDLERS: dict[type, Callable[[JobRows, Any], None]] = {
     kinds.Bar: _bar,
     kinds.Audit: _audit,
     kinds.Judge: _judge,
-    kinds.Raise: lambda rows, change: signals.raise_signal(change.found, seen_at=rows.seen_at),
+    kinds.Lose: _lose,
+    kinds.Raise: _raise,
+    kinds.Wake: _wake,
+    kinds.Keep: _keep,
+    kinds.Refuse: lambda rows, change: checkpoints.refused(rows.locked, change.path, said=change.said),
     kinds.Close: lambda rows, change: dispatch.answer(change.node, change.command, change.state, change.detail, ""),
     kinds.Count: lambda rows, change: counters.count(change.node, change.what, detail=change.detail),
 }

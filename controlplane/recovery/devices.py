@@ -1,6 +1,6 @@
 """Devices that are kept from work, and their way back: barred, reset, returned.
 
-Called by `facts` (how often an XID came) and by the API (a person orders a reset). What an agent made of a
+Called by `rows` (how often an XID came) and by the API (a person orders a reset). What an agent made of a
 reset is `changes.answers`'s to say. Decides nothing.
 """
 

@@ -25,7 +25,8 @@ from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import AgentEvent, AgentHello, DeviceLost, XidSeen
 from controlplane.protocol.states import JobState
 from controlplane.recovery import deadletter, doubts, hello, identity, signals
-from controlplane.recovery.facts import Facts, apply_event
+from controlplane.recovery.facts import apply_event, finish
+from controlplane.recovery.heard import Heard
 from controlplane.runtime import counters, events
 from controlplane.runtime.clock import ago
 from controlplane.runtime.locks import lock_row, lock_rows, retrying
@@ -199,15 +200,15 @@ def replay(letter_id: str) -> None:
         deadletter.replayed(letter)
 
 
-def apply_to(node: Node, jobs: dict[str, Job], timed: Iterable[tuple[datetime, AgentEvent]]) -> Facts:
+def apply_to(node: Node, jobs: dict[str, Job], timed: Iterable[tuple[datetime, AgentEvent]]) -> Heard:
     """Each event with the moment it happened, to rows, in the current unit of work; `node` and
     `jobs` are locked. Raises whatever a handler raises."""
     batch = list(timed)
-    facts = Facts(node=node, jobs=jobs, ranks=identity.ranks_here(node.id, [event for _, event in batch]))
+    facts = Heard(node=node, jobs=jobs, ranks=identity.ranks_here(node.id, [event for _, event in batch]))
     for at, event in batch:
         facts.at = at
         apply_event(facts, event.body)
-    facts.finish()
+    finish(facts)
     for job_id in sorted(facts.touched):
         if jobs[job_id].state not in TERMINAL or facts.freed:
             wake_job(job_id, sure=job_id in facts.sure)
@@ -224,7 +225,7 @@ def _own(node_id: str, session_id: str) -> Node:
     return node
 
 
-def _waiting_for(facts: Facts) -> list[str]:
+def _waiting_for(facts: Heard) -> list[str]:
     """A device was freed: jobs that wait for one are looked at."""
     if not facts.freed:
         return []

@@ -2,27 +2,23 @@
 
 A rank that was killed takes longer to be gone than its peers take to notice, so that those are told first; one
 that waits for a storage that stands still is gone when that moves again, and its replica was ended by what
-others saw. Called by `recovery.facts` when it has raised the finding.
+others saw. Called by `recovery.commit` when it has raised the finding.
 """
 
 from typing import Any
 
 from controlplane.policy.exits import culprit
 from controlplane.policy.titles import of_exit, short
-from controlplane.protocol.states import ReplicaState
 from controlplane.recovery.incidents import publish_incident, slots_of
 from controlplane.recovery.models import Decision, Incident, Signal
 from controlplane.recovery.signals import fact_of, settle
 
 LOOKED_AT = 100
 SEEN_BY_OTHERS = ("outer_error", "rank_overdue")
-OVER = (ReplicaState.EVICTED, ReplicaState.ENDED)
 
 
-def join(signal: Signal, replica_state: str) -> None:
+def join(signal: Signal) -> None:
     """Put it beside what was found of the same life; the incident is named after it where it explains the rest."""
-    if replica_state not in OVER:
-        return
     same = Signal.objects.filter(
         kind="rank_exit", job_id=signal.job_id, replica=signal.replica, incarnation=signal.incarnation
     )

@@ -32,7 +32,7 @@ from controlplane.protocol.spec import Parallelism
 from controlplane.recovery import sharing, training_data
 from controlplane.recovery.models import Incident
 from controlplane.recovery.reference import LOSSES, MAX_LOSSES_BYTES, Length, Losses, task_of
-from controlplane.recovery.rows import config_of
+from controlplane.recovery.row_facts import config_of
 from controlplane.runtime import windows
 from controlplane.runtime.clock import from_s, now
 from controlplane.runtime.logs import get

@@ -20,7 +20,7 @@ from controlplane.jobs.numbers import spec_of
 from controlplane.protocol.launch import TrainerConfig
 from controlplane.protocol.spec import Parallelism
 from controlplane.recovery import training_data
-from controlplane.recovery.rows import config_of
+from controlplane.recovery.row_facts import config_of
 from controlplane.runtime.errors import Conflict
 from controlplane.runtime.sandbox import service
 from controlplane.runtime.sandbox.plan import LOG

@@ -16,33 +16,29 @@ from controlplane.changes import outbox
 from controlplane.changes import rows as facts
 from controlplane.changes.answers import Answered
 from controlplane.changes.kinds import RankKey, ReplicaKey
-from controlplane.changes.launches import trainer_config
-from controlplane.changes.turn import OVER
+from controlplane.checkpoints import services as checkpoints
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
-from controlplane.jobs.numbers import spec_of
-from controlplane.protocol.commands import Body, StopRanks
+from controlplane.protocol.commands import StopRanks
 from controlplane.protocol.errors import IdentityMismatch
-from controlplane.protocol.launch import RankRef, TrainerConfig
+from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import View
-from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import (
     AttemptState,
     CommandState,
-    JobState,
-    RankState,
-    ReplicaState,
-    RequestKind,
-    RequestState,
 )
+from controlplane.recovery import row_facts
+from controlplane.recovery.devices import xid_counts
+from controlplane.recovery.heard import Heard
 from controlplane.recovery.identity import rank_of
 from controlplane.recovery.learned import timeouts_of
-from controlplane.recovery.models import LIVE, Request, Signal, ViewRow
+from controlplane.recovery.models import LIVE, FlushRow, Request, Signal, ViewRow
+from controlplane.recovery.row_facts import answered_of, attempt_of, device_of, job_of, replica_of, request_of
 from controlplane.runtime import keys
-from controlplane.runtime.clock import now
+from controlplane.runtime.clock import from_s, now
 from controlplane.runtime.locks import lock_row
 
 Row = TypeVar("Row")
@@ -50,10 +46,13 @@ Row = TypeVar("Row")
 
 class JobRows:
     """Rows of a job, whose own is locked; or (`job` None) of the fleet. `seen_at`: when what is found
-    showed itself, now unless said."""
+    showed itself, now unless said. `heard`: the batch of events that is being applied."""
 
-    def __init__(self, job: Job | None, decision_id: str = "", seen_at: datetime | None = None) -> None:
+    def __init__(
+        self, job: Job | None, decision_id: str = "", seen_at: datetime | None = None, heard: Heard | None = None
+    ) -> None:
         self._job, self.decision_id, self.seen_at = job, decision_id, seen_at
+        self.heard = heard
         self._terms: dict[str, facts.Terms] = {}
         self._replicas: dict[ReplicaKey, Replica] = {}
         self._ranks: dict[RankKey, Rank] = {}
@@ -110,17 +109,7 @@ class JobRows:
 
     def _replica(self, row: Replica) -> facts.Replica:
         self._replicas[ReplicaKey(row.attempt.number, row.index, row.incarnation)] = row
-        return facts.Replica(
-            attempt=row.attempt.number,
-            index=row.index,
-            incarnation=row.incarnation,
-            state=ReplicaState(row.state),
-            contributing=row.contributing,
-            contributed=row.contributed,
-            times_out=row.times_out,
-            out_s=row.out_at.timestamp() if row.out_at else None,
-            leaving=bool(row.ordered_out or row.relieved),
-        )
+        return replica_of(row)
 
     def incarnation(self, attempt: int, index: int, incarnation: int) -> facts.Replica | None:
         """By its name alone."""
@@ -148,8 +137,10 @@ class JobRows:
 
     def rank(self, ref: RankRef, node_id: str) -> facts.Rank | None:
         """Also one that is proved gone."""
+        if self._job is None:
+            return None
         try:
-            return None if self._job is None else self._rank(rank_of(node_id, ref))
+            return self._rank(rank_of(node_id, ref) if self.heard is None else self.heard.rank(ref))
         except IdentityMismatch:
             return None
 
@@ -182,6 +173,10 @@ class JobRows:
         newest = job.attempts.order_by("-number").values_list("number", flat=True).first() or 0
         return facts.Standing(job.name, job.epoch, newest, job.trained, job.ahead)
 
+    def has_trained(self) -> bool:
+        """Of the locked row."""
+        return self.locked.trained
+
     def rank_row(self, key: RankKey) -> Rank:
         """Of a rank that was read."""
         return self._ranks[key]
@@ -190,16 +185,7 @@ class JobRows:
         replica = row.replica
         key = RankKey(replica.attempt.number, replica.index, replica.incarnation, row.rank)
         self._ranks[key] = row
-        return facts.Rank(
-            *(key.attempt, key.replica, key.incarnation, key.rank),
-            node_id=row.node_id,
-            device_index=row.device.index,
-            state=RankState(row.state),
-            started=row.started_at is not None,
-            joined=row.joined_at is not None,
-            replica_state=ReplicaState(replica.state),
-            fenced=replica.state in OVER or replica.attempt.state == AttemptState.ENDED,
-        )
+        return row_facts.rank_of(row)
 
     def stop_stands(self, attempt: int, index: int, incarnation: int) -> bool:
         """Of all that decisions have written."""
@@ -242,6 +228,29 @@ class JobRows:
         row = ViewRow.objects.filter(job=self.locked, epoch=epoch).first()
         return msgspec.convert(_found(row, "a view").view, View)
 
+    def in_view(self, epoch: int, index: int, incarnation: int) -> facts.InView | None:
+        """As it was announced."""
+        row = ViewRow.objects.filter(job=self.locked, epoch=epoch).first()
+        if row is None:
+            return None
+        members, installed = row.view["members"], row.installed_at is not None
+        return facts.InView(len(members), _is_in(members, index, incarnation), row.install is not None, installed)
+
+    def was_left_out(self, index: int, incarnation: int, *, since_epoch: int) -> bool:
+        """Of the views that came after it."""
+        later = ViewRow.objects.filter(job=self.locked, epoch__gt=since_epoch).values_list("view", flat=True)
+        return any(_is_in(view.get("left_out", ()), index, incarnation) for view in later)
+
+    def flushes_beside(self, epoch: int, replica: int, rank: int) -> int:
+        """Counted by the database."""
+        rows = FlushRow.objects.filter(view__job=self.locked, view__epoch=epoch)
+        return int(rows.exclude(replica=replica, rank=rank).count())
+
+    def has_reported_save(self, path: str, rank: facts.Rank) -> bool:
+        """By the node that its row names."""
+        row = self.rank_row(RankKey(rank.attempt, rank.replica, rank.incarnation, rank.rank))
+        return bool(row.replica.ranks.filter(node_id=checkpoints.told_by(self.locked, path)).exists())
+
     def has_view(self, attempt: int) -> bool:
         """One was announced."""
         return ViewRow.objects.filter(job=self.locked, attempt=attempt).exists()
@@ -266,7 +275,11 @@ class JobRows:
     def device(self, node_id: str, index: int) -> facts.Device | None:
         """Of the node's rows."""
         row = Device.objects.filter(node_id=node_id, index=index).first()
-        return facts.Device(row.uuid, row.reset_wanted_at is not None) if row is not None else None
+        return device_of(row) if row is not None else None
+
+    def xid_counts(self, node_id: str, index: int, xid: int, *, at_s: float, link: int | None) -> dict[str, int]:
+        """By the findings that are kept."""
+        return xid_counts(node_id, index, xid, from_s(at_s), link=link)
 
     def findings(self) -> Sequence[tuple[str, str]]:
         """By id."""
@@ -274,77 +287,26 @@ class JobRows:
 
     def requests(self) -> Sequence[facts.Request]:
         """By id."""
-        return [_request(row) for row in self.locked.requests.filter(LIVE).order_by("id")]
+        return [request_of(row) for row in self.locked.requests.filter(LIVE).order_by("id")]
 
     def request(self, request_id: str) -> facts.Request | None:
         """Locked."""
         row = lock_row(Request, request_id)
-        return _request(row) if row is not None else None
+        return request_of(row) if row is not None else None
 
     def parts(self, request_id: str) -> Sequence[facts.Request]:
         """By id."""
         rows = Request.objects.filter(LIVE, drain_id=request_id, withdrawn_by="")
-        return [_request(row) for row in rows.order_by("id")]
-
-
-def job_of(row: Job) -> facts.Job:
-    """As the core sees a job."""
-    return facts.Job(
-        id=row.id,
-        name=row.name,
-        owner=row.owner,
-        state=JobState(row.state),
-        epoch=row.epoch,
-        spec=spec_of(row).spec,
-        inspections=row.looks_taken,
-    )
-
-
-def attempt_of(row: Attempt) -> facts.Attempt:
-    """As the core sees an attempt."""
-    return facts.Attempt(
-        number=row.number,
-        state=AttemptState(row.state),
-        layout=msgspec.convert(row.layout, Parallelism),
-        replicas=row.replicas,
-        resume_step=row.resume_step,
-        resume_path=row.resume_path,
-        checkpoint_dir=row.checkpoint_dir,
-        max_contributors=row.max_contributors,
-        end_reason=row.end_reason,
-    )
-
-
-def config_of(job: Job, attempt: Attempt) -> TrainerConfig:
-    """What the attempt's ranks compute by, for who computes it again; nothing is resumed from."""
-    terms = facts.Terms(settings.STORE_ADDRESS, "", settings.OUTER_TIMEOUT_S, (), {})
-    config = trainer_config(job_of(job), attempt_of(attempt), terms)
-    return msgspec.structs.replace(config, resume=None)
-
-
-def answered_of(command: Command, body: Body | None) -> Answered:
-    """As the core sees a command; `body` as far as it is ours."""
-    return Answered(
-        id=command.id,
-        node_id=command.node_id,
-        node=command.node.name,
-        kind=command.kind,
-        body=body,
-        state=CommandState(command.state),
-        detail=command.detail,
-        data=command.data,
-        ttl_s=command.ttl_s,
-        job_id=command.job_id,
-        decided=bool(command.decision_id),
-    )
+        return [request_of(row) for row in rows.order_by("id")]
 
 
 def _ranks() -> Any:
     return Rank.objects.select_related("replica__attempt__job", "node", "device")
 
 
-def _request(row: Request) -> facts.Request:
-    return facts.Request(row.pk, RequestKind(row.kind), RequestState(row.state))
+def _is_in(members: Sequence[Mapping[str, Any]], index: int, incarnation: int) -> bool:
+    mine = {"replica": index, "incarnation": incarnation}
+    return any(mine.items() <= member.items() for member in members)
 
 
 def _found(row: Row | None, what: str) -> Row:

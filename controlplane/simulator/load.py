@@ -42,7 +42,7 @@ def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
             epoch=rows.epoch,
             committed_step=rows.committed_step,
             created_s=0.0,
-            finished=rows.finished,
+            finished=rows.trained,
             progressed_s=rows.progressed_s,
             past_lives={index: life for index, life in rows.lives.items() if index not in rows.replicas},
         ),

@@ -105,12 +105,11 @@ class MemoryRows:
         ]
 
     def _rank(self, row: ReplicaRow, place: Placement) -> facts.Rank:
-        """`started` and `joined` are told by its agent; what it does then is not kept."""
-        rank, attempt = place.rank, self._rows.attempt
+        """One that has not moved is where its replica's start has put it."""
+        rank = place.rank
         joined = rank in row.joined
         begun = joined or rank in row.started
-        state = RankState.INITIALIZING if begun else RankState.LAUNCHING
-        over = attempt is None or attempt.number != row.attempt or attempt.state is AttemptState.ENDED
+        state = row.states.get(rank, RankState.INITIALIZING if begun else RankState.LAUNCHING)
         return facts.Rank(
             *(row.attempt, row.index, row.incarnation, rank),
             node_id=place.node_id,
@@ -119,8 +118,14 @@ class MemoryRows:
             started=begun,
             joined=joined,
             replica_state=row.state,
-            fenced=over or row.state in OVER,
+            fenced=self.is_fenced(row),
         )
+
+    def is_fenced(self, row: ReplicaRow) -> bool:
+        """It is out, or its attempt over."""
+        attempt = self._rows.attempt
+        over = attempt is None or attempt.number != row.attempt or attempt.state is AttemptState.ENDED
+        return over or row.state in OVER
 
     def held(self, node_id: str) -> Sequence[facts.Rank]:
         """In order of their placement."""
@@ -156,7 +161,11 @@ class MemoryRows:
         """Of the newest attempt."""
         rows = self._rows
         newest = rows.attempt.number if rows.attempt is not None else 0
-        return facts.Standing("sim", rows.epoch, newest, rows.finished, rows.ahead)
+        return facts.Standing("sim", rows.epoch, newest, rows.trained, rows.ahead)
+
+    def has_trained(self) -> bool:
+        """As its ranks have said."""
+        return self._rows.trained
 
     def stop_stands(self, attempt: int, index: int, incarnation: int) -> bool:
         """Every order here is a decision's."""
@@ -200,6 +209,33 @@ class MemoryRows:
             raise LookupError(f"no view {epoch}")
         return self._rows.view
 
+    def in_view(self, epoch: int, index: int, incarnation: int) -> facts.InView | None:
+        """Of any view of the job."""
+        view, newest = self._rows.announced.get(epoch), self._rows.view
+        if view is None:
+            return None
+        ordered = newest is None or newest.epoch != epoch or self._rows.install is not None
+        is_member = any((m.replica, m.incarnation) == (index, incarnation) for m in view.members)
+        return facts.InView(len(view.members), is_member, ordered=ordered, installed=ordered)
+
+    def was_left_out(self, index: int, incarnation: int, *, since_epoch: int) -> bool:
+        """By a later one of them."""
+        return any(
+            view.waits(index, incarnation) for epoch, view in self._rows.announced.items() if epoch > since_epoch
+        )
+
+    def flushes_beside(self, epoch: int, replica: int, rank: int) -> int:
+        """The answers to the newest view are kept."""
+        if self._rows.view is None or self._rows.view.epoch != epoch:
+            return 0
+        return sum((flush.replica, flush.rank) != (replica, rank) for flush in self._rows.flushes.values())
+
+    def has_reported_save(self, path: str, rank: facts.Rank) -> bool:
+        """By the incarnation that began it."""
+        save = self._rows.saves.get(path)
+        mine = (rank.attempt, rank.replica, rank.incarnation)
+        return save is not None and (save.attempt, save.index, save.incarnation) == mine
+
     def has_view(self, attempt: int) -> bool:
         """Of the attempt that there is."""
         return self._rows.view is not None and self._rows.view.attempt == attempt
@@ -218,7 +254,24 @@ class MemoryRows:
 
     def device(self, node_id: str, index: int) -> facts.Device | None:
         """No reset is simulated."""
-        return facts.Device(f"{node_id}-{index}", reset_wanted=False)
+        node = self._rows.nodes[node_id]
+        held = any(rank.device_index == index for rank in self.held(node_id))
+        if not 0 <= index < node.devices:
+            return None
+        return facts.Device(
+            uuid=f"{node_id}-{index}",
+            reset_wanted=False,
+            model="",
+            works=index not in node.lost_devices,
+            holder=JOB_ID if held else "",
+        )
+
+    def xid_counts(self, node_id: str, index: int, xid: int, *, at_s: float, link: int | None) -> Mapping[str, int]:
+        """By the findings that are open."""
+        same = [row for row in self._rows.signals.values() if row.kind == "xid" and row.value == float(xid)]
+        places = {(row.node_id, row.device_index) for row in same}
+        here = sum((row.node_id, row.device_index) == (node_id, index) for row in same)
+        return {"repeats": here + 1, "elsewhere": len(places - {(node_id, index)})}
 
     def findings(self) -> Sequence[tuple[str, str]]:
         """Those about the fleet are about the job here."""
@@ -274,4 +327,5 @@ def _replica(row: ReplicaRow) -> facts.Replica:
         times_out=row.times_out,
         out_s=row.out_s,
         leaving=bool(row.ordered_out or row.relieved),
+        caught_up=bool(row.caught_up),
     )

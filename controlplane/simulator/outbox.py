@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from controlplane.changes.answers import answered
+from controlplane.changes.answers import answered, calls
 from controlplane.changes.outbox import LIVE, RESEND_S, heard, is_overdue, is_sent_now
 from controlplane.policy.transitions import check
 from controlplane.protocol.frames import CommandAnswer
@@ -33,6 +33,8 @@ class Outbox:
             row.due_s = self._store.now_s + found.due_in_s
         if not found.again:
             self._move(row, found.to, at_s)
+        if calls(answered_of(row).kind, answer.state):
+            self._store.on_wake()
 
     def sweep(self) -> bool:
         """Expire and send what is due; True if something has expired."""

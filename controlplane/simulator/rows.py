@@ -14,7 +14,16 @@ from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.frames import RankStatus
 from controlplane.protocol.membership import Flush, Install, View
 from controlplane.protocol.spec import Parallelism, TrainSpec
-from controlplane.protocol.states import AttemptState, CommandState, JobState, NodeState, Phase, ReplicaState
+from controlplane.protocol.states import (
+    AttemptState,
+    CheckpointState,
+    CommandState,
+    JobState,
+    NodeState,
+    Phase,
+    RankState,
+    ReplicaState,
+)
 
 JOB_ID = "job_sim"
 PACES = 32
@@ -30,10 +39,10 @@ class Order:
 
 @dataclass(slots=True)
 class ReplicaRow:
-    """The newest incarnation of a slot. `phases`, `phase_since_s` and `spoke_s` (server time of its
-    last word to its agent) are hints by rank; `told` is the newest of each, in the same phase since
-    `told_since_s`. `times_out`: how often it was left out, `out_s`: when last, `out_epoch`: of
-    the view that did so. `ordered_out`: the person who ordered it out, at `ordered_s`."""
+    """The newest incarnation of a slot. `states` of the ranks that have moved. `phases`, `phase_since_s` and
+    `spoke_s` (server time of its last word to its agent) are hints by rank; `told` is the newest of each, in the
+    same phase since `told_since_s`. `times_out`: how often it was left out, `out_s`: when last. `caught_up`:
+    the role in which its last catch-up ended. `ordered_out`: the person who ordered it out, at `ordered_s`."""
 
     index: int
     incarnation: int
@@ -44,19 +53,19 @@ class ReplicaRow:
     started: set[int] = field(default_factory=set)
     joined: set[int] = field(default_factory=set)
     exited: set[int] = field(default_factory=set)
+    states: dict[int, RankState] = field(default_factory=dict)
     phases: dict[int, Phase] = field(default_factory=dict)
     told: dict[int, RankStatus] = field(default_factory=dict)
     told_since_s: dict[int, float] = field(default_factory=dict)
     phase_since_s: dict[int, float] = field(default_factory=dict)
     spoke_s: dict[int, float] = field(default_factory=dict)
-    out_epoch: int = 0
     times_out: int = 0
     out_s: float | None = None
     contributing: bool = False
     standby: bool = False
     contributed: bool = False
     stop_requested: bool = False
-    caught_up: None = None
+    caught_up: str = ""
     committed_step: int = 0
     stopped: bool = False
     failed_starts: int = 0
@@ -117,6 +126,16 @@ class NodeRow:
 
 
 @dataclass(slots=True)
+class SaveRow:
+    """A save that was begun, by which incarnation."""
+
+    attempt: int
+    index: int
+    incarnation: int
+    state: CheckpointState = CheckpointState.WRITING
+
+
+@dataclass(slots=True)
 class CommandRow:
     """An outbox row."""
 
@@ -135,7 +154,8 @@ class Rows:
     the commands that had no final answer when it was last gone through, in order; `paces`:
     seconds that each of the last `PACES` steps took, `calm` of those that no view change made longer;
     `starts` and `catch_ups`: seconds that each start of a replica and each transfer to one took; `lives`:
-    the newest incarnation of each slot, of all attempts; `requests` that have not ended, `answers` to all, in order."""
+    the newest incarnation of each slot, of all attempts; `announced`: all views, by epoch; `saves` by path;
+    `requests` that have not ended, `answers` to all, in order."""
 
     spec: TrainSpec
     state: JobState = JobState.PENDING
@@ -148,12 +168,13 @@ class Rows:
     catch_ups: list[float] = field(default_factory=list)
     looks_taken: int = 0
     looked_s: float | None = None
-    finished: bool = False
+    trained: bool = False
     attempt: AttemptRow | None = None
     replicas: dict[int, ReplicaRow] = field(default_factory=dict)
     lives: dict[int, int] = field(default_factory=dict)
     ahead: dict[str, Any] = field(default_factory=dict)
     view: View | None = None
+    announced: dict[int, View] = field(default_factory=dict)
     view_since_s: float = 0.0
     install: Install | None = None
     installed_s: float | None = None
@@ -161,10 +182,10 @@ class Rows:
     signals: dict[str, SignalFact] = field(default_factory=dict)
     nodes: dict[str, NodeRow] = field(default_factory=dict)
     checkpoints: list[CheckpointFact] = field(default_factory=list)
+    saves: dict[str, SaveRow] = field(default_factory=dict)
     commands: dict[str, CommandRow] = field(default_factory=dict)
     outbox: list[str] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
-    done: set[int] = field(default_factory=set)
     suspect_since_s: dict[str, float] = field(default_factory=dict)
     reissued_views: int = 0
     restarts: int = 0

@@ -5,35 +5,30 @@ which loads, decides and applies. Commands are delivered at once and again until
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 
+from controlplane.changes.hearing import HEARD, hear
+from controlplane.changes.speaker import Speaker
 from controlplane.changes.turn import OVER
 from controlplane.policy.budget import entries
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
 from controlplane.policy.elsewhere import decide_asking, parted
 from controlplane.policy.plan import Plan
-from controlplane.policy.snapshot import CheckpointFact, JobSnapshot, SignalFact
+from controlplane.policy.snapshot import JobSnapshot, SignalFact
 from controlplane.policy.stuck import Alone, alone_at_work
+from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import (
     Acked,
     AgentFrame,
     AgentHello,
     CommandAnswer,
-    DeviceLost,
     EventBody,
-    RankExited,
-    RankJoined,
-    RankOverdue,
-    RankSaid,
-    RankStarted,
     Welcome,
-    XidSeen,
 )
 from controlplane.protocol.launch import RankRef
-from controlplane.protocol.membership import Flush, MemberRole
-from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, TrainingDone
 from controlplane.protocol.spec import TrainSpec
-from controlplane.protocol.states import AttemptState, CheckpointState, Phase, Section
+from controlplane.protocol.states import AttemptState, Phase
 from controlplane.simulator.asked import Asked
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.hello import greet, welcome
@@ -76,10 +71,10 @@ class Server:
         self._config, self._kernel, self._downlink = config, kernel, downlink
         self.asked = Asked(self.rows, kernel, checkers, self.ring)
         self.store = Store(self.rows, kernel, checkers, sick, self.asked)
+        self.store.on_wake = self.ring
         self._outbox = Outbox(self.rows, self.store, downlink)
         self._next_pass_s: float | None = 0.0
         self._rung = True
-        self._signals = 0
         self._alone: frozenset[Alone] = frozenset()
 
     def start(self) -> None:
@@ -138,7 +133,6 @@ class Server:
             if event.seq == row.applied_seq + 1:
                 row.applied_seq = event.seq
                 self._event(row, event.body, self._kernel.now_s - event.age_s)
-                self._rung = True
         self._downlink(row.id, Acked(row.applied_seq))
         if self._rung:
             self._kernel.after(0.001, self._wake)
@@ -171,119 +165,15 @@ class Server:
             return None
         return row
 
-    def _ghost(self, ref: RankRef) -> ReplicaRow | None:
-        wanted = (ref.replica, ref.incarnation)
-        return next((row for row in self.rows.ghosts if (row.index, row.incarnation) == wanted), None)
-
     def _event(self, node: NodeRow, body: EventBody, at_s: float) -> None:
-        match body:
-            case RankStarted(ref=ref):
-                row = self._replica(ref) or self._ghost(ref)
-                if row is not None:
-                    row.started.add(ref.rank)
-            case RankJoined(ref=ref):
-                replica = self._replica(ref)
-                if replica is not None:
-                    replica.joined.add(ref.rank)
-                    if len(replica.joined) == len(replica.placements):
-                        self.rows.starts.append(self._kernel.now_s - replica.state_since_s)
-            case RankExited(ref=ref):
-                self._exited(body, at_s)
-            case RankOverdue(ref=ref):
-                evidence: dict[str, Value] = {"silent_s": body.silent_s}
-                kind = "setup_timeout" if body.section is Section.SETUP else "rank_overdue"
-                self._open(kind, ref, at_s=at_s, value=body.age_s, threshold=body.timeout_s, evidence=evidence)
-            case RankSaid(ref=ref, report=report):
-                self._said(ref, report, at_s)
-            case XidSeen(xid=xid):
-                self._open("xid", None, at_s=at_s, node=node.id, device=xid.index, value=float(xid.xid))
-            case DeviceLost(index=index):
-                node.lost_devices.add(index)
-                self.rows.suspect_since_s[node.id] = self._kernel.now_s
-                self._open("device_lost", None, at_s=at_s, node=node.id, device=index)
-            case CommandAnswer():
-                self._outbox.answer(body, at_s)
-            case _:
-                pass
-
-    def _exited(self, body: RankExited, at_s: float) -> None:
-        replica = self._replica(body.ref) or self._ghost(body.ref)
-        if replica is None:
-            return
-        replica.exited.add(body.ref.rank)
-        replica.stopped = len(replica.exited) == len(replica.placements)
-        if not body.expected and replica.state not in OVER:
-            code = body.exit_code if body.exit_code is not None else 128 + 9
-            self._open("rank_exit", body.ref, at_s=at_s, value=float(code))
-
-    def _said(self, ref: RankRef, report: object, at_s: float) -> None:
-        replica = self._replica(ref)
-        if replica is None or replica.state in OVER:
-            return
-        match report:
-            case Flush(epoch=epoch) if self.rows.view is not None and epoch == self.rows.view.epoch:
-                self.rows.flushes[(ref.replica, ref.incarnation, ref.rank)] = report
-            case OuterError(epoch=epoch) if epoch == self.rows.epoch:
-                self._open("outer_error", ref, at_s=at_s)
-            case CaughtUp(role=role, epoch=epoch) if epoch > replica.out_epoch:
-                self.rows.catch_ups.append(report.fetch_s)
-                replica.contributed = True
-                replica.contributing, replica.standby = role is MemberRole.CONTRIBUTOR, role is MemberRole.STANDBY
-            case CheckpointReport():
-                self._checkpoint(report)
-            case TrainingDone():
-                self.rows.done.add(ref.replica)
-                self.rows.finished = True
-            case _:
-                pass
-
-    def _checkpoint(self, report: CheckpointReport) -> None:
-        attempt = self.rows.attempt
-        if attempt is None:
-            return
-        fact = CheckpointFact(
-            id=report.path,
-            step=report.step,
-            path=report.path,
-            state=CheckpointState.COMPLETE,
-            epoch=report.epoch,
-            committed_s=self._kernel.now_s,
-            layout=attempt.layout,
-        )
-        self.rows.checkpoints = [*self.rows.checkpoints, fact][-5:]
-        if report.step > attempt.resume_step:
-            attempt.saved, self.rows.no_progress = True, 0
+        """Of a life that is proved gone and followed nothing is kept here: a word about it is put aside."""
+        if isinstance(body, CommandAnswer):
+            self._outbox.answer(body, at_s)
+        elif type(body) in HEARD:
+            with suppress(IdentityMismatch):
+                self.store.commit(hear(self.store, body, Speaker(node.id, node.id, at_s)), seen_s=at_s)
 
     # --- signals ---------------------------------------------------------------------------
-
-    def _open(
-        self,
-        kind: str,
-        ref: RankRef | None,
-        *,
-        at_s: float,
-        node: str | None = None,
-        device: int | None = None,
-        value: float = 0.0,
-        threshold: float = 0.0,
-        evidence: dict[str, Value] | None = None,
-    ) -> None:
-        self._signals += 1
-        signal_id = f"{kind}:{self._signals:04d}"
-        self.rows.signals[signal_id] = SignalFact(
-            id=signal_id,
-            kind=kind,
-            seen_s=at_s,
-            replica=ref.replica if ref else None,
-            incarnation=ref.incarnation if ref else None,
-            rank=ref.rank if ref else None,
-            node_id=node,
-            device_index=device,
-            value=value,
-            threshold=threshold,
-            evidence=dict(evidence or {}),
-        )
-        self._rung = True
 
     def _close(self, signal_id: str) -> None:
         if self.rows.signals.pop(signal_id, None) is not None:

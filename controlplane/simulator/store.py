@@ -20,9 +20,11 @@ from controlplane.policy.signals.base import Finding
 from controlplane.policy.snapshot import NodeFact, Placement, SignalFact
 from controlplane.policy.transitions import check
 from controlplane.protocol.commands import Body, CommandEnvelope
+from controlplane.protocol.membership import MemberRole
 from controlplane.protocol.states import AttemptState, CommandState, NodeState, RankState, ReplicaState
 from controlplane.simulator.asked import Asked
 from controlplane.simulator.checkers import Checkers
+from controlplane.simulator.kept import keep
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.memory import MemoryRows, there
 from controlplane.simulator.rows import JOB_ID, AttemptRow, CommandRow, ReplicaRow, Rows
@@ -31,7 +33,8 @@ Sick = Callable[[int, int, int], str | None]
 
 
 class Store(MemoryRows):
-    """One job's rows and their only writer by decision. `sick` tells the checkers the truth about a replica."""
+    """One job's rows and their only writer by decision. `sick` tells the checkers the truth about a replica;
+    `on_wake` is called where a change wakes the job."""
 
     def __init__(self, rows: Rows, kernel: Kernel, checkers: Checkers, sick: Sick, asked: Asked) -> None:
         super().__init__(rows, kernel, checkers)
@@ -39,6 +42,7 @@ class Store(MemoryRows):
         self._decision: Decision | None = None
         self._numbers = self._found = 0
         self._seen_s: float | None = None
+        self.on_wake: Callable[[], None] = lambda: None
 
     def decision(self, decision: Decision) -> bool:
         """Apply once a key. False: it was applied before."""
@@ -98,7 +102,7 @@ class Store(MemoryRows):
             case kinds.CreateView(view=view):
                 same = rows.view is not None and rows.view.members == view.members
                 rows.reissued_views = rows.reissued_views + 1 if same else 0
-                rows.view, rows.view_since_s = view, self.now_s
+                rows.view, rows.announced[view.epoch], rows.view_since_s = view, view, self.now_s
                 rows.install, rows.installed_s, rows.flushes = None, None, {}
             case kinds.Enqueue(commands=commands, attempt=number, ttl_s=ttl_s):
                 for node, body in commands:
@@ -124,8 +128,19 @@ class Store(MemoryRows):
                 over.state, over.detail = state, detail
             case kinds.Raise(found=found):
                 self._raise(found)
+            case kinds.Wake():
+                self.on_wake()
+            case kinds.Keep(subject=key, said=said):
+                fenced = self.is_fenced(self.row(key.replica, key.incarnation))
+                keep(rows, key, said, now_s=self.now_s, fenced=fenced)
+            case kinds.Lose(subject=device) | kinds.Judge(subject=device, works=False):
+                rows.nodes[device.node_id].lost_devices.add(device.index)
+                rows.suspect_since_s[device.node_id] = self.now_s
             case kinds.Publish() | kinds.Resolve() | kinds.Bar() | kinds.Judge() | kinds.Audit() | kinds.Count():
-                # Events, incidents, bars, the audit log and counters are not simulated.
+                # Events, incidents, bars, resets, the audit log and counters are not simulated.
+                pass
+            case kinds.Refuse():
+                # Every checkpoint can be read.
                 pass
 
     def _check(self, machine: str, before: str, after: str) -> None:
@@ -140,15 +155,8 @@ class Store(MemoryRows):
             case RequestKey(id=request):
                 self._asked.move(request, to, change.reason)
                 return
-            case RankKey(replica=index, incarnation=incarnation, rank=rank):
-                process = self.row(index, incarnation)
-                processes = self.ranks(subject.attempt, of=(index, incarnation))
-                before = next(each.state for each in processes if each.rank == rank)
-                self._check("rank", before, to)
-                if to == RankState.EXITED:
-                    process.prove_gone(rank)
-                else:
-                    process.started.add(rank)
+            case RankKey():
+                self._rank_moves(subject, RankState(to), change.columns)
                 return
             case NodeKey(id=node):
                 row: Any = self._rows.nodes[node]
@@ -180,24 +188,57 @@ class Store(MemoryRows):
                 _write(rows, columns)
             case AttemptKey():
                 _write(rows.attempt, columns)
-            case RankKey(replica=index, incarnation=incarnation, rank=rank):
-                row = self.row(index, incarnation)
-                row.started.add(rank)
-                row.joined.add(rank)
+            case RankKey():
+                self._begun(subject, columns)
             case ReplicaKey(index=index, incarnation=incarnation):
                 row = self.row(index, incarnation)
                 _write(row, columns)
                 if "caught_up" in columns:
-                    row.standby, row.out_epoch = False, rows.epoch
-                    self._checkers.left_out += 1
-            case ViewKey():
+                    self._caught_up(row, columns["caught_up"])
+            case ViewKey() if "install" in columns:
                 order = columns["install"]
                 rows.install, rows.installed_s = order, columns["ordered_s"]
                 rows.committed_step = max(rows.committed_step, order.step)
                 for index, row in rows.replicas.items():
                     row.standby = index in order.standbys
+            case ViewKey():
+                # When its first rank was in it is evidence alone.
+                pass
             case _:
                 raise AssertionError(f"{subject} is not simulated")
+
+    # --- ranks ---------------------------------------------------------------------------------
+
+    def _rank_moves(self, key: RankKey, to: RankState, columns: Mapping[str, Any]) -> None:
+        row = self.row(key.replica, key.incarnation)
+        processes = self.ranks(key.attempt, of=(key.replica, key.incarnation))
+        self._check("rank", next(each.state for each in processes if each.rank == key.rank), to)
+        row.states[key.rank] = to
+        if to == RankState.EXITED:
+            row.prove_gone(key.rank)
+        else:
+            row.started.add(key.rank)
+            self._begun(key, columns)
+
+    def _begun(self, key: RankKey, columns: Mapping[str, Any]) -> None:
+        """Its process exists, or has said hello; how long the start of a replica takes is learned of it."""
+        row = self.row(key.replica, key.incarnation)
+        if "started_s" in columns:
+            row.started.add(key.rank)
+        if "joined_s" in columns and key.rank not in row.joined:
+            row.joined.add(key.rank)
+            row.started.add(key.rank)
+            if len(row.joined) == len(row.placements):
+                self._rows.starts.append(self.now_s - row.state_since_s)
+
+    def _caught_up(self, row: ReplicaRow, report: Mapping[str, Any] | None) -> None:
+        """It has, or it was left out. How long a transfer takes is learned of it."""
+        row.caught_up = report["role"] if report is not None else ""
+        row.standby = row.caught_up == MemberRole.STANDBY
+        if report is None:
+            self._checkers.left_out += 1
+        else:
+            self._rows.catch_ups.append(report["fetch_s"])
 
     # --- attempts, replicas and commands ------------------------------------------------------------
 
@@ -217,7 +258,7 @@ class Store(MemoryRows):
         )
         rows.committed_step, rows.progressed_s = new.resume_step, now_s
         rows.view, rows.install, rows.installed_s, rows.reissued_views = None, None, None, 0
-        rows.flushes, rows.done = {}, set()
+        rows.flushes = {}
         rows.ghosts += [row for row in rows.replicas.values() if not row.stopped]
         rows.replicas = {}
 
@@ -272,10 +313,12 @@ class Store(MemoryRows):
                 row.state = CommandState.SUPERSEDED
 
     def _raise(self, found: Finding) -> None:
-        """Unless one with its key is open."""
+        """Unless one with its key is open. What is the fleet's own affair is decided here with the job's."""
         if any(signal_id.rpartition("#")[0] == found.key for signal_id in self._rows.signals):
             return
         self._found += 1
+        if found.job_id is None:
+            self.on_wake()
         signal_id = f"{found.key}#{self._found:04d}"
         place = {name: value for name, value in found.place.items() if name != "job_id"}
         self._rows.signals[signal_id] = SignalFact(

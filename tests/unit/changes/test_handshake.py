@@ -355,7 +355,7 @@ def test_that_it_trained_all_its_steps_its_ranks_say_where_what_they_told_is_los
     assert ahead_of(learns(training(), seen(end="succeeded"), renewed=True))["end"] == "succeeded"
     out, trained = training(), training()
     out.rows.replicas[1].state = ReplicaState.EVICTED
-    trained.rows.finished = True
+    trained.rows.trained = True
     assert learns(out, seen(end="succeeded"), renewed=True) == []
     assert learns(trained, seen(end="succeeded"), renewed=True) == []
 

@@ -16,7 +16,7 @@ from controlplane.policy.plan import (
     StopReplica,
 )
 from controlplane.policy.snapshot import LearnedTimes
-from controlplane.protocol.looks import STACKS
+from controlplane.protocol.diagnostics import STACKS
 from tests.unit.policy.builders import NOW_S, actions, change, decisions, job, node, signal, spec
 from tests.unit.policy.test_one_of_many import fleet
 
