@@ -67,8 +67,8 @@ def restore(records: Iterable[Record], *, boot_id: str, fresh_journal_id: str, n
             case EventKept():
                 events.append(_kept(record))
                 next_seq = max(next_seq, record.seq + 1)
-                if (command := _closed_by(record)) is not None:
-                    commands[command.command_id] = command
+                if (closed := _closed_by(record)) is not None:
+                    commands[closed.command_id] = closed
             case EventsAcked():
                 events = [kept for kept in events if kept.seq > record.seq]
                 next_seq = max(next_seq, record.seq + 1)

@@ -13,15 +13,15 @@ from controlplane.policy.capabilities import Acts, DeviceFacts, NodeFacts
 
 def node_acts(node: Node, parts: Parts | None = None) -> Acts:
     """`parts`: its devices and ranks, where they were read already."""
-    return capabilities.node(_facts(node, parts))
+    return capabilities.node(_of(node, parts))
 
 
 def node_stands(node: Node, act: str) -> bool:
     """It is as the act would leave it, and nothing else is against the act."""
-    return capabilities.node_stands(_facts(node), act)
+    return capabilities.node_stands(_of(node), act)
 
 
-def _facts(node: Node, parts: Parts | None = None) -> NodeFacts:
+def _of(node: Node, parts: Parts | None = None) -> NodeFacts:
     if parts is None:
         ranks, barred = (
             node.ranks.filter(released_at=None).count(),
