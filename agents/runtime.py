@@ -348,8 +348,8 @@ class Agent:
     def _watch_rank(self, ref: RankRef, identity: Identity) -> None:
         rank, pid = self.state.ranks.get(ref), identity.pid
         self.scanner.follow(rank)
-        self.starter.adopt(rank, pid)
-        self.watcher.watch(identity, lambda *end: self._rank_gone(ref, pid, end, unseen.of_end(identity, end[1])))
+        oom = self.starter.adopt(rank, pid)
+        self.watcher.watch(identity, lambda *end: self._rank_gone(ref, pid, end, unseen.of_end(identity, end[1], oom)))
 
     def _rank_gone(self, ref: RankRef, pid: int, end: End, hint: Hint) -> None:
         self.scanner.finish(ref)

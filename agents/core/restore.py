@@ -41,8 +41,9 @@ from agents.core.state import (
 from agents.core.turn import OPEN_STAGES, REPEATABLE, Turn, job_record, rank_record, waiting_of
 from controlplane.protocol.codec import event_bytes
 from controlplane.protocol.commands import StartRanks
-from controlplane.protocol.frames import RankSaid
+from controlplane.protocol.frames import CommandAnswer, RankSaid
 from controlplane.protocol.launch import RankRef
+from controlplane.protocol.signing import SIGNATURE_REJECTED
 from controlplane.protocol.states import Section
 
 
@@ -66,6 +67,8 @@ def restore(records: Iterable[Record], *, boot_id: str, fresh_journal_id: str, n
             case EventKept():
                 events.append(_kept(record))
                 next_seq = max(next_seq, record.seq + 1)
+                if (closed := _closed_by(record)) is not None:
+                    commands[closed.command_id] = closed
             case EventsAcked():
                 events = [kept for kept in events if kept.seq > record.seq]
                 next_seq = max(next_seq, record.seq + 1)
@@ -200,6 +203,18 @@ def _command(record: CommandSeen | CommandClosed) -> Command:
         return Command(command_id=envelope.command_id, stage=CommandStage.ACKNOWLEDGED, envelope=envelope)
     stage = CommandStage(record.stage)
     return Command(command_id=record.command_id, stage=stage, detail=record.detail, data=record.data)
+
+
+def _closed_by(record: EventKept) -> Command | None:
+    """The command whose last answer this is. A refused signature closes none: the true command of that name may
+    still be under way (`commands.on_order`)."""
+    answer = record.body
+    if not isinstance(answer, CommandAnswer) or answer.data == SIGNATURE_REJECTED:
+        return None
+    stage = CommandStage(answer.state)
+    if stage in OPEN_STAGES:
+        return None
+    return Command(command_id=answer.command_id, stage=stage, detail=answer.detail, data=answer.data)
 
 
 def _job(record: JobKept) -> Job:

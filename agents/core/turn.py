@@ -176,9 +176,12 @@ class Turn:
             answered = replace(known, stage=stage)
         else:
             answered = Command(command_id=command_id, stage=stage, detail=detail, data=data)
-            self.do(Persist(CommandClosed(command_id, stage.value, detail, data)))
         self.put_command(answered)
+        # The event first: it closes the command by itself (`restore`), so that an agent which ends between the two
+        # records has neither lost its answer nor anything to do again.
         self.report(answer_of(answered))
+        if stage not in OPEN_STAGES:
+            self.do(Persist(CommandClosed(command_id, stage.value, detail, data)))
 
     def put_command(self, command: Command) -> None:
         """Store a command; the oldest closed ones make room."""

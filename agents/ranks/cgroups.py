@@ -16,6 +16,7 @@ from pathlib import Path
 from agents.core.policy import Limits
 from agents.errors import LaunchError
 from agents.ranks.limits import FOLDER, PROC, Keeper, asked, own_group, write
+from agents.ranks.memory_events import OomCounts
 from controlplane.protocol.launch import RankRef
 
 HOST = "host"
@@ -34,6 +35,7 @@ class ControlGroups:
         except OSError as error:
             self.reason = f"no control groups for jobs: {error}"
         self._keeper = Keeper(self._base, self.reason, proc=proc)
+        self.ooms = OomCounts()
 
     @property
     def unlimited(self) -> str:

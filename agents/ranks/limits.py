@@ -122,7 +122,7 @@ def write(file: Path, text: str) -> None:
 
 def own_group(proc: Path = PROC) -> Path:
     """The agent's own group in the tree of version 2. Raises OSError."""
-    group = _group(proc, "")
+    group = group_of(proc, "")
     if group is None:
         raise FileNotFoundError("no cgroup2 is mounted here")
     # An earlier life of the agent has moved into a group of its own below.
@@ -130,15 +130,15 @@ def own_group(proc: Path = PROC) -> Path:
 
 
 def _old_group(proc: Path, controller: str) -> Path:
-    group = _group(proc, controller)
+    group = group_of(proc, controller)
     if group is None:
         raise FileNotFoundError(f"no control group has the controller {controller}")
     return group
 
 
-def _group(proc: Path, controller: str) -> Path | None:
-    """Ours in the tree of the controller, "" for that of version 2. In a container our own path may
-    not be visible, and what is seen is our root."""
+def group_of(proc: Path, controller: str) -> Path | None:
+    """That of a process (`proc`: its directory below /proc) in the tree of the controller, "" for that of version 2.
+    In a container its own path may not be visible, and what is seen is its root. Raises OSError."""
     mine = None
     for line in (proc / "cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)

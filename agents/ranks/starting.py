@@ -124,10 +124,12 @@ class Starter:
         place = self._places.known(ref.job_id)
         return find_unborn(ref, place.uid if place is not None else os.geteuid())
 
-    def adopt(self, rank: Rank | None, pid: int) -> None:
-        """A forked rank was born in its host's control group: it gets its own."""
+    def adopt(self, rank: Rank | None, pid: int) -> Callable[[], str]:
+        """A forked rank was born in its host's control group: it gets its own. Returns what tells at its end of the
+        OOM killer there (`OomCounts.begin`)."""
         if rank is not None and rank.launch.entrypoint is None:
             self.groups.move(rank.ref, pid)
+        return self.groups.ooms.begin(pid)
 
     def tidy(self, busy: frozenset[str]) -> None:
         """Forget the places of jobs of which nothing is left here."""

@@ -1,7 +1,8 @@
 """Why a process ended whose end nobody saw: the strongest thing that the node itself knows.
 
 Asked by the runtime when an exit status cannot be had, or tells of SIGKILL alone. Reads the kernel's
-log where the agent may (root, or CAP_SYSLOG), and what was seen at the agent's own start. It claims
+log where the agent may (root, or CAP_SYSLOG), what the kernel counts of its OOM killer's work in the
+process's control group (`memory_events`), and what was seen at the agent's own start. It claims
 nothing that it did not read: a line of the kernel's log counts only if it names this process and
 was written during its life. Never waits.
 """
@@ -9,7 +10,7 @@ was written during its life. Never waits.
 import os
 import re
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from agents.core.state import Identity
@@ -18,10 +19,13 @@ KERNEL_LOG = "/dev/kmsg"
 MAX_RECORDS = 20_000
 RECORD_BYTES = 8192
 _OOM = re.compile(r"Killed process (\d+) |oom-kill:.*\bpid=(\d+)\b")
+_IN_GROUP = re.compile(r"Memory cgroup out of memory|CONSTRAINT_MEMCG")
 _FAULT = re.compile(r"\[(\d+)\]:? (segfault|general protection|trap)")
 
 
+OUT_OF_MEMORY = "out_of_memory"
 OOM = "the kernel's log says that its OOM killer ended it: the node ran out of memory"
+OOM_IN_GROUP = "the kernel's log says that its OOM killer ended it: its control group reached its memory limit"
 CAME_BACK = (
     "exit not observed; the node's processes were gone when the agent came back: most likely what ended the"
     " agent ended them too (its service or control group was stopped, or killed)"
@@ -51,9 +55,21 @@ def at_start(identity: Identity, *, same_boot: bool, records: Iterable[str] | No
     return found if found.cause else Hint("unobserved", CAME_BACK)
 
 
-def of_end(identity: Identity, number: int | None, *, records: Iterable[str] | None = None) -> Hint:
-    """Of a process that has just ended, by signal `number` (None: by none, or it is not known)."""
-    return of_kernel(identity, records=records) if number in (None, signal.SIGKILL) else NO_HINT
+def of_end(
+    identity: Identity,
+    number: int | None,
+    counted: Callable[[], str] = lambda: "",
+    *,
+    records: Iterable[str] | None = None,
+) -> Hint:
+    """Of a process that has just ended, by signal `number` (None: by none, or it is not known). `counted`: in
+    words what its control group counts of the OOM killer since it began."""
+    if number not in (None, signal.SIGKILL):
+        return NO_HINT
+    noted, group = of_kernel(identity, records=records), counted()
+    if not group or noted.cause not in ("", OUT_OF_MEMORY):
+        return noted
+    return Hint(OUT_OF_MEMORY, f"{noted.words}; {group}" if noted.words else group)
 
 
 def of_kernel(identity: Identity | None, *, records: Iterable[str] | None = None) -> Hint:
@@ -68,7 +84,7 @@ def of_kernel(identity: Identity | None, *, records: Iterable[str] | None = None
             continue
         killed, fault = _OOM.search(text), _FAULT.search(text)
         if killed is not None and int(killed[1] or killed[2]) == identity.pid:
-            return Hint("out_of_memory", OOM)
+            return Hint(OUT_OF_MEMORY, OOM_IN_GROUP if _IN_GROUP.search(text) else OOM)
         if fault is not None and int(fault[1]) == identity.pid:
             return Hint("segfault", f"the kernel's log says that it ended in a {fault[2]}")
     return NO_HINT

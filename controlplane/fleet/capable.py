@@ -13,6 +13,15 @@ from controlplane.policy.capabilities import Acts, DeviceFacts, NodeFacts
 
 def node_acts(node: Node, parts: Parts | None = None) -> Acts:
     """`parts`: its devices and ranks, where they were read already."""
+    return capabilities.node(_of(node, parts))
+
+
+def node_stands(node: Node, act: str) -> bool:
+    """It is as the act would leave it, and nothing else is against the act."""
+    return capabilities.node_stands(_of(node), act)
+
+
+def _of(node: Node, parts: Parts | None = None) -> NodeFacts:
     if parts is None:
         ranks, barred = (
             node.ranks.filter(released_at=None).count(),
@@ -20,7 +29,7 @@ def node_acts(node: Node, parts: Parts | None = None) -> Acts:
         )
     else:
         ranks, barred = len(parts.ranks), any(device.present and not device.healthy for device in parts.devices)
-    facts = NodeFacts(
+    return NodeFacts(
         name=node.name,
         state=node.state,
         doubt=node.doubt,
@@ -29,7 +38,6 @@ def node_acts(node: Node, parts: Parts | None = None) -> Acts:
         ranks=ranks,
         barred=barred,
     )
-    return capabilities.node(facts)
 
 
 def device_acts(device: Device, node: Node, rank: Holder | None) -> Acts:

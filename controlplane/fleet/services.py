@@ -7,7 +7,7 @@ from django.db.models import Q
 from controlplane.access import services as access
 from controlplane.changes.acts import FOR_DEVICES
 from controlplane.fleet import flapping
-from controlplane.fleet.capable import node_acts
+from controlplane.fleet.capable import node_acts, node_stands
 from controlplane.fleet.models import Device, Node, NodeLife
 from controlplane.fleet.present import device_summary
 from controlplane.fleet.publish import publish_node
@@ -45,20 +45,23 @@ def take_out(node: Node, to: str, reason: str) -> None:
 
 
 def cordon(node_id: str, *, reason: str, actor: str, request_id: str = "") -> Node:
-    """Take no new work here. Raises Conflict where that is so already (`policy.capabilities`)."""
+    """Take no new work here. Where that is so already nothing changes."""
     return _by_person(node_id, NodeState.CORDONED, "node.cordon", reason, actor, request_id)
 
 
 def uncordon(node_id: str, *, reason: str, actor: str, request_id: str = "") -> Node:
-    """Let work return to the node and its devices. Raises Conflict where it is there already, and where an
-    administrator must decide who the node is, or has not admitted it yet (`policy.capabilities`)."""
+    """Let work return to the node and its devices; where it is there already nothing changes. Raises Conflict where
+    an administrator must decide who the node is, or has not admitted it yet (`policy.capabilities`)."""
     return _by_person(node_id, NodeState.READY, "node.uncordon", reason, actor, request_id)
 
 
 def _by_person(node_id: str, to: NodeState, action: str, reason: str, actor: str, request_id: str) -> Node:
     with events.unit_of_work():
         node = _get(node_id)
-        refuse(node_acts(node)[action.removeprefix("node.")])
+        act = action.removeprefix("node.")
+        if node_stands(node, act):
+            return node
+        refuse(node_acts(node)[act])
         access.audit(
             actor, action, node_id, reason=reason, request_id=request_id,
             before={"state": node.state}, after={"state": to.value},

@@ -1,6 +1,7 @@
 """Jobs and what belongs to them: submit, cancel, transitions. The only writer of these rows
 beside telemetry's observed columns."""
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -85,6 +86,12 @@ def wake_job(job_id: str, *, sure: bool = False) -> None:
     """Durably due now; the wake-up after the commit makes it fast. `sure`: see `Wakeups.wake`."""
     Job.objects.filter(pk=job_id).exclude(state__in=TERMINAL).update(due_at=now())
     transaction.on_commit(lambda: wakeup.wake(job_id, sure=sure))
+
+
+def wake_job_later(job_id: str, *, sure: bool = False) -> None:
+    """As `wake_job`, once this unit is committed: for who holds the fleet's or a node's lock and not the job's, which
+    comes before them. What is lost with this process costs the time until the job's next pass."""
+    transaction.on_commit(partial(wake_job, job_id, sure=sure), robust=True)
 
 
 def transition_job(job: Job, to: str, reason: str) -> None:

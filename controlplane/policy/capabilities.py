@@ -3,7 +3,8 @@
 Every GET of such an object serves its row as `capabilities`; the POST refuses with the sentence that stands
 there; page and command line show it. Acts have the verb of their order, as in `/nodes/{id}:cordon`. A state
 is a key of each of its tables, so that a new one has to be thought of here. Who may do it is no question of
-state: scopes and roles are the API's. An act that is no error when it was done before is allowed again.
+state: scopes and roles are the API's. An act that is no error when it was done before is allowed again; where it
+would have nothing to do the sentence stands for the page's button, and the POST changes nothing (`STANDS`).
 
 Pure: facts in, sentences out. Callers gather facts in `fleet.capable`, `jobs.capable`, `recovery.capable`,
 `recovery.asked`, `recovery.incidents` and `recovery.deadletter`.
@@ -128,6 +129,8 @@ NODE: ByState = {
     "re-enrol": _ALWAYS,
     "remove": _ALWAYS,
 }
+STANDS: Mapping[str, str] = {"cordon": _N.CORDONED, "uncordon": _N.READY, "drain": _N.DRAINING}
+"""Acts on a node that may be repeated: in that state it is as they leave it."""
 INCIDENT: ByState = {
     "acknowledge": {
         _I.OPEN: YES,
@@ -289,6 +292,12 @@ def node(facts: NodeFacts) -> Acts:
             " and remove it when it is empty"
         )
     return acts
+
+
+def node_stands(facts: NodeFacts, act: str) -> bool:
+    """Nothing is against the act but that the node is so already: to repeat it is no error, and changes nothing."""
+    so_already = _filled(NODE[act][facts.state], facts)
+    return STANDS.get(act) == facts.state and node(facts)[act] == so_already
 
 
 def device(facts: DeviceFacts) -> Acts:

@@ -20,7 +20,7 @@ from controlplane.dispatch.models import Command
 from controlplane.fleet import services as fleet
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job, Rank
-from controlplane.jobs.services import TERMINAL, wake_job
+from controlplane.jobs.services import TERMINAL, wake_job, wake_job_later
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import AgentEvent, AgentHello, DeviceLost, XidSeen
 from controlplane.protocol.states import JobState
@@ -98,7 +98,7 @@ def _open_session(node_id: str, session_id: str, said: AgentHello) -> int:
             wake_job(job_id)
         for job_id in Job.objects.filter(state__in=WANTS_NODES).values_list("id", flat=True):
             if job_id not in jobs:
-                wake_job(job_id)
+                wake_job_later(job_id)
         return Node.objects.values_list("last_event_seq", flat=True).get(pk=node_id)
 
 
@@ -213,7 +213,7 @@ def apply_to(node: Node, jobs: dict[str, Job], timed: Iterable[tuple[datetime, A
         if jobs[job_id].state not in TERMINAL or facts.freed:
             wake_job(job_id, sure=job_id in facts.sure)
     for job_id in _waiting_for(facts):
-        wake_job(job_id)
+        wake_job_later(job_id)
     return facts
 
 

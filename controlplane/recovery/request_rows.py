@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from controlplane.jobs.models import Job, Replica
-from controlplane.jobs.services import wake_job
+from controlplane.jobs.services import wake_job, wake_job_later
 from controlplane.protocol.plain import without_secrets
 from controlplane.protocol.states import RequestKind, RequestState
 from controlplane.recovery import asked
@@ -57,14 +57,14 @@ def _words(row: Request) -> str:
 
 
 def take_back(request_id: str, by: str) -> None:
-    """Who answers it is told, once."""
+    """Who answers it is told, once; a job after the commit, for the fleet's pass takes back under its lock."""
     row = Request.objects.select_related("node").get(pk=request_id)
     if not row.withdrawn_by:
         Request.objects.filter(pk=row.pk).update(withdrawn_by=by[:200])
         row.withdrawn_by = by[:200]
         _publish(row, "request.withdrawing", f"{by} takes back: {_words(row)}.")
     if row.job_id is not None:
-        wake_job(row.job_id, sure=True)
+        wake_job_later(row.job_id, sure=True)
 
 
 def move(request_id: str, to: str, *, decision_id: str, **columns: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from controlplane.access import services as access
 from controlplane.changes.turn import answer
-from controlplane.fleet.capable import node_acts
+from controlplane.fleet.capable import node_acts, node_stands
 from controlplane.fleet.models import Node
 from controlplane.fleet.services import transition_node
 from controlplane.jobs.capable import job_acts
@@ -60,13 +60,17 @@ def fault(rank: Rank, *, code: str, value: float, reason: str, actor: str, reque
 
 
 def drain(node_id: str, *, reason: str, actor: str, request_id: str = "") -> Request:
-    """Ask that the node be emptied: it takes no new work from now on. Raises NotFound, Conflict."""
+    """Ask that the node be emptied: it takes no new work from now on. Asked twice it is the same request. Raises
+    NotFound, Conflict."""
     with events.unit_of_work():
         homes = _homes(node_id)
         lock_rows(Job, homes)
         node = lock_row(Node, node_id)
         if node is None:
             raise NotFound(f"no node {node_id!r}")
+        standing = asked.drains().filter(node=node, withdrawn_by="").last() if node_stands(node, "drain") else None
+        if standing is not None:
+            return standing
         refuse(node_acts(node)["drain"])
         for earlier in asked.drains().filter(node=node):
             # The node was returned meanwhile, and the fleet's pass has not looked since.

@@ -17,7 +17,7 @@ from controlplane.protocol.spec import (
     TrainSpec,
     micro_batch_count,
 )
-from controlplane.protocol.states import CommandState, JobState, RequestState
+from controlplane.protocol.states import JobState, RequestState
 from controlplane.simulator.agent import Agent, Down
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.faults import QUIET_BEFORE_S, Faults
@@ -171,9 +171,7 @@ class World:
         expect(rows.state is not JobState.RUNNING or not open_still, f"I-ask: nobody has looked at {open_still}")
         for command_id, row in rows.commands.items():
             dead = self.agents[row.envelope.node_id].dead
-            # One that is acknowledged is over when its time is, should its answer be lost.
-            at_work = row.state == CommandState.ACKNOWLEDGED and self.server.store.now_s < row.due_s
-            expect(row.state not in LIVE or dead or at_work, f"I2: command {command_id} is still {row.state}")
+            expect(row.state not in LIVE or dead, f"I2: command {command_id} is still {row.state}")
 
     def _only_silent(self) -> bool:
         return all(signal.kind == "node_silent" for signal in self.server.rows.signals.values())

@@ -65,6 +65,7 @@ class Membership:
         self._exchange, self._outer, self._votes = exchange, outer, votes
         self._donor, self._catch_up, self._fence = donor, catch_up, fence
         self._send = send
+        self._pause_s = IDLE_WAIT_S
 
     def serve(self, wanted: do.Serve) -> None:
         """The state that this rank has, to these joiners. Early, nothing waits for a copy: the
@@ -121,7 +122,7 @@ class Membership:
             case do.Agree(epoch=epoch):
                 if self._catch_up.is_whole:
                     self._pilot.bring(on.Fetched())
-                return on.Agreed(self._votes.same(epoch, idle=self._idle))
+                return on.Agreed(self._agree(epoch))
             case do.Confirm(stands=stands, keeps=keeps):
                 all_stand, all_keep = (count == self._votes.size for count in self._votes.counts([stands, keeps]))
                 return on.Confirmed(all_stand, all_keep)
@@ -131,9 +132,19 @@ class Membership:
             case _:
                 raise AssertionError(f"{ask} is no part of a view change")
 
-    def _idle(self) -> None:
+    def _agree(self, epoch: int) -> bool:
+        """Where another rank has named another epoch, one of us lacks a view: it is given time to come, twice as
+        long with each vote, at most `WAIT_S`. Raises EvictedError."""
+        if self._votes.same(epoch, idle=self._idle):
+            self._pause_s = IDLE_WAIT_S
+            return True
+        self._idle(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, WAIT_S)
+        return False
+
+    def _idle(self, wait_s: float = IDLE_WAIT_S) -> None:
         """While my replica agrees. Raises EvictedError."""
-        self._mailbox.wait(IDLE_WAIT_S)
+        self._mailbox.wait(wait_s)
         self._pilot.read_mail()
         self._pilot.repeat()
         self._pilot.take()

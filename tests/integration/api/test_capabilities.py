@@ -1,5 +1,6 @@
 """GET says what POST does: in every state of every kind of object, each act that the API offers is taken
-where `capabilities` allows it, and refused with the very sentence that stands there where it does not."""
+where `capabilities` allows it, and refused with the very sentence that stands there where it does not. One that only
+has nothing to do, as the object is so already, is taken too, and changes nothing."""
 
 import json
 import re
@@ -8,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from controlplane.access.models import AuditEntry
 from controlplane.api import openapi
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs.models import Job, Rank, Replica
+from controlplane.policy.capabilities import STANDS
 from controlplane.policy.transitions import TABLES
 from controlplane.recovery import deadletter
 from controlplane.recovery.models import DeadLetter, Incident, LetterState, Request
@@ -165,7 +168,15 @@ def test_a_node(caller: Any, state: str, act: str, change: str) -> None:
     listed = {row["id"]: row["capabilities"] for row in admin.get("/nodes").json()["items"]}
     assert listed[node.id] == alone
     assert set(alone) == set(NODE_ACTS)
-    holds(admin, "nodes", node.id, act, alone)
+    if act == "drain" or state != STANDS.get(act) or not alone[act].startswith(f"node 'node-1' is {state}: it takes "):
+        holds(admin, "nodes", node.id, act, alone)
+        return
+    before = Node.objects.values().get(pk=node.pk)
+    again = admin.post(f"/nodes/{node.id}:{act}", WHY)
+    assert (again.status_code, Node.objects.values().get(pk=node.pk)) == (202, before)
+    assert not AuditEntry.objects.filter(action=f"node.{act}").exists()
+    Node.objects.update(state="ready" if act == "cordon" else "cordoned")
+    assert admin.post(f"/nodes/{node.id}:{act}", WHY).json() == again.json(), "the answer of the first time"
 
 
 @pytest.mark.parametrize("change", ["", "in use", "absent", "revoked", "barred"])

@@ -60,6 +60,24 @@ def test_of_a_node(facts: NodeFacts, allowed: dict[str, bool]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("facts", "acts"),
+    [
+        (node(state="cordoned"), {"cordon"}),
+        (node(), {"uncordon"}),
+        (node(barred=True), set()),
+        (node(held=True), set()),
+        (node(state="draining"), {"drain"}),
+        (node(state="draining", revoked=True), set()),
+        (node(state="degraded"), set()),
+    ],
+)
+def test_what_a_node_is_already_may_be_asked_again_unless_something_else_is_against_it(
+    facts: NodeFacts, acts: set[str]
+) -> None:
+    assert {act for act in capabilities.NODE if capabilities.node_stands(facts, act)} == acts
+
+
+@pytest.mark.parametrize(
     ("state", "outcome", "by", "why"),
     [
         ("open", "", "", ""),

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -31,6 +32,7 @@ from trainer.replica.membership import Membership
 from trainer.replica.outer import OuterComm
 from trainer.replica.pilot import REFLUSH_S, Pilot
 
+LATE_S = 0.4
 MEMBERS = (Member(0, 1, MemberRole.CONTRIBUTOR), Member(1, 1, MemberRole.CONTRIBUTOR))
 OLD, NEW = View("job", 1, 1, MEMBERS), View("job", 1, 2, MEMBERS)
 LATER = View("job", 1, 2, MEMBERS, at_step=6)
@@ -177,6 +179,37 @@ def test_a_rank_that_answers_a_newer_view_while_its_replica_agrees_enters_that()
     rank.membership.change_view()
     assert (rank.standing.epoch, rank.standing.done, rank.standing.todo) == (3, (0,), (1, 3))
     assert rank.flushes() == [(2, (0,)), (3, (0,))]
+
+
+class Ahead(Alone):
+    """The votes where another rank of the replica has view 3 since long; `times` of each epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times: Counter[int] = Counter()
+
+    def same(self, number: int, *, idle: object) -> bool:
+        self.times[number] += 1
+        return number == 3
+
+
+def test_a_rank_that_lacks_a_view_which_another_has_waits_for_it_between_two_votes() -> None:
+    rank = Rank()
+    rank.core.stage = Stage.WAITING
+    votes = Ahead()
+    rank.votes, newer = votes, View("job", 1, 3, MEMBERS)
+    here = rank.joined_by(SimpleNamespace(build=lambda seat: None))
+    rank.mailbox.put(SetView(NEW))
+    rank.mailbox.put(installed(NEW))
+
+    def late() -> None:
+        rank.mailbox.put(SetView(newer))
+        rank.mailbox.put(installed(newer, 0))
+
+    threading.Timer(LATE_S, late).start()
+    here.change_view()
+    assert rank.standing.epoch == 3 and votes.times[3] == 1
+    assert 1 < votes.times[2] <= 10, "twice as long between two votes as before"
 
 
 def test_a_view_without_me_ends_me_while_my_replica_agrees() -> None:

@@ -1,0 +1,78 @@
+"""A job's row comes before the fleet's lock and a node's: who holds one of these writes it after the commit.
+
+A pass over a job holds its row and waits for the fleet. Were the row written meanwhile by who holds the fleet, each
+would wait for the other, until PostgreSQL ended one. SQLite has one writer, so what is looked at is the order.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from controlplane.jobs.models import Job
+from controlplane.protocol.frames import RankExited
+from controlplane.recovery import ingest, requests
+from controlplane.recovery.fleet_pass import reconcile_fleet
+from controlplane.recovery.models import Request
+from controlplane.recovery.reconcile import reconcile_job
+from tests.integration.backend.builders import hello, live_ranks, make_fleet, make_job, ref_of, run_job
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@contextmanager
+def job_writes(job: Job) -> Iterator[list[bool]]:
+    """Of each statement that made the job due: whether it was part of a larger transaction."""
+    found: list[bool] = []
+
+    def watch(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
+        if sql.startswith(f'UPDATE "{Job._meta.db_table}" SET "due_at"') and job.id in map(str, params or ()):
+            found.append(connection.in_atomic_block)
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(watch):
+        yield found
+
+
+def waiting_job() -> Job:
+    """Pending: no node has room for it."""
+    job = make_job()
+    reconcile_job(job.id)
+    assert Job.objects.get(pk=job.id).state == "pending"
+    return job
+
+
+def test_a_node_that_comes_wakes_who_waits_for_nodes_after_its_own_rows_are_free() -> None:
+    fleet = make_fleet(1)
+    job = waiting_job()
+    with job_writes(job) as writes:
+        ingest.open_session(fleet.nodes["n1"].id, "web2.n1", hello("n1"))
+    assert writes == [False]
+
+
+def test_a_device_that_is_freed_wakes_who_waits_for_one_after_its_nodes_row_is_free() -> None:
+    fleet = make_fleet()
+    ended = run_job(fleet)
+    Job.objects.update(name="first")
+    job = waiting_job()
+    row = live_ranks(ended)[0]
+    with job_writes(job) as writes:
+        fleet.tell(row.node.name, RankExited(ref_of(row), None, 9, False))
+    assert writes == [False]
+
+
+def test_what_the_fleets_pass_takes_back_wakes_its_job_after_the_fleets_lock_is_free() -> None:
+    fleet = make_fleet(5)
+    job = run_job(fleet)
+    home = next(rank.node_id for rank in live_ranks(job) if rank.replica.index == 1)
+    drain = requests.drain(home, reason="new fans", actor="ada")
+    reconcile_fleet()
+    reconcile_job(job.id)
+    assert Request.objects.filter(kind="evict", job=job, drain=drain).exists()
+    requests.withdraw(drain, reason="not today", actor="ada")
+    with job_writes(job) as writes:
+        reconcile_fleet()
+    assert writes and not any(writes)
+    assert Request.objects.get(kind="evict", job=job).withdrawn_by
