@@ -101,7 +101,8 @@ def slow_worlds(draw: st.DrawFn) -> JobSnapshot:
     found = tuple(
         signal(
             "straggler", number, replica=index, incarnation=1, rank=draw(st.integers(0, 1)), node_id=f"n{index}",
-            device_index=0, value=draw(st.floats(0.01, 0.99)), threshold=0.7, seen_s=NOW_S - draw(st.floats(0.0, 900.0)),
+            device_index=0, value=draw(st.floats(0.01, 0.99)), threshold=0.7,
+            seen_s=NOW_S - draw(st.floats(0.0, 900.0)),
             evidence={
                 "score": draw(st.sampled_from(["relative"] * 4 + ["individual"])),
                 "cause": draw(st.sampled_from(["compute"] * 4 + ["data", "length"])),
@@ -110,7 +111,9 @@ def slow_worlds(draw: st.DrawFn) -> JobSnapshot:
         )
         for number, index in enumerate(draw(st.lists(st.integers(0, 2), unique=True, min_size=1, max_size=3)))
     )  # fmt: skip
-    wanted = spec(min_replicas=draw(st.sampled_from([1, 2, 2, 3])), training=Training(steps=draw(st.integers(51, 9000))))
+    wanted = spec(
+        min_replicas=draw(st.sampled_from([1, 2, 2, 3])), training=Training(steps=draw(st.integers(51, 9000)))
+    )
     return running(
         spares=draw(st.sampled_from([0, 0, 0, 1])),
         signals=found,
