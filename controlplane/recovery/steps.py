@@ -123,11 +123,11 @@ class StepMerge:
             count(pace, commit)
             if spent is not None:
                 count_spent(spent, commit, pace)
-        told = {"pace": msgspec.to_builtins(pace, str_keys=True)}
+        kept = {"pace": msgspec.to_builtins(pace, str_keys=True)}
         if spent is not None:
             _add_saves(job, spent)
-            told["spent"] = msgspec.to_builtins(spent)
-        JobPace.objects.update_or_create(job=job, defaults=told)
+            kept["spent"] = msgspec.to_builtins(spent)
+        JobPace.objects.update_or_create(job=job, defaults=kept)
 
     def _gpus(self, row: StepRecord) -> int:
         """Devices that contribute in the row's epoch; 0: its install is not known."""

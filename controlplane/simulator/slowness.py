@@ -71,7 +71,7 @@ class Slowness:
             name = (work.replica, work.incarnation, work.rank)
             self._slow_windows[name], is_straggler = confirmed(score, self._slow_windows.get(name, 0))
             if is_straggler:
-                present.add(self._tell(score))
+                present.add(self._report(score))
         gone = {key for key in self._server.rows.signals if key.startswith(SlowRank.KIND)} - present
         for key in gone:
             del self._server.rows.signals[key]
@@ -98,7 +98,7 @@ class Slowness:
             for number, rank in process.ranks.items()
         ]
 
-    def _tell(self, score: Score) -> str:
+    def _report(self, score: Score) -> str:
         """The finding's id; it is one as long as it lasts."""
         rows, work = self._server.rows, score.work
         signal_id = f"{SlowRank.KIND}:r{work.replica}.{work.incarnation}:{work.rank}"

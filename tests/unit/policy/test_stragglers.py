@@ -176,7 +176,7 @@ def lasting(*, found_s: float = NOW_S - WISH.interval_s, late_s: float = 50.0, *
     return change(base, signals=(change(base.signals[0], seen_s=found_s),), **fields)
 
 
-def test_a_replica_slower_than_it_is_worth_is_left_out_and_its_device_barred_once_it_has_lasted():
+def test_a_replica_slower_than_it_is_worth_is_left_out_once_it_has_lasted():
     young = only(lasting(found_s=NOW_S - 3.0), "straggler")
     assert young.choice == "tell"
     assert "left out if it is still slow in 297 s" in young.sentence
