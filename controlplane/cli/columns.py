@@ -139,7 +139,24 @@ JOBS = (
     Column(title="CREATED", show=text("created_at"), wide=True),
     Column(title="REASON", show=text("state_reason"), wide=True),
 )
-JOB = (*JOBS, Column(title="ETA", show=seconds("eta_s")), Column(title="WHY", show=text("why")))
+_WALL = ("productive", "degraded", "stalled", "recovery", "lost", "checkpoint")
+
+
+def _wall(row: Row) -> str:
+    """Shares of the wall time, without those that are none."""
+    wall = row.get("wall")
+    if not wall or not wall["wall_s"]:
+        return ABSENT
+    shares = ((name, 100.0 * wall[f"{name}_s"] / wall["wall_s"]) for name in _WALL)
+    return ", ".join(f"{name} {share:.1f}%" for name, share in shares if abs(share) >= 0.05)
+
+
+JOB = (
+    *JOBS,
+    Column(title="WALL-TIME", show=_wall),
+    Column(title="ETA", show=seconds("eta_s")),
+    Column(title="WHY", show=text("why")),
+)
 NODES = (
     Column(title="NAME", show=text("name")),
     Column(title="STATE", show=text("state"), state=True),

@@ -162,11 +162,13 @@ class RankDeterminism(models.Model):
 
 class JobPace(models.Model):
     """How fast the job commits (`policy.pace.Pace` as JSON), counted at each step's first report.
-    `trained_s`: seconds of all its committed steps; None: not summed since that is kept."""
+    `trained_s`: seconds of all its committed steps; None: not summed since that is kept. `spent`: where its
+    wall time went (`policy.spent.Spent`); None: it trained before that was kept."""
 
     job = models.OneToOneField(Job, on_delete=models.CASCADE, related_name="pace_row", primary_key=True)
     pace = models.JSONField()
     trained_s = models.FloatField(null=True)
+    spent = models.JSONField(null=True)
 
 
 class StepRecord(models.Model):

@@ -7,9 +7,10 @@ from statistics import median
 
 import msgspec
 
-from controlplane.jobs.models import Job, JobPace, Replica
+from controlplane.jobs.models import Attempt, Job, JobPace, Replica
 from controlplane.policy.goodput import effective_ratio
 from controlplane.policy.pace import Mark, Pace, Undisturbed, kept_at, productivity, undisturbed_step
+from controlplane.policy.spent import Spent, Wall, wall
 from controlplane.protocol.spec import JobSpec, TrainSpec, contributing_devices
 from controlplane.protocol.states import LIVE_INCIDENT, CheckpointState, EttrBasis, JobState, ReplicaState
 from controlplane.runtime.clock import age_s, now
@@ -33,7 +34,8 @@ ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 class JobNumbers:
     """Units in the names. `ettr`: kept steps x `undisturbed_step_s` over wall time since the first
     attempt (`policy.goodput.effective_ratio`); `ettr_basis`: what it rests on, or why there is none;
-    `productivity`: speed of the newest steps over the job's own best. None: not measured yet, and of
+    `wall`: all wall time since then by what it was; `productivity`: speed of the newest steps over the job's own
+    best. None: not measured yet, and of
     an ended job's productivity that it has none."""
 
     total_steps: int
@@ -51,6 +53,7 @@ class JobNumbers:
     ettr: float | None
     ettr_basis: EttrBasis
     undisturbed_step_s: float | None
+    wall: Wall | None
     productivity: float | None
     open_incident_id: str | None
 
@@ -65,7 +68,7 @@ def numbers_of(job: Job) -> JobNumbers:
     spec = spec_of(job).spec
     pace = pace_of(job)
     undisturbed = _undisturbed(spec, pace)
-    attempt = job.attempts.order_by("-number").first()
+    first, attempt = (job.attempts.order_by(order).first() for order in ("number", "-number"))
     recent = list(job.steps.order_by("-attempt", "-step").values("loss", "step_time_s", "at")[:RECENT_STEPS])
     times = [row["step_time_s"] for row in recent if row["step_time_s"]]
     step_time_s = median(times) if times else None
@@ -87,9 +90,10 @@ def numbers_of(job: Job) -> JobNumbers:
         last_checkpoint_step=checkpoint.step if checkpoint else None,
         last_checkpoint_age_s=age_s(checkpoint.committed_at) if checkpoint else None,
         work_at_risk_s=_work_at_risk_s(job, checkpoint.step if checkpoint else 0, step_time_s) if running else None,
-        ettr=_ettr(job, undisturbed),
+        ettr=_ettr(job, first, undisturbed),
         ettr_basis=_basis(job, pace, undisturbed),
         undisturbed_step_s=undisturbed.step_s if undisturbed else None,
+        wall=_wall(job, first, undisturbed),
         productivity=productivity(pace) if pace and running else None,
         open_incident_id=incident.id if incident else None,
     )
@@ -106,6 +110,25 @@ def pace_of(job: Job) -> Pace | None:
     return msgspec.convert(row.pace, Pace, str_keys=True) if row else None
 
 
+def spent_of(job: Job) -> Spent | None:
+    """None before its first step, and of one that trained before it was kept."""
+    kept = JobPace.objects.filter(job=job).values_list("spent", flat=True).first()
+    return msgspec.convert(kept, Spent) if kept else None
+
+
+def _wall(job: Job, first: Attempt | None, undisturbed: Undisturbed | None) -> Wall | None:
+    spent = spent_of(job) if undisturbed is not None else None
+    if first is None or undisturbed is None or spent is None:
+        return None
+    return wall(
+        spent,
+        kept=job.committed_step - first.resume_step,
+        undisturbed_step_s=undisturbed.step_s,
+        until_s=(job.finished_at or now()).timestamp(),
+        training=job.state in (JobState.RUNNING, *ENDED),
+    )
+
+
 def _undisturbed(spec: TrainSpec, pace: Pace | None) -> Undisturbed | None:
     return undisturbed_step(pace, wanted_gpus=contributing_devices(spec)) if pace else None
 
@@ -117,10 +140,9 @@ def _basis(job: Job, pace: Pace | None, undisturbed: Undisturbed | None) -> Ettr
     return EttrBasis.NOT_COUNTED if uncounted else EttrBasis.TOO_FEW_STEPS
 
 
-def _ettr(job: Job, undisturbed: Undisturbed | None) -> float | None:
+def _ettr(job: Job, first: Attempt | None, undisturbed: Undisturbed | None) -> float | None:
     """Kept steps x the undisturbed step over wall time since the first attempt, which is all of it:
     waiting for a place, starts, stalls and steps trained again count as what they are."""
-    first = job.attempts.order_by("number").first()
     if first is None or undisturbed is None:
         return None
     wall_s = ((job.finished_at or now()) - first.started_at).total_seconds()

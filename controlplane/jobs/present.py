@@ -56,6 +56,7 @@ def job_summary(job: Job, *, numbers: JobNumbers | None = None, added: Json | No
         "ettr": n.ettr,
         "ettr_basis": n.ettr_basis,
         "undisturbed_step_s": n.undisturbed_step_s,
+        "wall": msgspec.to_builtins(n.wall),
         "productivity": n.productivity,
         "open_incident_id": n.open_incident_id,
         "created_at": iso(job.created_at),
@@ -68,7 +69,7 @@ def job_summary(job: Job, *, numbers: JobNumbers | None = None, added: Json | No
 VOLATILE_JOB_FIELDS = frozenset(
     {
         "committed_step", "progress", "step_time_s", "loss", "eta_s", "last_checkpoint_age_s", "work_at_risk_s", "ettr",
-        "ettr_basis", "undisturbed_step_s", "productivity",
+        "ettr_basis", "undisturbed_step_s", "productivity", "wall",
     }
 )  # fmt: skip
 

@@ -5,6 +5,7 @@
 | 201, 202: an error of the GPU driver, an earlier pod's remains | the rank's device |
 | 247, SIGBUS: no memory, shared memory that ran full | the replica's devices on that node |
 | 93: the configuration does not work there (a mount is missing) | the node |
+| it was slow beside its peers when it left (`rules.straggler`) | the rank's device |
 
 `proved` names them when the rank ends, `recovery.load` tells them afterwards from its rows
 (`snapshot.BarFact`), and `pools.pool_for` places nothing on them. A bar is the job's own: the
@@ -22,6 +23,8 @@ from controlplane.policy.snapshot import BarFact, JobSnapshot, Placement
 DEVICE_ENDS = frozenset({201, 202})
 REPLICA_ENDS = frozenset({247, -7})
 NODE_ENDS = frozenset({EXIT_DO_NOT_REQUEUE})
+SLOW = 1000
+"""In the place of an exit code, of which none is as high."""
 
 
 def accuses(code: int) -> bool:
@@ -43,6 +46,16 @@ def bars_of(placements: tuple[Placement, ...], rank: int | None, code: int, *, s
     return tuple(
         BarFact(node_id=home.node_id, device_index=index, code=code, since_s=since_s) for index in sorted(beside)
     )
+
+
+def of_slow(node_id: str, device_index: int, *, since_s: float) -> BarFact:
+    """What a rank bars that left while it was slow beside its peers: else its place is filled again there."""
+    return BarFact(node_id=node_id, device_index=device_index, code=SLOW, since_s=since_s)
+
+
+def is_slow(score: object, cause: object) -> bool:
+    """The device of a rank with this finding is slow: it was told so beside its peers, and not for its input."""
+    return score == "relative" and cause == "compute"
 
 
 def bad_places(bars: tuple[BarFact, ...]) -> tuple[tuple[Slot, ...], tuple[str, ...]]:

@@ -26,7 +26,7 @@ from controlplane.policy.failures import flush_limit_s
 from controlplane.policy.ladder import attempt_due_s, due_s
 from controlplane.policy.rehearsal import wait_s
 from controlplane.policy.requests import moments
-from controlplane.policy.rules import look
+from controlplane.policy.rules import look, straggler
 from controlplane.policy.rules.spares import cold_at_s
 from controlplane.policy.signals import with_trait
 from controlplane.policy.signals.base import Trait
@@ -73,6 +73,8 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
         yield snapshot.view_since_s + config.shrunk_stable_s
         if (until_s := commits_until_s(snapshot, config)) is not None:
             yield until_s
+    # Slow for so long, the others may go on without it.
+    yield from (straggler.lasts_s(snapshot, each) for each in signals_of(snapshot, "straggler"))
     if snapshot.job.incident_opened_s is not None:
         yield snapshot.job.incident_opened_s + config.quiet_incident_s
         yield now_s + config.quiet_incident_s

@@ -5,7 +5,7 @@ waits); when that is away the readings are None and the policy is told it is bli
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise, takewhile
 
 import msgspec
@@ -13,7 +13,7 @@ from django.db.models import Count, Max, Q, QuerySet
 
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs import environment
-from controlplane.jobs.models import Attempt, Job, JobPace, Rank
+from controlplane.jobs.models import Attempt, Job, JobPace, Rank, RankSpeed
 from controlplane.jobs.numbers import LOCAL_KIND
 from controlplane.jobs.selectors import device_index, past_lives
 from controlplane.policy import bars
@@ -32,6 +32,7 @@ from controlplane.protocol.states import (
     AttemptState,
     CheckpointState,
     JobState,
+    ReplicaState,
 )
 from controlplane.recovery import asked, counts, health_gate, recompute, signals
 from controlplane.recovery.learned import learned_of, saves_of, undisturbed
@@ -202,7 +203,19 @@ def _bars(job: Job) -> tuple[facts.BarFact, ...]:
         code = exit_code if exit_code is not None else -(exit_signal or 0)
         assert released_at is not None, "only ranks that are gone are read"
         found.update(bars.bars_of(tuple(beside[replica_id, node_id]), rank, code, since_s=released_at.timestamp()))
+    found.update(_slow_bars(job))
     return tuple(sorted(found, key=lambda bar: (bar.node_id, bar.code, bar.device_index or 0, bar.since_s)))
+
+
+def _slow_bars(job: Job) -> Iterator[facts.BarFact]:
+    """Devices under ranks that were slow beside their peers when they left, by their last scoring."""
+    left = (ReplicaState.EVICTED, ReplicaState.ENDED)
+    rows = RankSpeed.objects.filter(rank__replica__attempt__job=job, rank__replica__state__in=left)
+    rows = rows.exclude(straggler="").order_by("-rank__replica__state_since")
+    columns = ("straggler", "cause", "rank__node_id", "rank__device__index", "rank__replica__state_since")
+    for score, cause, node_id, index, left_at in rows.values_list(*columns)[:MAX_BARS_READ]:
+        if bars.is_slow(score, cause):
+            yield bars.of_slow(node_id, index, since_s=left_at.timestamp())
 
 
 def _beside(replicas: set[int], nodes: set[str]) -> Mapping[tuple[int, str], list[facts.Placement]]:

@@ -8,7 +8,7 @@ steps are committed, so the newest step + 1.
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -16,10 +16,12 @@ from django.db import transaction
 from django.db.models import F, Sum
 
 from controlplane.jobs.models import Job, JobPace, Rank, Replica, StepRecord
-from controlplane.jobs.numbers import pace_of, spec_of
+from controlplane.jobs.numbers import pace_of, spec_of, spent_of
 from controlplane.jobs.present import step_point
 from controlplane.policy.pace import Commit, Pace, count
 from controlplane.policy.signals.nodes import NodeSilent
+from controlplane.policy.spent import Spent, begin
+from controlplane.policy.spent import count as count_spent
 from controlplane.protocol.rank import StepReport
 from controlplane.protocol.spec import Parallelism, micro_batch_count, ranks_per_replica
 from controlplane.recovery.models import Signal, ViewRow
@@ -102,22 +104,30 @@ class StepMerge:
         """Count the commits that nobody had told of before."""
         if not new:
             return
+        first = job.attempts.order_by("number").first()
+        started = first.resume_step if first else 0
         pace = pace_of(job) or Pace()
-        started = job.attempts.order_by("number").values_list("resume_step", flat=True).first() or 0
+        spent = spent_of(job)
+        if spent is None and first is not None and pace.attempt == 0:
+            spent = begin(first.started_at.timestamp())
         gpus = {row.epoch: self._gpus(row) for row in new}
         for row in sorted(new, key=lambda row: (row.attempt, row.step)):
-            count(
-                pace,
-                Commit(
-                    attempt=row.attempt,
-                    step=row.step,
-                    epoch=row.epoch,
-                    at_s=row.at.timestamp(),
-                    gpus=gpus[row.epoch],
-                    kept=row.step + 1 - started,
-                ),
+            commit = Commit(
+                attempt=row.attempt,
+                step=row.step,
+                epoch=row.epoch,
+                at_s=row.at.timestamp(),
+                gpus=gpus[row.epoch],
+                kept=row.step + 1 - started,
             )
-        JobPace.objects.update_or_create(job=job, defaults={"pace": msgspec.to_builtins(pace, str_keys=True)})
+            count(pace, commit)
+            if spent is not None:
+                count_spent(spent, commit, pace)
+        kept = {"pace": msgspec.to_builtins(pace, str_keys=True)}
+        if spent is not None:
+            _add_saves(job, spent)
+            kept["spent"] = msgspec.to_builtins(spent)
+        JobPace.objects.update_or_create(job=job, defaults=kept)
 
     def _gpus(self, row: StepRecord) -> int:
         """Devices that contribute in the row's epoch; 0: its install is not known."""
@@ -134,6 +144,14 @@ def _tell_commits(new: list[StepRecord]) -> None:
         told = {row.pk for row in new if row.job_id == job_id and row.at > since}
         if told and not StepRecord.objects.filter(job_id=job_id, at__gt=since).exclude(pk__in=told).exists():
             tell_silence(str(job_id), str(node_id))
+
+
+def _add_saves(job: Job, spent: Spent) -> None:
+    """What saves that were committed since the last look, up to the newest step, held training up."""
+    since, until = (datetime.fromtimestamp(moment_s, tz=UTC) for moment_s in (spent.saves_until_s, spent.at_s))
+    saves = job.checkpoints.filter(committed_at__gt=since, committed_at__lte=until)
+    spent.saved_s += saves.aggregate(total=Sum("blocking_s"))["total"] or 0.0
+    spent.saves_until_s = max(spent.saves_until_s, spent.at_s)
 
 
 def _add_trained(job: Job, more_s: float) -> None:

@@ -27,10 +27,11 @@ def main(arguments: list[str] | None = None) -> int:
         "--standing-by", type=int, choices=(0, 1, 2), default=0, help="how many of the replicas compute nothing"
     )
     parser.add_argument("--stills", type=int, default=0, help="how often an agent or a whole node stands still")
+    parser.add_argument("--slow", type=int, default=0, help="how many devices turn slow")
     options = parser.parse_args(given)
     seeds = range(options.seed, options.seed + options.seeds)
     worlds = (World(seed, standing_by=options.standing_by) for seed in seeds)
-    given_too = {"orders": options.orders, "stills": options.stills, "leaps": options.leaps}
+    given_too = {"orders": options.orders, "stills": options.stills, "leaps": options.leaps, "slow": options.slow}
     outcomes = [world.run(options.faults, **given_too) for world in worlds]
     text = report.one(outcomes[0]) if len(outcomes) == 1 else report.many(outcomes)
     sys.stdout.write(text + "\n")

@@ -55,6 +55,7 @@ def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
         flushes=tuple(flush for _, flush in sorted(rows.flushes.items())),
         signals=tuple(_signal(rows, signal) for _, signal in sorted(rows.signals.items())),
         nodes=nodes,
+        bars=tuple(rows.bars),
         checkpoints=tuple(rows.checkpoints),
         budget=BudgetFact(
             restarts_total=rows.charged,

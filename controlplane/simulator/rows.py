@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from controlplane.policy.request_facts import RequestFact
-from controlplane.policy.snapshot import CheckpointFact, Placement, SignalFact
+from controlplane.policy.snapshot import BarFact, CheckpointFact, Placement, SignalFact
 from controlplane.policy.timeouts import MIN_STEPS
 from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.frames import RankStatus
@@ -196,6 +196,7 @@ class Rows:
     ghosts: list[ReplicaRow] = field(default_factory=list)
     last_wait: str = ""
     history: list[str] = field(default_factory=list)
+    bars: list[BarFact] = field(default_factory=list)
     requests: dict[str, RequestFact] = field(default_factory=dict)
     answers: list[str] = field(default_factory=list)
 

@@ -12,11 +12,12 @@ from controlplane.changes import rows as facts
 from controlplane.changes.acts import carry_out
 from controlplane.changes.kinds import AttemptKey, JobKey, NodeKey, RankKey, ReplicaKey, RequestKey, ViewKey
 from controlplane.changes.turn import OVER, Turn, end_stopping
-from controlplane.policy import drains
+from controlplane.policy import bars, drains
 from controlplane.policy.errors import IllegalTransition
 from controlplane.policy.plan import AnnounceView, Decision
 from controlplane.policy.requests import RULES as ASKED
 from controlplane.policy.signals.base import Finding
+from controlplane.policy.signals.ranks import SlowRank
 from controlplane.policy.snapshot import NodeFact, Placement, SignalFact
 from controlplane.policy.transitions import check
 from controlplane.protocol.commands import Body, CommandEnvelope
@@ -347,6 +348,7 @@ class Store(MemoryRows):
         assert decision is not None, "an eviction belongs to a decision"
         row.failed_starts = 0 if row.contributed else row.failed_starts + (not row.ordered_out)
         self._rows.evictions += 1
+        self._bar_slow(row)
         if decision.evidence.get("proved") is False:
             self._rows.acts_s.append(self.now_s)
         sick = self._sick(row.attempt, row.index, row.incarnation)
@@ -355,6 +357,14 @@ class Store(MemoryRows):
         if row.ordered_out and decision.choice == "end":
             sick = sick or self._nobody_waits(row)
         self._checkers.evicted(f"r{row.index}.{row.incarnation}", sick, decision)
+
+    def _bar_slow(self, row: ReplicaRow) -> None:
+        """As `recovery.load` finds it in the rows."""
+        for found in self._rows.signals.values():
+            mine = found.kind == SlowRank.KIND and (found.replica, found.incarnation) == (row.index, row.incarnation)
+            device = found.device_index
+            if mine and device is not None and bars.is_slow(found.evidence["score"], found.evidence["cause"]):
+                self._rows.bars.append(bars.of_slow(str(found.node_id), device, since_s=self.now_s))
 
     def _place_taken(self, row: ReplicaRow) -> str | None:
         """Why one that is relieved may end: it is out of the installed view, and as many as were placed

@@ -41,6 +41,7 @@ class Trainer:
         self, kernel: Kernel, checkers: Checkers, said: Callable[[Rank, Report], None], timing: Timing
     ) -> None:
         self.on_commit: Callable[[int], None] = lambda committed: None
+        self.late_s: Callable[[Process], float] = lambda process: 0.0
         self._kernel = kernel
         self._checkers = checkers
         self._said = said
@@ -314,7 +315,9 @@ class Trainer:
         if process.computing is not ask:
             process.computing, process.left = ask, list(ask.todo)
         if process.left:
-            self._later(process, self.timing.micro_batch_s, self._computed)
+            late_s = self.late_s(process)
+            least_s, most_s = self.timing.micro_batch_s
+            self._later(process, (least_s + late_s, most_s + late_s), self._computed)
         else:
             self._feed_all(process, on.Computed())
 

@@ -26,6 +26,7 @@ from controlplane.simulator.network import Network
 from controlplane.simulator.people import People
 from controlplane.simulator.process import Process, Rank
 from controlplane.simulator.server import Server
+from controlplane.simulator.slowness import Slowness
 from controlplane.simulator.timing import Timing
 from controlplane.simulator.trainer import Report, Trainer
 
@@ -90,6 +91,7 @@ class World:
         )
         self.people = People(self.kernel, self.server, seed)
         self.faults = Faults(self.kernel, self.network, self.server, self.agents, self.trainer)
+        self.slowness = Slowness(self.kernel, self.server, self.trainer, self.spec.resiliency.stragglers, seed)
 
     def _drawn(self, seed: int, steps: int | None, standing_by: int) -> WorldPlan:
         chance = self.kernel.random
@@ -119,13 +121,16 @@ class World:
             agent.start()
         self.server.start()
 
-    def run(self, faults: int | None = None, *, orders: int = 0, stills: int = 0, leaps: int = 0) -> Outcome:
-        """Faults (`stills`, `leaps`: see `Faults`) and people's orders, then calm, then judgement."""
+    def run(
+        self, faults: int | None = None, *, orders: int = 0, stills: int = 0, leaps: int = 0, slow: int = 0
+    ) -> Outcome:
+        """Faults (`stills`, `leaps`: see `Faults`; `slow` devices) and people's orders, then calm, then judgement."""
         self.start()
         count = self.kernel.random.randrange(1, 7) if faults is None else faults
         self.faults.schedule(FAULTS_UNTIL_S, count, stills=stills)
         self.faults.schedule_leaps(FAULTS_UNTIL_S, leaps, self.seed)
         self.people.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, orders)
+        self.slowness.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, slow)
         self.kernel.run(FAULTS_UNTIL_S + CALM_S)
         before = self.server.rows.committed_step
         self.kernel.run(FAULTS_UNTIL_S + CALM_S + STEADY_S)
@@ -144,6 +149,8 @@ class World:
             return "a process hangs or did until just now"
         if any(rank.device in self.agents[rank.node].machine.broken for rank in process.ranks.values()):
             return "a device under it is broken"
+        if self.slowness.late_s(process) > 0.0:
+            return "a device under it is slow"
         return self._out_of_reach(process)
 
     def _out_of_reach(self, process: Process) -> str | None:
@@ -159,7 +166,7 @@ class World:
         expect = self.checkers.expect
         if rows.state is JobState.RUNNING:
             expect(rows.committed_step > before, f"I10: running, but no step in {STEADY_S:.0f} s")
-            expect(not rows.signals or self._only_silent(), f"I12: open findings {sorted(rows.signals)}")
+            expect(not rows.signals or self._only_lasting(), f"I12: open findings {sorted(rows.signals)}")
         elif rows.state is JobState.PENDING:
             expect(bool(rows.last_wait), "I10: pending without a reason")
         else:
@@ -173,8 +180,8 @@ class World:
             dead = self.agents[row.envelope.node_id].dead
             expect(row.state not in LIVE or dead, f"I2: command {command_id} is still {row.state}")
 
-    def _only_silent(self) -> bool:
-        return all(signal.kind == "node_silent" for signal in self.server.rows.signals.values())
+    def _only_lasting(self) -> bool:
+        return all(signal.kind in ("node_silent", "straggler") for signal in self.server.rows.signals.values())
 
     def outcome(self) -> Outcome:
         """The result as data."""

@@ -137,13 +137,14 @@ def test_every_block_that_speaks_to_a_server_is_run() -> None:
 def ran() -> set[str]:
     """Shell blocks that a test runs as they are written, by their first line."""
     from tests.integration.backend.test_documents import COMMAND_PAGES, CURL_PAGES, NOT_RUN
+    from tests.integration.install.blocks_run import RUN_HERE as RUN_ALONE
     from tests.integration.install.machine import PAGE
     from tests.integration.trainer.blocks_run import RUN_HERE
 
     shell = [block for block in BLOCKS if block.language == "sh"]
     whole = [block for block in shell if block.page == PAGE or (block.asks and relative(block.page) in CURL_PAGES)]
     orders = [block for block in shell if block.orders and relative(block.page) in COMMAND_PAGES]
-    return {block.first for block in (*whole, *orders)} - set(NOT_RUN) | set(RUN_HERE)
+    return {block.first for block in (*whole, *orders)} - set(NOT_RUN) | set(RUN_HERE) | set(RUN_ALONE)
 
 
 def test_every_shell_block_is_run_or_is_named_with_the_reason_why_not() -> None:

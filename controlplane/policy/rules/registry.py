@@ -186,7 +186,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name=straggler.RULE,
         decide=straggler.rule,
-        what="a rank is slow: say so, and move its replica only where that pays",
+        what="a rank is slow: say so, and move its replica, or leave it out, only where that pays",
         answers=("straggler",),
         remedial=True,
         fault=True,

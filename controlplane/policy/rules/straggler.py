@@ -8,13 +8,17 @@ its input nor the length of its samples (a move would take these along); other d
 left; and the move is cheaper than staying, over what is left of the job or the time a
 repair takes, whichever is shorter. Where devices are free for a whole replica another one may be
 started beside it, which then takes its place (`swap`); else, or where the others are better off
-without it until then, it is ended first. Going on without it is priced beside both; it is left to a
-person, because the place would be filled again on the same slow device.
+without it until then, it is ended first.
+
+Where no other place is free, the others go on without it if that is cheaper still, by `WITHOUT_MARGIN`,
+and it has been slow for another whole interval, as its devices are given up. However it leaves, nothing of
+the job is started on the slow device for a while (`bars`): else its place would be filled again there.
 """
 
 import msgspec
 
-from controlplane.policy import prices, relief, ways
+from controlplane.policy import bars, prices, relief, ways
+from controlplane.policy.budget import spent
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     about,
@@ -37,13 +41,17 @@ from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
 from controlplane.policy.titles import of_failures
 from controlplane.protocol.states import JobState
 
-RULE = "straggler"
+RULE, WITHOUT = "straggler", "go_on_without"
+WITHOUT_MARGIN = 1.25
+"""Staying must cost so many times what it costs to go on without it."""
+_NEXT = "another one is moved or left out first"
 _WHAT = {"data": "waits for its input", "length": "has longer micro-batches, which differ among themselves as much"}
 
 
 class _Case(msgspec.Struct, frozen=True, kw_only=True):
     """One finding with its sums, in GPU-seconds. `against` empty: move it. `moves`: the ways to do that,
-    `best` the cheapest of those that are open; `start`: of another one beside it."""
+    `best` the cheapest of those that are open; `start`: of another one beside it. `stays`: why the
+    others do not go on without it either; empty: they do."""
 
     signal: SignalFact
     failure: Failure
@@ -53,6 +61,7 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
     start: StartReplica | None
     without_s: float | None
     against: str
+    stays: str
 
     @property
     def move_s(self) -> float | None:
@@ -62,7 +71,7 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
-    """One decision a finding; at most one replica is moved at a time, the slowest first."""
+    """One decision a finding; at most one replica is moved or left out at a time, the slowest first."""
     if not attempt_live(snapshot) or not installed(snapshot) or snapshot.job.finished:
         return ()
     cases = [
@@ -72,9 +81,12 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
         if about(signal, replica) and not replica.relieved
     ]
     mover = next((case for case in cases if not case.against), None)
+    leaver = next((case for case in cases if case.against and not case.stays), None) if mover is None else None
     moves = (_move(snapshot, config, mover),) if mover is not None else ()
-    # Those that pay as well are asked again when the first move is over.
-    return (*moves, *(_tell(snapshot, case) for case in cases if case.against))
+    if leaver is not None:
+        moves = (_leave(snapshot, config, leaver),)
+    # Those that pay as well are asked again when the first one is over.
+    return (*moves, *(_tell(snapshot, case) for case in cases if case.against and case is not leaver))
 
 
 def _case(snapshot: JobSnapshot, config: PolicyConfig, signal: SignalFact, replica: ReplicaFact) -> _Case:
@@ -95,6 +107,7 @@ def _case(snapshot: JobSnapshot, config: PolicyConfig, signal: SignalFact, repli
     first = (way for way in ways.ways_out(weighed) if way.action in (ways.REPLACE, ways.HOLD))
     moves = (ways.beside(weighed, start, late_s=late_s), *first)
     best = ways.cheapest(moves)
+    without_s = _without_s(weighed, signal, replica)
     return _Case(
         signal=signal,
         failure=failure,
@@ -102,20 +115,17 @@ def _case(snapshot: JobSnapshot, config: PolicyConfig, signal: SignalFact, repli
         moves=moves,
         best=best,
         start=start,
-        without_s=_without_s(weighed, signal, replica),
+        without_s=without_s,
         against=_against(weighed, signal, stay_s, best),
+        stays=_stays(weighed, signal, stay_s, without_s),
     )
 
 
 def _against(weighed: ways.Case, signal: SignalFact, stay_s: float, move: ways.Way | None) -> str:
     """Why its replica is not moved, the weightiest reason first; empty: move it."""
-    snapshot, config = weighed.snapshot, weighed.config
-    if signal.evidence.get("score") != "relative":
-        return "its peers are as slow as it is, no device is to blame"
-    if signal.evidence.get("cause") == "data":
-        return "it waits for its input, and a move would take the input along: look at where its data comes from"
-    if signal.evidence.get("cause") == "length":
-        return "its micro-batches differ in length, and a move would take them along: balance the sequence lengths"
+    snapshot = weighed.snapshot
+    if why := _innocent(signal):
+        return why
     ended_first = move is None or move.action != ways.BESIDE
     if ended_first and not any(contributes(snapshot, replica) for replica in weighed.holders):
         return "too few replicas would be left"
@@ -123,10 +133,52 @@ def _against(weighed: ways.Case, signal: SignalFact, stay_s: float, move: ways.W
         return weighed.no_start or "too few replicas would be left"
     if move.cost_gpu_s >= stay_s:
         return f"moving its replica costs {move.cost_gpu_s:.0f} GPU-seconds, staying {stay_s:.0f}"
+    return _busy(weighed)
+
+
+def _innocent(signal: SignalFact) -> str:
+    """Why its device is not to blame; empty: it is."""
+    if signal.evidence.get("score") != "relative":
+        return "its peers are as slow as it is, no device is to blame"
+    if signal.evidence.get("cause") == "data":
+        return "it waits for its input, and a move would take the input along: look at where its data comes from"
+    if signal.evidence.get("cause") == "length":
+        return "its micro-batches differ in length, and a move would take them along: balance the sequence lengths"
+    return ""
+
+
+def _busy(weighed: ways.Case) -> str:
+    """Why nothing is done about it just now; empty: something may be."""
+    snapshot, config = weighed.snapshot, weighed.config
     if find_failures(snapshot, config) or snapshot.job.state is not JobState.RUNNING:
         return "the job is recovering from something else"
     if is_correlated_failure(snapshot, config):
         return "too much looks bad in the fleet at once"
+    return ""
+
+
+def lasts_s(snapshot: JobSnapshot, signal: SignalFact) -> float:
+    """Server time from which the others may go on without it: a whole interval after it was found."""
+    return signal.seen_s + snapshot.job.spec.resiliency.stragglers.interval_s
+
+
+def _stays(weighed: ways.Case, signal: SignalFact, stay_s: float, without_s: float | None) -> str:
+    """Why the others do not go on without one that is not moved; empty: they do."""
+    snapshot = weighed.snapshot
+    if why := _innocent(signal):
+        return why
+    if without_s is None:
+        return "too few replicas would be left"
+    if without_s >= stay_s:
+        return "costs more"
+    if weighed.fits:
+        return spent(snapshot) or "it would be started again at once"
+    if why := spent(snapshot) or _busy(weighed):
+        return why
+    if without_s * WITHOUT_MARGIN > stay_s:
+        return f"staying costs less than {WITHOUT_MARGIN:g} times as much"
+    if snapshot.now_s < (due_s := lasts_s(snapshot, signal)):
+        return f"left out if it is still slow in {due_s - snapshot.now_s:.0f} s"
     return ""
 
 
@@ -182,6 +234,28 @@ def _start_beside(snapshot: JobSnapshot, case: _Case) -> Decision:
     )
 
 
+def _leave(snapshot: JobSnapshot, config: PolicyConfig, case: _Case) -> Decision:
+    """The others go on without it, and its slot waits for another device."""
+    base = eviction(snapshot, config, (case.failure,))
+    signal = case.signal
+    slow = (bars.of_slow(node_id, index, since_s=snapshot.now_s) for node_id, index in case.failure.bad_slots)
+    return msgspec.structs.replace(
+        base,
+        rule=RULE,
+        choice=WITHOUT,
+        reason_code="cheaper_without",
+        sentence=f"{base.sentence} Staying would cost {case.stay_s:.0f} GPU-seconds, continuing without it"
+        f" {case.without_s or 0.0:.0f}; {bars.words(tuple(slow), node_name(snapshot, signal.node_id), config)}.",
+        key=f"straggler:{signal.id}:without",
+        evidence=_sums(case),
+        alternatives=(
+            Alternative(action="stay", cost_gpu_s=case.stay_s, why_not="costs more"),
+            Alternative(action="move", cost_gpu_s=case.move_s, why_not=case.against),
+        ),
+        cost_gpu_s=case.without_s,
+    )
+
+
 def _tell(snapshot: JobSnapshot, case: _Case) -> Decision:
     replica = case.failure.replica
     return Decision(
@@ -194,7 +268,7 @@ def _tell(snapshot: JobSnapshot, case: _Case) -> Decision:
         evidence=_sums(case),
         alternatives=(
             Alternative(action="move", cost_gpu_s=case.move_s, why_not=case.against),
-            _without(case, "left to a person" if _pays(case) else "costs more"),
+            _without(case, case.stays or _NEXT),
         ),
         signal_ids=(case.signal.id,),
         cost_gpu_s=case.stay_s,
@@ -211,13 +285,13 @@ def _cheaper(case: _Case) -> str:
         return ""
     return (
         f" Continuing without it would cost {case.without_s or 0.0:.0f} GPU-seconds, staying {case.stay_s:.0f}:"
-        " evict it by hand, and keep its device out of service."
+        f" {case.stays or _NEXT}."
     )
 
 
 def _without(case: _Case, why_not: str) -> Alternative:
     why = why_not if case.without_s is not None else "too few replicas would be left"
-    return Alternative(action="go_on_without", cost_gpu_s=case.without_s, why_not=why)
+    return Alternative(action=WITHOUT, cost_gpu_s=case.without_s, why_not=why)
 
 
 def _sums(case: _Case) -> dict[str, str | int | float | bool | None]:

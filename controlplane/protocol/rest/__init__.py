@@ -58,6 +58,7 @@ from controlplane.protocol.rest.jobs import (
     SpecBody,
     StageLoad,
     Step,
+    Wall,
 )
 from controlplane.protocol.rest.recovery import (
     Alternative,
@@ -137,5 +138,6 @@ __all__ = [
     "Step",
     "Token",
     "Version",
+    "Wall",
     "XidAround",
 ]

@@ -19,9 +19,24 @@ class NotHeard(Answer, frozen=True, kw_only=True):
     left_out: bool
 
 
+class Wall(Answer, frozen=True, kw_only=True):
+    """Seconds since the first attempt by what they were; `wall_s` is the sum of the others. `productive_s` over
+    `wall_s` is the effective time; `degraded_s`: slower steps than undisturbed ones at full strength; `lost_s`: steps
+    trained again. Below 0 is what was faster than an undisturbed step."""
+
+    wall_s: float
+    productive_s: float
+    degraded_s: float
+    stalled_s: float
+    recovery_s: float
+    lost_s: float
+    checkpoint_s: float
+
+
 class Job(Answer, frozen=True, kw_only=True):
     """A training job: what is wanted and where it stands. `not_heard`: its nodes that are not.
-    `ettr_basis`: whether the effective time rests on full strength as it was seen, or why there is none."""
+    `ettr_basis`: whether the effective time rests on full strength as it was seen, or why there is none.
+    `wall`: where its wall time went; null without an effective time, and of a job that trained before it was kept."""
 
     id: str
     name: str
@@ -53,6 +68,7 @@ class Job(Answer, frozen=True, kw_only=True):
     created_at: str
     finished_at: str | None
     ettr_basis: words.EttrBasis = "observed"
+    wall: Wall | None = None
     not_heard: list[NotHeard] = []
     capabilities: words.Capabilities = {}
 

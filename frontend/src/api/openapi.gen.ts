@@ -2017,6 +2017,7 @@ export interface components {
          * Job
          * @description A training job: what is wanted and where it stands. `not_heard`: its nodes that are not.
          *         `ettr_basis`: whether the effective time rests on full strength as it was seen, or why there is none.
+         *         `wall`: where its wall time went; null without an effective time, and of a job that trained before it was kept.
          */
         Job: {
             attempt: number | null;
@@ -2059,6 +2060,8 @@ export interface components {
             step_time_s: number | null;
             total_steps: number;
             undisturbed_step_s: number | null;
+            /** @default null */
+            wall: components["schemas"]["Wall"] | null;
             work_at_risk_s: number | null;
         };
         /**
@@ -2114,6 +2117,8 @@ export interface components {
             undisturbed_step_s: number | null;
             /** @default [] */
             unheard: components["schemas"]["Unheard"][];
+            /** @default null */
+            wall: components["schemas"]["Wall"] | null;
             why: string;
             work_at_risk_s: number | null;
         };
@@ -3670,6 +3675,21 @@ export interface components {
             version: string;
         };
         /**
+         * Wall
+         * @description Seconds since the first attempt by what they were; `wall_s` is the sum of the others. `productive_s` over
+         *         `wall_s` is the effective time; `degraded_s`: slower steps than undisturbed ones at full strength; `lost_s`: steps
+         *         trained again. Below 0 is what was faster than an undisturbed step.
+         */
+        Wall: {
+            checkpoint_s: number;
+            degraded_s: number;
+            lost_s: number;
+            productive_s: number;
+            recovery_s: number;
+            stalled_s: number;
+            wall_s: number;
+        };
+        /**
          * WatchQuery
          * @description Where to begin: after `since`; absent means now.
          */
@@ -3928,6 +3948,7 @@ export type TrainSpec = components['schemas']['TrainSpec'];
 export type Training = components['schemas']['Training'];
 export type Unheard = components['schemas']['Unheard'];
 export type Version = components['schemas']['Version'];
+export type Wall = components['schemas']['Wall'];
 export type WatchQuery = components['schemas']['WatchQuery'];
 export type WithReason = components['schemas']['WithReason'];
 export type XidAround = components['schemas']['XidAround'];

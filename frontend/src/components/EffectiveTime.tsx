@@ -1,7 +1,7 @@
 /* How effective a job is, and how fast beside its own best. */
 import type { ReactElement } from "react";
 import type { Job } from "../api/types";
-import { ettrOf } from "../lib/effective";
+import { ettrOf, wallParts } from "../lib/effective";
 import { duration, percent } from "../lib/format";
 import { ENDED_STATES } from "../lib/jobnow";
 import { Figure } from "../ui/basics";
@@ -14,6 +14,7 @@ const missing = (why: string): ReactElement => <span className="missing">{why}</
 export function EffectiveTime({ job }: { job: Job }): ReactElement {
   const slow = job.productivity !== null && job.productivity < SLOW;
   const ettr = ettrOf(job);
+  const parts = wallParts(job);
   const step = job.undisturbed_step_s === null ? undefined : `undisturbed step ${duration(job.undisturbed_step_s)}`;
   return (
     <>
@@ -23,6 +24,14 @@ export function EffectiveTime({ job }: { job: Job }): ReactElement {
         note={ettr.figure !== null && ettr.word ? `${ettr.word}, ${step}` : step}
         title={`Kept steps x the undisturbed step at full strength / wall time since the first attempt. ${ettr.why}`}
       />
+      {parts.length > 0 ? (
+        <Figure
+          label="Wall time"
+          value={parts.slice(0, 2).map(({ what, share }) => `${share} ${what}`).join(", ")}
+          note={parts.slice(2).map(({ what, share }) => `${share} ${what}`).join(", ") || undefined}
+          title="All wall time since the first attempt, each second once. Degraded: slower steps than undisturbed ones at full strength. Lost work: steps trained again."
+        />
+      ) : null}
       <Figure
         label="Productivity"
         value={job.productivity === null ? missing(ENDED_STATES.has(job.state) ? "the job has ended" : "too few steps") : percent(job.productivity, 1)}

@@ -8,7 +8,7 @@ import { shownOf } from "../ui/More";
 import { alignSeries } from "./align";
 import { isMissingChunk, retried } from "./chunks";
 import { draftOf, keepDraft } from "./draft";
-import { ettrOf } from "./effective";
+import { ettrOf, wallParts } from "./effective";
 import { entryOf } from "./fresh";
 import { nodeHeard, rankHeard, ranksOf, silentFor } from "./heard";
 import { doneWith, jobNow, median, rankStep } from "./jobnow";
@@ -22,7 +22,7 @@ afterEach(() => {
 const step = (n: number, over: Partial<Step> = {}): Step => ({ attempt: 1, step: n, epoch: 1, at: "2026-01-01T00:00:00Z", loss: 5 - n / 1000, grad_norm: null, step_time_s: 2, exchange_s: null, stall_s: 0, tokens: 1, contributors: 2, samples_exact: true, hashes_equal: true, ...over });
 const job = (over: Partial<Job> = {}): Job => ({
   id: "job_1", name: "j", project: "p", owner: "o", state: "running", state_reason: "", state_since: "", priority: 0, epoch: 1, committed_step: 406, total_steps: 1000, progress: 0.406, step_time_s: 9, loss: 1.893,
-  eta_s: 1, attempt: 1, restarts: 0, evictions: 0, replicas_active: 2, replicas_total: 2, last_checkpoint_step: 400, last_checkpoint_age_s: 12, work_at_risk_s: 54, ettr: 1, ettr_basis: "observed", undisturbed_step_s: null, productivity: null, open_incident_id: null, created_at: "", finished_at: null, not_heard: [], capabilities: {}, ...over,
+  eta_s: 1, attempt: 1, restarts: 0, evictions: 0, replicas_active: 2, replicas_total: 2, last_checkpoint_step: 400, last_checkpoint_age_s: 12, work_at_risk_s: 54, ettr: 1, ettr_basis: "observed", undisturbed_step_s: null, productivity: null, open_incident_id: null, created_at: "", finished_at: null, not_heard: [], capabilities: {}, wall: null, ...over,
 });
 
 describe("the effective time in words", () => {
@@ -31,6 +31,14 @@ describe("the effective time in words", () => {
     expect(ettrOf(job({ ettr: 0.667, ettr_basis: "estimated" }))).toMatchObject({ figure: "66.7 %", word: "estimated" });
     expect(ettrOf(job({ ettr: null, ettr_basis: "too_few_steps" }))).toMatchObject({ figure: null, word: "too few steps" });
     expect(ettrOf(job({ ettr: null, ettr_basis: "not_counted" }))).toMatchObject({ figure: null, word: "not counted" });
+  });
+});
+
+describe("where the wall time went", () => {
+  it("has each part with its share, largest first, and leaves out what is nothing", () => {
+    const wall = { wall_s: 200, productive_s: 150, degraded_s: -0.05, stalled_s: 10, recovery_s: 40, lost_s: 0, checkpoint_s: 0.05 };
+    expect(wallParts(job({ wall })).map(({ what, share }) => `${what} ${share}`)).toEqual(["productive 75.0 %", "recovery 20.0 %", "stalled 5.0 %"]);
+    expect(wallParts(job())).toEqual([]);
   });
 });
 

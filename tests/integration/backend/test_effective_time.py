@@ -4,15 +4,18 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from statistics import median
 
+import msgspec
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.api.overview import overview
-from controlplane.cli.columns import JOBS
+from controlplane.checkpoints.models import Checkpoint
+from controlplane.cli.columns import ABSENT, JOB, JOBS
 from controlplane.jobs.models import Attempt, Job, JobPace, StepRecord
 from controlplane.jobs.numbers import numbers_of
 from controlplane.jobs.present import job_summary
+from controlplane.protocol import rest
 from controlplane.protocol.rank import StepReport
 from controlplane.recovery import gauges
 from controlplane.recovery.models import ViewRow
@@ -92,6 +95,47 @@ def test_overlapping_clocks_of_ranks_do_not_hide_twenty_four_stalls() -> None:
     assert ettr is not None
     assert ettr == pytest.approx(raw_ratio(job, began=told.began, quiet=60), abs=0.01)
     assert ettr == pytest.approx(540 / (540 + 24 * 8.0), abs=0.01)
+
+
+def test_all_of_the_wall_time_is_shown_by_what_it_was_and_its_productive_part_is_the_effective_time() -> None:
+    told = Told(age_s=3000.0)
+    told.stall(17.0)
+    told.steps(60, 1.0)
+    told.stall(12.0)
+    told.steps(1, 1.0)  # Of the same members: a stall.
+    told.new_view(contributors=2)
+    told.steps(40, 1.5)
+    Checkpoint.objects.create(
+        id="ck_1", job=told.job, attempt=1, step=90, epoch=told.epoch, path="/ck/90", kind="interval", state="complete",
+        started_at=told.at, committed_at=told.at + timedelta(seconds=1), blocking_s=5.0,
+    )  # fmt: skip
+    told.stall(5.0)
+    told.new_view(contributors=3)
+    told.steps(1, 1.0)
+    summary = job_summary(told.end())
+    wall = msgspec.convert(summary["wall"], rest.Wall)
+    rows = StepRecord.objects.filter(job=told.job).count()
+    assert wall.wall_s == pytest.approx((told.at - told.began).total_seconds())
+    assert wall.productive_s / wall.wall_s == pytest.approx(summary["ettr"])
+    assert wall.productive_s == pytest.approx(rows * 1.0, abs=0.6)
+    assert wall.recovery_s == pytest.approx(17.0 + 0.5 + 5.0, abs=0.2)
+    assert wall.stalled_s + wall.checkpoint_s == pytest.approx(12.0, abs=0.2)
+    assert wall.checkpoint_s == pytest.approx(5.0)
+    assert wall.degraded_s == pytest.approx(39 * 0.5, abs=0.6)
+    assert wall.lost_s == 0.0
+    shown = next(column for column in JOB if column.title == "WALL-TIME").show(summary)
+    assert shown.startswith(f"productive {100 * summary['ettr']:.1f}%, degraded ")
+
+
+def test_a_job_that_trained_before_this_was_kept_has_its_figure_and_no_parts() -> None:
+    told = Told(age_s=3000.0)
+    told.steps(30, 1.0)
+    JobPace.objects.filter(job=told.job).update(spent=None)
+    told.steps(30, 1.0)
+    summary = job_summary(told.end())
+    assert summary["ettr"] is not None
+    assert summary["wall"] is None
+    assert next(column for column in JOB if column.title == "WALL-TIME").show(summary) == ABSENT
 
 
 def test_a_slow_down_shows_beside_it() -> None:

@@ -12,6 +12,7 @@ from controlplane.checkpoints.services import judge
 from controlplane.checkpoints.verify import Verdict
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
+from controlplane.fleet.models import Node
 from controlplane.jobs import selectors
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.protocol import frames, rest
@@ -86,6 +87,33 @@ def test_a_slow_rank_is_a_finding_after_two_windows_of_all_and_a_decision_with_i
     new = Rank.objects.filter(replica__index=1, replica__incarnation=moved.launch.incarnation)
     assert not old & {(row.node_id, row.device.index) for row in new.select_related("device")}
     assert Incident.objects.filter(job=job).count() == 1
+
+
+def test_the_others_go_on_without_a_slow_one_that_has_no_other_place_and_its_device_stays_empty() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    Node.objects.exclude(pk__in={row.node_id for row in live_ranks(job)}).update(state="cordoned")
+    for _ in range(2):
+        tell_all(fleet, job, slow_s=0.9)
+    reconcile_job(job.id)
+    assert Decision.objects.get(rule="straggler").choice == "tell"
+    Signal.objects.filter(kind="straggler").update(seen_at=ago(301.0))
+    reconcile_job(job.id)
+    decision = Decision.objects.get(rule="straggler", choice="go_on_without")
+    assert decision.cost_gpu_s is not None and decision.cost_gpu_s < decision.evidence["stay_gpu_s"]
+    assert [(entry.rung, entry.charged) for entry in Restart.objects.filter(decision=decision)] == [
+        ("view_change", True)
+    ]
+    slow = Rank.objects.get(replica__index=1, replica__incarnation=1, rank=0)
+    assert [(bar.node_id, bar.device_index) for bar in load_snapshot(job).bars] == [(slow.node_id, slow.device.index)]
+    orders = len(bodies(job, "start_ranks"))
+    for row in Rank.objects.filter(replica__index=1).select_related("node"):
+        fleet.tell(row.node.name, frames.RankExited(ref_of(row), None, 9, True))
+    reconcile_job(job.id)
+    assert len(bodies(job, "start_ranks")) == orders, "its slot is not filled on the slow device"
+    Replica.objects.filter(index=1).update(state_since=ago(3601.0))
+    reconcile_job(job.id)
+    assert len(bodies(job, "start_ranks")) > orders, "an hour later it is tried there again"
 
 
 def test_a_rank_that_recovers_is_no_finding_any_more_and_even_windows_are_none() -> None:

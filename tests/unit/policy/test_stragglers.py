@@ -5,13 +5,28 @@ from statistics import median
 
 import pytest
 
+from controlplane.policy.bars import of_slow
 from controlplane.policy.deadlines import next_pass_s
 from controlplane.policy.plan import AnnounceView, StartReplica
+from controlplane.policy.rules.straggler import WITHOUT_MARGIN
 from controlplane.policy.snapshot import BudgetFact, JobSnapshot
 from controlplane.policy.stragglers import RankWork, advice, confirmed, ordered, scores, stage_loads
 from controlplane.protocol.spec import Stragglers, Training
-from controlplane.protocol.states import JobState, Mode
-from tests.unit.policy.builders import CONFIG, action, actions, change, decisions, job, only, running, signal, spec
+from controlplane.protocol.states import JobState, Mode, ReplicaState
+from tests.unit.policy.builders import (
+    CONFIG,
+    NOW_S,
+    action,
+    actions,
+    change,
+    decisions,
+    job,
+    only,
+    replica,
+    running,
+    signal,
+    spec,
+)
 
 WISH = Stragglers()
 # From the published per-worker traces of slow jobs (S1.7, U4): one worker of sixteen, (0, 0),
@@ -155,10 +170,76 @@ def test_going_on_without_a_slow_replica_is_priced_beside_staying():
     assert {a.action: a.cost_gpu_s for a in only(few, "straggler").alternatives}["go_on_without"] is None
 
 
-def test_a_replica_slower_than_it_is_worth_is_said_to_be_better_left_out():
-    decision = only(slow(spares=0, late_s=50.0), "straggler")
-    assert decision.choice == "tell"
-    assert "Continuing without it would cost" in decision.sentence
+def lasting(*, found_s: float = NOW_S - WISH.interval_s, late_s: float = 50.0, **fields: object) -> JobSnapshot:
+    """No other place is free, and rank 0 of replica 1 has been slow since `found_s`."""
+    base = slow(spares=0, late_s=late_s, mode=fields.pop("mode", Mode.ENFORCE))  # type: ignore[arg-type]
+    return change(base, signals=(change(base.signals[0], seen_s=found_s),), **fields)
+
+
+def test_a_replica_slower_than_it_is_worth_is_left_out_once_it_has_lasted():
+    young = only(lasting(found_s=NOW_S - 3.0), "straggler")
+    assert young.choice == "tell"
+    assert "left out if it is still slow in 297 s" in young.sentence
+    found = only(lasting(), "straggler")
+    assert (found.choice, found.reason_code) == ("go_on_without", "cheaper_without")
+    assert [m.replica for m in action(found, AnnounceView).view.members] == [0, 2]
+    assert not actions(found, StartReplica)
+    assert "device 0 of node-1 takes nothing of this job for 60 min" in found.sentence
+    assert found.cost_gpu_s == found.evidence["without_gpu_s"]
+    costs = {a.action: a.cost_gpu_s for a in found.alternatives}
+    assert costs["stay"] is not None and found.cost_gpu_s is not None
+    assert costs["stay"] >= WITHOUT_MARGIN * found.cost_gpu_s
+
+
+def test_nothing_is_started_on_the_device_of_one_that_was_slow_when_it_left():
+    """Its slot waits for another place; without the bar it would be filled again at once, on the slow device."""
+    gone = replica(1, state=ReplicaState.EVICTED, stopped=True, in_view=False, contributing=False)
+    world = running(spares=0, replicas=(replica(0), gone, replica(2)))
+    freed = change(world.nodes[1], devices=tuple(change(d, free=True, held=False) for d in world.nodes[1].devices))
+    for age_s, starts in ((None, 1), (CONFIG.bar_s - 1.0, 0), (CONFIG.bar_s + 1.0, 1)):
+        bars = () if age_s is None else (of_slow("n1", 0, since_s=NOW_S - age_s),)
+        there = change(world, nodes=(world.nodes[0], freed, world.nodes[2]), bars=bars)
+        assert sum(len(actions(d, StartReplica)) for d in decisions(there, rule="replace")) == starts, age_s
+
+
+@pytest.mark.parametrize(
+    ("world", "why"),
+    [
+        (lasting(late_s=0.02), "costs more"),
+        (lasting(late_s=0.27), "staying costs less than 1.25 times as much"),
+        (lasting(budget=BudgetFact(restarts_total=1000)), "all its budget allows"),
+        (lasting(suspect_devices=50), "at once"),
+        (lasting(acts_last_window=CONFIG.max_acts), "at once"),
+        (change(lasting(), job=change(lasting().job, state=JobState.RECOVERING)), "recovering"),
+        (change(lasting(), job=change(lasting().job, spec=spec(min_replicas=3))), "too few replicas would be left"),
+    ],
+)
+def test_otherwise_it_stays_with_the_reason(world: JobSnapshot, why: str):
+    decision = only(world, "straggler")
+    assert (decision.choice, decision.actions) == ("tell", ())
+    assert why in {a.action: a.why_not for a in decision.alternatives}["go_on_without"]
+
+
+@pytest.mark.parametrize("evidence", [{"cause": "data"}, {"cause": "length"}, {"score": "individual"}])
+def test_a_device_that_is_not_to_blame_is_never_given_up(evidence: dict[str, object]):
+    base = lasting()
+    told = change(base.signals[0], evidence=base.signals[0].evidence | evidence)
+    assert only(change(base, signals=(told,)), "straggler").choice == "tell"
+
+
+def test_two_slow_ones_are_left_out_one_after_the_other():
+    base = lasting()
+    second = change(base.signals[0], id="sig_2", replica=2, node_id="n2", value=0.5)
+    found = decisions(change(base, signals=(*base.signals, second)), rule="straggler")
+    assert [(d.choice, d.signal_ids[0]) for d in found] == [("go_on_without", "sig_1"), ("tell", "sig_2")]
+    assert "another one is moved or left out first" in found[1].sentence
+
+
+def test_a_recommending_job_leaves_nobody_out_by_itself():
+    base = lasting()
+    careful = change(base.job.spec, resiliency=change(base.job.spec.resiliency, mode=Mode.RECOMMEND))
+    decision = only(change(base, job=change(base.job, spec=careful)), "straggler")
+    assert (decision.choice, decision.mode) == ("go_on_without", Mode.RECOMMEND)
 
 
 def test_a_throttling_device_is_named_as_the_cause():
@@ -189,4 +270,8 @@ def test_a_recommending_job_moves_nothing_by_itself():
 def test_a_straggler_alone_wakes_nobody_up():
     world = slow()
     quiet = change(world, signals=())
-    assert next_pass_s(world, CONFIG, changed=False) == next_pass_s(quiet, CONFIG, changed=False)
+    once_s = world.signals[0].seen_s + WISH.interval_s
+    due_s = next_pass_s(quiet, CONFIG, changed=False)
+    assert next_pass_s(world, CONFIG, changed=False) == (once_s if due_s is None else min(once_s, due_s))
+    old = change(world, signals=(change(world.signals[0], seen_s=NOW_S - 2 * WISH.interval_s),))
+    assert next_pass_s(old, CONFIG, changed=False) == due_s
