@@ -5,11 +5,11 @@ replayed), install (the pages of installation, block by block, and the images' p
 (real Redis, sockets, agents, processes), trainer (real ranks), postgres (the backend's sets and
 attacks that a database decides again on PostgreSQL), scenes (the whole ring broken five ways), alerts
 (each shipped alert fired and resolved by a real fault; it waits most of its six minutes), e2e (pages in a
-browser). `all` is check + all of them, two at a time (`QUEUE`) with the alerts beside, and the fast ones at a low
-priority, which take what those leave. The scenes come last, with nothing beside them but the rest of the fast ones:
-what they wait for is the whole ring's own pace. What pytest prints goes to var/tests/SET.log; of it are shown here the
-progress, the skips, the slowest and the sum, so that a whole run stays short enough to be read. What failed
-is told when its set ends, and again, a line for each, at the very end.
+browser). `all` is check + all of them, three at a time (`QUEUE`) with the alerts beside, and the fast ones at a low
+priority, which take what those leave. The scenes come last, in two halves side by side, with nothing beside them but
+the rest of the fast ones: what they wait for is the whole ring's own pace. What pytest prints goes to
+var/tests/SET.log; of it are shown here the progress, the skips, the slowest and the sum, so that a whole run stays
+short enough to be read. What failed is told when its set ends, and again, a line for each, at the very end.
 """
 
 import os
@@ -36,6 +36,14 @@ OTHERS = tuple(
     for path in sorted((ROOT / "tests" / "integration").glob("[!_]*/"))
     if str(path.relative_to(ROOT)) not in (*RANKS, *INSTALL)
 )
+# Each is a ring of its own. Alternately in two halves, the longest first, so that both take as long.
+SCENES = tuple(
+    f"tests/scenes/test_{name}.py"
+    for name in (
+        "restore", "silent_node", "replica_failure", "heat_and_spares", "backend_outage", "prometheus",
+        "left_out_first", "up", "recomputed_step", "storage_stall",
+    )
+)  # fmt: skip
 REPORTS = ROOT / "var" / "tests"
 TOLD_LINES, FIRST_LINES, TOLD_CHARS, SHORT_CHARS, POLL_S = 12, 4, 300, 160, 0.2
 TITLE = re.compile(r"=+ (.+) =+")
@@ -103,19 +111,23 @@ SETS: dict[str, tuple[str, ...]] = {
     "postgres": POSTGRES,
     "whole-postgres": ("tests/unit/backend", "tests/unit/api", *POSTGRES),
     "attacks-postgres": ATTACKED_BACKEND,
-    "scenes": ("tests/scenes",),
+    "scenes": SCENES,
+    "scenes-1": SCENES[::2],
+    "scenes-2": SCENES[1::2],
     "alerts": ("tests/alerts",),
     "e2e": ("tests/e2e",),
 }
-# Most of a set is waiting, for processes and for clocks: two of them share two cores well, and the next
+# Most of a set is waiting, for processes and for clocks: three of them share two cores well, and the next
 # is taken when one has ended, the longest first.
 QUEUE = ("services", "trainer", "attacks", "e2e", "postgres", "install")
-AT_ONCE = 2
+AT_ONCE = 3
 # Waits for Prometheus most of its six minutes: in a lane of its own from the start.
 BESIDE = "alerts"
 # Computes most of the time, and waits for nobody: it takes what the others leave, from the start.
 FILLS, LOW = "fast", ("nice", "-n", "10")
-LAST = "scenes"
+# Of a test that takes what others leave: half a minute of computing may last ten.
+LOW_LIMIT_S = 600
+LAST = ("scenes-1", "scenes-2")
 
 
 def run_all() -> list[str]:
@@ -127,14 +139,22 @@ def run_all() -> list[str]:
         codes = lanes.map(lambda name: run_set(name, prefix=f"{name:8} "), QUEUE)
         failed = [name for name, code in zip(QUEUE, codes, strict=True) if code]
         failed += [BESIDE] * bool(waited.result()) + ["check"] * bool(checked.result().returncode)
-        failed += [LAST] * bool(run_set(LAST, prefix=f"{LAST:8} "))
+        codes = lanes.map(lambda name: run_set(name, prefix=f"{name:8} "), LAST)
+        failed += [name for name, code in zip(LAST, codes, strict=True) if code]
         return failed + [FILLS] * bool(filled.result())
 
 
 def run_set(name: str, *, prefix: str = "", before: tuple[str, ...] = ()) -> int:
     """One pytest run; for `postgres` with a private server around it. `before`: what starts it."""
     report_of(name).unlink(missing_ok=True)
-    options = ["-q", "-rs", "--durations=8", f"--junitxml={report_of(name)}", *(["-x"] if name == "scenes" else [])]
+    options = [
+        "-q",
+        "-rs",
+        "--durations=8",
+        f"--junitxml={report_of(name)}",
+        *(["-x"] if name.startswith("scenes") else []),
+    ]
+    options += [f"--timeout={LOW_LIMIT_S}"] if before else []
     paths = paths_of(name)
     command = [*before, PY, "-m", "pytest", *options, *paths]
     print(f"--- {name}: {' '.join(path for path in paths if not path.startswith('-'))}", flush=True)

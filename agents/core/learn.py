@@ -9,8 +9,9 @@ The longest time out of all sections is told to the server when the rank ends we
 job's next launches: one that was killed may have been in the middle of a longer one.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from agents.core.values import replace
 from controlplane.protocol.launch import ReplicaLaunch
 from controlplane.protocol.rank import RankProgress, StepReport
 from controlplane.protocol.states import Section

@@ -7,8 +7,6 @@ admitted (a spare, or a joiner that is still building) is left in peace, and so 
 view leaves out for now: it waits for the one that takes it back.
 """
 
-from dataclasses import replace
-
 from agents.core import limits
 from agents.core.effects import CloseConnection, Reach, Signal, ToConnection
 from agents.core.ends import SIGKILL, carried_out_by, is_looked_at, kill_after_look
@@ -16,6 +14,7 @@ from agents.core.events import RankConnected, RankDisconnected, RankLineRefused,
 from agents.core.launches import advance, bind
 from agents.core.state import CommandStage, Job, ProcessState, Rank
 from agents.core.turn import Turn
+from agents.core.values import replace
 from controlplane.protocol.bounds import fitted_tail
 from controlplane.protocol.frames import RankJoined, RankSaid, StacksCollected
 from controlplane.protocol.launch import RankRef

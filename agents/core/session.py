@@ -4,8 +4,6 @@ Events carry a gap-free `seq`. In one session each is sent once, in order, and a
 only after a reconnect, when the server asks, or when no acknowledgement comes.
 """
 
-from dataclasses import replace
-
 from agents import VERSION
 from agents.core import limits
 from agents.core.effects import Persist, RenewJournal, SendSoon
@@ -13,6 +11,7 @@ from agents.core.events import JournalRenewed, LinkDown, LinkUp, ResyncAsked, Se
 from agents.core.records import EventsAcked
 from agents.core.state import Link, ProcessState, Rank, State
 from agents.core.turn import Turn, waiting_of
+from agents.core.values import replace
 from controlplane.protocol.frames import (
     MAX_EVENTS_PER_FRAME,
     PROTOCOL_MAX,

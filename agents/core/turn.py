@@ -6,7 +6,6 @@ from outside the core stays a function of values.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from agents.core import limits
@@ -33,6 +32,7 @@ from agents.core.state import (
     State,
     Waiting,
 )
+from agents.core.values import replace
 from controlplane.protocol.bounds import MAX_DETAIL_CHARS, MAX_QUOTED_CHARS, fitted
 from controlplane.protocol.codec import event_bytes
 from controlplane.protocol.commands import DeliverInstall, DeliverView, StopRanks

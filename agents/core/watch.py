@@ -81,12 +81,15 @@ def _excused_s(since_s: float, away: Away) -> float:
 def section_timeout_s(rank: Rank) -> float:
     """How long the rank's present section may last: its launch order's word, or learned."""
     launch = rank.launch
-    return {
-        Section.SETUP: launch.setup_timeout_s,
-        Section.STEP: step_timeout_s(launch, rank.steps),
-        Section.CHECKPOINTING: launch.checkpoint_timeout_s,
-        Section.OUT_OF_SECTION: launch.out_of_section_timeout_s,
-    }[rank.section]
+    match rank.section:
+        case Section.SETUP:
+            return launch.setup_timeout_s
+        case Section.STEP:
+            return step_timeout_s(launch, rank.steps)
+        case Section.CHECKPOINTING:
+            return launch.checkpoint_timeout_s
+        case Section.OUT_OF_SECTION:
+            return launch.out_of_section_timeout_s
 
 
 def on_samples(turn: Turn, event: DevicesSampled) -> None:

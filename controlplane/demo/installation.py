@@ -49,7 +49,9 @@ class InstallationError(RuntimeError):
 
 
 class Installation:
-    """Starts everything in order and stops it again. Also a context manager."""
+    """Starts everything in order and stops it again. Also a context manager. `python`: what runs `manage.py`."""
+
+    python: tuple[str, ...] = (sys.executable,)
 
     def __init__(self, config: DemoConfig, *, stopped: Callable[[], bool] = lambda: False) -> None:
         """`stopped` ends a start that waits."""
@@ -124,7 +126,7 @@ class Installation:
 
     def manage(self, *arguments: str) -> str:
         """Run a management command; its standard output."""
-        command = (sys.executable, "manage.py", *arguments)
+        command = (*self.python, "manage.py", *arguments)
         done = subprocess.run(
             command,
             cwd=REPOSITORY,

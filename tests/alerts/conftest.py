@@ -14,11 +14,10 @@ import pytest
 
 from controlplane.demo.config import DemoConfig
 from controlplane.demo.driver import Driver
-from controlplane.demo.installation import Installation
 from scripts.private_postgres import MissingPostgres, private_postgres
 from tests.prometheus import Prometheus, beside
 from tests.relay import Relay
-from tests.scenes.conftest import KEEP_LOGS, _connected, _keep_logs
+from tests.scenes.conftest import KEEP_LOGS, Quick, _connected, _keep_logs
 
 LONG_S = 240.0
 """For whatever must come, on a machine with much else to do."""
@@ -27,7 +26,7 @@ CHECKPOINT_OLD_S = 20
 """The limits of HoldfastCheckpointOld here: saves come every few seconds."""
 
 
-class Lines(Installation):
+class Lines(Quick):
     """An installation whose agents reach it by a relay each."""
 
     def __init__(self, config: DemoConfig) -> None:

@@ -2,7 +2,8 @@
 
 Half of what a start costs is Django, Celery, pydantic and their kind, or torch, always the same. `server` imports
 them once in a test run, nothing of ours, and forks for each program that is asked for: it gets its own arguments,
-environment, folder and files, and imports ours as any start does.
+environment, folder and files, and imports ours as any start does. Web and sentinel of a test's `Stack` start from
+one that has imported them too, and read their settings themselves.
 """
 
 import atexit
@@ -35,10 +36,11 @@ def address(kind: str = "server") -> str:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
                 listener.bind(path)
                 listener.listen(64)
+                own = {"OMP_NUM_THREADS": "1", "HOLDFAST_STATE_DIR": f"{folder.name}/state"}
                 # It ends when its standard input does, and what it has forked ends with it.
                 server = subprocess.Popen(
                     [sys.executable, "-m", "tests.forks.server", str(listener.fileno()), kind],
-                    cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdin=subprocess.PIPE,
+                    cwd=ROOT, env=os.environ | own, stdin=subprocess.PIPE,
                     pass_fds=[listener.fileno()], start_new_session=True,
                 )  # fmt: skip
             atexit.register(_end, server)
@@ -60,12 +62,14 @@ def _end(server: "subprocess.Popen[bytes]") -> None:
 class Forked:
     """What `subprocess.Popen` would be, for as much of it as tests use."""
 
-    def __init__(self, argv: list[str], *, env: dict[str, str], cwd: Path, output: IO[bytes]) -> None:
+    def __init__(
+        self, argv: list[str], *, env: dict[str, str], cwd: Path, output: IO[bytes], kind: str = "server"
+    ) -> None:
         """`argv` without the interpreter; a session of its own, both outputs to `output`."""
         self.args = argv
         self._line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._line.settimeout(START_S)
-        self._line.connect(address())
+        self._line.connect(address(kind))
         asked = {"argv": argv, "env": env, "cwd": str(cwd)}
         with open(os.devnull, "rb") as nothing:
             files = [nothing.fileno(), output.fileno(), output.fileno()]

@@ -16,6 +16,7 @@ import selectors
 import signal
 import socket
 import sys
+import time
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
@@ -30,8 +31,16 @@ _SERVER = (
 )  # fmt: skip
 # Megatron is imported by ours, after they have told torch how.
 _TRAINER = ("msgspec", "numpy", "torch", "torch.distributed", "torch.distributed.checkpoint", "xxhash")
-IMPORTED = {"server": _SERVER, "trainer": _TRAINER}
-"""By kind. Nothing that reads settings, or how it is to measure (prometheus_client), when it is imported."""
+# Of ours what web and sentinel run. None of it looks at settings or environment when it is imported
+# (`tests/house/test_forks.py`); the settings themselves are the child's own: see `with_own_settings`.
+_BACKEND = (
+    "controlplane.config.celery", "controlplane.config.urls", "controlplane.live.agent_socket",
+    "controlplane.live.browser_socket", "controlplane.live.process", "controlplane.sentinel.process",
+)  # fmt: skip
+IMPORTED = {"server": _SERVER, "trainer": _TRAINER, "backend": _SERVER}
+"""By kind. Nothing that reads settings, or how it is to measure (prometheus_client), when it is imported. The
+backend has then imported `_BACKEND` too, so it is for programs that measure by themselves: not for a worker."""
+SETTINGS = "controlplane.config.settings.test"
 
 
 def become(asked: dict[str, Any], files: list[int]) -> list[str]:
@@ -60,6 +69,42 @@ def _written(number: int, *, by_line: bool) -> io.TextIOWrapper:
     through = bool(os.environ.get("PYTHONUNBUFFERED"))
     errors = "backslashreplace" if number == 2 else None
     return io.TextIOWrapper(raw, errors=errors, line_buffering=by_line, write_through=through or by_line)
+
+
+def import_ours() -> None:
+    """Django's applications are ready, and nothing is connected."""
+    os.environ["DJANGO_SETTINGS_MODULE"] = SETTINGS
+    import django
+
+    django.setup()
+    for name in _BACKEND:
+        importlib.import_module(name)
+
+
+def with_own_settings() -> None:
+    """In the child: what was read of the settings and the clock is forgotten, and read by whoever asks next."""
+    import django.core.cache
+    import django.db
+    from asgiref.local import Local
+    from django.conf import settings
+    from django.utils.functional import empty
+
+    from controlplane.config import env
+    from controlplane.recovery import proof
+    from controlplane.runtime import logs
+
+    for name in [name for name in sys.modules if name.startswith("controlplane.config.settings.")]:
+        del sys.modules[name]
+    env.load.cache_clear()
+    settings.__dict__.clear()
+    settings._wrapped = empty
+    for handler in (django.db.connections, django.core.cache.caches):
+        handler.__dict__.pop("settings", None)
+        handler._settings = None
+        handler._connections = Local(handler.thread_critical)
+    proof._Places.free_s = time.monotonic()
+    env.start_or_say_why()
+    logs.configure(settings.LOG_LEVEL)
 
 
 class Server:
@@ -122,13 +167,18 @@ def main() -> list[str]:
     os.environ.pop("DJANGO_SETTINGS_MODULE", None)
     for name in IMPORTED[sys.argv[2]]:
         importlib.import_module(name)
+    if sys.argv[2] == "backend":
+        import_ours()
     gc.collect()
     gc.freeze()
     return become(*Server(socket.socket(fileno=int(sys.argv[1]))).serve())
 
 
 if __name__ == "__main__":
+    kind = sys.argv[2]
     run = main()
+    if kind == "backend":
+        with_own_settings()
     if run[0] == "-m":
         runpy.run_module(run[1], run_name="__main__", alter_sys=True)
     elif run[0] == "-c":

@@ -1,5 +1,6 @@
 """A program that is started as a fork is what it would be as a process of its own."""
 
+import ast
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forks import Forked, command
+from tests.forks import ROOT, Forked, command
 
 TELL = """
 import json, os, sys
@@ -28,12 +29,63 @@ sys.exit(7)
 """
 TOLD = TELL.replace('os.path.realpath(sys.modules["__main__"].__file__)', '""')
 """What is given whole has no file."""
+CONFIGURED = """
+import json, logging, sys
+from controlplane.config.env import load, start_or_say_why
+start_or_say_why()
+import django
+django.setup()
+from django.conf import settings
+from django.db import connection
+import controlplane.config.celery as celery
+told = {"connection": repr(connection.settings_dict), "open": connection.connection is not None}
+told |= {name: repr(getattr(settings, name)) for name in dir(settings) if name.isupper()}
+told["broker"], told["env"] = celery.app.conf.broker_url, repr(load())
+told["log"] = [logging.getLogger().level, logging.getLogger().handlers[0].stream is sys.stderr]
+print(json.dumps(told))
+"""
+# Read when it is imported: of Django's what names a model; of the command line what no program of the server imports.
+READ_EARLY = {
+    "controlplane/access/models.py": {"settings.AUTH_USER_MODEL"},
+    "controlplane/cli/config.py": {"os.environ"},
+}
+READ_EARLY["controlplane/recovery/proof.py"] = {"time.monotonic"}
+"""The last is read again by `tests.forks.server.with_own_settings`."""
 ENV = {"PATH": os.environ["PATH"], "HOLDFAST_A": "b"}
 
 
 def forked(*argv: str, place: Path) -> Forked:
     with (place / "log").open("ab") as log:
         return Forked(list(argv), env=ENV, cwd=place, output=log)
+
+
+class Early(ast.NodeVisitor):
+    """Names of settings, environment, connections, clock and processes that a module looks up when it is imported."""
+
+    READ = ("settings.", "os.environ", "connection.", "connections[")
+    CALLED = ("os.getpid", "os.urandom", "time.time", "time.monotonic")
+
+    def __init__(self) -> None:
+        self.found: set[str] = set()
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        for early in (*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)):
+            self.visit(early)
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        return
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        if (text := ast.unparse(node)).startswith(self.READ):
+            self.found.add(text)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if (text := ast.unparse(node.func)).startswith(self.CALLED):
+            self.found.add(text)
+        self.generic_visit(node)
 
 
 @pytest.mark.parametrize("argv", [("tell.py", "-x", "y"), ("-m", "tell", "z")])
@@ -68,6 +120,47 @@ def test_a_shell_starts_it_by_a_small_program_and_it_reads_and_ends_as_ever(
     assert [each.stderr for each in done] == ["an error\n"] * 2
     ever, here = (json.loads(each.stdout) for each in done)
     assert here == ever | {"leads": True} and here["read"] == "words"
+
+
+def test_a_program_of_the_backend_has_the_settings_of_its_own_environment(tmp_path: Path) -> None:
+    own = ENV | {
+        "DJANGO_SETTINGS_MODULE": "controlplane.config.settings.test", "HOLDFAST_STATE_DIR": str(tmp_path / "own"),
+        "HOLDFAST_DATABASE_URL": f"sqlite://{tmp_path}/own.sqlite3", "HOLDFAST_REDIS_URL": "redis://127.0.0.1:7/3",
+        "HOLDFAST_FRAME_INTERVAL_S": "0.7", "HOLDFAST_LOG_LEVEL": "ERROR", "HOLDFAST_DEMO": "true",
+        "HOLDFAST_ALLOWED_HOSTS": "one,two",
+    }  # fmt: skip
+    with (tmp_path / "log").open("ab") as log:
+        program = Forked(["-c", CONFIGURED], env=own, cwd=ROOT, output=log, kind="backend")
+    ever = subprocess.run(
+        [sys.executable, "-c", CONFIGURED], cwd=ROOT, env=own, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert program.wait(60) == 0, (tmp_path / "log").read_text()
+    told = json.loads((tmp_path / "log").read_text().splitlines()[-1])
+    assert told == json.loads(ever.stdout)
+    assert (told["FRAME_INTERVAL_S"], told["open"], told["log"]) == ("0.7", False, [40, True])
+
+
+def test_a_program_of_the_backend_whose_settings_are_wrong_says_so_in_one_line(tmp_path: Path) -> None:
+    wrong = ENV | {
+        "DJANGO_SETTINGS_MODULE": "controlplane.config.settings.test", "HOLDFAST_STATE_DIR": str(tmp_path),
+        "HOLDFAST_GRACE_S": "soon",
+    }  # fmt: skip
+    with (tmp_path / "log").open("ab") as log:
+        assert Forked(["-c", "pass"], env=wrong, cwd=ROOT, output=log, kind="backend").wait(60) == 1
+    assert (tmp_path / "log").read_text().splitlines()[-1].startswith("HOLDFAST_GRACE_S: ")
+
+
+def test_nothing_of_the_server_looks_at_settings_environment_or_clock_when_it_is_imported() -> None:
+    found = {}
+    for path in sorted((ROOT / "controlplane").rglob("*.py")):
+        name = str(path.relative_to(ROOT))
+        if name.startswith(("controlplane/config/settings/", "controlplane/config/asgi.py")) or "/migrations/" in name:
+            continue
+        early = Early()
+        early.visit(ast.parse(path.read_text()))
+        if early.found:
+            found[name] = early.found
+    assert found == READ_EARLY
 
 
 def test_a_program_that_does_not_exist_ends_as_ever(tmp_path: Path) -> None:

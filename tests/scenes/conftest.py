@@ -1,18 +1,45 @@
 """The whole ring: real processes, real ranks, real sockets. One installation a module."""
 
+import contextlib
 import os
 import shutil
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from controlplane.demo.config import DemoConfig
 from controlplane.demo.driver import Driver
 from controlplane.demo.installation import Installation
+from tests.forks import command
 
 KEEP_LOGS = Path(os.environ.get("HOLDFAST_TEST_SCENE_LOGS", "var/scene-logs"))
+
+
+class Quick(Installation):
+    """Its commands of `manage.py` are forks, and its tables a copy of the first one's; its processes start as
+    they always do."""
+
+    empty: ClassVar[bytes] = b""
+
+    def __init__(self, config: DemoConfig) -> None:
+        super().__init__(config)
+        self.python = tuple(command(kind="backend"))
+
+    def manage(self, *arguments: str) -> str:
+        path = self.config.directory.absolute() / "holdfast.sqlite3"
+        makes = arguments[0] == "migrate" and not self.config.database_url
+        if makes and self.empty:
+            path.write_bytes(self.empty)
+        said = super().manage(*arguments)
+        if makes and not self.empty:
+            with contextlib.closing(sqlite3.connect(path)) as rows:
+                rows.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            Quick.empty = path.read_bytes()
+        return said
 
 
 class Ring:
@@ -33,7 +60,7 @@ def ring(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 
 def ring_of(config: DemoConfig, module: str) -> Iterator[Ring]:
     """The installation, until its tests are over; `module` names its logs."""
-    installation = Installation(config)
+    installation = Quick(config)
     stop = threading.Event()
     try:
         installation.start()

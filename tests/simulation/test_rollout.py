@@ -1,5 +1,6 @@
 """Every way out of a moment of failure, carried out in the simulator and weighed by what it cost there (G14)."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import mean
@@ -19,6 +20,9 @@ from controlplane.simulator.steering import Fork, Steering
 
 SEEDS = tuple(seed for seed in range(700, 720) if draw(seed).replicas <= 4)
 MEAN_REGRET = 0.02
+# A node that is lost alone computes twice as long as the others together: before a release.
+STRUCK = [(Kind.CRASH,), (Kind.CRASH, Kind.NODE_LOST)]
+STRUCK += [(Kind.NODE_LOST,)] if "HOLDFAST_TEST_RELEASE" in os.environ else []
 
 
 def moment(*kinds: Kind, **changes: object) -> Moment:
@@ -138,7 +142,7 @@ def test_ways_are_open_by_the_spec_and_the_devices_alone():
     assert open_in(moment(Kind.NODE_LOST, spares=0)) == {ways.EVICT, ways.RESTART, ways.WAIT}
 
 
-@pytest.mark.parametrize("kinds", [(Kind.CRASH,), (Kind.NODE_LOST,), (Kind.CRASH, Kind.NODE_LOST)])
+@pytest.mark.parametrize("kinds", STRUCK)
 def test_time_that_is_not_simulated_is_counted_right(kinds, monkeypatch):
     of = moment(*kinds, spares=0, repair_s=150.0)
     short = judge(of)

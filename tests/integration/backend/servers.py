@@ -42,10 +42,12 @@ def database_url() -> str:
 
 
 class Process:
-    """One child process with its log in a file."""
+    """One child process with its log in a file; `kind`: of the server that forks it, if it is ours."""
 
-    def __init__(self, name: str, argv: list[str], env: dict[str, str], directory: Path) -> None:
-        self.name, self.argv, self.env = name, argv, env
+    def __init__(
+        self, name: str, argv: list[str], env: dict[str, str], directory: Path, *, kind: str = "server"
+    ) -> None:
+        self.name, self.argv, self.env, self.kind = name, argv, env, kind
         self.log = directory / f"{name}.log"
         self.child: subprocess.Popen[bytes] | Forked | None = None
 
@@ -53,7 +55,8 @@ class Process:
         """Start it (again); a program of ours as a fork (`tests.forks`), where nothing is to be loaded before it."""
         with self.log.open("ab") as log:
             if self.argv[0] == sys.executable and "LD_PRELOAD" not in self.env:
-                self.child = Forked(self.argv[1:], env=os.environ | self.env, cwd=ROOT, output=log)
+                env = os.environ | self.env
+                self.child = Forked(self.argv[1:], env=env, cwd=ROOT, output=log, kind=self.kind)
                 return
             self.child = subprocess.Popen(
                 self.argv, env=os.environ | self.env, cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
@@ -158,8 +161,9 @@ class Stack:
         ]  # fmt: skip
         celery = [sys.executable, "-m", "celery", "-A", "controlplane.config.celery"]
         worker = [*celery, "worker", "--concurrency", "1", "--loglevel", "warning"]
-        self.web = Process("web", web, self.env, directory)
-        self.sentinel = Process("sentinel", [sys.executable, "manage.py", "sentinel"], self.env, directory)
+        sentinel = [sys.executable, "manage.py", "sentinel"]
+        self.web = Process("web", web, self.env, directory, kind="backend")
+        self.sentinel = Process("sentinel", sentinel, self.env, directory, kind="backend")
         self.worker = Process("worker", worker, self.env, directory)
 
     def start(self, *, worker: bool = False) -> None:
