@@ -2,8 +2,9 @@
 
 I1 at most one epoch can commit; I2 a command takes effect once; I5 no device under two
 processes; I6 every act belongs to a decision with a reason; no step lost, every
-micro-batch exactly once in a committed step, members of a view never diverge, no healthy
-replica evicted. I10 (liveness) is checked when the faults have stopped.
+micro-batch exactly once in a committed step, members of a view never diverge, ranks of a replica enter one
+epoch, no healthy replica evicted, none counted that the view leaves out. I10 (liveness) is checked when the
+faults have stopped.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ class Checkers:
 
     def installed(self, process: Process, order: Install) -> None:
         """Contributors that enter an epoch stand at one step with one history."""
+        epochs = {rank.core.standing.epoch for rank in process.ranks.values()}
+        self.expect(
+            len(epochs) == 1, f"I-together: ranks of r{process.index}.{process.incarnation} enter {sorted(epochs)}"
+        )
         key = (process.attempt, order.epoch)
         self._newest[process.attempt] = max(order.epoch, self._newest.get(process.attempt, 0))
         self._members.setdefault(key, set()).add((process.index, process.incarnation))

@@ -4,8 +4,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from controlplane.changes.outbox import LIVE
+from controlplane.changes.turn import OVER
 from controlplane.policy.config import PolicyConfig
 from controlplane.protocol.frames import AgentFrame, AgentHello
+from controlplane.protocol.membership import MemberRole
 from controlplane.protocol.spec import (
     Checkpoint,
     Parallelism,
@@ -17,12 +19,14 @@ from controlplane.protocol.spec import (
     TrainSpec,
     micro_batch_count,
 )
-from controlplane.protocol.states import CommandState, JobState, RequestState
+from controlplane.protocol.states import CommandState, JobState, ReplicaState, RequestState
 from controlplane.simulator.agent import Agent, Down
 from controlplane.simulator.checkers import Checkers
+from controlplane.simulator.extras import Extras, Harsh
 from controlplane.simulator.faults import QUIET_BEFORE_S, Faults
 from controlplane.simulator.kernel import Kernel
-from controlplane.simulator.network import Network
+from controlplane.simulator.lens import Lens
+from controlplane.simulator.network import Network, Way
 from controlplane.simulator.people import People
 from controlplane.simulator.process import Process, Rank
 from controlplane.simulator.server import Server
@@ -34,6 +38,7 @@ FAULTS_UNTIL_S = 90.0
 CALM_S = 150.0
 STEADY_S = 30.0
 NOISE_MEMORY_S = 6.0
+NONE = Extras()
 ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 
 
@@ -85,11 +90,12 @@ class World:
         self.checkers = Checkers(self.kernel, micro_batch_count(self.spec))
         self.trainer = Trainer(self.kernel, self.checkers, self._said, plan.timing)
         self.agents = {name: Agent(name, self.kernel, self.trainer, self.checkers, self._up) for name in nodes}
-        self.server = Server(
-            self.spec, nodes, config or PolicyConfig(), self.kernel, self.checkers, self._down, self.sick
-        )
+        self.config = config or PolicyConfig()
+        self.server = Server(self.spec, nodes, self.config, self.kernel, self.checkers, self._down, self.sick)
+        self.server.decide = lens = Lens()
         self.people = People(self.kernel, self.server, seed)
         self.faults = Faults(self.kernel, self.network, self.server, self.agents, self.trainer)
+        self.harsh = Harsh(self.kernel, self.network, self.server, self.faults, self.people, lens)
 
     def _drawn(self, seed: int, steps: int | None, standing_by: int) -> WorldPlan:
         chance = self.kernel.random
@@ -101,14 +107,18 @@ class World:
         return WorldPlan(spec=spec, nodes={f"node-{index}": 2 for index in range(5)})
 
     def _up(self, node: str, session: int, frame: AgentHello | AgentFrame) -> None:
-        self.network.send(node, self._received, (node, session, frame))
+        # A connection is opened where both ways carry.
+        if not (isinstance(frame, AgentHello) and self.network.is_cut(node)):
+            self.network.send(node, self._received, (node, session, frame), Way.UP)
 
     def _received(self, parts: Any) -> None:
+        self.harsh.count_effect()
         self.server.receive(*parts)
 
     def _down(self, node: str, message: Down) -> None:
+        self.harsh.count_effect()
         session = self.server.rows.nodes[node].session
-        self.network.send(node, self.agents[node].receive, (session, message))
+        self.network.send(node, self.agents[node].receive, (session, message), Way.DOWN)
 
     def _said(self, rank: Rank, report: Report) -> None:
         self.agents[rank.node].children.say(rank, report)
@@ -119,13 +129,16 @@ class World:
             agent.start()
         self.server.start()
 
-    def run(self, faults: int | None = None, *, orders: int = 0, stills: int = 0, leaps: int = 0) -> Outcome:
-        """Faults (`stills`, `leaps`: see `Faults`) and people's orders, then calm, then judgement."""
+    def run(
+        self, faults: int | None = None, *, orders: int = 0, stills: int = 0, leaps: int = 0, extras: Extras = NONE
+    ) -> Outcome:
+        """Faults (`stills`, `leaps`: see `Faults`), harsher ones and people's orders, then calm, then judgement."""
         self.start()
         count = self.kernel.random.randrange(1, 7) if faults is None else faults
         self.faults.schedule(FAULTS_UNTIL_S, count, stills=stills)
         self.faults.schedule_leaps(FAULTS_UNTIL_S, leaps, self.seed)
         self.people.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, orders)
+        self.harsh.schedule(FAULTS_UNTIL_S, extras, self.seed)
         self.kernel.run(FAULTS_UNTIL_S + CALM_S)
         before = self.server.rows.committed_step
         self.kernel.run(FAULTS_UNTIL_S + CALM_S + STEADY_S)
@@ -144,17 +157,33 @@ class World:
             return "a process hangs or did until just now"
         if any(rank.device in self.agents[rank.node].machine.broken for rank in process.ranks.values()):
             return "a device under it is broken"
-        return self._out_of_reach(process)
+        return self._out_of_reach(process) or self._fails_again(process)
+
+    def _fails_again(self, process: Process) -> str | None:
+        """Where every exchange fails and names nobody, who it is is a guess. That one is left out first, and ended
+        only when the exchange fails with it again, or where too few would be left without it."""
+        row = self.server.rows.replicas[process.index]
+        needed = self.spec.resources.min_replicas
+        others = [each for each in self.server.rows.replicas.values() if each is not row and each.contributing]
+        storm = self.kernel.now_s - self.harsh.storm_until_s < NOISE_MEMORY_S
+        return "every exchange fails" if storm and (row.times_out or len(others) < needed) else None
 
     def _out_of_reach(self, process: Process) -> str | None:
+        """Silence is a reason to end what lives only when the lease of its node is over: what was out of touch for
+        less comes back, and so does what trains with the others while the link of its agent is lost."""
+        rows, now_s = self.server.rows, self.kernel.now_s
         for node in sorted({rank.node for rank in process.ranks.values()}):
-            recently = self.kernel.now_s - self.network.last_cut_s.get(node, -1e9) < NOISE_MEMORY_S
-            if node in self.network.cut or recently:
+            out_s = self.network.out_of_touch_s(node, NOISE_MEMORY_S)
+            silent_s = now_s - rows.nodes[node].seen_s
+            if max(out_s or 0.0, silent_s) >= self.config.lease_s:
                 return f"{node} is or was just cut off"
         return None
 
     def _judge(self, before: int) -> None:
-        """I10: a job runs and moves, waits with a reason, or has ended. I2: no order hangs."""
+        """I10: a job runs and moves, waits with a reason, or has ended. I2: no order hangs. What the server
+        says of its replicas is so, and nothing else runs."""
+        self._judge_rows()
+        self._judge_processes()
         rows = self.server.rows
         expect = self.checkers.expect
         if rows.state is JobState.RUNNING:
@@ -175,6 +204,31 @@ class World:
             at_work = row.state == CommandState.ACKNOWLEDGED and self.server.store.now_s < row.due_s
             expect(row.state not in LIVE or dead or at_work, f"I2: command {command_id} is still {row.state}")
 
+    def _judge_rows(self) -> None:
+        """While it runs: who is said to contribute does, in truth."""
+        rows, expect = self.server.rows, self.checkers.expect
+        if rows.state is not JobState.RUNNING or rows.install is None or rows.attempt is None:
+            return
+        for index, row in sorted(rows.replicas.items()):
+            process = self.trainer.processes.get((rows.attempt.number, index, row.incarnation))
+            role = process.standing.role if process is not None and process.able() else None
+            said = row.contributing and row.state is ReplicaState.ACTIVE
+            does = role is MemberRole.CONTRIBUTOR and process is not None and process.epoch == rows.epoch
+            expect(said == does, f"I-true: r{index} is said {'' if said else 'not '}to contribute, and is {role}")
+
+    def _judge_processes(self) -> None:
+        """Nothing lives on that the server has ended or does not know."""
+        rows = self.server.rows
+        live = {(row.attempt, row.index, row.incarnation) for row in rows.replicas.values() if row.state not in OVER}
+        for key, process in sorted(self.trainer.processes.items()):
+            alive = [
+                rank.ref.rank
+                for rank in process.ranks.values()
+                if rank.alive and not self.network.is_cut(rank.node) and not self.agents[rank.node].dead
+            ]
+            over = rows.state in ENDED or key not in live
+            self.checkers.expect(not (alive and over), f"I-left: ranks {alive} of {key} live on")
+
     def _only_silent(self) -> bool:
         return all(signal.kind == "node_silent" for signal in self.server.rows.signals.values())
 
@@ -188,7 +242,7 @@ class World:
             commits=self.checkers.commits,
             evictions=self.checkers.evictions,
             restarts=rows.restarts,
-            faults=tuple(self.faults.injected),
+            faults=(*self.faults.injected, *self.harsh.happened.elements()),
             violations=tuple(self.checkers.violations),
             digest=self.kernel.digest(),
             tape=tuple(self.kernel.tape),
