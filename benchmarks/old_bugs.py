@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Report
+from controlplane.simulator import mixed
 from controlplane.simulator.world import World
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,11 +29,8 @@ FIRST_SEED = 910_000
 ENOUGH = 4
 """A seed that fails without the fault too does not count; after so many no more are looked for."""
 LOST, REPEATED, DELAY_S = 0.2, 0.2, 0.3
-MIXES: dict[str, dict[str, int]] = {
-    "bad network": {"faults": 4},
-    "many faults": {"faults": 24, "orders": 2},
-    "standing still": {"faults": 8, "stills": 4},
-}
+MIXES = ("mixed", "mixed", "bad network", "mixed", "mixed", "many faults")
+"""In turn; see `outcome`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,19 +138,21 @@ BUGS = (
 
 def outcome(mix: str, seed: int) -> tuple[str, ...]:
     """Violations of one seed."""
-    world, given = World(seed), MIXES[mix]
-    if mix == "bad network":
-        world.network.loss, world.network.repeat, world.network.extra_delay_s = LOST, REPEATED, DELAY_S
-    told = world.run(given["faults"], orders=given.get("orders", 0), stills=given.get("stills", 0)).violations
+    if mix == "mixed":
+        return mixed.run(seed).violations
+    world = World(seed)
+    if mix == "many faults":
+        return world.run(24, orders=2).violations
+    world.network.loss, world.network.repeat, world.network.extra_delay_s = LOST, REPEATED, DELAY_S
     # Where a fifth of all messages is lost for good nothing is owed but that nobody healthy is ended.
-    return tuple(line for line in told if "I-evict" in line) if mix == "bad network" else told
+    return tuple(line for line in world.run(4).violations if "I-evict" in line)
 
 
 def search(seeds: int) -> list[dict[str, Any]]:
     """In this tree: the first seeds with a violation, the mixes in turn."""
     told: list[dict[str, Any]] = []
     for count in range(seeds):
-        mix, seed = tuple(MIXES)[count % len(MIXES)], FIRST_SEED + count
+        mix, seed = MIXES[count % len(MIXES)], FIRST_SEED + count
         try:
             found = outcome(mix, seed)
         except Exception as error:

@@ -97,7 +97,6 @@ class Harsh:
         self._faults, self._people, self._lens = faults, people, lens
         self._chance = random.Random()
         self._until_s = 0.0
-        self.storm_until_s = -1e9
         self._waiting: list[Callable[[], None]] = []
         self._server_ends_in: int | None = None
         self.happened: Counter[str] = Counter()
@@ -106,10 +105,10 @@ class Harsh:
         """All of them begin before `until_s`."""
         self._until_s = until_s
         deeds: dict[str, Callable[[], None]] = {
-            "one_way": self.one_way,
-            "late": self.late,
-            "server_restarts": self.end_server,
-            "record_ends": self.end_at_record,
+            "one_way": self._sooner_or_later(self.one_way),
+            "late": self._sooner_or_later(self.late),
+            "server_restarts": self._sooner_or_later(self.end_server),
+            "record_ends": self._sooner_or_later(self.end_at_record),
             "wall_leaps": self.set_clock,
             "full_disks": self._at_decision(self.fill_disk),
             "requests": self._at_decision(self.ask),
@@ -138,9 +137,16 @@ class Harsh:
         """Lie in wait for the next act."""
         return lambda: self._waiting.append(deed)
 
+    def _sooner_or_later(self, deed: Callable[[], None]) -> Callable[[], None]:
+        """Half of them lie in wait."""
+        wait = self._at_decision(deed)
+        return lambda: deed() if self._chance.random() < 0.5 else wait()
+
     def _decided(self, choice: str) -> None:
         if choice in ACTS and self._waiting:
-            self._kernel.after(self._chance.uniform(0.0, 0.5), self._strike, self._waiting.pop())
+            deed = self._waiting.pop()
+            delay_s = 0.0 if deed == self.end_server else self._chance.uniform(0.0, 1.0)
+            self._kernel.after(delay_s, self._strike, deed)
         self.count_effect()
 
     def count_effect(self) -> None:
@@ -156,7 +162,7 @@ class Harsh:
         self._note(Kind.SERVER_RESTART, f"the server ends and is back in {down_s:.1f} s")
         self._server.restart(down_s)
         for agent in self._faults.agents.values():
-            self._kernel.after(self._chance.uniform(0.0, 1.0), agent.hang_up)
+            agent.after(self._chance.uniform(0.0, 1.0), agent.hang_up)
         raise Ended
 
     # --- deeds ---------------------------------------------------------------------------
@@ -259,8 +265,7 @@ class Harsh:
         """For a while every exchange fails as soon as it is under way; nobody is to blame."""
         seconds = self._chance.uniform(2.0, 12.0)
         self._note(Kind.STORM, f"every exchange fails for {seconds:.1f} s")
-        self.storm_until_s = self._kernel.now_s + seconds
-        self._blow(self.storm_until_s)
+        self._blow(self._kernel.now_s + seconds)
 
     def _blow(self, until_s: float) -> None:
         if self._kernel.now_s < until_s:

@@ -35,6 +35,7 @@ def drawn(seed: int) -> Draw:
     )
     builds_s = chance.choice((0.0, 0.0, 0.3, 1.5))
     timing = Timing(
+        micro_batch_s=chance.choice(((0.2, 0.3), (0.4, 0.6))),
         regroup_s=builds_s,
         rejoin_s=builds_s / 2.0,
         meets=chance.random() < 0.7,
@@ -67,6 +68,4 @@ def run(seed: int) -> Outcome:
     """One seed of it."""
     found = drawn(seed)
     world = World(seed, plan=found.plan)
-    return world.run(
-        found.faults, orders=found.orders, stills=found.stills, leaps=found.leaps, extras=found.extras
-    )
+    return world.run(found.faults, orders=found.orders, stills=found.stills, leaps=found.leaps, extras=found.extras)

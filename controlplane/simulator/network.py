@@ -30,6 +30,7 @@ class Network:
         self.echo, self.echo_s = 0.0, 0.0
         self.extra_delay_s = 0.0
         self.cut: set[tuple[str, Way]] = set()
+        self._bad_s = -1e9
         self._cut_since_s: dict[str, float] = {}
         self._spells: dict[str, list[tuple[float, float]]] = {}
         self._held_until_s: dict[tuple[str, Way], float] = {}
@@ -39,6 +40,8 @@ class Network:
         ones may overtake earlier ones."""
         if (node, way) in self.cut:
             return
+        if self.loss or self.echo or self.extra_delay_s:
+            self._bad_s = self._kernel.now_s
         copies = 0 if self._kernel.random.random() < self.loss else 1
         copies += 1 if self.repeat and self._kernel.random.random() < self.repeat else 0
         held_s = max(0.0, self._held_until_s.get((node, way), 0.0) - self._kernel.now_s)
@@ -73,6 +76,10 @@ class Network:
         for way in ways:
             self._held_until_s[node, way] = max(until_s, self._held_until_s.get((node, way), 0.0))
         self.note_out(node, self._kernel.now_s, until_s)
+
+    def is_bad(self, within_s: float) -> bool:
+        """It loses or delays messages of all nodes, or has just done so."""
+        return self._kernel.now_s - self._bad_s < within_s
 
     def note_out(self, node: str, from_s: float, until_s: float) -> None:
         """The node is out of touch so long, for whatever reason."""

@@ -34,7 +34,8 @@ ORDERS = (on.ViewSeen, on.ViewAwaited, on.InstallSeen, on.Unheard, on.Fetched)
 
 
 class Trainer:
-    """All processes and groups of the one job. `said` hands a rank's report to its agent."""
+    """All processes and groups of the one job. `said` hands a rank's report to its agent; `failed_s`: when an
+    exchange failed last that nobody's end explains."""
 
     def __init__(
         self, kernel: Kernel, checkers: Checkers, said: Callable[[Rank, Report], None], timing: Timing
@@ -47,7 +48,7 @@ class Trainer:
         self.processes: dict[tuple[int, int, int], Process] = {}
         self.groups: dict[tuple[int, int], Group] = {}
         self.stored: dict[str, list[int]] = {}
-        self.crash_starts = 0
+        self.crash_starts, self.failed_s = 0, -1e9
 
     # --- life of processes --------------------------------------------------------
 
@@ -114,6 +115,7 @@ class Trainer:
         if group is None or group.broken:
             return
         group.broken = True
+        self.failed_s = self.failed_s if but is not None else self._kernel.now_s
         for index, incarnation in sorted(group.members):
             process = self.processes.get((attempt, index, incarnation))
             if process is not None and process is not but:
@@ -150,8 +152,7 @@ class Trainer:
             rank.unread = [*rank.unread, event][-UNREAD_MAX:]
         elif rank.alive:
             process, stage = self.process_of(rank), rank.core.stage
-            effects = rank.core.handle(event)
-            # An answer that nobody waits for any more is none to what is asked now.
+            effects = rank.core.handle(event)  # An answer that nobody waits for any more answers nothing.
             if not isinstance(event, ORDERS) and (effects or rank.core.stage is not stage):
                 process.asked.pop(rank.ref.rank, None)
             for effect in effects:

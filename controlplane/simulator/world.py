@@ -42,7 +42,7 @@ NONE = Extras()
 ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a seed came to. `violations` empty: it passed."""
 
@@ -58,6 +58,11 @@ class Outcome:
     tape: tuple[str, ...]
     decisions: tuple[str, ...]
     answers: tuple[str, ...] = ()
+
+    @classmethod
+    def broken(cls, seed: int, error: str) -> "Outcome":
+        """Of a world that raised."""
+        return cls(seed, "broken", 0, 0, 0, 0, (), (error,), "", (), ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +93,7 @@ class World:
         self.spec, nodes = plan.spec, plan.nodes
         self.network = Network(self.kernel)
         self.checkers = Checkers(self.kernel, micro_batch_count(self.spec))
+        self.checkers.slow = self.slow
         self.trainer = Trainer(self.kernel, self.checkers, self._said, plan.timing)
         self.agents = {name: Agent(name, self.kernel, self.trainer, self.checkers, self._up) for name in nodes}
         self.config = config or PolicyConfig()
@@ -140,8 +146,11 @@ class World:
         self.people.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, orders)
         self.harsh.schedule(FAULTS_UNTIL_S, extras, self.seed)
         self.kernel.run(FAULTS_UNTIL_S + CALM_S)
+        # What most of a job is late for is nobody's fault: it is held, with that reason, until its limit is over.
+        if (held_until_s := self.checkers.held_until_s(self.config)) > self.kernel.now_s:
+            self.kernel.run(held_until_s + CALM_S)
         before = self.server.rows.committed_step
-        self.kernel.run(FAULTS_UNTIL_S + CALM_S + STEADY_S)
+        self.kernel.run(self.kernel.now_s + STEADY_S)
         self._judge(before)
         return self.outcome()
 
@@ -165,18 +174,35 @@ class World:
         row = self.server.rows.replicas[process.index]
         needed = self.spec.resources.min_replicas
         others = [each for each in self.server.rows.replicas.values() if each is not row and each.contributing]
-        storm = self.kernel.now_s - self.harsh.storm_until_s < NOISE_MEMORY_S
-        return "every exchange fails" if storm and (row.times_out or len(others) < needed) else None
+        fails = self.kernel.now_s - self.trainer.failed_s < NOISE_MEMORY_S
+        return "every exchange fails" if fails and (row.times_out or len(others) < needed) else None
 
     def _out_of_reach(self, process: Process) -> str | None:
         """Silence is a reason to end what lives only when the lease of its node is over: what was out of touch for
         less comes back, and so does what trains with the others while the link of its agent is lost."""
         rows, now_s = self.server.rows, self.kernel.now_s
+        members = rows.view.members if rows.view is not None else ()
+        member = any((each.replica, each.incarnation) == (process.index, process.incarnation) for each in members)
+        if member and rows.progressed_s is not None and now_s - rows.progressed_s < self.config.lease_s:
+            return None
         for node in sorted({rank.node for rank in process.ranks.values()}):
             out_s = self.network.out_of_touch_s(node, NOISE_MEMORY_S)
             silent_s = now_s - rows.nodes[node].seen_s
             if max(out_s or 0.0, silent_s) >= self.config.lease_s:
                 return f"{node} is or was just cut off"
+        return None
+
+    def slow(self, attempt: int, index: int, incarnation: int) -> str | None:
+        """What truly keeps a replica from going on with the others; None: nothing does."""
+        process = self.trainer.processes.get((attempt, index, incarnation))
+        if process is None or self.sick(attempt, index, incarnation) is not None:
+            return "it is sick"
+        if any(self.network.out_of_touch_s(rank.node, NOISE_MEMORY_S) for rank in process.ranks.values()):
+            return "a node of it is out of touch, or was just now"
+        if self.network.is_bad(NOISE_MEMORY_S):
+            return "the network is bad"
+        if self.kernel.now_s - self.trainer.failed_s < NOISE_MEMORY_S:
+            return "every exchange fails"
         return None
 
     def _judge(self, before: int) -> None:
