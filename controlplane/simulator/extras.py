@@ -103,7 +103,7 @@ class Harsh:
 
     def schedule(self, until_s: float, extras: Extras, seed: int) -> None:
         """All of them begin before `until_s`."""
-        self._until_s = until_s
+        self._until_s, self._lens.watches = until_s, bool(extras.wall_leaps)
         deeds: dict[str, Callable[[], None]] = {
             "one_way": self._sooner_or_later(self.one_way),
             "late": self._sooner_or_later(self.late),
@@ -256,10 +256,10 @@ class Harsh:
 
     def volley(self) -> None:
         """Two or three faults within one recovery."""
-        count = self._chance.choice((2, 3))
+        count, within_s = self._chance.choice((2, 3)), self._chance.choice((0.6, 3.0))
         self._note(Kind.VOLLEY, f"{count} faults at once")
         for _ in range(count):
-            self._kernel.after(self._chance.uniform(0.0, 3.0), self._faults.strike, self._chance.choice(VOLLEY))
+            self._kernel.after(self._chance.uniform(0.0, within_s), self._faults.strike, self._chance.choice(VOLLEY))
 
     def storm(self) -> None:
         """For a while every exchange fails as soon as it is under way; nobody is to blame."""

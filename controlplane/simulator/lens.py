@@ -13,12 +13,17 @@ from controlplane.policy.plan import Plan
 from controlplane.policy.snapshot import JobSnapshot, SignalFact
 from controlplane.policy.void import PHASE_SINCE
 
+BEGAN_S = 1e6
+"""The wall clock at kernel's time 0."""
+
 
 class Lens:
-    """Stands in front of the policy (`Server.decide`). `cancelled`: by a person."""
+    """Stands in front of the policy (`Server.decide`). `cancelled`: by a person; `watches`: there is a wall clock
+    beside the kernel's time, from the beginning on."""
 
     def __init__(self) -> None:
         self.cancelled = False
+        self.watches = False
         self._steps: list[tuple[float, float]] = []
 
     def set_clock(self, now_s: float, step_s: float) -> None:
@@ -27,7 +32,7 @@ class Lens:
 
     def wall_s(self, time_s: float) -> float:
         """The wall clock's time at kernel's `time_s`."""
-        return time_s + sum(step_s for at_s, step_s in self._steps if at_s <= time_s)
+        return BEGAN_S + time_s + sum(step_s for at_s, step_s in self._steps if at_s <= time_s)
 
     def _maybe(self, time_s: float | None) -> float | None:
         return None if time_s is None else self.wall_s(time_s)
@@ -38,7 +43,7 @@ class Lens:
             snapshot = msgspec.structs.replace(
                 snapshot, job=msgspec.structs.replace(snapshot.job, cancel_requested=True)
             )
-        if not self._steps:
+        if not self.watches:
             return decide(snapshot, config)
         plan = decide(self.shown(snapshot), config)
         if plan.next_pass_s is None:
@@ -49,13 +54,13 @@ class Lens:
     def shown(self, snapshot: JobSnapshot) -> JobSnapshot:
         """By the wall clock."""
         job, replace = snapshot.job, msgspec.structs.replace
-        set_s, step_s = self._steps[-1]
+        set_s, step_s = self._steps[-1] if self._steps else (None, 0.0)
         # What ranks say of themselves is told anew each second, as an age.
         ahead_s = self.wall_s(snapshot.now_s) - snapshot.now_s
         return replace(
             snapshot,
             now_s=self.wall_s(snapshot.now_s),
-            clock_set_s=self.wall_s(set_s),
+            clock_set_s=self._maybe(set_s),
             clock_step_s=step_s,
             job=replace(job, created_s=self.wall_s(job.created_s), progressed_s=self._maybe(job.progressed_s)),
             attempt=snapshot.attempt and replace(snapshot.attempt, started_s=self.wall_s(snapshot.attempt.started_s)),

@@ -9,10 +9,18 @@ from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.membership import View
 from controlplane.protocol.rank import CaughtUp
 from controlplane.protocol.states import Phase
+from trainer.core import events as on
 from trainer.core.effects import Ask, Compute, Peer
 from trainer.core.events import Event
 from trainer.core.rank import RankCore, Stage
 from trainer.core.standing import Standing
+
+GIVEN_UP: dict[Stage, on.Event] = {
+    Stage.BUILDING: on.Built(inside=False),
+    Stage.SUMMING: on.Summed(held=False),
+    Stage.PASSING: on.Passed(level=None),
+}
+ORDERS = (on.ViewSeen, on.ViewAwaited, on.InstallSeen, on.Unheard, on.Fetched)
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from controlplane.protocol.membership import MAX_AWAITED_S, Flush, Install, View
 from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, TrainingDone
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
-from controlplane.simulator.process import Group, Process, Rank, core_of
+from controlplane.simulator.process import GIVEN_UP, ORDERS, Group, Process, Rank, core_of
 from controlplane.simulator.timing import Timing
 from trainer.core import effects as do
 from trainer.core import events as on
@@ -25,12 +25,6 @@ UNREAD_MAX = 100
 STORED_MAX = 64
 VOTE_S = 0.02
 RETRY_S = 0.5
-GIVEN_UP: dict[Stage, on.Event] = {
-    Stage.BUILDING: on.Built(inside=False),
-    Stage.SUMMING: on.Summed(held=False),
-    Stage.PASSING: on.Passed(level=None),
-}
-ORDERS = (on.ViewSeen, on.ViewAwaited, on.InstallSeen, on.Unheard, on.Fetched)
 
 
 class Trainer:
@@ -290,10 +284,16 @@ class Trainer:
         return self.timing.regroup_s if lost else self.timing.rejoin_s
 
     def _built(self, process: Process, token: int) -> None:
-        if self._goes_on(process, token):
+        if self._goes_on(process, token) and not (self.timing.meets and self._misses_one(process)):
             process.regroups_until_s = None
             self._feed_all(process, on.Built(inside=True))
             self._next_step(process)
+
+    def _misses_one(self, process: Process) -> bool:
+        """A member whose processes are gone: nobody's group is ever built."""
+        members = self.groups[(process.attempt, process.grouped)].members
+        peers = (self.processes[(process.attempt, *member)] for member in members)
+        return any(not rank.alive for peer in peers for rank in peer.ranks.values())
 
     def _fetch(self, process: Process, donors: tuple[do.Peer, ...]) -> None:
         """From the first of its donors."""

@@ -26,6 +26,7 @@ from controlplane.simulator.extras import Extras, Harsh
 from controlplane.simulator.faults import QUIET_BEFORE_S, Faults
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.lens import Lens
+from controlplane.simulator.memory import HANG_TIMEOUT_S
 from controlplane.simulator.network import Network, Way
 from controlplane.simulator.people import People
 from controlplane.simulator.process import Process, Rank
@@ -38,6 +39,8 @@ FAULTS_UNTIL_S = 90.0
 CALM_S = 150.0
 STEADY_S = 30.0
 NOISE_MEMORY_S = 6.0
+HANG_S = HANG_TIMEOUT_S - 1.5
+"""A rank tells each second where it is, and had been there for a while."""
 NONE = Extras()
 ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 
@@ -161,12 +164,19 @@ class World:
             return "it never started"
         if any(not rank.alive for rank in process.ranks.values()):
             return "a process is gone"
-        since_s = self.kernel.now_s - NOISE_MEMORY_S
-        if any(rank.hung or rank.woke_s > since_s for rank in process.ranks.values()):
+        if any(self._hangs(rank) for rank in process.ranks.values()):
             return "a process hangs or did until just now"
         if any(rank.device in self.agents[rank.node].machine.broken for rank in process.ranks.values()):
             return "a device under it is broken"
         return self._out_of_reach(process) or self._fails_again(process)
+
+    def _hangs(self, rank: Rank) -> bool:
+        """For longer than its agent is to allow, less what is not told at once; or it did until just now. A shorter
+        hang leaves one out and ends nobody."""
+        now_s = self.kernel.now_s
+        if rank.hung:
+            return now_s - rank.hung_since_s >= HANG_S
+        return now_s - rank.woke_s < NOISE_MEMORY_S and rank.woke_s - rank.hung_since_s >= HANG_S
 
     def _fails_again(self, process: Process) -> str | None:
         """Where every exchange fails and names nobody, who it is is a guess. That one is left out first, and ended
@@ -197,6 +207,8 @@ class World:
         process = self.trainer.processes.get((attempt, index, incarnation))
         if process is None or self.sick(attempt, index, incarnation) is not None:
             return "it is sick"
+        if any(rank.hung or self.kernel.now_s - rank.woke_s < NOISE_MEMORY_S for rank in process.ranks.values()):
+            return "a process stands still, or did until just now"
         if any(self.network.out_of_touch_s(rank.node, NOISE_MEMORY_S) for rank in process.ranks.values()):
             return "a node of it is out of touch, or was just now"
         if self.network.is_bad(NOISE_MEMORY_S):

@@ -15,7 +15,7 @@ from controlplane.simulator.__main__ import main
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.extras import Extras, Kind
 from controlplane.simulator.kernel import Kernel
-from controlplane.simulator.lens import Lens
+from controlplane.simulator.lens import BEGAN_S, Lens
 from controlplane.simulator.many import Options, run
 from controlplane.simulator.network import Network, Way
 from controlplane.simulator.rows import ReplicaRow, Rows
@@ -112,6 +112,7 @@ def test_who_trains_while_the_link_of_its_agent_is_lost_is_not_sick():
 
 def test_the_policy_is_shown_times_by_the_clock_that_was_set():
     lens = Lens()
+    lens.watches = True
     lens.set_clock(50.0, 3600.0)
     world = World(3)
     world.start()
@@ -121,8 +122,8 @@ def test_the_policy_is_shown_times_by_the_clock_that_was_set():
     world.server.ring()
     world.kernel.run(21.0)
     shown = lens.shown(msgspec.structs.replace(seen[0], now_s=60.0))
-    assert (shown.now_s, shown.clock_set_s, shown.clock_step_s) == (3660.0, 3650.0, 3600.0)
-    assert shown.view_since_s == seen[0].view_since_s, "written before"
+    assert (shown.now_s, shown.clock_set_s, shown.clock_step_s) == (BEGAN_S + 3660.0, BEGAN_S + 3650.0, 3600.0)
+    assert shown.view_since_s == BEGAN_S + seen[0].view_since_s, "written before"
 
 
 def test_whom_the_view_leaves_out_is_not_counted():
