@@ -23,7 +23,7 @@ HELP = {
     "full_disks": "how often an agent's disk fills as something is decided",
     "requests": "how often a person asks for something as something is decided",
     "volleys": "how often two or three faults strike within one recovery",
-    "storms": "how often every exchange fails for a while",
+    "failing_exchanges": "how often every exchange fails for a while",
 }
 
 

@@ -67,7 +67,7 @@ class Extras:
     full_disks: int = 0
     requests: int = 0
     volleys: int = 0
-    storms: int = 0
+    failing_exchanges: int = 0
 
 
 class Kind(StrEnum):
@@ -84,7 +84,7 @@ class Kind(StrEnum):
     FULL_DISK = "disk_full_at_decision"
     ASKED = "asked"
     VOLLEY = "volley"
-    STORM = "exchange_storm"
+    EXCHANGES = "exchanges_fail"
 
 
 class Harsh:
@@ -113,7 +113,7 @@ class Harsh:
             "full_disks": self._at_decision(self.fill_disk),
             "requests": self._at_decision(self.ask),
             "volleys": self._at_decision(self.volley),
-            "storms": self.storm,
+            "failing_exchanges": self.fail_exchanges,
         }
         for field in fields(extras):
             # Chances of each kind are its own.
@@ -261,10 +261,10 @@ class Harsh:
         for _ in range(count):
             self._kernel.after(self._chance.uniform(0.0, within_s), self._faults.strike, self._chance.choice(VOLLEY))
 
-    def storm(self) -> None:
+    def fail_exchanges(self) -> None:
         """For a while every exchange fails as soon as it is under way; nobody is to blame."""
         seconds = self._chance.uniform(2.0, 12.0)
-        self._note(Kind.STORM, f"every exchange fails for {seconds:.1f} s")
+        self._note(Kind.EXCHANGES, f"every exchange fails for {seconds:.1f} s")
         self._blow(self._kernel.now_s + seconds)
 
     def _blow(self, until_s: float) -> None:

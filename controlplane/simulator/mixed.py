@@ -60,7 +60,7 @@ THEMES: dict[str, dict[str, int]] = {
     "clock": {"wall_leaps": 1},
     "people": {"requests": 4},
     "volleys": {"volleys": 4},
-    "storms": {"storms": 3, "volleys": 1},
+    "exchanges": {"failing_exchanges": 3, "volleys": 1},
 }
 
 

@@ -30,7 +30,7 @@ HAPPENS = {
     "full_disks": {Kind.FULL_DISK},
     "requests": {"asked_evict", "asked_drain", "asked_checkpoint", "asked_cancel"},
     "volleys": {Kind.VOLLEY},
-    "storms": {Kind.STORM},
+    "failing_exchanges": {Kind.EXCHANGES},
 }
 
 
