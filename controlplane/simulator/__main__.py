@@ -4,6 +4,7 @@
 
 import argparse
 import json
+import math
 import sys
 import time
 from dataclasses import fields
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     began_s = time.monotonic()
     seeds = range(options.seed, options.seed + options.seeds)
     one = len(seeds) == 1
-    outcomes = [wanted.run(options.seed)] if one else list(many.run(wanted, seeds, options.processes))
+    outcomes = [wanted.run(options.seed)] if one else many.run_for(options.seconds, wanted, seeds, options.processes)
     text = report.one(outcomes[0]) if one else report.many(outcomes, wanted.command)
     sys.stdout.write(text + "\n")
     if options.json is not None:
@@ -68,6 +69,7 @@ def _options(given: list[str]) -> argparse.Namespace:
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=int, default=0, help=HELP[field.name])
     parser.add_argument("--mixed", action="store_true", help="of every kind something, a job and a network drawn too")
     parser.add_argument("--processes", type=int, default=1, help="over how many processes the seeds are run")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="at most so long; fewer seeds then")
     parser.add_argument("--json", type=Path, default=None, help="a file for what was run and what came of it")
     return parser.parse_args(given)
 

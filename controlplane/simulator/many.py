@@ -1,6 +1,7 @@
 """Seed after seed by the same options, over several processes: each seed is a world of its own."""
 
 import multiprocessing
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
@@ -55,6 +56,16 @@ def run(options: Options, seeds: Iterable[int], processes: int = 1) -> Iterator[
         return
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         yield from pool.imap(options.shortly, seeds, chunksize=4)
+
+
+def run_for(seconds: float, options: Options, seeds: Iterable[int], processes: int) -> list[Outcome]:
+    """Those that come within so long, and one more."""
+    began_s, outcomes = time.monotonic(), []
+    for outcome in run(options, seeds, processes):
+        outcomes.append(outcome)
+        if time.monotonic() - began_s > seconds:
+            break
+    return outcomes
 
 
 def check_of(violation: str) -> str:

@@ -53,6 +53,11 @@ def test_seeds_come_to_the_same_over_several_processes():
     assert len(set(alone)) == 4
 
 
+def test_a_run_stops_when_its_time_is_over(capsys):
+    assert main(["--seed", "6", "--seeds", "1000", "--faults", "0", "--seconds", "0"]) == 0
+    assert capsys.readouterr().out.startswith("1 seeds, ")
+
+
 def test_a_violation_names_the_command_that_repeats_its_seed(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(Checkers, "decided", lambda self, decision: self.expect(False, "I6: for the test"))
     path = tmp_path / "found.json"
