@@ -1,6 +1,6 @@
 """Faults of old, put back one by one: which the seeds find, after how many.
 
-    python -m benchmarks bugs [--seeds 300] [--only NAME,...]
+    python -m benchmarks bugs [--seeds 300] [--seconds 600] [--processes 2] [--only NAME,...]
 
 Each is put into a copy of the source, in one place, and the simulator runs seed after seed there until a checker
 speaks. A seed counts where the source as it stands passes it. A place that is not there once ends the benchmark: the
@@ -14,25 +14,26 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Report
+from controlplane.simulator import mixed
 from controlplane.simulator.world import World
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("agents", "benchmarks", "controlplane", "trainer")
-SEARCH = "import json, sys; from benchmarks import old_bugs; print(json.dumps(old_bugs.search(int(sys.argv[1]))))"
+SEARCH = """import json, sys
+from benchmarks import old_bugs
+print(json.dumps(old_bugs.search(int(sys.argv[1]), float(sys.argv[2]))))"""
 FIRST_SEED = 910_000
-ENOUGH = 4
+ENOUGH = 2
 """A seed that fails without the fault too does not count; after so many no more are looked for."""
 LOST, REPEATED, DELAY_S = 0.2, 0.2, 0.3
-MIXES: dict[str, dict[str, int]] = {
-    "bad network": {"faults": 4},
-    "many faults": {"faults": 24, "orders": 2},
-    "standing still": {"faults": 8, "stills": 4},
-}
+MIXES = ("mixed", "mixed", "bad network", "mixed", "mixed", "many faults")
+"""In turn; see `outcome`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,28 +141,30 @@ BUGS = (
 
 def outcome(mix: str, seed: int) -> tuple[str, ...]:
     """Violations of one seed."""
-    world, given = World(seed), MIXES[mix]
-    if mix == "bad network":
-        world.network.loss, world.network.repeat, world.network.extra_delay_s = LOST, REPEATED, DELAY_S
-    told = world.run(given["faults"], orders=given.get("orders", 0), stills=given.get("stills", 0)).violations
+    if mix == "mixed":
+        return mixed.run(seed).violations
+    world = World(seed)
+    if mix == "many faults":
+        return world.run(24, orders=2).violations
+    world.network.loss, world.network.repeat, world.network.extra_delay_s = LOST, REPEATED, DELAY_S
     # Where a fifth of all messages is lost for good nothing is owed but that nobody healthy is ended.
-    return tuple(line for line in told if "I-evict" in line) if mix == "bad network" else told
+    return tuple(line for line in world.run(4).violations if "I-evict" in line)
 
 
-def search(seeds: int) -> list[dict[str, Any]]:
-    """In this tree: the first seeds with a violation, the mixes in turn."""
-    told: list[dict[str, Any]] = []
-    for count in range(seeds):
-        mix, seed = tuple(MIXES)[count % len(MIXES)], FIRST_SEED + count
+def search(seeds: int, seconds: float) -> dict[str, Any]:
+    """In this tree: the first seeds with a violation, the mixes in turn; and after how many it has stopped."""
+    found: list[dict[str, Any]] = []
+    began_s, count = time.monotonic(), 0
+    while count < seeds and len(found) < ENOUGH and time.monotonic() - began_s < seconds:
+        mix, seed = MIXES[count % len(MIXES)], FIRST_SEED + count
+        count += 1
         try:
-            found = outcome(mix, seed)
+            violations = outcome(mix, seed)
         except Exception as error:
-            found = (f"{type(error).__name__}: {error}",)
-        if found:
-            told.append({"mix": mix, "seed": seed, "after": count + 1, "violation": found[0][:200]})
-        if len(told) == ENOUGH:
-            break
-    return told
+            violations = (f"{type(error).__name__}: {error}",)
+        if violations:
+            found.append({"mix": mix, "seed": seed, "after": count, "violation": violations[0][:200]})
+    return {"found": found, "seeds": count}
 
 
 def put_back(bug: Bug, copy: Path) -> None:
@@ -173,7 +176,7 @@ def put_back(bug: Bug, copy: Path) -> None:
     path.write_text(text.replace(bug.old, bug.new))
 
 
-def hunt(bug: Bug, seeds: int) -> dict[str, Any]:
+def hunt(bug: Bug, seeds: int, seconds: float) -> dict[str, Any]:
     """What the seeds find of it, beyond what they find without it."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
@@ -181,28 +184,38 @@ def hunt(bug: Bug, seeds: int) -> dict[str, Any]:
             shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "static", "results"))
         put_back(bug, copy)
         done = subprocess.run(
-            [sys.executable, "-c", SEARCH, str(seeds)], cwd=copy, capture_output=True, text=True, check=True
+            [sys.executable, "-c", SEARCH, str(seeds), str(seconds)],
+            cwd=copy,
+            capture_output=True,
+            text=True,
+            check=True,
         )
-    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return next((told for told in found if not outcome(told["mix"], told["seed"])), {})
+    searched: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found = (each for each in searched["found"] if not outcome(each["mix"], each["seed"]))
+    return next(found, {"after": f"not found by {searched['seeds']} seeds"})
 
 
 def main(argv: list[str]) -> int:
     """Exit code 1 where fewer than five are found."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks bugs", description=__doc__)
     parser.add_argument("--seeds", type=int, default=300, help="at most so many for each fault")
+    parser.add_argument("--seconds", type=float, default=600.0, help="at most so long for each fault")
+    parser.add_argument("--processes", type=int, default=1, help="so many faults at a time")
     parser.add_argument("--only", default="", help="names, with commas")
     options = parser.parse_args(argv)
     report = Report(goal_id="bugs", title="Faults of old, put back one by one")
     wanted = [bug for bug in BUGS if not options.only or bug.name in options.only.split(",")]
-    told: dict[str, Any] = {}
-    for bug in wanted:
-        began_s = time.monotonic()
-        found = hunt(bug, options.seeds)
-        told[bug.name] = {"finding": bug.finding, **(found or {"after": f"not found by {options.seeds} seeds"})}
-        print(f"{bug.name}: {told[bug.name]} ({time.monotonic() - began_s:.0f} s)", flush=True)
-    count = sum("seed" in found for found in told.values())
+    found: dict[str, Any] = {}
+
+    def one(bug: Bug) -> dict[str, Any]:
+        return {"finding": bug.finding, **hunt(bug, options.seeds, options.seconds)}
+
+    with ThreadPoolExecutor(options.processes) as pool:
+        for bug, result in zip(wanted, pool.map(one, wanted), strict=True):
+            found[bug.name] = result
+            print(f"{bug.name}: {result}", flush=True)
+    count = sum("seed" in each for each in found.values())
     report.add("found", "count", [count], goal="5, two of them published findings")
-    report.facts |= {"seeds at most": options.seeds, "faults": told}
+    report.facts |= {"seeds at most": options.seeds, "seconds at most": options.seconds, "faults": found}
     report.finish()
     return 0 if count >= min(5, len(wanted)) else 1

@@ -173,6 +173,9 @@ def _progress(turn: Turn, rank: Rank, said: RankProgress) -> None:
     same = (rank.section, rank.phase, rank.step) == (said.section, said.phase, said.step)
     same = same and since_s <= rank.phase_since_s + _SAME_PHASE_S
     joins = not rank.joined and (said.phase is Phase.PARKED or said.section is not Section.SETUP)
+    if joins:
+        # The fact first: an agent that ends between the two records tells it once more, and not never.
+        turn.report(RankJoined(rank.ref, turn.now_s - rank.launched_at_s))
     turn.put_rank(
         replace(
             rank,
@@ -188,8 +191,6 @@ def _progress(turn: Turn, rank: Rank, said: RankProgress) -> None:
         ),
         keep=joins,
     )
-    if joins:
-        turn.report(RankJoined(rank.ref, turn.now_s - rank.launched_at_s))
 
 
 def _pass_on(turn: Turn, rank: Rank, message: FromRank) -> None:
@@ -197,15 +198,17 @@ def _pass_on(turn: Turn, rank: Rank, message: FromRank) -> None:
     if isinstance(message, Flush) and _speaker(message) != rank.ref:
         turn.refuse(rank.ref, "a flush that speaks for another rank")
         return
+    # Before what is kept of the rank: see `_progress`. A report that is refused counts at the rank.
+    within_s = limits.COALESCE_S if isinstance(message, _COALESCED) else limits.URGENT_S
+    turn.report(RankSaid(rank.ref, message), within_s)
+    rank = turn.state.ranks[rank.ref]
     done = rank.done or isinstance(message, TrainingDone)
     epoch = max(rank.epoch, message.epoch) if isinstance(message, ViewInstalled) else rank.epoch
     steps = rank.steps.after(message) if isinstance(message, StepReport) else rank.steps
     turn.put_rank(replace(rank, last_word_s=turn.now_s, done=done, epoch=epoch, steps=steps), keep=done != rank.done)
-    within_s = limits.COALESCE_S if isinstance(message, _COALESCED) else limits.URGENT_S
     job = turn.state.jobs.get(rank.ref.job_id)
     if isinstance(message, TrainingDone) and job is not None and job.attempt == rank.ref.attempt and not job.end:
         turn.put_job(replace(job, end="succeeded"))
-    turn.report(RankSaid(rank.ref, message), within_s)
 
 
 def _carried_out(turn: Turn, rank: Rank, said: CarriedOut) -> None:

@@ -3,11 +3,30 @@
 `python -m controlplane.simulator heartbeats`: who is evicted for late or lost heartbeats (G5)."""
 
 import argparse
+import json
+import math
 import sys
+import time
+from dataclasses import fields
+from pathlib import Path
 
-from controlplane.simulator import effective, heartbeats, report
+from controlplane.simulator import effective, heartbeats, many, report
 from controlplane.simulator.effective import Arrivals
-from controlplane.simulator.world import World
+from controlplane.simulator.extras import Extras
+from controlplane.simulator.many import PROGRAM, Options
+
+HELP = {
+    "one_way": "how often a link carries nothing up, or nothing down",
+    "late": "how often a link holds what goes over it, or messages come again later",
+    "server_restarts": "how often the server ends between two of its effects",
+    "record_ends": "how often an agent, or its machine, ends right after a record",
+    "wall_leaps": "how often the server's wall clock is set",
+    "full_disks": "how often an agent's disk fills as something is decided",
+    "requests": "how often a person asks for something as something is decided",
+    "volleys": "how often two or three faults strike within one recovery",
+    "failing_exchanges": "how often every exchange fails for a while",
+    "slow": "how many devices turn slow",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -17,6 +36,26 @@ def main(arguments: list[str] | None = None) -> int:
         return _effective(given[1:])
     if given[:1] == ["heartbeats"]:
         return _heartbeats(given[1:])
+    options = _options(given)
+    wanted = Options(
+        extras=Extras(**{field.name: getattr(options, field.name) for field in fields(Extras)}),
+        is_mixed=options.mixed,
+        **{name: getattr(options, name) for name in ("faults", "orders", "stills", "leaps", "standing_by")},
+    )
+    began_s = time.monotonic()
+    seeds = range(options.seed, options.seed + options.seeds)
+    one = len(seeds) == 1
+    outcomes = [wanted.run(options.seed)] if one else many.run_for(options.seconds, wanted, seeds, options.processes)
+    text = report.one(outcomes[0]) if one else report.many(outcomes, wanted.command)
+    sys.stdout.write(text + "\n")
+    if options.json is not None:
+        command = " ".join([PROGRAM, *given])
+        found = many.summary(wanted, outcomes, seconds=time.monotonic() - began_s, command=command)
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    return 1 if any(outcome.violations for outcome in outcomes) else 0
+
+
+def _options(given: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="controlplane.simulator", description=__doc__)
     parser.add_argument("--seed", type=int, default=7, help="first seed")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds, from --seed on")
@@ -27,15 +66,13 @@ def main(arguments: list[str] | None = None) -> int:
         "--standing-by", type=int, choices=(0, 1, 2), default=0, help="how many of the replicas compute nothing"
     )
     parser.add_argument("--stills", type=int, default=0, help="how often an agent or a whole node stands still")
-    parser.add_argument("--slow", type=int, default=0, help="how many devices turn slow")
-    options = parser.parse_args(given)
-    seeds = range(options.seed, options.seed + options.seeds)
-    worlds = (World(seed, standing_by=options.standing_by) for seed in seeds)
-    given_too = {"orders": options.orders, "stills": options.stills, "leaps": options.leaps, "slow": options.slow}
-    outcomes = [world.run(options.faults, **given_too) for world in worlds]
-    text = report.one(outcomes[0]) if len(outcomes) == 1 else report.many(outcomes)
-    sys.stdout.write(text + "\n")
-    return 1 if any(outcome.violations for outcome in outcomes) else 0
+    for field in fields(Extras):
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=int, default=0, help=HELP[field.name])
+    parser.add_argument("--mixed", action="store_true", help="of every kind something, a job and a network drawn too")
+    parser.add_argument("--processes", type=int, default=1, help="over how many processes the seeds are run")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="at most so long; fewer seeds then")
+    parser.add_argument("--json", type=Path, default=None, help="a file for what was run and what came of it")
+    return parser.parse_args(given)
 
 
 def _heartbeats(given: list[str]) -> int:

@@ -47,8 +47,7 @@ class Agent:
         self.node = node
         self.machine = Machine(node, kernel)
         self.children = Children(self.machine, kernel, trainer, checkers, self)
-        self.restarts_after: int | None = None
-        self.away_s = 0.0
+        self.on_effect: Callable[[fx.Effect], None] | None = None
         self._kernel, self._trainer, self._uplink = kernel, trainer, uplink
         self._running: Running | None = None
         self._starts = self._session = self._journals = 0
@@ -132,8 +131,7 @@ class Agent:
             self.start()
 
     def _die(self) -> None:
-        self._running = None
-        self.restarts_after = None
+        self._running, self.on_effect = None, None
         self._queue.clear()
         self.machine.disk.let_go()
         for child in self.machine.children.values():
@@ -171,11 +169,13 @@ class Agent:
             if self._running is None:
                 return
             self._perform(effect)
-            if self.restarts_after is not None:
-                self.restarts_after -= 1
-                if self.restarts_after <= 0:
-                    self._kernel.log("fault", f"the agent of {self.node} ends after {type(effect).__name__}")
-                    self.stop(self.away_s)
+            if self.on_effect is not None:
+                self.on_effect(effect)
+
+    def hang_up(self) -> None:
+        """Its connection to the server is gone."""
+        if self._running is not None and self._running.state.link.up:
+            self._reconnect()
 
     def _perform(self, effect: fx.Effect) -> None:
         match effect:

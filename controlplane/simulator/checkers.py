@@ -2,21 +2,28 @@
 
 I1 at most one epoch can commit; I2 a command takes effect once; I5 no device under two
 processes; I6 every act belongs to a decision with a reason; no step lost, every
-micro-batch exactly once in a committed step, members of a view never diverge, no healthy
-replica evicted. I10 (liveness) is checked when the faults have stopped.
+micro-batch exactly once in a committed step, members of a view never diverge, ranks of a replica enter one
+epoch, no healthy replica evicted, none counted that the view leaves out. I10 (liveness) is checked when the
+faults have stopped.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from controlplane.changes.turn import OVER
+from controlplane.policy.config import PolicyConfig
 from controlplane.policy.plan import Decision
+from controlplane.policy.rules import common_stall
 from controlplane.protocol.membership import Install
 from controlplane.simulator.kernel import Kernel
 
 if TYPE_CHECKING:
     from controlplane.simulator.process import Process
+    from controlplane.simulator.rows import Rows
 
+Sick = Callable[[int, int, int], str | None]
 Batches = dict[int, tuple[int, ...]]
 
 
@@ -37,6 +44,8 @@ class Checkers:
         self._effects: dict[str, int] = {}
         self._keys: set[str] = set()
         self._zombie_steps: dict[tuple[int, int, int, int], int] = {}
+        self._held: tuple[float, str] | None = None
+        self.slow: Sick = lambda attempt, index, incarnation: ""
 
     def expect(self, true: bool, text: str) -> None:
         """Note a violation when `true` is not."""
@@ -46,6 +55,10 @@ class Checkers:
 
     def installed(self, process: Process, order: Install) -> None:
         """Contributors that enter an epoch stand at one step with one history."""
+        epochs = {rank.core.standing.epoch for rank in process.ranks.values()}
+        self.expect(
+            len(epochs) == 1, f"I-together: ranks of r{process.index}.{process.incarnation} enter {sorted(epochs)}"
+        )
         key = (process.attempt, order.epoch)
         self._newest[process.attempt] = max(order.epoch, self._newest.get(process.attempt, 0))
         self._members.setdefault(key, set()).add((process.index, process.incarnation))
@@ -91,8 +104,30 @@ class Checkers:
         self.expect(reasoned, f"I6: decision {decision.key} has no reason")
         self.expect(decision.key not in self._keys, f"I6: key {decision.key} applied twice")
         self._keys.add(decision.key)
+        if decision.rule == common_stall.RULE:
+            self._held = (self._kernel.now_s, decision.reason_code)
+
+    def held_until_s(self, config: PolicyConfig) -> float:
+        """Kernel's time at which the limit of the last common stall is over at the latest; 0.0: there was none."""
+        if self._held is None:
+            return 0.0
+        limit_s = config.storage_limit_s if self._held[1] == "storage_stall" else config.common_limit_s
+        return self._held[0] + limit_s
 
     def evicted(self, name: str, sick: str | None, decision: Decision) -> None:
         """A replica is ended; `sick` is what is truly wrong with it (None: nothing)."""
         self.evictions += 1
         self.expect(sick is not None, f"I-evict: healthy {name} evicted ({decision.reason_code}: {decision.sentence})")
+
+    def leaves_out(self, attempt: int, index: int, incarnation: int, decision: Decision | None) -> None:
+        """The others go on without one; `slow`: what truly keeps it (None: nothing)."""
+        why = "" if decision is None else f" ({decision.reason_code}: {decision.sentence})"
+        held_up = self.slow(attempt, index, incarnation) is not None
+        self.expect(held_up, f"I-out: r{index}.{incarnation}, which nothing keeps, is left out{why}")
+
+    def counted(self, rows: Rows) -> None:
+        """Whom the newest view leaves out is not counted among those that compute."""
+        members = {(member.replica, member.incarnation) for member in rows.view.members} if rows.view else None
+        for row in rows.replicas.values() if members is not None else ():
+            out = row.contributing and row.state not in OVER and (row.index, row.incarnation) not in (members or ())
+            self.expect(not out, f"I-counts: r{row.index}.{row.incarnation} counts, and the view is without it")

@@ -200,12 +200,11 @@ class Children:
         phase = process.phase()
         if phase in (Phase.PARKED, Phase.BUILDING):
             phase = Phase.PARKED if rank.joined else Phase.BUILDING
-        stood_s = self._kernel.now_s - rank.hung_since_s if rank.hung else 0.0
         return RankProgress(
             section=Section.SETUP if process.epoch == 0 else Section.STEP,
             phase=phase,
-            phase_age_s=stood_s,
-            section_age_s=stood_s,
+            phase_age_s=self._kernel.now_s - process.phase_since_s,
+            section_age_s=self._kernel.now_s - process.section_since_s,
             step=process.committed,
             epoch=process.epoch,
         )
@@ -231,10 +230,19 @@ class Children:
             self.report(child)
 
     def hand(self, conn_id: int, message: ToRank) -> None:
-        """A line for a rank. One that is stopped reads it when it goes on (`Rank.unread`)."""
+        """A line for a rank, which reads its lines in their order."""
         child = next((c for c in self._machine.children.values() if c.conn_id == conn_id), None)
         if child is None:
             return
+        if self._trainer.timing.word_s[1] <= 0.0:
+            self._read(child, message)
+            return
+        due_s = self._kernel.now_s + self._kernel.between(*self._trainer.timing.word_s)
+        child.reads_s = max(child.reads_s, due_s)
+        self._kernel.after(child.reads_s - self._kernel.now_s, self._read, child, message)
+
+    def _read(self, child: Child, message: ToRank) -> None:
+        """One that is stopped reads it when it goes on (`Rank.unread`)."""
         match message:
             case SetView(view=view):
                 self._trainer.see_view(child.rank, view)

@@ -3,6 +3,7 @@
 import random
 from enum import StrEnum
 
+from agents.core.effects import Effect
 from agents.core.events import Tick
 from controlplane.simulator.agent import Agent
 from controlplane.simulator.kernel import Kernel
@@ -48,8 +49,9 @@ class Faults:
         self, kernel: Kernel, network: Network, server: Server, agents: dict[str, Agent], trainer: Trainer
     ) -> None:
         self._kernel, self._network, self._server = kernel, network, server
-        self._agents, self._trainer = agents, trainer
+        self.agents, self._trainer = agents, trainer
         self.injected: list[str] = []
+        self._kind = Fault.NOISE
         self._ambush: list[Fault] = []
         self._until_s = 0.0
 
@@ -74,7 +76,7 @@ class Faults:
         """Clocks of nodes that leap, by chances of their own: a world without is the world it was."""
         chance = random.Random(f"leaps {seed}")
         for _ in range(count):
-            agent, seconds = chance.choice(list(self._agents.values())), chance.choice((3.0, 20.0, 300.0, 7200.0))
+            agent, seconds = chance.choice(list(self.agents.values())), chance.choice((3.0, 20.0, 300.0, 7200.0))
             self._kernel.after(chance.uniform(QUIET_BEFORE_S, until_s), self.leap_clock, agent, seconds)
 
     def leap_clock(self, agent: Agent, seconds: float) -> None:
@@ -98,7 +100,7 @@ class Faults:
         """Do it now, somewhere."""
         if self._kernel.now_s > self._until_s:
             return
-        self.injected.append(kind)
+        self._kind = kind
         match kind:
             case Fault.RANK_KILL:
                 self._with_process(self.kill_rank)
@@ -115,9 +117,11 @@ class Faults:
             case Fault.NOISE:
                 self._noise()
             case Fault.BACKEND_PAUSE:
+                self.injected.append(kind)
                 self._server.pause(self._kernel.between(2.0, 12.0))
             case Fault.EXCHANGE_BLIP:
-                self._blip()
+                self.injected.append(kind)
+                self.blip()
             case Fault.AGENT_RESTART | Fault.AGENT_AWAY:
                 self._with_node(self.restart_agent if kind is Fault.AGENT_RESTART else self.end_agent)
             case Fault.DISK_FULL:
@@ -127,6 +131,7 @@ class Faults:
             case Fault.AGENT_STILL | Fault.NODE_STILL:
                 self._with_node(self.stop_agent if kind is Fault.AGENT_STILL else self.stop_node)
             case Fault.BAD_START:
+                self.injected.append(kind)
                 self._trainer.crash_starts += 1
 
     # --- victims -----------------------------------------------------------------------------
@@ -134,11 +139,13 @@ class Faults:
     def _with_process(self, fault: object) -> None:
         alive = [p for p in self._trainer.processes.values() if any(r.alive and not r.hung for r in p.ranks.values())]
         if alive and callable(fault):
+            self.injected.append(self._kind)
             fault(self._kernel.random.choice(alive))
 
     def _with_node(self, fault: object) -> None:
-        up = [agent for agent in self._agents.values() if not agent.dead]
+        up = [agent for agent in self.agents.values() if not agent.dead]
         if len(up) > 1 and callable(fault):
+            self.injected.append(self._kind)
             fault(self._kernel.random.choice(up))
 
     # --- deeds ---------------------------------------------------------------------------------
@@ -147,7 +154,7 @@ class Faults:
         """SIGKILL one rank."""
         rank = self._kernel.random.choice([r for r in process.ranks.values() if r.alive])
         self._say(f"SIGKILL rank {rank.ref.rank} of r{process.index}.{process.incarnation}")
-        self._agents[rank.node].end(rank)
+        self.agents[rank.node].end(rank)
 
     def hang_rank(self, process: Process) -> None:
         """SIGSTOP one rank, for good."""
@@ -186,13 +193,22 @@ class Faults:
 
     def restart_agent(self, agent: Agent) -> None:
         """The agent ends between two effects of what it does next, and is back in a moment."""
-        agent.restarts_after, agent.away_s = self._kernel.random.randrange(1, 40), self._kernel.between(0.2, 3.0)
+        left, away_s = self._kernel.random.randrange(1, 40), self._kernel.between(0.2, 3.0)
+
+        def count(effect: Effect) -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                self._say(f"the agent of {agent.node} ends after {type(effect).__name__}")
+                agent.stop(away_s)
+
+        agent.on_effect = count
 
     def end_agent(self, agent: Agent) -> None:
         """The agent is away for a while; its ranks go on."""
         away_s = self._kernel.between(3.0, 30.0)
         self._say(f"the agent of {agent.node} is away for {away_s:.1f} s")
-        self._network.last_cut_s[agent.node] = self._kernel.now_s + away_s
+        self._network.note_out(agent.node, self._kernel.now_s, self._kernel.now_s + away_s)
         agent.stop(away_s)
 
     def stop_agent(self, agent: Agent) -> float:
@@ -200,8 +216,7 @@ class Faults:
         what its ranks said waits."""
         stood_s = self._kernel.between(2.0, 25.0)
         self._say(f"the agent of {agent.node} stands still for {stood_s:.1f} s")
-        cut_s = self._network.last_cut_s
-        cut_s[agent.node] = max(cut_s.get(agent.node, 0.0), self._kernel.now_s + stood_s)
+        self._network.note_out(agent.node, self._kernel.now_s, self._kernel.now_s + stood_s)
         agent.stand_still(stood_s)
         return stood_s
 
@@ -218,9 +233,10 @@ class Faults:
         """The journal takes nothing more, until somebody makes room."""
         self._say(f"the disk of {agent.node} is full")
         agent.machine.disk.full = True
-        self._kernel.after(self._kernel.between(5.0, 40.0), self._make_room, agent)
+        self._kernel.after(self._kernel.between(5.0, 40.0), self.make_room, agent)
 
-    def _make_room(self, agent: Agent) -> None:
+    def make_room(self, agent: Agent) -> None:
+        """On its disk, again."""
         self._say(f"the disk of {agent.node} has room")
         agent.machine.disk.full = False
 
@@ -245,6 +261,7 @@ class Faults:
         agent.xid(1, 79)
 
     def _noise(self) -> None:
+        self.injected.append(Fault.NOISE)
         self._say("the network is bad")
         self._network.loss, self._network.repeat, self._network.extra_delay_s = 0.1, 0.2, 0.3
         self._kernel.after(self._kernel.between(5.0, 30.0), self._silence)
@@ -253,7 +270,8 @@ class Faults:
         self._network.loss = self._network.repeat = self._network.extra_delay_s = 0.0
         self._say("the network is good again")
 
-    def _blip(self) -> None:
+    def blip(self) -> None:
+        """The exchange that is under way fails for everybody."""
         current = [p for p in self._trainer.processes.values() if p.epoch and p.able()]
         if current:
             newest = max(current, key=lambda process: (process.attempt, process.epoch))

@@ -9,6 +9,10 @@ from typing import Any
 MAX_EVENTS = 2_000_000
 
 
+class Ended(Exception):
+    """What was running has ended in the middle: nothing more of it happens."""
+
+
 class Kernel:
     """Runs callbacks in order of (time, order of scheduling); nothing else moves time."""
 
@@ -31,7 +35,10 @@ class Kernel:
                 self.now_s = until_s
                 return
             self.now_s, _, call, args = heapq.heappop(self._queue)
-            call(*args)
+            try:
+                call(*args)
+            except Ended:
+                continue
         raise RuntimeError(f"more than {MAX_EVENTS} events: something in the world feeds itself")
 
     def between(self, low: float, high: float) -> float:

@@ -86,12 +86,14 @@ class Disk:
 @dataclass(slots=True)
 class Child:
     """A process that the host has forked. `conn_id` 0: it has no connection to an agent; `outbox` is what it
-    says then. `ended`: how, (exit code, signal), once it is gone."""
+    says then. `reads_s`: when (kernel's time) it has read what it was handed last. `ended`: how, (exit code,
+    signal), once it is gone."""
 
     rank: Rank
     identity: Identity
     conn_id: int = 0
     said_s: float = 0.0
+    reads_s: float = 0.0
     outbox: list[FromRank] = field(default_factory=list)
     ended: tuple[int | None, int | None] = (None, 9)
 

@@ -9,10 +9,18 @@ from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.membership import View
 from controlplane.protocol.rank import CaughtUp
 from controlplane.protocol.states import Phase
+from trainer.core import events as on
 from trainer.core.effects import Ask, Compute, Peer
 from trainer.core.events import Event
 from trainer.core.rank import RankCore, Stage
 from trainer.core.standing import Standing
+
+GIVEN_UP: dict[Stage, on.Event] = {
+    Stage.BUILDING: on.Built(inside=False),
+    Stage.SUMMING: on.Summed(held=False),
+    Stage.PASSING: on.Passed(level=None),
+}
+ORDERS = (on.ViewSeen, on.ViewAwaited, on.InstallSeen, on.Unheard, on.Fetched)
 
 
 @dataclass(slots=True)
@@ -44,7 +52,8 @@ class Process:
     micro-batches that it computes. `regroups_until_s`: on the kernel's clock, when the groups of its
     epoch are built; None: it builds none. `noticed`: the newest epoch whose exchange it knows to be
     broken. `due_s`: when the micro-batch or exchange that it is at will be done; `fetch_s`: what its
-    last transfer took. `lineage` notes in which epoch each step was committed."""
+    last transfer took. `lineage` notes in which epoch each step was committed. `phase_since_s`, `section_since_s`:
+    when (kernel's time) it began the phase that it is in, and the step or the setup."""
 
     attempt: int
     index: int
@@ -66,6 +75,9 @@ class Process:
     fetch_s: float = 0.0
     due_s: float = 0.0
     loaded: bool = True
+    phase_since_s: float = 0.0
+    section_since_s: float = 0.0
+    _place: tuple[Phase, int, bool] | None = None
 
     @property
     def first(self) -> Rank:
@@ -119,6 +131,14 @@ class Process:
         changing = self.interrupted() or self.regroups_until_s is not None
         return Phase.VIEW_CHANGE if changing else Phase.EXCHANGE
 
+    def note_place(self, now_s: float) -> None:
+        """As `trainer.control.progress`: ages begin anew with what changed, a new step begins both."""
+        place, before = (self.phase(), self.committed, self.epoch == 0), self._place
+        if before is None or before[1:] != place[1:]:
+            self.section_since_s = now_s
+        if before != place:
+            self._place, self.phase_since_s = place, now_s
+
     def caught_up(self) -> CaughtUp:
         """What it reports when a step that it was ready for is committed."""
         role = self.standing.role
@@ -136,11 +156,20 @@ class Process:
 
 @dataclass(slots=True)
 class Group:
-    """The outer group of one epoch. A broken one completes no exchange any more."""
+    """The outer group of one epoch. A broken one completes no exchange any more. `here`: who has come to build it."""
 
     members: frozenset[tuple[int, int]]
     broken: bool = False
+    here: set[tuple[int, int]] = field(default_factory=set)
     summed: dict[int, set[int]] = field(default_factory=dict)
     barrier: dict[int, set[int]] = field(default_factory=dict)
     batches: dict[int, dict[int, tuple[int, ...]]] = field(default_factory=dict)
     ready: dict[int, set[int]] = field(default_factory=dict)
+
+
+def core_of(ref: RankRef, launch: ReplicaLaunch, *, committed: int) -> RankCore:
+    """Of a rank that has just started, `committed` steps on."""
+    training = launch.config.training
+    count = training.global_batch // training.micro_batch
+    standing = Standing(ref, committed)
+    return RankCore(standing, micro_batch_count=count, max_contributors=launch.config.max_contributors)

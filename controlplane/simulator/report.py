@@ -1,6 +1,7 @@
 """A run as text for people."""
 
 from collections import Counter
+from collections.abc import Callable
 
 from controlplane.simulator.world import Outcome
 
@@ -20,8 +21,8 @@ def one(outcome: Outcome, *, tape: bool = True) -> str:
     return "\n".join(lines)
 
 
-def many(outcomes: list[Outcome]) -> str:
-    """A summary of many seeds, failing ones named."""
+def many(outcomes: list[Outcome], command: Callable[[int], str]) -> str:
+    """A summary of many seeds, failing ones with the `command` that repeats them."""
     states = Counter(outcome.state for outcome in outcomes)
     faults = Counter(fault for outcome in outcomes for fault in outcome.faults)
     choices = Counter(choice for outcome in outcomes for choice in outcome.decisions)
@@ -39,7 +40,11 @@ def many(outcomes: list[Outcome]) -> str:
         ),
         "decisions:",
         *(f"  {count:6d} {choice}" for choice, count in sorted(choices.items())),
-        *(f"seed {o.seed}: {text}" for o in failed for text in o.violations[:3]),
+        *(
+            line
+            for o in failed
+            for line in (*(f"seed {o.seed}: {v}" for v in o.violations[:3]), f"  {command(o.seed)}")
+        ),
         "PASSED" if not failed else f"FAILED: seeds {', '.join(str(o.seed) for o in failed)}",
     ]
     return "\n".join(lines)

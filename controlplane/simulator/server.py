@@ -97,6 +97,11 @@ class Server:
         self.blind_until_s = self.paused_until_s + BLIND_AFTER_PAUSE_S
         self._kernel.log("fault", f"the backend stops for {seconds:.1f} s")
 
+    def restart(self, seconds: float) -> None:
+        """Its process ends and is back so much later; what it had in memory is gone."""
+        self.pause(seconds)
+        self._rung, self._next_pass_s, self._alone = True, 0.0, frozenset()
+
     @property
     def paused(self) -> bool:
         """Stopped now."""

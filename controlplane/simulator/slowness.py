@@ -19,6 +19,8 @@ from controlplane.simulator.server import Server
 from controlplane.simulator.trainer import Trainer
 
 LATE_S = (0.3, 0.5)
+SLOW = "device_slow"
+"""Its name among the faults that happened."""
 Device = tuple[str, int]
 Name = tuple[int, int, int]
 

@@ -67,6 +67,7 @@ class Store(MemoryRows):
                 self._checkers.expect(view.epoch == epoch + 1, f"I1: view {view.epoch} after epoch {epoch}")
                 self._checkers.expect(bool(view.members), f"I1: view {view.epoch} has no members")
             self.commit(carry_out(turn, action))
+        self._checkers.counted(self._rows)
 
     def empty_nodes(self, nodes: tuple[NodeFact, ...]) -> None:
         """The fleet's pass over what is drained."""
@@ -238,6 +239,8 @@ class Store(MemoryRows):
         row.standby = row.caught_up == MemberRole.STANDBY
         if report is None:
             self._checkers.left_out += 1
+            if not (row.ordered_out or row.relieved):
+                self._checkers.leaves_out(row.attempt, row.index, row.incarnation, self._decision)
         else:
             self._rows.catch_ups.append(report["fetch_s"])
 

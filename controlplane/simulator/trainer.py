@@ -14,28 +14,20 @@ from controlplane.protocol.membership import MAX_AWAITED_S, Flush, Install, View
 from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, TrainingDone
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
-from controlplane.simulator.process import Group, Process, Rank
+from controlplane.simulator.process import GIVEN_UP, ORDERS, Group, Process, Rank, core_of
 from controlplane.simulator.timing import Timing
 from trainer.core import effects as do
 from trainer.core import events as on
-from trainer.core.rank import RankCore, Stage
-from trainer.core.standing import Standing
+from trainer.core.rank import Stage
 
 Report = Flush | OuterError | CaughtUp | CheckpointReport | TrainingDone
 UNREAD_MAX = 100
 STORED_MAX = 64
-VOTE_S = 0.02
-RETRY_S = 0.5
-GIVEN_UP: dict[Stage, on.Event] = {
-    Stage.BUILDING: on.Built(inside=False),
-    Stage.SUMMING: on.Summed(held=False),
-    Stage.PASSING: on.Passed(level=None),
-}
-ORDERS = (on.ViewSeen, on.ViewAwaited, on.InstallSeen, on.Unheard, on.Fetched)
+VOTE_S, RETRY_S = 0.02, 0.5
 
 
 class Trainer:
-    """All processes and groups of the one job. `said` hands a rank's report to its agent."""
+    """All processes and groups of the one job. `failed_s`: when an exchange failed that nobody's end explains."""
 
     def __init__(
         self, kernel: Kernel, checkers: Checkers, said: Callable[[Rank, Report], None], timing: Timing
@@ -49,7 +41,7 @@ class Trainer:
         self.processes: dict[tuple[int, int, int], Process] = {}
         self.groups: dict[tuple[int, int], Group] = {}
         self.stored: dict[str, list[int]] = {}
-        self.crash_starts = 0
+        self.crash_starts, self.failed_s = 0, -1e9
 
     # --- life of processes --------------------------------------------------------
 
@@ -59,13 +51,14 @@ class Trainer:
         process = self.processes.get(key)
         if process is None:
             process = Process(launch.attempt, launch.replica, launch.incarnation, launch)
+            process.phase_since_s = process.section_since_s = self._kernel.now_s
             resume = launch.config.resume
             process.lineage = list(self.stored[resume.path]) if resume else []
             self.processes[key] = process
         ranks = []
         for placement in launch.ranks:
             ref = RankRef(launch.job_id, launch.attempt, launch.replica, launch.incarnation, placement.rank)
-            core = _core(ref, launch, committed=len(process.lineage))
+            core = core_of(ref, launch, committed=len(process.lineage))
             rank = Rank(ref=ref, node=node, device=placement.device_index, core=core)
             process.ranks[placement.rank] = rank
             ranks.append(rank)
@@ -115,6 +108,7 @@ class Trainer:
         if group is None or group.broken:
             return
         group.broken = True
+        self.failed_s = self.failed_s if but is not None else self._kernel.now_s
         for index, incarnation in sorted(group.members):
             process = self.processes.get((attempt, index, incarnation))
             if process is not None and process is not but:
@@ -150,11 +144,14 @@ class Trainer:
         if rank.hung:
             rank.unread = [*rank.unread, event][-UNREAD_MAX:]
         elif rank.alive:
-            process = self.process_of(rank)
-            if not isinstance(event, ORDERS):
+            process, stage = self.process_of(rank), rank.core.stage
+            effects = rank.core.handle(event)  # An answer that nobody waits for any more answers nothing.
+            if not isinstance(event, ORDERS) and (effects or rank.core.stage is not stage):
                 process.asked.pop(rank.ref.rank, None)
-            for effect in rank.core.handle(event):
+            for effect in effects:
                 self._carry_out(process, rank, effect)
+            if rank is process.first:
+                process.note_place(self._kernel.now_s)
 
     def _feed_all(self, process: Process, event: on.Event) -> None:
         for _, rank in sorted(process.ranks.items()):
@@ -257,11 +254,24 @@ class Trainer:
             process.grouped = order.epoch
             self._checkers.installed(process, order)
             self._kernel.log("install", f"r{process.index}.{process.incarnation} epoch {order.epoch} step {order.step}")
+        if self.timing.meets and not self._all_here(process):
+            return
         left_s = (process.regroups_until_s or now_s) - now_s
         if left_s > 0.0:
             self._kernel.after(left_s, self._built, process, process.token)
         else:
             self._built(process, process.token)
+
+    def _all_here(self, process: Process) -> bool:
+        """Every member has come to build; the last to come lets the others go on."""
+        group, me = self.groups[(process.attempt, process.grouped)], (process.index, process.incarnation)
+        last = me not in group.here and len(group.here) + 1 == len(group.members)
+        group.here.add(me)
+        for index, incarnation in sorted(group.members - {me}) if last else ():
+            other = self.processes[(process.attempt, index, incarnation)]
+            if other.grouped == process.grouped and other.regroups_until_s is not None:
+                self._kernel.after(0.0, self._answer, other)
+        return len(group.here) == len(group.members)
 
     def _regroup_s(self, process: Process, view: View) -> float:
         """How long this member builds groups for the view: by whether one it trained with is
@@ -273,10 +283,16 @@ class Trainer:
         return self.timing.regroup_s if lost else self.timing.rejoin_s
 
     def _built(self, process: Process, token: int) -> None:
-        if self._goes_on(process, token):
+        if self._goes_on(process, token) and not (self.timing.meets and self._misses_one(process)):
             process.regroups_until_s = None
             self._feed_all(process, on.Built(inside=True))
             self._next_step(process)
+
+    def _misses_one(self, process: Process) -> bool:
+        """A member whose processes are gone: nobody's group is ever built."""
+        members = self.groups[(process.attempt, process.grouped)].members
+        peers = (self.processes[(process.attempt, *member)] for member in members)
+        return any(not rank.alive for peer in peers for rank in peer.ranks.values())
 
     def _fetch(self, process: Process, donors: tuple[do.Peer, ...]) -> None:
         """From the first of its donors."""
@@ -315,9 +331,8 @@ class Trainer:
         if process.computing is not ask:
             process.computing, process.left = ask, list(ask.todo)
         if process.left:
-            late_s = self.late_s(process)
-            least_s, most_s = self.timing.micro_batch_s
-            self._later(process, (least_s + late_s, most_s + late_s), self._computed)
+            least_s, most_s = (each_s + self.late_s(process) for each_s in self.timing.micro_batch_s)
+            self._later(process, (least_s, most_s), self._computed)
         else:
             self._feed_all(process, on.Computed())
 
@@ -383,10 +398,3 @@ class Trainer:
             del self.stored[next(iter(self.stored))]
         report = CheckpointReport(step=step, path=path, state="complete", kind="interval", epoch=epoch)
         self._said(process.first, report)
-
-
-def _core(ref: RankRef, launch: ReplicaLaunch, *, committed: int) -> RankCore:
-    training = launch.config.training
-    count = training.global_batch // training.micro_batch
-    standing = Standing(ref, committed)
-    return RankCore(standing, micro_batch_count=count, max_contributors=launch.config.max_contributors)

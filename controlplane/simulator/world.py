@@ -4,8 +4,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from controlplane.changes.outbox import LIVE
+from controlplane.changes.turn import OVER
 from controlplane.policy.config import PolicyConfig
 from controlplane.protocol.frames import AgentFrame, AgentHello
+from controlplane.protocol.membership import MemberRole
 from controlplane.protocol.spec import (
     Checkpoint,
     Parallelism,
@@ -17,16 +19,19 @@ from controlplane.protocol.spec import (
     TrainSpec,
     micro_batch_count,
 )
-from controlplane.protocol.states import JobState, RequestState
+from controlplane.protocol.states import JobState, ReplicaState, RequestState
 from controlplane.simulator.agent import Agent, Down
 from controlplane.simulator.checkers import Checkers
+from controlplane.simulator.extras import Extras, Harsh
 from controlplane.simulator.faults import QUIET_BEFORE_S, Faults
 from controlplane.simulator.kernel import Kernel
-from controlplane.simulator.network import Network
+from controlplane.simulator.lens import Lens
+from controlplane.simulator.memory import HANG_TIMEOUT_S
+from controlplane.simulator.network import Network, Way
 from controlplane.simulator.people import People
 from controlplane.simulator.process import Process, Rank
 from controlplane.simulator.server import Server
-from controlplane.simulator.slowness import Slowness
+from controlplane.simulator.slowness import SLOW, Slowness
 from controlplane.simulator.timing import Timing
 from controlplane.simulator.trainer import Report, Trainer
 
@@ -35,10 +40,13 @@ FAULTS_UNTIL_S = 90.0
 CALM_S = 150.0
 STEADY_S = 30.0
 NOISE_MEMORY_S = 6.0
+HANG_S = HANG_TIMEOUT_S - 1.5
+"""A rank tells each second where it is, and had been there for a while."""
+NONE = Extras()
 ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a seed came to. `violations` empty: it passed."""
 
@@ -54,6 +62,11 @@ class Outcome:
     tape: tuple[str, ...]
     decisions: tuple[str, ...]
     answers: tuple[str, ...] = ()
+
+    @classmethod
+    def broken(cls, seed: int, error: str) -> "Outcome":
+        """Of a world that raised."""
+        return cls(seed, "broken", 0, 0, 0, 0, (), (error,), "", (), ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +97,16 @@ class World:
         self.spec, nodes = plan.spec, plan.nodes
         self.network = Network(self.kernel)
         self.checkers = Checkers(self.kernel, micro_batch_count(self.spec))
+        self.checkers.slow = self.slow
         self.trainer = Trainer(self.kernel, self.checkers, self._said, plan.timing)
         self.agents = {name: Agent(name, self.kernel, self.trainer, self.checkers, self._up) for name in nodes}
-        self.server = Server(
-            self.spec, nodes, config or PolicyConfig(), self.kernel, self.checkers, self._down, self.sick
-        )
+        self.config = config or PolicyConfig()
+        self.server = Server(self.spec, nodes, self.config, self.kernel, self.checkers, self._down, self.sick)
+        self.server.decide = lens = Lens()
         self.people = People(self.kernel, self.server, seed)
         self.faults = Faults(self.kernel, self.network, self.server, self.agents, self.trainer)
         self.slowness = Slowness(self.kernel, self.server, self.trainer, self.spec.resiliency.stragglers, seed)
+        self.harsh = Harsh(self.kernel, self.network, self.server, self.faults, self.people, lens)
 
     def _drawn(self, seed: int, steps: int | None, standing_by: int) -> WorldPlan:
         chance = self.kernel.random
@@ -103,14 +118,18 @@ class World:
         return WorldPlan(spec=spec, nodes={f"node-{index}": 2 for index in range(5)})
 
     def _up(self, node: str, session: int, frame: AgentHello | AgentFrame) -> None:
-        self.network.send(node, self._received, (node, session, frame))
+        # A connection is opened where both ways carry.
+        if not (isinstance(frame, AgentHello) and self.network.is_cut(node)):
+            self.network.send(node, self._received, (node, session, frame), Way.UP)
 
     def _received(self, parts: Any) -> None:
+        self.harsh.count_effect()
         self.server.receive(*parts)
 
     def _down(self, node: str, message: Down) -> None:
+        self.harsh.count_effect()
         session = self.server.rows.nodes[node].session
-        self.network.send(node, self.agents[node].receive, (session, message))
+        self.network.send(node, self.agents[node].receive, (session, message), Way.DOWN)
 
     def _said(self, rank: Rank, report: Report) -> None:
         self.agents[rank.node].children.say(rank, report)
@@ -122,18 +141,22 @@ class World:
         self.server.start()
 
     def run(
-        self, faults: int | None = None, *, orders: int = 0, stills: int = 0, leaps: int = 0, slow: int = 0
+        self, faults: int | None = None, *, orders: int = 0, stills: int = 0, leaps: int = 0, extras: Extras = NONE
     ) -> Outcome:
-        """Faults (`stills`, `leaps`: see `Faults`; `slow` devices) and people's orders, then calm, then judgement."""
+        """Faults (`stills`, `leaps`: see `Faults`), harsher ones and people's orders, then calm, then judgement."""
         self.start()
         count = self.kernel.random.randrange(1, 7) if faults is None else faults
         self.faults.schedule(FAULTS_UNTIL_S, count, stills=stills)
         self.faults.schedule_leaps(FAULTS_UNTIL_S, leaps, self.seed)
         self.people.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, orders)
-        self.slowness.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, slow)
+        self.slowness.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, extras.slow)
+        self.harsh.schedule(FAULTS_UNTIL_S, extras, self.seed)
         self.kernel.run(FAULTS_UNTIL_S + CALM_S)
+        # What most of a job is late for is nobody's fault: it is held, with that reason, until its limit is over.
+        if (held_until_s := self.checkers.held_until_s(self.config)) > self.kernel.now_s:
+            self.kernel.run(held_until_s + CALM_S)
         before = self.server.rows.committed_step
-        self.kernel.run(FAULTS_UNTIL_S + CALM_S + STEADY_S)
+        self.kernel.run(self.kernel.now_s + STEADY_S)
         self._judge(before)
         return self.outcome()
 
@@ -144,24 +167,66 @@ class World:
             return "it never started"
         if any(not rank.alive for rank in process.ranks.values()):
             return "a process is gone"
-        since_s = self.kernel.now_s - NOISE_MEMORY_S
-        if any(rank.hung or rank.woke_s > since_s for rank in process.ranks.values()):
+        if any(self._hangs(rank) for rank in process.ranks.values()):
             return "a process hangs or did until just now"
         if any(rank.device in self.agents[rank.node].machine.broken for rank in process.ranks.values()):
             return "a device under it is broken"
         if self.slowness.late_s(process) > 0.0:
             return "a device under it is slow"
-        return self._out_of_reach(process)
+        return self._out_of_reach(process) or self._fails_again(process)
+
+    def _hangs(self, rank: Rank) -> bool:
+        """For longer than its agent is to allow, less what is not told at once; or it did until just now. A shorter
+        hang leaves one out and ends nobody."""
+        now_s = self.kernel.now_s
+        if rank.hung:
+            return now_s - rank.hung_since_s >= HANG_S
+        return now_s - rank.woke_s < NOISE_MEMORY_S and rank.woke_s - rank.hung_since_s >= HANG_S
+
+    def _fails_again(self, process: Process) -> str | None:
+        """Where every exchange fails and names nobody, who it is is a guess. That one is left out first, and ended
+        only when the exchange fails with it again, or where too few would be left without it."""
+        row = self.server.rows.replicas[process.index]
+        needed = self.spec.resources.min_replicas
+        others = [each for each in self.server.rows.replicas.values() if each is not row and each.contributing]
+        fails = self.kernel.now_s - self.trainer.failed_s < NOISE_MEMORY_S
+        return "every exchange fails" if fails and (row.times_out or len(others) < needed) else None
 
     def _out_of_reach(self, process: Process) -> str | None:
+        """Silence is a reason to end what lives only when the lease of its node is over: what was out of touch for
+        less comes back, and so does what trains with the others while the link of its agent is lost."""
+        rows, now_s = self.server.rows, self.kernel.now_s
+        members = rows.view.members if rows.view is not None else ()
+        member = any((each.replica, each.incarnation) == (process.index, process.incarnation) for each in members)
+        if member and rows.progressed_s is not None and now_s - rows.progressed_s < self.config.lease_s:
+            return None
         for node in sorted({rank.node for rank in process.ranks.values()}):
-            recently = self.kernel.now_s - self.network.last_cut_s.get(node, -1e9) < NOISE_MEMORY_S
-            if node in self.network.cut or recently:
+            out_s = self.network.out_of_touch_s(node, NOISE_MEMORY_S)
+            silent_s = now_s - rows.nodes[node].seen_s
+            if max(out_s or 0.0, silent_s) >= self.config.lease_s:
                 return f"{node} is or was just cut off"
         return None
 
+    def slow(self, attempt: int, index: int, incarnation: int) -> str | None:
+        """What truly keeps a replica from going on with the others; None: nothing does."""
+        process = self.trainer.processes.get((attempt, index, incarnation))
+        if process is None or self.sick(attempt, index, incarnation) is not None:
+            return "it is sick"
+        if any(rank.hung or self.kernel.now_s - rank.woke_s < NOISE_MEMORY_S for rank in process.ranks.values()):
+            return "a process stands still, or did until just now"
+        if any(self.network.out_of_touch_s(rank.node, NOISE_MEMORY_S) for rank in process.ranks.values()):
+            return "a node of it is out of touch, or was just now"
+        if self.network.is_bad(NOISE_MEMORY_S):
+            return "the network is bad"
+        if self.kernel.now_s - self.trainer.failed_s < NOISE_MEMORY_S:
+            return "every exchange fails"
+        return None
+
     def _judge(self, before: int) -> None:
-        """I10: a job runs and moves, waits with a reason, or has ended. I2: no order hangs."""
+        """I10: a job runs and moves, waits with a reason, or has ended. I2: no order hangs. What the server
+        says of its replicas is so, and nothing else runs."""
+        self._judge_rows()
+        self._judge_processes()
         rows = self.server.rows
         expect = self.checkers.expect
         if rows.state is JobState.RUNNING:
@@ -183,6 +248,31 @@ class World:
     def _only_lasting(self) -> bool:
         return all(signal.kind in ("node_silent", "straggler") for signal in self.server.rows.signals.values())
 
+    def _judge_rows(self) -> None:
+        """While it runs: who is said to contribute does, in truth."""
+        rows, expect = self.server.rows, self.checkers.expect
+        if rows.state is not JobState.RUNNING or rows.install is None or rows.attempt is None:
+            return
+        for index, row in sorted(rows.replicas.items()):
+            process = self.trainer.processes.get((rows.attempt.number, index, row.incarnation))
+            role = process.standing.role if process is not None and process.able() else None
+            said = row.contributing and row.state is ReplicaState.ACTIVE
+            does = role is MemberRole.CONTRIBUTOR and process is not None and process.epoch == rows.epoch
+            expect(said == does, f"I-true: r{index} is said {'' if said else 'not '}to contribute, and is {role}")
+
+    def _judge_processes(self) -> None:
+        """Nothing lives on that the server has ended or does not know."""
+        rows = self.server.rows
+        live = {(row.attempt, row.index, row.incarnation) for row in rows.replicas.values() if row.state not in OVER}
+        for key, process in sorted(self.trainer.processes.items()):
+            alive = [
+                rank.ref.rank
+                for rank in process.ranks.values()
+                if rank.alive and not self.network.is_cut(rank.node) and not self.agents[rank.node].dead
+            ]
+            over = rows.state in ENDED or key not in live
+            self.checkers.expect(not (alive and over), f"I-left: ranks {alive} of {key} live on")
+
     def outcome(self) -> Outcome:
         """The result as data."""
         rows = self.server.rows
@@ -193,7 +283,7 @@ class World:
             commits=self.checkers.commits,
             evictions=self.checkers.evictions,
             restarts=rows.restarts,
-            faults=tuple(self.faults.injected),
+            faults=(*self.faults.injected, *self.harsh.happened.elements(), *(SLOW for _ in self.slowness.late)),
             violations=tuple(self.checkers.violations),
             digest=self.kernel.digest(),
             tape=tuple(self.kernel.tape),

@@ -5,6 +5,7 @@ import pytest
 
 from controlplane.policy.rules import straggler
 from controlplane.protocol.spec import Budget, Resiliency, Stragglers, Timeouts
+from controlplane.simulator.extras import Extras
 from controlplane.simulator.world import World, WorldPlan, job_spec
 
 FULL = {f"node-{index}": 2 for index in range(3)}
@@ -23,7 +24,7 @@ def world(seed: int, *, nodes: dict[str, int] = FULL, min_replicas: int = 1, res
 @pytest.mark.parametrize("seed", range(4100, 4104))
 def test_where_no_device_is_free_the_others_go_on_without_it_and_its_device_stays_empty(seed: int) -> None:
     made = world(seed)
-    outcome = made.run(0, slow=1)
+    outcome = made.run(0, extras=Extras(slow=1))
     assert outcome.violations == ()
     assert outcome.decisions.count(WITHOUT) == 1
     ((node, device),) = made.slowness.late
@@ -36,7 +37,7 @@ def test_where_no_device_is_free_the_others_go_on_without_it_and_its_device_stay
 
 def test_a_free_place_is_taken_instead() -> None:
     made = world(4100, nodes=FULL | {"node-3": 2})
-    outcome = made.run(0, slow=1)
+    outcome = made.run(0, extras=Extras(slow=1))
     assert outcome.violations == ()
     assert WITHOUT not in outcome.decisions
     assert any(each.startswith("straggler:") and each.endswith("cheaper_to_move") for each in outcome.decisions)
@@ -46,7 +47,7 @@ def test_a_free_place_is_taken_instead() -> None:
 @pytest.mark.parametrize("limits", [{"min_replicas": 3}, {"restarts": 0}], ids=str)
 def test_it_stays_where_all_must_train_or_the_budget_is_spent(limits: dict[str, int]) -> None:
     made = world(4100, **limits)  # type: ignore[arg-type]
-    outcome = made.run(0, slow=1)
+    outcome = made.run(0, extras=Extras(slow=1))
     assert outcome.violations == ()
     assert made.slowness.found == 1
     assert not any("cheaper_without" in each for each in outcome.decisions)
@@ -55,5 +56,5 @@ def test_it_stays_where_all_must_train_or_the_budget_is_spent(limits: dict[str, 
 
 @pytest.mark.parametrize("seed", range(4200, 4212))
 def test_beside_other_faults_nobody_healthy_is_ended_for_it(seed: int) -> None:
-    outcome = world(seed, nodes=FULL | {"node-3": 2}).run(3, slow=2)
+    outcome = world(seed, nodes=FULL | {"node-3": 2}).run(3, extras=Extras(slow=2))
     assert outcome.violations == ()

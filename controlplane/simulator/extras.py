@@ -1,0 +1,287 @@
+"""Harsher faults, each with chances of its own: a world without them is the world it was.
+
+Some strike at a time of their own, most at the worst: right after the control plane has decided something.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+from agents.core.effects import Effect, Persist
+from controlplane.protocol.states import RequestKind
+from controlplane.simulator.agent import Agent
+from controlplane.simulator.faults import QUIET_BEFORE_S, Fault, Faults
+from controlplane.simulator.kernel import Ended, Kernel
+from controlplane.simulator.lens import Lens
+from controlplane.simulator.network import BOTH, Network, Way
+from controlplane.simulator.people import People
+from controlplane.simulator.server import Server
+
+ACTS = frozenset(
+    {
+        "admit",
+        "evict",
+        "evict_and_replace",
+        "first_view",
+        "hold_and_replace",
+        "install",
+        "leave_out",
+        "move",
+        "reissue_view",
+        "retire",
+        "shrink",
+        "start",
+        "swap",
+    }
+)
+VOLLEY = (
+    Fault.RANK_KILL,
+    Fault.RANK_KILL,
+    Fault.RANK_PAUSE,
+    Fault.NODE_LOSS,
+    Fault.WARM_REBOOT,
+    Fault.NODE_CUT,
+    Fault.EXCHANGE_BLIP,
+    Fault.AGENT_RESTART,
+    Fault.BACKEND_PAUSE,
+)
+AGAIN_S = 0.4
+ASKED = (*(RequestKind.EVICT, RequestKind.DRAIN, RequestKind.CHECKPOINT) * 3, None)
+"""None: that the job is cancelled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """How often: a link that is lost one way; messages that come late, and again; a restart of the server between
+    two of its effects; an agent, or its machine, that ends between two records; the server's wall clock that is
+    set; a disk that fills as something is decided; a person who asks for something then; two or three faults
+    within one recovery; an exchange that fails again and again; a device that turns slow."""
+
+    one_way: int = 0
+    late: int = 0
+    server_restarts: int = 0
+    record_ends: int = 0
+    wall_leaps: int = 0
+    full_disks: int = 0
+    requests: int = 0
+    volleys: int = 0
+    failing_exchanges: int = 0
+    slow: int = 0
+
+
+class Kind(StrEnum):
+    """What of it has happened, by name."""
+
+    LINK_UP = "link_up_lost"
+    LINK_DOWN = "link_down_lost"
+    LATE = "late_messages"
+    REPEATED = "repeated_messages"
+    SERVER_RESTART = "server_restart"
+    AGENT_RECORD = "agent_end_at_record"
+    POWER_RECORD = "power_loss_at_record"
+    WALL_LEAP = "wall_clock_set"
+    FULL_DISK = "disk_full_at_decision"
+    ASKED = "asked"
+    VOLLEY = "volley"
+    EXCHANGES = "exchanges_fail"
+
+
+class Harsh:
+    """Carries them out beside `Faults`. `server_ends_in`: effects of the server until it ends."""
+
+    def __init__(
+        self, kernel: Kernel, network: Network, server: Server, faults: Faults, people: People, lens: Lens
+    ) -> None:
+        self._kernel, self._network, self._server = kernel, network, server
+        self._faults, self._people, self._lens = faults, people, lens
+        self._chance = random.Random()
+        self._until_s = 0.0
+        self._waiting: list[Callable[[], None]] = []
+        self._server_ends_in: int | None = None
+        self.happened: Counter[str] = Counter()
+
+    def schedule(self, until_s: float, extras: Extras, seed: int) -> None:
+        """All of them begin before `until_s`."""
+        self._until_s, self._lens.watches = until_s, bool(extras.wall_leaps)
+        deeds: dict[str, Callable[[], None]] = {
+            "one_way": self._sooner_or_later(self.one_way),
+            "late": self._sooner_or_later(self.late),
+            "server_restarts": self._sooner_or_later(self.end_server),
+            "record_ends": self._sooner_or_later(self.end_at_record),
+            "wall_leaps": self.set_clock,
+            "full_disks": self._at_decision(self.fill_disk),
+            "requests": self._at_decision(self.ask),
+            "volleys": self._at_decision(self.volley),
+            "failing_exchanges": self.fail_exchanges,
+        }
+        for field in fields(extras):
+            # Chances of each kind are its own.
+            chance = self._chance = random.Random(f"{field.name} {seed}")
+            for _ in range(getattr(extras, field.name)):
+                self._kernel.after(chance.uniform(QUIET_BEFORE_S, until_s), self._strike, deeds[field.name])
+        self._chance = random.Random(f"extras {seed}")
+        decided = self._server.on_decision
+
+        def also(choice: str) -> None:
+            decided(choice)
+            self._decided(choice)
+
+        self._server.on_decision = also
+
+    def _strike(self, deed: Callable[[], None]) -> None:
+        if self._kernel.now_s <= self._until_s:
+            deed()
+
+    def _at_decision(self, deed: Callable[[], None]) -> Callable[[], None]:
+        """Lie in wait for the next act."""
+        return lambda: self._waiting.append(deed)
+
+    def _sooner_or_later(self, deed: Callable[[], None]) -> Callable[[], None]:
+        """Half of them lie in wait."""
+        wait = self._at_decision(deed)
+        return lambda: deed() if self._chance.random() < 0.5 else wait()
+
+    def _decided(self, choice: str) -> None:
+        if choice in ACTS and self._waiting:
+            deed = self._waiting.pop()
+            delay_s = 0.0 if deed == self.end_server else self._chance.uniform(0.0, 1.0)
+            self._kernel.after(delay_s, self._strike, deed)
+        self.count_effect()
+
+    def count_effect(self) -> None:
+        """The server has done something: its process may end now. Raises Ended then."""
+        if self._server_ends_in is None or self._server.paused:
+            return
+        self._server_ends_in -= 1
+        if self._server_ends_in > 0:
+            return
+        self._server_ends_in = None
+        short = self._chance.random() < 0.7
+        down_s = self._chance.uniform(0.3, 6.0) if short else self._chance.uniform(15.0, 60.0)
+        self._note(Kind.SERVER_RESTART, f"the server ends and is back in {down_s:.1f} s")
+        self._server.restart(down_s)
+        for agent in self._faults.agents.values():
+            agent.after(self._chance.uniform(0.0, 1.0), agent.hang_up)
+        raise Ended
+
+    # --- deeds ---------------------------------------------------------------------------
+
+    def one_way(self) -> None:
+        """A link that carries nothing up, or nothing down."""
+        agent, way = self._node(), self._chance.choice(BOTH)
+        if agent is None or self._network.is_cut(agent.node):
+            return
+        seconds = self._chance.choice((self._chance.uniform(2.0, 9.0), self._chance.uniform(9.0, 45.0)))
+        self._note(Kind(f"link_{way}_lost"), f"the link of {agent.node} carries nothing {way} for {seconds:.1f} s")
+        self._network.cut_link(agent.node, way)
+        self._kernel.after(seconds, self._network.mend_link, agent.node)
+
+    def late(self) -> None:
+        """A link that holds everything for a while, some way or both; or messages that come again later."""
+        agent = self._node()
+        if agent is None:
+            return
+        if self._chance.random() < 0.5:
+            ways, seconds = self._chance.choice(((Way.UP,), (Way.DOWN,), BOTH)), self._chance.uniform(1.0, 9.0)
+            self._note(Kind.LATE, f"the link of {agent.node} holds what goes {' and '.join(ways)} for {seconds:.1f} s")
+            self._network.hold_link(agent.node, ways, seconds)
+            return
+        self._note(Kind.REPEATED, "messages come again")
+        self._network.echo, self._network.echo_s = 0.3, self._chance.choice((0.5, 3.0))
+        self._kernel.after(self._chance.uniform(5.0, 30.0), self._no_echo)
+
+    def _no_echo(self) -> None:
+        self._network.echo = 0.0
+
+    def end_server(self) -> None:
+        """Between two of its next effects."""
+        self._server_ends_in = self._chance.randrange(1, 25)
+
+    def end_at_record(self) -> None:
+        """An agent ends right after one of the next records that it writes, or its machine loses power."""
+        agent = self._node()
+        if agent is None:
+            return
+        left, power = self._chance.randrange(1, 12), self._chance.random() < 0.4
+        back_s = self._chance.uniform(0.3, 5.0)
+
+        def count(effect: Effect) -> None:
+            nonlocal left
+            left -= isinstance(effect, Persist)
+            if left > 0:
+                return
+            self._note(Kind.POWER_RECORD if power else Kind.AGENT_RECORD, f"{agent.node} ends after a record")
+            self._network.note_out(agent.node, self._kernel.now_s, self._kernel.now_s + back_s)
+            if power:
+                self._faults.warm_reboot(agent)
+            else:
+                agent.stop(back_s)
+
+        agent.on_effect = count
+
+    def set_clock(self) -> None:
+        """The server's wall clock, forward or back."""
+        step_s = self._chance.choice((-3600.0, -30.0, -5.0, 5.0, 30.0, 3600.0))
+        self._note(Kind.WALL_LEAP, f"the server's clock is set by {step_s:.0f} s")
+        self._lens.set_clock(self._kernel.now_s, step_s)
+        self._server.blind_until_s = max(self._server.blind_until_s, self._kernel.now_s + 5.0)
+        self._server.ring()
+
+    def fill_disk(self) -> None:
+        """Of a node that has just been given something to do."""
+        agent = self._node(busy=True)
+        if agent is not None:
+            self._note(Kind.FULL_DISK, f"the disk of {agent.node} is full")
+            agent.machine.disk.full = True
+            self._kernel.after(self._chance.uniform(3.0, 60.0), self._faults.make_room, agent)
+
+    def ask(self) -> None:
+        """A person, for anything."""
+        if self._server.paused:
+            return
+        what = self._chance.choice(ASKED)
+        self.happened[f"{Kind.ASKED}_{what or 'cancel'}"] += 1
+        match what:
+            case RequestKind.EVICT:
+                self._people.order_out()
+            case RequestKind.DRAIN:
+                self._people.drain()
+            case RequestKind.CHECKPOINT:
+                self._people.save()
+            case _:
+                self._kernel.log("person", "cancels the job")
+                self._lens.cancelled = True
+                self._server.ring()
+
+    def volley(self) -> None:
+        """Two or three faults within one recovery."""
+        count, within_s = self._chance.choice((2, 3)), self._chance.choice((0.6, 3.0))
+        self._note(Kind.VOLLEY, f"{count} faults at once")
+        for _ in range(count):
+            self._kernel.after(self._chance.uniform(0.0, within_s), self._faults.strike, self._chance.choice(VOLLEY))
+
+    def fail_exchanges(self) -> None:
+        """For a while every exchange fails as soon as it is under way; nobody is to blame."""
+        seconds = self._chance.uniform(2.0, 12.0)
+        self._note(Kind.EXCHANGES, f"every exchange fails for {seconds:.1f} s")
+        self._blow(self._kernel.now_s + seconds)
+
+    def _blow(self, until_s: float) -> None:
+        if self._kernel.now_s < until_s:
+            self._faults.blip()
+            self._kernel.after(AGAIN_S, self._blow, until_s)
+
+    # --- victims -------------------------------------------------------------------------------
+
+    def _node(self, *, busy: bool = False) -> Agent | None:
+        agents = [agent for agent in self._faults.agents.values() if not agent.dead]
+        at_work = [agent for agent in agents if any(child.rank.alive for child in agent.machine.children.values())]
+        if busy or self._chance.random() < 0.8:
+            agents = at_work or agents
+        return self._chance.choice(agents) if agents else None
+
+    def _note(self, kind: Kind, text: str) -> None:
+        self.happened[kind] += 1
+        self._kernel.log("fault", text)
