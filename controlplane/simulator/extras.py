@@ -6,7 +6,7 @@ Some strike at a time of their own, most at the worst: right after the control p
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 
 from agents.core.effects import Effect, Persist
@@ -116,11 +116,11 @@ class Harsh:
             "volleys": self._at_decision(self.volley),
             "failing_exchanges": self.fail_exchanges,
         }
-        for field in fields(extras):
+        for name, deed in deeds.items():
             # Chances of each kind are its own.
-            chance = self._chance = random.Random(f"{field.name} {seed}")
-            for _ in range(getattr(extras, field.name)):
-                self._kernel.after(chance.uniform(QUIET_BEFORE_S, until_s), self._strike, deeds[field.name])
+            chance = self._chance = random.Random(f"{name} {seed}")
+            for _ in range(getattr(extras, name)):
+                self._kernel.after(chance.uniform(QUIET_BEFORE_S, until_s), self._strike, deed)
         self._chance = random.Random(f"extras {seed}")
         decided = self._server.on_decision
 
