@@ -1,8 +1,8 @@
 """A fleet without processes: the ranks are the product's own cores, their agents are the test's.
 
-Every rank runs `trainer.core` by way of the simulator's trainer, on a clock that never runs ahead of the real one: what a
-view, an install, a broken exchange and a joiner mean is decided there and nowhere here. What stays of the test's own is
-the device of it: commands are handed to ranks, and what ranks say goes into an agent's journal (`fake_agent`).
+Every rank runs `trainer.core` by way of the simulator's trainer, on a clock that never runs ahead of the real one: what
+a view, an install, a broken exchange and a joiner mean is decided there and nowhere here. What stays of the test's own
+is the device of it: commands are handed to ranks, and what ranks say goes into an agent's journal (`fake_agent`).
 """
 
 import asyncio
