@@ -16,7 +16,7 @@ from controlplane.protocol.membership import View
 from controlplane.protocol.states import AttemptState, CommandState, RankState, Section
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
-from controlplane.simulator.load import CONNECTED_S
+from controlplane.simulator.load import CONNECTED_S, there
 from controlplane.simulator.rows import JOB_ID, CommandRow, ReplicaRow, Rows
 
 HANG_TIMEOUT_S = 5.0
@@ -256,11 +256,6 @@ def answered_of(row: CommandRow) -> Answered:
         job_id=JOB_ID,
         decided=True,
     )
-
-
-def there(row: ReplicaRow) -> list[Placement]:
-    """Where its processes that are not proved gone are."""
-    return [place for place in row.placements if place.rank not in row.exited]
 
 
 def _replica(row: ReplicaRow) -> facts.Replica:

@@ -2,22 +2,21 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any
 
 import msgspec
 
+from controlplane.changes.assembly.counted import Announced
+from controlplane.changes.assembly.measured import RECENT
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.snapshot import CheckpointFact, Placement, SignalFact
-from controlplane.policy.timeouts import MIN_STEPS
 from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.frames import RankStatus
 from controlplane.protocol.membership import Flush, Install, View
 from controlplane.protocol.spec import Parallelism, TrainSpec
-from controlplane.protocol.states import AttemptState, CommandState, JobState, NodeState, Phase, ReplicaState
+from controlplane.protocol.states import AttemptState, CommandState, JobState, NodeState, ReplicaState
 
 JOB_ID = "job_sim"
-PACES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +29,11 @@ class Order:
 
 @dataclass(slots=True)
 class ReplicaRow:
-    """The newest incarnation of a slot. `phases`, `phase_since_s` and `spoke_s` (server time of its
+    """One incarnation of a slot. `phase_since_s` and `spoke_s` (server time of its
     last word to its agent) are hints by rank; `told` is the newest of each, in the same phase since
     `told_since_s`. `times_out`: how often it was left out, `out_s`: when last, `out_epoch`: of
-    the view that did so. `ordered_out`: the person who ordered it out, at `ordered_s`."""
+    the view that did so. `caught_up`: the role in which its last catch-up ended. `ordered_out`: the person
+    who ordered it out, at `ordered_s`."""
 
     index: int
     incarnation: int
@@ -44,7 +44,6 @@ class ReplicaRow:
     started: set[int] = field(default_factory=set)
     joined: set[int] = field(default_factory=set)
     exited: set[int] = field(default_factory=set)
-    phases: dict[int, Phase] = field(default_factory=dict)
     told: dict[int, RankStatus] = field(default_factory=dict)
     told_since_s: dict[int, float] = field(default_factory=dict)
     phase_since_s: dict[int, float] = field(default_factory=dict)
@@ -53,13 +52,11 @@ class ReplicaRow:
     times_out: int = 0
     out_s: float | None = None
     contributing: bool = False
-    standby: bool = False
     contributed: bool = False
     stop_requested: bool = False
-    caught_up: None = None
+    caught_up: str = ""
     committed_step: int = 0
     stopped: bool = False
-    failed_starts: int = 0
     relieved: str = ""
     ordered_out: str = ""
     ordered_s: float | None = None
@@ -99,7 +96,8 @@ class AttemptRow:
 
 @dataclass(slots=True)
 class NodeRow:
-    """`seen_s` last frame; up to `applied_seq` of the journal `journal_id` is applied, `session` is the newest.
+    """`seen_s` last frame, `ranks_s` last that told of ranks; up to `applied_seq` of the journal `journal_id` is
+    applied, `session` is the newest.
     `emptied`: by a drain that is done."""
 
     id: str
@@ -111,7 +109,7 @@ class NodeRow:
     boot_id: str = ""
     applied_seq: int = 0
     reserved: bool = False
-    warm: bool = False
+    ranks_s: float | None = None
     lost_devices: set[int] = field(default_factory=set)
     emptied: bool = False
 
@@ -131,9 +129,12 @@ class CommandRow:
 
 @dataclass(slots=True)
 class Rows:
-    """Everything the server knows. `ghosts`: older incarnations not proved gone; `outbox`:
-    the commands that had no final answer when it was last gone through, in order; `paces`:
-    seconds that each of the last `PACES` steps took, `calm` of those that no view change made longer;
+    """Everything the server knows. `ghosts`: older incarnations not proved gone, `older`: all of the attempt;
+    `started`: nodes on which a start succeeded, `warmed` and `warm_asked`: when a rank host was; `outbox`:
+    the commands that had no final answer when it was last gone through, in order; `calm`:
+    seconds that each of the last steps took that no view change made longer; `settled`: findings about hardware
+    that are dealt with; `attempts`: those before; `views` of this one; `charged_s`, `acts_s`: when a restart was
+    charged, and a destructive act carried out;
     `starts` and `catch_ups`: seconds that each start of a replica and each transfer to one took; `lives`:
     the newest incarnation of each slot, of all attempts; `requests` that have not ended, `answers` to all, in order."""
 
@@ -142,8 +143,7 @@ class Rows:
     epoch: int = 0
     committed_step: int = 0
     progressed_s: float | None = None
-    paces: deque[float] = field(default_factory=lambda: deque(maxlen=PACES))
-    calm: deque[float] = field(default_factory=lambda: deque(maxlen=PACES))
+    calm: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     starts: list[float] = field(default_factory=list)
     catch_ups: list[float] = field(default_factory=list)
     looks_taken: int = 0
@@ -165,14 +165,18 @@ class Rows:
     outbox: list[str] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
     done: set[int] = field(default_factory=set)
-    suspect_since_s: dict[str, float] = field(default_factory=dict)
-    reissued_views: int = 0
+    settled: list[SignalFact] = field(default_factory=list)
+    attempts: list[AttemptRow] = field(default_factory=list)
+    views: list[Announced] = field(default_factory=list)
     restarts: int = 0
-    charged: int = 0
+    charged_s: list[float] = field(default_factory=list)
     evictions: int = 0
-    no_progress: int = 0
     acts_s: list[float] = field(default_factory=list)
     ghosts: list[ReplicaRow] = field(default_factory=list)
+    older: list[ReplicaRow] = field(default_factory=list)
+    started: set[str] = field(default_factory=set)
+    warmed: dict[str, float] = field(default_factory=dict)
+    warm_asked: dict[str, float] = field(default_factory=dict)
     last_wait: str = ""
     history: list[str] = field(default_factory=list)
     requests: dict[str, RequestFact] = field(default_factory=dict)
@@ -180,18 +184,8 @@ class Rows:
 
     def note_step(self, step: int, now_s: float) -> None:
         """`step` steps are committed, more than before."""
-        if self.progressed_s is not None:
-            self.paces.append((now_s - self.progressed_s) / (step - self.committed_step))
-            if self.installed_s is not None and self.installed_s < self.progressed_s:
-                self.calm.append(self.paces[-1])
+        if self.progressed_s is not None and self.installed_s is not None and self.installed_s < self.progressed_s:
+            self.calm.append((now_s - self.progressed_s) / (step - self.committed_step))
         self.committed_step, self.progressed_s = step, now_s
-
-    @property
-    def step_max_s(self) -> float | None:
-        """Longest seconds of a step that no view change made longer; None: too few so far."""
-        return max(self.calm) if len(self.calm) >= MIN_STEPS else None
-
-    @property
-    def step_s(self) -> float | None:
-        """Median seconds of a step; None before the first."""
-        return median(self.paces) if self.paces else None
+        if self.views:
+            self.views[-1] = self.views[-1]._replace(resumed=True)

@@ -6,6 +6,7 @@ which loads, decides and applies. Commands are delivered at once and again until
 
 from collections.abc import Callable
 
+from controlplane.changes.assembly.snapshot import MAX_CHECKPOINTS
 from controlplane.changes.turn import OVER
 from controlplane.policy.budget import entries
 from controlplane.policy.config import PolicyConfig
@@ -33,7 +34,7 @@ from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import Flush, MemberRole
 from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, TrainingDone
 from controlplane.protocol.spec import TrainSpec
-from controlplane.protocol.states import AttemptState, CheckpointState, Phase, Section
+from controlplane.protocol.states import AttemptState, CheckpointState, Section
 from controlplane.simulator.asked import Asked
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.hello import greet, welcome
@@ -120,13 +121,12 @@ class Server:
             self._frame(row, message)
 
     def _frame(self, row: NodeRow, frame: AgentFrame) -> None:
-        row.seen_s, row.warm = self._kernel.now_s, row.warm or bool(frame.ranks)
+        row.seen_s = self._kernel.now_s
+        row.ranks_s = row.seen_s if frame.ranks else row.ranks_s
         self._close(f"silent:{row.id}")
         for status in frame.ranks:
             replica = self._replica(status.ref)
             if replica is not None:
-                fresh = status.silent_s < SILENCE_S
-                replica.phases[status.ref.rank] = status.phase if fresh else Phase.COMPUTE
                 replica.spoke_s[status.ref.rank] = self._kernel.now_s - status.silent_s
                 replica.note(status, self._kernel.now_s)
                 replica.phase_since_s[status.ref.rank] = self._kernel.now_s - status.phase_age_s
@@ -162,7 +162,6 @@ class Server:
     def _progress(self, step: int) -> None:
         if step > self.rows.committed_step:
             self.rows.note_step(step, self._kernel.now_s)
-            self.rows.reissued_views = 0
 
     def _replica(self, ref: RankRef) -> ReplicaRow | None:
         """The row, if this incarnation is still the newest of the current attempt."""
@@ -199,7 +198,6 @@ class Server:
                 self._open("xid", None, at_s=at_s, node=node.id, device=xid.index, value=float(xid.xid))
             case DeviceLost(index=index):
                 node.lost_devices.add(index)
-                self.rows.suspect_since_s[node.id] = self._kernel.now_s
                 self._open("device_lost", None, at_s=at_s, node=node.id, device=index)
             case CommandAnswer():
                 self._outbox.answer(body, at_s)
@@ -228,7 +226,7 @@ class Server:
             case CaughtUp(role=role, epoch=epoch) if epoch > replica.out_epoch:
                 self.rows.catch_ups.append(report.fetch_s)
                 replica.contributed = True
-                replica.contributing, replica.standby = role is MemberRole.CONTRIBUTOR, role is MemberRole.STANDBY
+                replica.contributing, replica.caught_up = role is MemberRole.CONTRIBUTOR, role
             case CheckpointReport():
                 self._checkpoint(report)
             case TrainingDone():
@@ -250,9 +248,9 @@ class Server:
             committed_s=self._kernel.now_s,
             layout=attempt.layout,
         )
-        self.rows.checkpoints = [*self.rows.checkpoints, fact][-5:]
+        self.rows.checkpoints = [*self.rows.checkpoints, fact][-MAX_CHECKPOINTS:]
         if report.step > attempt.resume_step:
-            attempt.saved, self.rows.no_progress = True, 0
+            attempt.saved = True
 
     # --- signals ---------------------------------------------------------------------------
 
@@ -326,9 +324,7 @@ class Server:
             value=silent_s,
             threshold=SILENCE_S,
         )
-        if known is None:
-            self.rows.suspect_since_s[node.id] = now_s
-            self._rung = True
+        self._rung = self._rung or known is None
 
     # --- decide and deliver ------------------------------------------------------------------
 
@@ -353,7 +349,7 @@ class Server:
         for decision in plan.decisions:
             if self.store.decision(decision):
                 changed = changed or bool(decision.actions)
-                self.rows.charged += sum(entry.charged for entry in entries(decision, snapshot))
+                self.rows.charged_s += [now_s for entry in entries(decision, snapshot) if entry.charged]
                 self.on_decision(decision.choice)
         return changed
 

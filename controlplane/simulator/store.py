@@ -10,21 +10,24 @@ from typing import Any
 from controlplane.changes import kinds, outbox
 from controlplane.changes import rows as facts
 from controlplane.changes.acts import carry_out
+from controlplane.changes.assembly.counted import Announced, is_act
 from controlplane.changes.kinds import AttemptKey, JobKey, NodeKey, RankKey, ReplicaKey, RequestKey, ViewKey
-from controlplane.changes.turn import OVER, Turn, end_stopping
+from controlplane.changes.turn import Turn, end_stopping
 from controlplane.policy import drains
 from controlplane.policy.errors import IllegalTransition
+from controlplane.policy.findings import KINDS
 from controlplane.policy.plan import AnnounceView, Decision
 from controlplane.policy.requests import RULES as ASKED
 from controlplane.policy.signals.base import Finding
 from controlplane.policy.snapshot import NodeFact, Placement, SignalFact
 from controlplane.policy.transitions import check
-from controlplane.protocol.commands import Body, CommandEnvelope
-from controlplane.protocol.states import AttemptState, CommandState, NodeState, RankState, ReplicaState
+from controlplane.protocol.commands import Body, CommandEnvelope, WarmHost
+from controlplane.protocol.states import CommandState, NodeState, RankState, ReplicaState
 from controlplane.simulator.asked import Asked
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
-from controlplane.simulator.memory import MemoryRows, there
+from controlplane.simulator.load import there
+from controlplane.simulator.memory import MemoryRows
 from controlplane.simulator.rows import JOB_ID, AttemptRow, CommandRow, ReplicaRow, Rows
 
 Sick = Callable[[int, int, int], str | None]
@@ -46,6 +49,7 @@ class Store(MemoryRows):
             return False
         self._checkers.decided(decision)
         self._rows.keys.add(decision.key)
+        self._rows.acts_s += [self.now_s] if is_act(decision) else []
         self._rows.last_wait = decision.sentence if decision.choice == "wait" else self._rows.last_wait
         self._rows.history.append(f"{decision.rule}:{decision.choice}:{decision.reason_code}")
         self._kernel.log("decision", f"{decision.rule}/{decision.choice}/{decision.reason_code}: {decision.sentence}")
@@ -96,16 +100,15 @@ class Store(MemoryRows):
             case kinds.CreateReplica(key=key, placements=placements):
                 self._new_replica(key, placements)
             case kinds.CreateView(view=view):
-                same = rows.view is not None and rows.view.members == view.members
-                rows.reissued_views = rows.reissued_views + 1 if same else 0
+                rows.views.append(Announced(view.members, resumed=False))
                 rows.view, rows.view_since_s = view, self.now_s
                 rows.install, rows.installed_s, rows.flushes = None, None, {}
             case kinds.Enqueue(commands=commands, attempt=number, ttl_s=ttl_s):
                 for node, body in commands:
                     self._command(node, body, number or 0, ttl_s)
             case kinds.Settle(signals=ids):
-                for signal_id in ids:
-                    rows.signals.pop(signal_id, None)
+                gone = [signal for each in ids if (signal := rows.signals.pop(each, None)) is not None]
+                rows.settled += [signal for signal in gone if signal.kind in KINDS]
             case kinds.Reserve(nodes=nodes):
                 for node in nodes:
                     rows.nodes[node].reserved = True
@@ -167,11 +170,8 @@ class Store(MemoryRows):
             self._emptied(subject.id)
         elif isinstance(subject, ReplicaKey):
             row.state_since_s = self.now_s
-            row.standby = row.standby and to not in OVER
             if to == ReplicaState.EVICTED:
                 self._evicted(row)
-        elif isinstance(subject, AttemptKey) and to == AttemptState.ENDED:
-            self._rows.no_progress += not row.saved
 
     def _observe(self, subject: kinds.Observed, columns: Mapping[str, Any]) -> None:
         rows = self._rows
@@ -188,14 +188,12 @@ class Store(MemoryRows):
                 row = self.row(index, incarnation)
                 _write(row, columns)
                 if "caught_up" in columns:
-                    row.standby, row.out_epoch = False, rows.epoch
+                    row.caught_up, row.out_epoch = "", rows.epoch
                     self._checkers.left_out += 1
             case ViewKey():
                 order = columns["install"]
                 rows.install, rows.installed_s = order, columns["ordered_s"]
                 rows.committed_step = max(rows.committed_step, order.step)
-                for index, row in rows.replicas.items():
-                    row.standby = index in order.standbys
             case _:
                 raise AssertionError(f"{subject} is not simulated")
 
@@ -203,7 +201,9 @@ class Store(MemoryRows):
 
     def _new_attempt(self, new: facts.Attempt) -> None:
         rows, now_s = self._rows, self.now_s
-        rows.restarts += rows.attempt is not None
+        if rows.attempt is not None:
+            rows.restarts += 1
+            rows.attempts.append(rows.attempt)
         rows.attempt = AttemptRow(
             new.number,
             new.state,
@@ -216,10 +216,10 @@ class Store(MemoryRows):
             max_contributors=new.max_contributors,
         )
         rows.committed_step, rows.progressed_s = new.resume_step, now_s
-        rows.view, rows.install, rows.installed_s, rows.reissued_views = None, None, None, 0
+        rows.view, rows.install, rows.installed_s, rows.views = None, None, None, []
         rows.flushes, rows.done = {}, set()
         rows.ghosts += [row for row in rows.replicas.values() if not row.stopped]
-        rows.replicas = {}
+        rows.replicas, rows.older = {}, []
 
     def _new_replica(self, key: ReplicaKey, placements: tuple[Placement, ...]) -> None:
         rows, row, name = self._rows, self._rows.replicas.get(key.index), f"r{key.index}.{key.incarnation}"
@@ -233,6 +233,7 @@ class Store(MemoryRows):
         if row is not None:
             self._check("replica", row.state, ReplicaState.FORMING)
             rows.ghosts += [] if row.stopped else [row]
+            rows.older.append(row)
         rows.lives[key.index] = key.incarnation
         rows.replicas[key.index] = ReplicaRow(
             key.index,
@@ -241,7 +242,6 @@ class Store(MemoryRows):
             self.now_s,
             placements,
             attempt=key.attempt,
-            failed_starts=row.failed_starts if row is not None else 0,
         )
 
     def _command(self, node: str, body: Body, attempt: int, ttl_s: float) -> None:
@@ -260,6 +260,8 @@ class Store(MemoryRows):
         self._void(envelope)
         self._rows.commands[command_id] = CommandRow(envelope, self.now_s, self.now_s + ttl_s)
         self._rows.outbox.append(command_id)
+        if isinstance(body, WarmHost):
+            self._rows.warm_asked[node] = self.now_s
 
     def _void(self, envelope: CommandEnvelope) -> None:
         """What it makes void of that node."""
@@ -302,10 +304,7 @@ class Store(MemoryRows):
     def _evicted(self, row: ReplicaRow) -> None:
         decision = self._decision
         assert decision is not None, "an eviction belongs to a decision"
-        row.failed_starts = 0 if row.contributed else row.failed_starts + (not row.ordered_out)
         self._rows.evictions += 1
-        if decision.evidence.get("proved") is False:
-            self._rows.acts_s.append(self.now_s)
         sick = self._sick(row.attempt, row.index, row.incarnation)
         if row.relieved and decision.choice == "retire":
             sick = sick or self._place_taken(row)
@@ -319,7 +318,7 @@ class Store(MemoryRows):
         rows, attempt = self._rows, self._rows.attempt
         if rows.install is None or rows.view is None or attempt is None or rows.install.epoch != rows.view.epoch:
             return None
-        caught_up = {each.index for each in rows.replicas.values() if each.contributing or each.standby}
+        caught_up = {each.index for each in rows.replicas.values() if each.contributing or each.caught_up}
         held = len(({*rows.install.contributors, *rows.install.standbys} | caught_up) - {row.index})
         return "its place is taken" if not self._is_member(row) and held >= attempt.replicas else None
 
