@@ -1,13 +1,22 @@
 """Whether two findings have one cause, so that they belong into one incident.
 
-Called by `recovery.incidents`. Unrelated faults never share an incident: what says nothing of a
+Called by `recovery.incidents` and the simulator. Unrelated faults never share an incident: what says nothing of a
 common cause (the same slot of the job, the same device, the same node at about the same time) is
 taken for a fault of its own.
 """
 
-from controlplane.policy.plan import Decision, Relieve, SetReplicaState, SettleSignals, StartReplica, StopReplica
+from controlplane.policy.plan import (
+    Decision,
+    Relieve,
+    ResolveIncident,
+    SetReplicaState,
+    SettleSignals,
+    StartReplica,
+    StopReplica,
+)
+from controlplane.policy.rules import registry
 from controlplane.policy.snapshot import SignalFact
-from controlplane.protocol.states import ReplicaState
+from controlplane.protocol.states import IncidentOutcome, ReplicaState
 
 NEAR_S = 30.0
 """Findings on different devices of one node, or of a broken exchange, have one cause within this."""
@@ -52,3 +61,11 @@ def findings_of(decision: Decision) -> tuple[str, ...]:
     """Ids of the findings that it rests on or deals with."""
     settled = (i for action in decision.actions if isinstance(action, SettleSignals) for i in action.signal_ids)
     return tuple(dict.fromkeys((*decision.signal_ids, *settled)))
+
+
+def opens_incident(decision: Decision) -> bool:
+    """It is about a fault (`registry.Rule`); everything else only joins what is open."""
+    lost = any(isinstance(a, ResolveIncident) and a.outcome is IncidentOutcome.LOST for a in decision.actions)
+    told = bool(decision.signal_ids and decision.actions) or decision.rule in registry.TOLD
+    held = decision.choice == "hold" and decision.rule == "device_fault"
+    return lost or ((told or held) and decision.rule in registry.FAULT and not decision.routine)

@@ -5,7 +5,7 @@ waits); when that is away the readings are None and the policy is told it is bli
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import cast
 
 import msgspec
@@ -61,7 +61,7 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
     readings = cast("Mapping[str, Reading]", bus.read_live(f"job:{job.id}") or {})
     membership = _membership(view)
     replicas = replica_facts(slots_of(attempt, readings), membership.view if membership else None)
-    bars, found = _bars(job), _signal_facts(signals.open_for(job.id), readings)
+    bars, found = _bars(job), _signal_facts(signals.open_for(job.id), replicas if _lives(attempt) else (), readings)
     parts = Parts(
         now_s=moment.timestamp(),
         blind=sight.is_blind(),
@@ -87,7 +87,8 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
 
 
 def _fleet() -> Fleet:
-    named, sizes = suspicions()
+    named = suspicions()
+    sizes = device_counts({node_id for node_id, index in named if index is None})
     clock_set_s, clock_step_s = sight.clock_step()
     suspect_nodes = {node_id for node_id, _ in suspect_devices(named, sizes)}
     return Fleet(
@@ -185,10 +186,16 @@ def _views(job: Job, attempt: Attempt | None) -> Iterator[Announced]:
         yield from (Announced(row.view["members"], row.resumed_at is not None) for row in rows)
 
 
-def _signal_facts(rows: list[Signal], readings: Mapping[str, Reading]) -> tuple[facts.SignalFact, ...]:
+def _lives(attempt: Attempt | None) -> bool:
+    return attempt is not None and attempt.state in LIVE_ATTEMPT
+
+
+def _signal_facts(
+    rows: list[Signal], replicas: Sequence[facts.ReplicaFact], readings: Mapping[str, Reading]
+) -> tuple[facts.SignalFact, ...]:
     found = [signals.fact_of(row) for row in rows]
     nodes = accused(found)
-    return signal_facts(found, owned_devices(nodes) if nodes else frozenset(), readings)
+    return signal_facts(found, owned_devices(nodes) if nodes else frozenset(), replicas, readings)
 
 
 def owned_devices(only: Collection[str] | None = None) -> frozenset[tuple[str | None, int | None]]:
@@ -250,19 +257,8 @@ def recent_acts() -> int:
     return windows.within(counts.acts(), "at", WINDOW_S).count()
 
 
-def suspects(sizes: Mapping[str, int]) -> set[tuple[str, int]]:
-    """Devices (node id, index) that a finding of the governor's window names. `sizes`: how many devices each node
-    has, by id."""
-    return suspect_devices(_named(), sizes)
-
-
-def suspicions() -> tuple[list[tuple[str, int | None]], Mapping[str, int]]:
-    """(What findings of the governor's window name, sizes of the nodes that they name whole)."""
-    named = _named()
-    return named, device_counts({node_id for node_id, index in named if index is None})
-
-
-def _named() -> list[tuple[str, int | None]]:
+def suspicions() -> list[tuple[str, int | None]]:
+    """What findings of the governor's window name, as (node id, device index or None)."""
     rows = windows.within(counts.suspicions(), "seen_at", WINDOW_S)
     return [(node_id or "", index) for node_id, index in rows.values_list("node_id", "device_index")]
 

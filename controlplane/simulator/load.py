@@ -2,13 +2,41 @@
 
 from collections.abc import Iterator
 
+import msgspec
+
 from controlplane.changes.assembly import nodes
 from controlplane.changes.assembly.counted import WINDOW_S, Try, is_suspicion
-from controlplane.changes.assembly.measured import RECENT, Saves, Times
+from controlplane.changes.assembly.measured import RECENT, SAVE_LIMIT_S, Saves, Times
 from controlplane.changes.assembly.replicas import reading_key, replica_facts, signal_facts
 from controlplane.changes.assembly.rows import Device, Hosts, InUse, Known, Life, Node, Ranks, Reading, Slot
-from controlplane.changes.assembly.snapshot import Fleet, Ledger, Membership, Parts, snapshot_of
-from controlplane.policy.snapshot import AttemptFact, JobFact, JobSnapshot, NodeFact, Placement, SignalFact
+from controlplane.changes.assembly.snapshot import (
+    Fleet,
+    FleetParts,
+    Ledger,
+    Membership,
+    Parts,
+    bar_facts,
+    carried,
+    fleet_snapshot_of,
+    snapshot_of,
+)
+from controlplane.policy.facts import LIVE_ATTEMPT, TERMINAL_JOB
+from controlplane.policy.findings import KINDS
+from controlplane.policy.fleet import FleetSnapshot
+from controlplane.policy.request_facts import RequestFact
+from controlplane.policy.snapshot import (
+    LIVE_REPLICA,
+    AheadFact,
+    AttemptFact,
+    JobFact,
+    JobSnapshot,
+    NodeFact,
+    Placement,
+    ReplicaFact,
+    SignalFact,
+)
+from controlplane.protocol.rank_faults import is_scheduled
+from controlplane.protocol.states import RequestKind
 from controlplane.simulator.rows import JOB_ID, NodeRow, ReplicaRow, Rows
 
 CONNECTED_S = 3.0
@@ -17,6 +45,7 @@ CONNECTED_S = 3.0
 def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
     """One consistent picture at `now_s` of the server's clock."""
     attempts = [*([rows.attempt] if rows.attempt is not None else []), *reversed(rows.attempts)]
+    replicas = replica_facts((_slot(rows, row, now_s) for _, row in sorted(rows.replicas.items())), rows.view)
     parts = Parts(
         now_s=now_s,
         blind=blind,
@@ -25,23 +54,24 @@ def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
         attempt=_attempt(rows),
         end_codes=(row.end_code for row in attempts),
         tries=(Try(row.ended_s is not None, row.end_code, row.saved) for row in attempts),
-        replicas=replica_facts((_slot(rows, row, now_s) for _, row in sorted(rows.replicas.items())), rows.view),
+        replicas=replicas,
         membership=_membership(rows),
         views=reversed(rows.views),
-        signals=_signals(rows, now_s),
+        signals=_signals(rows, replicas, now_s),
         nodes=load_nodes(rows, now_s, blind),
-        bars=(),
+        bars=bar_facts(rows.ends),
         checkpoints=rows.checkpoints,
-        saves=_saves(rows),
+        saves=_saves(rows, now_s),
         times=_times(rows),
         ledger=_ledger(rows, now_s),
         fleet=_fleet(rows, now_s),
-        requests=rows.requests.values(),
+        requests=_requests(rows),
     )
     return snapshot_of(parts)
 
 
 def _job(rows: Rows) -> JobFact:
+    scheduled = is_scheduled(rows.spec.resiliency.faults)
     return JobFact(
         id=JOB_ID,
         name="sim",
@@ -50,10 +80,15 @@ def _job(rows: Rows) -> JobFact:
         epoch=rows.epoch,
         committed_step=rows.committed_step,
         created_s=0.0,
+        cancel_requested=rows.cancel_requested,
         finished=rows.finished,
         progressed_s=rows.progressed_s,
+        incident_opened_s=rows.incident_s,
+        training_s=rows.trained_s if scheduled else None,
+        faults_fired=rows.faults_fired if scheduled else 0,
         looked_s=rows.looked_s,
         looks_taken=rows.looks_taken,
+        ahead=msgspec.convert(rows.ahead, AheadFact, str_keys=True),
     )
 
 
@@ -70,12 +105,23 @@ def _membership(rows: Rows) -> Membership | None:
 
 
 def _times(rows: Rows) -> Times:
-    return Times(steps=[*reversed(rows.calm)], starts=rows.starts[-RECENT:], transfers=rows.catch_ups)
+    return Times(
+        steps=[*reversed(rows.calm)],
+        starts=rows.starts[-RECENT:],
+        transfers=rows.catch_ups,
+        saves=rows.saves_s[-RECENT:],
+    )
 
 
-def _saves(rows: Rows) -> Saves:
-    newest = rows.checkpoints[-1].committed_s if rows.checkpoints else None
-    return Saves(started_s=newest, committed_s=newest)
+def _saves(rows: Rows, now_s: float) -> Saves:
+    begun_s, newest = rows.save_begun_s, rows.checkpoints[-1:]
+    committed_s = newest[0].committed_s if newest else None
+    return Saves(
+        started_s=begun_s if begun_s is not None else committed_s,
+        committed_s=committed_s,
+        emergency_s=rows.emergency_s,
+        writing=begun_s is not None and now_s - begun_s <= SAVE_LIMIT_S,
+    )
 
 
 def _ledger(rows: Rows, now_s: float) -> Ledger:
@@ -112,10 +158,10 @@ def load_nodes(rows: Rows, now_s: float, blind: bool) -> tuple[NodeFact, ...]:
     use = InUse(
         held=held,
         reserved={(row.id, index) for row in mine if row.reserved for index in range(row.devices)},
-        resets={},
+        resets={(row.id, index): at_s for row in mine for index, at_s in row.resets.items()},
     )
     hosts = Hosts(used=used, started=rows.started, warmed=rows.warmed, asked=rows.warm_asked)
-    known = Known(hosts=hosts, reserved=reserved, unhealthy={})
+    known = Known(hosts=hosts, reserved=reserved, unhealthy={row.id: row.unhealthy for row in mine})
     return nodes.node_facts(
         (_node(row, now_s, blind) for row in mine),
         nodes.device_facts((device for row in mine for device in _devices(row)), use),
@@ -146,7 +192,7 @@ def _devices(row: NodeRow) -> Iterator[Device]:
             (row.id, index),
             index,
             f"{row.id}-{index}",
-            True,
+            index not in row.barred,
             index not in row.lost_devices,
             None,
             None,
@@ -159,17 +205,60 @@ def there(row: ReplicaRow) -> list[Placement]:
     return [place for place in row.placements if place.rank not in row.exited]
 
 
-def _signals(rows: Rows, now_s: float) -> tuple[SignalFact, ...]:
-    """All that is open is the job's here."""
+def _signals(rows: Rows, replicas: tuple[ReplicaFact, ...], now_s: float) -> tuple[SignalFact, ...]:
+    """Of the job, and about any node."""
     found = [signal for _, signal in sorted(rows.signals.items())]
-    owned = {(signal.node_id, signal.device_index) for signal in found}
     readings = {
         reading_key(row.index, row.incarnation, rank): reading
         for row in rows.replicas.values()
         for rank in row.told
         if (reading := _reading(row, rank, now_s)) is not None
     }
-    return signal_facts(found, owned, readings)
+    lives = rows.attempt is not None and rows.attempt.state in LIVE_ATTEMPT
+    return signal_facts(found, _owned(rows), replicas if lives else (), readings)
+
+
+def _owned(rows: Rows) -> set[tuple[str | None, int | None]]:
+    """Devices under a living replica, as (node id, index)."""
+    if rows.attempt is None or rows.attempt.state not in LIVE_ATTEMPT or rows.state in TERMINAL_JOB:
+        return set()
+    living = (row for row in rows.replicas.values() if row.state in LIVE_REPLICA)
+    return {(place.node_id, place.device_index) for row in living for place in there(row)}
+
+
+def fleet_waits(rows: Rows) -> bool:
+    """Something may be decided without the job."""
+    hardware = any(signal.kind in KINDS for signal in rows.signals.values())
+    return hardware or bool(rows.requests) or any(node.resets for node in rows.nodes.values())
+
+
+def load_fleet(rows: Rows, now_s: float, blind: bool) -> FleetSnapshot:
+    """What the fleet's own pass decides on. Incidents that hardware keeps open are not simulated."""
+    owned = _owned(rows)
+    found = (signal for _, signal in sorted(rows.signals.items()) if signal.kind in KINDS)
+    parts = FleetParts(
+        now_s=now_s,
+        signals=[signal for signal in found if (signal.node_id, signal.device_index) not in owned],
+        nodes=load_nodes(rows, now_s, blind),
+        incidents=(),
+        fleet=_fleet(rows, now_s),
+        segments=dict.fromkeys(rows.nodes, ""),
+        drains=tuple(request for request in _requests(rows) if request.kind is RequestKind.DRAIN),
+    )
+    return fleet_snapshot_of(parts)
+
+
+def _requests(rows: Rows) -> list[RequestFact]:
+    """With what became of the commands that carry them out."""
+    return [
+        msgspec.structs.replace(
+            request,
+            carried=carried((rows.commands[c].state, rows.commands[c].detail) for c in rows.carriers[request.id]),
+        )
+        if request.id in rows.carriers
+        else request
+        for _, request in sorted(rows.requests.items())
+    ]
 
 
 def _attempt(rows: Rows) -> AttemptFact | None:

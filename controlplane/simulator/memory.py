@@ -217,8 +217,8 @@ class MemoryRows:
         return node_id
 
     def device(self, node_id: str, index: int) -> facts.Device | None:
-        """No reset is simulated."""
-        return facts.Device(f"{node_id}-{index}", reset_wanted=False)
+        """Called by its place."""
+        return facts.Device(f"{node_id}-{index}", index in self._rows.nodes[node_id].resets)
 
     def findings(self) -> Sequence[tuple[str, str]]:
         """Those about the fleet are about the job here."""

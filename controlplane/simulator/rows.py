@@ -8,6 +8,7 @@ import msgspec
 
 from controlplane.changes.assembly.counted import Announced
 from controlplane.changes.assembly.measured import RECENT
+from controlplane.changes.assembly.snapshot import End
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.snapshot import CheckpointFact, Placement, SignalFact
 from controlplane.protocol.commands import CommandEnvelope
@@ -98,7 +99,8 @@ class AttemptRow:
 class NodeRow:
     """`seen_s` last frame, `ranks_s` last that told of ranks; up to `applied_seq` of the journal `journal_id` is
     applied, `session` is the newest.
-    `emptied`: by a drain that is done."""
+    `emptied`: by a drain that is done. `barred`: devices that take no work, of which `resets` wait for a reset
+    since then. `reason`: why it is in its state, `unhealthy`: which of its checks fail."""
 
     id: str
     devices: int
@@ -111,6 +113,10 @@ class NodeRow:
     reserved: bool = False
     ranks_s: float | None = None
     lost_devices: set[int] = field(default_factory=set)
+    barred: set[int] = field(default_factory=set)
+    resets: dict[int, float] = field(default_factory=dict)
+    reason: str = ""
+    unhealthy: str = ""
     emptied: bool = False
 
 
@@ -136,7 +142,10 @@ class Rows:
     that are dealt with; `attempts`: those before; `views` of this one; `charged_s`, `acts_s`: when a restart was
     charged, and a destructive act carried out;
     `starts` and `catch_ups`: seconds that each start of a replica and each transfer to one took; `lives`:
-    the newest incarnation of each slot, of all attempts; `requests` that have not ended, `answers` to all, in order."""
+    the newest incarnation of each slot, of all attempts; `requests` that have not ended, `answers` to all,
+    in order, and `carriers`: the commands that carry one out; `incident_s`: when what is open was opened;
+    `save_begun_s` of the save that is being written, `saves_s`: seconds that each took; `emergency_s`: when one was
+    ordered; `ends` of ranks that accuse their place."""
 
     spec: TrainSpec
     state: JobState = JobState.PENDING
@@ -181,11 +190,24 @@ class Rows:
     history: list[str] = field(default_factory=list)
     requests: dict[str, RequestFact] = field(default_factory=dict)
     answers: list[str] = field(default_factory=list)
+    carriers: dict[str, list[str]] = field(default_factory=dict)
+    cancel_requested: bool = False
+    trained_s: float = 0.0
+    faults_fired: int = 0
+    saves_s: list[float] = field(default_factory=list)
+    save_begun_s: float | None = None
+    emergency_s: float | None = None
+    ends: list[End] = field(default_factory=list)
+    incident_s: float | None = None
+    incidents: int = 0
 
     def note_step(self, step: int, now_s: float) -> None:
         """`step` steps are committed, more than before."""
+        self.trained_s += now_s - self.progressed_s if self.progressed_s is not None else 0.0
         if self.progressed_s is not None and self.installed_s is not None and self.installed_s < self.progressed_s:
             self.calm.append((now_s - self.progressed_s) / (step - self.committed_step))
         self.committed_step, self.progressed_s = step, now_s
-        if self.views:
-            self.views[-1] = self.views[-1]._replace(resumed=True)
+        # What is told of steps comes late: it may be of the view before.
+        of_newest = self.install is not None and step > self.install.step
+        for view in self.views[-1:] if of_newest else self.views[-2:-1]:
+            self.views[self.views.index(view)] = view._replace(resumed=True)

@@ -6,8 +6,9 @@ which loads, decides and applies. Commands are delivered at once and again until
 
 from collections.abc import Callable
 
-from controlplane.changes.assembly.snapshot import MAX_CHECKPOINTS
+from controlplane.changes.assembly.snapshot import MAX_CHECKPOINTS, End
 from controlplane.changes.turn import OVER
+from controlplane.policy.bars import accuses
 from controlplane.policy.budget import entries
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
@@ -22,6 +23,7 @@ from controlplane.protocol.frames import (
     CommandAnswer,
     DeviceLost,
     EventBody,
+    NodeChecked,
     RankExited,
     RankJoined,
     RankOverdue,
@@ -39,7 +41,7 @@ from controlplane.simulator.asked import Asked
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.hello import greet, welcome
 from controlplane.simulator.kernel import Kernel
-from controlplane.simulator.load import load, load_nodes
+from controlplane.simulator.load import fleet_waits, load, load_fleet
 from controlplane.simulator.outbox import Outbox
 from controlplane.simulator.rows import NodeRow, Order, ReplicaRow, Rows
 from controlplane.simulator.store import Sick, Store
@@ -199,6 +201,8 @@ class Server:
             case DeviceLost(index=index):
                 node.lost_devices.add(index)
                 self._open("device_lost", None, at_s=at_s, node=node.id, device=index)
+            case NodeChecked(failed=failed):
+                node.unhealthy = "; ".join(f"{check.name}: {check.detail}" for check in failed)
             case CommandAnswer():
                 self._outbox.answer(body, at_s)
             case _:
@@ -210,6 +214,11 @@ class Server:
             return
         replica.exited.add(body.ref.rank)
         replica.stopped = len(replica.exited) == len(replica.placements)
+        code = body.exit_code if body.exit_code is not None else -(body.signal or 0)
+        if accuses(code):
+            home = next(place.node_id for place in replica.placements if place.rank == body.ref.rank)
+            beside = tuple(place for place in replica.placements if place.node_id == home)
+            self.rows.ends.append(End(rank=body.ref.rank, code=code, at_s=at_s, beside=beside))
         if not body.expected and replica.state not in OVER:
             code = body.exit_code if body.exit_code is not None else 128 + 9
             self._open("rank_exit", body.ref, at_s=at_s, value=float(code))
@@ -239,6 +248,11 @@ class Server:
         attempt = self.rows.attempt
         if attempt is None:
             return
+        if report.state == "writing":
+            self.rows.save_begun_s = self._kernel.now_s
+            return
+        self.rows.save_begun_s = None
+        self.rows.saves_s.append(report.total_s)
         fact = CheckpointFact(
             id=report.path,
             step=report.step,
@@ -297,8 +311,8 @@ class Server:
             for node in self.rows.nodes.values():
                 self._judge_silence(node, now_s)
         self._look_for_stuck()
-        if self.rows.requests:
-            self.store.empty_nodes(load_nodes(self.rows, now_s, now_s < self.blind_until_s))
+        if fleet_waits(self.rows):
+            self.store.of_fleet(load_fleet(self.rows, now_s, now_s < self.blind_until_s), self._config)
         self._deliver()
         stopping = self.rows.attempt is not None and self.rows.attempt.state is AttemptState.STOPPING
         if stopping or (self._next_pass_s is not None and now_s >= self._next_pass_s):

@@ -7,28 +7,33 @@ move against the state tables, every incarnation, epoch and device against the i
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from controlplane.changes import kinds, outbox
 from controlplane.changes import rows as facts
-from controlplane.changes.acts import carry_out
+from controlplane.changes.acts import FOR_DEVICES, carry_out
 from controlplane.changes.assembly.counted import Announced, is_act
-from controlplane.changes.kinds import AttemptKey, JobKey, NodeKey, RankKey, ReplicaKey, RequestKey, ViewKey
+from controlplane.changes.kinds import AttemptKey, DeviceKey, JobKey, NodeKey, RankKey, ReplicaKey, RequestKey, ViewKey
 from controlplane.changes.turn import Turn, end_stopping
-from controlplane.policy import drains
+from controlplane.policy.causes import findings_of, opens_incident
+from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import IllegalTransition
 from controlplane.policy.findings import KINDS
-from controlplane.policy.plan import AnnounceView, Decision
+from controlplane.policy.fleet import FleetSnapshot, decide_fleet
+from controlplane.policy.plan import AnnounceView, AnswerRequest, Decision
 from controlplane.policy.requests import RULES as ASKED
+from controlplane.policy.rules import rehearsal
 from controlplane.policy.signals.base import Finding
-from controlplane.policy.snapshot import NodeFact, Placement, SignalFact
+from controlplane.policy.snapshot import Placement, SignalFact
 from controlplane.policy.transitions import check
-from controlplane.protocol.commands import Body, CommandEnvelope, WarmHost
-from controlplane.protocol.states import CommandState, NodeState, RankState, ReplicaState
+from controlplane.protocol.commands import Body, CommandEnvelope, RequestSave, WarmHost
+from controlplane.protocol.states import CommandState, NodeState, RankState, ReplicaState, RequestState
 from controlplane.simulator.asked import Asked
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.load import there
 from controlplane.simulator.memory import MemoryRows
-from controlplane.simulator.rows import JOB_ID, AttemptRow, CommandRow, ReplicaRow, Rows
+from controlplane.simulator.rows import JOB_ID, AttemptRow, CommandRow, NodeRow, ReplicaRow, Rows
 
 Sick = Callable[[int, int, int], str | None]
 
@@ -40,7 +45,7 @@ class Store(MemoryRows):
         super().__init__(rows, kernel, checkers)
         self._sick, self._asked = sick, asked
         self._decision: Decision | None = None
-        self._numbers = self._found = 0
+        self._numbers = self._found = self._decisions = 0
         self._seen_s: float | None = None
 
     def decision(self, decision: Decision) -> bool:
@@ -52,13 +57,15 @@ class Store(MemoryRows):
         self._rows.acts_s += [self.now_s] if is_act(decision) else []
         self._rows.last_wait = decision.sentence if decision.choice == "wait" else self._rows.last_wait
         self._rows.history.append(f"{decision.rule}:{decision.choice}:{decision.reason_code}")
+        self._rows.faults_fired += decision.rule == rehearsal.RULE
+        self._incident(decision)
         self._kernel.log("decision", f"{decision.rule}/{decision.choice}/{decision.reason_code}: {decision.sentence}")
         self.carry(decision)
         return True
 
     def carry(self, decision: Decision) -> None:
         """Its actions, one after the other."""
-        self._decision = decision
+        self._decision, self._decisions = decision, self._decisions + 1
         turn = Turn(decision, self)
         for action in decision.actions:
             if isinstance(action, AnnounceView):
@@ -67,11 +74,10 @@ class Store(MemoryRows):
                 self._checkers.expect(bool(view.members), f"I1: view {view.epoch} has no members")
             self.commit(carry_out(turn, action))
 
-    def empty_nodes(self, nodes: tuple[NodeFact, ...]) -> None:
-        """The fleet's pass over what is drained."""
-        known = {node.id: node for node in nodes}
-        for decision in drains.answers(tuple(self._rows.requests.values()), known, now_s=self.now_s):
-            self.carry(decision)
+    def of_fleet(self, snapshot: FleetSnapshot, config: PolicyConfig) -> None:
+        """The fleet's own pass."""
+        for decision in decide_fleet(snapshot, config):
+            self.decision(decision)
 
     def settle(self) -> None:
         """End an attempt of which nothing is left to stop."""
@@ -105,7 +111,7 @@ class Store(MemoryRows):
                 rows.install, rows.installed_s, rows.flushes = None, None, {}
             case kinds.Enqueue(commands=commands, attempt=number, ttl_s=ttl_s):
                 for node, body in commands:
-                    self._command(node, body, number or 0, ttl_s)
+                    self._command(node, body, number, ttl_s)
             case kinds.Settle(signals=ids):
                 gone = [signal for each in ids if (signal := rows.signals.pop(each, None)) is not None]
                 rows.settled += [signal for signal in gone if signal.kind in KINDS]
@@ -127,8 +133,17 @@ class Store(MemoryRows):
                 over.state, over.detail = state, detail
             case kinds.Raise(found=found):
                 self._raise(found)
-            case kinds.Publish() | kinds.Resolve() | kinds.Bar() | kinds.Judge() | kinds.Audit() | kinds.Count():
-                # Events, incidents, bars, the audit log and counters are not simulated.
+            case kinds.Resolve():
+                rows.incident_s = None
+            case kinds.Bar(subject=subject, reset=reset):
+                place = rows.nodes[subject.node_id]
+                place.barred.add(subject.index)
+                if reset:
+                    place.resets.setdefault(subject.index, self.now_s)
+            case kinds.Judge(subject=subject, works=works):
+                self._judge(rows.nodes[subject.node_id], subject.index, works)
+            case kinds.Publish() | kinds.Audit() | kinds.Count():
+                # Events, the audit log and counters are not simulated.
                 pass
 
     def _check(self, machine: str, before: str, after: str) -> None:
@@ -167,6 +182,8 @@ class Store(MemoryRows):
         row.state = type(row.state)(to)
         _write(row, change.columns)
         if isinstance(subject, NodeKey):
+            row.reason = change.reason
+        if isinstance(subject, NodeKey):
             self._emptied(subject.id)
         elif isinstance(subject, ReplicaKey):
             row.state_since_s = self.now_s
@@ -194,8 +211,34 @@ class Store(MemoryRows):
                 order = columns["install"]
                 rows.install, rows.installed_s = order, columns["ordered_s"]
                 rows.committed_step = max(rows.committed_step, order.step)
+            case DeviceKey(node_id=node, index=index):
+                wanted_s = columns["reset_wanted_s"]
+                rows.nodes[node].resets.pop(index, None)
+                rows.nodes[node].resets |= {index: wanted_s} if wanted_s is not None else {}
             case _:
                 raise AssertionError(f"{subject} is not simulated")
+
+    def _judge(self, node: NodeRow, index: int, works: bool) -> None:
+        """A device works again, and its node may follow."""
+        if not works:
+            node.barred.add(index)
+            return
+        node.resets.pop(index, None)
+        node.barred.discard(index)
+        left = node.state in (NodeState.CORDONED, NodeState.DEGRADED) and FOR_DEVICES in node.reason
+        if left and not node.barred:
+            node.state, node.reason = NodeState.READY, ""
+
+    def _incident(self, decision: Decision) -> None:
+        """One at a time is simulated: the first fault opens it, what follows joins it."""
+        rows, named = self._rows, findings_of(decision)
+        found = [rows.signals[each] for each in named if each in rows.signals]
+        if rows.incident_s is None and opens_incident(decision):
+            rows.incident_s = min((signal.seen_s for signal in found), default=self.now_s)
+            rows.incidents += 1
+        if rows.incident_s is not None and decision.rule not in ASKED:
+            joined = f"inc_{rows.incidents:03d}"
+            rows.signals |= {s.id: msgspec.structs.replace(s, incident_id=s.incident_id or joined) for s in found}
 
     # --- attempts, replicas and commands ------------------------------------------------------------
 
@@ -244,24 +287,30 @@ class Store(MemoryRows):
             attempt=key.attempt,
         )
 
-    def _command(self, node: str, body: Body, attempt: int, ttl_s: float) -> None:
+    def _command(self, node: str, body: Body, attempt: int | None, ttl_s: float) -> None:
         self._numbers += 1
         command_id = f"cmd_{self._numbers:05d}"
         envelope = CommandEnvelope(
             command_id=command_id,
             node_id=node,
-            epoch=self._rows.epoch,
+            epoch=self._rows.epoch if attempt is not None else 0,
             age_s=0.0,
             ttl_s=ttl_s,
             body=body,
-            job_id=JOB_ID,
-            attempt=attempt,
+            job_id=JOB_ID if attempt is not None else "",
+            attempt=attempt or 0,
+            decision_id=f"dec_{self._decisions:05d}",
         )
+        for act in self._decision.actions if self._decision is not None else ():
+            if isinstance(act, AnswerRequest) and act.to is RequestState.TAKEN:
+                self._rows.carriers.setdefault(act.request, []).append(command_id)
         self._void(envelope)
         self._rows.commands[command_id] = CommandRow(envelope, self.now_s, self.now_s + ttl_s)
         self._rows.outbox.append(command_id)
         if isinstance(body, WarmHost):
             self._rows.warm_asked[node] = self.now_s
+        if isinstance(body, RequestSave) and body.save_kind == "emergency":
+            self._rows.emergency_s = self.now_s
 
     def _void(self, envelope: CommandEnvelope) -> None:
         """What it makes void of that node."""

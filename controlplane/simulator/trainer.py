@@ -8,6 +8,9 @@ Two members of one view with different lineages have diverged.
 """
 
 from collections.abc import Callable
+from typing import Literal
+
+import msgspec
 
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.membership import MAX_AWAITED_S, Flush, Install, View
@@ -366,20 +369,27 @@ class Trainer:
         training, interval = process.launch.config.training, process.launch.config.checkpoint.interval_steps
         saves = process.committed % interval == 0 and process.committed < training.steps
         if saves and process.standing.is_saver:
-            state = (process.committed, list(process.lineage), process.epoch)
-            self._kernel.after(self._kernel.between(*self.timing.save_s), self._saved, process, *state)
+            took_s = self._kernel.between(*self.timing.save_s)
+            self._said(process.first, self._report(process, process.committed, process.epoch, state="writing"))
+            state = (process.committed, list(process.lineage), process.epoch, took_s)
+            self._kernel.after(took_s, self._saved, process, *state)
         self._next_step(process)
 
-    def _saved(self, process: Process, step: int, lineage: list[int], epoch: int) -> None:
+    def _saved(self, process: Process, step: int, lineage: list[int], epoch: int, took_s: float) -> None:
         """Durable, if the process lived that long."""
         if not process.able():
             return
-        path = f"{process.launch.config.checkpoint_dir}/{process.attempt}/{epoch}/{step}"
-        self.stored[path] = lineage
+        done = self._report(process, step, epoch, state="complete")
+        self.stored[done.path] = lineage
         if len(self.stored) > STORED_MAX:
             del self.stored[next(iter(self.stored))]
-        report = CheckpointReport(step=step, path=path, state="complete", kind="interval", epoch=epoch)
-        self._said(process.first, report)
+        self._said(process.first, msgspec.structs.replace(done, total_s=took_s))
+
+    def _report(
+        self, process: Process, step: int, epoch: int, *, state: Literal["writing", "complete"]
+    ) -> CheckpointReport:
+        path = f"{process.launch.config.checkpoint_dir}/{process.attempt}/{epoch}/{step}"
+        return CheckpointReport(step=step, path=path, state=state, kind="interval", epoch=epoch)
 
 
 def _core(ref: RankRef, launch: ReplicaLaunch, *, committed: int) -> RankCore:

@@ -7,7 +7,7 @@ import msgspec
 
 from controlplane.changes.assembly.rows import Life, Reading, Slot
 from controlplane.policy.findings import KINDS
-from controlplane.policy.snapshot import ReplicaFact, SignalFact
+from controlplane.policy.snapshot import LIVE_REPLICA, ReplicaFact, SignalFact
 from controlplane.policy.stuck import AT_WORK
 from controlplane.policy.void import PHASE_SINCE
 from controlplane.protocol.membership import MemberRole, View
@@ -110,11 +110,20 @@ def accused(found: Iterable[SignalFact]) -> set[str]:
 def signal_facts(
     found: Iterable[SignalFact],
     owned: Collection[tuple[str | None, int | None]],
+    replicas: Iterable[ReplicaFact],
     readings: Mapping[str, Reading],
 ) -> tuple[SignalFact, ...]:
     """With what they are now. A finding about hardware under no living replica is the fleet's own affair: `owned`
-    are the devices, as (node id, index), that are under one, of the nodes that are `accused`."""
-    return tuple(_phase_now(_of_fleet(signal, owned) if signal.kind in KINDS else signal, readings) for signal in found)
+    are the devices, as (node id, index), on which a rank of one is, of the nodes that are `accused`. Under one of the
+    job's own `replicas` it is the job's, also where the rank has ended of it: who ends the replica settles the
+    finding, and so says what becomes of the device."""
+    found = tuple(found)
+    nodes = accused(found)
+    living = [replica for replica in replicas if replica.state in LIVE_REPLICA] if nodes else []
+    mine = {(node, index) for each in living for node in nodes for index in each.by_node.get(node, ())}
+    return tuple(
+        _phase_now(_of_fleet(signal, mine | {*owned}) if signal.kind in KINDS else signal, readings) for signal in found
+    )
 
 
 def _of_fleet(signal: SignalFact, owned: Collection[tuple[str | None, int | None]]) -> SignalFact:

@@ -10,6 +10,7 @@ from controlplane.changes.assembly.measured import Saves, Times, learned_times, 
 from controlplane.changes.assembly.nodes import suspect_devices
 from controlplane.policy import bars
 from controlplane.policy.asked import Elsewhere
+from controlplane.policy.fleet import FleetSnapshot, HardwareIncident
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.requests import SUCCEEDED
 from controlplane.policy.snapshot import (
@@ -123,12 +124,46 @@ def snapshot_of(parts: Parts) -> JobSnapshot:
         reissued_views=reissued(parts.views),
         fleet_devices=parts.fleet.devices,
         suspect_devices=len(suspects),
-        suspect_nodes=tuple(sorted({node_id for node_id, _ in suspects})),
+        suspect_nodes=_nodes_of(suspects),
         clock_set_s=parts.fleet.clock_set_s,
         clock_step_s=parts.fleet.clock_step_s,
         elsewhere=parts.fleet.elsewhere,
         requests=tuple(sorted(parts.requests, key=lambda request: request.id)),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetParts:
+    """Of the fleet's own pass, see `FleetSnapshot`: its findings and all drains that have not ended."""
+
+    now_s: float
+    signals: Iterable[SignalFact]
+    nodes: tuple[NodeFact, ...]
+    incidents: tuple[HardwareIncident, ...]
+    fleet: Fleet
+    segments: dict[str, str]
+    drains: tuple[RequestFact, ...]
+
+
+def fleet_snapshot_of(parts: FleetParts) -> FleetSnapshot:
+    """The whole."""
+    suspects = suspect_devices(parts.fleet.named, parts.fleet.sizes)
+    return FleetSnapshot(
+        now_s=parts.now_s,
+        signals=tuple(msgspec.structs.replace(signal, of_fleet=True) for signal in parts.signals),
+        nodes=parts.nodes,
+        incidents=parts.incidents,
+        acts_last_window=parts.fleet.acts,
+        fleet_devices=parts.fleet.devices,
+        suspect_devices=len(suspects),
+        suspect_nodes=_nodes_of(suspects),
+        segments=parts.segments,
+        requests=parts.drains,
+    )
+
+
+def _nodes_of(devices: Iterable[tuple[str, int]]) -> tuple[str, ...]:
+    return tuple(sorted({node_id for node_id, _ in devices}))
 
 
 def _past_lives(parts: Parts) -> dict[int, int]:
