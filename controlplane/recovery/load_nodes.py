@@ -89,7 +89,7 @@ def _devices(only: Collection[str] | None) -> Mapping[str, list[DeviceFact]]:
     columns = ("node_id", "id", "index", "uuid", "healthy", "present", "risk", "memory_bytes", "model")
     found = [row for row in rows.values_list(*columns, "reset_wanted_at") if only is None or row[0] in only]
     resets = {row[1]: row[-1].timestamp() for row in found if row[-1] is not None}
-    return nodes.device_facts((row[:-1] for row in found), InUse(held=held, reserved=reserved, resets=resets))
+    return nodes.device_facts(found, InUse(held=held, reserved=reserved, resets=resets))
 
 
 def _hosts(job: Job) -> Hosts:

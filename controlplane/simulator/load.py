@@ -197,6 +197,7 @@ def _devices(row: NodeRow) -> Iterator[Device]:
             None,
             None,
             "",
+            None,
         )
 
 

@@ -227,6 +227,7 @@ class Store(MemoryRows):
         node.barred.discard(index)
         left = node.state in (NodeState.CORDONED, NodeState.DEGRADED) and FOR_DEVICES in node.reason
         if left and not node.barred:
+            self._check("node", node.state, NodeState.READY)
             node.state, node.reason = NodeState.READY, ""
 
     def _incident(self, decision: Decision) -> None:

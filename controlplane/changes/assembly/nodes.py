@@ -57,7 +57,7 @@ def device_facts(rows: Iterable[Device], use: InUse) -> Mapping[str, list[Device
     """By node id, in the order of `rows`."""
     held, reserved, resets = use.held, use.reserved, use.resets
     found: dict[str, list[DeviceFact]] = defaultdict(list)
-    for node_id, device_id, index, uuid, healthy, present, risk, memory_bytes, model in rows:
+    for node_id, device_id, index, uuid, healthy, present, risk, memory_bytes, model, _ in rows:
         found[node_id].append(
             DeviceFact(
                 index=index,

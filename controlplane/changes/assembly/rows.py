@@ -58,9 +58,9 @@ class Slot:
     readings: Sequence[Reading | None]
 
 
-Device = tuple[str, Hashable, int, str, bool, bool, float | None, int | None, str]
-"""(node id, its own id, index, uuid, healthy, present, risk, bytes of memory, model). A plain tuple, as a
-job has a hundred thousand of them."""
+Device = tuple[str, Hashable, int, str, bool, bool, float | None, int | None, str, object]
+"""(node id, its own id, index, uuid, healthy, present, risk, bytes of memory, model, whatever else the loader
+has read). A plain tuple, as a job has a hundred thousand of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
