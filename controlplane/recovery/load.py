@@ -13,7 +13,7 @@ from django.db.models import Count, Max, Q, QuerySet
 
 from controlplane.changes.assembly.counted import MAX_REFUSED_READ, MAX_REISSUES_READ, WINDOW_S, Announced
 from controlplane.changes.assembly.nodes import suspect_devices
-from controlplane.changes.assembly.replicas import accused, replica_facts, signal_facts
+from controlplane.changes.assembly.replicas import accused, replicas_of, signal_facts
 from controlplane.changes.assembly.rows import Reading
 from controlplane.changes.assembly.snapshot import (
     MAX_CHECKPOINTS,
@@ -22,7 +22,7 @@ from controlplane.changes.assembly.snapshot import (
     Fleet,
     Membership,
     Parts,
-    bar_facts,
+    bars_found,
     snapshot_of,
 )
 from controlplane.fleet.models import Device, Node
@@ -60,7 +60,7 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
     view = _newest_view(job, attempt)
     readings = cast("Mapping[str, Reading]", bus.read_live(f"job:{job.id}") or {})
     membership = _membership(view)
-    replicas = replica_facts(slots_of(attempt, readings), membership.view if membership else None)
+    replicas = replicas_of(slots_of(attempt, readings), membership.view if membership else None)
     bars, found = _bars(job), _signal_facts(signals.open_for(job.id), replicas if _lives(attempt) else (), readings)
     parts = Parts(
         now_s=moment.timestamp(),
@@ -221,7 +221,7 @@ def _bars(job: Job) -> tuple[facts.BarFact, ...]:
         assert released_at is not None, "only ranks that are gone are read"
         there = tuple(beside[replica_id, node_id])
         ends.append(End(rank=rank, code=code, at_s=released_at.timestamp(), beside=there))
-    return bar_facts(ends)
+    return bars_found(ends)
 
 
 def _beside(replicas: set[int], nodes: set[str]) -> Mapping[tuple[int, str], list[facts.Placement]]:

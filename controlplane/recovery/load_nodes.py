@@ -69,13 +69,13 @@ def _facts(known: Known, only: Collection[str] | None) -> tuple[NodeFact, ...]:
             connected=node.connected,
             unheard_s=heard.get(node.id),
             closed_s=sight.closed_s(node, clock),
-            deaf=node.before_deaf is not None,
+            misses_events=node.before_deaf is not None,
             segment=node.segment,
         )
         for node in rows
         if only is None or node.id in only
     )
-    return nodes.node_facts(found, _devices(only), known, now_s())
+    return nodes.nodes_of(found, _devices(only), known, now_s())
 
 
 def _devices(only: Collection[str] | None) -> Mapping[str, list[DeviceFact]]:
@@ -89,7 +89,7 @@ def _devices(only: Collection[str] | None) -> Mapping[str, list[DeviceFact]]:
     columns = ("node_id", "id", "index", "uuid", "healthy", "present", "risk", "memory_bytes", "model")
     found = [row for row in rows.values_list(*columns, "reset_wanted_at") if only is None or row[0] in only]
     resets = {row[1]: row[-1].timestamp() for row in found if row[-1] is not None}
-    return nodes.device_facts(found, InUse(held=held, reserved=reserved, resets=resets))
+    return nodes.devices_of(found, InUse(held=held, reserved=reserved, resets=resets))
 
 
 def _hosts(job: Job) -> Hosts:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from django.db.models import Count, Q
 
 from controlplane.changes.assembly.replicas import Readings, reading_key
-from controlplane.changes.assembly.rows import Life, Ranks, Reading, Slot
+from controlplane.changes.assembly.rows import Incarnation, Ranks, Reading, Slot
 from controlplane.jobs.models import Attempt, Rank, Replica
 from controlplane.jobs.selectors import device_index
 from controlplane.policy.snapshot import Placement
@@ -36,7 +36,7 @@ def slots_of(attempt: Attempt | None, readings: Mapping[str, Reading]) -> list[S
     places = _placements(attempt, rows, counts)
     return [
         Slot(
-            lives=[_life(each) for each in slots[row.index]],
+            lives=[_incarnation(each) for each in slots[row.index]],
             ranks=counts[row.pk],
             placements=places[row.pk],
             readings=_readings(row, places[row.pk], readings),
@@ -45,8 +45,8 @@ def slots_of(attempt: Attempt | None, readings: Mapping[str, Reading]) -> list[S
     ]
 
 
-def _life(row: Replica) -> Life:
-    return Life(
+def _incarnation(row: Replica) -> Incarnation:
+    return Incarnation(
         index=row.index,
         incarnation=row.incarnation,
         state=ReplicaState(row.state),

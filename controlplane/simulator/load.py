@@ -7,15 +7,15 @@ import msgspec
 from controlplane.changes.assembly import nodes
 from controlplane.changes.assembly.counted import WINDOW_S, Try, is_suspicion
 from controlplane.changes.assembly.measured import RECENT, SAVE_LIMIT_S, Saves, Times
-from controlplane.changes.assembly.replicas import reading_key, replica_facts, signal_facts
-from controlplane.changes.assembly.rows import Device, Hosts, InUse, Known, Life, Node, Ranks, Reading, Slot
+from controlplane.changes.assembly.replicas import reading_key, replicas_of, signal_facts
+from controlplane.changes.assembly.rows import Device, Hosts, Incarnation, InUse, Known, Node, Ranks, Reading, Slot
 from controlplane.changes.assembly.snapshot import (
     Fleet,
     FleetParts,
     Ledger,
     Membership,
     Parts,
-    bar_facts,
+    bars_found,
     carried,
     fleet_snapshot_of,
     snapshot_of,
@@ -45,7 +45,7 @@ CONNECTED_S = 3.0
 def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
     """One consistent picture at `now_s` of the server's clock."""
     attempts = [*([rows.attempt] if rows.attempt is not None else []), *reversed(rows.attempts)]
-    replicas = replica_facts((_slot(rows, row, now_s) for _, row in sorted(rows.replicas.items())), rows.view)
+    replicas = replicas_of((_slot(rows, row, now_s) for _, row in sorted(rows.replicas.items())), rows.view)
     parts = Parts(
         now_s=now_s,
         blind=blind,
@@ -59,7 +59,7 @@ def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
         views=reversed(rows.views),
         signals=_signals(rows, replicas, now_s),
         nodes=load_nodes(rows, now_s, blind),
-        bars=bar_facts(rows.ends),
+        bars=bars_found(rows.ends),
         checkpoints=rows.checkpoints,
         saves=_saves(rows, now_s),
         times=_times(rows),
@@ -144,8 +144,8 @@ def _fleet(rows: Rows, now_s: float) -> Fleet:
     )
 
 
-def load_nodes(rows: Rows, now_s: float, blind: bool) -> tuple[NodeFact, ...]:
-    """The fleet, by id."""
+def load_nodes(rows: Rows, now_s: float, unsure: bool) -> tuple[NodeFact, ...]:
+    """The fleet, by id. `unsure`: silence is no evidence."""
     mine = [row for _, row in sorted(rows.nodes.items())]
     held = {
         (place.node_id, place.device_index)
@@ -162,15 +162,15 @@ def load_nodes(rows: Rows, now_s: float, blind: bool) -> tuple[NodeFact, ...]:
     )
     hosts = Hosts(used=used, started=rows.started, warmed=rows.warmed, asked=rows.warm_asked)
     known = Known(hosts=hosts, reserved=reserved, unhealthy={row.id: row.unhealthy for row in mine})
-    return nodes.node_facts(
-        (_node(row, now_s, blind) for row in mine),
-        nodes.device_facts((device for row in mine for device in _devices(row)), use),
+    return nodes.nodes_of(
+        (_node(row, now_s, unsure) for row in mine),
+        nodes.devices_of((device for row in mine for device in _devices(row)), use),
         known,
         now_s,
     )
 
 
-def _node(row: NodeRow, now_s: float, blind: bool) -> Node:
+def _node(row: NodeRow, now_s: float, unsure: bool) -> Node:
     """Nobody tells of a closed connection here; one that is not heard counts as one."""
     unheard_s = now_s - row.seen_s
     return Node(
@@ -178,9 +178,9 @@ def _node(row: NodeRow, now_s: float, blind: bool) -> Node:
         name=row.id,
         state=row.state,
         connected=unheard_s < CONNECTED_S,
-        unheard_s=None if blind else unheard_s,
+        unheard_s=None if unsure else unheard_s,
         closed_s=None,
-        deaf=False,
+        misses_events=False,
         segment="",
     )
 
@@ -233,14 +233,14 @@ def fleet_waits(rows: Rows) -> bool:
     return hardware or bool(rows.requests) or any(node.resets for node in rows.nodes.values())
 
 
-def load_fleet(rows: Rows, now_s: float, blind: bool) -> FleetSnapshot:
+def load_fleet(rows: Rows, now_s: float, unsure: bool) -> FleetSnapshot:
     """What the fleet's own pass decides on. Incidents that hardware keeps open are not simulated."""
     owned = _owned(rows)
     found = (signal for _, signal in sorted(rows.signals.items()) if signal.kind in KINDS)
     parts = FleetParts(
         now_s=now_s,
         signals=[signal for signal in found if (signal.node_id, signal.device_index) not in owned],
-        nodes=load_nodes(rows, now_s, blind),
+        nodes=load_nodes(rows, now_s, unsure),
         incidents=(),
         fleet=_fleet(rows, now_s),
         segments=dict.fromkeys(rows.nodes, ""),
@@ -282,15 +282,15 @@ def _slot(rows: Rows, row: ReplicaRow, now_s: float) -> Slot:
     older = [life for life in reversed(rows.older) if life.index == row.index]
     gone = len(row.exited)
     return Slot(
-        lives=[_life(life) for life in (row, *older)],
+        lives=[_incarnation(life) for life in (row, *older)],
         ranks=Ranks(len(row.placements), len(row.joined), gone, released=gone),
         placements=row.placements,
         readings=[_reading(row, place.rank, now_s) for place in row.placements],
     )
 
 
-def _life(row: ReplicaRow) -> Life:
-    return Life(
+def _incarnation(row: ReplicaRow) -> Incarnation:
+    return Incarnation(
         index=row.index,
         incarnation=row.incarnation,
         state=row.state,

@@ -161,12 +161,12 @@ def _end_with(world: World, code: int) -> None:
     world.agents[rank.node].children.end(rank, (code, None) if code > 0 else (None, -code))
 
 
-def _fail_checks(world: World, names: set[str], *told: str) -> None:
-    """Of these nodes alone; those that are `told` say so, the others when they are to start something."""
+def _fail_checks(world: World, names: set[str], *says: str) -> None:
+    """Of these nodes alone; those that it `says` tell it, the others when they are to start something."""
     for name, agent in world.agents.items():
         storage = (NodeCheck("storage", "the checkpoints are not mounted"),)
         agent.machine.failing = storage if name in names else ()
-        if name in told:
+        if name in says:
             agent.children.read_node("")
 
 

@@ -56,7 +56,7 @@ def learned_times(times: Times) -> LearnedTimes:
     )
 
 
-def save_fact(saves: Saves, times: Times, spec: TrainSpec) -> SaveFact:
+def saves_found(saves: Saves, times: Times, spec: TrainSpec) -> SaveFact:
     """With how long scheduled saves lie apart, by what a step takes."""
     took_s = step_s(times.steps)
     return SaveFact(

@@ -17,7 +17,7 @@ def hosts_up(hosts: Hosts, now_s: float) -> set[str]:
     return {*hosts.used}.intersection(hosts.started) | warm
 
 
-def node_facts(
+def nodes_of(
     nodes: Iterable[Node], devices: Mapping[str, list[DeviceFact]], known: Known, now_s: float
 ) -> tuple[NodeFact, ...]:
     """In the order of `nodes`."""
@@ -44,7 +44,7 @@ def node_facts(
 def _state(node: Node) -> NodeState:
     """Quarantined for its missing events alone counts as cordoned: it gets no work, and what is found
     meanwhile may still quarantine it."""
-    return NodeState.CORDONED if node.deaf and node.state is NodeState.QUARANTINED else node.state
+    return NodeState.CORDONED if node.misses_events and node.state is NodeState.QUARANTINED else node.state
 
 
 def silent_s(unheard_s: float | None, closed_s: float | None) -> float | None:
@@ -53,7 +53,7 @@ def silent_s(unheard_s: float | None, closed_s: float | None) -> float | None:
     return max(known) if known else None
 
 
-def device_facts(rows: Iterable[Device], use: InUse) -> Mapping[str, list[DeviceFact]]:
+def devices_of(rows: Iterable[Device], use: InUse) -> Mapping[str, list[DeviceFact]]:
     """By node id, in the order of `rows`."""
     held, reserved, resets = use.held, use.reserved, use.resets
     found: dict[str, list[DeviceFact]] = defaultdict(list)

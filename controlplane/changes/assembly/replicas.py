@@ -5,7 +5,7 @@ from itertools import takewhile
 
 import msgspec
 
-from controlplane.changes.assembly.rows import Life, Reading, Slot
+from controlplane.changes.assembly.rows import Incarnation, Reading, Slot
 from controlplane.policy.findings import KINDS
 from controlplane.policy.snapshot import LIVE_REPLICA, ReplicaFact, SignalFact
 from controlplane.policy.stuck import AT_WORK
@@ -18,50 +18,50 @@ FRESH_S = 3.0
 Readings = Sequence[Reading | None]
 
 
-def replica_facts(slots: Iterable[Slot], view: View | None) -> tuple[ReplicaFact, ...]:
+def replicas_of(slots: Iterable[Slot], view: View | None) -> tuple[ReplicaFact, ...]:
     """The newest incarnation of each slot, in the order of `slots`."""
     members = {(member.replica, member.incarnation) for member in view.members} if view is not None else set()
-    return tuple(_fact(slot, members) for slot in slots)
+    return tuple(_replica(slot, members) for slot in slots)
 
 
-def _fact(slot: Slot, members: Collection[tuple[int, int]]) -> ReplicaFact:
-    life, ranks, seen = slot.lives[0], slot.ranks, slot.readings
+def _replica(slot: Slot, members: Collection[tuple[int, int]]) -> ReplicaFact:
+    newest, ranks, seen = slot.lives[0], slot.ranks, slot.readings
     failed, refused = _failed_starts(slot.lives)
     return ReplicaFact(
-        index=life.index,
-        incarnation=life.incarnation,
-        state=life.state,
-        state_since_s=life.state_since_s,
+        index=newest.index,
+        incarnation=newest.incarnation,
+        state=newest.state,
+        state_since_s=newest.state_since_s,
         world_size=ranks.world_size,
         placements=slot.placements,
         joined_ranks=ranks.joined,
         exited_ranks=ranks.exited,
-        in_view=(life.index, life.incarnation) in members,
-        contributing=life.contributing,
-        standby=not life.contributing and life.role == MemberRole.STANDBY,
-        committed_step=life.committed_step,
+        in_view=(newest.index, newest.incarnation) in members,
+        contributing=newest.contributing,
+        standby=not newest.contributing and newest.role == MemberRole.STANDBY,
+        committed_step=newest.committed_step,
         waiting=_waits(seen),
         saving=_saves(seen),
         silent_s=_silent_s(seen),
         working_since_s=_working_since_s(seen),
-        times_out=life.times_out,
-        out_s=life.out_s,
+        times_out=newest.times_out,
+        out_s=newest.out_s,
         stopped=ranks.released == ranks.world_size,
         failed_starts=failed,
-        ordered_out=life.ordered_out,
-        ordered_s=life.ordered_s,
-        refused=life.refused,
+        ordered_out=newest.ordered_out,
+        ordered_s=newest.ordered_s,
+        refused=newest.refused,
         refused_starts=refused,
-        relieved=life.relieved,
+        relieved=newest.relieved,
     )
 
 
-def _failed_starts(lives: Sequence[Life]) -> tuple[int, int]:
+def _failed_starts(lives: Sequence[Incarnation]) -> tuple[int, int]:
     """(incarnations in a row, newest first, that ended before they ever contributed, how many of
     them a node refused); what a person ordered out says nothing about its start."""
-    young = takewhile(lambda life: not life.contributed, lives)
-    failed = [life for life in young if life.state is ReplicaState.EVICTED and not life.ordered_out]
-    return len(failed), sum(life.refused for life in failed)
+    young = takewhile(lambda each: not each.contributed, lives)
+    failed = [each for each in young if each.state is ReplicaState.EVICTED and not each.ordered_out]
+    return len(failed), sum(each.refused for each in failed)
 
 
 # --- what its ranks said last -----------------------------------------------------------------

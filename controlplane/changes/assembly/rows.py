@@ -19,7 +19,7 @@ class Reading(TypedDict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
+class Incarnation:
     """One incarnation of a slot. `role`: in which its last catch-up ended ("": none that still counts)."""
 
     index: int
@@ -52,7 +52,7 @@ class Slot:
     """One slot of an attempt. `lives` newest first; `ranks`, `placements` and `readings` (by rank; None: nothing
     was heard of it; empty: nothing is known of the whole job) of the newest."""
 
-    lives: Sequence[Life]
+    lives: Sequence[Incarnation]
     ranks: Ranks
     placements: tuple[Placement, ...]
     readings: Sequence[Reading | None]
@@ -76,7 +76,7 @@ class InUse:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """A node of the fleet. `unheard_s`: age of its last frame (None: not known); `closed_s`: how long its connection
-    is closed (None: it is open, or not known). `deaf`: it was quarantined because events of it are missing."""
+    is closed (None: it is open, or not known). `misses_events`: it was quarantined because events of it are missing."""
 
     id: str
     name: str
@@ -84,7 +84,7 @@ class Node:
     connected: bool
     unheard_s: float | None
     closed_s: float | None
-    deaf: bool
+    misses_events: bool
     segment: str
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from controlplane.changes.assembly.counted import Announced, Try, idle, refused, reissued
-from controlplane.changes.assembly.measured import Saves, Times, learned_times, save_fact
+from controlplane.changes.assembly.measured import Saves, Times, learned_times, saves_found
 from controlplane.changes.assembly.nodes import suspect_devices
 from controlplane.policy import bars
 from controlplane.policy.asked import Elsewhere
@@ -96,23 +96,23 @@ class Parts:
 def snapshot_of(parts: Parts) -> JobSnapshot:
     """The whole."""
     suspects = suspect_devices(parts.fleet.named, parts.fleet.sizes)
-    told = parts.membership
+    membership = parts.membership
     return JobSnapshot(
         now_s=parts.now_s,
         blind=parts.blind,
         job=msgspec.structs.replace(parts.job, past_lives=_past_lives(parts)),
         attempt=_attempt(parts),
         replicas=parts.replicas,
-        view=told.view if told is not None else None,
-        view_since_s=told.since_s if told is not None else 0.0,
-        install=told.install if told is not None else None,
-        installed_s=told.installed_s if told is not None else None,
-        flushes=tuple(sorted(told.flushes, key=lambda each: (each.replica, each.rank))) if told is not None else (),
+        view=membership.view if membership is not None else None,
+        view_since_s=membership.since_s if membership is not None else 0.0,
+        install=membership.install if membership is not None else None,
+        installed_s=membership.installed_s if membership is not None else None,
+        flushes=_flushes(membership),
         signals=parts.signals,
         nodes=parts.nodes,
         bars=parts.bars,
         checkpoints=_ladder(parts.checkpoints),
-        saves=save_fact(parts.saves, parts.times, parts.job.spec),
+        saves=saves_found(parts.saves, parts.times, parts.job.spec),
         budget=BudgetFact(
             restarts_total=parts.ledger.restarts,
             restarts_in_window=parts.ledger.in_window,
@@ -166,6 +166,10 @@ def _nodes_of(devices: Iterable[tuple[str, int]]) -> tuple[str, ...]:
     return tuple(sorted({node_id for node_id, _ in devices}))
 
 
+def _flushes(membership: Membership | None) -> tuple[Flush, ...]:
+    return tuple(sorted(membership.flushes, key=lambda each: (each.replica, each.rank))) if membership else ()
+
+
 def _past_lives(parts: Parts) -> dict[int, int]:
     here = {replica.index for replica in parts.replicas}
     return {index: newest for index, newest in sorted(parts.lives.items()) if index not in here}
@@ -194,7 +198,7 @@ class End:
     beside: tuple[Placement, ...]
 
 
-def bar_facts(ends: Iterable[End]) -> tuple[BarFact, ...]:
+def bars_found(ends: Iterable[End]) -> tuple[BarFact, ...]:
     """Places that ends of the job's own ranks accuse; the policy says how long."""
     found = {bar for end in ends for bar in bars.bars_of(end.beside, end.rank, end.code, since_s=end.at_s)}
     return tuple(sorted(found, key=lambda bar: (bar.node_id, bar.code, bar.device_index or 0, bar.since_s)))
@@ -203,10 +207,10 @@ def bar_facts(ends: Iterable[End]) -> tuple[BarFact, ...]:
 def carried(commands: Iterable[tuple[str, str]]) -> str:
     """What became of a decision's commands, as (state, detail): "" while that is open, "succeeded" where one has, else
     why the first came to nothing."""
-    told = list(commands)
-    states = {state for state, _ in told}
+    answers = list(commands)
+    states = {state for state, _ in answers}
     if CommandState.SUCCEEDED in states:
         return SUCCEEDED
     if states - _LOST:
         return ""
-    return next((f"{state}: {detail}" if detail else state for state, detail in told), "")
+    return next((f"{state}: {detail}" if detail else state for state, detail in answers), "")

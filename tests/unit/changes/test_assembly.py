@@ -6,10 +6,10 @@ import pytest
 
 from controlplane.changes.assembly import nodes
 from controlplane.changes.assembly.counted import Announced, Try, idle, is_suspicion, refused, reissued
-from controlplane.changes.assembly.measured import Saves, Times, learned_times, save_fact
-from controlplane.changes.assembly.replicas import FRESH_S, Readings, reading_key, replica_facts, signal_facts
-from controlplane.changes.assembly.rows import Hosts, Life, Ranks, Reading, Slot
-from controlplane.changes.assembly.snapshot import End, bar_facts, carried
+from controlplane.changes.assembly.measured import Saves, Times, learned_times, saves_found
+from controlplane.changes.assembly.replicas import FRESH_S, Readings, reading_key, replicas_of, signal_facts
+from controlplane.changes.assembly.rows import Hosts, Incarnation, Ranks, Reading, Slot
+from controlplane.changes.assembly.snapshot import End, bars_found, carried
 from controlplane.policy.plan import ORDERED
 from controlplane.policy.snapshot import Placement, ReplicaFact, SignalFact
 from controlplane.policy.void import PHASE_SINCE
@@ -19,10 +19,10 @@ from controlplane.simulator.world import job_spec
 HERE = tuple(Placement(rank=rank, node_id="n1", device_index=rank) for rank in range(2))
 
 
-def life(incarnation: int = 1, state: ReplicaState = ReplicaState.ACTIVE, **changes: object) -> Life:
+def incarnation(number: int = 1, state: ReplicaState = ReplicaState.ACTIVE, **changes: object) -> Incarnation:
     known = {
         "index": 0,
-        "incarnation": incarnation,
+        "incarnation": number,
         "state": state,
         "state_since_s": 0.0,
         "contributing": False,
@@ -36,13 +36,15 @@ def life(incarnation: int = 1, state: ReplicaState = ReplicaState.ACTIVE, **chan
         "refused": False,
         "relieved": "",
     }
-    return Life(**(known | changes))  # type: ignore[arg-type]
+    return Incarnation(**(known | changes))  # type: ignore[arg-type]
 
 
-def fact(*older: Life, newest: Life | None = None, ranks: Ranks | None = None, readings: Readings = ()) -> ReplicaFact:
-    lives = [newest or life(1 + len(older)), *older]
+def replica(
+    *older: Incarnation, newest: Incarnation | None = None, ranks: Ranks | None = None, readings: Readings = ()
+) -> ReplicaFact:
+    lives = [newest or incarnation(1 + len(older)), *older]
     slot = Slot(lives=lives, ranks=ranks or Ranks(2, 2, 0, 0), placements=HERE, readings=readings)
-    (found,) = replica_facts([slot], None)
+    (found,) = replicas_of([slot], None)
     return found
 
 
@@ -68,33 +70,40 @@ def xid(device_index: int = 0, **changes: object) -> SignalFact:
 def test_who_waits_and_who_works_follows_from_what_its_ranks_said_last(
     readings: Readings, waits: bool, working_since_s: float | None, silent_s: float | None
 ) -> None:
-    found = fact(readings=readings)
+    found = replica(readings=readings)
     assert (found.waiting, found.working_since_s, found.silent_s) == (waits, working_since_s, silent_s)
 
 
 def test_starts_that_came_to_nothing_are_counted_back_to_the_last_life_that_contributed() -> None:
     out = ReplicaState.EVICTED
-    before = (life(4, out, refused=True), life(3, out, ordered_out="user:ada"), life(2, out), life(1, out))
-    found = fact(*before, newest=life(5, ReplicaState.FORMING))
+    before = (
+        incarnation(4, out, refused=True),
+        incarnation(3, out, ordered_out="user:ada"),
+        incarnation(2, out),
+        incarnation(1, out),
+    )
+    found = replica(*before, newest=incarnation(5, ReplicaState.FORMING))
     assert (found.failed_starts, found.refused_starts) == (3, 1)
-    trained = (life(2, out), life(1, out, contributed=True))
-    assert fact(*trained, newest=life(3, ReplicaState.FORMING)).failed_starts == 1
+    trained = (incarnation(2, out), incarnation(1, out, contributed=True))
+    assert replica(*trained, newest=incarnation(3, ReplicaState.FORMING)).failed_starts == 1
 
 
 def test_what_every_rank_has_left_is_stopped() -> None:
-    assert not fact(ranks=Ranks(2, 2, 2, released=1)).stopped
-    assert fact(ranks=Ranks(2, 2, 2, released=2)).stopped
+    assert not replica(ranks=Ranks(2, 2, 2, released=1)).stopped
+    assert replica(ranks=Ranks(2, 2, 2, released=2)).stopped
 
 
 def test_an_error_that_ended_the_rank_on_its_device_is_still_the_jobs_to_judge() -> None:
     """No unreleased rank is on the device any more. Were it the fleet's, whoever evicts the replica would settle the
     finding, and the device would never be barred nor reset."""
-    mine = fact()
+    mine = replica()
     (found,) = signal_facts([xid()], owned=(), replicas=[mine], readings={})
     assert not found.of_fleet
     (beside,) = signal_facts([xid(device_index=5)], owned=(), replicas=[mine], readings={})
     (other,) = signal_facts([xid(device_index=5)], owned={("n1", 5)}, replicas=[mine], readings={})
-    (gone,) = signal_facts([xid()], owned=(), replicas=[fact(newest=life(1, ReplicaState.EVICTED))], readings={})
+    (gone,) = signal_facts(
+        [xid()], owned=(), replicas=[replica(newest=incarnation(1, ReplicaState.EVICTED))], readings={}
+    )
     assert (beside.of_fleet, other.of_fleet, gone.of_fleet) == (True, False, True)
 
 
@@ -126,7 +135,7 @@ def test_a_few_steps_teach_nothing_yet() -> None:
     assert learned_times(few).step_s is None
     told = learned_times(enough)
     assert (told.step_s, told.step_max_s, told.save_s, told.save_p95_s) == (2.0, 3.0, 3.0, 5.0)
-    saves = save_fact(Saves(started_s=3.0, writing=True), enough, spec)
+    saves = saves_found(Saves(started_s=3.0, writing=True), enough, spec)
     assert (saves.interval_s, saves.in_progress) == (2.0 * spec.checkpoint.interval_steps, True)
 
 
@@ -145,7 +154,7 @@ def test_a_rank_host_is_up_where_a_start_succeeded_or_it_was_warmed_lately() -> 
 
 
 def test_ends_that_accuse_a_place_bar_it_and_commands_tell_what_became_of_a_request() -> None:
-    (bar,) = bar_facts([End(rank=1, code=201, at_s=7.0, beside=HERE), End(rank=0, code=1, at_s=8.0, beside=HERE)])
+    (bar,) = bars_found([End(rank=1, code=201, at_s=7.0, beside=HERE), End(rank=0, code=1, at_s=8.0, beside=HERE)])
     assert (bar.node_id, bar.device_index, bar.code, bar.since_s) == ("n1", 1, 201, 7.0)
     assert carried([]) == carried([("delivered", ""), ("failed", "no")]) == ""
     assert carried([("failed", "no room"), ("expired", "")]) == "failed: no room"
