@@ -142,15 +142,12 @@ def log_rank(row: Job, *, replica: int, rank: int, incarnation: int | None = Non
     return newest
 
 
-def past_lives(attempt: Attempt | None) -> dict[int, int]:
-    """The newest incarnation of each slot that earlier attempts of the job had, and this one has not."""
+def lives_of(attempt: Attempt | None) -> dict[int, int]:
+    """The newest incarnation of each slot that the job ever had; of its first attempt alone it is not read."""
     if attempt is None or attempt.number == 1:
         return {}
-    here = set(attempt.replica_rows.values_list("index", flat=True))
-    lives = (
-        Replica.objects.filter(attempt__job_id=attempt.job_id).values_list("index").annotate(newest=Max("incarnation"))
-    )
-    return {index: newest for index, newest in lives.order_by("index") if index not in here}
+    rows = Replica.objects.filter(attempt__job_id=attempt.job_id).order_by().values_list("index")
+    return dict(rows.annotate(newest=Max("incarnation")))
 
 
 def _newest_number(row: Job) -> int:

@@ -7,7 +7,7 @@
 | 93: the configuration does not work there (a mount is missing) | the node |
 | it was slow beside its peers when it left (`rules.straggler`) | the rank's device |
 
-`proved` names them when the rank ends, `recovery.load` tells them afterwards from its rows
+`proved` names them when the rank ends, `changes.assembly` tells them afterwards from rows
 (`snapshot.BarFact`), and `pools.pool_for` places nothing on them. A bar is the job's own: the
 node's state is left alone, for another job may well work there. A new attempt that would find
 no place at all without the barred devices takes them back, but never those of a 93.

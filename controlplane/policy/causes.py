@@ -1,11 +1,18 @@
 """Whether two findings have one cause, so that they belong into one incident.
 
-Called by `recovery.incidents`. Unrelated faults never share an incident: what says nothing of a
+Called by `recovery.incidents` and the simulator. Unrelated faults never share an incident: what says nothing of a
 common cause (the same slot of the job, the same device, the same node at about the same time) is
 taken for a fault of its own.
 """
 
-from controlplane.policy.plan import Decision, Relieve, SetReplicaState, SettleSignals, StartReplica, StopReplica
+from controlplane.policy.plan import (
+    Decision,
+    Relieve,
+    SetReplicaState,
+    SettleSignals,
+    StartReplica,
+    StopReplica,
+)
 from controlplane.policy.snapshot import SignalFact
 from controlplane.protocol.states import ReplicaState
 

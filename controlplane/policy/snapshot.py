@@ -1,6 +1,6 @@
 """What `decide` sees: one job and the part of the fleet that matters to it.
 
-Built by `controlplane.recovery.load` from rows, by the simulator from its world, and by
+Built by `controlplane.changes.assembly` from what the database's and the simulator's loaders hand over, and by
 replay from a stored decision. All times are server Unix seconds (`_s`); ages are
 `now_s - x_s`. Tuples are sorted, so equal worlds give equal snapshots.
 

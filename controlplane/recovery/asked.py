@@ -6,18 +6,17 @@ from typing import Any
 import msgspec
 from django.db.models import Q, QuerySet
 
+from controlplane.changes.assembly.snapshot import carried
 from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Job, Rank
 from controlplane.policy import capabilities
 from controlplane.policy.request_facts import RequestFact
-from controlplane.policy.requests import SUCCEEDED
-from controlplane.protocol.states import CommandState, RequestKind, RequestState
+from controlplane.protocol.states import RequestKind, RequestState
 from controlplane.recovery.models import LIVE, Request
 from controlplane.runtime.clock import iso
 from controlplane.runtime.errors import NotFound
 
 Json = dict[str, Any]
-_LOST = (CommandState.FAILED, CommandState.EXPIRED, CommandState.SUPERSEDED)
 
 
 def of_job(job: Job) -> tuple[RequestFact, ...]:
@@ -37,9 +36,9 @@ def drains() -> QuerySet[Request]:
 def facts(rows: QuerySet[Request]) -> tuple[RequestFact, ...]:
     """As the policy sees them, oldest first."""
     found = sorted(rows, key=lambda row: row.id)
-    carried = _carried({row.done_by for row in found if row.done_by})
+    done = _carried({row.done_by for row in found if row.done_by})
     kept = _kept({row.id for row in found if row.kind == RequestKind.DRAIN})
-    made = (_fact(row, carried.get(row.done_by, "")) for row in found)
+    made = (_fact(row, done.get(row.done_by, "")) for row in found)
     return tuple(msgspec.structs.replace(each, kept=tuple(kept.get(each.id, ()))) for each in made)
 
 
@@ -54,25 +53,15 @@ def _kept(drains: set[str]) -> Mapping[str, list[tuple[int, int, int]]]:
 
 
 def _carried(decisions: set[str]) -> Mapping[str, str]:
-    """What became of the orders of each decision, once all of them have ended: "succeeded" where one has, else
-    why the last came to nothing."""
+    """What became of the orders of each decision."""
     rows = Command.objects.filter(decision_id__in=decisions) if decisions else Command.objects.none()
     told: dict[str, list[tuple[str, str]]] = {}
     for decision_id, state, detail in rows.order_by("id").values_list("decision_id", "state", "detail"):
         told.setdefault(decision_id, []).append((state, detail))
-    return {decision_id: _outcome(commands) for decision_id, commands in told.items()}
+    return {decision_id: carried(commands) for decision_id, commands in told.items()}
 
 
-def _outcome(commands: Iterable[tuple[str, str]]) -> str:
-    states = {state for state, _ in commands}
-    if CommandState.SUCCEEDED in states:
-        return SUCCEEDED
-    if states - set(_LOST):
-        return ""
-    return next((f"{state}: {detail}" if detail else state for state, detail in commands), "")
-
-
-def _fact(row: Request, carried: str) -> RequestFact:
+def _fact(row: Request, done: str) -> RequestFact:
     return RequestFact(
         id=row.id,
         kind=RequestKind(row.kind),
@@ -90,7 +79,7 @@ def _fact(row: Request, carried: str) -> RequestFact:
         value=row.value,
         drain=row.drain_id or "",
         withdrawn_by=row.withdrawn_by,
-        carried=carried,
+        carried=done,
         before=row.before,
     )
 

@@ -7,24 +7,19 @@ from typing import Any
 
 from django.db.models import Q, QuerySet
 
+from controlplane.changes.assembly.counted import ENDS_NOTHING, SUSPECT
 from controlplane.policy.findings import KINDS
 from controlplane.policy.rules.registry import DESTRUCTIVE
-from controlplane.policy.rules.replica_failure import COLLECT
-from controlplane.policy.signals import with_trait
-from controlplane.policy.signals.base import Trait
 from controlplane.recovery.models import Decision, Restart, Signal
-
-ENDS_NOTHING = ("tell", COLLECT)
-SUSPECT = with_trait(Trait.SUSPECT)
 
 
 def acts() -> QuerySet[Decision]:
-    """Destructive ones, over the whole fleet."""
+    """As `counted.is_act`, over the whole fleet."""
     return Decision.objects.filter(rule__in=DESTRUCTIVE, applied=True).exclude(choice__in=ENDS_NOTHING)
 
 
 def suspicions() -> QuerySet[Signal]:
-    """Findings that name a device or a node; one of hardware counts also when it was acted on."""
+    """As `counted.is_suspicion`."""
     counts = Q(settled_at=None) | Q(kind__in=KINDS, incident__isnull=False)
     return Signal.objects.filter(counts, kind__in=SUSPECT, node_id__isnull=False)
 

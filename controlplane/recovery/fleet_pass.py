@@ -12,6 +12,7 @@ from functools import partial
 from django.db.models import Q, QuerySet
 
 from controlplane.changes.acts import carry_out
+from controlplane.changes.assembly.snapshot import Fleet, FleetParts, fleet_snapshot_of
 from controlplane.changes.turn import Turn
 from controlplane.fleet.models import Device
 from controlplane.policy import plan
@@ -73,19 +74,16 @@ def load_fleet() -> FleetSnapshot:
     concerned |= set(_resets().values_list("node_id", flat=True))
     drains = asked.facts(asked.drains()[:MAX_FINDINGS])
     concerned |= {fact.node_id or "" for fact in drains}
-    suspected = load.suspects(sizes)
-    return FleetSnapshot(
+    parts = FleetParts(
         now_s=now().timestamp(),
-        signals=tuple(signals.fact_of(row, of_fleet=True) for row in rows),
+        signals=map(signals.fact_of, rows),
         nodes=load_nodes.node_facts(None, only=concerned),
         incidents=tuple(waiting),
-        acts_last_window=load.recent_acts(),
-        fleet_devices=sum(sizes.values()),
-        suspect_devices=len(suspected),
-        suspect_nodes=tuple(sorted({node_id for node_id, _ in suspected})),
+        fleet=Fleet(acts=load.recent_acts(), named=load.suspicions(), devices=sum(sizes.values()), sizes=sizes),
         segments=load.segments(),
-        requests=drains,
+        drains=drains,
     )
+    return fleet_snapshot_of(parts)
 
 
 def _hardware() -> QuerySet[Signal]:

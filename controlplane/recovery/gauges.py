@@ -4,6 +4,7 @@ from django.conf import settings
 from django.db.models import Count, Min
 from prometheus_client import Gauge
 
+from controlplane.changes.assembly.nodes import suspect_devices
 from controlplane.dispatch.services import outbox_numbers
 from controlplane.fleet import selectors as fleet
 from controlplane.fleet.models import Node
@@ -14,7 +15,7 @@ from controlplane.policy.facts import correlated_failure_of
 from controlplane.policy.fleet import FleetSnapshot
 from controlplane.protocol.states import IncidentState
 from controlplane.recovery import deadletter
-from controlplane.recovery.load import recent_acts, segments, suspects
+from controlplane.recovery.load import recent_acts, segments, suspicions
 from controlplane.recovery.models import Incident
 from controlplane.recovery.reconcile import CONFIG
 from controlplane.runtime import metrics
@@ -54,7 +55,7 @@ def refresh_incidents() -> None:
 def breaker() -> dict[str, float]:
     """1 for each limit over which nothing destructive is done on silence, by the rule that decides (`policy.facts`)."""
     sizes = dict(Node.objects.filter(revoked_at=None).annotate(n=Count("devices")).values_list("id", "n"))
-    named = suspects(sizes)
+    named = suspect_devices(suspicions(), sizes)
     found = FleetSnapshot(
         now_s=now_s(),
         fleet_devices=sum(sizes.values()),

@@ -8,17 +8,12 @@ told comes from its beat in the database, so that it is told while Redis is away
 from datetime import datetime
 from typing import Any
 
-import msgspec
-
+from controlplane.changes.assembly import nodes
+from controlplane.changes.assembly.replicas import FRESH_S
 from controlplane.fleet.models import Node
-from controlplane.policy.snapshot import SignalFact
-from controlplane.policy.stuck import AT_WORK
-from controlplane.policy.void import PHASE_SINCE
-from controlplane.protocol.states import WAITING_PHASES, Section
 from controlplane.runtime import beats, bus
 from controlplane.runtime.clock import AHEAD_S, now_s
 
-FRESH_S = 3.0
 # The sentinel beats from a thread of its own; so late its reading one counts as deaf.
 LATE_S = 2.0
 
@@ -39,33 +34,6 @@ def clock_step() -> tuple[float | None, float]:
     live_state = bus.read_live("sight") or {}
     set_s = live_state.get("clock_set_s")
     return (None, 0.0) if set_s is None else (float(set_s), float(live_state.get("clock_step_s", 0.0)))
-
-
-def phase_now(fact: SignalFact, live_ranks: dict[str, Any] | None) -> SignalFact:
-    """A finding about a rank, with the time at which the phase began that the rank is in now."""
-    live = (live_ranks or {}).get(f"{fact.replica}.{fact.incarnation}.{fact.rank}")
-    if fact.kind != "rank_overdue" or not live:
-        return fact
-    return msgspec.structs.replace(fact, evidence={**fact.evidence, PHASE_SINCE: live.get(PHASE_SINCE)})
-
-
-def silence_of_ranks(seen: list[dict[str, Any] | None]) -> float | None:
-    """The longest that one of a replica's ranks has said nothing to its agent; None: not known."""
-    known = [float(live["silent_s"]) for live in seen if live]
-    return max(known) if known and len(known) == len(seen) else None
-
-
-def working_since_s(seen: list[dict[str, Any] | None]) -> float | None:
-    """Since when each rank of a replica is in its present phase of a step, one of them at work or
-    mute; None: it waits, is out of its step, saves, or not all of it is known."""
-    lives = [live for live in seen if live and live.get("section") == Section.STEP]
-    if not lives or len(lives) < len(seen):
-        return None
-    if any(live["phase"] not in AT_WORK | WAITING_PHASES for live in lives):
-        return None
-    if not any(live["phase"] in AT_WORK or live["silent_s"] >= FRESH_S for live in lives):
-        return None
-    return max(float(live[PHASE_SINCE]) for live in lives)
 
 
 def blind_reason() -> str:
@@ -89,12 +57,14 @@ def silent_by_node() -> dict[str, Any] | None:
 def silent_s(
     node: Node, live_state: dict[str, Any] | None, clock: tuple[float | None, float] | None = None
 ) -> float | None:
-    """Seconds since the node was heard. A closed connection is evidence of its own. `clock`: what
-    `clock_step` said, for who asks about many nodes."""
-    heard = (live_state or {}).get(node.id)
-    since_closed = None if node.connected else _since(node.disconnected_at, clock_step() if clock is None else clock)
-    readings = [value for value in (heard, since_closed) if value is not None]
-    return max(readings) if readings else None
+    """Seconds since the node was heard. `clock`: what `clock_step` said, for who asks about many nodes."""
+    return nodes.silent_s((live_state or {}).get(node.id), closed_s(node, clock_step() if clock is None else clock))
+
+
+def closed_s(node: Node, clock: tuple[float | None, float]) -> float | None:
+    """For how many seconds its connection is closed; None: it is open, or not known. `clock`: what `clock_step`
+    said."""
+    return None if node.connected else _since(node.disconnected_at, clock)
 
 
 def _since(moment: datetime | None, clock: tuple[float | None, float]) -> float | None:

@@ -17,8 +17,8 @@ from controlplane.jobs.models import Job, Replica
 from controlplane.jobs.services import refresh_job
 from controlplane.policy import causes, plan, requests
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.faulty import opens_incident
 from controlplane.policy.findings import KINDS
-from controlplane.policy.rules import registry
 from controlplane.policy.rules.device_fault import needs_hardware
 from controlplane.policy.titles import short
 from controlplane.protocol.states import LIVE_INCIDENT, IncidentOutcome, IncidentState, ReplicaState
@@ -59,7 +59,7 @@ def incident_for(job: Job | None, decision: plan.Decision, at: datetime) -> Inci
         return None
     rows = list(Signal.objects.filter(id__in=causes.findings_of(decision)).order_by("seen_at", "id"))
     incident = _known(job, decision, rows) if job is not None else _of_devices(rows)
-    if incident is None and _opens(decision):
+    if incident is None and opens_incident(decision):
         incident = _open(job, decision, rows, at)
         _join(incident, rows)
     elif incident is not None:
@@ -68,14 +68,6 @@ def incident_for(job: Job | None, decision: plan.Decision, at: datetime) -> Inci
         told = [row for row in rows if row.replica in ended or causes.same_cause(known, (fact_of(row),))]
         _join(incident, told if known else rows)
     return incident
-
-
-def _opens(decision: plan.Decision) -> bool:
-    """It is about a fault (`registry.Rule`); everything else only joins what is open."""
-    lost = any(isinstance(a, plan.ResolveIncident) and a.outcome is IncidentOutcome.LOST for a in decision.actions)
-    told = bool(decision.signal_ids and decision.actions) or decision.rule in registry.TOLD
-    held = decision.choice == "hold" and decision.rule == "device_fault"
-    return lost or ((told or held) and decision.rule in registry.FAULT and not decision.routine)
 
 
 def _known(job: Job, decision: plan.Decision, rows: list[Signal]) -> Incident | None:
@@ -87,7 +79,7 @@ def _known(job: Job, decision: plan.Decision, rows: list[Signal]) -> Incident | 
     for incident in live:
         if slots & slots_of(incident):
             return incident
-    alone = decision.signal_ids or slots or _opens(decision)
+    alone = decision.signal_ids or slots or opens_incident(decision)
     return None if alone else next(iter(live), None)
 
 

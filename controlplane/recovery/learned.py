@@ -1,13 +1,12 @@
 """What this job's own rows have measured: times and saves."""
 
-from statistics import mean
 from typing import Any
 
 from django.db.models import Count, Exists, F, Max, OuterRef, QuerySet
 
+from controlplane.changes.assembly.measured import RECENT, SAVE_LIMIT_S, Saves, Times, step_s
 from controlplane.jobs.models import Job, Rank, Replica, StepRecord
 from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, LOCAL_KIND, spec_of
-from controlplane.policy.snapshot import LearnedTimes, SaveFact
 from controlplane.policy.timeouts import (
     WARM_UP_STEPS,
     Observed,
@@ -21,16 +20,12 @@ from controlplane.protocol.states import CheckpointState, CommandState, ReplicaS
 from controlplane.recovery.models import ViewRow
 from controlplane.runtime.clock import ago
 
-MIN_STEPS = 3
-RECENT = 50
 RECENT_STEPS = 1000
 """Of a job's millions: what a step takes is read under its lock."""
-P95 = 0.95
-SAVE_LIMIT_S = 600.0
 
 
-def learned_of(job: Job, times: list[float]) -> LearnedTimes:
-    """None where there is not enough data. `times`: see `undisturbed`."""
+def times_of(job: Job) -> Times:
+    """For `changes.assembly.measured`."""
     joined = Replica.objects.filter(attempt__job=job, ranks__joined_at__isnull=False)
     starts = [
         (row["last"] - row["created_at"]).total_seconds()
@@ -38,15 +33,9 @@ def learned_of(job: Job, times: list[float]) -> LearnedTimes:
     ]
     caught = [row["fetch_s"] for row in joined.exclude(caught_up=None).values_list("caught_up", flat=True) if row]
     saves = job.checkpoints.filter(state__in=COMMITTED_CHECKPOINTS, total_s__gt=0).exclude(kind=LOCAL_KIND)
-    saved = sorted(saves.order_by("-step", "-epoch").values_list("total_s", flat=True)[:RECENT])
-    return LearnedTimes(
-        step_s=_mean(times),
-        step_max_s=max(times) if len(times) >= MIN_STEPS else None,
-        save_s=mean(saved) if saved else None,
-        save_p95_s=saved[min(len(saved) - 1, int(P95 * len(saved)))] if saved else None,
-        start_replica_s=mean(starts) if starts else None,
-        catch_up_s=mean(caught) if caught else None,
-        setup_limit_s=_setup_limit_s(job),
+    saved = list(saves.order_by("-step", "-epoch").values_list("total_s", flat=True)[:RECENT])
+    return Times(
+        steps=_undisturbed(job), starts=starts, transfers=caught, saves=saved, setup_limit_s=_setup_limit_s(job)
     )
 
 
@@ -60,35 +49,27 @@ def _setup_limit_s(job: Job) -> float | None:
     )
 
 
-def saves_of(job: Job, times: list[float]) -> SaveFact:
-    """The newest of each kind; `interval_s` from the measured step `times` (see `undisturbed`)."""
+def saves_of(job: Job) -> Saves:
+    """The newest of each kind."""
     # The local tier saves all the time and outlives less: it puts off no emergency save.
     rows = job.checkpoints.exclude(kind=LOCAL_KIND).order_by("-started_at")
     started = rows.values_list("started_at", flat=True).first()
     committed = rows.filter(state__in=COMMITTED_CHECKPOINTS).aggregate(at=Max("committed_at"))["at"]
-    # The order itself counts too: a second alarm must not ask again before the first is answered.
     asked = job.commands.filter(kind="request_save", body__save_kind="emergency").aggregate(at=Max("created_at"))["at"]
-    step_s = _mean(times)
-    interval = spec_of(job).spec.checkpoint.interval_steps
-    return SaveFact(
-        last_started_s=started.timestamp() if started else None,
-        last_committed_s=committed.timestamp() if committed else None,
-        interval_s=step_s * interval if step_s is not None else None,
-        last_emergency_s=asked.timestamp() if asked else None,
-        in_progress=rows.filter(state=CheckpointState.WRITING, started_at__gte=ago(SAVE_LIMIT_S)).exists(),
+    return Saves(
+        started_s=started.timestamp() if started else None,
+        committed_s=committed.timestamp() if committed else None,
+        emergency_s=asked.timestamp() if asked else None,
+        writing=rows.filter(state=CheckpointState.WRITING, started_at__gte=ago(SAVE_LIMIT_S)).exists(),
     )
 
 
 def learned_step_s(job: Job) -> float | None:
     """Mean of the recent steps; None before there are enough."""
-    return _mean(undisturbed(job))
+    return step_s(_undisturbed(job))
 
 
-def _mean(times: list[float]) -> float | None:
-    return mean(times) if len(times) >= MIN_STEPS else None
-
-
-def undisturbed(job: Job) -> list[float]:
+def _undisturbed(job: Job) -> list[float]:
     """Seconds of the recent steps in which no membership changed."""
     rows = job.steps.filter(stall_s=0.0).order_by("-id").values_list("step_time_s", flat=True)
     return [time_s for time_s in rows[:RECENT] if time_s]

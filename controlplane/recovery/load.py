@@ -5,52 +5,51 @@ waits); when that is away the readings are None and the policy is told it is bli
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
-from itertools import pairwise, takewhile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import cast
 
 import msgspec
 from django.db.models import Count, Max, Q, QuerySet
 
+from controlplane.changes.assembly.counted import MAX_REFUSED_READ, MAX_REISSUES_READ, WINDOW_S, Announced
+from controlplane.changes.assembly.nodes import suspect_devices
+from controlplane.changes.assembly.replicas import accused, replicas_of, signal_facts
+from controlplane.changes.assembly.rows import Reading
+from controlplane.changes.assembly.snapshot import (
+    MAX_CHECKPOINTS,
+    OFF_THE_LADDER,
+    End,
+    Fleet,
+    Membership,
+    Parts,
+    bars_found,
+    snapshot_of,
+)
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, JobPace, Rank, RankSpeed
 from controlplane.jobs.numbers import LOCAL_KIND
-from controlplane.jobs.selectors import device_index, past_lives
+from controlplane.jobs.selectors import device_index, lives_of
 from controlplane.policy import bars
 from controlplane.policy import snapshot as facts
 from controlplane.policy.asked import Elsewhere
 from controlplane.policy.elsewhere import own_nodes
 from controlplane.policy.facts import LIVE_ATTEMPT, TERMINAL_JOB
-from controlplane.policy.findings import KINDS
 from controlplane.policy.snapshot import LIVE_REPLICA
 from controlplane.protocol.membership import Flush, Install, View
 from controlplane.protocol.rank_faults import is_scheduled
 from controlplane.protocol.spec import Parallelism
-from controlplane.protocol.states import (
-    LIVE_INCIDENT,
-    UNFIT,
-    AttemptState,
-    CheckpointState,
-    JobState,
-    ReplicaState,
-)
-from controlplane.recovery import asked, counts, health_gate, recompute, signals
-from controlplane.recovery.learned import learned_of, saves_of, undisturbed
-from controlplane.recovery.ledger import budget_of
+from controlplane.protocol.states import LIVE_INCIDENT, AttemptState, CheckpointState, JobState, ReplicaState
+from controlplane.recovery import asked, counts, health_gate, learned, ledger, recompute, signals
 from controlplane.recovery.load_nodes import of_nodes, own_facts
-from controlplane.recovery.load_replicas import replica_facts
+from controlplane.recovery.load_replicas import slots_of
 from controlplane.recovery.models import Decision, Signal, ViewRow
 from controlplane.runtime import bus, windows
 from controlplane.runtime.clock import now
 
-BUDGET_WINDOW_S = 60.0
-MAX_CHECKPOINTS = 20
-MAX_REISSUES_READ = 20
 MAX_BARS_READ = 200
 NEWEST_STEPS = 20
 """The newest commit is among the steps with the highest numbers: of a fresh attempt, the last one's."""
-MAX_REFUSED_READ = 20
-"""Their pauses have long stopped growing."""
 
 
 def load_snapshot(job: Job) -> facts.JobSnapshot:
@@ -59,41 +58,47 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
     moment = now()
     attempt = job.attempts.order_by("-number").first()
     view = _newest_view(job, attempt)
-    live_ranks = bus.read_live(f"job:{job.id}")
-    replicas, bars = replica_facts(attempt, view, live_ranks), _bars(job)
-    found = tuple(health_gate.phase_now(fact, live_ranks) for fact in _signal_facts(signals.open_for(job.id)))
-    nodes = own_facts(job, own_nodes(replicas, found, bars))
-    times = undisturbed(job)
-    suspected = suspects()
-    suspect_nodes = tuple(sorted({node_id for node_id, _ in suspected}))
-    clock_set_s, clock_step_s = health_gate.clock_step()
-    return facts.JobSnapshot(
+    readings = cast("Mapping[str, Reading]", bus.read_live(f"job:{job.id}") or {})
+    membership = _membership(view)
+    replicas = replicas_of(slots_of(attempt, readings), membership.view if membership else None)
+    bars, found = _bars(job), _signal_facts(signals.open_for(job.id), replicas if _lives(attempt) else (), readings)
+    parts = Parts(
         now_s=moment.timestamp(),
         blind=health_gate.is_blind(),
-        job=msgspec.structs.replace(_job_fact(job), past_lives=past_lives(attempt)),
+        job=_job_fact(job),
+        lives=lives_of(attempt),
         attempt=_attempt_fact(attempt),
+        end_codes=_end_codes(attempt),
+        tries=ledger.tries_of(job),
         replicas=replicas,
-        view=msgspec.convert(view.view, View) if view else None,
-        view_since_s=view.announced_at.timestamp() if view else 0.0,
-        install=msgspec.convert(view.install, Install) if view and view.install else None,
-        installed_s=view.ordered_at.timestamp() if view and view.ordered_at else None,
-        flushes=_flushes(view),
+        membership=membership,
+        views=_views(job, attempt),
         signals=found,
-        nodes=nodes,
+        nodes=own_facts(job, own_nodes(replicas, found, bars)),
         bars=bars,
         checkpoints=_checkpoint_facts(job),
-        saves=saves_of(job, times),
-        budget=budget_of(job),
-        learned=learned_of(job, times),
-        acts_last_window=recent_acts(),
-        reissued_views=_reissued(job, attempt),
-        fleet_devices=_enrolled(Device.objects.all()).count(),
-        suspect_devices=len(suspected),
-        suspect_nodes=suspect_nodes,
+        saves=learned.saves_of(job),
+        times=learned.times_of(job),
+        ledger=ledger.ledger_of(job),
+        fleet=_fleet(),
+        requests=asked.of_job(job),
+    )
+    return snapshot_of(parts)
+
+
+def _fleet() -> Fleet:
+    named = suspicions()
+    sizes = device_counts({node_id for node_id, index in named if index is None})
+    clock_set_s, clock_step_s = health_gate.clock_step()
+    suspect_nodes = {node_id for node_id, _ in suspect_devices(named, sizes)}
+    return Fleet(
+        acts=recent_acts(),
+        named=named,
+        devices=_enrolled(Device.objects.all()).count(),
+        sizes=sizes,
         clock_set_s=clock_set_s,
         clock_step_s=clock_step_s,
         elsewhere=Elsewhere(segments=_segments_of(suspect_nodes), divided=_is_divided()),
-        requests=asked.of_job(job),
     )
 
 
@@ -142,17 +147,16 @@ def _attempt_fact(attempt: Attempt | None) -> facts.AttemptFact | None:
         started_s=attempt.started_at.timestamp(),
         resume_step=attempt.resume_step,
         end_code=attempt.end_code,
-        refused_attempts=_refused(attempt),
         max_contributors=attempt.max_contributors,
     )
 
 
-def _refused(attempt: Attempt) -> int:
-    """Attempts in a row, it included, of which nodes would start nothing."""
-    if attempt.end_code != UNFIT:
-        return 0
-    codes = attempt.job.attempts.order_by("-number").values_list("end_code", flat=True)[:MAX_REFUSED_READ]
-    return len(list(takewhile(lambda code: code == UNFIT, codes)))
+def _end_codes(attempt: Attempt | None) -> Iterator[str]:
+    """Newest first. Few jobs have one that makes the older ones be read."""
+    if attempt is not None:
+        yield attempt.end_code
+        older = attempt.job.attempts.filter(number__lt=attempt.number).order_by("-number")
+        yield from older.values_list("end_code", flat=True)[: MAX_REFUSED_READ - 1]
 
 
 def _newest_view(job: Job, attempt: Attempt | None) -> ViewRow | None:
@@ -164,21 +168,34 @@ def _newest_view(job: Job, attempt: Attempt | None) -> ViewRow | None:
     return newest if newest is not None and newest.epoch >= job.epoch else None
 
 
-def _flushes(view: ViewRow | None) -> tuple[Flush, ...]:
+def _membership(view: ViewRow | None) -> Membership | None:
     if view is None:
-        return ()
-    rows = view.flush_rows.order_by("replica", "rank")
-    return tuple(msgspec.convert(row.flush, Flush) for row in rows)
-
-
-def _signal_facts(rows: list[Signal]) -> tuple[facts.SignalFact, ...]:
-    """A finding about hardware under no living replica is the fleet's own affair."""
-    accused = {row.node_id for row in rows if row.kind in KINDS and row.node_id is not None}
-    owned = owned_devices(accused) if accused else frozenset()
-    return tuple(
-        signals.fact_of(row, of_fleet=row.kind in KINDS and (row.node_id, row.device_index) not in owned)
-        for row in rows
+        return None
+    return Membership(
+        view=msgspec.convert(view.view, View),
+        since_s=view.announced_at.timestamp(),
+        install=msgspec.convert(view.install, Install) if view.install else None,
+        installed_s=view.ordered_at.timestamp() if view.ordered_at else None,
+        flushes=[msgspec.convert(row.flush, Flush) for row in view.flush_rows.all()],
     )
+
+
+def _views(job: Job, attempt: Attempt | None) -> Iterator[Announced]:
+    if attempt is not None:
+        rows = ViewRow.objects.filter(job=job, attempt=attempt.number).order_by("-epoch")[:MAX_REISSUES_READ]
+        yield from (Announced(row.view["members"], row.resumed_at is not None) for row in rows)
+
+
+def _lives(attempt: Attempt | None) -> bool:
+    return attempt is not None and attempt.state in LIVE_ATTEMPT
+
+
+def _signal_facts(
+    rows: list[Signal], replicas: Sequence[facts.ReplicaFact], readings: Mapping[str, Reading]
+) -> tuple[facts.SignalFact, ...]:
+    found = [signals.fact_of(row) for row in rows]
+    nodes = accused(found)
+    return signal_facts(found, owned_devices(nodes) if nodes else frozenset(), replicas, readings)
 
 
 def owned_devices(only: Collection[str] | None = None) -> frozenset[tuple[str | None, int | None]]:
@@ -198,13 +215,13 @@ def _bars(job: Job) -> tuple[facts.BarFact, ...]:
     columns = ("replica_id", "rank", "node_id", "exit_code", "exit_signal", "released_at")
     ended = list(rows.order_by("-released_at").values_list(*columns)[:MAX_BARS_READ])
     beside = _beside({row[0] for row in ended}, {row[2] for row in ended})
-    found: set[facts.BarFact] = set()
+    ends = []
     for replica_id, rank, node_id, exit_code, exit_signal, released_at in ended:
         code = exit_code if exit_code is not None else -(exit_signal or 0)
         assert released_at is not None, "only ranks that are gone are read"
-        found.update(bars.bars_of(tuple(beside[replica_id, node_id]), rank, code, since_s=released_at.timestamp()))
-    found.update(_slow_bars(job))
-    return tuple(sorted(found, key=lambda bar: (bar.node_id, bar.code, bar.device_index or 0, bar.since_s)))
+        there = tuple(beside[replica_id, node_id])
+        ends.append(End(rank=rank, code=code, at_s=released_at.timestamp(), beside=there))
+    return bars_found(ends, _slow_bars(job))
 
 
 def _slow_bars(job: Job) -> Iterator[facts.BarFact]:
@@ -227,10 +244,10 @@ def _beside(replicas: set[int], nodes: set[str]) -> Mapping[tuple[int, str], lis
     return found
 
 
-def _checkpoint_facts(job: Job) -> tuple[facts.CheckpointFact, ...]:
-    gone = (CheckpointState.WRITING, CheckpointState.PRUNED)
+def _checkpoint_facts(job: Job) -> list[facts.CheckpointFact]:
+    gone = [str(state) for state in OFF_THE_LADDER]
     rows = job.checkpoints.exclude(state__in=gone).order_by("-step", "-epoch")[:MAX_CHECKPOINTS]
-    found = [
+    return [
         facts.CheckpointFact(
             id=row.id,
             step=row.step,
@@ -244,43 +261,17 @@ def _checkpoint_facts(job: Job) -> tuple[facts.CheckpointFact, ...]:
         )
         for row in rows
     ]
-    return tuple(sorted(found, key=lambda fact: fact.id))
 
 
 def recent_acts() -> int:
     """Destructive acts of the governor's window, over the whole fleet."""
-    return windows.within(counts.acts(), "at", BUDGET_WINDOW_S).count()
+    return windows.within(counts.acts(), "at", WINDOW_S).count()
 
 
-def _reissued(job: Job, attempt: Attempt | None) -> int:
-    """Views in a row with unchanged members since a step was last committed."""
-    if attempt is None:
-        return 0
-    rows = list(ViewRow.objects.filter(job=job, attempt=attempt.number).order_by("-epoch")[:MAX_REISSUES_READ])
-    count = 0
-    for newer, older in pairwise(rows):
-        if newer.view["members"] != older.view["members"] or newer.resumed_at is not None:
-            return count
-        count += 1
-        if older.resumed_at is not None:
-            return count
-    return count
-
-
-def suspects(sizes: Mapping[str, int] | None = None) -> set[tuple[str, int]]:
-    """Devices (node id, index) that a finding of the governor's window names; one of hardware counts
-    also when it was acted on, so that a flood of them is not cordoned one by one. A node that died
-    long ago and was dealt with says nothing about the trust that today's findings deserve. `sizes`:
-    how many devices each node has, by id; read for those that it takes unless they are told."""
-    named: set[tuple[str, int]] = set()
-    rows = windows.within(counts.suspicions(), "seen_at", BUDGET_WINDOW_S)
-    found = list(rows.values_list("node_id", "device_index"))
-    if sizes is None:
-        sizes = device_counts({node_id or "" for node_id, index in found if index is None})
-    for node_id, index in found:
-        indices = [index] if index is not None else list(range(sizes.get(node_id or "", 0)))
-        named |= {(node_id or "", i) for i in indices}
-    return named
+def suspicions() -> list[tuple[str, int | None]]:
+    """What findings of the governor's window name, as (node id, device index or None)."""
+    rows = windows.within(counts.suspicions(), "seen_at", WINDOW_S)
+    return [(node_id or "", index) for node_id, index in rows.values_list("node_id", "device_index")]
 
 
 def device_counts(only: Collection[str] | None = None) -> Mapping[str, int]:

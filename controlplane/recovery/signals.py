@@ -47,7 +47,7 @@ def raise_signal(found: Finding, *, seen_at: datetime | None = None) -> Signal |
     return row
 
 
-def fact_of(row: Signal, *, of_fleet: bool = False) -> SignalFact:
+def fact_of(row: Signal) -> SignalFact:
     """As the policy sees it."""
     return SignalFact(
         id=row.id,
@@ -62,7 +62,6 @@ def fact_of(row: Signal, *, of_fleet: bool = False) -> SignalFact:
         threshold=row.threshold,
         evidence=row.evidence,
         incident_id=row.incident_id,
-        of_fleet=of_fleet,
     )
 
 

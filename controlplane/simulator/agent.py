@@ -203,8 +203,8 @@ class Agent:
                 self.children.soon(self.children.read_node, command_id)
             case fx.ReadMemory():
                 self.children.soon(self.children.read_memory)
-            case fx.TakeStacks():
-                self.children.soon(self.children.diagnose, effect)
+            case fx.TakeStacks() | fx.Reset():
+                self.children.soon(self.children.work, effect)
             case fx.RenewJournal():
                 self.after(0.0, self._renew)
             case _:

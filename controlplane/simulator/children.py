@@ -30,6 +30,7 @@ RECONNECT_S = 0.5
 REFLUSH_S = 5.0
 HOST_IMPORTS_S = 0.05
 BAD_START_S = 0.5
+RESET_S = 2.0
 SOON_S = (0.001, 0.01)
 SIGKILL, SIGTERM = 9, 15
 LEFT, SAVED_AND_LEFT = 1, 15
@@ -61,8 +62,9 @@ class Children:
         self._agent.after(self._kernel.between(*SOON_S), call, *args)
 
     def read_node(self, command_id: str) -> None:
-        """Every check of the node passes."""
-        self._agent.dispatch(ev.NodeRead(now_s=self._machine.now_s, failed=(), command_id=command_id))
+        """Its checks, of which `Machine.failing` do."""
+        failed = self._machine.failing
+        self._agent.dispatch(ev.NodeRead(now_s=self._machine.now_s, failed=failed, command_id=command_id))
 
     def read_memory(self) -> None:
         """No device gives a reading."""
@@ -209,7 +211,18 @@ class Children:
             epoch=process.epoch,
         )
 
-    def diagnose(self, effect: fx.TakeStacks) -> None:
+    def work(self, effect: fx.TakeStacks | fx.Reset) -> None:
+        """On a rank or a device."""
+        if isinstance(effect, fx.TakeStacks):
+            self._diagnose(effect)
+            return
+        self._agent.after(RESET_S, self._reset, effect)
+
+    def _reset(self, effect: fx.Reset) -> None:
+        self._machine.broken.discard(effect.wanted.device_index)
+        self._agent.dispatch(ev.DeviceReset(now_s=self._machine.now_s, command_id=effect.command_id, error=""))
+
+    def _diagnose(self, effect: fx.TakeStacks) -> None:
         """Nothing is to be seen in a rank here; what matters is that the question is answered."""
         child = self._machine.children.get(effect.ref)
         method = "simulated" if child is not None and child.rank.alive else "none"

@@ -1,5 +1,6 @@
 """What ranks have said, as rows in memory: `changes.kinds.Keep`, of the kinds that are simulated."""
 
+from controlplane.changes.assembly.snapshot import MAX_CHECKPOINTS
 from controlplane.changes.kinds import RankKey
 from controlplane.changes.saves import moves
 from controlplane.policy.snapshot import CheckpointFact
@@ -9,8 +10,6 @@ from controlplane.protocol.rank import CheckpointReport
 from controlplane.protocol.states import CheckpointState
 from controlplane.simulator.rows import Rows, SaveRow
 
-CHECKPOINTS_KEPT = 5
-
 
 def keep(rows: Rows, key: RankKey, said: RankReport, *, now_s: float, fenced: bool) -> None:
     """Of this rank. `fenced`: it is out."""
@@ -18,6 +17,7 @@ def keep(rows: Rows, key: RankKey, said: RankReport, *, now_s: float, fenced: bo
         case Flush():
             rows.flushes[key.replica, key.incarnation, key.rank] = said
         case CheckpointReport():
+            rows.save_begun_s = now_s if said.state == "writing" else None
             begun = SaveRow(key.attempt, key.replica, key.incarnation)
             save = rows.saves.setdefault(said.path, begun)
             for move in moves(save.state, said.kind, said, fenced=fenced, copies=0):
@@ -38,6 +38,7 @@ def _complete(rows: Rows, said: CheckpointReport, now_s: float) -> None:
         committed_s=now_s,
         layout=attempt.layout,
     )
-    rows.checkpoints = [*rows.checkpoints, fact][-CHECKPOINTS_KEPT:]
+    rows.saves_s.append(said.total_s)
+    rows.checkpoints = [*rows.checkpoints, fact][-MAX_CHECKPOINTS:]
     if said.step > attempt.resume_step:
-        attempt.saved, rows.no_progress = True, 0
+        attempt.saved = True

@@ -1,95 +1,265 @@
-"""Rows to the snapshot that `decide` sees: the simulated twin of `recovery.load`."""
+"""What the simulated server keeps, handed to `changes.assembly`."""
 
-from statistics import mean
+from collections.abc import Iterator
 
 import msgspec
 
-from controlplane.changes.turn import OVER
+from controlplane.changes.assembly import nodes
+from controlplane.changes.assembly.counted import WINDOW_S, Try, is_suspicion
+from controlplane.changes.assembly.measured import RECENT, SAVE_LIMIT_S, Saves, Times
+from controlplane.changes.assembly.replicas import reading_key, replicas_of, signal_facts
+from controlplane.changes.assembly.rows import Device, Hosts, Incarnation, InUse, Known, Node, Ranks, Reading, Slot
+from controlplane.changes.assembly.snapshot import (
+    Fleet,
+    FleetParts,
+    Ledger,
+    Membership,
+    Parts,
+    bars_found,
+    carried,
+    fleet_snapshot_of,
+    snapshot_of,
+)
+from controlplane.policy.facts import LIVE_ATTEMPT, TERMINAL_JOB
+from controlplane.policy.findings import KINDS
+from controlplane.policy.fleet import FleetSnapshot
+from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.snapshot import (
+    LIVE_REPLICA,
+    AheadFact,
     AttemptFact,
-    BudgetFact,
-    DeviceFact,
     JobFact,
     JobSnapshot,
-    LearnedTimes,
     NodeFact,
+    Placement,
     ReplicaFact,
     SignalFact,
 )
-from controlplane.policy.stuck import AT_WORK
-from controlplane.policy.void import PHASE_SINCE
-from controlplane.protocol.states import WAITING_PHASES, Phase, Section
+from controlplane.protocol.rank_faults import is_scheduled
+from controlplane.protocol.states import RequestKind
 from controlplane.simulator.rows import JOB_ID, NodeRow, ReplicaRow, Rows
 
 CONNECTED_S = 3.0
-ACTS_WINDOW_S = 60.0
-CORRELATED_WINDOW_S = 60.0
 
 
 def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
     """One consistent picture at `now_s` of the server's clock."""
-    replicas = tuple(_replica(rows, row, now_s) for _, row in sorted(rows.replicas.items()))
-    nodes = load_nodes(rows, now_s, blind)
-    suspects = [n for n in nodes if now_s - rows.suspect_since_s.get(n.id, -CORRELATED_WINDOW_S) < CORRELATED_WINDOW_S]
-    return JobSnapshot(
+    attempts = [*([rows.attempt] if rows.attempt is not None else []), *reversed(rows.attempts)]
+    replicas = replicas_of((_slot(rows, row, now_s) for _, row in sorted(rows.replicas.items())), rows.view)
+    parts = Parts(
         now_s=now_s,
         blind=blind,
-        job=JobFact(
-            id=JOB_ID,
-            name="sim",
-            state=rows.state,
-            spec=rows.spec,
-            epoch=rows.epoch,
-            committed_step=rows.committed_step,
-            created_s=0.0,
-            finished=rows.trained,
-            progressed_s=rows.progressed_s,
-            past_lives={index: life for index, life in rows.lives.items() if index not in rows.replicas},
-        ),
+        job=_job(rows),
+        lives=rows.lives,
         attempt=_attempt(rows),
+        end_codes=(row.end_code for row in attempts),
+        tries=(Try(row.ended_s is not None, row.end_code, row.saved) for row in attempts),
         replicas=replicas,
-        view=rows.view,
-        view_since_s=rows.view_since_s,
-        install=rows.install,
-        installed_s=rows.installed_s,
-        flushes=tuple(flush for _, flush in sorted(rows.flushes.items())),
-        signals=tuple(_signal(rows, signal) for _, signal in sorted(rows.signals.items())),
-        nodes=nodes,
-        bars=tuple(rows.bars),
-        checkpoints=tuple(rows.checkpoints),
-        budget=BudgetFact(
-            restarts_total=rows.charged,
-            restarts_in_window=rows.charged,
-            evictions_total=rows.evictions,
-            no_progress_cycles=rows.no_progress,
-        ),
-        learned=LearnedTimes(
-            step_s=rows.step_s,
-            step_max_s=rows.step_max_s,
-            start_replica_s=mean(rows.starts) if rows.starts else None,
-            catch_up_s=mean(rows.catch_ups) if rows.catch_ups else None,
-        ),
-        acts_last_window=sum(now_s - act_s < ACTS_WINDOW_S for act_s in rows.acts_s),
-        reissued_views=rows.reissued_views,
-        fleet_devices=sum(len(node.devices) for node in nodes),
-        suspect_devices=sum(len(node.devices) for node in suspects),
-        suspect_nodes=tuple(node.id for node in suspects),
-        requests=tuple(request for _, request in sorted(rows.requests.items())),
+        membership=_membership(rows),
+        views=reversed(rows.views),
+        signals=_signals(rows, replicas, now_s),
+        nodes=load_nodes(rows, now_s, blind),
+        bars=bars_found(rows.ends, rows.bars),
+        checkpoints=rows.checkpoints,
+        saves=_saves(rows, now_s),
+        times=_times(rows),
+        ledger=_ledger(rows, now_s),
+        fleet=_fleet(rows, now_s),
+        requests=_requests(rows),
+    )
+    return snapshot_of(parts)
+
+
+def _job(rows: Rows) -> JobFact:
+    scheduled = is_scheduled(rows.spec.resiliency.faults)
+    return JobFact(
+        id=JOB_ID,
+        name="sim",
+        state=rows.state,
+        spec=rows.spec,
+        epoch=rows.epoch,
+        committed_step=rows.committed_step,
+        created_s=0.0,
+        cancel_requested=rows.cancel_requested,
+        finished=rows.trained,
+        progressed_s=rows.progressed_s,
+        incident_opened_s=rows.incident_s,
+        training_s=rows.trained_s if scheduled else None,
+        faults_fired=rows.faults_fired if scheduled else 0,
+        looked_s=rows.looked_s,
+        looks_taken=rows.looks_taken,
+        ahead=msgspec.convert(rows.ahead, AheadFact, str_keys=True),
     )
 
 
-def load_nodes(rows: Rows, now_s: float, blind: bool) -> tuple[NodeFact, ...]:
-    """The fleet, by id."""
-    return tuple(_node(rows, row, now_s, blind) for _, row in sorted(rows.nodes.items()))
+def _membership(rows: Rows) -> Membership | None:
+    if rows.view is None:
+        return None
+    return Membership(
+        view=rows.view,
+        since_s=rows.view_since_s,
+        install=rows.install,
+        installed_s=rows.installed_s,
+        flushes=rows.flushes.values(),
+    )
 
 
-def _signal(rows: Rows, signal: SignalFact) -> SignalFact:
-    """With the present phase of the rank that it is about."""
-    replica = rows.replicas.get(signal.replica if signal.replica is not None else -1)
-    if signal.kind != "rank_overdue" or replica is None or replica.incarnation != signal.incarnation:
-        return signal
-    began_s = replica.phase_since_s.get(signal.rank if signal.rank is not None else -1)
-    return msgspec.structs.replace(signal, evidence={**signal.evidence, PHASE_SINCE: began_s})
+def _times(rows: Rows) -> Times:
+    return Times(
+        steps=[*reversed(rows.calm)],
+        starts=rows.starts[-RECENT:],
+        transfers=rows.catch_ups,
+        saves=rows.saves_s[-RECENT:],
+    )
+
+
+def _saves(rows: Rows, now_s: float) -> Saves:
+    begun_s, newest = rows.save_begun_s, rows.checkpoints[-1:]
+    committed_s = newest[0].committed_s if newest else None
+    return Saves(
+        started_s=begun_s if begun_s is not None else committed_s,
+        committed_s=committed_s,
+        emergency_s=rows.emergency_s,
+        writing=begun_s is not None and now_s - begun_s <= SAVE_LIMIT_S,
+    )
+
+
+def _ledger(rows: Rows, now_s: float) -> Ledger:
+    window_s = rows.spec.resiliency.budget.window_s
+    return Ledger(
+        restarts=len(rows.charged_s),
+        in_window=sum(now_s - at_s <= window_s for at_s in rows.charged_s),
+        evictions=rows.evictions,
+    )
+
+
+def _fleet(rows: Rows, now_s: float) -> Fleet:
+    found = [(signal, False) for signal in rows.signals.values()] + [(signal, True) for signal in rows.settled]
+    lately = [(signal, settled) for signal, settled in found if now_s - signal.seen_s <= WINDOW_S]
+    return Fleet(
+        acts=sum(now_s - at_s <= WINDOW_S for at_s in rows.acts_s),
+        named=[(s.node_id or "", s.device_index) for s, settled in lately if is_suspicion(s, settled=settled)],
+        devices=sum(node.devices for node in rows.nodes.values()),
+        sizes={node.id: node.devices for node in rows.nodes.values()},
+    )
+
+
+def load_nodes(rows: Rows, now_s: float, unsure: bool) -> tuple[NodeFact, ...]:
+    """The fleet, by id. `unsure`: silence is no evidence."""
+    mine = [row for _, row in sorted(rows.nodes.items())]
+    held = {
+        (place.node_id, place.device_index)
+        for replica in (*rows.replicas.values(), *rows.ghosts)
+        for place in there(replica)
+    }
+    used = {node_id for node_id, _ in held}
+    used |= {n.id for n in mine if n.ranks_s is not None and now_s - n.ranks_s <= nodes.HOST_KEPT_S}
+    reserved = {row.id: JOB_ID for row in mine if row.reserved}
+    use = InUse(
+        held=held,
+        reserved={(row.id, index) for row in mine if row.reserved for index in range(row.devices)},
+        resets={(row.id, index): at_s for row in mine for index, at_s in row.resets.items()},
+    )
+    hosts = Hosts(used=used, started=rows.started, warmed=rows.warmed, asked=rows.warm_asked)
+    known = Known(hosts=hosts, reserved=reserved, unhealthy={row.id: row.unhealthy for row in mine})
+    return nodes.nodes_of(
+        (_node(row, now_s, unsure) for row in mine),
+        nodes.devices_of((device for row in mine for device in _devices(row)), use),
+        known,
+        now_s,
+    )
+
+
+def _node(row: NodeRow, now_s: float, unsure: bool) -> Node:
+    """Nobody tells of a closed connection here; one that is not heard counts as one."""
+    unheard_s = now_s - row.seen_s
+    return Node(
+        id=row.id,
+        name=row.id,
+        state=row.state,
+        connected=unheard_s < CONNECTED_S,
+        unheard_s=None if unsure else unheard_s,
+        closed_s=None,
+        misses_events=False,
+        segment="",
+    )
+
+
+def _devices(row: NodeRow) -> Iterator[Device]:
+    for index in range(row.devices):
+        yield (
+            row.id,
+            (row.id, index),
+            index,
+            f"{row.id}-{index}",
+            index not in row.barred,
+            index not in row.lost_devices,
+            None,
+            None,
+            "",
+            None,
+        )
+
+
+def there(row: ReplicaRow) -> list[Placement]:
+    """Where its processes that are not proved gone are."""
+    return [place for place in row.placements if place.rank not in row.exited]
+
+
+def _signals(rows: Rows, replicas: tuple[ReplicaFact, ...], now_s: float) -> tuple[SignalFact, ...]:
+    """Of the job, and about any node."""
+    found = [signal for _, signal in sorted(rows.signals.items())]
+    readings = {
+        reading_key(row.index, row.incarnation, rank): reading
+        for row in rows.replicas.values()
+        for rank in row.told
+        if (reading := _reading(row, rank, now_s)) is not None
+    }
+    lives = rows.attempt is not None and rows.attempt.state in LIVE_ATTEMPT
+    return signal_facts(found, _owned(rows), replicas if lives else (), readings)
+
+
+def _owned(rows: Rows) -> set[tuple[str | None, int | None]]:
+    """Devices under a living replica, as (node id, index)."""
+    if rows.attempt is None or rows.attempt.state not in LIVE_ATTEMPT or rows.state in TERMINAL_JOB:
+        return set()
+    living = (row for row in rows.replicas.values() if row.state in LIVE_REPLICA)
+    return {(place.node_id, place.device_index) for row in living for place in there(row)}
+
+
+def fleet_waits(rows: Rows) -> bool:
+    """Something may be decided without the job."""
+    hardware = any(signal.kind in KINDS for signal in rows.signals.values())
+    return hardware or bool(rows.requests) or any(node.resets for node in rows.nodes.values())
+
+
+def load_fleet(rows: Rows, now_s: float, unsure: bool) -> FleetSnapshot:
+    """What the fleet's own pass decides on. Incidents that hardware keeps open are not simulated."""
+    owned = _owned(rows)
+    found = (signal for _, signal in sorted(rows.signals.items()) if signal.kind in KINDS)
+    parts = FleetParts(
+        now_s=now_s,
+        signals=[signal for signal in found if (signal.node_id, signal.device_index) not in owned],
+        nodes=load_nodes(rows, now_s, unsure),
+        incidents=(),
+        fleet=_fleet(rows, now_s),
+        segments=dict.fromkeys(rows.nodes, ""),
+        drains=tuple(request for request in _requests(rows) if request.kind is RequestKind.DRAIN),
+    )
+    return fleet_snapshot_of(parts)
+
+
+def _requests(rows: Rows) -> list[RequestFact]:
+    """With what became of the commands that carry them out."""
+    return [
+        msgspec.structs.replace(
+            request,
+            carried=carried((rows.commands[c].state, rows.commands[c].detail) for c in rows.carriers[request.id]),
+        )
+        if request.id in rows.carriers
+        else request
+        for _, request in sorted(rows.requests.items())
+    ]
 
 
 def _attempt(rows: Rows) -> AttemptFact | None:
@@ -108,75 +278,44 @@ def _attempt(rows: Rows) -> AttemptFact | None:
     )
 
 
-def _replica(rows: Rows, row: ReplicaRow, now_s: float) -> ReplicaFact:
-    size = len(row.placements)
-    view = rows.view
-    in_view = view is not None and any(
-        m.replica == row.index and m.incarnation == row.incarnation for m in view.members
+def _slot(rows: Rows, row: ReplicaRow, now_s: float) -> Slot:
+    older = [life for life in reversed(rows.older) if life.index == row.index]
+    gone = len(row.exited)
+    return Slot(
+        lives=[_incarnation(life) for life in (row, *older)],
+        ranks=Ranks(len(row.placements), len(row.joined), gone, released=gone),
+        placements=row.placements,
+        readings=[_reading(row, place.rank, now_s) for place in row.placements],
     )
-    waiting = len(row.phases) == size and all(phase in WAITING_PHASES for phase in row.phases.values())
-    return ReplicaFact(
+
+
+def _incarnation(row: ReplicaRow) -> Incarnation:
+    return Incarnation(
         index=row.index,
         incarnation=row.incarnation,
         state=row.state,
         state_since_s=row.state_since_s,
-        world_size=size,
-        placements=row.placements,
-        joined_ranks=len(row.joined),
-        exited_ranks=len(row.exited),
-        in_view=in_view,
         contributing=row.contributing,
-        standby=row.standby and not row.contributing,
+        contributed=row.contributed,
+        role=row.caught_up,
         committed_step=row.committed_step,
-        waiting=waiting,
-        saving=Phase.SAVING in row.phases.values(),
-        silent_s=now_s - min(row.spoke_s.values()) if len(row.spoke_s) == size else None,
-        working_since_s=_working_since_s(row, size),
         times_out=row.times_out,
         out_s=row.out_s,
-        stopped=row.stopped,
-        failed_starts=row.failed_starts,
-        relieved=row.relieved,
         ordered_out=row.ordered_out,
         ordered_s=row.ordered_s,
+        refused=row.refused,
+        relieved=row.relieved,
     )
 
 
-def _working_since_s(row: ReplicaRow, size: int) -> float | None:
-    """As `recovery.health_gate.working_since_s`; a rank that is mute counts as one at work."""
-    phases = set(row.phases.values())
-    in_step = len(row.told) == size and all(status.section is Section.STEP for status in row.told.values())
-    if not in_step or phases - AT_WORK - WAITING_PHASES or not phases & AT_WORK:
+def _reading(row: ReplicaRow, rank: int, now_s: float) -> Reading | None:
+    """None also of a rank that is gone."""
+    status = row.told.get(rank)
+    if status is None or rank in row.exited:
         return None
-    return max(row.told_since_s.values())
-
-
-def _node(rows: Rows, row: NodeRow, now_s: float, blind: bool) -> NodeFact:
-    held = {
-        (placement.node_id, placement.device_index)
-        for replica in (*rows.replicas.values(), *rows.ghosts)
-        if replica.state not in OVER or not replica.stopped
-        for placement in replica.placements
-    }
-    silent_s = now_s - row.seen_s
-    devices = tuple(
-        DeviceFact(
-            index=index,
-            uuid=f"{row.id}-{index}",
-            free=(row.id, index) not in held and not row.reserved,
-            held=(row.id, index) in held,
-            healthy=index not in row.lost_devices,
-        )
-        for index in range(row.devices)
-    )
-    return NodeFact(
-        id=row.id,
-        name=row.id,
-        state=row.state,
-        connected=silent_s < CONNECTED_S,
-        silent_s=None if blind else silent_s,
-        devices=devices,
-        warm=row.warm,
-        warmed_s=now_s,
-        reserved_for=JOB_ID if row.reserved else None,
+    return Reading(
+        phase=status.phase,
+        section=status.section,
+        silent_s=now_s - row.spoke_s[rank],
+        phase_since_s=row.phase_since_s[rank],
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 from agents.core.records import Record
 from agents.core.state import Identity
+from controlplane.protocol.frames import NodeCheck
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.rank import FromRank
 from controlplane.simulator.kernel import Kernel
@@ -114,6 +115,7 @@ class Machine:
         self.host: Identity | None = None
         self.broken: set[int] = set()
         self.lost: set[int] = set()
+        self.failing: tuple[NodeCheck, ...] = ()
         self.unread_xids: list[tuple[int, int]] = []
         self._kernel = kernel
         self._booted_s = -100.0

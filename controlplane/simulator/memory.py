@@ -16,7 +16,7 @@ from controlplane.protocol.membership import View
 from controlplane.protocol.states import AttemptState, CommandState, RankState, Section
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
-from controlplane.simulator.load import CONNECTED_S
+from controlplane.simulator.load import CONNECTED_S, there
 from controlplane.simulator.rows import JOB_ID, CommandRow, ReplicaRow, Rows
 
 HANG_TIMEOUT_S = 5.0
@@ -253,16 +253,16 @@ class MemoryRows:
         return node_id
 
     def device(self, node_id: str, index: int) -> facts.Device | None:
-        """No reset is simulated."""
+        """Called by its place."""
         node = self._rows.nodes[node_id]
         held = any(rank.device_index == index for rank in self.held(node_id))
         if not 0 <= index < node.devices:
             return None
         return facts.Device(
             uuid=f"{node_id}-{index}",
-            reset_wanted=False,
+            reset_wanted=index in node.resets,
             model="",
-            works=index not in node.lost_devices,
+            works=index not in node.lost_devices | node.barred,
             holder=JOB_ID if held else "",
         )
 
@@ -309,11 +309,6 @@ def answered_of(row: CommandRow) -> Answered:
         job_id=JOB_ID,
         decided=True,
     )
-
-
-def there(row: ReplicaRow) -> list[Placement]:
-    """Where its processes that are not proved gone are."""
-    return [place for place in row.placements if place.rank not in row.exited]
 
 
 def _replica(row: ReplicaRow) -> facts.Replica:

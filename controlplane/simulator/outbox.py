@@ -7,6 +7,7 @@ import msgspec
 from controlplane.changes.answers import answered, calls
 from controlplane.changes.outbox import LIVE, RESEND_S, heard, is_overdue, is_sent_now
 from controlplane.policy.transitions import check
+from controlplane.protocol.commands import StartRanks, WarmHost
 from controlplane.protocol.frames import CommandAnswer
 from controlplane.protocol.states import CommandState
 from controlplane.simulator.memory import answered_of
@@ -64,4 +65,14 @@ class Outbox:
     def _move(self, row: CommandRow, to: CommandState, at_s: float) -> None:
         check("command", row.state, to)
         row.state = to
+        if to == CommandState.SUCCEEDED:
+            self._succeeded(row, at_s)
         self._store.commit(answered(self._store, answered_of(row)), seen_s=at_s)
+
+    def _succeeded(self, row: CommandRow, at_s: float) -> None:
+        """Where a rank host is up."""
+        match row.envelope.body:
+            case StartRanks():
+                self._rows.started.add(row.envelope.node_id)
+            case WarmHost():
+                self._rows.warmed[row.envelope.node_id] = at_s

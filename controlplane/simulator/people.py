@@ -66,6 +66,12 @@ class People:
             self._kernel.after(self._random.uniform(0.0, AGAIN_WITHIN_S), self.withdraw, request_id)
         self._kernel.after(WORKED_ON_S, self._return, node.id)
 
+    def cancel(self) -> None:
+        """The whole job."""
+        self._server.rows.cancel_requested = True
+        self._kernel.log("person", "cancels the job")
+        self._server.ring()
+
     def save(self) -> None:
         """A checkpoint by hand."""
         if not self._server.paused:

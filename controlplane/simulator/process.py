@@ -4,10 +4,11 @@ Each rank runs `trainer.core`; what its replica does together is one thing here.
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.membership import View
-from controlplane.protocol.rank import CaughtUp
+from controlplane.protocol.rank import CaughtUp, CheckpointReport
 from controlplane.protocol.states import Phase
 from trainer.core import events as on
 from trainer.core.effects import Ask, Compute, Peer
@@ -106,6 +107,13 @@ class Process:
         return sorted({*self.standing.done, *now} - set(self.left))
 
     @property
+    def saves_now(self) -> bool:
+        """With the step that it has just committed."""
+        training, interval = self.launch.config.training, self.launch.config.checkpoint.interval_steps
+        due = self.committed % interval == 0 and self.committed < training.steps
+        return due and self.standing.is_saver
+
+    @property
     def complete(self) -> bool:
         """All its ranks exist (a replica may span nodes)."""
         return len(self.ranks) == self.launch.world_size
@@ -173,3 +181,9 @@ def core_of(ref: RankRef, launch: ReplicaLaunch, *, committed: int) -> RankCore:
     count = training.global_batch // training.micro_batch
     standing = Standing(ref, committed)
     return RankCore(standing, micro_batch_count=count, max_contributors=launch.config.max_contributors)
+
+
+def save_of(process: Process, step: int, epoch: int, *, state: Literal["writing", "complete"]) -> CheckpointReport:
+    """What is told of its save at this step."""
+    path = f"{process.launch.config.checkpoint_dir}/{process.attempt}/{epoch}/{step}"
+    return CheckpointReport(step=step, path=path, state=state, kind="interval", epoch=epoch)

@@ -115,7 +115,7 @@ class Rollout:
         if moment.measured_catch_up_s is not None:
             rows.catch_ups.append(moment.measured_catch_up_s)
         if moment.budget_spent:
-            rows.charged = rows.spec.resiliency.budget.max_restarts
+            rows.charged_s = [self.world.kernel.now_s] * rows.spec.resiliency.budget.max_restarts
         self.world.trainer.timing = timing_of(moment, start_s=moment.start_s)
         self.world.trainer.crash_starts = int(moment.bad_start)
 

@@ -2,14 +2,15 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any
 
 import msgspec
 
+from controlplane.changes.assembly.counted import Announced
+from controlplane.changes.assembly.measured import RECENT
+from controlplane.changes.assembly.snapshot import End
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.snapshot import BarFact, CheckpointFact, Placement, SignalFact
-from controlplane.policy.timeouts import MIN_STEPS
 from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.frames import RankStatus
 from controlplane.protocol.membership import Flush, Install, View
@@ -20,13 +21,11 @@ from controlplane.protocol.states import (
     CommandState,
     JobState,
     NodeState,
-    Phase,
     RankState,
     ReplicaState,
 )
 
 JOB_ID = "job_sim"
-PACES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +38,9 @@ class Order:
 
 @dataclass(slots=True)
 class ReplicaRow:
-    """The newest incarnation of a slot. `states` of the ranks that have moved. `phases`, `phase_since_s` and
-    `spoke_s` (server time of its last word to its agent) are hints by rank; `told` is the newest of each, in the
-    same phase since `told_since_s`. `times_out`: how often it was left out, `out_s`: when last. `caught_up`:
+    """One incarnation of a slot. `states` of the ranks that have moved. `phase_since_s` and `spoke_s` (server time of
+    its last word to its agent) are hints by rank; `told` is the newest of each, in the same phase since
+    `told_since_s`. `times_out`: how often it was left out, `out_s`: when last. `caught_up`:
     the role in which its last catch-up ended. `ordered_out`: the person who ordered it out, at `ordered_s`."""
 
     index: int
@@ -54,7 +53,6 @@ class ReplicaRow:
     joined: set[int] = field(default_factory=set)
     exited: set[int] = field(default_factory=set)
     states: dict[int, RankState] = field(default_factory=dict)
-    phases: dict[int, Phase] = field(default_factory=dict)
     told: dict[int, RankStatus] = field(default_factory=dict)
     told_since_s: dict[int, float] = field(default_factory=dict)
     phase_since_s: dict[int, float] = field(default_factory=dict)
@@ -62,13 +60,11 @@ class ReplicaRow:
     times_out: int = 0
     out_s: float | None = None
     contributing: bool = False
-    standby: bool = False
     contributed: bool = False
     stop_requested: bool = False
     caught_up: str = ""
     committed_step: int = 0
     stopped: bool = False
-    failed_starts: int = 0
     relieved: str = ""
     ordered_out: str = ""
     ordered_s: float | None = None
@@ -108,8 +104,10 @@ class AttemptRow:
 
 @dataclass(slots=True)
 class NodeRow:
-    """`seen_s` last frame; up to `applied_seq` of the journal `journal_id` is applied, `session` is the newest.
-    `emptied`: by a drain that is done."""
+    """`seen_s` last frame, `ranks_s` last that told of ranks; up to `applied_seq` of the journal `journal_id` is
+    applied, `session` is the newest.
+    `emptied`: by a drain that is done. `barred`: devices that take no work, of which `resets` wait for a reset
+    since then. `reason`: why it is in its state, `unhealthy`: which of its checks fail."""
 
     id: str
     devices: int
@@ -120,8 +118,12 @@ class NodeRow:
     boot_id: str = ""
     applied_seq: int = 0
     reserved: bool = False
-    warm: bool = False
+    ranks_s: float | None = None
     lost_devices: set[int] = field(default_factory=set)
+    barred: set[int] = field(default_factory=set)
+    resets: dict[int, float] = field(default_factory=dict)
+    reason: str = ""
+    unhealthy: str = ""
     emptied: bool = False
 
 
@@ -150,20 +152,25 @@ class CommandRow:
 
 @dataclass(slots=True)
 class Rows:
-    """Everything the server knows. `ghosts`: older incarnations not proved gone; `outbox`:
-    the commands that had no final answer when it was last gone through, in order; `paces`:
-    seconds that each of the last `PACES` steps took, `calm` of those that no view change made longer;
+    """Everything the server knows. `ghosts`: older incarnations not proved gone, `older`: all of the attempt;
+    `started`: nodes on which a start succeeded, `warmed` and `warm_asked`: when a rank host was; `outbox`:
+    the commands that had no final answer when it was last gone through, in order; `calm`:
+    seconds that each of the last steps took that no view change made longer; `settled`: findings about hardware
+    that are dealt with; `attempts`: those before; `views` of this one; `charged_s`, `acts_s`: when a restart was
+    charged, and a destructive act carried out;
     `starts` and `catch_ups`: seconds that each start of a replica and each transfer to one took; `lives`:
     the newest incarnation of each slot, of all attempts; `announced`: all views, by epoch; `saves` by path;
-    `requests` that have not ended, `answers` to all, in order."""
+    `requests` that have not ended, `answers` to all, in order, and `carriers`: the commands that carry one out;
+    `incident_s`: when what is open was opened; `save_begun_s` of the save that is being written, `saves_s`: seconds
+    that each took; `emergency_s`: when one was ordered; `ends` of ranks that accuse their place, `bars` of those that
+    left for being slow."""
 
     spec: TrainSpec
     state: JobState = JobState.PENDING
     epoch: int = 0
     committed_step: int = 0
     progressed_s: float | None = None
-    paces: deque[float] = field(default_factory=lambda: deque(maxlen=PACES))
-    calm: deque[float] = field(default_factory=lambda: deque(maxlen=PACES))
+    calm: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     starts: list[float] = field(default_factory=list)
     catch_ups: list[float] = field(default_factory=list)
     looks_taken: int = 0
@@ -186,34 +193,41 @@ class Rows:
     commands: dict[str, CommandRow] = field(default_factory=dict)
     outbox: list[str] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
-    suspect_since_s: dict[str, float] = field(default_factory=dict)
-    reissued_views: int = 0
+    settled: list[SignalFact] = field(default_factory=list)
+    attempts: list[AttemptRow] = field(default_factory=list)
+    views: list[Announced] = field(default_factory=list)
     restarts: int = 0
-    charged: int = 0
+    charged_s: list[float] = field(default_factory=list)
     evictions: int = 0
-    no_progress: int = 0
     acts_s: list[float] = field(default_factory=list)
     ghosts: list[ReplicaRow] = field(default_factory=list)
+    older: list[ReplicaRow] = field(default_factory=list)
+    started: set[str] = field(default_factory=set)
+    warmed: dict[str, float] = field(default_factory=dict)
+    warm_asked: dict[str, float] = field(default_factory=dict)
     last_wait: str = ""
     history: list[str] = field(default_factory=list)
     bars: list[BarFact] = field(default_factory=list)
     requests: dict[str, RequestFact] = field(default_factory=dict)
     answers: list[str] = field(default_factory=list)
+    carriers: dict[str, list[str]] = field(default_factory=dict)
+    cancel_requested: bool = False
+    trained_s: float = 0.0
+    faults_fired: int = 0
+    saves_s: list[float] = field(default_factory=list)
+    save_begun_s: float | None = None
+    emergency_s: float | None = None
+    ends: list[End] = field(default_factory=list)
+    incident_s: float | None = None
+    incidents: int = 0
 
     def note_step(self, step: int, now_s: float) -> None:
         """`step` steps are committed, more than before."""
-        if self.progressed_s is not None:
-            self.paces.append((now_s - self.progressed_s) / (step - self.committed_step))
-            if self.installed_s is not None and self.installed_s < self.progressed_s:
-                self.calm.append(self.paces[-1])
+        self.trained_s += now_s - self.progressed_s if self.progressed_s is not None else 0.0
+        if self.progressed_s is not None and self.installed_s is not None and self.installed_s < self.progressed_s:
+            self.calm.append((now_s - self.progressed_s) / (step - self.committed_step))
         self.committed_step, self.progressed_s = step, now_s
-
-    @property
-    def step_max_s(self) -> float | None:
-        """Longest seconds of a step that no view change made longer; None: too few so far."""
-        return max(self.calm) if len(self.calm) >= MIN_STEPS else None
-
-    @property
-    def step_s(self) -> float | None:
-        """Median seconds of a step; None before the first."""
-        return median(self.paces) if self.paces else None
+        # What is told of steps comes late: it may be of the view before.
+        of_newest = self.install is not None and step > self.install.step
+        for view in self.views[-1:] if of_newest else self.views[-2:-1]:
+            self.views[self.views.index(view)] = view._replace(resumed=True)

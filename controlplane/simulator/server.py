@@ -24,16 +24,17 @@ from controlplane.protocol.frames import (
     AgentHello,
     CommandAnswer,
     EventBody,
+    NodeChecked,
     Welcome,
 )
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.spec import TrainSpec
-from controlplane.protocol.states import AttemptState, Phase
+from controlplane.protocol.states import AttemptState
 from controlplane.simulator.asked import Asked
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.hello import greet, welcome
 from controlplane.simulator.kernel import Kernel
-from controlplane.simulator.load import load, load_nodes
+from controlplane.simulator.load import fleet_waits, load, load_fleet
 from controlplane.simulator.outbox import Outbox
 from controlplane.simulator.rows import NodeRow, Order, ReplicaRow, Rows
 from controlplane.simulator.store import Sick, Store
@@ -120,13 +121,12 @@ class Server:
             self._frame(row, message)
 
     def _frame(self, row: NodeRow, frame: AgentFrame) -> None:
-        row.seen_s, row.warm = self._kernel.now_s, row.warm or bool(frame.ranks)
+        row.seen_s = self._kernel.now_s
+        row.ranks_s = row.seen_s if frame.ranks else row.ranks_s
         self._close(f"silent:{row.id}")
         for status in frame.ranks:
             replica = self._replica(status.ref)
             if replica is not None:
-                fresh = status.silent_s < SILENCE_S
-                replica.phases[status.ref.rank] = status.phase if fresh else Phase.COMPUTE
                 replica.spoke_s[status.ref.rank] = self._kernel.now_s - status.silent_s
                 replica.note(status, self._kernel.now_s)
                 replica.phase_since_s[status.ref.rank] = self._kernel.now_s - status.phase_age_s
@@ -161,7 +161,6 @@ class Server:
     def _progress(self, step: int) -> None:
         if step > self.rows.committed_step:
             self.rows.note_step(step, self._kernel.now_s)
-            self.rows.reissued_views = 0
 
     def _replica(self, ref: RankRef) -> ReplicaRow | None:
         """The row, if this incarnation is still the newest of the current attempt."""
@@ -174,6 +173,8 @@ class Server:
         """Of a life that is proved gone and followed nothing is kept here: a word about it is put aside."""
         if isinstance(body, CommandAnswer):
             self._outbox.answer(body, at_s)
+        elif isinstance(body, NodeChecked):
+            node.unhealthy = "; ".join(f"{check.name}: {check.detail}" for check in body.failed)
         elif type(body) in HEARD:
             with suppress(IdentityMismatch):
                 self.store.commit(hear(self.store, body, Speaker(node.id, node.id, at_s)), seen_s=at_s)
@@ -194,8 +195,8 @@ class Server:
             for node in self.rows.nodes.values():
                 self._judge_silence(node, now_s)
         self._look_for_stuck()
-        if self.rows.requests:
-            self.store.empty_nodes(load_nodes(self.rows, now_s, now_s < self.blind_until_s))
+        if fleet_waits(self.rows):
+            self.store.of_fleet(load_fleet(self.rows, now_s, now_s < self.blind_until_s), self._config)
         self._deliver()
         stopping = self.rows.attempt is not None and self.rows.attempt.state is AttemptState.STOPPING
         if stopping or (self._next_pass_s is not None and now_s >= self._next_pass_s):
@@ -221,9 +222,7 @@ class Server:
             value=silent_s,
             threshold=SILENCE_S,
         )
-        if known is None:
-            self.rows.suspect_since_s[node.id] = now_s
-            self._rung = True
+        self._rung = self._rung or known is None
 
     # --- decide and deliver ------------------------------------------------------------------
 
@@ -248,7 +247,7 @@ class Server:
         for decision in plan.decisions:
             if self.store.decision(decision):
                 changed = changed or bool(decision.actions)
-                self.rows.charged += sum(entry.charged for entry in entries(decision, snapshot))
+                self.rows.charged_s += [now_s for entry in entries(decision, snapshot) if entry.charged]
                 self.on_decision(decision.choice)
         return changed
 

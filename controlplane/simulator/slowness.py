@@ -7,6 +7,7 @@ it was.
 """
 
 import random
+from statistics import median
 
 from controlplane.policy.signals.ranks import SlowRank
 from controlplane.policy.snapshot import SignalFact
@@ -65,10 +66,11 @@ class Slowness:
 
     def _score(self) -> None:
         self._kernel.after(self._wanted.interval_s / 2.0, self._score)
-        if self._server.paused or self._server.rows.step_s is None:
+        calm = self._server.rows.calm
+        if self._server.paused or not calm:
             return
         present: set[str] = set()
-        for score in scores(self._windows(self._server.rows.step_s), self._wanted):
+        for score in scores(self._windows(median(calm)), self._wanted):
             work = score.work
             name = (work.replica, work.incarnation, work.rank)
             self._slow_windows[name], is_straggler = confirmed(score, self._slow_windows.get(name, 0))

@@ -7,33 +7,38 @@ move against the state tables, every incarnation, epoch and device against the i
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from controlplane.changes import kinds, outbox
 from controlplane.changes import rows as facts
 from controlplane.changes.acts import carry_out
-from controlplane.changes.kinds import AttemptKey, JobKey, NodeKey, RankKey, ReplicaKey, RequestKey, ViewKey
-from controlplane.changes.turn import OVER, Turn, end_stopping
-from controlplane.policy import bars, drains
-from controlplane.policy.errors import IllegalTransition
-from controlplane.policy.plan import AnnounceView, Decision
+from controlplane.changes.assembly.counted import Announced, is_act
+from controlplane.changes.kinds import AttemptKey, DeviceKey, JobKey, NodeKey, RankKey, ReplicaKey, RequestKey, ViewKey
+from controlplane.changes.turn import Turn, end_stopping
+from controlplane.policy.causes import findings_of
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.faulty import opens_incident
+from controlplane.policy.findings import KINDS
+from controlplane.policy.fleet import FleetSnapshot, decide_fleet
+from controlplane.policy.plan import AnnounceView, AnswerRequest, Decision
 from controlplane.policy.requests import RULES as ASKED
+from controlplane.policy.rules import rehearsal
 from controlplane.policy.signals.base import Finding
-from controlplane.policy.signals.ranks import SlowRank
-from controlplane.policy.snapshot import NodeFact, Placement, SignalFact
-from controlplane.policy.transitions import check
-from controlplane.protocol.commands import Body, CommandEnvelope
-from controlplane.protocol.membership import MemberRole
-from controlplane.protocol.states import AttemptState, CommandState, NodeState, RankState, ReplicaState
+from controlplane.policy.snapshot import Placement, SignalFact
+from controlplane.protocol.commands import Body, CommandEnvelope, RequestSave, WarmHost
+from controlplane.protocol.states import CommandState, NodeState, RankState, ReplicaState, RequestState
 from controlplane.simulator.asked import Asked
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kept import keep
 from controlplane.simulator.kernel import Kernel
-from controlplane.simulator.memory import MemoryRows, there
+from controlplane.simulator.load import there
+from controlplane.simulator.processes import Processes
 from controlplane.simulator.rows import JOB_ID, AttemptRow, CommandRow, ReplicaRow, Rows
 
 Sick = Callable[[int, int, int], str | None]
 
 
-class Store(MemoryRows):
+class Store(Processes):
     """One job's rows and their only writer by decision. `sick` tells the checkers the truth about a replica;
     `on_wake` is called where a change wakes the job."""
 
@@ -41,7 +46,7 @@ class Store(MemoryRows):
         super().__init__(rows, kernel, checkers)
         self._sick, self._asked = sick, asked
         self._decision: Decision | None = None
-        self._numbers = self._found = 0
+        self._numbers = self._found = self._decisions = 0
         self._seen_s: float | None = None
         self.on_wake: Callable[[], None] = lambda: None
 
@@ -51,15 +56,18 @@ class Store(MemoryRows):
             return False
         self._checkers.decided(decision)
         self._rows.keys.add(decision.key)
+        self._rows.acts_s += [self.now_s] if is_act(decision) else []
         self._rows.last_wait = decision.sentence if decision.choice == "wait" else self._rows.last_wait
         self._rows.history.append(f"{decision.rule}:{decision.choice}:{decision.reason_code}")
+        self._rows.faults_fired += decision.rule == rehearsal.RULE
+        self._incident(decision)
         self._kernel.log("decision", f"{decision.rule}/{decision.choice}/{decision.reason_code}: {decision.sentence}")
         self.carry(decision)
         return True
 
     def carry(self, decision: Decision) -> None:
         """Its actions, one after the other."""
-        self._decision = decision
+        self._decision, self._decisions = decision, self._decisions + 1
         turn = Turn(decision, self)
         for action in decision.actions:
             if isinstance(action, AnnounceView):
@@ -69,11 +77,10 @@ class Store(MemoryRows):
             self.commit(carry_out(turn, action))
         self._checkers.counted(self._rows)
 
-    def empty_nodes(self, nodes: tuple[NodeFact, ...]) -> None:
-        """The fleet's pass over what is drained."""
-        known = {node.id: node for node in nodes}
-        for decision in drains.answers(tuple(self._rows.requests.values()), known, now_s=self.now_s):
-            self.carry(decision)
+    def of_fleet(self, snapshot: FleetSnapshot, config: PolicyConfig) -> None:
+        """The fleet's own pass."""
+        for decision in decide_fleet(snapshot, config):
+            self.decision(decision)
 
     def settle(self) -> None:
         """End an attempt of which nothing is left to stop."""
@@ -102,16 +109,15 @@ class Store(MemoryRows):
             case kinds.CreateReplica(key=key, placements=placements):
                 self._new_replica(key, placements)
             case kinds.CreateView(view=view):
-                same = rows.view is not None and rows.view.members == view.members
-                rows.reissued_views = rows.reissued_views + 1 if same else 0
+                rows.views.append(Announced(view.members, resumed=False))
                 rows.view, rows.announced[view.epoch], rows.view_since_s = view, view, self.now_s
                 rows.install, rows.installed_s, rows.flushes = None, None, {}
             case kinds.Enqueue(commands=commands, attempt=number, ttl_s=ttl_s):
                 for node, body in commands:
-                    self._command(node, body, number or 0, ttl_s)
+                    self._command(node, body, number, ttl_s)
             case kinds.Settle(signals=ids):
-                for signal_id in ids:
-                    rows.signals.pop(signal_id, None)
+                gone = [signal for each in ids if (signal := rows.signals.pop(each, None)) is not None]
+                rows.settled += [signal for signal in gone if signal.kind in KINDS]
             case kinds.Reserve(nodes=nodes):
                 for node in nodes:
                     rows.nodes[node].reserved = True
@@ -135,21 +141,23 @@ class Store(MemoryRows):
             case kinds.Keep(subject=key, said=said):
                 fenced = self.is_fenced(self.row(key.replica, key.incarnation))
                 keep(rows, key, said, now_s=self.now_s, fenced=fenced)
-            case kinds.Lose(subject=device) | kinds.Judge(subject=device, works=False):
-                rows.nodes[device.node_id].lost_devices.add(device.index)
-                rows.suspect_since_s[device.node_id] = self.now_s
-            case kinds.Publish() | kinds.Resolve() | kinds.Bar() | kinds.Judge() | kinds.Audit() | kinds.Count():
-                # Events, incidents, bars, resets, the audit log and counters are not simulated.
+            case kinds.Lose(subject=subject):
+                rows.nodes[subject.node_id].lost_devices.add(subject.index)
+            case kinds.Resolve():
+                rows.incident_s = None
+            case kinds.Bar(subject=subject, reset=reset):
+                place = rows.nodes[subject.node_id]
+                place.barred.add(subject.index)
+                if reset:
+                    place.resets.setdefault(subject.index, self.now_s)
+            case kinds.Judge(subject=subject, works=works):
+                self._judge_device(rows.nodes[subject.node_id], subject.index, works)
+            case kinds.Publish() | kinds.Audit() | kinds.Count():
+                # Events, the audit log and counters are not simulated.
                 pass
             case kinds.Refuse():
                 # Every checkpoint can be read.
                 pass
-
-    def _check(self, machine: str, before: str, after: str) -> None:
-        try:
-            check(machine, before, after)
-        except IllegalTransition as error:
-            self._checkers.expect(False, f"I-state: {error}")
 
     def _transition(self, change: kinds.Transition) -> None:
         subject, to = change.subject, change.to
@@ -174,14 +182,13 @@ class Store(MemoryRows):
         row.state = type(row.state)(to)
         _write(row, change.columns)
         if isinstance(subject, NodeKey):
+            row.reason = change.reason
+        if isinstance(subject, NodeKey):
             self._emptied(subject.id)
         elif isinstance(subject, ReplicaKey):
             row.state_since_s = self.now_s
-            row.standby = row.standby and to not in OVER
             if to == ReplicaState.EVICTED:
                 self._evicted(row)
-        elif isinstance(subject, AttemptKey) and to == AttemptState.ENDED:
-            self._rows.no_progress += not row.saved
 
     def _observe(self, subject: kinds.Observed, columns: Mapping[str, Any]) -> None:
         rows = self._rows
@@ -201,54 +208,34 @@ class Store(MemoryRows):
                 order = columns["install"]
                 rows.install, rows.installed_s = order, columns["ordered_s"]
                 rows.committed_step = max(rows.committed_step, order.step)
-                for index, row in rows.replicas.items():
-                    row.standby = index in order.standbys
             case ViewKey():
                 # When its first rank was in it is evidence alone.
                 pass
+            case DeviceKey(node_id=node, index=index):
+                wanted_s = columns["reset_wanted_s"]
+                rows.nodes[node].resets.pop(index, None)
+                rows.nodes[node].resets |= {index: wanted_s} if wanted_s is not None else {}
             case _:
                 raise AssertionError(f"{subject} is not simulated")
 
-    # --- ranks ---------------------------------------------------------------------------------
-
-    def _rank_moves(self, key: RankKey, to: RankState, columns: Mapping[str, Any]) -> None:
-        row = self.row(key.replica, key.incarnation)
-        processes = self.ranks(key.attempt, of=(key.replica, key.incarnation))
-        self._check("rank", next(each.state for each in processes if each.rank == key.rank), to)
-        row.states[key.rank] = to
-        if to == RankState.EXITED:
-            row.prove_gone(key.rank)
-        else:
-            row.started.add(key.rank)
-            self._begun(key, columns)
-
-    def _begun(self, key: RankKey, columns: Mapping[str, Any]) -> None:
-        """Its process exists, or has said hello; how long the start of a replica takes is learned of it."""
-        row = self.row(key.replica, key.incarnation)
-        if "started_s" in columns:
-            row.started.add(key.rank)
-        if "joined_s" in columns and key.rank not in row.joined:
-            row.joined.add(key.rank)
-            row.started.add(key.rank)
-            if len(row.joined) == len(row.placements):
-                self._rows.starts.append(self.now_s - row.state_since_s)
-
-    def _caught_up(self, row: ReplicaRow, report: Mapping[str, Any] | None) -> None:
-        """It has, or it was left out. How long a transfer takes is learned of it."""
-        row.caught_up = report["role"] if report is not None else ""
-        row.standby = row.caught_up == MemberRole.STANDBY
-        if report is None:
-            self._checkers.left_out += 1
-            if not (row.ordered_out or row.relieved):
-                self._checkers.leaves_out(row.attempt, row.index, row.incarnation, self._decision)
-        else:
-            self._rows.catch_ups.append(report["fetch_s"])
+    def _incident(self, decision: Decision) -> None:
+        """One at a time is simulated: the first fault opens it, what follows joins it."""
+        rows, named = self._rows, findings_of(decision)
+        found = [rows.signals[each] for each in named if each in rows.signals]
+        if rows.incident_s is None and opens_incident(decision):
+            rows.incident_s = min((signal.seen_s for signal in found), default=self.now_s)
+            rows.incidents += 1
+        if rows.incident_s is not None and decision.rule not in ASKED:
+            joined = f"inc_{rows.incidents:03d}"
+            rows.signals |= {s.id: msgspec.structs.replace(s, incident_id=s.incident_id or joined) for s in found}
 
     # --- attempts, replicas and commands ------------------------------------------------------------
 
     def _new_attempt(self, new: facts.Attempt) -> None:
         rows, now_s = self._rows, self.now_s
-        rows.restarts += rows.attempt is not None
+        if rows.attempt is not None:
+            rows.restarts += 1
+            rows.attempts.append(rows.attempt)
         rows.attempt = AttemptRow(
             new.number,
             new.state,
@@ -261,10 +248,10 @@ class Store(MemoryRows):
             max_contributors=new.max_contributors,
         )
         rows.committed_step, rows.progressed_s = new.resume_step, now_s
-        rows.view, rows.install, rows.installed_s, rows.reissued_views = None, None, None, 0
+        rows.view, rows.install, rows.installed_s, rows.views = None, None, None, []
         rows.flushes = {}
         rows.ghosts += [row for row in rows.replicas.values() if not row.stopped]
-        rows.replicas = {}
+        rows.replicas, rows.older = {}, []
 
     def _new_replica(self, key: ReplicaKey, placements: tuple[Placement, ...]) -> None:
         rows, row, name = self._rows, self._rows.replicas.get(key.index), f"r{key.index}.{key.incarnation}"
@@ -278,6 +265,7 @@ class Store(MemoryRows):
         if row is not None:
             self._check("replica", row.state, ReplicaState.FORMING)
             rows.ghosts += [] if row.stopped else [row]
+            rows.older.append(row)
         rows.lives[key.index] = key.incarnation
         rows.replicas[key.index] = ReplicaRow(
             key.index,
@@ -286,25 +274,32 @@ class Store(MemoryRows):
             self.now_s,
             placements,
             attempt=key.attempt,
-            failed_starts=row.failed_starts if row is not None else 0,
         )
 
-    def _command(self, node: str, body: Body, attempt: int, ttl_s: float) -> None:
+    def _command(self, node: str, body: Body, attempt: int | None, ttl_s: float) -> None:
         self._numbers += 1
         command_id = f"cmd_{self._numbers:05d}"
         envelope = CommandEnvelope(
             command_id=command_id,
             node_id=node,
-            epoch=self._rows.epoch,
+            epoch=self._rows.epoch if attempt is not None else 0,
             age_s=0.0,
             ttl_s=ttl_s,
             body=body,
-            job_id=JOB_ID,
-            attempt=attempt,
+            job_id=JOB_ID if attempt is not None else "",
+            attempt=attempt or 0,
+            decision_id=f"dec_{self._decisions:05d}",
         )
+        for act in self._decision.actions if self._decision is not None else ():
+            if isinstance(act, AnswerRequest) and act.to is RequestState.TAKEN:
+                self._rows.carriers.setdefault(act.request, []).append(command_id)
         self._void(envelope)
         self._rows.commands[command_id] = CommandRow(envelope, self.now_s, self.now_s + ttl_s)
         self._rows.outbox.append(command_id)
+        if isinstance(body, WarmHost):
+            self._rows.warm_asked[node] = self.now_s
+        if isinstance(body, RequestSave) and body.save_kind == "emergency":
+            self._rows.emergency_s = self.now_s
 
     def _void(self, envelope: CommandEnvelope) -> None:
         """What it makes void of that node."""
@@ -349,11 +344,8 @@ class Store(MemoryRows):
     def _evicted(self, row: ReplicaRow) -> None:
         decision = self._decision
         assert decision is not None, "an eviction belongs to a decision"
-        row.failed_starts = 0 if row.contributed else row.failed_starts + (not row.ordered_out)
         self._rows.evictions += 1
         self._bar_slow(row)
-        if decision.evidence.get("proved") is False:
-            self._rows.acts_s.append(self.now_s)
         sick = self._sick(row.attempt, row.index, row.incarnation)
         if row.relieved and decision.choice == "retire":
             sick = sick or self._place_taken(row)
@@ -361,21 +353,13 @@ class Store(MemoryRows):
             sick = sick or self._nobody_waits(row)
         self._checkers.evicted(f"r{row.index}.{row.incarnation}", sick, decision)
 
-    def _bar_slow(self, row: ReplicaRow) -> None:
-        """As `recovery.load` finds it in the rows."""
-        for found in self._rows.signals.values():
-            mine = found.kind == SlowRank.KIND and (found.replica, found.incarnation) == (row.index, row.incarnation)
-            device = found.device_index
-            if mine and device is not None and bars.is_slow(found.evidence["score"], found.evidence["cause"]):
-                self._rows.bars.append(bars.of_slow(str(found.node_id), device, since_s=self.now_s))
-
     def _place_taken(self, row: ReplicaRow) -> str | None:
         """Why one that is relieved may end: it is out of the installed view, and as many as were placed
         hold the state without it, from the view's beginning or caught up since."""
         rows, attempt = self._rows, self._rows.attempt
         if rows.install is None or rows.view is None or attempt is None or rows.install.epoch != rows.view.epoch:
             return None
-        caught_up = {each.index for each in rows.replicas.values() if each.contributing or each.standby}
+        caught_up = {each.index for each in rows.replicas.values() if each.contributing or each.caught_up}
         held = len(({*rows.install.contributors, *rows.install.standbys} | caught_up) - {row.index})
         return "its place is taken" if not self._is_member(row) and held >= attempt.replicas else None
 

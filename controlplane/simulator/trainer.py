@@ -9,12 +9,14 @@ Two members of one view with different lineages have diverged.
 
 from collections.abc import Callable
 
+import msgspec
+
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.membership import MAX_AWAITED_S, Flush, Install, View
 from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, TrainingDone
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
-from controlplane.simulator.process import GIVEN_UP, ORDERS, Group, Process, Rank, core_of
+from controlplane.simulator.process import GIVEN_UP, ORDERS, Group, Process, Rank, core_of, save_of
 from controlplane.simulator.timing import Timing
 from trainer.core import effects as do
 from trainer.core import events as on
@@ -381,20 +383,18 @@ class Trainer:
         ready = self.groups[(process.attempt, process.epoch)].ready.get(process.committed, set())
         self._feed_all(process, on.Passed(level=tuple(sorted(ready))))
         self.on_commit(process.committed)
-        training, interval = process.launch.config.training, process.launch.config.checkpoint.interval_steps
-        saves = process.committed % interval == 0 and process.committed < training.steps
-        if saves and process.standing.is_saver:
-            state = (process.committed, list(process.lineage), process.epoch)
-            self._kernel.after(self._kernel.between(*self.timing.save_s), self._saved, process, *state)
+        if process.saves_now:
+            took_s = self._kernel.between(*self.timing.save_s)
+            self._said(process.first, save_of(process, process.committed, process.epoch, state="writing"))
+            self._kernel.after(took_s, self._saved, process, list(process.lineage), process.epoch, took_s)
         self._next_step(process)
 
-    def _saved(self, process: Process, step: int, lineage: list[int], epoch: int) -> None:
+    def _saved(self, process: Process, lineage: list[int], epoch: int, took_s: float) -> None:
         """Durable, if the process lived that long."""
         if not process.able():
             return
-        path = f"{process.launch.config.checkpoint_dir}/{process.attempt}/{epoch}/{step}"
-        self.stored[path] = lineage
+        done = save_of(process, len(lineage), epoch, state="complete")
+        self.stored[done.path] = lineage
         if len(self.stored) > STORED_MAX:
             del self.stored[next(iter(self.stored))]
-        report = CheckpointReport(step=step, path=path, state="complete", kind="interval", epoch=epoch)
-        self._said(process.first, report)
+        self._said(process.first, msgspec.structs.replace(done, total_s=took_s))

@@ -58,3 +58,15 @@ def test_after_a_reboot_with_its_disk_kept_nothing_runs_and_the_fences_stand():
     world.kernel.run(world.kernel.now_s + 60.0)
     assert (world.checkers.violations, world.server.rows.state) == ([], "running")
     assert agent.machine.boot == 1
+
+
+def test_a_device_that_wants_a_reset_is_kept_from_work_reset_and_its_node_returns():
+    """The error ends the rank on the device, and both are told at once."""
+    world = calm(20.0)
+    node = world.server.rows.nodes[next(iter(world.server.rows.replicas.values())).placements[0].node_id]
+    world.agents[node.id].xid(0, 95)
+    world.kernel.run(world.kernel.now_s + 0.5)
+    assert (node.state, node.barred) == ("cordoned", {0})
+    world.kernel.run(world.kernel.now_s + 30.0)
+    assert (node.state, node.barred, node.resets) == ("ready", set(), {})
+    assert (world.checkers.violations, world.checkers.evictions) == ([], 1)

@@ -6,9 +6,12 @@ import msgspec
 import pytest
 
 from controlplane.protocol.spec import Budget, Resiliency, Timeouts
+from controlplane.protocol.states import AttemptState
 from controlplane.simulator.__main__ import main
 from controlplane.simulator.faults import Fault
+from controlplane.simulator.load import load
 from controlplane.simulator.process import Rank
+from controlplane.simulator.rows import AttemptRow
 from controlplane.simulator.timing import Timing
 from controlplane.simulator.world import World, WorldPlan, job_spec
 
@@ -333,12 +336,14 @@ def test_an_attempt_that_has_saved_pays_for_no_idle_attempt_before_it():
     world = World(3)
     world.start()
     world.faults.schedule(60.0, 0)
-    world.server.rows.no_progress = 3
+    spent = AttemptRow(0, AttemptState.ENDED, world.spec.parallelism, 3, 0.0, 0, ended_s=0.0)
+    world.server.rows.attempts += [spent] * 3
     world.kernel.run(20.0)
     assert world.server.rows.checkpoints
     world.faults.strike(Fault.RANK_KILL)
     world.kernel.run(60.0)
-    assert (world.server.rows.state, world.server.rows.no_progress) == ("running", 0)
+    assert world.server.rows.state == "running"
+    assert load(world.server.rows, 80.0, blind=False).budget.no_progress_cycles == 0
 
 
 def test_a_cut_link_evicts_nobody_while_steps_go_on():

@@ -7,6 +7,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from controlplane.changes.assembly.counted import idle
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.checkpoints.services import judge
 from controlplane.checkpoints.verify import Verdict
@@ -204,9 +205,9 @@ def test_an_attempt_without_a_newer_checkpoint_made_no_progress_however_many_ste
     fleet = make_fleet()
     job = run_job(fleet, steps=3)
     Attempt.objects.filter(job=job).update(state="ended", ended_at=now())
-    assert ledger.budget_of(job).no_progress_cycles == 1
+    assert idle(ledger.tries_of(job)) == 1
     _saved(job, attempt=1)
-    assert ledger.budget_of(job).no_progress_cycles == 0
+    assert idle(ledger.tries_of(job)) == 0
 
 
 def test_idle_attempts_are_forgotten_once_the_one_that_lives_has_saved_and_those_ended_by_order_never_count() -> None:
@@ -219,9 +220,9 @@ def test_idle_attempts_are_forgotten_once_the_one_that_lives_has_saved_and_those
             job=job, number=number, state="ended", layout=live.layout, replicas=3, checkpoint_dir="/ck",
             ended_at=now(), end_code=code,
         )  # fmt: skip
-    assert ledger.budget_of(job).no_progress_cycles == 2
+    assert idle(ledger.tries_of(job)) == 2
     _saved(job, attempt=4)
-    assert ledger.budget_of(job).no_progress_cycles == 0
+    assert idle(ledger.tries_of(job)) == 0
 
 
 def test_a_store_that_is_down_keeps_a_recovering_job_waiting_and_costs_it_nothing() -> None:
@@ -245,8 +246,7 @@ def test_a_store_that_is_down_keeps_a_recovering_job_waiting_and_costs_it_nothin
         assert Replica.objects.filter(refused=True).count() == 3 * tries
         Attempt.objects.filter(job=job, number=1 + tries).update(started_at=ago(61.0))
         reconcile_job(job.id)
-    told = ledger.budget_of(job)
-    assert (told.restarts_total, told.no_progress_cycles) == (1, 1)
+    assert (ledger.ledger_of(job).restarts, idle(ledger.tries_of(job))) == (1, 1)
     join_all(fleet, job)
     reconcile_job(job.id)
     assert ViewRow.objects.filter(job=job, attempt=5).exists(), "the store is back"

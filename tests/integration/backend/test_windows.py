@@ -8,7 +8,7 @@ import pytest
 from controlplane.jobs.models import Job
 from controlplane.policy.rules.registry import DESTRUCTIVE
 from controlplane.recovery import clock_set, load
-from controlplane.recovery.ledger import budget_of
+from controlplane.recovery.ledger import ledger_of
 from controlplane.recovery.models import Decision, Restart
 from controlplane.runtime import beats, windows
 from controlplane.runtime.clock import ago, now, now_s
@@ -41,8 +41,8 @@ def test_acts_and_restarts_of_a_window_are_counted_by_what_passed_and_not_by_the
     clock_set.move(step_s, set_s=now_s())
     act("dec_since", 0.0, job)
     assert load.recent_acts() == 2
-    assert budget_of(job).restarts_in_window == 2
-    assert budget_of(job).restarts_total == 3
+    assert ledger_of(job).in_window == 2
+    assert ledger_of(job).restarts == 3
 
 
 def test_what_the_clock_tells_again_after_it_was_set_back_is_not_counted_again() -> None:

@@ -168,7 +168,7 @@ def test_who_stands_by_holds_the_state_and_does_not_count() -> None:
     world.do(AnnounceView(view=view(world, 0, 1, 2)))
     world.do(SendInstall(install=install(world, 0, (0, 1), (2,))))
     row = world.rows.replicas[2]
-    assert (row.contributing, row.contributed, row.standby) == (False, True, True)
+    assert (row.contributing, row.contributed) == (False, True)
 
 
 def test_an_attempt_stops_first_and_has_ended_when_its_processes_are_gone() -> None:

@@ -1,0 +1,90 @@
+"""Ranks and devices of the store in memory: what moves them, and what follows for their places."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from controlplane.changes.acts import FOR_DEVICES
+from controlplane.changes.assembly.snapshot import End
+from controlplane.changes.kinds import RankKey
+from controlplane.policy import bars
+from controlplane.policy.errors import IllegalTransition
+from controlplane.policy.plan import Decision
+from controlplane.policy.signals.ranks import SlowRank
+from controlplane.policy.transitions import check
+from controlplane.protocol.states import NodeState, RankState
+from controlplane.simulator.memory import MemoryRows
+from controlplane.simulator.rows import NodeRow, ReplicaRow
+
+
+class Processes(MemoryRows):
+    """The part of the store that is about what runs where. `_decision`: what is being carried out."""
+
+    _decision: Decision | None = None
+
+    def _check(self, machine: str, before: str, after: str) -> None:
+        try:
+            check(machine, before, after)
+        except IllegalTransition as error:
+            self._checkers.expect(False, f"I-state: {error}")
+
+    def _rank_moves(self, key: RankKey, to: RankState, columns: Mapping[str, Any]) -> None:
+        row = self.row(key.replica, key.incarnation)
+        processes = self.ranks(key.attempt, of=(key.replica, key.incarnation))
+        self._check("rank", next(each.state for each in processes if each.rank == key.rank), to)
+        row.states[key.rank] = to
+        if to == RankState.EXITED:
+            row.prove_gone(key.rank)
+            self._accuse(row, key.rank, columns)
+        else:
+            row.started.add(key.rank)
+            self._begun(key, columns)
+
+    def _accuse(self, row: ReplicaRow, rank: int, columns: Mapping[str, Any]) -> None:
+        """An end that bars the place where it was."""
+        told = columns.get("exit_code")
+        code = told if told is not None else -(columns.get("exit_signal") or 0)
+        if bars.accuses(code):
+            home = next(place.node_id for place in row.placements if place.rank == rank)
+            beside = tuple(place for place in row.placements if place.node_id == home)
+            self._rows.ends.append(End(rank=rank, code=code, at_s=self.now_s, beside=beside))
+
+    def _begun(self, key: RankKey, columns: Mapping[str, Any]) -> None:
+        """Its process exists, or has said hello; how long the start of a replica takes is learned of it."""
+        row = self.row(key.replica, key.incarnation)
+        if "started_s" in columns:
+            row.started.add(key.rank)
+        if "joined_s" in columns and key.rank not in row.joined:
+            row.joined.add(key.rank)
+            row.started.add(key.rank)
+            if len(row.joined) == len(row.placements):
+                self._rows.starts.append(self.now_s - row.state_since_s)
+
+    def _caught_up(self, row: ReplicaRow, report: Mapping[str, Any] | None) -> None:
+        """It has, or it was left out. How long a transfer takes is learned of it."""
+        row.caught_up = report["role"] if report is not None else ""
+        if report is None:
+            self._checkers.left_out += 1
+            if not (row.ordered_out or row.relieved):
+                self._checkers.leaves_out(row.attempt, row.index, row.incarnation, self._decision)
+        else:
+            self._rows.catch_ups.append(report["fetch_s"])
+
+    def _judge_device(self, node: NodeRow, index: int, works: bool) -> None:
+        """A device works again, and its node may follow."""
+        if not works:
+            node.barred.add(index)
+            return
+        node.resets.pop(index, None)
+        node.barred.discard(index)
+        left = node.state in (NodeState.CORDONED, NodeState.DEGRADED) and FOR_DEVICES in node.reason
+        if left and not node.barred:
+            self._check("node", node.state, NodeState.READY)
+            node.state, node.reason = NodeState.READY, ""
+
+    def _bar_slow(self, row: ReplicaRow) -> None:
+        """As `recovery.load` finds it in the rows."""
+        for found in self._rows.signals.values():
+            mine = found.kind == SlowRank.KIND and (found.replica, found.incarnation) == (row.index, row.incarnation)
+            device = found.device_index
+            if mine and device is not None and bars.is_slow(found.evidence["score"], found.evidence["cause"]):
+                self._rows.bars.append(bars.of_slow(str(found.node_id), device, since_s=self.now_s))
