@@ -8,6 +8,7 @@ from controlplane.jobs.services import publish_replica
 from controlplane.policy.placement import PLACEABLE
 from controlplane.policy.plan import Action, Decision, PlaceAttempt, StartReplica
 from controlplane.policy.snapshot import Placement
+from controlplane.runtime import bulk
 from controlplane.runtime.clock import now
 from controlplane.runtime.errors import Conflict
 from controlplane.runtime.pieces import batched
@@ -53,7 +54,7 @@ def create(attempt: Attempt, change: CreateReplica) -> None:
 def _hold_devices(job: Job, replica: Replica, placements: tuple[Placement, ...]) -> None:
     """One rank on each, in a few queries however many they are; a node that is drained or taken out keeps that
     state until this is committed, or has it already and is refused. Raises Conflict."""
-    devices: dict[tuple[str, int], Device] = {}
+    devices: dict[tuple[str, int], str] = {}
     for nodes in batched(sorted({placement.node_id for placement in placements}), A_QUERY):
         # Rows of others that name a node are still written: `FOR UPDATE` would stop their commit, which holds the
         # event stream that ours needs.
@@ -61,25 +62,23 @@ def _hold_devices(job: Job, replica: Replica, placements: tuple[Placement, ...])
         for name, state in rows.values_list("name", "state"):
             if state not in PLACEABLE:
                 raise Conflict(f"node {name} takes no new work: it is {state}")
-        devices |= {(row.node_id, row.index): row for row in Device.objects.filter(node_id__in=nodes)}
+        found = Device.objects.filter(node_id__in=nodes).values_list("node_id", "index", "id")
+        devices |= {(node_id, index): device_id for node_id, index, device_id in found}
     for place in placements:
         if (place.node_id, place.device_index) not in devices:
             raise Conflict(f"node {place.node_id} has no device {place.device_index}")
     held = [devices[place.node_id, place.device_index] for place in placements]
     _hand_over(job, replica, held)
     scheduling.take(held, job)
-    ranks = [
-        Rank(replica=replica, rank=place.rank, node_id=place.node_id, device=device)
-        for place, device in zip(placements, held, strict=True)
-    ]
-    Rank.objects.bulk_create(ranks, A_QUERY)
+    ranks = [(place.rank, place.node_id, device_id) for place, device_id in zip(placements, held, strict=True)]
+    bulk.insert(Rank, {"replica_id": replica.pk}, ("rank", "node_id", "device_id"), ranks)
     refresh_nodes(sorted({place.node_id for place in placements}))
 
 
-def _hand_over(job: Job, replica: Replica, devices: list[Device]) -> None:
+def _hand_over(job: Job, replica: Replica, devices: list[str]) -> None:
     """An older life of this slot, or of this job, leaves its devices to the new one: its
     agent proves the old process gone before it starts the new (ReplicaLaunch)."""
-    for some in batched((device.id for device in devices), A_QUERY):
+    for some in batched(devices, A_QUERY):
         held = Rank.objects.filter(device_id__in=some, released_at=None)
         for job_id, attempt, index, incarnation in held.order_by().values_list(*_INCARNATION).distinct():
             same_slot = index == replica.index and incarnation < replica.incarnation

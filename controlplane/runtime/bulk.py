@@ -26,9 +26,10 @@ def insert(model: type[Model], same: Mapping[str, Any], names: Sequence[str], ro
     if connection.vendor == "postgresql":
         _copy(f'COPY "{table}" ({columns}) FROM STDIN', fixed, rows)
         return
+    # Of our own models' names alone is the statement made.
     marks = ", ".join(["%s"] * len(fields))
     with connection.cursor() as cursor:
-        statement = f'INSERT INTO "{table}" ({columns}) VALUES ({marks})'  # noqa: S608: names of our own models
+        statement = f'INSERT INTO "{table}" ({columns}) VALUES ({marks})'  # noqa: S608
         cursor.executemany(statement, [(*fixed, *row) for row in rows])
 
 
