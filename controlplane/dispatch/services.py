@@ -8,8 +8,8 @@ anybody else is refused by the agent.
 """
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 
@@ -33,7 +33,6 @@ from controlplane.runtime.errors import LostRace
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.locks import lock_row
 from controlplane.runtime.logs import get
-from controlplane.runtime.pieces import batched
 
 _log = get(__name__)
 MAX_ORDERS = 200
@@ -89,15 +88,15 @@ def enqueue_each(
 def _write(like: Command, orders: Sequence[tuple[str, Body]]) -> Sequence[str]:
     """Their rows, each signed; what is the same for many of them is encoded once. Returns their ids."""
     ids = [new_id("cmd") for _ in orders]
-    revisions = dict(_revisions({node_id for node_id, _ in orders}))
-    alike = Counter((id(body), revisions[node_id]) for node_id, body in orders)
+    older = _older_agents(orders)
+    alike = Counter((id(body), older.get(node_id, PROTOCOL_MAX)) for node_id, body in orders)
     made: dict[tuple[int, int], tuple[Copies, str | None, str]] = {}
     rows = []
     for command_id, (node_id, body) in zip(ids, orders, strict=True):
-        key = (id(body), revisions[node_id])
+        key = (id(body), older.get(node_id, PROTOCOL_MAX))
         if key not in made:
             like.id = command_id
-            made[key] = _copies(like, body, revision=revisions[node_id], shared=alike[key] > 1)
+            made[key] = _copies(like, body, revision=key[1], shared=alike[key] > 1)
         copies, shared_id, text = made[key]
         rows.append((command_id, node_id, text, shared_id, *copies.signed(command_id, node_id)))
     names = ("id", "node_id", "body", "shared_id", "statement", "key_id", "signature")
@@ -116,19 +115,23 @@ def _copies(like: Command, body: Body, *, revision: int, shared: bool) -> tuple[
     return copies, row.pk, "{}"
 
 
-def _revisions(node_ids: Iterable[str]) -> Iterator[tuple[str, int]]:
-    for some in batched(sorted(node_ids), ORDERS_A_QUERY):
-        yield from Node.objects.filter(pk__in=some).values_list("id", "revision")
+def _older_agents(orders: Sequence[tuple[str, Body]]) -> Mapping[str, int]:
+    """The revision that it speaks of each node whose agent is of an older release: of many, all of the fleet are
+    read and none named."""
+    rows = Node.objects.filter(revision__lt=PROTOCOL_MAX)
+    if len(orders) <= ORDERS_A_QUERY:
+        rows = rows.filter(pk__in={node_id for node_id, _ in orders})
+    return dict(rows.values_list("id", "revision"))
 
 
 def ring(node_ids: Sequence[str]) -> None:
     """Wake the web processes that hold the nodes' sockets, where one does."""
-    by_process: dict[str, list[str]] = defaultdict(list)
-    live = Node.objects.filter(pk__in=node_ids, connected=True).exclude(session_id="")
-    for node_id, session in live.values_list("id", "session_id"):
-        by_process[session.partition(".")[0]].append(node_id)
-    for process, ids in by_process.items():
-        bus.wake_outbox(process, ids)
+    live = Node.objects.filter(connected=True).exclude(session_id="")
+    if len(node_ids) <= ORDERS_A_QUERY:
+        live = live.filter(pk__in=node_ids)
+    # Whose of many they are is not looked up: who is rung in vain looks once.
+    for process in {session.partition(".")[0] for session in live.values_list("session_id", flat=True)}:
+        bus.wake_outbox(process)
 
 
 def deliverable(node_ids: list[str]) -> list[Command]:

@@ -28,6 +28,7 @@ class Copies:
     def __init__(self, like: Command, body: Body, *, shared: bool) -> None:
         self._said, self._packed, self._shared = _statement(like, body), encode_body(body), shared
         self._secret = _is_secret(body)
+        self._key_id, self._sign = keys.command_signer()
         self.shown = msgspec.to_builtins(_without_values(body))
         decode_statement(encode_statement(self._said))
 
@@ -38,10 +39,12 @@ class Copies:
     def signed(self, command_id: str, node_id: str) -> tuple[bytes, str, bytes]:
         """(the statement as it rests in the row, the key's id, its signature)."""
         statement = encode_with(self._said, self._packed, command_id=command_id, node_id=node_id)
-        key_id, signature = keys.sign_command(statement)
+        signature = self._sign(statement)
         if self._secret:
-            return at_rest.seal_bytes(statement, _place(command_id)), key_id, signature
-        return _cut(statement, self._packed) if self._shared else statement, key_id, signature
+            statement = at_rest.seal_bytes(statement, _place(command_id))
+        elif self._shared:
+            statement = _cut(statement, self._packed)
+        return statement, self._key_id, signature
 
 
 def sign(command: Command, body: Body) -> None:

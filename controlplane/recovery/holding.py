@@ -1,5 +1,7 @@
 """The rows of a life that is started: its replica, its ranks, and the devices that they hold."""
 
+from typing import Any
+
 from controlplane.changes.kinds import CreateReplica
 from controlplane.fleet.models import Device, Node
 from controlplane.fleet.publish import refresh_nodes
@@ -15,7 +17,7 @@ from controlplane.runtime.pieces import batched
 from controlplane.scheduling import services as scheduling
 
 A_QUERY = 500
-"""Nodes, devices or ranks that one query names."""
+"""Nodes or ranks that one query names."""
 _INCARNATION = ("replica__attempt__job_id", "replica__attempt__number", "replica__index", "replica__incarnation")
 
 
@@ -55,6 +57,7 @@ def _hold_devices(job: Job, replica: Replica, placements: tuple[Placement, ...])
     """One rank on each, in a few queries however many they are; a node that is drained or taken out keeps that
     state until this is committed, or has it already and is refused. Raises Conflict."""
     devices: dict[tuple[str, int], str] = {}
+    holders: dict[str, tuple[Any, ...]] = {}
     for nodes in batched(sorted({placement.node_id for placement in placements}), A_QUERY):
         # Rows of others that name a node are still written: `FOR UPDATE` would stop their commit, which holds the
         # event stream that ours needs.
@@ -64,28 +67,29 @@ def _hold_devices(job: Job, replica: Replica, placements: tuple[Placement, ...])
                 raise Conflict(f"node {name} takes no new work: it is {state}")
         found = Device.objects.filter(node_id__in=nodes).values_list("node_id", "index", "id")
         devices |= {(node_id, index): device_id for node_id, index, device_id in found}
+        ranks = Rank.objects.filter(node_id__in=nodes, released_at=None).order_by()
+        holders |= {row[0]: row[1:] for row in ranks.values_list("device_id", "pk", *_INCARNATION)}
     for place in placements:
         if (place.node_id, place.device_index) not in devices:
             raise Conflict(f"node {place.node_id} has no device {place.device_index}")
-    held = [devices[place.node_id, place.device_index] for place in placements]
-    _hand_over(job, replica, held)
-    scheduling.take(held, job)
-    ranks = [(place.rank, place.node_id, device_id) for place, device_id in zip(placements, held, strict=True)]
-    bulk.insert(Rank, {"replica_id": replica.pk}, ("rank", "node_id", "device_id"), ranks)
+    wanted = [devices[place.node_id, place.device_index] for place in placements]
+    _hand_over(job, replica, [holders[device] for device in wanted if device in holders])
+    scheduling.take(wanted, job)
+    made = [(place.rank, place.node_id, device_id) for place, device_id in zip(placements, wanted, strict=True)]
+    bulk.insert(Rank, {"replica_id": replica.pk}, ("rank", "node_id", "device_id"), made)
     refresh_nodes(sorted({place.node_id for place in placements}))
 
 
-def _hand_over(job: Job, replica: Replica, devices: list[str]) -> None:
+def _hand_over(job: Job, replica: Replica, holders: list[tuple[Any, ...]]) -> None:
     """An older life of this slot, or of this job, leaves its devices to the new one: its
-    agent proves the old process gone before it starts the new (ReplicaLaunch)."""
-    for some in batched(devices, A_QUERY):
-        held = Rank.objects.filter(device_id__in=some, released_at=None)
-        for job_id, attempt, index, incarnation in held.order_by().values_list(*_INCARNATION).distinct():
-            same_slot = index == replica.index and incarnation < replica.incarnation
-            if job_id != job.id or not (same_slot or attempt < replica.attempt.number):
-                old = held.filter(replica__attempt__job_id=job_id, replica__index=index).select_related("device__node")
-                raise Conflict(_is_held(old[0], job_id))
-        held.update(released_at=now())
+    agent proves the old process gone before it starts the new (ReplicaLaunch). `holders`: keys of ranks, each with
+    its life."""
+    for pk, job_id, attempt, index, incarnation in holders:
+        same_slot = index == replica.index and incarnation < replica.incarnation
+        if job_id != job.id or not (same_slot or attempt < replica.attempt.number):
+            raise Conflict(_is_held(Rank.objects.select_related("device__node").get(pk=pk), job_id))
+    for some in batched((holder[0] for holder in holders), A_QUERY):
+        Rank.objects.filter(pk__in=some).update(released_at=now())
 
 
 def _is_held(rank: Rank, job_id: str) -> str:
