@@ -36,7 +36,8 @@ from controlplane.protocol.states import (
 from controlplane.recovery import asked, counts, recompute, sight, signals
 from controlplane.recovery.learned import learned_of, saves_of, undisturbed
 from controlplane.recovery.ledger import budget_of
-from controlplane.recovery.load_nodes import of_nodes, own_facts
+from controlplane.recovery.load_devices import of_nodes
+from controlplane.recovery.load_nodes import own_facts
 from controlplane.recovery.load_replicas import replica_facts
 from controlplane.recovery.models import Decision, Signal, ViewRow
 from controlplane.runtime import bus, windows

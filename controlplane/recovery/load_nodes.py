@@ -1,14 +1,13 @@
 """Nodes as a job may use them: what `recovery.load` and `recovery.load_candidates` read of the fleet.
 
-A device's row is read as the few columns that a decision asks for. Of few nodes theirs alone are read; of more
-than `NODES_A_QUERY` all are, and looked through here: no query's text grows with a job. Reads alone.
+Of few nodes theirs alone are read; of more than `NODES_A_QUERY` all are, and looked through here: no query's text grows
+with a job. Reads alone.
 """
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from django.db.models import Max, Model, Q, QuerySet
+from django.db.models import Max, Q
 
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Device, Node
@@ -16,12 +15,14 @@ from controlplane.jobs.models import Job, Rank
 from controlplane.policy import snapshot as facts
 from controlplane.protocol.states import NodeState
 from controlplane.recovery import sight, signals
+from controlplane.recovery.load_devices import NODES_A_QUERY, devices_of, of_nodes
 from controlplane.runtime.clock import ago
+from controlplane.runtime.pieces import batched
 from controlplane.scheduling.models import SpareReservation
 from controlplane.scheduling.selectors import reserved_nodes
 
-M = TypeVar("M", bound=Model)
-NODES_A_QUERY = 500
+MANY_NODES = 10 * NODES_A_QUERY
+"""Of more than these all nodes are read."""
 
 HOST_KEPT_S, WARM_KEPT_S = 900.0, 14_400.0
 """How long agents keep a rank host without ranks, and one that was warmed (agents.core.limits)."""
@@ -42,7 +43,9 @@ def node_facts(job: Job | None, *, only: Collection[str] | None = None) -> tuple
     """The fleet as this job may use it (None: as it is), by node id; `only` these nodes of it."""
     up, warmed, asked = _warm_nodes(job) if job is not None else (set(), {}, {})
     known = _Known(up, warmed, asked, _reserved(only), signals.node_checks())
-    return _facts(known, only)
+    if only is None or len(only) > MANY_NODES:
+        return _facts(known, only)
+    return tuple(fact for some in batched(sorted(only), NODES_A_QUERY) for fact in _facts(known, some))
 
 
 def own_facts(job: Job, named: Collection[str]) -> tuple[facts.NodeFact, ...]:
@@ -56,11 +59,6 @@ def own_facts(job: Job, named: Collection[str]) -> tuple[facts.NodeFact, ...]:
     return _facts(_Known(up, warmed, asked, _reserved(only), unhealthy), only)
 
 
-def of_nodes(rows: QuerySet[M], field: str, only: Collection[str] | None) -> QuerySet[M]:
-    """Those of the rows whose `field` names one of the nodes; all of them where that would be a long text."""
-    return rows if only is None or len(only) > NODES_A_QUERY else rows.filter(**{f"{field}__in": sorted(only)})
-
-
 def _reserved(only: Collection[str] | None) -> Mapping[str, str]:
     """Whose spare a node is, by node id."""
     if only is None or len(only) > NODES_A_QUERY:
@@ -71,9 +69,9 @@ def _reserved(only: Collection[str] | None) -> Mapping[str, str]:
 
 def _facts(known: _Known, only: Collection[str] | None) -> tuple[facts.NodeFact, ...]:
     silent, clock = sight.silent_by_node(), sight.clock_step()
-    devices = _devices(only)
+    devices = devices_of(only)
     rows = of_nodes(Node.objects.filter(revoked_at=None).order_by("id"), "pk", only)
-    rows = rows.only("id", "name", "state", "before_deaf", "connected", "disconnected_at", "segment")
+    columns = ("id", "name", "state", "before_deaf", "connected", "disconnected_at", "segment")
     return tuple(
         facts.NodeFact(
             id=node.id,
@@ -81,7 +79,7 @@ def _facts(known: _Known, only: Collection[str] | None) -> tuple[facts.NodeFact,
             state=_state(node),
             connected=node.connected,
             silent_s=sight.silent_s(node, silent, clock),
-            devices=tuple(devices[node.id]),
+            devices=tuple(devices.get(node.id, ())),
             warm=node.id in known.up,
             warmed_s=known.warmed.get(node.id),
             warm_asked_s=known.asked.get(node.id),
@@ -89,57 +87,16 @@ def _facts(known: _Known, only: Collection[str] | None) -> tuple[facts.NodeFact,
             unhealthy=known.unhealthy.get(node.id, ""),
             segment=node.segment,
         )
-        for node in rows
+        for node in rows.values_list(*columns, named=True)
         if only is None or node.id in only
     )
 
 
-def _state(node: Node) -> NodeState:
+def _state(node: Any) -> NodeState:
     """Quarantined for its missing events alone counts as cordoned: it gets no work, and what is found
     meanwhile may still quarantine it."""
     alone = node.state == NodeState.QUARANTINED and node.before_deaf is not None
     return NodeState.CORDONED if alone else NodeState(node.state)
-
-
-def _devices(only: Collection[str] | None) -> Mapping[str, list[facts.DeviceFact]]:
-    """By node id, in order; those of revoked nodes too. Read without a join: on statistics from before a fleet
-    enrolled, PostgreSQL compared each node with each device, past its limit of 15 s at 24,576 devices."""
-    unreleased = of_nodes(Rank.objects.filter(released_at=None), "node_id", only)
-    held = set(unreleased.values_list("device_id", flat=True))
-    kept = of_nodes(SpareReservation.objects.all(), "device__node_id", only)
-    reserved = set(kept.values_list("device_id", flat=True))
-    rows = of_nodes(Device.objects.order_by("index"), "node_id", only)
-    columns = (
-        "node_id",
-        "id",
-        "index",
-        "uuid",
-        "healthy",
-        "present",
-        "risk",
-        "memory_bytes",
-        "model",
-        "reset_wanted_at",
-    )
-    found: dict[str, list[facts.DeviceFact]] = defaultdict(list)
-    for row in rows.values_list(*columns):
-        if only is not None and row[0] not in only:
-            continue
-        node_id, device_id, index, uuid, healthy, present, risk, memory_bytes, model, reset_wanted_at = row
-        found[node_id].append(
-            facts.DeviceFact(
-                index=index,
-                uuid=uuid,
-                free=device_id not in held and device_id not in reserved,
-                held=device_id in held,
-                healthy=healthy and present,
-                risk=risk,
-                memory_bytes=memory_bytes,
-                model=model,
-                reset_wanted_s=reset_wanted_at.timestamp() if reset_wanted_at else None,
-            )
-        )
-    return found
 
 
 def _warm_nodes(job: Job) -> tuple[set[str], dict[str, float], dict[str, float]]:
@@ -147,7 +104,8 @@ def _warm_nodes(job: Job) -> tuple[set[str], dict[str, float], dict[str, float]]
     spare, and last asked for, by node id)."""
     ranks = Rank.objects.filter(Q(released_at=None) | Q(released_at__gte=ago(HOST_KEPT_S)), replica__attempt__job=job)
     started = Command.objects.filter(job=job, kind="start_ranks", state="succeeded")
-    up = set(ranks.values_list("node_id", flat=True)) & set(started.values_list("node_id", flat=True))
+    homes = ranks.order_by().values_list("node_id", flat=True).distinct()
+    up = set(homes) & set(started.order_by().values_list("node_id", flat=True).distinct())
     asked = Command.objects.filter(job=job, kind="warm_host").values("node_id")
     done = asked.filter(state="succeeded").annotate(at=Max("finished_at")).values_list("node_id", "at")
     warmed = {node_id: at.timestamp() for node_id, at in done if at is not None}
