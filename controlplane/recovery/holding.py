@@ -1,5 +1,6 @@
 """The rows of a life that is started: its replica, its ranks, and the devices that they hold."""
 
+from collections import defaultdict
 from typing import Any
 
 from controlplane.changes.kinds import CreateReplica
@@ -68,7 +69,7 @@ def _hold_devices(job: Job, replica: Replica, placements: tuple[Placement, ...])
         found = Device.objects.filter(node_id__in=nodes).values_list("node_id", "index", "id")
         devices |= {(node_id, index): device_id for node_id, index, device_id in found}
         ranks = Rank.objects.filter(node_id__in=nodes, released_at=None).order_by()
-        holders |= {row[0]: row[1:] for row in ranks.values_list("device_id", "pk", *_INCARNATION)}
+        holders |= {row[0]: row[1:] for row in ranks.values_list("device_id", "pk", "replica_id", *_INCARNATION)}
     for place in placements:
         if (place.node_id, place.device_index) not in devices:
             raise Conflict(f"node {place.node_id} has no device {place.device_index}")
@@ -82,14 +83,20 @@ def _hold_devices(job: Job, replica: Replica, placements: tuple[Placement, ...])
 
 def _hand_over(job: Job, replica: Replica, holders: list[tuple[Any, ...]]) -> None:
     """An older life of this slot, or of this job, leaves its devices to the new one: its
-    agent proves the old process gone before it starts the new (ReplicaLaunch). `holders`: keys of ranks, each with
-    its life."""
-    for pk, job_id, attempt, index, incarnation in holders:
+    agent proves the old process gone before it starts the new (ReplicaLaunch). `holders`: keys of ranks and of their
+    replicas, each with its life."""
+    lives: dict[int, list[int]] = defaultdict(list)
+    for pk, replica_id, job_id, attempt, index, incarnation in holders:
         same_slot = index == replica.index and incarnation < replica.incarnation
         if job_id != job.id or not (same_slot or attempt < replica.attempt.number):
             raise Conflict(_is_held(Rank.objects.select_related("device__node").get(pk=pk), job_id))
-    for some in batched((holder[0] for holder in holders), A_QUERY):
-        Rank.objects.filter(pk__in=some).update(released_at=now())
+        lives[replica_id].append(pk)
+    for replica_id, pks in lives.items():
+        held = Rank.objects.filter(replica_id=replica_id, released_at=None)
+        # Nearly always all that the old life has: then its thousands are not named.
+        whole = held.count() == len(pks)
+        for some in [None] if whole else batched(pks, A_QUERY):
+            (held if some is None else held.filter(pk__in=some)).update(released_at=now())
 
 
 def _is_held(rank: Rank, job_id: str) -> str:

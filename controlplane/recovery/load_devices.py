@@ -113,7 +113,7 @@ def _read(only: Collection[str] | None, *, keep: bool = False) -> Mapping[str, S
     for node_id, device_id, *about in columns:
         if only is not None and node_id not in only:
             continue
-        found[node_id].append(_fact(about, held=device_id in held, free=device_id not in reserved))
+        found[node_id].append(_device(about, held=device_id in held, free=device_id not in reserved))
         if keep:
             sums[node_id][0] += about[-1]
     if keep:
@@ -123,7 +123,7 @@ def _read(only: Collection[str] | None, *, keep: bool = False) -> Mapping[str, S
     return found
 
 
-def _fact(columns: Sequence[Any], *, held: bool, free: bool) -> DeviceFact:
+def _device(columns: Sequence[Any], *, held: bool, free: bool) -> DeviceFact:
     index, uuid, healthy, present, risk, memory_bytes, model, reset_wanted_at = columns[:8]
     return DeviceFact(
         index=index,

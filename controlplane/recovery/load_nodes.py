@@ -45,7 +45,7 @@ def node_facts(job: Job | None, *, only: Collection[str] | None = None) -> tuple
     known = _Known(up, warmed, asked, _reserved(only), signals.node_checks())
     if only is None or len(only) > MANY_NODES:
         return _facts(known, only)
-    return tuple(fact for some in batched(sorted(only), NODES_A_QUERY) for fact in _facts(known, some))
+    return tuple(node for some in batched(sorted(only), NODES_A_QUERY) for node in _facts(known, some))
 
 
 def own_facts(job: Job, named: Collection[str]) -> tuple[facts.NodeFact, ...]:

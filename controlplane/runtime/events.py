@@ -211,8 +211,8 @@ def _write(drafts: list[_Draft]) -> None:
         job_seq = next_of.get(draft.job_id)
         if job_seq is not None:
             next_of[draft.job_id] = job_seq + 1
-        told = (draft.kind, draft.sentence, draft.job_id, draft.node_id, draft.entity, draft.entity_id)
-        rows.append((seq + offset, job_seq, *told, patch, json.dumps(draft.data)))
+        about = (draft.kind, draft.sentence, draft.job_id, draft.node_id, draft.entity, draft.entity_id)
+        rows.append((seq + offset, job_seq, *about, patch, json.dumps(draft.data)))
     bulk.insert(Event, {"at": now()}, _NAMES, rows)
     last = seq + len(rows) - 1
     transaction.on_commit(lambda: bus.wake_readers(last))

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db
 VIEW = DeliverView(View("job_x", 1, 3, tuple(Member(index, 1, MemberRole.CONTRIBUTOR) for index in range(5))))
 
 
-def told() -> list[Command]:
+def views() -> list[Command]:
     """A view for each of three nodes."""
     make_fleet(3)
     nodes = [f"n{number}" for number in range(1, 4)]
@@ -36,7 +36,7 @@ def taken(row: Command, node_id: str) -> object:
 
 
 def test_it_rests_once_and_each_agent_gets_its_own_command() -> None:
-    rows = told()
+    rows = views()
     assert len({row.pk for row in rows}) == 3
     assert SharedBody.objects.count() == 1
     for row in rows:
@@ -51,7 +51,7 @@ def test_it_rests_once_and_each_agent_gets_its_own_command() -> None:
 
 
 def test_one_node_cannot_be_given_the_command_of_another() -> None:
-    first, second, _ = told()
+    first, second, _ = views()
     with pytest.raises(SignatureRejected, match="not for this node"):
         taken(first, second.node_id)
     for column in ("statement", "signature"):
@@ -64,7 +64,7 @@ def test_one_node_cannot_be_given_the_command_of_another() -> None:
 
 @pytest.mark.parametrize("column", ["body", "packed"])
 def test_whoever_alters_what_is_shared_is_refused_by_every_node(column: str) -> None:
-    rows = told()
+    rows = views()
     other = msgspec.structs.replace(VIEW, view=msgspec.structs.replace(VIEW.view, epoch=4))
     value = msgspec.to_builtins(other) if column == "body" else msgspec.msgpack.encode(other)
     SharedBody.objects.update(**{column: value})
@@ -75,7 +75,7 @@ def test_whoever_alters_what_is_shared_is_refused_by_every_node(column: str) -> 
 
 
 def test_whoever_deletes_it_stops_them_all_and_nothing_fails() -> None:
-    rows = told()
+    rows = views()
     SharedBody.objects.all().delete()
     sent = dispatch.deliverable([row.node_id for row in rows])
     assert len(sent) == 3
@@ -86,7 +86,7 @@ def test_whoever_deletes_it_stops_them_all_and_nothing_fails() -> None:
 
 
 def test_one_that_is_signed_again_says_all_of_it_itself() -> None:
-    row = told()[0]
+    row = views()[0]
     row.created_at = ago(5.0)
     statements.sign_again(row)
     row.save()
@@ -106,7 +106,7 @@ def test_what_is_for_one_node_or_is_asked_by_its_body_rests_in_its_row() -> None
 
 
 def test_it_is_forgotten_after_the_last_of_its_commands() -> None:
-    rows = told()
+    rows = views()
     finished = ago(100.0)
     SharedBody.objects.update(created_at=finished)
     Command.objects.exclude(pk=rows[0].pk).update(state="succeeded", finished_at=finished)
