@@ -14,13 +14,10 @@ from django.test.utils import CaptureQueriesContext
 from benchmarks.decide_passes import Run
 from benchmarks.decide_rows import job_that_trains
 from benchmarks.decide_worlds import Size
-from controlplane.dispatch.models import Command, SharedBody
 from controlplane.recovery.load import load_snapshot
 
 pytestmark = pytest.mark.django_db
 SLACK = 1.6
-A_VIEW_S_ROW = 400
-"""Bytes of a command's own: of a thousand replicas the members are told to a thousand nodes, and rest once."""
 BY_REPLICAS = (Size(6, 8), Size(100, 8), Size(1_000, 8))
 BY_RANKS = (Size(12, 8), Size(12, 64), Size(12, 512))
 
@@ -77,10 +74,6 @@ def test_an_eviction_grows_no_faster_than_the_job(sizes: tuple[Size, ...]) -> No
             run = Run(size)
             run.evict(1)
             cost.append((counted(lambda run=run: run.evict(1, first=1)), run.queries[-1]))
-            views = Command.objects.filter(kind="deliver_view").values_list("statement", "body")
-            assert len(views) > 2, "one for each node"
-            assert max(len(bytes(statement)) + len(body) for statement, body in views) < A_VIEW_S_ROW
-            assert SharedBody.objects.count() == 2, "of one eviction one, whatever the job"
             transaction.set_rollback(True)
     (few, fewer), (many, more) = cost
     assert many < SLACK * few * sizes[1].ranks / sizes[0].ranks
