@@ -6,10 +6,12 @@ replica, the start of its next replica), to the commit. Then the job's rows are 
 replica's new replica. To be imported once Django is set up.
 """
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
 
@@ -18,21 +20,35 @@ from django.db.models import Max
 
 from benchmarks.decide_rows import SESSION, job_that_trains, view_installed
 from benchmarks.decide_worlds import Size
+from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job, Rank, Replica
 from controlplane.protocol.frames import AgentEvent, RankExited
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.states import IncidentState, JobState, RankState, ReplicaState
-from controlplane.recovery import ingest, reconcile
+from controlplane.recovery import apply, holding, ingest, load_candidates, reconcile
 from controlplane.recovery.models import Decision, Incident, Restart, Signal
+from controlplane.runtime import events
 from controlplane.runtime.clock import now
 
 T = TypeVar("T")
 PARTS = (
-    "the event applied", "load", "decide", "carry out and commit", "load, decide and commit", "event to commit",
-    "event to commit, seconds of a core",
+    "the event applied", "load", "decide", "of it the fleet asked", "carry out and commit", "of it the snapshot packed",
+    "of it rows of the start", "of it commands signed and written", "of it events written", "of it the audit row",
+    "load, decide and commit", "event to commit", "event to commit, seconds of a core",
+    "event to commit, seconds of the database's core",
 )  # fmt: skip
+WITHIN: tuple[tuple[str, Any, str], ...] = (
+    ("load", reconcile, "load_snapshot"),
+    ("decide", reconcile, "decided"),
+    ("of it the fleet asked", load_candidates.Candidates, "answer"),
+    ("of it the snapshot packed", apply, "new_row"),
+    ("of it rows of the start", holding, "create"),
+    ("of it commands signed and written", dispatch, "_write"),
+    ("of it events written", events, "_write"),
+    ("of it the audit row", apply, "audit_decision"),
+)
 
 
 class Run:
@@ -58,13 +74,14 @@ class Run:
         event = AgentEvent(node.last_event_seq + 1, 0.0, RankExited(ref, None, 9, False))
         self.look_s.append(_timed(lambda: reconcile._nothing_to_decide(self.job.id)))
         spent: dict[str, float] = defaultdict(float)
-        begin_s, cpu_s = time.perf_counter(), time.process_time()
+        begin_s, cpu_s, database_s = time.perf_counter(), time.process_time(), _database_cpu_s()
         outcome = ingest.apply_events(node.id, SESSION, (event,))
         spent["the event applied"] = time.perf_counter() - begin_s
         with _noted(spent), _counted() as counted:
             made, _ = reconcile._locked_pass(self.job.id)
         spent["event to commit"] = time.perf_counter() - begin_s
         spent["event to commit, seconds of a core"] = time.process_time() - cpu_s
+        spent["event to commit, seconds of the database's core"] = _database_cpu_s() - database_s
         spent["load, decide and commit"] = spent["event to commit"] - spent["the event applied"]
         spent["carry out and commit"] = spent["load, decide and commit"] - spent["load"] - spent["decide"]
         assert not outcome.aside, "it was applied"
@@ -99,19 +116,18 @@ def _noted(spent: dict[str, float]) -> Iterator[None]:
     """Seconds in the parts of a pass."""
 
     def timed(part: str, act: Callable[..., T]) -> Callable[..., T]:
-        def run(*args: Any) -> T:
+        def run(*args: Any, **named: Any) -> T:
             begin_s = time.perf_counter()
             try:
-                return act(*args)
+                return act(*args, **named)
             finally:
                 spent[part] += time.perf_counter() - begin_s
 
         return run
 
-    with (
-        patch.object(reconcile, "load_snapshot", timed("load", reconcile.load_snapshot)),
-        patch.object(reconcile, "decided", timed("decide", reconcile.decided)),
-    ):
+    with ExitStack() as patched:
+        for part, where, name in WITHIN:
+            patched.enter_context(patch.object(where, name, timed(part, getattr(where, name))))
         yield
 
 
@@ -125,6 +141,14 @@ def _counted() -> Iterator[list[int]]:
 
     with connection.execute_wrapper(one):
         yield number
+
+
+def _database_cpu_s() -> float:
+    """Of the process that serves our connection; 0 of SQLite, whose work is ours."""
+    if connection.vendor != "postgresql":
+        return 0.0
+    ticks = Path(f"/proc/{connection.connection.info.backend_pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
 def _timed(act: Callable[[], object]) -> float:

@@ -98,7 +98,7 @@ def _row(body: StartRanks) -> Any:
 
 
 def _wire(body: StartRanks) -> Any:
-    from controlplane.dispatch import services as dispatch
+    from controlplane.dispatch import statements as dispatch
 
     row = _row(body)
     dispatch.sign(row, body)
@@ -107,7 +107,7 @@ def _wire(body: StartRanks) -> Any:
 
 def _parts(body: StartRanks) -> dict[str, Callable[[], object]]:
     from agents.link.pins import Pins
-    from controlplane.dispatch import services as dispatch
+    from controlplane.dispatch import statements as dispatch
     from controlplane.protocol.codec import decode_to_agent, encode_frame
     from controlplane.protocol.frames import Order
     from controlplane.runtime import keys
@@ -145,20 +145,20 @@ def _written(body: StartRanks, count: int) -> tuple[list[float], list[float]]:
 
     from controlplane.dispatch import services as dispatch
     from controlplane.fleet.models import Node
-    from controlplane.runtime import events
+    from controlplane.runtime import events, keys
 
     call_command("migrate", verbosity=0)
     node = Node.objects.create(id="node_01", name="n1")
-    genuine = dispatch.sign
+    genuine = keys.sign_command
     times: tuple[list[float], list[float]] = ([], [])
     try:
         for _ in range(count):
-            for values, sign in zip(times, (genuine, lambda row, body: None), strict=True):
-                dispatch.sign = sign
+            for values, sign in zip(times, (genuine, lambda statement: ("", b"")), strict=True):
+                keys.sign_command = sign
                 began_s = time.perf_counter()
                 with events.unit_of_work():
                     dispatch.enqueue(body, node_id=node.id)
                 values.append((time.perf_counter() - began_s) * 1000.0)
     finally:
-        dispatch.sign = genuine
+        keys.sign_command = genuine
     return times

@@ -7,10 +7,20 @@ from controlplane.jobs.models import Job
 from controlplane.protocol.states import CommandState
 
 
+class SharedBody(models.Model):
+    """What the same command to many nodes says, once: `body` as JSON, `packed` as it stands in their statements."""
+
+    id = models.CharField(primary_key=True, max_length=32)
+    body = models.JSONField()
+    packed = models.BinaryField()
+    created_at = models.DateTimeField()
+
+
 class Command(models.Model):
     """An outbox row. `body` is protocol.commands.Body as JSON; `statement` the whole command as
     it was signed (`signature`, by the key `key_id`), which is what travels; where it carries an
-    environment it rests sealed, and `body` has the names alone; `due_at` when it
+    environment it rests sealed, and `body` has the names alone; where `shared` says it for many nodes,
+    `body` is empty and `statement` is without it (`dispatch.statements`); `due_at` when it
     expires (swept); `send_due_at` when it must be sent again if unanswered (swept)."""
 
     id = models.CharField(primary_key=True, max_length=32)
@@ -21,6 +31,11 @@ class Command(models.Model):
     epoch = models.BigIntegerField(default=0)
     kind = models.CharField(max_length=32)
     body = models.JSONField()
+    # Without an index or a check at the foot of each row: of the shared body its commands are never asked by it,
+    # and `forget_finished` alone deletes one, when it is older than all of them.
+    shared = models.ForeignKey(
+        SharedBody, null=True, on_delete=models.DO_NOTHING, related_name="+", db_index=False, db_constraint=False
+    )
     statement = models.BinaryField(default=bytes)
     signature = models.BinaryField(default=bytes)
     key_id = models.CharField(max_length=16, blank=True)

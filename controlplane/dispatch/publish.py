@@ -1,8 +1,6 @@
 """Events of commands: one for one, and one for the same command to thousands of nodes."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
 from controlplane.changes import outbox
 from controlplane.dispatch.models import Command
@@ -18,19 +16,18 @@ COMMANDS_A_QUERY = 500
 _STARTS = ("body__launch__replica", "body__launch__incarnation")
 
 
-def publish_queued(rows: Sequence[Command]) -> None:
-    """One event, however many nodes get the order: each node's own follows when it was sent."""
-    first, *others = rows
-    if not others:
-        patch = partial(command_summary, first)
-        _publish(first, "command.queued", f"{first.kind} for node {first.node.name}.", patch=patch)
+def publish_queued(like: Command, ids: Sequence[str]) -> None:
+    """One event, however many nodes get the order: each node's own follows when it was sent. `like`: any of them."""
+    if len(ids) == 1:
+        like.id = ids[0]
+        publish_command(like, "command.queued", f"{like.kind} for node {like.node.name}.")
         return
     events.publish(
         "command.queued",
-        f"{first.kind} for {len(rows)} nodes.",
-        job_id=first.job_id or "",
+        f"{like.kind} for {len(ids)} nodes.",
+        job_id=like.job_id or "",
         entity="command",
-        data={"decision_id": first.decision_id},
+        data={"decision_id": like.decision_id},
     )
 
 
@@ -63,10 +60,6 @@ def supersede(orders: Sequence[tuple[str, Body]], *, job_id: str, epoch: int) ->
 def publish_command(command: Command, kind: str, sentence: str) -> None:
     """An event with the command's summary as this unit of work leaves it."""
     pk = command.pk
-    _publish(command, kind, sentence, patch=lambda: command_summary(Command.objects.select_related("node").get(pk=pk)))
-
-
-def _publish(command: Command, kind: str, sentence: str, *, patch: Callable[[], dict[str, Any]]) -> None:
     events.publish(
         kind,
         sentence,
@@ -74,6 +67,6 @@ def _publish(command: Command, kind: str, sentence: str, *, patch: Callable[[], 
         node_id=command.node_id,
         entity="command",
         entity_id=command.id,
-        patch=patch,
+        patch=lambda: command_summary(Command.objects.select_related("node").get(pk=pk)),
         data={"decision_id": command.decision_id},
     )

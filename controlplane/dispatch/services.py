@@ -7,39 +7,38 @@ signed as it is written; delivery only relays, so a row that was inserted or alt
 anybody else is refused by the agent.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-import msgspec
-from django.conf import settings
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import Exists, F, OuterRef, Q
 
-from controlplane.changes.outbox import LIVE, RESEND_S, SENT_IN_DOUBT, STARTS, STOPS, UNSENT, heard
-from controlplane.dispatch.models import Command
+from controlplane.changes.outbox import LIVE, RESEND_S, SENT_IN_DOUBT, STOPS, UNSENT, heard
+from controlplane.dispatch.models import Command, SharedBody
 from controlplane.dispatch.publish import publish_command, publish_queued, supersede
+from controlplane.dispatch.statements import SHARED, Copies, opens
 from controlplane.fleet.identity import no_starts_for
 from controlplane.fleet.models import Node
-from controlplane.protocol.commands import Body, CommandStatement, SignedCommand, StartRanks
-from controlplane.protocol.errors import IdentityMismatch, ProtocolError
+from controlplane.protocol.commands import Body
+from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import PROTOCOL_MAX
 from controlplane.protocol.revisions import known_to
-from controlplane.protocol.signing import decode_statement, encode_statement
 from controlplane.protocol.states import CommandState
-from controlplane.protocol.store_keys import store_token
-from controlplane.runtime import at_rest, bus, events, guard, keys, metrics
+from controlplane.runtime import bulk, bus, events, guard, metrics
 from controlplane.runtime.clock import after, age_s, ago, now
 from controlplane.runtime.errors import LostRace
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.locks import lock_row
 from controlplane.runtime.logs import get
-from controlplane.runtime.pieces import batched
 
 _log = get(__name__)
 MAX_ORDERS = 200
 ORDERS_A_QUERY = 500
+ALIKE = ("job_id", "decision_id", "attempt", "epoch", "kind", "ttl_s", "created_at", "due_at")
+"""What all orders of one call have in their rows."""
 DETAIL_CHARS, DATA_CHARS = 2000, 20_000
 
 
@@ -48,16 +47,16 @@ def enqueue(
     decision_id: str = "", ttl_s: float = 60.0,
 ) -> Command:  # fmt: skip
     """Write one order in the current unit of work. `ttl_s`: how long it may wait to be received."""
-    rows = enqueue_all(
+    (command_id,) = enqueue_all(
         body, node_ids=[node_id], job_id=job_id, attempt=attempt, epoch=epoch, decision_id=decision_id, ttl_s=ttl_s
     )
-    return rows[0]
+    return Command.objects.select_related("node").get(pk=command_id)
 
 
 def enqueue_all(
     body: Body, *, node_ids: Sequence[str], job_id: str | None = None, attempt: int = 0, epoch: int = 0,
     decision_id: str = "", ttl_s: float = 60.0,
-) -> list[Command]:  # fmt: skip
+) -> Sequence[str]:  # fmt: skip
     """The same order for each of the nodes; see `enqueue_each`."""
     orders = [(node_id, body) for node_id in node_ids]
     return enqueue_each(orders, job_id=job_id, attempt=attempt, epoch=epoch, decision_id=decision_id, ttl_s=ttl_s)
@@ -66,51 +65,73 @@ def enqueue_all(
 def enqueue_each(
     orders: Sequence[tuple[str, Body]], *, job_id: str | None = None, attempt: int = 0, epoch: int = 0,
     decision_id: str = "", ttl_s: float = 60.0,
-) -> list[Command]:  # fmt: skip
-    """Orders of one kind as (node id, order), in their order, each signed; see `enqueue`. An agent of
+) -> Sequence[str]:  # fmt: skip
+    """Orders of one kind as (node id, order), in their order, each signed; their ids; see `enqueue`. An agent of
     an older release gets what it understands of it."""
     if not orders:
         return []
-    kind, node_ids = str(msgspec.to_builtins(orders[0][1])["kind"]), [node_id for node_id, _ in orders]
+    kind, node_ids = str(type(orders[0][1]).__struct_config__.tag), [node_id for node_id, _ in orders]
     # What a node's own claim has ordered (`changes.handshake`) takes nothing back.
     if job_id and (decision_id or kind != STOPS):
         supersede(orders, job_id=job_id, epoch=epoch)
-    nodes = {row.id: row for row in _nodes(node_ids)}
-    rows, created_at = [], now()
-    known: dict[tuple[int, int], tuple[Body, Command]] = {}
-    for node_id, body in orders:
-        node = nodes[node_id]
-        row = Command(
-            id=new_id("cmd"), node=node, job_id=job_id, decision_id=decision_id, attempt=attempt, epoch=epoch,
-            kind=kind, ttl_s=ttl_s, created_at=created_at, due_at=created_at + timedelta(seconds=ttl_s),
-        )  # fmt: skip
-        if (id(body), node.revision) in known:
-            _sign_like(row, *known[id(body), node.revision])
-        else:
-            order = body if node.revision >= PROTOCOL_MAX else known_to(body, node.revision)
-            sign(row, order)
-            known[id(body), node.revision] = order, row
-        rows.append(row)
-    Command.objects.bulk_create(rows, ORDERS_A_QUERY)
-    publish_queued(rows)
+    created_at = now()
+    like = Command(
+        node_id=node_ids[0], job_id=job_id, decision_id=decision_id, attempt=attempt, epoch=epoch, kind=kind,
+        ttl_s=ttl_s, created_at=created_at, due_at=created_at + timedelta(seconds=ttl_s),
+    )  # fmt: skip
+    ids = _write(like, orders)
+    publish_queued(like, ids)
     transaction.on_commit(lambda: ring(node_ids))
-    return rows
+    return ids
 
 
-def _nodes(node_ids: Sequence[str]) -> Iterator[Node]:
-    """What an order's row needs of them."""
-    for some in batched(sorted(set(node_ids)), ORDERS_A_QUERY):
-        yield from Node.objects.filter(pk__in=some).only("id", "name", "revision")
+def _write(like: Command, orders: Sequence[tuple[str, Body]]) -> Sequence[str]:
+    """Their rows, each signed; what is the same for many of them is encoded once. Returns their ids."""
+    ids = [new_id("cmd") for _ in orders]
+    older = _older_agents(orders)
+    alike = Counter((id(body), older.get(node_id, PROTOCOL_MAX)) for node_id, body in orders)
+    made: dict[tuple[int, int], tuple[Copies, str | None, str]] = {}
+    rows = []
+    for command_id, (node_id, body) in zip(ids, orders, strict=True):
+        key = (id(body), older.get(node_id, PROTOCOL_MAX))
+        if key not in made:
+            like.id = command_id
+            made[key] = _copies(like, body, revision=key[1], shared=alike[key] > 1)
+        copies, shared_id, text = made[key]
+        rows.append((command_id, node_id, text, shared_id, *copies.signed(command_id, node_id)))
+    names = ("id", "node_id", "body", "shared_id", "statement", "key_id", "signature")
+    bulk.insert(Command, {field: getattr(like, field) for field in ALIKE}, names, rows)
+    return ids
+
+
+def _copies(like: Command, body: Body, *, revision: int, shared: bool) -> tuple[Copies, str | None, str]:
+    """What to sign it by, the row that they share and the body that each has, as JSON."""
+    order = body if revision >= PROTOCOL_MAX else known_to(body, revision)
+    copies = Copies(like, order, shared=shared and like.kind in SHARED)
+    if not (shared and like.kind in SHARED):
+        return copies, None, json.dumps(copies.shown)
+    row = copies.row(new_id("bod"), like)
+    row.save(force_insert=True)
+    return copies, row.pk, "{}"
+
+
+def _older_agents(orders: Sequence[tuple[str, Body]]) -> Mapping[str, int]:
+    """The revision that it speaks of each node whose agent is of an older release: of many, all of the fleet are
+    read and none named."""
+    rows = Node.objects.filter(revision__lt=PROTOCOL_MAX)
+    if len(orders) <= ORDERS_A_QUERY:
+        rows = rows.filter(pk__in={node_id for node_id, _ in orders})
+    return dict(rows.values_list("id", "revision"))
 
 
 def ring(node_ids: Sequence[str]) -> None:
     """Wake the web processes that hold the nodes' sockets, where one does."""
-    by_process: dict[str, list[str]] = defaultdict(list)
-    live = Node.objects.filter(pk__in=node_ids, connected=True).exclude(session_id="")
-    for node_id, session in live.values_list("id", "session_id"):
-        by_process[session.partition(".")[0]].append(node_id)
-    for process, ids in by_process.items():
-        bus.wake_outbox(process, ids)
+    live = Node.objects.filter(connected=True).exclude(session_id="")
+    if len(node_ids) <= ORDERS_A_QUERY:
+        live = live.filter(pk__in=node_ids)
+    # Whose of many they are is not looked up: who is rung in vain looks once.
+    for process in {session.partition(".")[0] for session in live.values_list("session_id", flat=True)}:
+        bus.wake_outbox(process)
 
 
 def deliverable(node_ids: list[str]) -> list[Command]:
@@ -120,7 +141,7 @@ def deliverable(node_ids: list[str]) -> list[Command]:
     due = Q(state=CommandState.QUEUED) | Q(state=CommandState.DELIVERED, send_due_at__lte=moment)
     rows = Command.objects.filter(due, node_id__in=node_ids, due_at__gt=moment)
     # Where it is in doubt who the node is, nothing begins; what runs is kept in step and can be ended.
-    rows = rows.exclude(no_starts_for() & ~Q(kind__in=SENT_IN_DOUBT))
+    rows = rows.exclude(no_starts_for() & ~Q(kind__in=SENT_IN_DOUBT)).prefetch_related("shared")
     return [row for row in rows.order_by("id")[:MAX_ORDERS] if _can_be_sent(row)]
 
 
@@ -169,124 +190,6 @@ def _mark_delivered(row: Command, at: datetime) -> None:
 def requeue_of_node(node_id: str) -> int:
     """A new session: what was sent on the old one and not acknowledged is due at once."""
     return Command.objects.filter(node_id=node_id, state=CommandState.DELIVERED).update(send_due_at=now())
-
-
-def sign(command: Command, body: Body) -> None:
-    """Put the statement of this row, and our signature of it, into its columns. Raises
-    MalformedFrame for what no agent could decode: it fails where it was decided, not on the node."""
-    statement = encode_statement(_statement(command, body))
-    decode_statement(statement)
-    command.key_id, command.signature = keys.sign_command(statement)
-    _put(command, statement, body)
-
-
-def _sign_like(command: Command, body: Body, other: Command) -> None:
-    """As `sign`, of an order that was signed for another node in the same breath."""
-    statement = encode_statement(_statement(command, body))
-    command.key_id, command.signature = keys.sign_command(statement)
-    command.body, command.statement = other.body, _at_rest(command, statement, body)
-
-
-def sign_again(command: Command) -> None:
-    """The same order, signed as the row's columns are now. Raises MalformedFrame."""
-    sign(command, decode_statement(_said(command)).body)
-
-
-def reseal(command: Command, *, opened: bool) -> None:
-    """What it carries rests sealed with the present key, or in clear. Raises ProtocolError."""
-    statement = _said(command)
-    body = decode_statement(statement).body
-    _put(command, statement, body)
-    if opened:
-        command.body, command.statement = msgspec.to_builtins(body), statement
-
-
-def opens(command: Command) -> bool:
-    """A key of this server opens it. One that none opens may still be sent by another process."""
-    try:
-        at_rest.open_bytes(bytes(command.statement), _place(command))
-    except at_rest.Unreadable:
-        return False
-    return True
-
-
-def _put(command: Command, statement: bytes, body: Body) -> None:
-    command.body = msgspec.to_builtins(_without_values(body))
-    command.statement = _at_rest(command, statement, body)
-
-
-def _at_rest(command: Command, statement: bytes, body: Body) -> bytes:
-    secret = isinstance(body, StartRanks) and body.launch.env
-    return at_rest.seal_bytes(statement, _place(command)) if secret else statement
-
-
-def signed(command: Command) -> SignedCommand:
-    """The wire form: what was signed, as it was signed. A row that says something else than
-    its statement goes without a signature, so that its agent refuses it and tells us."""
-    statement = _said(command)
-    signature = bytes(command.signature) if _agrees(command, statement) else b""
-    token = store_token(settings.STORE_KEY, command.job_id or "") if command.kind == STARTS else ""
-    return SignedCommand(
-        command_id=command.id, key_id=command.key_id, signature=signature, statement=statement, store_token=token
-    )
-
-
-def is_genuine(command: Command) -> bool:
-    """The row is what one of our processes has signed with a key of ours."""
-    statement = _said(command)
-    return _agrees(command, statement) and keys.is_ours(statement, bytes(command.signature), command.key_id)
-
-
-def body_of(command: Command) -> Body | None:
-    """As the row says it, of an environment the names alone. None: no agent could read that."""
-    try:
-        return msgspec.convert(command.body, Body)
-    except msgspec.ValidationError:
-        return None
-
-
-def _statement(command: Command, body: Body) -> CommandStatement:
-    return CommandStatement(
-        command_id=command.id,
-        node_id=command.node_id,
-        epoch=command.epoch,
-        issued_at_s=command.created_at.timestamp(),
-        ttl_s=command.ttl_s,
-        body=body,
-        job_id=command.job_id or "",
-        attempt=command.attempt,
-        decision_id=command.decision_id,
-    )
-
-
-def _said(command: Command) -> bytes:
-    """The statement as it was signed; as it rests where it opens nowhere, which agrees with nothing."""
-    try:
-        return at_rest.open_bytes(bytes(command.statement), _place(command))
-    except at_rest.Unreadable:
-        return bytes(command.statement)
-
-
-def _place(command: Command) -> str:
-    return f"command/{command.id}"
-
-
-def _without_values(body: Body) -> Body:
-    """As it stands in the row for people: of the environment the names alone."""
-    if not isinstance(body, StartRanks):
-        return body
-    launch = msgspec.structs.replace(body.launch, env=dict.fromkeys(body.launch.env, ""))
-    return msgspec.structs.replace(body, launch=launch)
-
-
-def _agrees(command: Command, statement: bytes) -> bool:
-    """The row's columns are those that were signed."""
-    try:
-        body, said = msgspec.convert(command.body, Body), decode_statement(statement)
-        told = msgspec.structs.replace(said, body=_without_values(said.body))
-        return told == _statement(command, _without_values(body))
-    except (ProtocolError, msgspec.ValidationError):
-        return False
 
 
 def answer(node_id: str, command_id: str, state: str, detail: str, data: str) -> Command | None:
@@ -349,4 +252,7 @@ def outbox_numbers() -> tuple[int, float | None]:
 
 def forget_finished(older_than_s: float) -> int:
     """Delete finished orders; returns how many."""
-    return Command.objects.exclude(state__in=LIVE).filter(finished_at__lt=ago(older_than_s)).delete()[0]
+    gone = Command.objects.exclude(state__in=LIVE).filter(finished_at__lt=ago(older_than_s)).delete()[0]
+    still = Command.objects.filter(shared=OuterRef("pk"))
+    SharedBody.objects.filter(~Exists(still), created_at__lt=ago(older_than_s)).delete()
+    return gone

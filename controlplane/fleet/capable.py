@@ -6,7 +6,7 @@ Called before each order of a person is carried out, and by the answers that ser
 from typing import Any
 
 from controlplane.fleet.models import Device, Node
-from controlplane.fleet.present import Holder, Parts
+from controlplane.fleet.present import Holder, Parts, Shown
 from controlplane.policy import capabilities
 from controlplane.policy.capabilities import Acts, DeviceFacts, NodeFacts
 
@@ -40,7 +40,7 @@ def _of(node: Node, parts: Parts | None = None) -> NodeFacts:
     )
 
 
-def device_acts(device: Device, node: Node, rank: Holder | None) -> Acts:
+def device_acts(device: Device | Shown, node: Node, rank: Holder | None) -> Acts:
     """`rank`: the unreleased one on it; None where it is free."""
     where = {"index": device.index, "node": node.name, "revoked": node.revoked_at is not None}
     if rank is None:

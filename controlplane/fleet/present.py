@@ -53,16 +53,36 @@ class Holder(NamedTuple):
 _HOLDER = ("node_id", "device_id", "replica__attempt__job_id", "replica__attempt__job__name", "replica__index", "rank")
 
 
+class Shown(NamedTuple):
+    """A device's row as people see it; `spare_for` the job that reserved it."""
+
+    id: str
+    node_id: str
+    index: int
+    uuid: str
+    model: str
+    memory_bytes: int | None
+    driver: str
+    present: bool
+    healthy: bool
+    health_reason: str
+    risk: float | None
+    spare_for: str | None
+
+
+_SHOWN = (*Shown._fields[:-1], "reservation__job_id")
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What stands on a node: its devices by index and its unreleased ranks; and what apps above add to
     its summary."""
 
-    devices: list[Device]
+    devices: list[Shown]
     ranks: list[Holder]
     added: Json
 
-    def held_by(self, device: Device) -> Holder | None:
+    def held_by(self, device: Shown) -> Holder | None:
         """The rank on it, None when it is free."""
         return next((rank for rank in self.ranks if rank.device_id == device.id), None)
 
@@ -71,7 +91,8 @@ def parts_of(nodes: Sequence[Node]) -> dict[str, Parts]:
     """By node id, in as many queries for many nodes as for one."""
     added = beside("node", [node.id for node in nodes])
     found = {node.id: Parts([], [], added[node.id]) for node in nodes}
-    for device in Device.objects.filter(node__in=found).select_related("reservation").order_by("index"):
+    for row in Device.objects.filter(node__in=found).order_by("index").values_list(*_SHOWN):
+        device = Shown(*row)
         found[device.node_id].devices.append(device)
     for rank in _holders(node__in=found):
         found[rank.node_id].ranks.append(rank)
@@ -92,14 +113,16 @@ def _holders(**which: Any) -> Iterator[Holder]:
 
 def device_summary(device: Device, *, live: Json | None = None) -> Json:
     """`held_by` the unreleased rank on it; `spare_for` the job that reserved it."""
-    return _device(device, holder_of(device), live)
+    reservation = getattr(device, "reservation", None)
+    columns = (getattr(device, name) for name in Shown._fields[:-1])
+    spare_for = None if reservation is None else reservation.job_id
+    return _device(Shown(*columns, spare_for=spare_for), holder_of(device), live)
 
 
-def _device(device: Device, rank: Holder | None, live: Json | None) -> Json:
+def _device(device: Shown, rank: Holder | None, live: Json | None) -> Json:
     held_by = None
     if rank is not None:
         held_by = {"job_id": rank.job_id, "replica": rank.replica, "rank": rank.rank}
-    reservation = getattr(device, "reservation", None)
     return {
         "id": device.id,
         "node_id": device.node_id,
@@ -113,6 +136,6 @@ def _device(device: Device, rank: Holder | None, live: Json | None) -> Json:
         "health_reason": device.health_reason,
         "risk": device.risk,
         "held_by": held_by,
-        "spare_for": None if reservation is None else reservation.job_id,
+        "spare_for": device.spare_for,
         "live": live,
     }

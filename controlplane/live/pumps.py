@@ -14,6 +14,7 @@ from redis.asyncio.client import PubSub
 from controlplane.access.refusals import refusals
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
+from controlplane.dispatch.statements import signed
 from controlplane.fleet import flapping
 from controlplane.fleet.identity import REVOKED_RETRY_S
 from controlplane.fleet.models import Node
@@ -109,7 +110,7 @@ async def _send(process: "WebProcess", orders: list[Command]) -> bool:
     link = process.links.get(orders[0].node_id)
     if link is None:
         return False
-    for commands in _messages([dispatch.signed(row) for row in orders]):
+    for commands in _messages([signed(row) for row in orders]):
         if not await link.tell(Order(commands=commands, server_time_s=now_s())):
             return False
     return True

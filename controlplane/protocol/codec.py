@@ -9,6 +9,7 @@ character. What a decoder returns can be encoded again and stored.
 
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -133,6 +134,15 @@ def decoded(decode: Callable[[bytes], Any], data: bytes, limit: int, what: str) 
 def check_config(config: TrainerConfig, what: str) -> None:
     """The ranges of a job's spec are checked where it is submitted (`spec_limits`); what must
     hold of it wherever it goes is checked here."""
-    fault = unstorable(msgspec.to_builtins(config))
+    try:
+        fault = _fault_of(msgspec.msgpack.encode(config))
+    except (UnicodeEncodeError, OverflowError):
+        fault = unstorable(msgspec.to_builtins(config))
     if fault is not None:
         raise MalformedFrame(f"{what}: the trainer's configuration: {fault}")
+
+
+@lru_cache(maxsize=16)
+def _fault_of(config: bytes) -> str | None:
+    """A thousand starts of a replica carry one configuration."""
+    return unstorable(msgspec.msgpack.decode(config))

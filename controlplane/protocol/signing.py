@@ -12,7 +12,7 @@ import binascii
 import msgspec
 
 from controlplane.protocol.codec import check_config, decoded
-from controlplane.protocol.commands import CommandStatement, StartRanks, StopRanks
+from controlplane.protocol.commands import Body, CommandStatement, StartRanks, StopRanks
 from controlplane.protocol.frames import MAX_SERVER_MESSAGE_BYTES
 
 COMMAND_CONTEXT = b"holdfast-command-v1"
@@ -37,6 +37,36 @@ _statement = msgspec.msgpack.Decoder(CommandStatement)
 def encode_statement(statement: CommandStatement) -> bytes:
     """The bytes that are signed, stored and sent."""
     return _pack(statement)
+
+
+class _Alike(msgspec.Struct, frozen=True):
+    """A `CommandStatement`, field for field, whose body is encoded already."""
+
+    command_id: str
+    node_id: str
+    epoch: int
+    issued_at_s: float
+    ttl_s: float
+    body: msgspec.Raw
+    job_id: str
+    attempt: int
+    decision_id: str
+
+
+def encode_body(body: Body) -> bytes:
+    """A command's body as it stands in its statement."""
+    return _pack(body)
+
+
+def encode_with(statement: CommandStatement, body: bytes, *, command_id: str, node_id: str) -> bytes:
+    """As `encode_statement`, of the same for another node; `body` is the statement's, encoded once for all."""
+    said = statement
+    return _pack(
+        _Alike(
+            command_id, node_id, said.epoch, said.issued_at_s, said.ttl_s, msgspec.Raw(body), said.job_id, said.attempt,
+            said.decision_id,
+        )
+    )  # fmt: skip
 
 
 def decode_statement(data: bytes) -> CommandStatement:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from controlplane.changes.answers import KINDS, answered, frees
 from controlplane.dispatch.models import Command
-from controlplane.dispatch.services import body_of, is_genuine
+from controlplane.dispatch.statements import body_of, is_genuine
 from controlplane.jobs.models import Job
 from controlplane.protocol.states import CommandState
 from controlplane.recovery import diagnostics, readers

@@ -18,7 +18,7 @@ from django.db.models import F, Q
 from controlplane.access.models import SignInGate
 from controlplane.changes.outbox import LIVE
 from controlplane.checkpoints.models import Checkpoint
-from controlplane.dispatch import services as dispatch
+from controlplane.dispatch import statements
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
@@ -126,7 +126,7 @@ def _bound_s(step_s: float, set_s: float) -> float:
 
 def _orders(step_s: float, bound_s: float) -> models.QuerySet[Command]:
     """Live ones that were given before the step."""
-    live = Command.objects.filter(state__in=LIVE).order_by("pk").select_for_update()
+    live = Command.objects.filter(state__in=LIVE).order_by("pk").select_for_update().prefetch_related("shared")
     if step_s > 0.0:
         return live.filter(created_at__lt=from_s(bound_s))
     return live.filter(created_at__gt=from_s(bound_s + AHEAD_S))
@@ -134,10 +134,12 @@ def _orders(step_s: float, bound_s: float) -> models.QuerySet[Command]:
 
 def _move_order(row: Command, step: timedelta) -> None:
     """An order says when it was given and for how long it holds, and that is signed."""
-    genuine = dispatch.is_genuine(row)
+    genuine = statements.is_genuine(row)
     row.created_at, row.due_at = row.created_at + step, row.due_at + step
     row.send_due_at = row.send_due_at + step if row.send_due_at else None
     if genuine:
         # What was not signed by us before is not signed now.
-        dispatch.sign_again(row)
-    row.save(update_fields=["created_at", "due_at", "send_due_at", "body", "statement", "key_id", "signature"])
+        statements.sign_again(row)
+    row.save(
+        update_fields=["created_at", "due_at", "send_due_at", "body", "shared", "statement", "key_id", "signature"]
+    )

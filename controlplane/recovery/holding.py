@@ -1,5 +1,8 @@
 """The rows of a life that is started: its replica, its ranks, and the devices that they hold."""
 
+from collections import defaultdict
+from typing import Any
+
 from controlplane.changes.kinds import CreateReplica
 from controlplane.fleet.models import Device, Node
 from controlplane.fleet.publish import refresh_nodes
@@ -8,13 +11,14 @@ from controlplane.jobs.services import publish_replica
 from controlplane.policy.placement import PLACEABLE
 from controlplane.policy.plan import Action, Decision, PlaceAttempt, StartReplica
 from controlplane.policy.snapshot import Placement
+from controlplane.runtime import bulk
 from controlplane.runtime.clock import now
 from controlplane.runtime.errors import Conflict
 from controlplane.runtime.pieces import batched
 from controlplane.scheduling import services as scheduling
 
 A_QUERY = 500
-"""Nodes, devices or ranks that one query names."""
+"""Nodes or ranks that one query names."""
 _INCARNATION = ("replica__attempt__job_id", "replica__attempt__number", "replica__index", "replica__incarnation")
 
 
@@ -53,7 +57,8 @@ def create(attempt: Attempt, change: CreateReplica) -> None:
 def _hold_devices(job: Job, replica: Replica, placements: tuple[Placement, ...]) -> None:
     """One rank on each, in a few queries however many they are; a node that is drained or taken out keeps that
     state until this is committed, or has it already and is refused. Raises Conflict."""
-    devices: dict[tuple[str, int], Device] = {}
+    devices: dict[tuple[str, int], str] = {}
+    holders: dict[str, tuple[Any, ...]] = {}
     for nodes in batched(sorted({placement.node_id for placement in placements}), A_QUERY):
         # Rows of others that name a node are still written: `FOR UPDATE` would stop their commit, which holds the
         # event stream that ours needs.
@@ -61,32 +66,37 @@ def _hold_devices(job: Job, replica: Replica, placements: tuple[Placement, ...])
         for name, state in rows.values_list("name", "state"):
             if state not in PLACEABLE:
                 raise Conflict(f"node {name} takes no new work: it is {state}")
-        devices |= {(row.node_id, row.index): row for row in Device.objects.filter(node_id__in=nodes)}
+        found = Device.objects.filter(node_id__in=nodes).values_list("node_id", "index", "id")
+        devices |= {(node_id, index): device_id for node_id, index, device_id in found}
+        ranks = Rank.objects.filter(node_id__in=nodes, released_at=None).order_by()
+        holders |= {row[0]: row[1:] for row in ranks.values_list("device_id", "pk", "replica_id", *_INCARNATION)}
     for place in placements:
         if (place.node_id, place.device_index) not in devices:
             raise Conflict(f"node {place.node_id} has no device {place.device_index}")
-    held = [devices[place.node_id, place.device_index] for place in placements]
-    _hand_over(job, replica, held)
-    scheduling.take(held, job)
-    ranks = [
-        Rank(replica=replica, rank=place.rank, node_id=place.node_id, device=device)
-        for place, device in zip(placements, held, strict=True)
-    ]
-    Rank.objects.bulk_create(ranks, A_QUERY)
+    wanted = [devices[place.node_id, place.device_index] for place in placements]
+    _hand_over(job, replica, [holders[device] for device in wanted if device in holders])
+    scheduling.take(wanted, job)
+    made = [(place.rank, place.node_id, device_id) for place, device_id in zip(placements, wanted, strict=True)]
+    bulk.insert(Rank, {"replica_id": replica.pk}, ("rank", "node_id", "device_id"), made)
     refresh_nodes(sorted({place.node_id for place in placements}))
 
 
-def _hand_over(job: Job, replica: Replica, devices: list[Device]) -> None:
+def _hand_over(job: Job, replica: Replica, holders: list[tuple[Any, ...]]) -> None:
     """An older life of this slot, or of this job, leaves its devices to the new one: its
-    agent proves the old process gone before it starts the new (ReplicaLaunch)."""
-    for some in batched((device.id for device in devices), A_QUERY):
-        held = Rank.objects.filter(device_id__in=some, released_at=None)
-        for job_id, attempt, index, incarnation in held.order_by().values_list(*_INCARNATION).distinct():
-            same_slot = index == replica.index and incarnation < replica.incarnation
-            if job_id != job.id or not (same_slot or attempt < replica.attempt.number):
-                old = held.filter(replica__attempt__job_id=job_id, replica__index=index).select_related("device__node")
-                raise Conflict(_is_held(old[0], job_id))
-        held.update(released_at=now())
+    agent proves the old process gone before it starts the new (ReplicaLaunch). `holders`: keys of ranks and of their
+    replicas, each with its life."""
+    lives: dict[int, list[int]] = defaultdict(list)
+    for pk, replica_id, job_id, attempt, index, incarnation in holders:
+        same_slot = index == replica.index and incarnation < replica.incarnation
+        if job_id != job.id or not (same_slot or attempt < replica.attempt.number):
+            raise Conflict(_is_held(Rank.objects.select_related("device__node").get(pk=pk), job_id))
+        lives[replica_id].append(pk)
+    for replica_id, pks in lives.items():
+        held = Rank.objects.filter(replica_id=replica_id, released_at=None)
+        # Nearly always all that the old life has: then its thousands are not named.
+        whole = held.count() == len(pks)
+        for some in [None] if whole else batched(pks, A_QUERY):
+            (held if some is None else held.filter(pk__in=some)).update(released_at=now())
 
 
 def _is_held(rank: Rank, job_id: str) -> str:

@@ -5,7 +5,6 @@ import hashlib
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 from django.db.models import Exists, OuterRef
 
@@ -30,7 +29,7 @@ def digest(row: Decision) -> str:
     content = {name: getattr(row, name) for name in _DIGESTED}
     content["at"] = row.at.astimezone(UTC).isoformat(timespec="microseconds")
     content["snapshot"] = hashlib.sha256(bytes(row.snapshot)).hexdigest()
-    plain = _one_spelling(json.loads(json.dumps(content)))
+    plain = json.loads(json.dumps(content), parse_int=_one_spelling, parse_float=_one_spelling)
     return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -76,13 +75,7 @@ def _without_row(since: datetime) -> list[str]:
     return list(Decision.objects.filter(~Exists(told), at__gt=since).values_list("id", flat=True)[:CHUNK])
 
 
-def _one_spelling(value: Any) -> Any:
+def _one_spelling(text: str) -> float:
     """A number is one number, whether a database gives it back as 2 or as 2.0, as 1e300 or as its digits."""
-    if isinstance(value, dict):
-        return {key: _one_spelling(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_one_spelling(item) for item in value]
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        number = float(value)
-        return int(number) if number.is_integer() and abs(number) < EXACT else number
-    return value
+    number = float(text)
+    return int(number) if number.is_integer() and abs(number) < EXACT else number

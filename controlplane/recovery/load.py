@@ -41,7 +41,8 @@ from controlplane.protocol.rank_faults import is_scheduled
 from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import LIVE_INCIDENT, AttemptState, CheckpointState, JobState, ReplicaState
 from controlplane.recovery import asked, counts, health_gate, learned, ledger, recompute, signals
-from controlplane.recovery.load_nodes import of_nodes, own_facts
+from controlplane.recovery.load_devices import of_nodes
+from controlplane.recovery.load_nodes import own_facts
 from controlplane.recovery.load_replicas import slots_of
 from controlplane.recovery.models import Decision, Signal, ViewRow
 from controlplane.runtime import bus, windows

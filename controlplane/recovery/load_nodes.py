@@ -1,36 +1,40 @@
 """Nodes as a job may use them: what `recovery.load` and `recovery.load_candidates` read of the fleet for
 `changes.assembly`.
 
-A device's row is read as the few columns that a decision asks for. Of few nodes theirs alone are read; of more
-than `NODES_A_QUERY` all are, and looked through here: no query's text grows with a job. Reads alone.
+Of few nodes theirs alone are read; of more than `NODES_A_QUERY` all are, and looked through here: no query's text grows
+with a job. Reads alone.
 """
 
 from collections.abc import Collection, Mapping
-from typing import TypeVar
 
-from django.db.models import Max, Model, Q, QuerySet
+from django.db.models import Max, Q
 
 from controlplane.changes.assembly import nodes
 from controlplane.changes.assembly import rows as rowtypes
-from controlplane.changes.assembly.rows import Hosts, InUse, Known
+from controlplane.changes.assembly.rows import Hosts, Known
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs.models import Job, Rank
-from controlplane.policy.snapshot import DeviceFact, NodeFact
+from controlplane.policy.snapshot import NodeFact
 from controlplane.protocol.states import NodeState
 from controlplane.recovery import health_gate, signals
+from controlplane.recovery.load_devices import NODES_A_QUERY, devices_of, of_nodes
 from controlplane.runtime.clock import ago, now_s
+from controlplane.runtime.pieces import batched
 from controlplane.scheduling.models import SpareReservation
 from controlplane.scheduling.selectors import reserved_nodes
 
-M = TypeVar("M", bound=Model)
-NODES_A_QUERY = 500
+MANY_NODES = 10 * NODES_A_QUERY
+"""Of more than these all nodes are read."""
 
 
 def node_facts(job: Job | None, *, only: Collection[str] | None = None) -> tuple[NodeFact, ...]:
     """The fleet as this job may use it (None: as it is), by node id; `only` these nodes of it."""
     hosts = _hosts(job) if job is not None else Hosts()
-    return _facts(Known(hosts=hosts, reserved=_reserved(only), unhealthy=signals.node_checks()), only)
+    known = Known(hosts=hosts, reserved=_reserved(only), unhealthy=signals.node_checks())
+    if only is None or len(only) > MANY_NODES:
+        return _facts(known, only)
+    return tuple(node for some in batched(sorted(only), NODES_A_QUERY) for node in _facts(known, some))
 
 
 def own_facts(job: Job, named: Collection[str]) -> tuple[NodeFact, ...]:
@@ -44,11 +48,6 @@ def own_facts(job: Job, named: Collection[str]) -> tuple[NodeFact, ...]:
     return _facts(Known(hosts=hosts, reserved=_reserved(only), unhealthy=unhealthy), only)
 
 
-def of_nodes(rows: QuerySet[M], field: str, only: Collection[str] | None) -> QuerySet[M]:
-    """Those of the rows whose `field` names one of the nodes; all of them where that would be a long text."""
-    return rows if only is None or len(only) > NODES_A_QUERY else rows.filter(**{f"{field}__in": sorted(only)})
-
-
 def _reserved(only: Collection[str] | None) -> Mapping[str, str]:
     """Whose spare a node is, by node id."""
     if only is None or len(only) > NODES_A_QUERY:
@@ -60,7 +59,7 @@ def _reserved(only: Collection[str] | None) -> Mapping[str, str]:
 def _facts(known: Known, only: Collection[str] | None) -> tuple[NodeFact, ...]:
     heard, clock = health_gate.silent_by_node() or {}, health_gate.clock_step()
     rows = of_nodes(Node.objects.filter(revoked_at=None).order_by("id"), "pk", only)
-    rows = rows.only("id", "name", "state", "before_deaf", "connected", "disconnected_at", "segment")
+    columns = ("id", "name", "state", "before_deaf", "connected", "disconnected_at", "segment")
     found = (
         rowtypes.Node(
             id=node.id,
@@ -72,30 +71,18 @@ def _facts(known: Known, only: Collection[str] | None) -> tuple[NodeFact, ...]:
             misses_events=node.before_deaf is not None,
             segment=node.segment,
         )
-        for node in rows
+        for node in rows.values_list(*columns, named=True)
         if only is None or node.id in only
     )
-    return nodes.nodes_of(found, _devices(only), known, now_s())
-
-
-def _devices(only: Collection[str] | None) -> Mapping[str, list[DeviceFact]]:
-    """By node id, in order; those of revoked nodes too. Read without a join: on statistics from before a fleet
-    enrolled, PostgreSQL compared each node with each device, past its limit of 15 s at 24,576 devices."""
-    unreleased = of_nodes(Rank.objects.filter(released_at=None), "node_id", only)
-    held = set(unreleased.values_list("device_id", flat=True))
-    kept = of_nodes(SpareReservation.objects.all(), "device__node_id", only)
-    reserved = set(kept.values_list("device_id", flat=True))
-    rows = of_nodes(Device.objects.order_by("index"), "node_id", only)
-    columns = ("node_id", "id", "index", "uuid", "healthy", "present", "risk", "memory_bytes", "model")
-    found = [row for row in rows.values_list(*columns, "reset_wanted_at") if only is None or row[0] in only]
-    resets = {row[1]: row[-1].timestamp() for row in found if row[-1] is not None}
-    return nodes.devices_of(found, InUse(held=held, reserved=reserved, resets=resets))
+    return nodes.nodes_of(found, devices_of(only), known, now_s())
 
 
 def _hosts(job: Job) -> Hosts:
     kept = Q(released_at=None) | Q(released_at__gte=ago(nodes.HOST_KEPT_S))
-    used = Rank.objects.filter(kept, replica__attempt__job=job).values_list("node_id", flat=True)
-    started = Command.objects.filter(job=job, kind="start_ranks", state="succeeded").values_list("node_id", flat=True)
+    ranks = Rank.objects.filter(kept, replica__attempt__job=job)
+    used = ranks.order_by().values_list("node_id", flat=True).distinct()
+    succeeded = Command.objects.filter(job=job, kind="start_ranks", state="succeeded")
+    started = succeeded.order_by().values_list("node_id", flat=True).distinct()
     asked = Command.objects.filter(job=job, kind="warm_host").values("node_id")
     done = asked.filter(state="succeeded").annotate(at=Max("finished_at")).values_list("node_id", "at")
     times = asked.annotate(at=Max("created_at")).values_list("node_id", "at")

@@ -11,8 +11,8 @@ import zstandard
 from django.db import transaction
 from django.db.models import Model
 
-from controlplane.changes.outbox import LIVE
-from controlplane.dispatch import services as dispatch
+from controlplane.changes.outbox import LIVE, STARTS
+from controlplane.dispatch import statements
 from controlplane.dispatch.models import Command
 from controlplane.jobs import environment
 from controlplane.jobs.models import Job
@@ -43,7 +43,7 @@ def reseal(*, opened: bool = False) -> Resealed:
     clear afterwards."""
     done = Resealed()
     _each(Job, lambda pk: _job(pk, done, opened), done)
-    _each(Command, lambda pk: _order(pk, done, opened), done, kind=dispatch.STARTS)
+    _each(Command, lambda pk: _order(pk, done, opened), done, kind=STARTS)
     _each(Decision, lambda pk: _snapshot(pk, done), done, job__isnull=False)
     return done
 
@@ -75,11 +75,11 @@ def _order(command_id: str, done: Resealed, opened: bool) -> None:
     row = lock_row(Command, command_id)
     if row is None or not row.body["launch"].get("env"):
         return
-    if not dispatch.opens(row):
+    if not statements.opens(row):
         done.unreadable += row.state in LIVE
         done.ended += row.state not in LIVE
         return
-    dispatch.reseal(row, opened=opened)
+    statements.reseal(row, opened=opened)
     row.save(update_fields=["body", "statement"])
     done.orders += 1
 

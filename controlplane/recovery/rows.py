@@ -17,8 +17,8 @@ from controlplane.changes import rows as facts
 from controlplane.changes.answers import Answered
 from controlplane.changes.kinds import RankKey, ReplicaKey
 from controlplane.checkpoints import services as checkpoints
-from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
+from controlplane.dispatch.statements import body_of
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
@@ -153,7 +153,7 @@ class JobRows:
     def stops_under_way(self, node_id: str) -> Sequence[StopRanks]:
         """As the rows say them."""
         rows = Command.objects.filter(node_id=node_id, kind=outbox.STOPS, state__in=outbox.LIVE).order_by("id")
-        return [body for body in map(dispatch.body_of, rows) if isinstance(body, StopRanks)]
+        return [body for body in map(body_of, rows) if isinstance(body, StopRanks)]
 
     def starts_under_way(self, node_id: str) -> Sequence[Answered]:
         """By when they were ordered."""
@@ -161,7 +161,7 @@ class JobRows:
             return []
         mine = Command.objects.filter(node_id=node_id, job=self._job, kind=outbox.STARTS)
         found = mine.filter(state=CommandState.ACKNOWLEDGED).select_related("node").order_by("id")
-        return [answered_of(row, dispatch.body_of(row)) for row in found]
+        return [answered_of(row, body_of(row)) for row in found]
 
     def is_our_end(self, signature: str, attempt: int, end: str) -> bool:
         """By a key of ours."""

@@ -130,9 +130,9 @@ def wake_readers(seq: int) -> bool:
     return attempt(lambda c: c.publish(SEQ_CHANNEL, str(seq))) is not None
 
 
-def wake_outbox(process: str, node_ids: list[str]) -> bool:
-    """Wake the web process that holds these nodes' sockets."""
-    return attempt(lambda c: c.publish(f"hf:web:{process}", _encode(node_ids))) is not None
+def wake_outbox(process: str) -> bool:
+    """Wake a web process: there are orders for nodes whose sockets it holds."""
+    return attempt(lambda c: c.publish(f"hf:web:{process}", b"")) is not None
 
 
 class Volatile(msgspec.Struct, frozen=True):

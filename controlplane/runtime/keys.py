@@ -14,6 +14,7 @@ No key is ever logged, sent, or put into the database.
 import os
 import secrets
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -66,8 +67,14 @@ class Keys:
 
 def sign_command(statement: bytes) -> tuple[str, bytes]:
     """(id of the current key, its signature of an encoded `CommandStatement`)."""
+    key, sign = command_signer()
+    return key, sign(statement)
+
+
+def command_signer() -> tuple[str, Callable[[bytes], bytes]]:
+    """(id of the current key, what signs one encoded `CommandStatement` after the other with it)."""
     held = current()
-    return held.key_id, held.signer.sign(signed_command(statement))
+    return held.key_id, lambda statement: held.signer.sign(signed_command(statement))
 
 
 def is_ours(statement: bytes, signature: bytes, signed_by: str) -> bool:

@@ -23,10 +23,10 @@ def reserve_nodes(job: Job, node_ids: tuple[str, ...]) -> int:
     return made
 
 
-def take(devices: Sequence[Device], job: Job) -> None:
-    """Ranks of the job move onto these devices: where one was its own spare, the reservation is used up."""
+def take(devices: Sequence[str], job: Job) -> None:
+    """Ranks of the job move onto these devices (ids): where one was its own spare, the reservation is used up."""
     mine = set(SpareReservation.objects.filter(job=job).values_list("device_id", flat=True))
-    for some in batched([device.id for device in devices if device.id in mine], DEVICES_A_QUERY):
+    for some in batched([device for device in devices if device in mine], DEVICES_A_QUERY):
         SpareReservation.objects.filter(job=job, device_id__in=some).delete()
 
 

@@ -225,6 +225,6 @@ def orm_writes(module: ast.Module) -> list[str]:
         made = name in _MAKES and "objects" in on
         # A dict's or a digest's `update` takes its argument by position.
         changed = name == "update" and not node.args and bool(node.keywords)
-        if made or changed or name in ("save", "delete") or (on, name) == ("guard", "move"):
+        if made or changed or name in ("save", "delete") or (on, name) in (("guard", "move"), ("bulk", "insert")):
             found.append(f"line {node.lineno}: {on}.{name}")
     return found

@@ -69,6 +69,7 @@ def test_each_way_to_write_a_row_is_seen() -> None:
         "row.save(update_fields=['state'])",
         "row.delete()",
         "guard.move(row, 'job', 'running')",
+        "bulk.insert(Rank, {}, ('rank',), rows)",
     )
     assert [way for way in ways if not rules.orm_writes(ast.parse(way))] == []
     reads = ("digest.update(data)", "holding.create(attempt, change)", "Job.objects.filter(pk=1).first()")

@@ -13,6 +13,7 @@ from pytest_django.fixtures import Settings
 
 from controlplane.access.models import AuditEntry
 from controlplane.dispatch import services as dispatch
+from controlplane.dispatch import statements
 from controlplane.dispatch.models import Command
 from controlplane.jobs import environment
 from controlplane.jobs.models import Job
@@ -59,7 +60,7 @@ def starts(job: Job) -> list[Command]:
 
 def told(command: Command) -> dict[str, str]:
     """The environment in the order as its node gets it."""
-    sent = dispatch.signed(command)
+    sent = statements.signed(command)
     assert sent.signature, "it goes unsigned: no agent takes it"
     body = decode_statement(sent.statement).body
     assert isinstance(body, StartRanks)
@@ -92,7 +93,7 @@ def test_a_dump_of_the_database_has_no_value_of_a_jobs_env_and_its_nodes_get_the
     assert [where for where, text in dump() if VALUE in text] == []
     assert [told(order) for order in starts(job)] == [ENV] * len(starts(job))
     assert environment.with_values(job)["spec"]["env"] == ENV
-    assert all(dispatch.is_genuine(order) for order in starts(job))
+    assert all(statements.is_genuine(order) for order in starts(job))
 
 
 def test_a_value_moved_to_another_job_or_name_opens_nowhere(fleet: Fleet) -> None:
@@ -117,11 +118,11 @@ def test_a_sealed_order_that_was_altered_or_moved_goes_unsigned(fleet: Fleet) ->
     assert VALUE.encode() not in whole
     for altered in (whole[:-1] + bytes([whole[-1] ^ 1]), whole[:20], bytes(second.statement)):
         first.statement = altered
-        assert dispatch.signed(first).signature == b""
-        assert not dispatch.is_genuine(first)
+        assert statements.signed(first).signature == b""
+        assert not statements.is_genuine(first)
     first.statement = whole
     first.body["launch"]["env"]["LD_PRELOAD"] = ""
-    assert dispatch.signed(first).signature == b""
+    assert statements.signed(first).signature == b""
 
 
 def test_a_spec_whose_value_looks_sealed_is_refused() -> None:
@@ -162,9 +163,9 @@ def test_what_an_older_release_left_open_is_delivered_as_it_is_and_sealed_by_the
     job = started()
     orders = starts(job)
     for order in orders:
-        statement = decode_statement(dispatch.signed(order).statement)
+        statement = decode_statement(statements.signed(order).statement)
         order.body = msgspec.to_builtins(statement.body)
-        order.statement = dispatch.signed(order).statement
+        order.statement = statements.signed(order).statement
         order.save()
     job.spec = environment.with_env(job.spec, ENV)
     job.save()
@@ -187,10 +188,10 @@ def test_an_order_that_is_signed_again_as_the_clock_was_set_still_carries_them(f
     job = started()
     order = starts(job)[0]
     order.created_at += timedelta(hours=1)
-    dispatch.sign_again(order)
+    statements.sign_again(order)
     order.save()
     assert told(starts(job)[0]) == ENV
-    assert decode_statement(dispatch.signed(order).statement).issued_at_s == order.created_at.timestamp()
+    assert decode_statement(statements.signed(order).statement).issued_at_s == order.created_at.timestamp()
 
 
 def test_for_an_older_release_all_of_it_is_opened_again(fleet: Fleet) -> None:

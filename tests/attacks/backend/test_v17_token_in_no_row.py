@@ -6,7 +6,8 @@ import pytest
 from django.conf import settings
 
 from controlplane.dispatch.models import Command
-from controlplane.dispatch.services import enqueue, signed
+from controlplane.dispatch.services import enqueue
+from controlplane.dispatch.statements import signed
 from controlplane.fleet.models import Node
 from controlplane.protocol.commands import StartRanks, WarmHost
 from controlplane.protocol.store_keys import store_token

@@ -6,7 +6,7 @@ import pytest
 
 from controlplane.access.models import AuditEntry
 from controlplane.dispatch.models import Command
-from controlplane.dispatch.services import is_genuine
+from controlplane.dispatch.statements import is_genuine
 from controlplane.fleet.models import Device, Node
 from controlplane.protocol import frames
 from controlplane.recovery.fleet_pass import reconcile_fleet

@@ -11,6 +11,7 @@ from controlplane.checkpoints.models import Checkpoint
 from controlplane.checkpoints.reading import last_line, look
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
+from controlplane.dispatch.statements import body_of
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job, Rank
 from controlplane.jobs.services import submit_job
@@ -84,7 +85,7 @@ def make_job(**changes: object) -> Job:
 def bodies(job: Job, kind: str) -> list[tuple[Command, Body]]:
     """Orders of a kind, oldest first."""
     rows = Command.objects.filter(job=job, kind=kind).select_related("node").order_by("id")
-    return [(row, msgspec.convert(row.body, Body)) for row in rows]
+    return [(row, body) for row in rows if (body := body_of(row)) is not None]
 
 
 def join_all(fleet: Fleet, job: Job) -> None:
@@ -186,7 +187,7 @@ def job_that_lost_a_rank(count: int = 5) -> tuple[Fleet, Job]:
 def nodes_read() -> None:
     """Every node that was ordered to read a checkpoint back does so, as its agent would, and answers."""
     for command in Command.objects.filter(kind=readers.KIND, state__in=LIVE).select_related("node"):
-        body = msgspec.convert(command.body, Body)
+        body = body_of(command)
         found = look(body.path, job_id=body.job_id, step=body.step, epoch=body.epoch)
         answer_reading(command, "succeeded", data=msgspec.json.encode(last_line(found)).decode())
 

@@ -12,7 +12,7 @@ from agents.errors import SignatureRejected
 from agents.link.pins import Pins
 from controlplane.access.models import SignInGate
 from controlplane.checkpoints.models import Checkpoint
-from controlplane.dispatch import services
+from controlplane.dispatch import services, statements
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
@@ -94,14 +94,14 @@ def old_order(step_s: float) -> Command:
     assert row is not None
     row.state, row.finished_at = "queued", None
     row.created_at, row.due_at = by_old_clock(step_s, -5.0), by_old_clock(step_s, row.ttl_s - 5.0)
-    services.sign(row, msgspec.convert(row.body, Body))
+    statements.sign(row, msgspec.convert(row.body, Body))
     row.save()
     return row
 
 
 def agent_takes(row: Command) -> float:
     """The age that its node's agent finds in it. Raises SignatureRejected."""
-    return Pins(keys.server_public_keys(), node_id=row.node_id).verify(services.signed(row), now_s()).age_s
+    return Pins(keys.server_public_keys(), node_id=row.node_id).verify(statements.signed(row), now_s()).age_s
 
 
 @BOTH
@@ -117,7 +117,7 @@ def test_an_order_that_waits_neither_expires_nor_is_refused_by_its_agent(step_s:
     clock_set.move(step_s, set_s=now_s())
     row.refresh_from_db()
     assert services.expire_overdue() == []
-    assert services.is_genuine(row)
+    assert statements.is_genuine(row)
     assert agent_takes(row) == pytest.approx(5.0, abs=15.0)
     assert row in services.deliverable([row.node_id])
 
@@ -127,7 +127,7 @@ def test_what_nobody_of_us_had_signed_is_not_signed_because_the_clock_was_set() 
     Command.objects.filter(pk=row.pk).update(ttl_s=row.ttl_s + 1.0)
     clock_set.move(HOUR_S, set_s=now_s())
     row.refresh_from_db()
-    assert not services.is_genuine(row)
+    assert not statements.is_genuine(row)
 
 
 @BOTH

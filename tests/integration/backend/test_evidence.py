@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from controlplane.api.why import why
-from controlplane.dispatch.services import is_genuine
+from controlplane.dispatch.statements import is_genuine, signed
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job, Rank, Replica
 from controlplane.protocol import frames
@@ -141,7 +141,7 @@ def test_an_agent_of_an_older_release_is_told_the_view_in_the_words_it_knows(mon
     ingest.open_session(older.id, "web.n2", said)
     _, job, row = cut_off(monkeypatch, fleet)
     orders = {order.node_id: order for order in job.commands.filter(kind="deliver_view", epoch=job.epoch + 1)}
-    words = {node_id: msgspec.msgpack.decode(bytes(order.statement))["body"] for node_id, order in orders.items()}
+    words = {node_id: msgspec.msgpack.decode(signed(order).statement)["body"] for node_id, order in orders.items()}
     assert "left_out" not in words[older.id]["view"]
     assert [out["replica"] for out in words[row.node_id]["view"]["left_out"]] == [row.replica.index]
     assert all(is_genuine(order) for order in orders.values())

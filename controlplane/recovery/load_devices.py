@@ -1,0 +1,124 @@
+"""Devices of nodes as the policy sees them: what `recovery.load_nodes` reads of them.
+
+A device's row is read as the few columns that a decision asks for. A hundred thousand of them seldom change, and to
+read them took most of a load. So PostgreSQL adds up a hash of each node's rows, and what was made of a node whose sum
+was seen before is not made again (`runtime.lasting`). Nodes are kept under a sum of the very rows that were read: if
+another transaction changes them in between, they are read again, never wrong. Of few nodes, and in SQLite, which has no
+such hash, rows are read. Reads alone.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from django.db import connection
+from django.db.models import BigIntegerField, Func, Model, QuerySet, Sum
+
+from controlplane.changes.assembly import nodes
+from controlplane.changes.assembly.rows import InUse
+from controlplane.fleet.models import Device
+from controlplane.jobs.models import Rank
+from controlplane.policy.snapshot import DeviceFact
+from controlplane.runtime.lasting import Lasting
+from controlplane.runtime.pieces import batched
+from controlplane.scheduling.models import SpareReservation
+
+M = TypeVar("M", bound=Model)
+NODES_A_QUERY = 500
+MAX_DEVICES_KEPT = 500_000
+_COLUMNS = (
+    "node_id", "id", "index", "uuid", "healthy", "present", "risk", "memory_bytes", "model", "reset_wanted_at",
+)  # fmt: skip
+_kept: Lasting[tuple[DeviceFact, ...]] = Lasting(MAX_DEVICES_KEPT)
+
+
+class _RowHash(Func):
+    """64 bits of some columns of a row."""
+
+    template = "hash_record_extended(ROW(%(expressions)s), 0)"
+    output_field = BigIntegerField()
+
+
+_DEVICE, _HELD = _RowHash(*_COLUMNS), _RowHash("device_id")
+
+
+class _Key(NamedTuple):
+    """What a node's devices are made of: sums over their rows and over ranks that hold one, and which are spares."""
+
+    node_id: str
+    devices: int
+    held: int
+    spares: tuple[str, ...]
+
+
+def of_nodes(rows: QuerySet[M], field: str, only: Collection[str] | None) -> QuerySet[M]:
+    """Those of the rows whose `field` names one of the nodes; all of them where that would be a long text."""
+    return rows if only is None or len(only) > NODES_A_QUERY else rows.filter(**{f"{field}__in": sorted(only)})
+
+
+def devices_of(only: Collection[str] | None) -> Mapping[str, Sequence[DeviceFact]]:
+    """By node id, in order, those of revoked nodes too; `only` of these nodes. Read without a join: on statistics
+    from before a fleet enrolled, PostgreSQL compared each node with each device, past its limit of 15 s at 24,576
+    devices."""
+    if connection.vendor != "postgresql" or (only is not None and len(only) <= NODES_A_QUERY):
+        return _read(only)
+    keys = _keys(only)
+    found = {key.node_id: its for key in keys if (its := _kept.get(key)) is not None}
+    left = [key.node_id for key in keys if key.node_id not in found]
+    # Where nearly all are new to this process they are read at once.
+    pieces: list[Collection[str] | None] = [None] if 2 * len(left) > len(keys) else list(batched(left, NODES_A_QUERY))
+    for some in pieces:
+        found |= _read(some, keep=True)
+    return found if only is None else {node_id: its for node_id, its in found.items() if node_id in only}
+
+
+def _keys(only: Collection[str] | None) -> list[_Key]:
+    sums = Device.objects.order_by().values_list("node_id").annotate(sum=Sum(_DEVICE))
+    held = dict(_unreleased().order_by().values_list("node_id").annotate(sum=Sum(_HELD)))
+    spares = _spares()
+    return [
+        _Key(node_id, devices, held.get(node_id, 0), tuple(spares.get(node_id, ())))
+        for node_id, devices in sums
+        if only is None or node_id in only
+    ]
+
+
+def _unreleased() -> QuerySet[Rank]:
+    return Rank.objects.filter(released_at=None)
+
+
+def _spares(only: Collection[str] | None = None) -> Mapping[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    rows = of_nodes(SpareReservation.objects.order_by("device_id"), "device__node_id", only)
+    for node_id, device_id in rows.values_list("device__node_id", "device_id"):
+        found[node_id].append(device_id)
+    return found
+
+
+def _read(only: Collection[str] | None, *, keep: bool = False) -> Mapping[str, Sequence[DeviceFact]]:
+    """Row by row; `keep`: for the next load too."""
+    ranks = of_nodes(_unreleased(), "node_id", only)
+    rows = of_nodes(Device.objects.order_by("index"), "node_id", only)
+    spares = _spares(only)
+    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    if keep:
+        holders: dict[str, str] = {}
+        for node_id, device_id, hashed in ranks.annotate(hashed=_HELD).values_list("node_id", "device_id", "hashed"):
+            holders[device_id] = node_id
+            sums[node_id][1] += hashed
+        held: Collection[str] = holders
+        columns: QuerySet[Any, Any] = rows.annotate(hashed=_DEVICE).values_list(*_COLUMNS, "hashed")
+    else:
+        held, columns = set(ranks.values_list("device_id", flat=True)), rows.values_list(*_COLUMNS)
+    reserved = {device_id for its in spares.values() for device_id in its}
+    mine = [row for row in columns if only is None or row[0] in only]
+    resets = {row[1]: row[9].timestamp() for row in mine if row[9] is not None}
+    use = InUse(held=held, reserved=reserved, resets=resets)
+    found = nodes.devices_of((row[: len(_COLUMNS)] for row in mine), use)
+    if keep:
+        for row in mine:
+            sums[row[0]][0] += row[-1]
+        for node_id, its in found.items():
+            key = _Key(node_id, *sums[node_id], tuple(spares.get(node_id, ())))
+            _kept.keep(key, tuple(its), size=len(its))
+    return found
