@@ -91,7 +91,7 @@ def _flush(rows: Rows, rank: Rank, said: Flush, speaker: Speaker) -> Iterator[Ch
     if (said.job_id, said.attempt, said.replica, said.incarnation, said.rank) != mine:
         raise IdentityMismatch(f"rank {mine} flushed as {said}")
     found = rows.in_view(said.epoch, rank.replica, rank.incarnation)
-    if rank.fenced or found is None or found.ordered or not found.is_member:
+    if rank.fenced or found is None or found.commanded or not found.is_member:
         yield Count(speaker.node, "stale_flush", f"epoch {said.epoch}")
         return
     yield Keep(key_of(rank), said)

@@ -84,12 +84,12 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class InView:
-    """A view as one incarnation finds it, which `is_member` or not of its `members`. `ordered`: its install was,
+    """A view as one incarnation finds it, which `is_member` or not of its `members`. `commanded`: its install was,
     `installed`: a rank has said that it is in."""
 
     members: int
     is_member: bool
-    ordered: bool
+    commanded: bool
     installed: bool
 
 

@@ -58,41 +58,41 @@ def enqueue_all(
     decision_id: str = "", ttl_s: float = 60.0,
 ) -> Sequence[str]:  # fmt: skip
     """The same order for each of the nodes; see `enqueue_each`."""
-    orders = [(node_id, body) for node_id in node_ids]
-    return enqueue_each(orders, job_id=job_id, attempt=attempt, epoch=epoch, decision_id=decision_id, ttl_s=ttl_s)
+    commands = [(node_id, body) for node_id in node_ids]
+    return enqueue_each(commands, job_id=job_id, attempt=attempt, epoch=epoch, decision_id=decision_id, ttl_s=ttl_s)
 
 
 def enqueue_each(
-    orders: Sequence[tuple[str, Body]], *, job_id: str | None = None, attempt: int = 0, epoch: int = 0,
+    commands: Sequence[tuple[str, Body]], *, job_id: str | None = None, attempt: int = 0, epoch: int = 0,
     decision_id: str = "", ttl_s: float = 60.0,
 ) -> Sequence[str]:  # fmt: skip
     """Orders of one kind as (node id, order), in their order, each signed; their ids; see `enqueue`. An agent of
     an older release gets what it understands of it."""
-    if not orders:
+    if not commands:
         return []
-    kind, node_ids = str(type(orders[0][1]).__struct_config__.tag), [node_id for node_id, _ in orders]
+    kind, node_ids = str(type(commands[0][1]).__struct_config__.tag), [node_id for node_id, _ in commands]
     # What a node's own claim has ordered (`changes.handshake`) takes nothing back.
     if job_id and (decision_id or kind != STOPS):
-        supersede(orders, job_id=job_id, epoch=epoch)
+        supersede(commands, job_id=job_id, epoch=epoch)
     created_at = now()
     like = Command(
         node_id=node_ids[0], job_id=job_id, decision_id=decision_id, attempt=attempt, epoch=epoch, kind=kind,
         ttl_s=ttl_s, created_at=created_at, due_at=created_at + timedelta(seconds=ttl_s),
     )  # fmt: skip
-    ids = _write(like, orders)
+    ids = _write(like, commands)
     publish_queued(like, ids)
     transaction.on_commit(lambda: ring(node_ids))
     return ids
 
 
-def _write(like: Command, orders: Sequence[tuple[str, Body]]) -> Sequence[str]:
+def _write(like: Command, commands: Sequence[tuple[str, Body]]) -> Sequence[str]:
     """Their rows, each signed; what is the same for many of them is encoded once. Returns their ids."""
-    ids = [new_id("cmd") for _ in orders]
-    older = _older_agents(orders)
-    alike = Counter((id(body), older.get(node_id, PROTOCOL_MAX)) for node_id, body in orders)
+    ids = [new_id("cmd") for _ in commands]
+    older = _older_agents(commands)
+    alike = Counter((id(body), older.get(node_id, PROTOCOL_MAX)) for node_id, body in commands)
     made: dict[tuple[int, int], tuple[Copies, str | None, str]] = {}
     rows = []
-    for command_id, (node_id, body) in zip(ids, orders, strict=True):
+    for command_id, (node_id, body) in zip(ids, commands, strict=True):
         key = (id(body), older.get(node_id, PROTOCOL_MAX))
         if key not in made:
             like.id = command_id
@@ -115,12 +115,12 @@ def _copies(like: Command, body: Body, *, revision: int, shared: bool) -> tuple[
     return copies, row.pk, "{}"
 
 
-def _older_agents(orders: Sequence[tuple[str, Body]]) -> Mapping[str, int]:
+def _older_agents(commands: Sequence[tuple[str, Body]]) -> Mapping[str, int]:
     """The revision that it speaks of each node whose agent is of an older release: of many, all of the fleet are
     read and none named."""
     rows = Node.objects.filter(revision__lt=PROTOCOL_MAX)
-    if len(orders) <= ORDERS_A_QUERY:
-        rows = rows.filter(pk__in={node_id for node_id, _ in orders})
+    if len(commands) <= ORDERS_A_QUERY:
+        rows = rows.filter(pk__in={node_id for node_id, _ in commands})
     return dict(rows.values_list("id", "revision"))
 
 

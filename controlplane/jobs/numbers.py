@@ -68,7 +68,7 @@ def numbers_of(job: Job) -> JobNumbers:
     spec = spec_of(job).spec
     pace = pace_of(job)
     undisturbed = _undisturbed(spec, pace)
-    first, attempt = (job.attempts.order_by(order).first() for order in ("number", "-number"))
+    first, attempt = (job.attempts.order_by(column).first() for column in ("number", "-number"))
     recent = list(job.steps.order_by("-attempt", "-step").values("loss", "step_time_s", "at")[:RECENT_STEPS])
     times = [row["step_time_s"] for row in recent if row["step_time_s"]]
     step_time_s = median(times) if times else None

@@ -57,8 +57,8 @@ def _incarnation(row: Replica) -> Incarnation:
         committed_step=row.committed_step,
         times_out=row.times_out,
         out_s=row.out_at.timestamp() if row.out_at else None,
-        ordered_out=row.ordered_out,
-        ordered_s=row.ordered_at.timestamp() if row.ordered_at else None,
+        asked_out=row.ordered_out,
+        asked_s=row.ordered_at.timestamp() if row.ordered_at else None,
         refused=row.refused,
         relieved=row.relieved,
     )

@@ -301,8 +301,8 @@ def _incarnation(row: ReplicaRow) -> Incarnation:
         committed_step=row.committed_step,
         times_out=row.times_out,
         out_s=row.out_s,
-        ordered_out=row.ordered_out,
-        ordered_s=row.ordered_s,
+        asked_out=row.ordered_out,
+        asked_s=row.ordered_s,
         refused=row.refused,
         relieved=row.relieved,
     )

@@ -214,9 +214,9 @@ class MemoryRows:
         view, newest = self._rows.announced.get(epoch), self._rows.view
         if view is None:
             return None
-        ordered = newest is None or newest.epoch != epoch or self._rows.install is not None
+        commanded = newest is None or newest.epoch != epoch or self._rows.install is not None
         is_member = any((m.replica, m.incarnation) == (index, incarnation) for m in view.members)
-        return facts.InView(len(view.members), is_member, ordered=ordered, installed=ordered)
+        return facts.InView(len(view.members), is_member, commanded=commanded, installed=commanded)
 
     def was_left_out(self, index: int, incarnation: int, *, since_epoch: int) -> bool:
         """By a later one of them."""

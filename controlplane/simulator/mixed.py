@@ -16,7 +16,7 @@ class Draw:
 
     plan: WorldPlan
     faults: int
-    orders: int
+    evictions: int
     stills: int
     leaps: int
     extras: Extras
@@ -46,7 +46,7 @@ def drawn(seed: int) -> Draw:
     return Draw(
         plan=WorldPlan(spec=spec, nodes=NODES, timing=timing),
         faults=chance.choice((0, 1, 2, 4, 8)),
-        orders=chance.choice((0, 0, 0, 2)),
+        evictions=chance.choice((0, 0, 0, 2)),
         stills=chance.choice((0, 0, 0, 2)),
         leaps=chance.choice((0, 0, 0, 2)),
         extras=Extras(**counts),
@@ -68,4 +68,4 @@ def run(seed: int) -> Outcome:
     """One seed of it."""
     found = drawn(seed)
     world = World(seed, plan=found.plan)
-    return world.run(found.faults, orders=found.orders, stills=found.stills, leaps=found.leaps, extras=found.extras)
+    return world.run(found.faults, orders=found.evictions, stills=found.stills, leaps=found.leaps, extras=found.extras)

@@ -21,7 +21,7 @@ GIVEN_UP: dict[Stage, on.Event] = {
     Stage.SUMMING: on.Summed(held=False),
     Stage.PASSING: on.Passed(level=None),
 }
-ORDERS = (on.ViewSeen, on.ViewAwaited, on.InstallSeen, on.Unheard, on.Fetched)
+INTAKE = (on.ViewSeen, on.ViewAwaited, on.InstallSeen, on.Unheard, on.Fetched)
 
 
 @dataclass(slots=True)

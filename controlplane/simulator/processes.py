@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from controlplane.changes import kinds
 from controlplane.changes.acts import FOR_DEVICES
 from controlplane.changes.assembly.snapshot import End
 from controlplane.changes.kinds import RankKey
@@ -68,6 +69,18 @@ class Processes(MemoryRows):
                 self._checkers.leaves_out(row.attempt, row.index, row.incarnation, self._decision)
         else:
             self._rows.catch_ups.append(report["fetch_s"])
+
+    def _of_device(self, change: kinds.Lose | kinds.Bar | kinds.Judge) -> None:
+        node, index = self._rows.nodes[change.subject.node_id], change.subject.index
+        match change:
+            case kinds.Lose():
+                node.lost_devices.add(index)
+            case kinds.Bar(reset=reset):
+                node.barred.add(index)
+                if reset:
+                    node.resets.setdefault(index, self.now_s)
+            case kinds.Judge(works=works):
+                self._judge_device(node, index, works)
 
     def _judge_device(self, node: NodeRow, index: int, works: bool) -> None:
         """A device works again, and its node may follow."""

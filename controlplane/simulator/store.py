@@ -141,22 +141,12 @@ class Store(Processes):
             case kinds.Keep(subject=key, said=said):
                 fenced = self.is_fenced(self.row(key.replica, key.incarnation))
                 keep(rows, key, said, now_s=self.now_s, fenced=fenced)
-            case kinds.Lose(subject=subject):
-                rows.nodes[subject.node_id].lost_devices.add(subject.index)
             case kinds.Resolve():
                 rows.incident_s = None
-            case kinds.Bar(subject=subject, reset=reset):
-                place = rows.nodes[subject.node_id]
-                place.barred.add(subject.index)
-                if reset:
-                    place.resets.setdefault(subject.index, self.now_s)
-            case kinds.Judge(subject=subject, works=works):
-                self._judge_device(rows.nodes[subject.node_id], subject.index, works)
-            case kinds.Publish() | kinds.Audit() | kinds.Count():
-                # Events, the audit log and counters are not simulated.
-                pass
-            case kinds.Refuse():
-                # Every checkpoint can be read.
+            case kinds.Lose() | kinds.Bar() | kinds.Judge():
+                self._of_device(change)
+            case kinds.Publish() | kinds.Audit() | kinds.Count() | kinds.Refuse():
+                # Events, the audit log and counters are not simulated; every checkpoint can be read.
                 pass
 
     def _transition(self, change: kinds.Transition) -> None:

@@ -16,7 +16,7 @@ from controlplane.protocol.membership import MAX_AWAITED_S, Flush, Install, View
 from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, TrainingDone
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
-from controlplane.simulator.process import GIVEN_UP, ORDERS, Group, Process, Rank, core_of, save_of
+from controlplane.simulator.process import GIVEN_UP, INTAKE, Group, Process, Rank, core_of, save_of
 from controlplane.simulator.timing import Timing
 from trainer.core import effects as do
 from trainer.core import events as on
@@ -148,7 +148,7 @@ class Trainer:
         elif rank.alive:
             process, stage = self.process_of(rank), rank.core.stage
             effects = rank.core.handle(event)  # An answer that nobody waits for any more answers nothing.
-            if not isinstance(event, ORDERS) and (effects or rank.core.stage is not stage):
+            if not isinstance(event, INTAKE) and (effects or rank.core.stage is not stage):
                 process.asked.pop(rank.ref.rank, None)
             for effect in effects:
                 self._carry_out(process, rank, effect)

@@ -48,8 +48,8 @@ def _replica(slot: Slot, members: Collection[tuple[int, int]]) -> ReplicaFact:
         out_s=newest.out_s,
         stopped=ranks.released == ranks.world_size,
         failed_starts=failed,
-        ordered_out=newest.ordered_out,
-        ordered_s=newest.ordered_s,
+        ordered_out=newest.asked_out,
+        ordered_s=newest.asked_s,
         refused=newest.refused,
         refused_starts=refused,
         relieved=newest.relieved,
@@ -60,7 +60,7 @@ def _failed_starts(lives: Sequence[Incarnation]) -> tuple[int, int]:
     """(incarnations in a row, newest first, that ended before they ever contributed, how many of
     them a node refused); what a person ordered out says nothing about its start."""
     young = takewhile(lambda each: not each.contributed, lives)
-    failed = [each for each in young if each.state is ReplicaState.EVICTED and not each.ordered_out]
+    failed = [each for each in young if each.state is ReplicaState.EVICTED and not each.asked_out]
     return len(failed), sum(each.refused for each in failed)
 
 

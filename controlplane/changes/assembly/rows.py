@@ -32,8 +32,8 @@ class Incarnation:
     committed_step: int
     times_out: int
     out_s: float | None
-    ordered_out: str
-    ordered_s: float | None
+    asked_out: str
+    asked_s: float | None
     refused: bool
     relieved: str
 

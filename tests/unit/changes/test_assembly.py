@@ -31,8 +31,8 @@ def incarnation(number: int = 1, state: ReplicaState = ReplicaState.ACTIVE, **ch
         "committed_step": 0,
         "times_out": 0,
         "out_s": None,
-        "ordered_out": "",
-        "ordered_s": None,
+        "asked_out": "",
+        "asked_s": None,
         "refused": False,
         "relieved": "",
     }
@@ -78,7 +78,7 @@ def test_starts_that_came_to_nothing_are_counted_back_to_the_last_life_that_cont
     out = ReplicaState.EVICTED
     before = (
         incarnation(4, out, refused=True),
-        incarnation(3, out, ordered_out="user:ada"),
+        incarnation(3, out, asked_out="user:ada"),
         incarnation(2, out),
         incarnation(1, out),
     )
