@@ -69,7 +69,7 @@ class Server:
         self.blind_until_s = 0.0
         self.decide: Decide = decide
         self.on_decision: Callable[[str], None] = lambda choice: None
-        self._config, self._kernel, self._downlink = config, kernel, downlink
+        self._config, self._kernel, self._checkers, self._downlink = config, kernel, checkers, downlink
         self.asked = Asked(self.rows, kernel, checkers, self.ring)
         self.store = Store(self.rows, kernel, checkers, sick, self.asked)
         self.store.on_wake = self.ring
@@ -249,6 +249,8 @@ class Server:
                 changed = changed or bool(decision.actions)
                 self.rows.charged_s += [now_s for entry in entries(decision, snapshot) if entry.charged]
                 self.on_decision(decision.choice)
+        # What one pass decides is one transaction: in between nobody sees anything.
+        self._checkers.counted(self.rows)
         return changed
 
     def _deliver(self) -> None:

@@ -75,7 +75,6 @@ class Store(Processes):
                 self._checkers.expect(view.epoch == epoch + 1, f"I1: view {view.epoch} after epoch {epoch}")
                 self._checkers.expect(bool(view.members), f"I1: view {view.epoch} has no members")
             self.commit(carry_out(turn, action))
-        self._checkers.counted(self._rows)
 
     def of_fleet(self, snapshot: FleetSnapshot, config: PolicyConfig) -> None:
         """The fleet's own pass."""

@@ -72,7 +72,7 @@ def judged(world: World, *, contributors: tuple[int, ...]) -> None:
     rows = world.server.rows
     assert (rows.state, rows.restarts, world.checkers.violations) == ("running", 0, [])
     assert tuple(index for index, row in sorted(rows.replicas.items()) if row.contributing) == contributors
-    assert not any(row.standby for row in rows.replicas.values() if not row.contributing)
+    assert not any(row.caught_up == "standby" for row in rows.replicas.values() if not row.contributing)
     assert rows.committed_step > before + 5
     assert rows.signals == {}
 

@@ -248,7 +248,7 @@ def test_who_caught_up_counts_or_stands_by(role: MemberRole, counts: bool, words
     assert publish.subject == ReplicaKey(1, 1, 1)
     assert publish.sentence == f"Replica 1 replayed 1 step and {words} from step 7 on."
     row = world.rows.replicas[1]
-    assert (row.contributing, row.standby, row.contributed) == (counts, not counts, True)
+    assert (row.contributing, row.caught_up, row.contributed) == (counts, role, True)
     assert world.rows.catch_ups == [2.5]
     assert told(world, caught_up(role=role), rank=1) == [], "its ranks say it one by one"
 
