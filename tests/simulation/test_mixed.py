@@ -37,7 +37,7 @@ HAPPENS = {
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Extras)])
 def test_each_kind_happens_by_its_option_and_breaks_nothing(name):
-    outcome = World(11).run(4, extras=Extras(**{name: 4}))
+    outcome = World(13).run(4, extras=Extras(**{name: 4}))
     assert set(outcome.faults) & HAPPENS[name]
     assert outcome.violations == ()
 

@@ -7,7 +7,7 @@ import pytest
 
 from controlplane.policy import transitions
 from controlplane.policy.transitions import TABLES, is_final
-from controlplane.simulator import asked, store
+from controlplane.simulator import asked, processes
 from controlplane.simulator.world import World
 
 WORLDS = (*((seed, None) for seed in range(1, 15)), (3, 24))
@@ -32,7 +32,7 @@ def test_every_state_that_is_decided_is_entered_and_left_in_some_seed(monkeypatc
         seen[machine, "left"].add(str(before))
         return transitions.check(machine, before, after)
 
-    monkeypatch.setattr(store, "check", check)
+    monkeypatch.setattr(processes, "check", check)
     monkeypatch.setattr(asked, "check", check)
     for seed, faults in WORLDS:
         assert (

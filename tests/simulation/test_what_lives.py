@@ -38,6 +38,7 @@ NO_ACTION = {"DemoteCheckpoint": UNPROVED}
 NO_COMMAND = {
     **dict.fromkeys(("verify_checkpoint", "end_verification", "keep_checkpoints", "order_recompute"), UNPROVED),
     **dict.fromkeys(("inject_device_fault", "inject_link_fault"), "the demo's: here faults strike from outside"),
+    "command_rank": "a person gives it to one rank, beside all decisions",
 }
 
 
