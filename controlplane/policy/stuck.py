@@ -16,6 +16,7 @@ when a pass over the job is worth while. `stuck` and `unanswered` are detectors 
 decide nothing.
 """
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ from controlplane.policy.silence import heard_s, silent_homes
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.protocol.frames import RankStatus
 from controlplane.protocol.membership import MAX_AWAITED_S
-from controlplane.protocol.spec import max_contributors
+from controlplane.protocol.spec import max_contributors, micro_batch_count
 from controlplane.protocol.states import WAITING_PHASES, Phase, Section
 
 KIND = "stuck"
@@ -189,10 +190,13 @@ def _began_s(snapshot: JobSnapshot, replica: ReplicaFact) -> float | None:
 
 
 def _longest_s(snapshot: JobSnapshot) -> float | None:
-    """Of the measured steps; longer by what fewer that compute have more to do each."""
+    """Of the measured steps; longer by what fewer that compute have more to do each. Micro-batches are not parted:
+    of four over three replicas one computes two, which takes it twice as long as before."""
     longest_s, attempt = snapshot.learned.step_max_s, snapshot.attempt
     computing = sum(contributes(snapshot, each) for each in live_replicas(snapshot))
     if longest_s is None or attempt is None or not computing:
         return None
     usual = max_contributors(snapshot.job.spec) or attempt.replicas
-    return longest_s * max(1.0, usual / computing)
+    count = micro_batch_count(snapshot.job.spec)
+    whole = math.ceil(count / computing) / max(1, math.ceil(count / usual))
+    return longest_s * max(1.0, usual / computing, whole)

@@ -27,7 +27,7 @@ LOSSES = (0.0, 0.001, 0.01, 0.05, 0.10)
 DELAYS_S = (0.0, 0.3, 1.5)
 STEPS_S = (0.5, 5.0, 25.0)
 PAUSE_S = (3.0, 15.0)
-STOP_S = (5.5, 7.0)
+STOP_S = (6.6, 8.0)
 """Longer than a rank may take (`memory.HANG_TIMEOUT_S`), so that its agent tells of it."""
 
 

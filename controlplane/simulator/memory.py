@@ -19,7 +19,7 @@ from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.load import CONNECTED_S, there
 from controlplane.simulator.rows import JOB_ID, CommandRow, ReplicaRow, Rows
 
-HANG_TIMEOUT_S = 5.0
+HANG_TIMEOUT_S = 6.5
 """Which a launch allows a step."""
 
 
@@ -241,10 +241,11 @@ class MemoryRows:
         return self._rows.view is not None and self._rows.view.attempt == attempt
 
     def terms(self, loads: str) -> facts.Terms:
-        """Nothing is learned of sections' lengths here: a step has `HANG_TIMEOUT_S`."""
-        found = section_timeouts(self._rows.spec.resiliency.timeouts, Observed())
+        """Nothing is learned of sections' lengths here: a step has `HANG_TIMEOUT_S`, or what the spec gives."""
+        wanted = self._rows.spec.resiliency.timeouts
+        found = section_timeouts(wanted, Observed())
         step = next(limit for limit in found if limit.section is Section.STEP)
-        bounded = msgspec.structs.replace(step, value_s=HANG_TIMEOUT_S)
+        bounded = msgspec.structs.replace(step, value_s=HANG_TIMEOUT_S if wanted.step_s == "auto" else wanted.step_s)
         limits = tuple(bounded if limit is step else limit for limit in found)
         return facts.Terms("store:1", "/checkpoints", 60.0, limits, {})
 

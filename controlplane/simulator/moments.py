@@ -40,8 +40,10 @@ MEASURED = (0.8, 1.25)
 START_FAILS = 0.03
 HANG_RETURNS = 0.05
 SECOND = 0.25
+HANG_TOLD_S = 5.0
+"""A rank is late so long after the end of the longest step that could be its own."""
 RETURNS_S = (6.0, 66.0)
-"""After the hang, which is told after five seconds."""
+"""After the hang."""
 AT_ONCE_S = (0.0, 0.2)
 DURING_S = (0.2, 30.0)
 EXCHANGE_S = 0.02
@@ -99,6 +101,11 @@ class Moment:
     def micro_batches(self) -> int:
         """Of a step."""
         return self.replicas * self.share
+
+    @property
+    def longest_s(self) -> float:
+        """Seconds of a step that one replica computes alone."""
+        return self.micro_batches * self.micro_batch_s
 
     @property
     def micro_batch_s(self) -> float:
@@ -180,7 +187,9 @@ def plan_of(moment: Moment) -> WorldPlan:
             micro_batch=1,
         ),
         checkpoint=Checkpoint(interval_steps=moment.interval_steps),
-        resiliency=Resiliency(timeouts=Timeouts(setup_s=300.0), allow_relayout=False),
+        resiliency=Resiliency(
+            timeouts=Timeouts(setup_s=300.0, step_s=moment.longest_s + HANG_TOLD_S), allow_relayout=False
+        ),
     )
     nodes = {f"node-{index:03d}": moment.ranks for index in range(moment.replicas + moment.spares)}
     return WorldPlan(spec=spec, nodes=nodes, timing=timing_of(moment, start_s=moment.measured_start_s))

@@ -1,5 +1,6 @@
 """One seed, one world: fleet, job, faults, and what became of it."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -40,7 +41,7 @@ FAULTS_UNTIL_S = 90.0
 CALM_S = 150.0
 STEADY_S = 30.0
 NOISE_MEMORY_S = 6.0
-HANG_S = HANG_TIMEOUT_S - 1.5
+HANG_S = HANG_TIMEOUT_S - 3.0
 """A rank tells each second where it is, and had been there for a while."""
 NONE = Extras()
 ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
@@ -220,7 +221,10 @@ class World:
             return "the network is bad"
         if self.kernel.now_s - self.trainer.failed_s < NOISE_MEMORY_S:
             return "every exchange fails"
-        return None
+        # A longer step than any before is all that the policy sees of it; it comes back with the next.
+        share = math.ceil(micro_batch_count(self.spec) / self.spec.resources.nodes)
+        more = process.computing is not None and len(process.computing.todo) > share
+        return "it computes what another left" if more else None
 
     def _judge(self, before: int) -> None:
         """I10: a job runs and moves, waits with a reason, or has ended. I2: no order hangs. What the server

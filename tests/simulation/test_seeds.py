@@ -84,7 +84,11 @@ def test_nobody_healthy_is_ended_where_a_fifth_of_all_messages_is_lost(seed, sta
 
 @pytest.mark.parametrize("cut_s", [3.0, 6.0, 11.0])
 def test_with_25_s_steps_a_node_that_is_cut_off_for_a_while_is_never_replaced(cut_s):
-    world = World(3, plan=WorldPlan(spec=job_spec(), nodes=NODES, timing=Timing(micro_batch_s=(12.0, 13.0))))
+    wanted = job_spec()
+    patient = msgspec.structs.replace(wanted.resiliency.timeouts, step_s=150.0)
+    resiliency = msgspec.structs.replace(wanted.resiliency, timeouts=patient)
+    spec = msgspec.structs.replace(wanted, resiliency=resiliency)
+    world = World(3, plan=WorldPlan(spec=spec, nodes=NODES, timing=Timing(micro_batch_s=(12.0, 13.0))))
     world.start()
     world.faults.schedule(400.0, 0)
     world.kernel.run(200.0)

@@ -21,6 +21,7 @@ from .builders import (
     NOW_S,
     STANDBY,
     action,
+    attempt,
     change,
     decisions,
     flush,
@@ -288,3 +289,11 @@ def test_one_alone_at_work_is_worth_a_pass():
 )
 def test_work_is_not(ranks: list[RankStatus]):
     assert alone_at_work(ranks) == frozenset()
+
+
+def test_micro_batches_are_not_parted_so_that_one_of_fewer_replicas_may_need_twice_as_long():
+    """Four micro-batches over three replicas instead of four: one of the three computes two of them."""
+    whole = spec(nodes=4, training=change(spec().training, global_batch=4, micro_batch=1))
+    for stood_s, leaves in ((38.0, False), (39.5, True)):
+        given = {"job": job(spec=whole, progressed_s=NOW_S - stood_s), "attempt": attempt(replicas=4)}
+        assert bool(decisions(held_up(stood_s, longest_s=13.0, **given), rule="leave_out")) is leaves
