@@ -120,7 +120,7 @@ SETS: dict[str, tuple[str, ...]] = {
 # Most of a set is waiting, for processes and for clocks: three of them share two cores well, and the next
 # is taken when one has ended, the longest first.
 QUEUE = ("services", "trainer", "attacks", "e2e", "postgres", "install")
-AT_ONCE = 3
+AT_ONCE = 2
 # Waits for Prometheus most of its six minutes: in a lane of its own from the start.
 BESIDE = "alerts"
 # Computes most of the time, and waits for nobody: it takes what the others leave, from the start.
