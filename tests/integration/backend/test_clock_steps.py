@@ -62,8 +62,8 @@ def test_a_step_that_the_lease_showed_is_not_moved_again_by_who_saw_it() -> None
     job = make_job()
     Job.objects.filter(pk=job.pk).update(due_at=now() + timedelta(seconds=30.0 - HOUR_S))
     sentinel._steps.append((HOUR_S, now_s(), windows.uptime()[1]))
-    sentinel.fallback._lead()
-    assert sentinel.fallback.term is not None
+    sentinel.net._lead()
+    assert sentinel.net.term is not None
     sentinel._move_due()
     assert ClockStep.objects.count() == 1
     job.refresh_from_db()

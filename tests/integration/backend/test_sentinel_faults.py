@@ -99,7 +99,7 @@ def test_who_starts_and_who_takes_over_concludes_nothing_from_silence_for_the_gr
         # Long after its own start, but for the first time as the one who judges, in each term.
         sentinel.blind_until = 0.0 if term is None else sentinel.blind_until
         told.clear()
-        sentinel.fallback.term = term
+        sentinel.net.term = term
         sentinel._turned_at = time.monotonic()
         sentinel._turn({name: Every(SCAN_S if name == "scan" else 1e9) for name in EACH})
         assert told == blind * 2, sentinel.blind_why
