@@ -137,7 +137,7 @@ def plan_for(recovery: Recovery) -> WorldPlan:
         ),
         checkpoint=Checkpoint(interval_steps=1),
         resiliency=Resiliency(
-            timeouts=Timeouts(setup_s=10.0 * recovery.start_s),
+            timeouts=Timeouts(setup_s=10.0 * recovery.start_s, step_s=100.0 * MICRO_BATCH_S[1]),
             budget=Budget(max_restarts=NEVER, restarts_per_window=NEVER, max_no_progress=NEVER),
             allow_relayout=False,
         ),

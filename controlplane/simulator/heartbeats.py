@@ -115,7 +115,7 @@ def _plan(nodes: int, step_s: float) -> WorldPlan:
         parallelism=Parallelism(tp=2),
         training=Training(steps=10**6, global_batch=nodes, micro_batch=1),
         checkpoint=Checkpoint(interval_steps=20),
-        resiliency=Resiliency(timeouts=Timeouts(setup_s=30.0)),
+        resiliency=Resiliency(timeouts=Timeouts(setup_s=30.0, step_s=6.5 + 2.1 * step_s)),
     )
     names = {f"node-{index:03d}": 2 for index in range(nodes + 2)}
     return WorldPlan(spec=spec, nodes=names, timing=Timing(micro_batch_s=(step_s * 0.95, step_s * 1.05)))
