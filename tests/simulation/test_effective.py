@@ -16,7 +16,9 @@ FAILURES, WITHOUT_MEMORY = (8, 25) if RELEASE else (3, 8)
 
 def test_a_restart_of_everything_leaves_the_published_44_percent():
     run = measure(WHOLE, failures=FAILURES)
-    assert run.ratio == pytest.approx(1.0 - 600.0 / MTBF_S, abs=0.05)
+    # Few intervals may all be short ones: what a failure costs is their measure.
+    assert 1.0 - run.lost_s / MTBF_S == pytest.approx(1.0 - 600.0 / MTBF_S, abs=0.03)
+    assert not RELEASE or run.ratio == pytest.approx(1.0 - 600.0 / MTBF_S, abs=0.05)
     assert (run.restarts, run.evictions, run.violations) == (FAILURES, 0, ())
 
 
