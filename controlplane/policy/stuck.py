@@ -36,7 +36,7 @@ from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.protocol.frames import RankStatus
 from controlplane.protocol.membership import MAX_AWAITED_S
 from controlplane.protocol.spec import max_contributors, micro_batch_count
-from controlplane.protocol.states import WAITING_PHASES, Phase, Section
+from controlplane.protocol.states import WAITING_PHASES, Phase, ReplicaState, Section
 
 KIND = "stuck"
 UNANSWERED = "unflushed"
@@ -193,10 +193,17 @@ def _longest_s(snapshot: JobSnapshot) -> float | None:
     """Of the measured steps; longer by what fewer that compute have more to do each. Micro-batches are not parted:
     of four over three replicas one computes two, which takes it twice as long as before."""
     longest_s, attempt = snapshot.learned.step_max_s, snapshot.attempt
-    computing = sum(contributes(snapshot, each) for each in live_replicas(snapshot))
+    computing = sum(_has_a_share(snapshot, each) for each in live_replicas(snapshot))
     if longest_s is None or attempt is None or not computing:
         return None
     usual = max_contributors(snapshot.job.spec) or attempt.replicas
     count = micro_batch_count(snapshot.job.spec)
     whole = math.ceil(count / computing) / max(1, math.ceil(count / usual))
     return longest_s * max(1.0, usual / computing, whole)
+
+
+def _has_a_share(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
+    """Of the step in progress: one that counts since it began has none yet, and the others its part."""
+    progressed_s = snapshot.job.progressed_s
+    began = replica.state is ReplicaState.ACTIVE and (progressed_s is None or replica.state_since_s <= progressed_s)
+    return began and contributes(snapshot, replica)

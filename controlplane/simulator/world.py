@@ -1,6 +1,5 @@
 """One seed, one world: fleet, job, faults, and what became of it."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -221,10 +220,7 @@ class World:
             return "the network is bad"
         if self.kernel.now_s - self.trainer.failed_s < NOISE_MEMORY_S:
             return "every exchange fails"
-        # A longer step than any before is all that the policy sees of it; it comes back with the next.
-        share = math.ceil(micro_batch_count(self.spec) / self.spec.resources.nodes)
-        more = process.computing is not None and len(process.computing.todo) > share
-        return "it computes what another left" if more else None
+        return None
 
     def _judge(self, before: int) -> None:
         """I10: a job runs and moves, waits with a reason, or has ended. I2: no order hangs. What the server

@@ -73,8 +73,7 @@ def always(way: str) -> Callable[[JobSnapshot, PolicyConfig], Plan]:
 def test_the_policys_way_costs_little_more_than_the_best_in_random_moments():
     found = [judge(draw(seed)) for seed in SEEDS]
     assert mean(each.regret for each in found) <= MEAN_REGRET, [each for each in found if each.regret > MEAN_REGRET]
-    # To leave one out for a step that is twice as long as any before costs little, and is in the costs.
-    assert [text for each in found for text in each.violations if "I-out" not in text] == []
+    assert [text for each in found for text in each.violations] == []
     assert sum(len(each.costs) > 1 for each in found) > len(SEEDS) / 2, "most leave a choice"
     assert {way for each in found for way in each.costs} == set(ways.ORDER) - {ways.BESIDE}, (
         "each way out of a failure was carried out somewhere"

@@ -297,3 +297,16 @@ def test_micro_batches_are_not_parted_so_that_one_of_fewer_replicas_may_need_twi
     for stood_s, leaves in ((38.0, False), (39.5, True)):
         given = {"job": job(spec=whole, progressed_s=NOW_S - stood_s), "attempt": attempt(replicas=4)}
         assert bool(decisions(held_up(stood_s, longest_s=13.0, **given), rule="leave_out")) is leaves
+
+
+@pytest.mark.parametrize(("state", "since_s"), [(ReplicaState.CATCHING_UP, 60.0), (ReplicaState.ACTIVE, 1.0)])
+def test_one_that_counts_since_a_moment_ago_has_no_share_of_the_step_in_progress(state: ReplicaState, since_s: float):
+    """Four micro-batches were dealt to three, and the fourth replica counts before they are done."""
+    whole = spec(nodes=4, training=change(spec().training, global_batch=4, micro_batch=1))
+    view = view_of(*((index, 1, CONTRIBUTOR) for index in range(4)))
+    fourth = replica(3, state=state, state_since_s=NOW_S - since_s, waiting=True)
+    given = {"job": job(spec=whole, progressed_s=NOW_S - 21.0), "attempt": attempt(replicas=4), "view": view}
+    snapshot = held_up(21.0, longest_s=13.0, install=install_of(view), **given)
+    assert decisions(change(snapshot, replicas=(*snapshot.replicas, fourth)), rule="leave_out") == ()
+    settled = change(fourth, state=ReplicaState.ACTIVE, state_since_s=NOW_S - 60.0)
+    assert decisions(change(snapshot, replicas=(*snapshot.replicas, settled)), rule="leave_out")
