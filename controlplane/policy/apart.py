@@ -6,6 +6,8 @@ machine reads nothing of another: each part is a decision with its own name, pri
 each would hide what happened.
 """
 
+from collections.abc import Set
+
 from controlplane.policy.causes import same_cause
 from controlplane.policy.facts import is_member
 from controlplane.policy.plan import Scalar
@@ -17,9 +19,10 @@ MOST_APART = 4
 Failures = tuple[Failure, ...]
 
 
-def parts_of(snapshot: JobSnapshot, failures: Failures) -> tuple[Failures, ...]:
-    """The failures by cause, first the part that carries the view: one with a member. What rests on no finding
-    accuses nobody and stays with that part."""
+def parts_of(snapshot: JobSnapshot, failures: Failures, started: Set[int] = frozenset()) -> tuple[Failures, ...]:
+    """The failures by cause, first the part that carries the view: one with a member, of these one of which a
+    replica is `started` again, as the budget charges a view with the start that it makes room for. What rests on
+    no finding accuses nobody and stays with that part."""
     if len(failures) < 2:
         return (failures,)
     found = {signal.id: signal for signal in snapshot.signals}
@@ -38,7 +41,8 @@ def parts_of(snapshot: JobSnapshot, failures: Failures) -> tuple[Failures, ...]:
             return (failures,)
     if len(groups) < 2:
         return (failures,)
-    first = next((group[0] for group in groups if _has_member(snapshot, group[0])), groups[0][0])
+    # Of equals the first.
+    first = max((group[0] for group in groups), key=lambda part: (_has_member(snapshot, part), _starts(part, started)))
     rest = sorted((group[0] for group in groups if group[0] is not first), key=_lowest)
     return ((*first, *bare), *rest)
 
@@ -59,6 +63,10 @@ def together(part: Failures, failures: Failures) -> dict[str, Scalar]:
 
 def _has_member(snapshot: JobSnapshot, part: Failures) -> bool:
     return any(is_member(snapshot, failure.replica) for failure in part)
+
+
+def _starts(part: Failures, started: Set[int]) -> bool:
+    return any(failure.replica.index in started for failure in part)
 
 
 def _lowest(part: Failures) -> int:

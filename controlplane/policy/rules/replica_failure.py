@@ -68,7 +68,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     if not failures or ordered or restart_reason(snapshot, config, failures) is not None:
         return decisions
     case = ways.case_of(snapshot, config, failures)
-    parts = parts_of(snapshot, failures)
+    parts = parts_of(snapshot, failures, {start.replica for start in case.starts})
     hung = tuple(part for part in parts if any(failure.hung for failure in part))
     stacks = (_stacks_of(snapshot, part, beside=part is hung[0]) for part in hung if part is not parts[0])
     return (*stacks, *(_answer(case, part, parts) for part in parts), *decisions)

@@ -3,6 +3,7 @@
 import pytest
 
 from controlplane.policy.apart import MOST_APART
+from controlplane.policy.budget import entries
 from controlplane.policy.causes import NEAR_S
 from controlplane.policy.decide import claims
 from controlplane.policy.plan import (
@@ -62,6 +63,18 @@ def test_each_cause_has_its_decision_with_the_name_of_its_machine_and_one_view_s
     assert not claims(first) & claims(second)
     assert "10 replicas continue" in first.sentence
     assert "10 replicas continue" in second.sentence
+
+
+def test_the_budget_is_charged_for_the_starts_and_not_for_the_view_that_makes_room_for_them():
+    """One device is free, and replica 2 may not have it: its last start came to nothing."""
+    world = fleet(12, signals=(killed(2, 1), killed(7, 2)))
+    slots = tuple(change(r, failed_starts=1 if r.index == 2 else 0) for r in world.replicas)
+    snapshot = change(world, replicas=slots)
+    told = decisions(snapshot, rule=RULE)
+    assert [[a.replica for a in actions(decision, StartReplica)] for decision in told] == [[7], []]
+    assert actions(told[0], AnnounceView)
+    charged = [entry.rung for decision in told for entry in entries(decision, snapshot) if entry.charged]
+    assert len(charged) == 1
 
 
 def test_the_price_of_the_moment_is_told_once_in_parts():
