@@ -4,6 +4,7 @@ of the job's own directory, and nothing of a job's own program is loaded."""
 import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,7 @@ def test_a_link_that_is_put_in_later_leads_nowhere(swapped: str, tmp_path: Path,
     tell(fleet, job, str(own))
     victim = {"step": own, "job": home(job), "file": own / ".metadata"}[swapped]
     elsewhere = tmp_path / "elsewhere"
-    victim.rename(elsewhere)
+    shutil.move(victim, elsewhere)
     victim.symlink_to(elsewhere)
     kill_rank(fleet, live_ranks(job)[0])
     reconcile_job(job.id)

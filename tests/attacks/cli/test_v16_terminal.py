@@ -57,8 +57,8 @@ def instance(schema: dict[str, Any], name: str = "") -> Any:
     kind = schema.get("type")
     if isinstance(kind, list):
         kind = next(part for part in kind if part != "null")
-    if "enum" in schema:
-        return schema["enum"][0]
+    if "enum" in schema:  # a command, which somebody waits for, has ended
+        return "succeeded" if "acknowledged" in schema["enum"] else schema["enum"][0]
     if kind == "object" or "properties" in schema:
         made = {key: instance(part, key) for key, part in schema.get("properties", {}).items()}
         extra = schema.get("additionalProperties")

@@ -65,6 +65,7 @@ def test_one_that_holds_all_others_up_is_left_out_rings_once_and_comes_back(monk
     job = run_job(fleet, steps=20)
     job.steps.update(at=ago(6.0))
     ViewRow.objects.filter(job=job).update(announced_at=ago(30.0), ordered_at=ago(29.0))
+    Replica.objects.filter(attempt__job=job).update(state_since=ago(28.0))
     indexes = sorted({row.replica.index for row in live_ranks(job)})
     waits = dict.fromkeys(indexes, Phase.EXCHANGE)
     watch.rung.clear()
