@@ -5,9 +5,9 @@ replayed), install (the pages of installation, block by block, and the images' p
 (real Redis, sockets, agents, processes), trainer (real ranks), postgres (the backend's sets and
 attacks that a database decides again on PostgreSQL), scenes (the whole ring broken five ways), alerts
 (each shipped alert fired and resolved by a real fault; it waits most of its six minutes), e2e (pages in a
-browser). `all` is check + all of them, three at a time (`QUEUE`) with the alerts beside, and the fast ones at a low
-priority, which take what those leave. The scenes come last, in two halves side by side, with nothing beside them but
-the rest of the fast ones: what they wait for is the whole ring's own pace. What pytest prints goes to
+browser). `all` is check + all of them, two at a time (`QUEUE`) with the alerts beside, and the fast ones at a low
+priority, which take what those leave. The scenes come last, with nothing beside them but the rest of
+the fast ones: what they wait for is the whole ring's own pace. What pytest prints goes to
 var/tests/SET.log; of it are shown here the progress, the skips, the slowest and the sum, so that a whole run stays
 short enough to be read. What failed is told when its set ends, and again, a line for each, at the very end.
 """
@@ -36,7 +36,7 @@ OTHERS = tuple(
     for path in sorted((ROOT / "tests" / "integration").glob("[!_]*/"))
     if str(path.relative_to(ROOT)) not in (*RANKS, *INSTALL)
 )
-# Each is a ring of its own. Alternately in two halves, the longest first, so that both take as long.
+# Each is a ring of its own, and needs both cores for itself: two at once take longer than one after the other.
 SCENES = tuple(
     f"tests/scenes/test_{name}.py"
     for name in (
@@ -48,7 +48,7 @@ REPORTS = ROOT / "var" / "tests"
 TOLD_LINES, FIRST_LINES, TOLD_CHARS, SHORT_CHARS, POLL_S = 12, 4, 300, 160, 0.2
 TITLE = re.compile(r"=+ (.+) =+")
 TOLD = re.compile(r"E |>|\S+\.py:\d+: ")
-SHOWN = ("short test summary", "slowest")
+SHOWN = ("short test summary", "slowest", "processor time")
 # What an attacker meets can differ by database where rows are written and read; the others are about
 # Redis, files, the sandbox and sockets alone.
 ATTACKED_BACKEND = (
@@ -112,12 +112,10 @@ SETS: dict[str, tuple[str, ...]] = {
     "whole-postgres": ("tests/unit/backend", "tests/unit/api", *POSTGRES),
     "attacks-postgres": ATTACKED_BACKEND,
     "scenes": SCENES,
-    "scenes-1": SCENES[::2],
-    "scenes-2": SCENES[1::2],
     "alerts": ("tests/alerts",),
     "e2e": ("tests/e2e",),
 }
-# Most of a set is waiting, for processes and for clocks: three of them share two cores well, and the next
+# Most of a set is waiting, for processes and for clocks: two of them share two cores well, and the next
 # is taken when one has ended, the longest first.
 QUEUE = ("services", "trainer", "attacks", "e2e", "postgres", "install")
 AT_ONCE = 2
@@ -127,7 +125,7 @@ BESIDE = "alerts"
 FILLS, LOW = "fast", ("nice", "-n", "10")
 # Of a test that takes what others leave: half a minute of computing may last ten.
 LOW_LIMIT_S = 600
-LAST = ("scenes-1", "scenes-2")
+LAST = "scenes"
 
 
 def run_all() -> list[str]:
@@ -139,8 +137,7 @@ def run_all() -> list[str]:
         codes = lanes.map(lambda name: run_set(name, prefix=f"{name:8} "), QUEUE)
         failed = [name for name, code in zip(QUEUE, codes, strict=True) if code]
         failed += [BESIDE] * bool(waited.result()) + ["check"] * bool(checked.result().returncode)
-        codes = lanes.map(lambda name: run_set(name, prefix=f"{name:8} "), LAST)
-        failed += [name for name, code in zip(LAST, codes, strict=True) if code]
+        failed += [LAST] * bool(run_set(LAST, prefix=f"{LAST:8} "))
         return failed + [FILLS] * bool(filled.result())
 
 

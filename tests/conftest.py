@@ -21,6 +21,14 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"database: {settings.DATABASES['default']['ENGINE'].rsplit('.', 1)[-1]}"
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What the run took of a core, by itself and by the processes that it waited for."""
+    took = os.times()
+    own_s, others_s = took.user + took.system, took.children_user + took.children_system
+    terminalreporter.section("processor time")
+    terminalreporter.line(f"{own_s:.0f} s of a core by itself, {others_s:.0f} s by its processes")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _only_what_was_written_is_emptied():  # type: ignore[no-untyped-def]
     """See `tests.emptied`."""
