@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import Max
-
 from controlplane.jobs.models import Job, StepRecord
-from controlplane.recovery import checks, keeping, proof, recompute
+from controlplane.recovery import checks, course, keeping, proof, recompute
 from controlplane.recovery.checks import EQUALITY, Check, Window
 from controlplane.recovery.incidents import publish_incident, refresh_phases
-from controlplane.recovery.models import Incident, ViewRow
+from controlplane.recovery.models import Incident
 from controlplane.recovery.repeats import repeated
 from controlplane.runtime import events, windows
 from controlplane.runtime.clock import after, iso, now
@@ -28,7 +26,7 @@ RETRY_S = 2.0
 PUT_OFF_RETRY_S = 15.0
 WAITING_RETRY_S = 60.0
 GIVE_UP_S = 30.0
-MAX_STEPS = 2000
+MAX_BEFORE, MAX_STEPS = 500, 2000
 STEPS_AFTER_MAX = 3 * proof.STEPS_AFTER
 """Of those that came after the recovery: what is proved does not grow for as long as the job trains."""
 MAX_DUE = 10
@@ -102,7 +100,7 @@ def build(incident: Incident) -> dict[str, Any]:
     assert incident.job is not None, "only a job's recovery is certified"
     window = _window(incident, incident.job)
     found = checks.all_of(incident, window)
-    again = repeated(incident.job, opened_at=window.opened_at, closed_at=window.closed_at)
+    again = repeated(incident.job, began=window.began, ended=window.ended)
     return {
         "state": state_of(found, reference_comes=_equality_comes(incident)),
         "judged": sum(check.ok is not None for check in found),
@@ -135,20 +133,15 @@ def _equality_comes(incident: Incident) -> bool:
 def _window(incident: Incident, job: Job) -> Window:
     """Steps from shortly before the fault until now, at most STEPS_AFTER_MAX of them after the
     recovery, less those still being told."""
-    opened, closed = incident.opened_at, incident.ended_at or now()
-    settled = now() - timedelta(seconds=SETTLE_S)
-    rows = StepRecord.objects.filter(job=job, at__gte=opened - timedelta(seconds=BEFORE_S), at__lte=settled)
-    newest: dict[int, StepRecord] = {}
-    later = rows.filter(at__gt=closed).order_by("at").values_list("at", flat=True)
-    if (end := next(iter(later[STEPS_AFTER_MAX : STEPS_AFTER_MAX + 1]), None)) is not None:
-        rows = rows.filter(at__lt=end)
-    for row in rows.order_by("attempt", "step")[:MAX_STEPS]:
-        newest[row.step] = row
-    if newest and len(newest) <= max(newest) - min(newest):
-        # The clock was set back, or a step is missing: which it is, numbers tell and times do not.
-        between = StepRecord.objects.filter(job=job, step__gte=min(newest), step__lte=max(newest))
-        newest |= {row.step: row for row in between.order_by("attempt", "step")[:MAX_STEPS]}
+    began, ended = course.began(incident), course.ended(incident)
+    rows = StepRecord.objects.filter(job=job)
+    before = list(rows.filter(began.until()).order_by("-attempt", "-step")[:MAX_BEFORE])
+    near = [row for row in before if before[0].at - row.at <= timedelta(seconds=BEFORE_S)]
+    after = list(rows.filter(began.after() & ended.until()).order_by("attempt", "step")[:MAX_STEPS])
+    after += rows.filter(ended.after()).order_by("attempt", "step")[:STEPS_AFTER_MAX]
+    while after and windows.age_s(after[-1].at) < SETTLE_S:
+        after.pop()
+    newest = {row.step: row for row in (*reversed(near), *after)}
     steps = tuple(newest[number] for number in sorted(newest))
-    late = windows.age_s(closed) >= GIVE_UP_S
-    epoch = ViewRow.objects.filter(job=job, announced_at__lte=closed).aggregate(newest=Max("epoch"))["newest"]
-    return Window(job=job, opened_at=opened, closed_at=closed, steps=steps, epoch=epoch or 0, late=late)
+    late = windows.age_s(incident.ended_at or now()) >= GIVE_UP_S
+    return Window(job=job, began=began, ended=ended, steps=steps, late=late)

@@ -7,7 +7,6 @@ Reads rows, writes nothing.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from controlplane.checkpoints.models import Checkpoint
@@ -16,6 +15,7 @@ from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, spec_of
 from controlplane.jobs.present import hashes_equal, ledger
 from controlplane.protocol.spec import micro_batch_count
 from controlplane.recovery import proof, recompute
+from controlplane.recovery.course import Mark
 from controlplane.recovery.fencing import LeftOut, left_out
 from controlplane.recovery.models import Incident
 from controlplane.recovery.reference import LIMIT_MAX, read_reference
@@ -44,20 +44,19 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """`steps` by number, each from the newest attempt that trained it; `epoch` of the membership
-    that the recovery ended with; `late`: reports that are missing now will not come."""
+    """`steps` by number, each from the newest attempt that trained it; `began` and `ended`: where the job was
+    at the fault and when training was back; `late`: reports that are missing now will not come."""
 
     job: Job
-    opened_at: datetime
-    closed_at: datetime
+    began: Mark
+    ended: Mark
     steps: tuple[StepRecord, ...]
-    epoch: int
     late: bool
 
     def reaches_beyond(self, judged: Sequence[StepRecord]) -> bool:
         """One of the `judged` steps was trained after the fault by the membership that the recovery
         ended with, or by a later one."""
-        return any(step.epoch >= self.epoch and step.at > self.opened_at for step in judged)
+        return any(step.epoch >= self.ended.epoch and self.began.is_before(step) for step in judged)
 
 
 def all_of(incident: Incident, window: Window) -> list[Check]:
@@ -156,7 +155,7 @@ def _no_step_lost(window: Window) -> Check:
 def _fenced(window: Window) -> Check:
     """From the first view without it on, nothing of an incarnation that is out was accepted."""
     name = "old_incarnation_fenced"
-    out = left_out(window.job, opened_at=window.opened_at, closed_at=window.closed_at)
+    out = left_out(window.job, began=window.began, ended=window.ended)
     if not out:
         return Check(name=name, ok=True, detail="no incarnation was left out", value=0, limit=0)
     judged = [each for each in out if each.epoch is not None]
@@ -172,19 +171,16 @@ def _fenced(window: Window) -> Check:
 
 
 def _breaches(window: Window, out: LeftOut) -> list[str]:
-    """What came of one incarnation after the first view without it had gone on: later by the clock, and
-    no step from before that view's first, which a clock that was set back makes look later."""
+    """What came of one incarnation after the first view without it had gone on, by the order of commits."""
     found = [f"view {epoch} has {out.name} as a member" for epoch in out.back]
     if out.epoch is None:
         return found
-    resumed = out.resumed_at or window.closed_at
-    later = StepRecord.objects.filter(job=window.job, epoch__gte=out.epoch).order_by("step")
-    first = later.values_list("step", flat=True).first()
+    later = StepRecord.objects.filter(job=window.job, epoch__gte=out.epoch).order_by("attempt", "step")
+    first = later.values_list("attempt", "step").first()
     if first is None:
         return found
-    steps = [s.step for s in window.steps if s.epoch < out.epoch and s.at > resumed and s.step >= first]
-    saves = Checkpoint.objects.filter(
-        job=window.job, epoch__lt=out.epoch, committed_at__gt=resumed, state__in=COMMITTED_CHECKPOINTS, step__gt=first
-    )
+    steps = [s.step for s in window.steps if s.epoch < out.epoch and (s.attempt, s.step) > first]
+    rows = Checkpoint.objects.filter(job=window.job, epoch__lt=out.epoch, state__in=COMMITTED_CHECKPOINTS)
+    saves = [save for save in rows.filter(attempt__gte=first[0]) if (save.attempt, save.step) > first]
     found += [f"step {number} of an epoch before view {out.epoch}" for number in steps]
     return found + [f"the save of step {save.step} of epoch {save.epoch}" for save in saves]

@@ -7,10 +7,10 @@ Reads rows, writes nothing.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from controlplane.jobs.models import Attempt, Job, Replica
 from controlplane.protocol.states import ReplicaState
+from controlplane.recovery.course import Mark
 from controlplane.recovery.models import Decision, ViewRow
 
 Incarnation = tuple[int, int]
@@ -19,12 +19,11 @@ Incarnation = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """`epoch` of the first view without it, None: there is none yet; `resumed_at` when that view
-    had committed a step; `back`: epochs of later views that have it as a member."""
+    """`epoch` of the first view without it, None: there is none yet; `back`: epochs of later views that
+    have it as a member."""
 
     who: Incarnation
     epoch: int | None
-    resumed_at: datetime | None
     back: tuple[int, ...]
 
     @property
@@ -40,27 +39,26 @@ class Seen:
     epoch: int
     attempt: int
     members: frozenset[Incarnation]
-    resumed_at: datetime | None
 
 
-def left_out(job: Job, *, opened_at: datetime, closed_at: datetime) -> list[LeftOut]:
-    """The incarnations that were evicted between the two moments, or whose attempt ended then
-    and was followed by another; sorted."""
-    evicted = Replica.objects.filter(
-        attempt__job=job, state=ReplicaState.EVICTED, state_since__gte=opened_at, state_since__lte=closed_at
-    ).select_related("attempt")
-    numbers = job.attempts.filter(ended_at__gte=opened_at, ended_at__lte=closed_at).values_list("number", flat=True)
-    newest = job.attempts.order_by("-number").values_list("number", flat=True).first()
-    ended = {number for number in numbers if number != newest}
-    over = Replica.objects.filter(attempt__job=job, attempt__number__in=ended).select_related("attempt")
-    gone = {(row.index, row.incarnation): row.attempt for row in (*evicted, *over)}
-    if not gone:
-        return []
-    views = _views(job, opened_at)
-    members = frozenset(who for view in views for who in view.members)
-    decided = _epochs_before(job, opened_at=opened_at, closed_at=closed_at)
-    decided |= {who: _last_epoch(views, attempt) for who, attempt in gone.items() if attempt.number in ended}
-    return [judge(who, views, decided_in=decided.get(who)) for who in sorted(gone) if who in members]
+def left_out(job: Job, *, began: Mark, ended: Mark) -> list[LeftOut]:
+    """The incarnations that were members when it began or later and no more at its end, of those that were
+    evicted or whose attempt was followed by another; sorted."""
+    views = _views(job, since=began.epoch)
+    known = [view for view in views if view.epoch <= ended.epoch]
+    members = frozenset(who for view in known for who in view.members)
+    decided = _epochs_before(job, since=began.epoch)
+    still = {who for who in (known[-1].members if known else ()) if decided.get(who, ended.epoch) >= ended.epoch}
+    out = members - still
+    rows = Replica.objects.filter(attempt__job=job, index__in={index for index, _ in out}).select_related("attempt")
+    over = range(began.attempt, ended.attempt)
+    gone = {
+        (row.index, row.incarnation): row.attempt
+        for row in rows
+        if (row.index, row.incarnation) in out and (row.state == ReplicaState.EVICTED or row.attempt.number in over)
+    }
+    decided |= {who: _last_epoch(views, attempt) for who, attempt in gone.items() if attempt.number in over}
+    return [judge(who, views, decided_in=decided.get(who)) for who in sorted(gone)]
 
 
 def judge(who: Incarnation, views: list[Seen], *, decided_in: int | None) -> LeftOut:
@@ -75,15 +73,15 @@ def judge(who: Incarnation, views: list[Seen], *, decided_in: int | None) -> Lef
     ended = since if decided_in is None else decided_in
     back = tuple(view.epoch for view in views if view.epoch > ended and who in view.members)
     if first is None:
-        return LeftOut(who=who, epoch=None, resumed_at=None, back=back if decided_in is not None else ())
-    return LeftOut(who=who, epoch=first.epoch, resumed_at=first.resumed_at, back=back)
+        return LeftOut(who=who, epoch=None, back=back if decided_in is not None else ())
+    return LeftOut(who=who, epoch=first.epoch, back=back)
 
 
-def _epochs_before(job: Job, *, opened_at: datetime, closed_at: datetime) -> dict[Incarnation, int]:
+def _epochs_before(job: Job, *, since: int) -> dict[Incarnation, int]:
     """The epoch in which each eviction was decided: an incarnation that had left and come back
     before is judged from its last leaving."""
     found: dict[Incarnation, int] = {}
-    rows = Decision.objects.filter(job=job, applied=True, at__gte=opened_at, at__lte=closed_at).order_by("at", "id")
+    rows = Decision.objects.filter(job=job, applied=True, epoch_before__gte=since).order_by("epoch_before", "id")
     for actions, epoch in rows.values_list("actions", "epoch_before"):
         for act in actions:
             if act.get("action") == "set_replica_state" and act.get("to") == ReplicaState.EVICTED:
@@ -91,16 +89,14 @@ def _epochs_before(job: Job, *, opened_at: datetime, closed_at: datetime) -> dic
     return found
 
 
-def _views(job: Job, opened_at: datetime) -> list[Seen]:
-    """From the one that was there when the incident opened on, by epoch."""
-    rows = ViewRow.objects.filter(job=job).order_by("epoch")
-    there = rows.filter(announced_at__lt=opened_at).values_list("epoch", flat=True).last()
-    return [_seen(row) for row in (rows if there is None else rows.filter(epoch__gte=there))]
+def _views(job: Job, *, since: int) -> list[Seen]:
+    """From the one that was there when the incident began on, by epoch."""
+    return [_seen(row) for row in ViewRow.objects.filter(job=job, epoch__gte=since).order_by("epoch")]
 
 
 def _seen(row: ViewRow) -> Seen:
     members = frozenset((member["replica"], member["incarnation"]) for member in row.view["members"])
-    return Seen(epoch=row.epoch, attempt=row.attempt, members=members, resumed_at=row.resumed_at)
+    return Seen(epoch=row.epoch, attempt=row.attempt, members=members)
 
 
 def _last_epoch(views: list[Seen], attempt: Attempt) -> int:

@@ -5,6 +5,7 @@ A job has as many as it has unrelated faults at a time; a fault of the fleet has
 incident that waits for hardware is mitigated until that is back or a person has it.
 """
 
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -22,7 +23,7 @@ from controlplane.policy.findings import KINDS
 from controlplane.policy.rules.device_fault import needs_hardware
 from controlplane.policy.titles import short
 from controlplane.protocol.states import LIVE_INCIDENT, IncidentOutcome, IncidentState, ReplicaState
-from controlplane.recovery import keeping, proof, signals
+from controlplane.recovery import course, keeping, proof, signals
 from controlplane.recovery.models import Incident, Signal
 from controlplane.recovery.phases import compute_phases
 from controlplane.recovery.present import incident_acts, incident_summary, pending_certificate
@@ -109,7 +110,9 @@ def _leaves_out(action: dict[str, Any]) -> bool:
 
 
 def _join(incident: Incident, rows: list[Signal]) -> None:
-    new = [row for row in rows if row.incident_id is None]
+    # What was found and is not dealt with when its incident is over is of the one that deals with it.
+    over = Q(incident__state=IncidentState.RESOLVED, settled_at=None)
+    new = list(Signal.objects.filter(Q(incident=None) | over, id__in=[row.pk for row in rows]))
     Signal.objects.filter(id__in=[row.pk for row in new]).update(incident=incident)
     if not incident.needs_hardware and any(needs_hardware(fact_of(row), CONFIG) for row in new):
         Incident.objects.filter(pk=incident.pk).update(needs_hardware=True)
@@ -118,12 +121,14 @@ def _join(incident: Incident, rows: list[Signal]) -> None:
 
 def _open(job: Job | None, decision: plan.Decision, rows: list[Signal], at: datetime) -> Incident:
     first = rows[0] if rows else None
+    opened_at = _ordered_at(job, decision) or (first.seen_at if first else at)
     incident = Incident.objects.create(
         id=new_id("inc"),
         job=job,
         node=first.node if first else None,
         title=decision.title or short(decision.sentence),
-        opened_at=_ordered_at(job, decision) or (first.seen_at if first else at),
+        opened_at=opened_at,
+        began=course.mark(job, opened_at) if job is not None else None,
     )
     publish_incident(incident, "incident.opened", decision.sentence)
     if job is not None:
@@ -188,6 +193,7 @@ def _end(incident: Incident, note: str, outcome: IncidentOutcome, *, step: int) 
     if outcome in BACK:
         columns |= {
             "recovered_at": moment,
+            "ended": asdict(course.here(incident.job)) if incident.job is not None else None,
             "full_strength": outcome is IncidentOutcome.RECOVERED,
             "certificate_due_at": after(CERTIFICATE_DELAY_S),
             "certificate": pending_certificate(step),

@@ -8,11 +8,9 @@ oldest need gives way, and its certificate says so. It is let go once the certif
 is given up, or the job ends. Called by `incidents`, `certificate`, `recompute`, `apply` and the sweep.
 """
 
-from datetime import datetime
-
 import msgspec
 from django.conf import settings
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.dispatch import services as dispatch
@@ -24,7 +22,8 @@ from controlplane.policy.snapshot import LIVE_REPLICA
 from controlplane.protocol.commands import Body, KeepCheckpoints
 from controlplane.protocol.keeping import KeptSave
 from controlplane.protocol.states import CommandState, JobState
-from controlplane.recovery import proof
+from controlplane.recovery import course, proof
+from controlplane.recovery.course import Mark
 from controlplane.recovery.models import Incident, KeptCheckpoint, Recomputation
 from controlplane.runtime import events
 from controlplane.runtime.clock import after, now
@@ -46,7 +45,7 @@ def need(incident: Incident) -> None:
     job = incident.job
     if job is None or settings.RECOMPUTE_S <= 0 or job.trained or job.state in TERMINAL or not proof.judges(job):
         return
-    base = _before(job, incident.opened_at)
+    base = _before(job, course.began(incident))
     if base is None:
         return
     KeptCheckpoint.objects.create(incident=incident, job=job, checkpoint=base, since=now(), due_at=now())
@@ -77,11 +76,11 @@ def base_of(incident: Incident, attempt: Attempt) -> Checkpoint | None:
     """What the recovery is computed again from: what a restart resumed from, else the newest trusted
     checkpoint from before the fault, there still or not (`why_gone`). None: there is none that a single
     replica can load."""
-    if attempt.started_at > incident.opened_at:
+    if attempt.number > course.began(incident).attempt:
         rows = _trusted(attempt.job)
         return rows.filter(path=attempt.resume_path, step=attempt.resume_step).first()
     kept = KeptCheckpoint.objects.filter(incident=incident).select_related("checkpoint").first()
-    return kept.checkpoint if kept is not None else _before(attempt.job, incident.opened_at)
+    return kept.checkpoint if kept is not None else _before(attempt.job, course.began(incident))
 
 
 def why_gone(incident: Incident, base: Checkpoint) -> str:
@@ -169,7 +168,8 @@ def _follow_restart(job: Job, rows: QuerySet[KeptCheckpoint]) -> None:
         return
     base = _trusted(job).filter(path=attempt.resume_path, step=attempt.resume_step).first()
     if base is not None:
-        rows.filter(let_go_at=None, incident__opened_at__lt=attempt.started_at).update(checkpoint=base)
+        since = rows.filter(let_go_at=None, incident__began__attempt__lt=attempt.number)
+        since.update(checkpoint=base)
 
 
 def _make_room(job: Job) -> None:
@@ -196,5 +196,7 @@ def _trusted(job: Job) -> QuerySet[Checkpoint]:
     return Checkpoint.objects.filter(job=job, state__in=GOOD_CHECKPOINTS).exclude(kind=LOCAL_KIND)
 
 
-def _before(job: Job, moment: datetime) -> Checkpoint | None:
-    return _trusted(job).filter(committed_at__lte=moment).order_by("-step", "-epoch").first()
+def _before(job: Job, began: Mark) -> Checkpoint | None:
+    """The newest one that is complete, of those with no step in it that was committed after `began`."""
+    saved = Q(attempt__lt=began.of_attempt) | Q(attempt=began.of_attempt, step__lte=began.step + 1)
+    return _trusted(job).filter(saved).order_by("-step", "-epoch").first()

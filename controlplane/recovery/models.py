@@ -28,7 +28,7 @@ class Incident(models.Model):
     recovery.diagnostics. `outcome` once training is back or given up, in words in `resolution`;
     `recovered_at`: training was back, at full strength or (`full_strength` False) smaller.
     `needs_hardware`: a device of it is of no use until it is reset or replaced. `stall_s`: how long
-    training stood still, see recovery.stall."""
+    training stood still, see recovery.stall. `began` and `ended`: where its job was then (`recovery.course`)."""
 
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="incidents")
@@ -36,6 +36,8 @@ class Incident(models.Model):
     title = models.CharField(max_length=200)
     state = models.CharField(max_length=16, default=IncidentState.OPEN, choices=[(s, s) for s in IncidentState])
     opened_at = models.DateTimeField()
+    began = models.JSONField(null=True)
+    ended = models.JSONField(null=True)
     resolved_at = models.DateTimeField(null=True)
     recovered_at = models.DateTimeField(null=True)
     full_strength = models.BooleanField(default=False)

@@ -29,7 +29,7 @@ from controlplane.jobs.services import TERMINAL
 from controlplane.protocol import ids
 from controlplane.protocol.launch import Resume, TrainerConfig
 from controlplane.protocol.spec import Parallelism
-from controlplane.recovery import sharing, training_data
+from controlplane.recovery import course, sharing, training_data
 from controlplane.recovery.models import Incident
 from controlplane.recovery.reference import LOSSES, MAX_LOSSES_BYTES, Length, Losses, task_of
 from controlplane.recovery.row_facts import config_of
@@ -315,9 +315,8 @@ def clear(incident: Incident) -> None:
 def _reaches_beyond(incident: Incident) -> bool:
     """Enough steps were committed after the recovery for the comparison to say something
     about it; a job that ended, or takes minutes a step, is not waited for."""
-    ended = incident.ended_at or now()
-    after = StepRecord.objects.filter(job_id=incident.job_id, at__gt=ended).count()
-    return after >= STEPS_AFTER or (now() - ended).total_seconds() >= PATIENCE_S
+    after = StepRecord.objects.filter(course.ended(incident).after(), job_id=incident.job_id).count()
+    return after >= STEPS_AFTER or windows.age_s(incident.ended_at or now()) >= PATIENCE_S
 
 
 def _pinned(incident: Incident) -> Resume | None:

@@ -30,10 +30,12 @@ from controlplane.protocol.rank import RecomputeReport
 from controlplane.protocol.recompute import MAX_STEPS, Recompute
 from controlplane.protocol.spec import Parallelism, micro_batch_count, ranks_per_replica
 from controlplane.protocol.states import CommandState
-from controlplane.recovery import keeping, proof
+from controlplane.recovery import course, keeping, proof
+from controlplane.recovery.course import Mark
 from controlplane.recovery.fencing import left_out
 from controlplane.recovery.models import Incident, Recomputation, RecomputedRank, ViewRow
-from controlplane.runtime.clock import after, ago, now
+from controlplane.runtime import windows
+from controlplane.runtime.clock import after, now
 from controlplane.runtime.ids import new_id
 
 REVISION = 3
@@ -166,11 +168,11 @@ def _told(row: Recomputation) -> dict[int, Told]:
 
 def _begin(incident: Incident) -> Recomputation | None:
     """None: nothing is to be sampled, or nothing can be yet."""
-    job, closed, start = incident.job, incident.ended_at, _start_of(incident)
-    if job is None or closed is None or start is None:
+    job, start = incident.job, _start_of(incident)
+    if job is None or incident.ended_at is None or start is None:
         return None
     attempt, base = start
-    after_it = _after(job, attempt, closed)
+    after_it = _after(job, attempt, course.ended(incident))
     if not after_it or _is_in_reach(incident, base, after_it[0]):
         return None
     row = Recomputation(
@@ -225,7 +227,7 @@ def _sample(row: Recomputation, steps: list[int]) -> str:
 def _order(row: Recomputation, incident: Incident) -> None:
     """Hand it to a replica that holds the state, by chance among those that were not replaced."""
     job = Job.objects.get(pk=row.job_id)
-    out = left_out(job, opened_at=incident.opened_at, closed_at=incident.ended_at or now())
+    out = left_out(job, began=course.began(incident), ended=course.ended(incident))
     replaced = {who.who[0] for who in out}
     rows = Replica.objects.filter(
         attempt__job=job, attempt__number=row.attempt, attempt__ended_at=None, contributed=True, state__in=LIVE_REPLICA
@@ -257,10 +259,12 @@ def _order(row: Recomputation, incident: Incident) -> None:
     dispatch.enqueue_all(body, node_ids=ids, job_id=job.id, attempt=row.attempt, epoch=job.epoch)
 
 
-def _after(job: Job, attempt: Attempt, closed: datetime) -> list[StepRecord]:
+def _after(job: Job, attempt: Attempt, ended: Mark) -> list[StepRecord]:
     """The steps of this attempt that were committed after the recovery and are told whole."""
-    rows = StepRecord.objects.filter(job=job, attempt=attempt.number, at__gt=closed, at__lte=ago(SETTLE_S))
-    return list(rows.order_by("step")[:MAX_STEPS])
+    rows = list(StepRecord.objects.filter(ended.after(), job=job, attempt=attempt.number).order_by("step")[:MAX_STEPS])
+    while rows and windows.age_s(rows[-1].at) < SETTLE_S:
+        rows.pop()
+    return rows
 
 
 def _is_in_reach(incident: Incident, base: Checkpoint, first: StepRecord) -> bool:

@@ -6,10 +6,10 @@ there, which is a proof of its own and needs no run beside the job. Reads rows, 
 """
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from controlplane.jobs.models import Job, StepRecord
+from controlplane.recovery.course import Mark
 
 MAX_COMPARED = 2000
 
@@ -37,9 +37,9 @@ class Repeated:
         }
 
 
-def repeated(job: Job, *, opened_at: datetime, closed_at: datetime) -> Repeated | None:
-    """What the attempts that began between the two moments trained again; None: nothing."""
-    begun = job.attempts.filter(number__gt=1, started_at__gt=opened_at, started_at__lte=closed_at)
+def repeated(job: Job, *, began: Mark, ended: Mark) -> Repeated | None:
+    """What the attempts that began between the two trained again; None: nothing."""
+    begun = job.attempts.filter(number__gt=began.attempt, number__lte=ended.attempt)
     ranges = []
     for number, resume in begun.values_list("number", "resume_step"):
         before = StepRecord.objects.filter(job=job, attempt__lt=number, step__gte=resume)

@@ -55,7 +55,16 @@ def within(rows: QuerySet[Row], column: str, seconds: float) -> QuerySet[Row]:
 
 def age_s(at: datetime) -> float:
     """Seconds since `at`, which was written before or after the clock was set."""
+    return _age_s(at, now())
+
+
+def between_s(first: datetime, last: datetime) -> float:
+    """Seconds from one to the other, whatever the clock was set to before, between and after them."""
     end = now()
+    return _age_s(first, end) - _age_s(last, end)
+
+
+def _age_s(at: datetime, end: datetime) -> float:
     last, since_s, late_s = end + timedelta(seconds=AHEAD_S), 0.0, None
     for step in known():
         if step.set_at <= at <= end + timedelta(seconds=AHEAD_S):

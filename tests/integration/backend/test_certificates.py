@@ -9,7 +9,7 @@ from pytest_django.fixtures import Settings
 from controlplane.jobs.models import Attempt, Job, Replica, StepRecord
 from controlplane.protocol.states import AttemptState
 from controlplane.recovery import certificate as certificates
-from controlplane.recovery import proof
+from controlplane.recovery import course, proof
 from controlplane.recovery.certificate import certify, words_of
 from controlplane.recovery.checks import Check
 from controlplane.recovery.fencing import Seen, judge
@@ -49,7 +49,8 @@ def resolved(job: Job) -> Incident:
     ViewRow.objects.filter(job=job, resumed_at__isnull=False).update(resumed_at=ago(30.0))
     Decision.objects.filter(job=job).update(at=ago(40.0))
     Replica.objects.filter(attempt__job=job).update(state_since=ago(40.0))
-    Incident.objects.filter(job=job).update(opened_at=ago(45.0), resolved_at=ago(20.0))
+    marks = {"began": course.mark(job, ago(45.0)), "ended": course.mark(job, ago(20.0))}
+    Incident.objects.filter(job=job).update(opened_at=ago(45.0), resolved_at=ago(20.0), **marks)
     return Incident.objects.filter(job=job).order_by("opened_at", "id")[0]
 
 
@@ -103,7 +104,7 @@ def test_a_view_that_takes_an_evicted_incarnation_back_is_red() -> None:
 def test_each_incarnation_is_judged_from_its_own_view_with_a_thousand_replicas() -> None:
     everyone = frozenset((replica, 1) for replica in range(1000))
     views = [
-        Seen(epoch=1 + gone, attempt=1, members=everyone - {(replica, 1) for replica in range(gone)}, resumed_at=None)
+        Seen(epoch=1 + gone, attempt=1, members=everyone - {(replica, 1) for replica in range(gone)})
         for gone in range(1000)
     ]
     for replica in range(0, 999, 37):
@@ -115,7 +116,7 @@ def test_each_incarnation_is_judged_from_its_own_view_with_a_thousand_replicas()
 def test_one_that_left_and_came_back_is_judged_from_the_view_after_its_eviction() -> None:
     with_it, without = frozenset({(0, 1), (1, 1)}), frozenset({(0, 1)})
     members = (with_it, without, with_it, without)
-    views = [Seen(epoch=n, attempt=1, members=found, resumed_at=None) for n, found in enumerate(members, 1)]
+    views = [Seen(epoch=n, attempt=1, members=found) for n, found in enumerate(members, 1)]
     assert judge((1, 1), views, decided_in=3).back == ()
     assert judge((1, 1), views, decided_in=1).back == (3,)
     never = judge((1, 1), views[:3], decided_in=3)
@@ -125,11 +126,11 @@ def test_one_that_left_and_came_back_is_judged_from_the_view_after_its_eviction(
 def test_one_that_was_left_out_first_and_ended_later_is_judged_from_the_view_that_left_it_out() -> None:
     with_it, without = frozenset({(0, 1), (1, 1)}), frozenset({(0, 1)})
     members = (with_it, without, with_it, without, without)
-    views = [Seen(epoch=n, attempt=1, members=found, resumed_at=None) for n, found in enumerate(members, 1)]
+    views = [Seen(epoch=n, attempt=1, members=found) for n, found in enumerate(members, 1)]
     found = judge((1, 1), views[:4], decided_in=4)
     assert (found.epoch, found.back) == (4, ()), "no view follows its end, for nothing is started"
     assert judge((1, 1), views, decided_in=5).epoch == 4
-    late = Seen(epoch=6, attempt=1, members=with_it, resumed_at=None)
+    late = Seen(epoch=6, attempt=1, members=with_it)
     assert judge((1, 1), [*views, late], decided_in=5).back == (6,)
 
 
@@ -206,6 +207,7 @@ def test_an_attempt_that_ended_is_fenced_by_the_views_of_the_next() -> None:
     next_view = ViewRow.objects.create(
         job=job, attempt=again.number, epoch=view.epoch + 1, view={"members": members}, announced_at=ago(35.0)
     )
+    Incident.objects.filter(job=job).update(ended=course.mark(job, ago(20.0)))
     told = next(c for c in certify(Incident.objects.get(job=job))["checks"] if c["name"] == "old_incarnation_fenced")
     assert told["ok"] is True, told
     assert f"0.1 from view {next_view.epoch}" in told["detail"], "what was in no eviction is out with its attempt"
@@ -231,6 +233,7 @@ def test_what_a_restart_trained_again_is_shown_with_how_far_it_came_out_alike() 
     Attempt.objects.filter(pk=again.pk).update(started_at=ago(39.0))
     for step, loss in ((5, 4.0), (6, 4.0 + 3e-7)):
         StepRecord.objects.create(job=job, attempt=2, step=step, epoch=9, at=ago(30.0), loss=loss)
+    Incident.objects.filter(job=job).update(ended=course.mark(job, ago(20.0)))
     told = certify(Incident.objects.get(job=job))["repeated"]
     assert (told["first"], told["last"], told["steps"]) == (5, 7, 3)
     assert (told["again"], told["compared"]) == (2, 2)

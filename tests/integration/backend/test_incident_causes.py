@@ -10,6 +10,7 @@ from controlplane.access.models import AuditEntry
 from controlplane.fleet.models import Device, Node
 from controlplane.fleet.services import set_device_present, uncordon
 from controlplane.jobs.models import Job, Rank
+from controlplane.policy import plan
 from controlplane.protocol import frames
 from controlplane.protocol.rank import CaughtUp
 from controlplane.protocol.samples import XidEvent
@@ -373,3 +374,24 @@ def test_a_job_that_only_observes_keeps_its_dead_device_in_sight() -> None:
     assert Node.objects.get(pk=row.node_id).state == "ready", "nothing was done"
     assert incident.state == IncidentState.MITIGATED
     assert incident.needs_hardware
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_what_was_found_in_one_recovery_and_dealt_with_after_it_is_told_by_the_incident_that_deals_with_it(
+    settled: bool,
+) -> None:
+    fleet, job = job_that_lost_a_rank()
+    first = Incident.objects.get(job=job)
+    known = first.signals.get(kind="rank_exit")
+    risky = Signal.objects.create(
+        id="sig_risky", job=job, node=known.node, device_index=known.device_index, kind="device_risk", key="k",
+        incident=first, seen_at=known.seen_at, settled_at=known.seen_at if settled else None,
+    )  # fmt: skip
+    recover(fleet, job)
+    chosen = plan.Decision(
+        rule="device_risk", choice="save", reason_code="device_risk", sentence="Device 1 scores 0.3.",
+        signal_ids=(risky.pk,), actions=(plan.RequestCheckpoint(kind="emergency"),), key="k",
+    )  # fmt: skip
+    second = incidents.incident_for(job, chosen, known.seen_at)
+    assert second is not None and second.pk != first.pk
+    assert [row.pk for row in second.signals.all()] == ([] if settled else [risky.pk])

@@ -7,6 +7,7 @@ from controlplane.jobs.models import Job
 from controlplane.protocol import frames
 from controlplane.protocol.rank import CheckpointReport
 from controlplane.protocol.samples import XidEvent
+from controlplane.recovery import course
 from controlplane.recovery.models import Incident, RankLook, Signal
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.recovery.selectors import LEFT_OUT, incident_detail
@@ -57,7 +58,8 @@ def test_what_happened_to_a_device_a_rank_and_a_checkpoint_stands_beside_what_wa
 
 
 def opened(job: Job, seconds_ago: float) -> Incident:
-    return Incident.objects.create(id="inc_1", job=job, title="t", opened_at=ago(seconds_ago))
+    at = ago(seconds_ago)
+    return Incident.objects.create(id="inc_1", job=job, title="t", opened_at=at, began=course.mark(job, at))
 
 
 def test_a_long_recovery_keeps_its_end_and_says_what_is_left_out() -> None:

@@ -13,7 +13,7 @@ from controlplane.protocol.commands import KeepCheckpoints
 from controlplane.protocol.keeping import CheckpointsPruned, KeptSave
 from controlplane.protocol.rank import CheckpointReport
 from controlplane.protocol.states import CheckpointState, CommandState, IncidentState, JobState
-from controlplane.recovery import incidents, keeping
+from controlplane.recovery import course, incidents, keeping
 from controlplane.recovery.models import Incident, KeptCheckpoint, Recomputation
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import ago, now
@@ -91,10 +91,15 @@ def over(job: Job) -> Incident:
     return settled(job)
 
 
-def another_fault(job: Job) -> Incident:
-    """One more incident of the job, opened now."""
+def another_fault(job: Job, *, step: int) -> Incident:
+    """One more incident of the job, opened now that it has committed `step`."""
     incident = Incident.objects.create(
-        id=new_id("inc"), job=job, title="another fault", state=IncidentState.OPEN, opened_at=now()
+        id=new_id("inc"),
+        job=job,
+        title="another fault",
+        state=IncidentState.OPEN,
+        opened_at=now(),
+        began=course.mark(job, now()) | {"step": step},
     )
     keeping.need(incident)
     return incident
@@ -182,10 +187,11 @@ def test_of_more_faults_than_are_kept_for_the_oldest_need_is_given_up_and_says_s
     first = Incident.objects.get(job=job)
     for step in (10, 20, 30):
         saved(job, step)
-        another_fault(job)
+        another_fault(job, step=step)
         assert len(names(job)) <= keeping.MAX_KEPT
     assert names(job) == ["step_00000020-e1", "step_00000030-e1"]
     go_on(fleet, job, first=2, until=LAST)
+    Checkpoint.objects.filter(job=job, step__gt=LAST).update(epoch=99)
     over(job)
     state, check = told(first)
     assert (state, check["ok"]) == ("incomplete", None)
@@ -199,7 +205,7 @@ def test_the_one_that_is_computed_from_already_does_not_give_way() -> None:
     told(incident)
     for step in (10, 20, 30):
         saved(job, step)
-        another_fault(job)
+        another_fault(job, step=step)
     assert names(job) == ["step_00000001-e1", "step_00000030-e1"]
     assert KeptCheckpoint.objects.get(incident=incident).let_go_at is None
 

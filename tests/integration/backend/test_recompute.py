@@ -16,7 +16,7 @@ from controlplane.protocol.commands import OrderRecompute
 from controlplane.protocol.rank import RecomputeReport, TrainingDone
 from controlplane.protocol.recompute import RecomputedStep
 from controlplane.protocol.states import CheckpointState, CommandState, JobState
-from controlplane.recovery import recompute
+from controlplane.recovery import course, recompute
 from controlplane.recovery.certificate import certify
 from controlplane.recovery.models import Incident, Recomputation, RecomputedRank
 from controlplane.recovery.reconcile import reconcile_job
@@ -54,6 +54,8 @@ def settled(job: Job) -> Incident:
     incident = resolved(job)
     StepRecord.objects.filter(job=job, step__gt=2).update(at=ago(10.0))
     Attempt.objects.filter(job=job).update(started_at=ago(70.0))
+    Incident.objects.filter(pk=incident.pk).update(ended=course.mark(job, ago(20.0)))
+    incident.refresh_from_db()
     return incident
 
 

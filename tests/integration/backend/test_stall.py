@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from controlplane.jobs.models import Attempt, Job, StepRecord
+from controlplane.recovery import course
 from controlplane.recovery.incidents import refresh_phases
 from controlplane.recovery.models import Incident
 from controlplane.recovery.present import incident_summary
@@ -20,7 +21,7 @@ def broken_job() -> tuple[Job, Incident, datetime]:
     _, job = job_that_lost_a_rank()
     opened = ago(100.0)
     StepRecord.objects.filter(job=job).update(at=opened - timedelta(seconds=1.0), stall_s=7.0)
-    Incident.objects.filter(job=job).update(opened_at=opened)
+    Incident.objects.filter(job=job).update(opened_at=opened, began=course.mark(job, opened))
     return job, Incident.objects.get(job=job), opened
 
 
@@ -33,7 +34,8 @@ def test_the_stall_is_what_survivors_waited_while_it_was_open() -> None:
     assert stall_of(incident) is None, "no step has been committed since"
     for step, stall_s in enumerate((0.8, 0.0, 0.0, 0.3, 0.0), 2):
         commit(job, step, opened + timedelta(seconds=step), stall_s=stall_s)
-    Incident.objects.filter(pk=incident.pk).update(resolved_at=opened + timedelta(seconds=20.0))
+    over = opened + timedelta(seconds=20.0)
+    Incident.objects.filter(pk=incident.pk).update(resolved_at=over, ended=course.mark(job, over))
     commit(job, 7, opened + timedelta(seconds=30.0), stall_s=5.0)
     incident.refresh_from_db()
     refresh_phases(incident)

@@ -1,0 +1,74 @@
+"""Where a job was in its course when an incident began and ended: by attempt, step and epoch, not by the clock.
+
+Called by what opens, ends and judges an incident. Times in rows are for people: a server's clock may be set in the
+middle of a recovery, and by times the steps after it then lie before it. Attempts and epochs only grow, and a step
+is committed once in an attempt, so these three tell what came first whatever the clock told. Reads rows, and writes
+an incident's two marks.
+"""
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+from django.db.models import Q, QuerySet
+
+from controlplane.jobs.models import Job, StepRecord
+from controlplane.recovery.models import Incident, ViewRow
+
+NEAR = 50
+"""The newest commits and views, among which a moment is looked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """`of_attempt` and `step` of the newest commit (0 and -1: there is none); `attempt`: the newest one;
+    `epoch` of the newest view (0: there is none)."""
+
+    of_attempt: int
+    step: int
+    attempt: int
+    epoch: int
+
+    def after(self) -> Q:
+        """Of steps: those committed later."""
+        return Q(attempt__gt=self.of_attempt) | Q(attempt=self.of_attempt, step__gt=self.step)
+
+    def until(self) -> Q:
+        """Of steps: those committed by then."""
+        return Q(attempt__lt=self.of_attempt) | Q(attempt=self.of_attempt, step__lte=self.step)
+
+    def is_before(self, step: StepRecord) -> bool:
+        """That step was committed later."""
+        return (step.attempt, step.step) > (self.of_attempt, self.step)
+
+
+def mark(job: Job, at: datetime) -> dict[str, int]:
+    """Of a moment a short while ago, as it is kept: what the rows say came since is left away."""
+    views = ViewRow.objects.filter(job=job).order_by("-epoch").values_list("attempt", "epoch", "announced_at")[:NEAR]
+    steps = _newest_first(job).values_list("attempt", "step", "at")[:NEAR]
+    of_attempt, step = next(((a, s) for a, s, told in steps if told <= at), (0, -1))
+    attempt, epoch = next(((a, e) for a, e, announced in views if announced < at), (1, 0))
+    return asdict(Mark(of_attempt=of_attempt, step=step, attempt=max(attempt, of_attempt), epoch=epoch))
+
+
+def here(job: Job) -> Mark:
+    """Of this moment."""
+    newest = _newest_first(job).values_list("attempt", "step").first() or (0, -1)
+    number = job.attempts.order_by("-number").values_list("number", flat=True).first()
+    epoch = ViewRow.objects.filter(job=job).order_by("-epoch").values_list("epoch", flat=True).first()
+    return Mark(of_attempt=newest[0], step=newest[1], attempt=number or 1, epoch=epoch or 0)
+
+
+def began(incident: Incident) -> Mark:
+    """When the fault was."""
+    assert incident.began is not None, "a job's incident has a mark"
+    return Mark(**incident.began)
+
+
+def ended(incident: Incident) -> Mark:
+    """When training was back; of an incident that is open, now."""
+    assert incident.job is not None, "only a job has a course"
+    return Mark(**incident.ended) if incident.ended is not None else here(incident.job)
+
+
+def _newest_first(job: Job) -> QuerySet[StepRecord]:
+    return StepRecord.objects.filter(job=job).order_by("-attempt", "-step")
