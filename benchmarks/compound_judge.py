@@ -22,6 +22,7 @@ TOLD_BY = {fault: kinds[:2] for fault, kinds in EXPECTED.items()}
 """Those of which there must be one."""
 SIGKILL = -9.0
 STOPPED = re.compile(r"Automation is stopped: (\d+) of \d+ devices look bad at once")
+WITHDRAWN = "withdrawn"
 POINT = 0.01
 NEAR_S = 60.0
 
@@ -100,10 +101,13 @@ def stopped_rightly(incident: Json, done: Sequence[Injected]) -> bool:
 
 
 def wrong_certificates(incidents: Sequence[Json]) -> list[str]:
-    """Neither green nor incomplete with a reason, or none at all."""
+    """Neither green nor incomplete with a reason, or none at all. None is owed where the drill's own end of
+    the job came first."""
     wrong = []
     for incident in incidents:
         certificate = incident["certificate"]
+        if certificate is None and incident["outcome"] == WITHDRAWN:
+            continue
         if certificate is None:
             wrong.append(f"{incident['title']!r}: no certificate")
             continue

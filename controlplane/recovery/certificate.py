@@ -6,6 +6,7 @@ to judge by says None, never True. It is looked at again while reports may still
 
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import takewhile
 from typing import Any
 
 from controlplane.jobs.models import Job, StepRecord
@@ -136,7 +137,8 @@ def _window(incident: Incident, job: Job) -> Window:
     began, ended = course.began(incident), course.ended(incident)
     rows = StepRecord.objects.filter(job=job)
     before = list(rows.filter(began.until()).order_by("-attempt", "-step")[:MAX_BEFORE])
-    near = [row for row in before if before[0].at - row.at <= timedelta(seconds=BEFORE_S)]
+    # Without a hole: across a step of the clock the times are no measure, and it ends there.
+    near = list(takewhile(lambda row: abs(before[0].at - row.at) <= timedelta(seconds=BEFORE_S), before))
     after = list(rows.filter(began.after() & ended.until()).order_by("attempt", "step")[:MAX_STEPS])
     after += rows.filter(ended.after()).order_by("attempt", "step")[:STEPS_AFTER_MAX]
     while after and windows.age_s(after[-1].at) < SETTLE_S:

@@ -80,3 +80,15 @@ def test_an_incident_in_whose_middle_the_clock_was_set_back_is_judged_by_the_ord
     assert checks["no_step_lost"]["detail"] == f"steps 0 to {LAST - 1} are all there"
     assert "1.1 from view" in checks["old_incarnation_fenced"]["detail"]
     assert checks["sample_ledger_exact"]["ok"] is True, checks["sample_ledger_exact"]
+
+
+def test_no_hole_opens_before_the_fault_where_the_clock_was_set_back_shortly_before() -> None:
+    """The steps from before that lie beside the fault by their times, those after it too long before."""
+    job, incident = set_back()
+    StepRecord.objects.filter(job=job, step=0).update(at=ago(40.0))
+    StepRecord.objects.filter(job=job, step=1).update(at=ago(70.0))
+    StepRecord.objects.filter(job=job, step__in=(2, 3)).update(at=ago(45.0))
+    Incident.objects.filter(pk=incident.pk).update(began={"of_attempt": 1, "step": 3, "attempt": 1, "epoch": 2})
+    incident.refresh_from_db()
+    checks = {check["name"]: check for check in certify(incident)["checks"]}
+    assert checks["no_step_lost"]["detail"] == f"steps 2 to {LAST - 1} are all there"

@@ -24,12 +24,13 @@ def finding(kind: str, **changes: Any) -> dict[str, Any]:
     return {"kind": kind, "value": -9.0, "evidence": {"told": True}} | about | changes
 
 
-def incident(*signals: dict[str, Any], certificate: Any = None) -> dict[str, Any]:
+def incident(*signals: dict[str, Any], certificate: Any = None, outcome: str = "recovered") -> dict[str, Any]:
     return {
         "title": "A rank ended",
         "opened_at": "1970-01-01T00:02:00Z",
         "signals": list(signals),
         "certificate": certificate,
+        "outcome": outcome,
     }
 
 
@@ -106,8 +107,9 @@ def test_a_certificate_is_green_or_incomplete_with_its_reason() -> None:
     silent = incident(certificate=certificate("incomplete", ("loss_matches_reference", None, "")))
     red = incident(certificate=certificate("red", ("state_hashes_equal", False, "step 7")))
     late = incident(certificate=certificate("pending"))
-    assert wrong_certificates([green, unknown]) == []
-    assert len(wrong_certificates([silent, red, late])) == 3
+    cut_off, none = incident(certificate=None, outcome="withdrawn"), incident(certificate=None)
+    assert wrong_certificates([green, unknown, cut_off]) == []
+    assert len(wrong_certificates([silent, red, late, none])) == 4
 
 
 def test_an_incident_without_a_certificate_is_wrong() -> None:
