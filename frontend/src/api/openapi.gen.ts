@@ -2399,10 +2399,10 @@ export interface components {
         Mode: "enforce" | "observe" | "recommend";
         /**
          * Model
-         * @description A Megatron-core model. `sequence_length` and `vocab_size` in tokens. `preset` names
-         *         a published size; fields that are given as well win over it. `ffn_hidden` None means
-         *         4 x hidden. "bert" masks with the last id of the vocabulary and pads with the one
-         *         before. `experts` and `experts_per_token` count for the family "moe" only.
+         * @description A Megatron-core model of `layers` layers with `heads` attention heads. `sequence_length` and
+         *         `vocab_size` in tokens. `preset` names a published size; fields that are given as well win over
+         *         it. `ffn_hidden` None means 4 x hidden. "bert" masks with the last id of the vocabulary and pads
+         *         with the one before. `experts` and `experts_per_token` count for the family "moe" only.
          */
         Model: {
             /** @default 8 */
@@ -3179,7 +3179,9 @@ export interface components {
         };
         /**
          * RiskTrigger
-         * @description `threshold` in score units (0..1); one that cannot be reached is refused.
+         * @description `threshold` in score units (0..1); one that cannot be reached is refused. A device is at risk
+         *         no more when its score was below for `hysteresis_s`. `window_samples`: samples of which a score
+         *         is made; refused but for the default.
          */
         RiskTrigger: {
             /** @default 30 */
@@ -3652,7 +3654,10 @@ export interface components {
         };
         /**
          * Training
-         * @description `global_batch` and `micro_batch` in samples; `steps` optimizer steps.
+         * @description `global_batch` and `micro_batch` in samples; `steps` optimizer steps. The learning rate rises
+         *         to `learning_rate` in `warmup_steps` steps, then falls as a cosine to `min_learning_rate` at the
+         *         last one; `weight_decay` is AdamW's, `clip_grad` the largest norm of the gradient (0: any), and
+         *         `dtype` that of the parameters and activations.
          *         `data` is a file of text (bytes are tokens) or the prefix of an indexed dataset; None
          *         means the shipped text. `batch_mode` says who computes; the global batch is the same in
          *         both. "redistribute": every replica contributes, and while one is away the others share
