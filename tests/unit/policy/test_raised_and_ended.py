@@ -1,7 +1,8 @@
-"""A finding is raised by code that something calls, and something ends it: else there is none, or one for ever."""
+"""A finding is raised by code that something calls, its job is woken, and something ends it: else there is none, it is
+answered late, or for ever."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import pytest
@@ -17,6 +18,19 @@ from tests.unit.policy.builders import actions, only, running, signal
 DETECTORS = ("controlplane.changes.", "controlplane.recovery.", "controlplane.sentinel.")
 RAISES = {"controlplane.recovery.signals.raise_signal", "controlplane.changes.kinds.Raise"}
 SETTLES = {"controlplane.recovery.signals.settle", "controlplane.recovery.signals.settle_keys"}
+WAKES = {
+    "controlplane.changes.kinds.Wake",
+    "controlplane.jobs.services.wake_job",
+    "controlplane.jobs.services.wake_job_later",
+}
+WOKEN_BY = {
+    "controlplane.changes.answers._start": "recovery.facts, by what the command answers (changes.answers.calls)",
+    "controlplane.changes.handshake._ended_unseen": "recovery.ingest, as every job of a node that says hello",
+    "controlplane.recovery.numerics.take": "changes.reports._evidence, with the report",
+    "controlplane.recovery.speed._tell": "recovery.facts, where scoring has changed something",
+    "controlplane.recovery.spikes.look": "recovery.kept, where it has found something",
+}
+"""Code that raises a finding and leaves the waking of its job to another, and to whom."""
 STRUCTS = {f"{kind.__module__}.{kind.__name__}": kind for kind in SIGNALS}
 REFUSED = signal(
     "numerics", replica=1, incarnation=1, rank=0, node_id="n1", value=50.0, evidence={"diagnosis": "transient"}
@@ -48,6 +62,30 @@ class Code:
                 made += [node.body, node.orelse] if isinstance(node, ast.IfExp) else []
                 for struct in {self.reach.one(each, unit.module) for each in made} & STRUCTS.keys():
                     yield STRUCTS[struct].__name__, unit
+
+    def unwoken(self) -> set[str]:
+        """Code that raises a finding for a rule where nothing wakes the job, in that branch or around it."""
+        wanted = {kind.__name__ for kind in SIGNALS if not kind.READER and Trait.PEOPLE not in kind.TRAITS}
+        makers = {unit.name: unit for name, unit in self.makers if name in wanted and unit.name in self.live}
+        return {
+            name
+            for name, unit in makers.items()
+            for chain in _chains([part for part in unit.nodes if isinstance(part, ast.stmt)], self._says(unit, RAISES))
+            if not any(self._says(unit, WAKES)(each) for block in chain for each in block)
+        }
+
+    def _says(self, unit: Unit, what: set[str]) -> Callable[[ast.AST], bool]:
+        """Whether code calls one of these, itself or in a function that it calls; a `return` in it goes elsewhere."""
+
+        def says(node: ast.AST) -> bool:
+            named = set(self._names(node, unit))
+            below = (
+                {name for each in named & self._named.keys() for name in self._named[each]} if what is WAKES else set()
+            )
+            leaves = what is WAKES and any(isinstance(part, ast.Return) for part in ast.walk(node))
+            return bool(what & (named | below)) and not leaves and (what is RAISES or not RAISES & named)
+
+        return says
 
     def raises(self, unit: Unit) -> bool:
         """It hands on what it makes, or whoever calls it does."""
@@ -81,6 +119,16 @@ class Code:
         return [name for name in self.reach.named(node, unit.module) if name in self.reach.units]
 
 
+def _chains(block: list[ast.stmt], raises: Callable[[ast.AST], bool]) -> Iterator[list[list[ast.stmt]]]:
+    """For each statement that raises: the blocks around it, the innermost last."""
+    for node in block:
+        below = [part for part in (getattr(node, name, []) for name in ("body", "orelse", "finalbody")) if part]
+        if not below and raises(node):
+            yield [block]
+        for inner in below:
+            yield from ([block, *chain] for chain in _chains(inner, raises))
+
+
 def _sources(name: str, unit: Unit) -> Iterator[ast.expr]:
     """What a variable of this code is assigned, or walks over."""
     for node in (part for each in unit.nodes for part in ast.walk(each)):
@@ -111,6 +159,17 @@ def test_a_kind_is_made_by_code_that_is_called_and_raises_it(kind: type) -> None
         f"{', '.join(unit.name for unit in called)} makes a {kind.__name__} and nobody raises it:"
         " hand it to recovery.signals.raise_signal, or yield a changes.kinds.Raise of it"
     )
+
+
+def test_who_raises_a_finding_for_a_rule_wakes_its_job() -> None:
+    found = code().unwoken()
+    late = sorted(found - WOKEN_BY.keys())
+    assert late == [], (
+        f"{', '.join(late)} raises a finding and wakes nobody, so that it is answered at the job's next pass: yield a"
+        " changes.kinds.Wake beside the Raise, or call jobs.services.wake_job beside raise_signal; or name who wakes in"
+        " WOKEN_BY here"
+    )
+    assert sorted(WOKEN_BY.keys() - found) == [], "it wakes the job by itself, or is no more: take it off the list"
 
 
 @pytest.mark.parametrize("kind", KINDS)
