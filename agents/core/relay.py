@@ -214,7 +214,9 @@ def _pass_on(turn: Turn, rank: Rank, message: FromRank) -> None:
 def _carried_out(turn: Turn, rank: Rank, said: CarriedOut) -> None:
     """Ends the command. One that has ended stays so: the agent was restarted, or the rank answers twice."""
     if said.command_id in carried_out_by(turn, rank.ref):
-        turn.answer(said.command_id, CommandStage.SUCCEEDED if said.ok else CommandStage.FAILED, said.detail)
+        turn.answer(
+            said.command_id, CommandStage.SUCCEEDED if said.ok else CommandStage.FAILED, said.detail, said.result
+        )
     elif said.command_id not in turn.state.commands:
         turn.refuse(rank.ref, "an answer to a command that it was not given")
 

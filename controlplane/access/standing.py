@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 
 from controlplane.access.models import ApiToken, Scope
-from controlplane.access.services import allows, effective_scope, scope_of
+from controlplane.access.services import effective_scope, scope_of
 from controlplane.access.sessions import password_unchanged, signed_in_as
 from controlplane.runtime.clock import now
 
@@ -52,11 +52,6 @@ def scopes_now(standings: Iterable[Standing]) -> dict[Standing, Scope]:
         if scope is not None:
             found[one] = scope
     return found
-
-
-def standing(one: Standing, needed: Scope) -> bool:
-    """True while this one may still do what `needed` allows."""
-    return allows(scopes_now([one]).get(one), needed)
 
 
 def _live_tokens(ids: set[str]) -> dict[str, ApiToken]:

@@ -5,11 +5,11 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 from django.http import HttpRequest, HttpResponse
-from msgspec import Meta
+from msgspec import Meta, inspect
 
 from controlplane.api.problems import Kind, Problem
+from controlplane.protocol import rank_commands
 from controlplane.protocol.plain import first_fault, without_secrets
-from controlplane.protocol.rank_commands import MAX_VALUE
 from controlplane.protocol.rest import FieldError
 
 Reason = Annotated[str, Meta(min_length=1, max_length=500, description="Why; kept in the audit log.")]
@@ -72,12 +72,11 @@ class DebugRank(Body, frozen=True, kw_only=True):
 
 
 class CommandRank(Body, frozen=True, kw_only=True):
-    """Which rank, what it is to do (`protocol.rank_commands`), and why; `value` as it is explained there."""
+    """Which rank, what it is to do, by its name and with its fields, and why."""
 
     replica: Index
     rank: Index
-    command: Annotated[str, Meta(max_length=24)]
-    value: Annotated[float, Meta(ge=0.0, le=MAX_VALUE)] = 0.0
+    command: rank_commands.RankCommand
     reason: Reason
 
 
@@ -133,7 +132,7 @@ def read(request: HttpRequest, kind: type[B]) -> B:
     try:
         body = msgspec.json.decode(request.body or b"{}", type=kind)
     except msgspec.ValidationError as error:
-        raise Problem(Kind.INVALID, "The body is not valid.", errors=[told(error)]) from error
+        raise Problem(Kind.INVALID, "The body is not valid.", errors=[told(error, kind)]) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(Kind.BAD_REQUEST, "The body is not JSON.") from error
     plain = msgspec.to_builtins(body)
@@ -146,14 +145,33 @@ def read(request: HttpRequest, kind: type[B]) -> B:
     return body
 
 
-def told(error: msgspec.ValidationError) -> FieldError:
-    """msgspec's "... - at `$.a[0]`" as message and JSON Pointer."""
+def told(error: msgspec.ValidationError, kind: type[Body]) -> FieldError:
+    """msgspec's "... - at `$.a[0]`" as message and JSON Pointer, with the words that the field takes."""
     message, _, path = str(error).partition(" - at `$")
     pointer = re.sub(r"\[(\w+|\.\.\.)\]", r".\1", path.rstrip("`")).replace(".", "/")
     missing = re.search(r"field `(\w+)`", message)
     if missing:
         pointer += "/" + missing.group(1)
-    return FieldError(pointer, message)
+    words = _words(inspect.type_info(kind), pointer.split("/")[1:])
+    return FieldError(pointer, message, f"use {', '.join(words)}") if words else FieldError(pointer, message)
+
+
+def _words(kind: inspect.Type, path: list[str]) -> list[str]:
+    """What a field of this type may say, or the one at `path` in it, where it is one of few words."""
+    match kind:
+        case inspect.Metadata(type=inner):
+            return _words(inner, path)
+        case inspect.UnionType(types=types):
+            return [word for one in types for word in _words(one, path)]
+        case inspect.StructType() if path and path[0] == kind.tag_field:
+            return [str(kind.tag)]
+        case inspect.StructType() if path:
+            found = next((field.type for field in kind.fields if field.encode_name == path[0]), None)
+            return [] if found is None else _words(found, path[1:])
+        case inspect.LiteralType(values=values) if not path:
+            return [str(value) for value in values]
+        case _:
+            return []
 
 
 def send(data: Any, status: int = 200) -> HttpResponse:

@@ -8,7 +8,7 @@ from controlplane.api.problems import Kind, Problem
 from controlplane.dispatch.models import Command
 from controlplane.dispatch.services import enqueue
 from controlplane.jobs.models import Job, Rank
-from controlplane.protocol import rank_commands as commands
+from controlplane.protocol import rank_commands
 from controlplane.protocol.commands import CollectStacks, CommandRank
 from controlplane.protocol.diagnostics import BY_NAME, LOOKS, MAX_PROFILE_S
 from controlplane.protocol.rank_faults import FAULTS
@@ -67,16 +67,11 @@ def look_at(
 
 
 def command_rank(job: Job, asked: bodies.CommandRank, *, actor: str, request_id: str) -> Command:
-    """Have a rank do what the table names; its answer ends the command. Raises Problem, NotFound, Conflict."""
-    if asked.command not in commands.BY_NAME:
-        told = FieldError("/command", f"unknown command {asked.command!r}", f"use {commands.named()}")
-        raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
-    if asked.value and not commands.BY_NAME[asked.command].value:
-        told = FieldError("/value", f"{asked.command} takes no value", "leave it out")
-        raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
+    """Have a rank do something of the table; its answer ends the command. Raises NotFound, Conflict."""
+    name, fields = rank_commands.apart(asked.command)
     row = _placed(job, asked.replica, asked.rank)
     refuse(rank_acts(job, row)["command-rank"])
-    data = {"replica": asked.replica, "rank": asked.rank, "command": asked.command, "value": asked.value}
+    data = {"replica": asked.replica, "rank": asked.rank, "command": name, "fields": fields}
     access.audit(actor, "job.command_rank", job.id, reason=asked.reason, request_id=request_id, data=data)
     body = CommandRank(
         job_id=job.id,
@@ -84,10 +79,10 @@ def command_rank(job: Job, asked: bodies.CommandRank, *, actor: str, request_id:
         replica=asked.replica,
         incarnation=row.replica.incarnation,
         rank=asked.rank,
-        name=asked.command,
-        value=asked.value,
+        name=name,
+        fields=fields,
     )
-    return _order(job, row, body, commands.TTL_S)
+    return _order(job, row, body, rank_commands.TTL_S)
 
 
 def _placed(job: Job, index: int, rank: int) -> Rank:

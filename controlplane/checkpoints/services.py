@@ -238,12 +238,6 @@ def apply_verdict(row: Checkpoint, verdict: Verdict) -> None:
             _move(row, CheckpointState.CORRUPT, verdict.detail)
 
 
-def recheck(job_id: str) -> int:
-    """Verify every trusted checkpoint of the job again, soon; returns how many."""
-    rows = Checkpoint.objects.filter(job_id=job_id, state__in=TRUSTED_READABLE)
-    return rows.exclude(kind=LOCAL_KIND).update(verify_due_at=now())
-
-
 def distrust_if_outside(job: Job, path: str) -> bool:
     """Before anything resumes from a checkpoint: is its path still one of its job's? True when it is
     not, and off the ladder now. Reads no byte of it: what is damaged, its own verification finds,

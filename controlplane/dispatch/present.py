@@ -2,7 +2,11 @@
 
 from typing import Any
 
+import msgspec
+
 from controlplane.dispatch.models import Command
+from controlplane.protocol import rank_commands
+from controlplane.protocol.states import CommandState
 from controlplane.runtime.clock import iso
 
 
@@ -21,4 +25,13 @@ def command_summary(command: Command) -> dict[str, Any]:
         "finished_at": iso(command.finished_at),
         "deliveries": command.deliveries,
         "detail": command.detail,
+        "result": _result(command),
     }
+
+
+def _result(command: Command) -> dict[str, Any] | None:
+    """What a rank has found, as the table reads it: a rank may say anything."""
+    if command.kind != rank_commands.KIND or command.state != CommandState.SUCCEEDED:
+        return None
+    found = rank_commands.answer_of(command.body["name"], command.data)
+    return None if found is None else msgspec.to_builtins(found)

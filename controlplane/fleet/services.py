@@ -147,12 +147,6 @@ def reopen_session(node_id: str, session_id: str) -> bool:
     return bool(opened)
 
 
-def close_sessions_of(process: str) -> int:
-    """A web process is gone (or starts anew): none of its sockets live."""
-    rows = Node.objects.filter(connected=True, session_id__startswith=f"{process}.")
-    return sum(close_session(node.id, node.session_id) for node in rows)
-
-
 def sync_devices(node: Node, infos: Sequence[DeviceInfo]) -> None:
     """Make the rows say what the driver lists. A device that is not listed is absent, never
     deleted (ranks refer to it); a replaced one (other uuid) is healthy again."""

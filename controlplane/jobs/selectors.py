@@ -74,11 +74,6 @@ def device_index() -> Subquery:
     return Subquery(Device.objects.filter(pk=OuterRef("device_id")).values("index")[:1])
 
 
-def current_attempt(row: Job) -> Attempt | None:
-    """The newest."""
-    return row.attempts.order_by("-number").first()
-
-
 def replicas(row: Job, *, attempt: int | None = None) -> list[dict[str, Any]]:
     """Every incarnation with its ranks and their live readings, newest attempt first."""
     rows = Replica.objects.filter(attempt__job=row).select_related("attempt")

@@ -148,6 +148,10 @@ Shapes = Annotated[
 ]
 ServerKeys = Annotated[tuple[PublicKey, ...], Meta(max_length=4)]
 Names = Annotated[tuple[Label, ...], Meta(max_length=MAX_ENTRIES)]
+Scalars = Annotated[
+    dict[Word, bool | Annotated[int, Meta(ge=-MAX_INT, le=MAX_INT)] | Number | Line], Meta(max_length=16)
+]
+"""Fields of a struct that only its two ends know."""
 SaveName = Annotated[str, Meta(min_length=1, max_length=64, pattern=_WORD)]
 Saves = Annotated[tuple[tuple[Epoch, Step], ...], Meta(max_length=4)]
 """Of checkpoints that are kept beyond their time: few, each is a whole state on a disk."""

@@ -25,6 +25,7 @@ from controlplane.protocol.bounds import (
     Label,
     Number,
     Path,
+    Scalars,
     Seconds,
     SignatureBytes,
     SignatureText,
@@ -37,7 +38,7 @@ from controlplane.protocol.keeping import KeepSaves, KeptSaves
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.membership import Install, View
 from controlplane.protocol.rank import RecomputeSteps, SaveNow, ToRank
-from controlplane.protocol.rank_commands import CarryOut
+from controlplane.protocol.rank_commands import BY_NAME, KIND, CarryOut, read
 from controlplane.protocol.recompute import Recompute
 
 
@@ -139,9 +140,10 @@ class KeepCheckpoints(ForRanks, tag="keep_checkpoints"):
         return (ref.replica, ref.incarnation, ref.rank) == (self.replica, self.incarnation, 0)
 
 
-class CommandRank(ForRanks, tag="command_rank"):
-    """Have one rank do what `name` says (`rank_commands`), `value` as there. It succeeds or fails as the rank
-    answers; failed too where the rank ends before it has."""
+class CommandRank(ForRanks, tag=KIND):
+    """Have one rank do what `name` says (`rank_commands`), with its `fields`, which are refused where that table
+    has the name and other fields or ranges. It succeeds or fails as the rank answers; failed too where the rank
+    ends before it has."""
 
     answered = True
 
@@ -149,10 +151,15 @@ class CommandRank(ForRanks, tag="command_rank"):
     incarnation: Index
     rank: Index
     name: Word
-    value: Number = 0.0
+    fields: Scalars = {}
+
+    def __post_init__(self) -> None:
+        """Raises msgspec.ValidationError."""
+        if self.name in BY_NAME:
+            read(self.name, self.fields)
 
     def message(self, command_id: str) -> ToRank:
-        return CarryOut(command_id, self.name, self.value)
+        return CarryOut(command_id, self.name, self.fields)
 
     def names(self, ref: RankRef) -> bool:
         return (ref.replica, ref.incarnation, ref.rank) == (self.replica, self.incarnation, self.rank)

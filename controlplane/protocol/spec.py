@@ -65,10 +65,10 @@ class Parallelism(_Spec):
 
 
 class Model(_Spec):
-    """A Megatron-core model. `sequence_length` and `vocab_size` in tokens. `preset` names
-    a published size; fields that are given as well win over it. `ffn_hidden` None means
-    4 x hidden. "bert" masks with the last id of the vocabulary and pads with the one
-    before. `experts` and `experts_per_token` count for the family "moe" only."""
+    """A Megatron-core model of `layers` layers with `heads` attention heads. `sequence_length` and
+    `vocab_size` in tokens. `preset` names a published size; fields that are given as well win over
+    it. `ffn_hidden` None means 4 x hidden. "bert" masks with the last id of the vocabulary and pads
+    with the one before. `experts` and `experts_per_token` count for the family "moe" only."""
 
     family: Literal["gpt", "bert", "moe"] = "gpt"
     preset: str | None = None
@@ -95,7 +95,10 @@ class Numerics(_Spec):
 
 
 class Training(_Spec):
-    """`global_batch` and `micro_batch` in samples; `steps` optimizer steps.
+    """`global_batch` and `micro_batch` in samples; `steps` optimizer steps. The learning rate rises
+    to `learning_rate` in `warmup_steps` steps, then falls as a cosine to `min_learning_rate` at the
+    last one; `weight_decay` is AdamW's, `clip_grad` the largest norm of the gradient (0: any), and
+    `dtype` that of the parameters and activations.
     `data` is a file of text (bytes are tokens) or the prefix of an indexed dataset; None
     means the shipped text. `batch_mode` says who computes; the global batch is the same in
     both. "redistribute": every replica contributes, and while one is away the others share
@@ -166,7 +169,9 @@ class Checkpoint(_Spec):
 
 
 class RiskTrigger(_Spec):
-    """`threshold` in score units (0..1); one that cannot be reached is refused."""
+    """`threshold` in score units (0..1); one that cannot be reached is refused. A device is at risk
+    no more when its score was below for `hysteresis_s`. `window_samples`: samples of which a score
+    is made; refused but for the default."""
 
     threshold: float = 0.30
     hysteresis_s: float = 30.0

@@ -186,12 +186,6 @@ def release_lead(role: str, owner: str) -> None:
         ProcessBeat.objects.filter(name=row.name, term=row.term).update(beat_at=ago(LEASE_S * 2), detail=_lease_of(""))
 
 
-def lead_since(role: str) -> datetime | None:
-    """Since when the present leader leads."""
-    row = ProcessBeat.objects.filter(name=f"lease:{role}").first()
-    return None if row is None else row.started_at
-
-
 def metrics_addresses() -> dict[str, list[str]]:
     """Where each process that was lately alive serves its figures, by role; a web process does on its own port."""
     rows = ProcessBeat.objects.filter(beat_at__range=_fresh(EXPORTER_STALE_S), role__in=EXPORTERS).order_by(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, Unpack
 
 from controlplane.protocol import rest
+from controlplane.protocol.rank_commands import RankCommand
 from controlplane.sdk import calls
 from controlplane.sdk.calls import Call, Page
 
@@ -72,11 +73,10 @@ class Jobs(_Group):
         body = {"replica": replica, "rank": rank, "diagnostic": diagnostic, "duration_s": duration_s, "reason": reason}
         return self._act(job_id, "debug", body)
 
-    def command_rank(
-        self, job_id: str, replica: int, rank: int, command: str, reason: str, *, value: float = 0.0
-    ) -> Any:
-        """Have a rank do something beside its training; `commands` has its answer a moment later."""
-        body = {"replica": replica, "rank": rank, "command": command, "value": value, "reason": reason}
+    def command_rank(self, job_id: str, replica: int, rank: int, command: RankCommand, reason: str) -> Any:
+        """Have a rank do something beside its training (`protocol.rank_commands`); `commands` has its answer a
+        moment later, with what it has found as `result`."""
+        body = {"replica": replica, "rank": rank, "command": command, "reason": reason}
         return self._act(job_id, "command-rank", body)
 
     def diagnostics(self, job_id: str, *, command_id: str | None = None) -> Any:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from controlplane.config.env import PREFIX, Env
-from tests.house.tree import ROOT, read, relative, text_files
+from tests.house.tree import ROOT, python_files, read, relative, text_files
 
 PAGES = [path for path in text_files() if path.suffix == ".md" and "/data/" not in relative(path)]
 GENERATORS = (
@@ -152,6 +152,14 @@ def test_the_glossary_gives_each_word_once() -> None:
     words = re.findall(r"^\| ([^|]+?) \|", read(ROOT / "docs" / "glossary.md"), re.MULTILINE)[1:]
     assert len(words) == len(set(words))
     assert len(words) > 40
+
+
+def test_the_checks_that_the_checklists_name_are_there() -> None:
+    named = set(re.findall(r"`(test_\w+)`", read(ROOT / "docs" / "checklists.md")))
+    there = {
+        name for path in python_files("tests") for name in re.findall(r"^(?:async )?def (test_\w+)", read(path), re.M)
+    }
+    assert len(named) > 20 and sorted(named - there) == []
 
 
 def test_hooks_are_local_and_parse() -> None:

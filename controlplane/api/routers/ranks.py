@@ -91,12 +91,13 @@ def debug(request: HttpRequest, job_id: str) -> HttpResponse:
     openapi_extra=describe(rest.Accepted, status=202, body=bodies.CommandRank, errors=(404, 409, 415, 422)),
 )
 def command(request: HttpRequest, job_id: str) -> HttpResponse:
-    """Once, beside its training. `/jobs/{job}/commands` has the rank's answer: succeeded or failed, and its detail."""
+    """Once, beside its training. `/jobs/{job}/commands` has the rank's answer: succeeded or failed, its detail, and
+    what it has found as `result`."""
     body, principal = bodies.read(request, bodies.CommandRank), principal_of(request)
 
     def effect() -> Effect:
         row = command_rank(selectors.job(job_id), body, actor=principal.name, request_id=request_id_of(request))
-        detail = f"Requested from its agent: {body.command} in rank {body.rank} of replica {body.replica}."
+        detail = f"Requested from its agent: {row.body['name']} in rank {body.rank} of replica {body.replica}."
         return Effect(data={"detail": detail, "command_ids": [row.id]})
 
     return once(request, effect)

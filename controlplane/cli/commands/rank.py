@@ -7,20 +7,15 @@ import typer
 
 from controlplane.cli import context
 from controlplane.cli.commands.job import Job
+from controlplane.cli.commands.rank_commands import ENDED, POLL_S, Rank, Replica, giver
 from controlplane.cli.commands.request import Timeout, Wait, follow
 from controlplane.cli.context import BY_HAND, Reason
 from controlplane.cli.exits import CliError, Exit
 from controlplane.cli.output import say
 from controlplane.protocol.diagnostics import named
-from controlplane.protocol.rank_commands import named as named_commands
+from controlplane.protocol.rank_commands import BY_NAME
 
 app = typer.Typer(no_args_is_help=True, help="Look at one rank of a job, command it, or break it on purpose.")
-
-POLL_S = 0.2
-ENDED = ("succeeded", "failed", "expired", "superseded")
-
-Replica = Annotated[int, typer.Argument(metavar="REPLICA", help="Replica slot.", min=0)]
-Rank = Annotated[int, typer.Argument(metavar="RANK", help="Rank inside the replica.", min=0)]
 
 
 @app.command()
@@ -59,34 +54,8 @@ def fault(
         follow(client, asked, wait=wait, timeout_s=timeout, then=then)
 
 
-@app.command("command")
-def give(
-    job: Job,
-    replica: Replica,
-    rank: Rank,
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"{named_commands()}.")],
-    value: Annotated[float, typer.Option(help="The number that it takes, where it takes one.", min=0.0)] = 0.0,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)] = 30.0,
-    reason: Reason = BY_HAND,
-) -> None:
-    """Have a rank do something beside its training."""
-    with context.client() as client:
-        given = client.jobs.command_rank(job, replica, rank, name.replace("-", "_"), reason, value=value)
-        say(_carried_out(client, job, given.command_ids[0], wait))
-
-
-def _carried_out(client: Any, job: str, command_id: str, wait_s: float) -> str:
-    """What the rank has answered. Raises CliError when it failed or time runs out."""
-    until_s = time.monotonic() + wait_s
-    while time.monotonic() < until_s:
-        row = next((c for c in client.jobs.commands(job) if c.id == command_id), None)
-        if row is not None and row.state == ENDED[0]:
-            return str(row.detail)
-        if row is not None and row.state in ENDED[1:]:
-            raise CliError(f"the rank did not do it: {row.detail or row.state}", code=Exit.CONFLICT)
-        time.sleep(POLL_S)
-    fix = f"is its node connected? The answer may still come: holdfast job events {job}"
-    raise CliError(f"no answer within {wait_s:g} s", fix=fix, code=Exit.TIMEOUT)
+for name, kind in BY_NAME.items():
+    app.command(name.replace("_", "-"))(giver(kind))
 
 
 def _answer(client: Any, job: str, command_id: str, wait_s: float) -> Any:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from controlplane.protocol import rank_commands
 from controlplane.protocol.rest import words
 from controlplane.protocol.rest.base import Answer, Event, Json
 
@@ -15,7 +16,7 @@ class Alternative(Answer, frozen=True, kw_only=True):
 
 
 class Command(Answer, frozen=True, kw_only=True):
-    """One order to an agent."""
+    """One order to an agent. `result`: what a rank has found that was commanded (`protocol.rank_commands`)."""
 
     id: str
     node_id: str
@@ -29,6 +30,7 @@ class Command(Answer, frozen=True, kw_only=True):
     finished_at: str | None
     deliveries: int
     detail: str
+    result: rank_commands.Answer | None
 
 
 class Decision(Answer, frozen=True, kw_only=True):

@@ -568,7 +568,8 @@ export interface paths {
         put?: never;
         /**
          * Have a rank do something
-         * @description Once, beside its training. `/jobs/{job}/commands` has the rank's answer: succeeded or failed, and its detail.
+         * @description Once, beside its training. `/jobs/{job}/commands` has the rank's answer: succeeded or failed, its detail, and
+         *     what it has found as `result`.
          */
         post: operations["controlplane_api_routers_ranks_command"];
         delete?: never;
@@ -1195,6 +1196,16 @@ export interface components {
             request: string | null;
         };
         /**
+         * AllocationsTraced
+         * @description `places`: those that hold most, first.
+         */
+        AllocationsTraced: {
+            held_bytes: number;
+            /** @enum {unknown} */
+            name: "trace_allocations";
+            places: components["schemas"]["Place"][];
+        };
+        /**
          * Alternative
          * @description What else could have been done, and why it was not.
          */
@@ -1368,8 +1379,16 @@ export interface components {
             total_s: number | null;
         };
         /**
+         * CollectGarbage
+         * @description Free unreachable Python objects, and device memory that PyTorch keeps cached.
+         */
+        CollectGarbage: {
+            /** @enum {unknown} */
+            name: "collect_garbage";
+        };
+        /**
          * Command
-         * @description One order to an agent.
+         * @description One order to an agent. `result`: what a rank has found that was commanded (`protocol.rank_commands`).
          */
         Command: {
             acknowledged_at: string | null;
@@ -1383,21 +1402,20 @@ export interface components {
             kind: string;
             node_id: string;
             node_name: string;
+            result: (components["schemas"]["GarbageCollected"] | components["schemas"]["AllocationsTraced"]) | null;
             /** @enum {string} */
             state: "queued" | "delivered" | "acknowledged" | "succeeded" | "failed" | "expired" | "superseded";
         };
         /**
          * CommandRank
-         * @description Which rank, what it is to do (`protocol.rank_commands`), and why; `value` as it is explained there.
+         * @description Which rank, what it is to do, by its name and with its fields, and why.
          */
         CommandRank: {
-            command: string;
+            command: components["schemas"]["CollectGarbage"] | components["schemas"]["TraceAllocations"];
             rank: number;
             /** @description Why; kept in the audit log. */
             reason: string;
             replica: number;
-            /** @default 0 */
-            value: number;
         };
         /**
          * DeadLetter
@@ -1857,6 +1875,17 @@ export interface components {
         Gap: {
             since: string;
             until: string;
+        };
+        /**
+         * GarbageCollected
+         * @description `device_bytes`: given back to the device; None where the rank has none.
+         */
+        GarbageCollected: {
+            /** @default null */
+            device_bytes: number | null;
+            /** @enum {unknown} */
+            name: "collect_garbage";
+            objects: number;
         };
         /**
          * Health
@@ -2370,10 +2399,10 @@ export interface components {
         Mode: "enforce" | "observe" | "recommend";
         /**
          * Model
-         * @description A Megatron-core model. `sequence_length` and `vocab_size` in tokens. `preset` names
-         *         a published size; fields that are given as well win over it. `ffn_hidden` None means
-         *         4 x hidden. "bert" masks with the last id of the vocabulary and pads with the one
-         *         before. `experts` and `experts_per_token` count for the family "moe" only.
+         * @description A Megatron-core model of `layers` layers with `heads` attention heads. `sequence_length` and
+         *         `vocab_size` in tokens. `preset` names a published size; fields that are given as well win over
+         *         it. `ffn_hidden` None means 4 x hidden. "bert" masks with the last id of the vocabulary and pads
+         *         with the one before. `experts` and `experts_per_token` count for the family "moe" only.
          */
         Model: {
             /** @default 8 */
@@ -2686,6 +2715,15 @@ export interface components {
             at: string;
             name: string;
             since_fault_s: number | null;
+        };
+        /**
+         * Place
+         * @description A line or a file of Python, and what was allocated there and is still held.
+         */
+        Place: {
+            blocks: number;
+            held_bytes: number;
+            where: string;
         };
         /**
          * Problem
@@ -3141,7 +3179,9 @@ export interface components {
         };
         /**
          * RiskTrigger
-         * @description `threshold` in score units (0..1); one that cannot be reached is refused.
+         * @description `threshold` in score units (0..1); one that cannot be reached is refused. A device is at risk
+         *         no more when its score was below for `hysteresis_s`. `window_samples`: samples of which a score
+         *         is made; refused but for the default.
          */
         RiskTrigger: {
             /** @default 30 */
@@ -3447,6 +3487,25 @@ export interface components {
             token: string | null;
         };
         /**
+         * TraceAllocations
+         * @description Report where Python allocates what it keeps. Meanwhile Python itself is several times slower.
+         */
+        TraceAllocations: {
+            /**
+             * @description Seconds for which to trace.
+             * @default 5
+             */
+            duration_s: number;
+            /**
+             * @description What is counted together.
+             * @default line
+             * @enum {unknown}
+             */
+            group_by: "file" | "line";
+            /** @enum {unknown} */
+            name: "trace_allocations";
+        };
+        /**
          * TrainSpec
          * @description `entrypoint` None runs the built-in Megatron trainer through the rank host;
          *         an argv list starts that program once per rank (no shell).
@@ -3595,7 +3654,10 @@ export interface components {
         };
         /**
          * Training
-         * @description `global_batch` and `micro_batch` in samples; `steps` optimizer steps.
+         * @description `global_batch` and `micro_batch` in samples; `steps` optimizer steps. The learning rate rises
+         *         to `learning_rate` in `warmup_steps` steps, then falls as a cosine to `min_learning_rate` at the
+         *         last one; `weight_decay` is AdamW's, `clip_grad` the largest norm of the gradient (0: any), and
+         *         `dtype` that of the parameters and activations.
          *         `data` is a file of text (bytes are tokens) or the prefix of an indexed dataset; None
          *         means the shipped text. `batch_mode` says who computes; the global batch is the same in
          *         both. "redistribute": every replica contributes, and while one is away the others share
@@ -3836,6 +3898,7 @@ export interface components {
     pathItems: never;
 }
 export type Accepted = components['schemas']['Accepted'];
+export type AllocationsTraced = components['schemas']['AllocationsTraced'];
 export type Alternative = components['schemas']['Alternative'];
 export type Attempt = components['schemas']['Attempt'];
 export type Attention = components['schemas']['Attention'];
@@ -3845,6 +3908,7 @@ export type Budget = components['schemas']['Budget'];
 export type Certificate = components['schemas']['Certificate'];
 export type Check = components['schemas']['Check'];
 export type Checkpoint = components['schemas']['Checkpoint'];
+export type CollectGarbage = components['schemas']['CollectGarbage'];
 export type Command = components['schemas']['Command'];
 export type CommandRank = components['schemas']['CommandRank'];
 export type DeadLetter = components['schemas']['DeadLetter'];
@@ -3870,6 +3934,7 @@ export type FieldError = components['schemas']['FieldError'];
 export type FirstFailure = components['schemas']['FirstFailure'];
 export type FleetEventQuery = components['schemas']['FleetEventQuery'];
 export type Gap = components['schemas']['Gap'];
+export type GarbageCollected = components['schemas']['GarbageCollected'];
 export type Health = components['schemas']['Health'];
 export type HeldBy = components['schemas']['HeldBy'];
 export type Incident = components['schemas']['Incident'];
@@ -3907,6 +3972,7 @@ export type Paging = components['schemas']['Paging'];
 export type Parallelism = components['schemas']['Parallelism'];
 export type Part = components['schemas']['Part'];
 export type Phase = components['schemas']['Phase'];
+export type Place = components['schemas']['Place'];
 export type Problem = components['schemas']['Problem'];
 export type Rank = components['schemas']['Rank'];
 export type RankDeterminism = components['schemas']['RankDeterminism'];
@@ -3944,6 +4010,7 @@ export type StepQuery = components['schemas']['StepQuery'];
 export type Stragglers = components['schemas']['Stragglers'];
 export type Timeouts = components['schemas']['Timeouts'];
 export type Token = components['schemas']['Token'];
+export type TraceAllocations = components['schemas']['TraceAllocations'];
 export type TrainSpec = components['schemas']['TrainSpec'];
 export type Training = components['schemas']['Training'];
 export type Unheard = components['schemas']['Unheard'];

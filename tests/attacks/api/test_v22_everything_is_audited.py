@@ -40,7 +40,12 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/v1/jobs/{job_id}:evict-replica": {"reason": WHY, "replica": 0},
     "/api/v1/jobs/{job_id}:fault": {"reason": WHY, "replica": 0, "rank": 0, "fault": "nan"},
     "/api/v1/jobs/{job_id}:debug": {"reason": WHY, "replica": 0, "rank": 0, "diagnostic": "ping"},
-    "/api/v1/jobs/{job_id}:command-rank": {"reason": WHY, "replica": 0, "rank": 0, "command": "collect_garbage"},
+    "/api/v1/jobs/{job_id}:command-rank": {
+        "reason": WHY,
+        "replica": 0,
+        "rank": 0,
+        "command": {"name": "collect_garbage"},
+    },
     "/api/v1/nodes/{node_id}:cordon": {"reason": WHY},
     "/api/v1/nodes/{node_id}:uncordon": {"reason": WHY},
     "/api/v1/nodes/{node_id}:drain": {"reason": WHY},

@@ -42,7 +42,7 @@ OPERATIONS: dict[str, Row] = {
     "POST /jobs/{job_id}:fault": Row("operate", {"reason": "r", "replica": 0, "rank": 0, "fault": "nan"}),
     "POST /jobs/{job_id}:debug": Row("operate", {"reason": "r", "replica": 0, "rank": 0, "diagnostic": "ping"}),
     "POST /jobs/{job_id}:command-rank": Row(
-        "operate", {"reason": "r", "replica": 0, "rank": 0, "command": "collect_garbage"}
+        "operate", {"reason": "r", "replica": 0, "rank": 0, "command": {"name": "collect_garbage"}}
     ),
     "GET /jobs/{job_id}/replicas": Row("read"),
     "GET /jobs/{job_id}/steps": Row("read"),

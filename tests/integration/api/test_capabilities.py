@@ -27,7 +27,7 @@ Ask = Callable[[], dict[str, str]]
 WHY = {"reason": "r"}
 FAULT = WHY | {"replica": 1, "rank": 0, "fault": "segfault"}
 DEBUG = WHY | {"replica": 1, "rank": 0, "diagnostic": "ping"}
-COMMAND = WHY | {"replica": 1, "rank": 0, "command": "collect_garbage"}
+COMMAND = WHY | {"replica": 1, "rank": 0, "command": {"name": "collect_garbage"}}
 BODIES: dict[str, dict[str, Any]] = {
     "evict-replica": WHY | {"replica": 1},
     "fault": FAULT,

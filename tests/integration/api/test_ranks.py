@@ -5,19 +5,22 @@ from typing import Any
 import pytest
 
 from controlplane.access.models import AuditEntry
+from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Job
 from controlplane.recovery.models import RankLook, Request
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import now
+from controlplane.runtime.events import unit_of_work
+from controlplane.runtime.models import Event
 from tests.integration.api.conftest import SPEC, make_node
 from tests.integration.api.world import running_job
 
 pytestmark = pytest.mark.django_db
 FAULT = {"replica": 1, "rank": 0, "fault": "segfault", "reason": "rehearsal"}
 DEBUG = {"replica": 1, "rank": 0, "diagnostic": "flight_recorder", "reason": "it hangs"}
-
-COMMAND = {"replica": 1, "rank": 0, "command": "collect_garbage", "reason": "it swaps"}
+TRACE = {"name": "trace_allocations", "duration_s": 2.0, "group_by": "file"}
+COMMAND = {"replica": 1, "rank": 0, "command": {"name": "collect_garbage"}, "reason": "it swaps"}
 
 
 def world(*, allow_faults: bool = True) -> Job:
@@ -68,8 +71,10 @@ def test_a_job_that_allows_no_faults_is_not_broken(caller: Any) -> None:
         ("debug", DEBUG, {"diagnostic": "soul"}, 422, "use ping, stacks"),
         ("debug", DEBUG, {"duration_s": 60}, 422, "duration_s"),
         ("debug", DEBUG, {"reason": ""}, 422, "reason"),
-        ("command-rank", COMMAND, {"command": "tea"}, 422, "use collect_garbage"),
-        ("command-rank", COMMAND, {"value": 1.0}, 422, "takes no value"),
+        ("command-rank", COMMAND, {"command": {"name": "tea"}}, 422, "use collect_garbage, trace_allocations"),
+        ("command-rank", COMMAND, {"command": {"name": "collect_garbage", "hot": True}}, 422, "unknown field `hot`"),
+        ("command-rank", COMMAND, {"command": TRACE | {"duration_s": 99}}, 422, "/command/duration_s"),
+        ("command-rank", COMMAND, {"command": TRACE | {"group_by": "colour"}}, 422, "use file, line"),
         ("command-rank", COMMAND, {"rank": 9}, 404, "has no rank 9"),
     ],
 )
@@ -99,16 +104,43 @@ def test_a_rank_is_looked_at_once_at_a_time(caller: Any) -> None:
 
 def test_a_rank_is_commanded_as_the_incarnation_that_it_is_and_audited(caller: Any) -> None:
     job = world()
-    answer = caller("operate").post(f"/jobs/{job.id}:command-rank", COMMAND)
+    answer = caller("operate").post(f"/jobs/{job.id}:command-rank", COMMAND | {"command": TRACE})
     assert answer.status_code == 202, answer.content
     command = Command.objects.get(pk=answer.json()["command_ids"][0])
     assert (command.kind, command.node.name, command.epoch) == ("command_rank", "node-2", job.epoch)
     assert command.body == {
         "kind": "command_rank", "job_id": job.id, "attempt": 1, "replica": 1, "incarnation": 1, "rank": 0,
-        "name": "collect_garbage", "value": 0.0,
+        "name": "trace_allocations", "fields": {"duration_s": 2.0, "group_by": "file"},
     }  # fmt: skip
     entry = AuditEntry.objects.get(action="job.command_rank")
-    assert (entry.reason, entry.data["command"], entry.data["rank"]) == ("it swaps", "collect_garbage", 0)
+    assert (entry.reason, entry.data["command"], entry.data["rank"]) == ("it swaps", "trace_allocations", 0)
+    assert entry.data["fields"] == command.body["fields"]
+
+
+@pytest.mark.parametrize(
+    ("state", "data", "result"),
+    [
+        ("succeeded", '{"name":"collect_garbage","objects":3}', 3),
+        ("succeeded", '{"name":"collect_garbage","objects":-3}', None),
+        ("succeeded", '{"name":"trace_allocations","held_bytes":3,"places":[]}', None),
+        ("succeeded", "tea", None),
+        ("failed", '{"name":"collect_garbage","objects":3}', None),
+    ],
+)
+def test_what_the_rank_has_found_is_its_commands_result_and_nothing_else_is(
+    caller: Any, state: str, data: str, result: int | None
+) -> None:
+    job = world()
+    caller("operate").post(f"/jobs/{job.id}:command-rank", COMMAND)
+    command = Command.objects.get(kind="command_rank")
+    with unit_of_work():
+        dispatch.answer(command.node_id, command.id, state, "as it says", data)
+    items = caller("read").get(f"/jobs/{job.id}/commands").json()["items"]
+    found = {item["kind"]: item["result"] for item in items}
+    assert found.pop("command_rank") == (result and {"name": "collect_garbage", "objects": 3, "device_bytes": None})
+    assert set(found.values()) <= {None}
+    (event,) = Event.objects.filter(kind=f"command.{state}", entity_id=command.id)
+    assert event.patch["result"] == next(item["result"] for item in items if item["id"] == command.id)
 
 
 def test_a_rank_that_is_gone_is_neither_broken_nor_looked_at(caller: Any) -> None:

@@ -68,7 +68,8 @@ holdfast job budget first-light
 holdfast job timeouts first-light
 holdfast job checkpoint first-light --reason "before the move"
 holdfast rank debug first-light 0 0 stacks
-holdfast rank command first-light 0 0 collect-garbage
+holdfast rank collect-garbage first-light 0 0
+holdfast rank trace-allocations first-light 0 0 --duration-s 0.1 -o json
 holdfast rank fault first-light 0 0 exception --reason rehearsal
 holdfast job evict-replica first-light 0 --reason "its fan is loud"
 asked=$(holdfast request ls --kind evict -o name | sed -n 1p)

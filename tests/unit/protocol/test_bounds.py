@@ -59,16 +59,25 @@ def unbounded(hint: object) -> Iterator[str]:
     if origin is typing.Annotated:
         inner, *limits = arguments
         ranges = [limit for limit in limits if isinstance(limit, msgspec.Meta)]
-        assert ranges
-        if inner is int and not all(-bounds.MAX_INT <= end <= bounds.MAX_INT for r in ranges for end in (r.ge, r.le)):
+        ends = [end for limit in ranges for end in (limit.ge, limit.le) if end is not None]
+        longest = [limit.max_length for limit in ranges if limit.max_length is not None]
+        if (inner in (int, float) and len(ends) < 2) or (_is_long(inner) and not longest):
+            yield f"{hint} has no range"
+        if inner is int and not all(-bounds.MAX_INT <= end <= bounds.MAX_INT for end in ends):
             yield f"{hint} is wider than what all JSON readers agree on"
         for part in typing.get_args(inner):
             yield from unbounded(part)
-    elif hint in (int, float, str) or origin is dict or (origin is tuple and Ellipsis in arguments):
+    elif hint in (int, float) or _is_long(hint):
         yield str(hint)
     elif origin is not typing.Literal:
         for part in arguments:
             yield from unbounded(part)
+
+
+def _is_long(hint: object) -> bool:
+    """What may be of any length."""
+    origin = typing.get_origin(hint)
+    return hint in (str, bytes) or origin is dict or (origin is tuple and Ellipsis in typing.get_args(hint))
 
 
 def test_no_message_has_a_field_without_a_range() -> None:

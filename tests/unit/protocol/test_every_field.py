@@ -158,6 +158,14 @@ JUDGED_WHOLE = {f"{R}/look_every_s", f"{R}/look_ranks"}
 ONE_VALUE = {"/apiVersion", "/kind", f"{C}/format"}
 
 
+def structs(struct: Any, at: str = "") -> Iterator[tuple[str, Any]]:
+    """Pointer and type of every section."""
+    yield at, struct
+    for field in msgspec.structs.fields(struct):
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            yield from structs(field.type, f"{at}/{field.encode_name}")
+
+
 def fields(struct: Any, at: str = "") -> Iterator[tuple[str, Any]]:
     """Pointer and type of every field of the spec that holds a value."""
     for field in msgspec.structs.fields(struct):
@@ -171,6 +179,25 @@ def fields(struct: Any, at: str = "") -> Iterator[tuple[str, Any]]:
 def test_every_field_has_exactly_one_row() -> None:
     rows = [*CHANGES, *ELSEWHERE, *REFUSED, *ONE_VALUE]
     assert sorted(rows) == sorted(pointer for pointer, _ in fields(JobSpec))
+
+
+def words() -> str:
+    """What documents say that people write: of a generated page, or of a list of requirements, nothing follows."""
+    pages = [path for path in (ROOT / "docs").glob("*.md") if path.name not in ("protocol.md", "requirements.md")]
+    return "\n".join(path.read_text(encoding="utf-8") for path in pages)
+
+
+def test_every_field_is_explained_in_its_section_or_in_a_document() -> None:
+    pages, missing = words(), set()
+    sections = {at: kind.__doc__ or "" for at, kind in structs(JobSpec)}
+    for pointer, _ in fields(JobSpec):
+        section, _, name = pointer.rpartition("/")
+        told = re.search(rf"\b{name}\b", sections[section]) or re.search(rf"`(?:\w+\.)*{name}\b", pages)
+        missing |= set() if told else {pointer}
+    assert missing - ONE_VALUE == set(), (
+        "say what it means in the docstring of its struct in controlplane/protocol/spec.py, or by its name, as code, in"
+        " the document of its feature"
+    )
 
 
 def is_number(kind: Any) -> bool:
