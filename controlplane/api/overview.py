@@ -66,7 +66,7 @@ def _goodput() -> tuple[float | None, bool]:
     """Effective training time of the jobs of the last 24 h, by their devices; whether it is estimated."""
     since = now() - DAY
     recent = Q(finished_at=None) | Q(finished_at__gte=since)
-    rows = Job.objects.filter(recent).exclude(state=JobState.PENDING).order_by("-id")[:MAX_GOODPUT_JOBS]
+    rows = Job.objects.filter(recent).exclude(state=JobState.PENDING, attempts=None).order_by("-id")[:MAX_GOODPUT_JOBS]
     return goodput(rows, since=since)
 
 

@@ -92,11 +92,12 @@ class Supervisor:
         child = self._children.get(name)
         if child is None or child.process is None or child.process.poll() is not None:
             return False
-        os.killpg(child.process.pid, signal.SIGKILL)
-        child.process.wait()
+        # Its end is no surprise to `tick`, which may run in another thread.
+        process, child.process = child.process, None
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
         if child.spec.restart:
             child.restart_at_s = time.monotonic() + max(down_s, child.spec.restart_delay_s)
-        child.process = None
         log.info("killed %s, back in %.1f s", name, max(down_s, child.spec.restart_delay_s))
         return True
 

@@ -23,6 +23,7 @@ from controlplane.protocol.recompute import MAX_SPANS, MAX_STEPS, Share, Span
 
 NORM_FACTOR = 10.0
 LOSS_LIMIT_MAX = 1e-3
+LOSS, NORM = "the loss", "the gradient norm"
 
 
 class Unclear(ValueError):
@@ -181,7 +182,8 @@ def judge(
     ]
     last = asked.until_step - 1
     worst = max(found, default=(0.0, last, ""))
-    compared = {step for _, step, _ in found}
+    by = {what: {step for _, step, each in found if each == what} for what in (LOSS, NORM)}
+    compared = by[LOSS] & by[NORM]
     if worst[0] > 1.0:
         off = worst[0] if math.isfinite(worst[0]) else None
         return Verdict(False, f"{worst[2]} of step {worst[1]} came out as another: {_limits(asked)}", off)
@@ -199,7 +201,7 @@ def judge(
     if len(told) < asked.ranks:
         return Verdict(None, f"not judged: {len(told)} of {asked.ranks} ranks reported what they recomputed")
     if last not in compared:
-        return Verdict(None, f"not judged: nothing was reported of step {last} to compare with")
+        return Verdict(None, f"not judged: loss and gradient norm of step {last} were not both reported")
     same = sum(states.values())
     text = f"steps {asked.from_step} to {last} computed again; {len(compared)} of {last - asked.from_step + 1} compared"
     text += f" by loss and gradient norm; {_limits(asked)}; {_states(asked, states, same, last, bitwise=bitwise)}"
@@ -212,11 +214,11 @@ def _differences(asked: Asked, step: int, was: Numbers, now: Numbers) -> list[tu
     if was.finite and not now.finite:
         return [(math.inf, "the loss or the gradient norm")]
     if was.loss is not None and now.loss is not None:
-        found.append((abs(was.loss - now.loss) / asked.loss_limit(step), "the loss"))
+        found.append((abs(was.loss - now.loss) / asked.loss_limit(step), LOSS))
     if was.grad_norm is not None and now.grad_norm is not None:
         scale = max(abs(was.grad_norm), abs(now.grad_norm))
         off = abs(was.grad_norm - now.grad_norm) / scale if scale > 0 else 0.0
-        found.append((off / asked.norm_limit(step), "the gradient norm"))
+        found.append((off / asked.norm_limit(step), NORM))
     return found
 
 

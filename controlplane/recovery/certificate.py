@@ -139,11 +139,14 @@ def _window(incident: Incident, job: Job) -> Window:
     before = list(rows.filter(began.until()).order_by("-attempt", "-step")[:MAX_BEFORE])
     # Without a hole: across a step of the clock the times are no measure, and it ends there.
     near = list(takewhile(lambda row: abs(before[0].at - row.at) <= timedelta(seconds=BEFORE_S), before))
-    after = list(rows.filter(began.after() & ended.until()).order_by("attempt", "step")[:MAX_STEPS])
-    after += rows.filter(ended.after()).order_by("attempt", "step")[:STEPS_AFTER_MAX]
+    within = rows.filter(began.after() & ended.until()).order_by("-attempt", "-step")
+    inside = list(within[:MAX_STEPS])[::-1]
+    left_out = within.count() - len(inside) if len(inside) == MAX_STEPS else 0
+    after = [*inside, *rows.filter(ended.after()).order_by("attempt", "step")[:STEPS_AFTER_MAX]]
     while after and windows.age_s(after[-1].at) < SETTLE_S:
         after.pop()
-    newest = {row.step: row for row in (*reversed(near), *after)}
+    # Of a recovery with more steps than are compared one by one it is the newest.
+    newest = {row.step: row for row in (*(() if left_out else reversed(near)), *after)}
     steps = tuple(newest[number] for number in sorted(newest))
     late = windows.age_s(incident.ended_at or now()) >= GIVE_UP_S
-    return Window(job=job, began=began, ended=ended, steps=steps, late=late)
+    return Window(job=job, began=began, ended=ended, steps=steps, left_out=left_out, late=late)

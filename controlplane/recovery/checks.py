@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.jobs.models import Job, StepRecord
 from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, spec_of
 from controlplane.jobs.present import hashes_equal, ledger
-from controlplane.protocol.spec import micro_batch_count
+from controlplane.protocol.spec import Parallelism, micro_batch_count, ranks_per_replica
 from controlplane.recovery import proof, recompute
 from controlplane.recovery.course import Mark
 from controlplane.recovery.fencing import LeftOut, left_out
@@ -45,13 +47,20 @@ class Check:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """`steps` by number, each from the newest attempt that trained it; `began` and `ended`: where the job was
-    at the fault and when training was back; `late`: reports that are missing now will not come."""
+    at the fault and when training was back; `left_out`: so many of the recovery's first steps, which are more than
+    are compared; `late`: reports that are missing now will not come."""
 
     job: Job
     began: Mark
     ended: Mark
     steps: tuple[StepRecord, ...]
+    left_out: int
     late: bool
+
+    @property
+    def beside(self) -> str:
+        """What of the recovery is not among the steps, for people."""
+        return f"; its first {self.left_out} steps are not compared" if self.left_out else ""
 
     def reaches_beyond(self, judged: Sequence[StepRecord]) -> bool:
         """One of the `judged` steps was trained after the fault by the membership that the recovery
@@ -76,8 +85,27 @@ def _hashes(window: Window) -> Check:
         return Check(name=name, ok=None, detail="no step was reported by two replicas")
     if not window.reaches_beyond(judged):
         return Check(name=name, ok=None, detail="no step after the recovery was reported by two replicas")
-    detail = f"parameters, optimizer and random state equal after each of {len(judged)} steps of {len(window.steps)}"
+    ranks = _ranks(window)
+    whole = [step for step in judged if _is_told_whole(step, ranks)]
+    if not window.reaches_beyond(whole):
+        return Check(name=name, ok=None, detail=f"no step after the recovery was reported by all {ranks} ranks of each")
+    detail = (
+        f"parameters, optimizer and random state equal after each of {len(judged)} steps of {len(window.steps)},"
+        f" {len(whole)} of them on all {ranks} ranks of each replica{window.beside}"
+    )
     return Check(name=name, ok=True, detail=detail, value=0, limit=0)
+
+
+def _ranks(window: Window) -> int:
+    """Of each replica, in the newest attempt of the window."""
+    attempt = window.job.attempts.get(number=window.steps[-1].attempt)
+    return ranks_per_replica(msgspec.convert(attempt.layout, Parallelism))
+
+
+def _is_told_whole(step: StepRecord, ranks: int) -> bool:
+    """Of every rank each replica that contributed has told its state, and two at least."""
+    least = max(2, step.contributors)
+    return all(len(step.parameter_hashes.get(str(rank), {})) >= least for rank in range(ranks))
 
 
 def _ledger(window: Window) -> Check:
@@ -93,7 +121,7 @@ def _ledger(window: Window) -> Check:
         return Check(name=name, ok=False if final else None, detail=detail, value=float(len(wrong)), limit=0)
     if not window.reaches_beyond(steps):
         return Check(name=name, ok=None, detail="no step after the recovery is reported by all its replicas")
-    detail = f"{len(wanted)} micro-batches once in each of {len(steps)} steps"
+    detail = f"{len(wanted)} micro-batches once in each of {len(steps)} steps{window.beside}"
     return Check(name=name, ok=True, detail=detail, value=0, limit=0)
 
 
@@ -140,16 +168,21 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _no_step_lost(window: Window) -> Check:
-    """No number is missing between the first and the last."""
+    """No number is missing between the first and the last, those that are not compared included."""
     name = "no_step_lost"
-    numbers = [step.step for step in window.steps]
-    if not numbers:
+    if not window.steps:
         return Check(name=name, ok=None, detail="no step in the window")
-    missing = sorted(set(range(numbers[0], numbers[-1] + 1)) - set(numbers))
+    first, last = window.steps[0].step, window.steps[-1].step
+    if window.left_out:
+        first = min(first, window.began.step + 1)
+    rows = StepRecord.objects.filter(job=window.job, step__gte=first, step__lte=last)
+    known = rows.values_list("step", flat=True).distinct()
+    missing = last - first + 1 - known.count()
     if missing:
-        detail = f"step {missing[0]} was never committed"
-        return Check(name=name, ok=False, detail=detail, value=float(len(missing)), limit=0)
-    return Check(name=name, ok=True, detail=f"steps {numbers[0]} to {numbers[-1]} are all there", value=0, limit=0)
+        there = set(known)
+        lost = next(number for number in range(first, last + 1) if number not in there)
+        return Check(name=name, ok=False, detail=f"step {lost} was never committed", value=float(missing), limit=0)
+    return Check(name=name, ok=True, detail=f"steps {first} to {last} are all there", value=0, limit=0)
 
 
 def _fenced(window: Window) -> Check:

@@ -14,9 +14,6 @@ from django.db.models import Q, QuerySet
 from controlplane.jobs.models import Job, StepRecord
 from controlplane.recovery.models import Incident, ViewRow
 
-NEAR = 50
-"""The newest commits and views, among which a moment is looked for."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
@@ -42,11 +39,11 @@ class Mark:
 
 
 def mark(job: Job, at: datetime) -> dict[str, int]:
-    """Of a moment a short while ago, as it is kept: what the rows say came since is left away."""
-    views = ViewRow.objects.filter(job=job).order_by("-epoch").values_list("attempt", "epoch", "announced_at")[:NEAR]
-    steps = _newest_first(job).values_list("attempt", "step", "at")[:NEAR]
-    of_attempt, step = next(((a, s) for a, s, told in steps if told <= at), (0, -1))
-    attempt, epoch = next(((a, e) for a, e, announced in views if announced < at), (1, 0))
+    """Of a moment, as it is kept: of the commits and views that rows put no later, the newest."""
+    views = ViewRow.objects.filter(job=job, announced_at__lt=at).order_by("-epoch")
+    attempt, epoch = views.values_list("attempt", "epoch").first() or (1, 0)
+    steps = _newest_first(job).filter(at__lte=at)
+    of_attempt, step = steps.values_list("attempt", "step").first() or (0, -1)
     return asdict(Mark(of_attempt=of_attempt, step=step, attempt=max(attempt, of_attempt), epoch=epoch))
 
 

@@ -85,9 +85,11 @@ def place_of(row: Rank) -> dict[str, Any]:
     }
 
 
-def amend(row: Signal, evidence: dict[str, Any], sentence: str) -> None:
-    """An open finding says something else now; a `sentence` tells of it where that is news."""
-    Signal.objects.filter(pk=row.pk, settled_at=None).update(evidence=evidence)
+def amend(row: Signal, evidence: dict[str, Any], sentence: str, *, value: float | None = None) -> None:
+    """An open finding says something else now, of another `value` where there is one; a `sentence` tells of it
+    where that is news."""
+    kept = row.value if value is None else value
+    Signal.objects.filter(pk=row.pk, settled_at=None).update(evidence=evidence, value=kept)
     publish_signal(row, f"signal.{row.kind}" if sentence else "signal.refreshed", sentence)
 
 

@@ -172,7 +172,22 @@ def _tell(job: Job, row: RankSpeed, score: Score, wanted: Stragglers) -> bool:
         spread=work.spread,
         more=_device_facts(rank),
     )
-    return signals.raise_signal(found) is not None
+    if signals.raise_signal(found) is not None:
+        return True
+    return _amend(found)
+
+
+def _amend(found: SlowRank) -> bool:
+    """An open finding says what the newest windows say. True where that is another cause, or slow beside others than
+    before: it counts from now then, as nothing was seen of it sooner."""
+    row = signals.Signal.objects.filter(key=found.key, settled_at=None).first()
+    if row is None:
+        return False
+    other = any(row.evidence.get(name) != found.evidence.get(name) for name in ("cause", "score"))
+    signals.amend(row, found.evidence, found.sentence if other else "", value=found.value)
+    if other:
+        signals.Signal.objects.filter(pk=row.pk, settled_at=None).update(seen_at=now())
+    return other
 
 
 def _device_facts(rank: Rank) -> Json:

@@ -37,7 +37,7 @@ export function AlternativeTable({ decision }: { decision: Decision }): ReactEle
           {rows.map((row) => (
             <tr key={row.action} className={row.chosen ? "chosen" : ""}>
               <td className="nowrap">{row.chosen ? <Choice action={row.action} /> : words(row.action)}</td>
-              <td className="num">{row.cost === null ? <span className="muted">{row.chosen ? "not estimated" : "impossible"}</span> : gpuSeconds(row.cost)}</td>
+              <td className="num">{row.cost === null ? <span className="muted">not priced</span> : gpuSeconds(row.cost)}</td>
               <td className="cost-cell">{row.cost === null ? null : <span className={`cost tone-${row.chosen ? "ok" : "idle"}`} style={{ width: `${Math.max(1, (row.cost / most) * 100)}%` }} />}</td>
               <td className="words">{row.chosen ? `chosen: ${words(row.why)}` : row.why || <span className="muted">more expensive</span>}</td>
             </tr>

@@ -24,7 +24,7 @@ export function JobActions({ job, act, onClose }: { job: JobDetail; act: JobAct;
         <ConfirmDialog
           title={`Cancel ${job.name}`} confirmLabel="Cancel the job" danger typeToConfirm={job.name} onClose={onClose}
           onConfirm={(reason) => sendRequest("/jobs/{job_id}:cancel", job, { reason })}
-          blastRadius={<>Stops <b>{count(ranksOf(job))} ranks</b> of {job.replicas_active} replicas for good and frees their devices. Work since step {count(job.last_checkpoint_step ?? 0)} ({duration(job.work_at_risk_s)}) is lost unless a checkpoint is taken first.</>}
+          blastRadius={<>Stops <b>{count(ranksOf(job))} ranks</b> of {job.replicas_active} replicas for good and frees their devices. Its ranks have their grace period to save in; where they cannot, work since step {count(job.last_checkpoint_step ?? 0)} ({duration(job.work_at_risk_s)}) is lost.</>}
         />
       );
     case "checkpoint":

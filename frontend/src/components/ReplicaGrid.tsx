@@ -52,7 +52,7 @@ const ReplicaCard = memo(function ReplicaCard(props: Omit<GridProps, "replicas">
       {replica.caught_up ? <p className="replica-note muted">Caught up: {CAUGHT_UP_SHOWN.filter((key) => key in replica.caught_up!).map((key) => quantity(key, replica.caught_up![key])).map(({ name, text }) => `${name} ${text}`).join(", ")}</p> : null}
       <Scroll label="Ranks">
         <table className="ranks">
-          <thead><tr><th>Rank</th><th>State</th><th>Section / phase</th><th className="num">Step</th><th className="num" title="How long ago the last one came">Heartbeat</th><th className="num" title="Own work on one micro-batch, against the fastest rank of its stage and its own best">Speed</th><th>Device</th><th>Process</th></tr></thead>
+          <thead><tr><th>Rank</th><th>State</th><th>Section / phase</th><th className="num">Step</th><th className="num" title="How long ago the last one came">Heartbeat</th><th className="num" title="Own work on one micro-batch, against the median of the other ranks of its stage and its own best">Speed</th><th>Device</th><th>Process</th></tr></thead>
           <tbody>{ranks.map((rank) => <RankRow key={rank.id} jobId={props.jobId} rank={rank} leastStep={replica.contributing ? props.committedStep : 0} asOfSeq={props.asOfSeq} onLogs={props.onLogs} />)}</tbody>
         </table>
       </Scroll>
@@ -103,7 +103,7 @@ function slowest(speed: RankSpeed): number {
 }
 
 function speedTitle(speed: RankSpeed): string {
-  const against = [speed.relative === null ? null : `${percent(speed.relative)} of the fastest of its stage`, speed.individual === null ? null : `${percent(speed.individual)} of its own best`];
+  const against = [speed.relative === null ? null : `${percent(speed.relative)} of the median of the others of its stage`, speed.individual === null ? null : `${percent(speed.individual)} of its own best`];
   return `${against.filter(Boolean).join(", ") || "no score yet"}; one micro-batch: compute ${duration(speed.compute_s)}, data ${duration(speed.data_s)}`;
 }
 

@@ -41,7 +41,7 @@ export function incidentText(incident: IncidentDetail): string {
     "Decisions:",
     ...incident.decisions.flatMap((decision) => [
       `  ${decision.at} [${decision.rule}] ${words(decision.choice)}: ${decision.sentence}`,
-      ...decision.alternatives.map((other) => `    instead of ${words(other.action)}: ${other.cost_gpu_s === null ? "impossible" : gpuSeconds(other.cost_gpu_s)}${other.why_not ? ` (${other.why_not})` : ""}`),
+      ...decision.alternatives.map((other) => `    instead of ${words(other.action)}: ${other.cost_gpu_s === null ? "not priced" : gpuSeconds(other.cost_gpu_s)}${other.why_not ? ` (${other.why_not})` : ""}`),
       ...(decision.commands ?? []).map((command) => `    ${words(command.kind)} to ${command.node_name}: ${command.state}`),
     ]),
     "",

@@ -86,7 +86,7 @@ function Figures({ data }: { data: Overview }): ReactElement {
   const nodes = Object.values(data.nodes).reduce((sum, n) => sum + (n ?? 0), 0);
   return (
     <dl className="figures">
-      <Figure label="Goodput, 24 h" value={data.goodput_24h === null ? <span className="missing">no steps yet</span> : percent(data.goodput_24h, 1)} note={`${data.goodput_estimated ? "estimated, " : ""}kept steps x undisturbed step`} title="Kept steps x the undisturbed step over wall time, of the last day's jobs, by their devices" />
+      <Figure label="Goodput, 24 h" value={data.goodput_24h === null ? <span className="missing">too few steps</span> : percent(data.goodput_24h, 1)} note={`${data.goodput_estimated ? "estimated, " : ""}kept steps x undisturbed step`} title="Kept steps x the undisturbed step over wall time, of the last day's jobs, by their devices" />
       <Figure label="Open incidents" value={count(data.open_incidents)} tone={data.open_incidents + data.attention.lost > 0 ? "bad" : "ok"} note={openNote(data)} />
       <Figure label="Decisions, last hour" value={count(data.decisions_last_hour)} note={`mode: ${data.health.mode}`} />
       <Figure label="Devices" value={count(devices.total)} note={`${count(devices.busy)} busy, ${count(devices.spare)} spare`} />

@@ -280,3 +280,51 @@ def test_a_run_that_has_begun_is_waited_for_however_far_the_job_has_come_since(
     (folder / proof.RUNNING).touch()
     Job.objects.filter(pk=job.pk).update(committed_step=proof.MAX_STEPS_ALONE + 1)
     assert certify(Incident.objects.get(job=job))["state"] == "pending"
+
+
+def test_a_recovery_with_more_steps_than_are_compared_has_lost_none_and_says_what_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(certificates, "MAX_STEPS", 3)
+    fleet = make_fleet(5)
+    job = run_job(fleet)
+    kill_replica(fleet, job, 1)
+    reconcile_job(job.id)
+    go_on(fleet, job, first=2, until=12)
+    incident = resolved(job)
+    checks = {check["name"]: check for check in certify(incident)["checks"]}
+    assert checks["no_step_lost"] == {
+        "name": "no_step_lost", "ok": True, "detail": "steps 2 to 11 are all there", "value": 0, "limit": 0,
+    }  # fmt: skip
+    assert checks["sample_ledger_exact"]["detail"].endswith("in each of 3 steps; its first 7 steps are not compared")
+    StepRecord.objects.filter(job=job, step=4).delete()
+    lost = {check["name"]: check for check in certify(incident)["checks"]}["no_step_lost"]
+    assert (lost["ok"], lost["detail"]) == (False, "step 4 was never committed")
+
+
+def test_a_rank_whose_state_one_replica_alone_has_told_is_not_called_equal() -> None:
+    fleet = make_fleet(5)
+    job = run_job(fleet)
+    kill_replica(fleet, job, 1)
+    reconcile_job(job.id)
+    go_on(fleet, job, first=2, until=6)
+    incident = resolved(job)
+    whole = {check["name"]: check for check in certify(incident)["checks"]}["state_hashes_equal"]
+    assert whole["ok"] is True and "on all 2 ranks of each replica" in whole["detail"]
+    for row in StepRecord.objects.filter(job=job):
+        row.parameter_hashes["1"] = dict([next(iter(row.parameter_hashes["1"].items()))])
+        row.save(update_fields=["parameter_hashes"])
+    part = {check["name"]: check for check in certify(incident)["checks"]}["state_hashes_equal"]
+    assert (part["ok"], part["detail"]) == (None, "no step after the recovery was reported by all 2 ranks of each")
+
+
+def test_a_fault_that_was_found_many_steps_ago_begins_there_and_not_with_the_jobs_first_step() -> None:
+    fleet = make_fleet(5)
+    job = run_job(fleet)
+    kill_replica(fleet, job, 1)
+    reconcile_job(job.id)
+    go_on(fleet, job, first=2, until=4)
+    StepRecord.objects.filter(job=job).update(at=ago(200.0))
+    for step in range(4, 130):
+        StepRecord.objects.create(job=job, attempt=1, step=step, epoch=3, at=ago(150.0 - step))
+    assert course.mark(job, ago(120.5))["step"] == 29

@@ -135,8 +135,12 @@ def test_a_certificate_waits_for_the_first_steps_after_the_recovery() -> None:
     fleet = make_fleet(5)
     job, incident = recovered(fleet)
     StepRecord.objects.filter(job=job, step__gt=2).update(at=ago(25.0))
+    Incident.objects.filter(pk=incident.pk).update(ended=course.mark(job, ago(20.0)))
+    incident.refresh_from_db()
     assert certify(incident)["state"] == "pending", "the other checks are judged, and no step can be sampled yet"
     StepRecord.objects.filter(job=job, step__gt=5).update(at=ago(10.0))
+    Incident.objects.filter(pk=incident.pk).update(ended=course.mark(job, ago(20.0)))
+    incident.refresh_from_db()
     state, _ = told(incident)
     assert state == "pending"
     assert order_of(job).order.until_step > 6

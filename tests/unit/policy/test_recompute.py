@@ -145,7 +145,7 @@ def test_another_state_from_the_same_sums_fails_on_cpus_alone() -> None:
         ({0: TOLD[0]}, "1 of 2 ranks"),
         (
             {rank: replace(each, steps={6: COMMITTED[6]}) for rank, each in TOLD.items()},
-            "nothing was reported of step 12",
+            "loss and gradient norm of step 12 were not both reported",
         ),
     ],
 )
