@@ -32,7 +32,7 @@ FIRST_SEED = 910_000
 ENOUGH = 2
 """A seed that fails without the fault too does not count; after so many no more are looked for."""
 LOST, REPEATED, DELAY_S = 0.2, 0.2, 0.3
-MIXES = ("mixed", "bad network", "plain", "clocks", "mixed", "bad network", "plain", "many faults")
+MIXES = ("mixed", "mixed", "bad network", "clocks", "mixed", "mixed", "mixed", "many faults")
 """In turn; see `outcome`."""
 
 
@@ -177,8 +177,6 @@ def outcome(mix: str, seed: int) -> tuple[str, ...]:
     if mix == "mixed":
         return mixed.run(seed).violations
     world = World(seed)
-    if mix == "plain":
-        return world.run().violations
     if mix == "clocks":
         return world.run(2, stills=2, leaps=4).violations
     if mix == "many faults":

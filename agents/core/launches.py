@@ -49,6 +49,10 @@ def accept(turn: Turn, command_id: str, launch: ReplicaLaunch) -> None:
         detail = f"incarnation {started} of replica {launch.replica} was started here before"
         turn.answer(command_id, CommandStage.SUPERSEDED, detail)
         return
+    if launch.attempt == job.attempt and launch.epoch <= job.ended_epoch:
+        detail = f"attempt {job.attempt} was ended here in epoch {job.ended_epoch}"
+        turn.answer(command_id, CommandStage.SUPERSEDED, detail)
+        return
     known = job.incarnations if launch.attempt == job.attempt else {}
     turn.put_job(
         replace(
@@ -60,6 +64,7 @@ def accept(turn: Turn, command_id: str, launch: ReplicaLaunch) -> None:
             install=job.install if launch.attempt == job.attempt else None,
             end="",
             end_signature="",
+            ended_epoch=job.ended_epoch if launch.attempt == job.attempt else 0,
         )
     )
     cancel(turn, launch, "a newer start replaced it")
@@ -73,11 +78,14 @@ def accept(turn: Turn, command_id: str, launch: ReplicaLaunch) -> None:
 
 def fence(turn: Turn, body: StopRanks) -> None:
     """What was ordered to end is not started any more, should its start come late; also of a job of which nothing
-    was told here before."""
+    was told here before. The end of a whole attempt comes after all of its starts: it fences them
+    by their epoch."""
     job = turn.state.jobs.get(body.job_id) or Job(job_id=body.job_id, attempt=body.attempt)
-    if body.replica < 0 or body.attempt != job.attempt:
+    if body.attempt != job.attempt:
         return
-    if body.incarnation > job.incarnations.get(body.replica, -1):
+    if body.replica < 0:
+        turn.put_job(replace(job, ended_epoch=job.epoch))
+    elif body.incarnation > job.incarnations.get(body.replica, -1):
         turn.put_job(replace(job, incarnations={**job.incarnations, body.replica: body.incarnation}))
 
 

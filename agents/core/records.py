@@ -97,6 +97,7 @@ class JobKept(_Record, frozen=True, tag="job"):
     install: Install | None = None
     end: JobEnd = ""
     end_signature: str = ""
+    ended_epoch: int = 0
 
 
 class JobForgotten(_Record, frozen=True, tag="job_forgotten"):

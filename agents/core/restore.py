@@ -227,6 +227,7 @@ def _job(record: JobKept) -> Job:
         install=record.install,
         end=record.end,
         end_signature=record.end_signature,
+        ended_epoch=record.ended_epoch,
     )
 
 

@@ -185,7 +185,8 @@ class Host:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """The fence of one job: nothing older than (`attempt`, `epoch`) is obeyed, no
-    incarnation at or below `incarnations[replica]` is started again. `end`: how the job ended, as
+    incarnation at or below `incarnations[replica]` is started again, and nothing of the attempt that was
+    ordered up to `ended_epoch`, in which it was ended here. `end`: how the job ended, as
     far as this node was told; `end_signature`: the server's of it, where the server ordered it."""
 
     job_id: str
@@ -196,6 +197,7 @@ class Job:
     install: Install | None = None
     end: JobEnd = ""
     end_signature: str = ""
+    ended_epoch: int = 0
 
 
 class CommandStage(StrEnum):

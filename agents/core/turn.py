@@ -252,7 +252,7 @@ def rank_record(rank: Rank) -> RankKept:
 
 def job_record(job: Job) -> JobKept:
     """The lasting part of a job: all of it."""
-    incarnations, end = dict(job.incarnations), (job.end, job.end_signature)
+    incarnations, end = dict(job.incarnations), (job.end, job.end_signature, job.ended_epoch)
     return JobKept(job.job_id, job.attempt, job.epoch, incarnations, job.view, job.install, *end)
 
 

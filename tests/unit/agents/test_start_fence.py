@@ -3,6 +3,8 @@
 import pytest
 
 from agents.core import events as ev
+from agents.core.restore import restore, snapshot
+from controlplane.protocol.bounds import JobEnd
 from controlplane.protocol.commands import Body, DeliverView, StartRanks, StopRanks
 from controlplane.protocol.frames import CommandAnswer
 from controlplane.protocol.membership import Member, MemberRole, View
@@ -52,6 +54,31 @@ def test_a_start_that_comes_after_its_end_was_ordered_is_not(late: int) -> None:
 def test_a_stop_without_an_epoch_of_a_job_that_is_not_known_here_fences_its_start_too(late: int, state: str) -> None:
     world, answers = given((stop(12), 0), (start(late), 47))
     assert answers["cmd_2"] == state and bool(world.forked) == (late == 13)
+
+
+@pytest.mark.parametrize("final", ["", "cancelled"])
+def test_a_start_that_comes_after_the_end_of_its_whole_attempt_is_not_carried_out(final: JobEnd) -> None:
+    """The job was cancelled while the order was on its way: its ranks lived on, of a job that was over."""
+    end = StopRanks("job_1", 1, -1, -1, 0.0, "it is over", final=final)
+    late = StartRanks(launch(replica=0, incarnation=2, epoch=4))
+    world, answers = given((start(1), 1), (end, 5), (late, 4))
+    assert answers["cmd_3"] == "superseded"
+    assert {ref.incarnation for ref in world.forked} == {1}
+    again, _ = given((start(1), 1), (end, 5), (StartRanks(launch(replica=0, incarnation=2, epoch=6)), 6))
+    assert {ref.incarnation for ref in again.forked} == {1, 2}, "a server that was set back goes on in later epochs"
+
+
+def test_the_end_of_an_attempt_fences_its_starts_after_the_agent_was_started_again() -> None:
+    world, _ = given((StopRanks("job_1", 1, -1, -1, 0.0, "it is over"), 5))
+    after = restore(snapshot(world.state), boot_id="boot-1", fresh_journal_id="jrn", now_s=0.0)
+    assert after.jobs["job_1"].ended_epoch == 5
+
+
+def test_the_next_attempt_is_started_in_any_epoch() -> None:
+    world, answers = given(
+        (StopRanks("job_1", 1, -1, -1, 0.0, "all start again"), 5), (StartRanks(launch(attempt=2, epoch=3)), 3)
+    )
+    assert {ref.attempt for ref in world.forked} == {2}, answers
 
 
 def test_the_life_after_one_that_was_ended_is_started() -> None:
