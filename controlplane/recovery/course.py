@@ -56,15 +56,17 @@ def here(job: Job) -> Mark:
 
 
 def began(incident: Incident) -> Mark:
-    """When the fault was."""
-    assert incident.began is not None, "a job's incident has a mark"
-    return Mark(**incident.began)
+    """When the fault was. Of an incident that an older release opened, times tell it."""
+    assert incident.job is not None, "only a job has a course"
+    return Mark(**(incident.began or mark(incident.job, incident.opened_at)))
 
 
 def ended(incident: Incident) -> Mark:
-    """When training was back; of an incident that is open, now."""
+    """When training was back; of an incident that is open, now. As `began` of older ones."""
     assert incident.job is not None, "only a job has a course"
-    return Mark(**incident.ended) if incident.ended is not None else here(incident.job)
+    if incident.ended is not None:
+        return Mark(**incident.ended)
+    return here(incident.job) if incident.ended_at is None else Mark(**mark(incident.job, incident.ended_at))
 
 
 def _newest_first(job: Job) -> QuerySet[StepRecord]:
