@@ -1,7 +1,7 @@
 """The process that asks NVML: `python -m agents.probes.worker`.
 
 Speaks JSON lines: first `{"devices": [...]}` or `{"error": "..."}`, then for each byte on
-stdin one `{"samples": [...], "xids": [...]}`, and XIDs by themselves within a second.
+stdin one `{"samples": [...]}`, and XIDs by themselves within a second, before any samples.
 Ends when stdin does. It may hang in the driver at any time; the agent then kills it.
 """
 
@@ -33,12 +33,12 @@ def main() -> int:
         if asked and not os.read(0, 64):
             probe.close()
             return 0
-        xids = plausible(probe.xids())
+        # Before the readings: a driver that hangs over these takes this process, and what it knows, with it.
+        if xids := plausible(probe.xids()):
+            _say(WorkerLine(xids=xids))
         if asked:
             samples = plausible(probe.sample(time.monotonic(), frozenset()))
-            _say(WorkerLine(samples=samples, nvlinks=probe.nvlinks(), xids=xids))
-        elif xids:
-            _say(WorkerLine(xids=xids))
+            _say(WorkerLine(samples=samples, nvlinks=probe.nvlinks()))
 
 
 def _say(line: WorkerLine) -> None:

@@ -179,3 +179,29 @@ def test_an_injected_error_of_an_nvlink_names_its_link(probe):
         (seen,) = probe.xids()
         assert seen.xid == number
         assert link in seen.detail
+
+
+def test_an_xid_is_said_before_the_readings_over_which_the_driver_hangs(monkeypatch):
+    from agents.probes import worker as module
+
+    class Hangs(Exception):
+        pass
+
+    class Probe:
+        def devices(self):
+            return ()
+
+        def xids(self):
+            return (XidEvent(index=0, xid=79),)
+
+        def sample(self, now_s, busy):
+            raise Hangs
+
+    said = []
+    monkeypatch.setattr(module, "NvmlProbe", Probe)
+    monkeypatch.setattr(module, "_say", said.append)
+    monkeypatch.setattr(module.select, "select", lambda *_: ([0], [], []))
+    monkeypatch.setattr(module.os, "read", lambda *_: b"?")
+    with pytest.raises(Hangs):
+        module.main()
+    assert [line.xids[0].xid for line in said if line.xids] == [79]

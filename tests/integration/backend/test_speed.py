@@ -1,0 +1,57 @@
+"""A slow rank's finding says what the newest windows say (P4), and the fleet's goodput keeps who waits."""
+
+from dataclasses import replace
+
+import pytest
+
+from controlplane.api.overview import _goodput
+from controlplane.jobs.models import Job
+from controlplane.policy.signals.ranks import SlowRank
+from controlplane.protocol.states import JobState
+from controlplane.recovery import signals, speed
+from controlplane.recovery.models import Signal
+from controlplane.runtime.clock import ago
+from tests.integration.backend.builders import live_ranks, make_fleet, run_job
+
+pytestmark = pytest.mark.django_db
+
+
+def slow(job: Job, **changes: object) -> SlowRank:
+    """As two windows have confirmed it."""
+    rank = live_ranks(job)[0]
+    found = SlowRank(
+        **signals.place_of(rank), attempt=1, node=rank.node.name, limit_ratio=0.8, score="relative", relative=0.5,
+        individual=None, cause="compute", late_s=3.2, compute_s=4.0, data_s=0.1, step_s=5.0, stage=0, spread=None,
+        more={},
+    )  # fmt: skip
+    return replace(found, **changes)  # type: ignore[arg-type]
+
+
+def test_a_cause_that_later_windows_refute_is_told_no_more_and_the_new_one_begins_anew() -> None:
+    job = run_job(make_fleet())
+    row = signals.raise_signal(slow(job))
+    assert row is not None
+    Signal.objects.filter(pk=row.pk).update(seen_at=ago(400.0))
+    assert speed._amend(slow(job, cause="data", late_s=0.56))
+    row.refresh_from_db()
+    assert (row.evidence["cause"], row.evidence["late_s"]) == ("data", 0.56)
+    assert row.seen_at > ago(60.0), "nothing was seen of it sooner"
+
+
+def test_the_same_cause_keeps_its_beginning_and_has_the_newest_numbers() -> None:
+    job = run_job(make_fleet())
+    row = signals.raise_signal(slow(job))
+    assert row is not None
+    Signal.objects.filter(pk=row.pk).update(seen_at=ago(400.0))
+    assert not speed._amend(slow(job, late_s=2.0, relative=0.6))
+    row.refresh_from_db()
+    assert row.evidence["late_s"] == 2.0 and row.value == pytest.approx(0.6)
+    assert row.seen_at < ago(300.0)
+
+
+def test_a_job_that_trained_and_waits_for_devices_still_counts_in_the_fleets_goodput() -> None:
+    job = run_job(make_fleet(), steps=12)
+    shown, _ = _goodput()
+    Job.objects.filter(pk=job.pk).update(state=JobState.PENDING)
+    assert shown is not None
+    assert _goodput()[0] == pytest.approx(shown, rel=0.2)
