@@ -57,8 +57,12 @@ class DeviceWatch:
         if sample.memory_temperature_c is not None:
             yield from self._lasting("memory_temperature", sample.memory_temperature_c >= MEMORY_HOT_C, at_s)
         if sample.power_limit_w is not None:
+            raised = 0.0 < self.power_limit_w < sample.power_limit_w
             self.power_limit_w = max(self.power_limit_w, sample.power_limit_w)
             capped = sample.power_limit_w < POWER_LIMIT_SHARE * self.power_limit_w
+            if raised and "power_limit" not in self.told:
+                # It was lowered before this watch began.
+                yield "power_limit", 0.0, True
             yield from self._lasting("power_limit", capped, at_s)
 
     def _grown(self, name: str, total: int, at_s: float) -> int:
@@ -114,9 +118,12 @@ class Watch:
             )
 
     def ended(self, node_id: str, index: int) -> tuple[str, ...]:
-        """States of readings in which the device is not now; () before its first sample."""
+        """States of readings in which the device is not now; () before its first sample. Not that of its power
+        limit: one that was lowered before looks like its own, until it is raised."""
         watch = self.devices.get((node_id, index))
-        return () if watch is None else tuple(name for name in LASTING if name not in watch.since_s)
+        if watch is None:
+            return ()
+        return tuple(name for name in LASTING if name not in watch.since_s and name != "power_limit")
 
     def forget(self, node_id: str, index: int) -> None:
         """A device that is none any more."""

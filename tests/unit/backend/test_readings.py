@@ -106,3 +106,14 @@ def test_ten_thousand_devices_are_watched_without_findings_of_the_healthy() -> N
             for _ in range(8):
                 watch.take(f"n{node}", sample, float(second))
     assert watch.news() == []
+
+
+def test_a_power_limit_that_was_lowered_before_the_watch_began_has_not_ended_until_it_is_raised() -> None:
+    """A sentinel that starts anew sees the lowered one as the highest there ever was."""
+    watch = Watch()
+    watch.take("n", DeviceSample(index=0, power_limit_w=300.0), 0.0)
+    watch.take("n", DeviceSample(index=0, power_limit_w=300.0), 90.0)
+    assert "power_limit" not in watch.ended("n", 0) and "throttled" in watch.ended("n", 0)
+    assert watch.news() == []
+    watch.take("n", DeviceSample(index=0, power_limit_w=700.0), 91.0)
+    assert [(found.reading, found.over) for found in watch.news()] == [("power_limit", True)]
