@@ -14,6 +14,8 @@ from controlplane.protocol.samples import DeviceSample
 
 COUNTERS = {name: limit.reads for name, limit in READINGS.items() if limit.window_s}
 LASTING = tuple(name for name, limit in READINGS.items() if limit.lasts)
+FLAGS = frozenset(READINGS) - set(COUNTERS) - set(LASTING)
+"""What a device has from then on, until it is reset or replaced."""
 MAX_STEPS = 128
 """Changes of one counter that are remembered; where there are more, the oldest stand for all."""
 

@@ -24,7 +24,7 @@ from controlplane.runtime.isolate import isolated
 from controlplane.sentinel.detect import RiskLatch, RiskMove, Silence, find_silent, mostly_silent
 from controlplane.sentinel.fleetmap import DEFAULT_SILENCE_S, FleetMap
 from controlplane.sentinel.live_state import LiveState, live_of, sample_fields
-from controlplane.sentinel.readings import Finding
+from controlplane.sentinel.readings import FLAGS, Finding
 
 
 class Scanner:
@@ -139,6 +139,9 @@ def _tell_reading(found: Finding, fleet: FleetMap) -> None:
     if info is None:
         return
     device = Device.objects.select_related("node").get(pk=info.id)
+    if not found.over and found.reading in FLAGS and READINGS[found.reading].what in device.health_reason:
+        # It is out for that, and who had it in hand may have acknowledged it: no news of a watch that begins.
+        return
     with events.unit_of_work():
         if found.over:
             signals.settle_keys(ReadingPastLimit.key_of(info.id, found.reading), "it has ended")
