@@ -6,6 +6,8 @@ due, a risky device where there is nothing to save, when an incident that waits 
 node that is drained is empty. Called by `recovery.fleet_pass` each second; touches nothing itself.
 """
 
+from collections.abc import Iterable, Mapping
+
 import msgspec
 
 from controlplane.policy import drains
@@ -23,15 +25,16 @@ RISK_RULE, RETURN_RULE = device_risk.RULE, HARDWARE_RETURN
 
 
 class HardwareIncident(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An incident that hardware keeps open. `devices`: indices on the node that its findings name;
-    `out`: one of them is of no use until it is reset or replaced; `lost`: its job failed, which no
-    repair changes; `refuted`: its findings were withdrawn."""
+    """An incident that hardware keeps open. `devices`: indices on the node that its findings name; `beside`: other
+    nodes that they name, each with its devices; `out`: one of them is of no use until it is reset or replaced;
+    `lost`: its job failed, which no repair changes; `refuted`: its findings were withdrawn."""
 
     id: str
     title: str
     state: IncidentState
     node_id: str
     devices: tuple[int, ...]
+    beside: tuple[tuple[str, tuple[int, ...]], ...] = ()
     out: bool = False
     lost: bool = False
     refuted: bool = False
@@ -74,7 +77,7 @@ def decide_fleet(snapshot: FleetSnapshot, config: PolicyConfig) -> tuple[Decisio
     left = 0 if correlated else config.max_acts - snapshot.acts_last_window
     found += device_fault.resets(snapshot.nodes, now_s=snapshot.now_s, left=left)
     judged = [msgspec.structs.replace(decision, mode=ceiling(config, decision.rule)) for decision in found]
-    returns = (_back(incident, nodes.get(incident.node_id)) for incident in snapshot.incidents)
+    returns = (_back(incident, nodes) for incident in snapshot.incidents)
     emptied = drains.answers(snapshot.requests, nodes, now_s=snapshot.now_s)
     return (*judged, *(decision for decision in returns if decision is not None), *emptied)
 
@@ -96,17 +99,25 @@ def _watch(signal: SignalFact, node: NodeFact | None) -> Decision:
     )
 
 
-def _back(incident: HardwareIncident, node: NodeFact | None) -> Decision | None:
-    """The incident is over: its hardware works again, is gone for good, or was never at fault."""
+def _back(incident: HardwareIncident, nodes: Mapping[str, NodeFact]) -> Decision | None:
+    """The incident is over: its hardware works again, all of it, is gone for good, or was never at fault."""
     outcome = IncidentOutcome.RECOVERED
-    if node is None:
+    places = ((incident.node_id, incident.devices), *incident.beside)
+    left = [(nodes[node_id], devices) for node_id, devices in places if node_id in nodes]
+    ready = all(node.state is NodeState.READY for node, _ in left)
+    if not left:
         why, outcome = "Its node was taken out of the fleet.", IncidentOutcome.MITIGATED
-    elif not incident.out and incident.state is IncidentState.MITIGATED and node.state is NodeState.READY:
-        why = f"{node.name} takes work again."
-    elif incident.out and incident.devices and _healthy(node, incident.devices):
-        # Returning the node heals those of its devices that are there; one that is not stays out.
-        after = "" if node.state is NodeState.READY else f"; the node is {node.state} until a person returns it"
-        why = f"Device {', '.join(map(str, incident.devices))} of {node.name} is healthy again{after}."
+    elif not incident.out and incident.state is IncidentState.MITIGATED and ready:
+        why = f"{_listed(node.name for node, _ in left)} takes work again."
+    elif incident.out and all(devices and _healthy(node, devices) for node, devices in left):
+        # Returning a node heals those of its devices that are there; one that is not stays out.
+        healed = "; ".join(f"Device {_listed(devices)} of {node.name} is healthy again" for node, devices in left)
+        shut = "".join(
+            f"; {'the node' if len(left) == 1 else node.name} is {node.state} until a person returns it"
+            for node, _ in left
+            if node.state is not NodeState.READY
+        )
+        why = f"{healed}{shut}."
     elif incident.refuted:
         why = "What was found is gone again."
     else:
@@ -121,6 +132,10 @@ def _back(incident: HardwareIncident, node: NodeFact | None) -> Decision | None:
         actions=(ResolveIncident(note=why, outcome=outcome, incident_id=incident.id),),
         routine=True,
     )
+
+
+def _listed(what: Iterable[object]) -> str:
+    return ", ".join(map(str, what))
 
 
 def _healthy(node: NodeFact, indices: tuple[int, ...]) -> bool:

@@ -71,6 +71,7 @@ def load_fleet() -> FleetSnapshot:
     waiting = [_fact(row) for row in _waiting().prefetch_related("signals")]
     sizes = load.device_counts()
     concerned = {row.node_id or "" for row in rows} | {row.node_id for row in waiting}
+    concerned |= {node_id for row in waiting for node_id, _ in row.beside}
     concerned |= set(_resets().values_list("node_id", flat=True))
     drains = asked.facts(asked.drains()[:MAX_FINDINGS])
     concerned |= {fact.node_id or "" for fact in drains}
@@ -119,6 +120,7 @@ def _fact(row: Incident) -> HardwareIncident:
         state=IncidentState(row.state),
         node_id=home or "",
         devices=tuple(sorted(named.get(home or "", ()))),
+        beside=tuple((node_id, tuple(sorted(named[node_id]))) for node_id in sorted(named) if node_id != home),
         out=row.needs_hardware,
         lost=row.outcome == IncidentOutcome.LOST,
         refuted=row.state == IncidentState.OPEN and all(s.settled_at is not None for s in row.signals.all()),

@@ -1,5 +1,6 @@
 """Faults of the fleet's hardware are decided without a job, and over when hardware is back."""
 
+import msgspec
 import pytest
 
 from controlplane.policy.config import PolicyConfig
@@ -138,3 +139,19 @@ def test_a_device_that_waits_for_a_reset_and_is_empty_is_reset_without_any_job()
     (decision,) = decide_fleet(world(nodes=(waits,)), CONFIG)
     assert decision.actions == (ResetDevice(node_id="n2", device_index=0),)
     assert decide_fleet(world(nodes=(waits,), suspect_devices=30), CONFIG) == ()
+
+
+def test_an_incident_with_devices_on_two_nodes_is_over_when_those_of_both_are_back():
+    incident = waiting(beside=(("n3", (0,)),))
+    sick = msgspec.structs.replace(
+        node(3),
+        devices=tuple(
+            msgspec.structs.replace(device, healthy=False) if device.index == 0 else device
+            for device in node(3).devices
+        ),
+    )
+    assert decide_fleet(world(nodes=(node(2), sick), incidents=(incident,)), CONFIG) == ()
+    (decision,) = decide_fleet(world(nodes=(node(2), node(3)), incidents=(incident,)), CONFIG)
+    assert decision.sentence == "Device 1 of node-2 is healthy again; Device 0 of node-3 is healthy again."
+    (gone,) = decide_fleet(world(nodes=(node(3),), incidents=(incident,)), CONFIG)
+    assert gone.sentence == "Device 0 of node-3 is healthy again.", "what left the fleet is not waited for"
