@@ -172,9 +172,7 @@ def _tell(job: Job, row: RankSpeed, score: Score, wanted: Stragglers) -> bool:
         spread=work.spread,
         more=_device_facts(rank),
     )
-    if signals.raise_signal(found) is not None:
-        return True
-    return _amend(found)
+    return signals.raise_signal(found) is not None or _amend(found)
 
 
 def _amend(found: SlowRank) -> bool:

@@ -54,4 +54,4 @@ def test_what_nobody_foresaw_is_not_dressed_up() -> None:
 def test_a_faulty_body_is_pointed_at(body: bytes, pointer: str) -> None:
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.json.decode(body, type=EvictReplica)
-    assert told(caught.value).pointer == pointer
+    assert told(caught.value, EvictReplica).pointer == pointer
