@@ -9,6 +9,7 @@ Only what differs or is missing is a fault of the checkpoint. A storage that can
 says nothing about it: an outage must not burn every checkpoint that was kept.
 """
 
+import sys
 from pathlib import Path
 
 from trainer.checkpoint import manifest, staging
@@ -44,6 +45,9 @@ def resume(engine: Engine, settings: RankSettings, votes: Votes, tier: LocalTier
         fault = str(error)
     except (OSError, ValueError) as error:  # ValueError: no driver, or an unknown digest.
         away = str(error)
+    if fault or away:
+        # Before the others know of it and leave, which may end this rank before it gets to say why.
+        print(f"{wanted.path}: {fault or away}", file=sys.stderr, flush=True)
     corrupt, unseen = votes.counts([bool(fault), bool(away)])
     if corrupt:
         raise ResumeFailed(f"{wanted.path}: {fault or 'refused by another rank'}")
