@@ -12,7 +12,7 @@ from controlplane.fleet import selectors as fleet
 from controlplane.fleet.models import Node
 from controlplane.jobs import selectors as jobs
 from controlplane.jobs.models import Job
-from controlplane.jobs.numbers import goodput
+from controlplane.jobs.several import goodput
 from controlplane.protocol.states import LIVE_INCIDENT, IncidentOutcome, IncidentState, JobState
 from controlplane.recovery import deadletter, health_gate
 from controlplane.recovery.incidents import need_attention
@@ -25,7 +25,6 @@ from controlplane.runtime.events import newest_seq
 RECENT = 10
 DAY = timedelta(hours=24)
 HOUR = timedelta(hours=1)
-MAX_GOODPUT_JOBS = 200
 
 
 def overview() -> dict[str, Any]:
@@ -66,7 +65,7 @@ def _goodput() -> tuple[float | None, bool]:
     """Effective training time of the jobs of the last 24 h, by their devices; whether it is estimated."""
     since = now() - DAY
     recent = Q(finished_at=None) | Q(finished_at__gte=since)
-    rows = Job.objects.filter(recent).exclude(state=JobState.PENDING, attempts=None).order_by("-id")[:MAX_GOODPUT_JOBS]
+    rows = Job.objects.filter(recent).exclude(state=JobState.PENDING, attempts=None).iterator()
     return goodput(rows, since=since)
 
 

@@ -16,14 +16,17 @@ EXPECTED: Mapping[str, str] = MappingProxyType(
         JobState.CANCELLED: "Nothing more is expected.",
     }
 )
+UNDER_WAY = frozenset({JobState.RUNNING, JobState.RECOVERING})
 ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 
 
-def why(state: str, reason: str, *, cancel_requested: bool, unheard: Sequence[str] = ()) -> str:
-    """`reason`: the last transition's, may be empty. `unheard`: a sentence for each of its nodes
-    that is not heard."""
+def why(state: str, reason: str, *, cancel_requested: bool, held: str = "", unheard: Sequence[str] = ()) -> str:
+    """`reason`: the last transition's, may be empty. `held`: the sentence of a decision that does nothing
+    until something ends or a person acts. `unheard`: a sentence for each of its nodes that is not heard."""
     if cancel_requested and state not in ENDED:
         expected = "Its cancellation was asked for; its ranks are being stopped."
+    elif held and state in UNDER_WAY:
+        expected = held
     else:
         expected = EXPECTED[JobState(state)]
     because = reason.strip()

@@ -1,15 +1,13 @@
 """Figures of a job that are computed, not stored: each from rows that can be shown."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from statistics import median
 
 import msgspec
 
 from controlplane.jobs.models import Attempt, Job, JobPace, Replica
 from controlplane.policy.goodput import effective_ratio
-from controlplane.policy.pace import Mark, Pace, Undisturbed, kept_at, productivity, undisturbed_step
+from controlplane.policy.pace import Pace, Undisturbed, productivity, stands_still, undisturbed_step
 from controlplane.policy.spent import Spent, Wall, wall
 from controlplane.protocol.spec import JobSpec, TrainSpec, contributing_devices
 from controlplane.protocol.states import LIVE_INCIDENT, CheckpointState, EttrBasis, JobState, ReplicaState
@@ -34,9 +32,10 @@ ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 class JobNumbers:
     """Units in the names. `ettr`: kept steps x `undisturbed_step_s` over wall time since the first
     attempt (`policy.goodput.effective_ratio`); `ettr_basis`: what it rests on, or why there is none;
-    `wall`: all wall time since then by what it was; `productivity`: speed of the newest steps over the job's own
-    best. None: not measured yet, and of
-    an ended job's productivity that it has none."""
+    `wall`: all wall time since then by what it was; `productivity`: speed of the newest steps, or of the one under
+    way where that takes longer, over the job's own best; `eta_s`: what the steps left take at the pace of the newest.
+    None: not measured yet; of an ended job's productivity that it has none; of `eta_s` also that no step is committed
+    any more (`policy.pace.stands_still`)."""
 
     total_steps: int
     step_time_s: float | None
@@ -75,13 +74,14 @@ def numbers_of(job: Job) -> JobNumbers:
     checkpoint = job.checkpoints.filter(state__in=GOOD_CHECKPOINTS).order_by("-step", "-epoch").first()
     incident = job.incidents.filter(state__in=LIVE_INCIDENT).order_by("-opened_at", "-id").first()
     left = max(0, spec.training.steps - job.committed_step)
+    still = pace is not None and stands_still(pace, open_s=_open_s(job, pace))
     running = job.state not in ENDED
     replicas = Replica.objects.filter(attempt__job=job)
     return JobNumbers(
         total_steps=spec.training.steps,
         step_time_s=step_time_s,
         loss=next((row["loss"] for row in recent if row["loss"] is not None), None),
-        eta_s=left * step_time_s if step_time_s is not None and running else None,
+        eta_s=left * step_time_s if step_time_s is not None and running and not still else None,
         attempt=attempt.number if attempt else 0,
         restarts=max(0, job.attempts.count() - 1),
         evictions=replicas.filter(state=ReplicaState.EVICTED).count(),
@@ -90,13 +90,23 @@ def numbers_of(job: Job) -> JobNumbers:
         last_checkpoint_step=checkpoint.step if checkpoint else None,
         last_checkpoint_age_s=age_s(checkpoint.committed_at) if checkpoint else None,
         work_at_risk_s=_work_at_risk_s(job, checkpoint.step if checkpoint else 0, step_time_s) if running else None,
-        ettr=_ettr(job, first, undisturbed),
+        ettr=effective_of(job, first, undisturbed),
         ettr_basis=_basis(job, pace, undisturbed),
         undisturbed_step_s=undisturbed.step_s if undisturbed else None,
         wall=_wall(job, first, undisturbed),
-        productivity=productivity(pace) if pace and running else None,
+        productivity=productivity_of(job, pace),
         open_incident_id=incident.id if incident else None,
     )
+
+
+def productivity_of(job: Job, pace: Pace | None) -> float | None:
+    """As it is now; None of a job that has ended, and while there is too little to go by."""
+    return productivity(pace, open_s=_open_s(job, pace)) if pace and job.state not in ENDED else None
+
+
+def _open_s(job: Job, pace: Pace) -> float:
+    """Since its newest commit."""
+    return (job.finished_at or now()).timestamp() - pace.at_s
 
 
 def _work_at_risk_s(job: Job, saved_step: int, step_time_s: float | None) -> float | None:
@@ -140,7 +150,7 @@ def _basis(job: Job, pace: Pace | None, undisturbed: Undisturbed | None) -> Ettr
     return EttrBasis.NOT_COUNTED if uncounted else EttrBasis.TOO_FEW_STEPS
 
 
-def _ettr(job: Job, first: Attempt | None, undisturbed: Undisturbed | None) -> float | None:
+def effective_of(job: Job, first: Attempt | None, undisturbed: Undisturbed | None) -> float | None:
     """Kept steps x the undisturbed step over wall time since the first attempt, which is all of it:
     waiting for a place, starts, stalls and steps trained again count as what they are."""
     if first is None or undisturbed is None:
@@ -148,22 +158,3 @@ def _ettr(job: Job, first: Attempt | None, undisturbed: Undisturbed | None) -> f
     wall_s = ((job.finished_at or now()) - first.started_at).total_seconds()
     kept = job.committed_step - first.resume_step
     return effective_ratio(committed=kept, undisturbed_step_s=undisturbed.step_s, wall_s=wall_s)
-
-
-def goodput(jobs: Iterable[Job], *, since: datetime) -> tuple[float | None, bool]:
-    """The same ratio of several jobs since a moment, each weighted by the devices of its full
-    strength (None when none of them has trained), and whether that of any is estimated. A job older
-    than that is taken from its newest hourly mark before `since` on."""
-    kept_s, all_s, estimated = 0.0, 0.0, False
-    for job in jobs:
-        spec, pace = spec_of(job).spec, pace_of(job)
-        undisturbed = _undisturbed(spec, pace)
-        first = job.attempts.order_by("number").first()
-        if pace is None or undisturbed is None or first is None:
-            continue
-        mark = kept_at(pace, since.timestamp()) or Mark(first.started_at.timestamp(), 0)
-        kept, gpus = job.committed_step - first.resume_step - mark.kept, contributing_devices(spec)
-        kept_s += kept * undisturbed.step_s * gpus
-        all_s += ((job.finished_at or now()).timestamp() - mark.at_s) * gpus
-        estimated = estimated or undisturbed.estimated
-    return kept_s / all_s if all_s > 0 else None, estimated

@@ -28,6 +28,7 @@ WINDOW = 16
 MIN_GAPS = 3
 NEAR = 1.5
 RATIO = 1.005
+STILL = 3.0
 MARK_EVERY_S = 3600.0
 MARKS = 26
 """A day of hourly marks, and one before it."""
@@ -153,12 +154,19 @@ def _seen_step_s(pace: Pace) -> float | None:
     return best_s
 
 
-def productivity(pace: Pace) -> float | None:
-    """Speed of the newest commits over the job's own best; 1 / 2.4 after a slow-down by 2.4. None
+def productivity(pace: Pace, *, open_s: float = 0.0) -> float | None:
+    """Speed of the newest commits over the job's own best; 1 / 2.4 after a slow-down by 2.4. `open_s`: since the
+    newest commit, seconds; a step under way that takes longer than those before is the speed by now. None
     before a whole window was undisturbed: the first few steps are no best to be held against."""
     if pace.best_s is None or len(pace.recent) < MIN_GAPS:
         return None
-    return pace.best_s / median(pace.recent)
+    return pace.best_s / max(median(pace.recent), open_s)
+
+
+def stands_still(pace: Pace, *, open_s: float) -> bool:
+    """No commit for `STILL` times what the newest steps of this attempt took at most: when the next one comes
+    cannot be worked out from them. An attempt that has not committed twice is judged by nothing."""
+    return bool(pace.recent) and open_s > STILL * max(pace.recent)
 
 
 def kept_at(pace: Pace, moment_s: float) -> Mark | None:

@@ -1,16 +1,18 @@
 """Gauges of the fleet that are read from rows: refreshed by each web process, as any of them is scraped."""
 
 from django.conf import settings
-from django.db.models import Count, Min
+from django.db.models import Count, Max, Min
 from prometheus_client import Gauge
 
 from controlplane.changes.assembly.nodes import suspect_devices
+from controlplane.checkpoints.models import Checkpoint
 from controlplane.dispatch.services import outbox_numbers
 from controlplane.fleet import selectors as fleet
 from controlplane.fleet.models import Node
 from controlplane.jobs import selectors as jobs
 from controlplane.jobs.models import Job
-from controlplane.jobs.numbers import ENDED, JobNumbers, numbers_of
+from controlplane.jobs.numbers import ENDED, GOOD_CHECKPOINTS, LOCAL_KIND
+from controlplane.jobs.several import AT_ONCE, JobRate, rates
 from controlplane.policy.facts import correlated_failure_of
 from controlplane.policy.fleet import FleetSnapshot
 from controlplane.protocol.states import IncidentState
@@ -20,8 +22,8 @@ from controlplane.recovery.models import Incident
 from controlplane.recovery.reconcile import CONFIG
 from controlplane.runtime import metrics
 from controlplane.runtime.clock import age_s, now_s
+from controlplane.runtime.pieces import batched
 
-MAX_JOBS = 50
 SUSPECTS, ACTS = "suspect_devices", "recent_acts"
 """Scopes of the breaker: which of the two limits is passed."""
 
@@ -36,11 +38,10 @@ def refresh() -> None:
     metrics.OUTBOX_PENDING.set(pending)
     metrics.OUTBOX_OLDEST.set(oldest_s or 0.0)
     metrics.DEAD_LETTERS_WAITING.set(deadletter.waiting_count())
-    rows = Job.objects.exclude(state__in=ENDED).order_by("-created_at")[:MAX_JOBS]
-    numbers = {row.id: numbers_of(row) for row in rows}
-    _replace(metrics.EFFECTIVE, {job_id: found.ettr for job_id, found in numbers.items()})
-    _replace(metrics.PRODUCTIVITY, {job_id: found.productivity for job_id, found in numbers.items()})
-    _replace(metrics.CHECKPOINT_AGE, {row.id: _unsaved_s(row, numbers[row.id]) for row in rows})
+    found = list(rates(Job.objects.exclude(state__in=ENDED)))
+    _replace(metrics.EFFECTIVE, {rate.job.id: rate.ettr for rate in found})
+    _replace(metrics.PRODUCTIVITY, {rate.job.id: rate.productivity for rate in found})
+    _replace(metrics.CHECKPOINT_AGE, unsaved_s(found))
     metrics.CHECKPOINT_LIMIT.set(settings.CHECKPOINT_OLD_S)
     metrics.REFRESHED.set(now_s())
 
@@ -66,13 +67,15 @@ def breaker() -> dict[str, float]:
     return {SUSPECTS: float(correlated_failure_of(found, CONFIG)), ACTS: float(recent_acts() >= CONFIG.max_acts)}
 
 
-def _unsaved_s(row: Job, found: JobNumbers) -> float | None:
-    """Since its newest good checkpoint; of a job that has none, since its first attempt began: all of that
-    would be repeated. None before that."""
-    if found.last_checkpoint_age_s is not None:
-        return found.last_checkpoint_age_s
-    first = row.attempts.order_by("number").first()
-    return age_s(first.started_at) if first else None
+def unsaved_s(found: list[JobRate]) -> dict[str, float | None]:
+    """By job, since its newest good checkpoint in storage: one on the nodes' own disks goes with them. Of a job that
+    has none, since its first attempt began: all of that would be repeated. None before that."""
+    saved = {}
+    for some in batched([rate.job.id for rate in found], AT_ONCE):
+        good = Checkpoint.objects.filter(job__in=some, state__in=GOOD_CHECKPOINTS).exclude(kind=LOCAL_KIND)
+        saved |= dict(good.values_list("job_id").annotate(Max("committed_at")))
+    started = {rate.job.id: rate.first.started_at if rate.first else None for rate in found}
+    return {job_id: age_s(saved.get(job_id) or began) for job_id, began in started.items()}
 
 
 def _replace(gauge: Gauge, values: dict[str, float | None] | dict[str, int] | dict[str, float]) -> None:

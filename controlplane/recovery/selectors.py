@@ -11,7 +11,7 @@ from controlplane.jobs.models import Job, Rank
 from controlplane.policy.fleet import FleetSnapshot
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.diagnostics import FLIGHT_RECORDER, LOG, NOT_GOT
-from controlplane.protocol.states import JobState
+from controlplane.protocol.states import LIVE_INCIDENT, JobState
 from controlplane.recovery.incident_evidence import first_failure, stack_groups
 from controlplane.recovery.models import Decision, Incident, RankLook, Signal
 from controlplane.recovery.present import decision_summary, incident_summary, look_view, signal_summary
@@ -169,6 +169,17 @@ def waits_for(job: Job) -> str:
         return ""
     newest = Decision.objects.filter(job=job).order_by("-at", "-id").values("choice", "sentence").first()
     return str(newest["sentence"]) if newest and newest["choice"] == "wait" else ""
+
+
+def held_by(job: Job) -> str:
+    """The sentence of its newest decision where that is to hold, or only a recommendation, and the incident that it
+    is about is not over; else ""."""
+    newest = Decision.objects.filter(job=job, routine=False).order_by("-at", "-id").select_related("incident").first()
+    if newest is None or newest.incident is None or newest.incident.state not in LIVE_INCIDENT:
+        return ""
+    if newest.choice == "hold":
+        return newest.sentence
+    return "" if newest.applied else f"Recommended, and left to a person: {newest.sentence}"
 
 
 def decision(decision_id: str) -> Decision:

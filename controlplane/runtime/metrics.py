@@ -51,13 +51,13 @@ EFFECTIVE = Gauge(
 )
 PRODUCTIVITY = Gauge(
     "holdfast_job_productivity_ratio",
-    "Speed of a job's newest steps over its own best.",
+    "Speed of a job's newest steps, or of the one under way where that takes longer, over its own best.",
     ["job_id"],
     registry=FLEET,
 )
 CHECKPOINT_AGE = Gauge(
     "holdfast_checkpoint_age_seconds",
-    "Age of a job's newest good checkpoint; of a job without one, time since its first attempt began.",
+    "Age of a job's newest good checkpoint in storage; of a job without one, time since its first attempt began.",
     ["job_id"],
     registry=FLEET,
 )

@@ -195,6 +195,7 @@ def _detail(row: Job, *, spec: dict[str, Any]) -> dict[str, Any]:
             row.state,
             recovery.waits_for(row) or row.state_reason,
             cancel_requested=row.cancel_requested,
+            held=recovery.held_by(row),
             unheard=[told["sentence"] for told in not_heard],
         ),
         "unheard": not_heard,

@@ -37,7 +37,7 @@ export function EffectiveTime({ job }: { job: Job }): ReactElement {
         value={job.productivity === null ? missing(ENDED_STATES.has(job.state) ? "the job has ended" : "too few steps") : percent(job.productivity, 1)}
         tone={slow ? "warn" : undefined}
         note="speed beside its own best"
-        title="The job's own best median of 16 undisturbed steps over the median of its newest 16"
+        title="The job's own best median of 16 undisturbed steps over the median of its newest 16, or over the time since the newest where that is longer"
       />
     </>
   );

@@ -59,7 +59,7 @@ function MapBody({ nodes: read, asOfSeq, colour, table }: { nodes: Node[]; asOfS
   return (
     <>
       {missing ? <p className="map-missing text-bad"><Icon name="unplug" size={13} /> {missing}: grey readings are the last reported.</p> : null}
-      {table ? <DeviceTable nodes={nodes} /> : (
+      {table ? <DeviceTable nodes={nodes} push={push} /> : (
         <>
           <div className="fleet" onKeyDown={moveFocus}>
             {nodes.map((node) => <NodeCard key={node.id} node={node} colour={colour} push={push} />)}
@@ -82,14 +82,20 @@ function moveFocus(event: KeyboardEvent<HTMLElement>): void {
   cells[Math.min(cells.length - 1, Math.max(0, at + step))]?.focus();
 }
 
-const NodeCard = memo(function NodeCard({ node, colour, push }: { node: Node; colour: MapColour; push: boolean }): ReactElement {
+/** What the page is sent of a node by now, and whether that is only the last that came (`stale`). */
+function useNodeNow(node: Node, push: boolean) {
   useTopic(push ? `node:${node.id}` : null);
   const pushed = useLive((state) => (push ? state.data.devices.get(node.id) : undefined));
   const heard = useHeard(node, push);
   const silent = silentNode(node, heard);
+  return { pushed, heard, silent, stale: silent || heard.hearing === "stale" };
+}
+
+const NodeCard = memo(function NodeCard({ node, colour, push }: { node: Node; colour: MapColour; push: boolean }): ReactElement {
+  const { pushed, heard, silent, stale } = useNodeNow(node, push);
   const tone = silent ? "idle" : styleOf("node", node.state).tone;
   return (
-    <div className={`node-card tone-${tone}${silent || heard.hearing === "stale" ? " node-stale" : ""}`}>
+    <div className={`node-card tone-${tone}${stale ? " node-stale" : ""}`}>
       <div className="node-name">
         <Link to={paths.node(node.id)}>{node.name}</Link>
         {node.state === "ready" && node.connected ? null : <StateBadge kind="node" state={node.state} compact />}
@@ -138,35 +144,41 @@ function Legend({ colour }: { colour: MapColour }): ReactElement {
   );
 }
 
-function DeviceTable({ nodes }: { nodes: Node[] }): ReactElement {
-  const all = useLive((state) => state.data.devices);
+function DeviceTable({ nodes, push }: { nodes: Node[]; push: boolean }): ReactElement {
   return (
     <Scroll label="Devices">
       <table>
         <thead>
           <tr><th>Node</th><th className="num">Device</th><th>Held by</th><th>Health</th><th className="num">Risk</th><th className="num">Temperature</th><th className="num">Power</th><th className="num">Used</th><th className="num">Memory</th></tr>
         </thead>
-        <tbody>
-          {nodes.flatMap((node) =>
-            node.devices.map((device) => {
-              const now = readings(device, all.get(node.id)?.byIndex.get(device.index));
-              return (
-                <tr key={device.id}>
-                  <td><Link to={paths.node(node.id)}>{node.name}</Link></td>
-                  <td className="num">{device.index}</td>
-                  <td>{device.held_by ? <Link to={paths.job(device.held_by.job_id)}>replica {device.held_by.replica}, rank {device.held_by.rank}</Link> : device.spare_for ? "spare" : "free"}</td>
-                  <td>{device.present ? (device.healthy ? "healthy" : device.health_reason) : "off the bus"}</td>
-                  <td className="num">{fixed(now.risk ?? device.risk, 2)}</td>
-                  <td className="num">{fixed(now.temperature_c, 0, "C")}</td>
-                  <td className="num">{fixed(now.power_w, 0, "W")}</td>
-                  <td className="num">{percent(now.utilization_ratio)}</td>
-                  <td className="num">{bytes(now.memory_used_bytes)}</td>
-                </tr>
-              );
-            }),
-          )}
-        </tbody>
+        <tbody>{nodes.map((node) => <DeviceRows key={node.id} node={node} push={push} />)}</tbody>
       </table>
     </Scroll>
   );
 }
+
+/** Of one node; grey while what they show is only the last that came. */
+const DeviceRows = memo(function DeviceRows({ node, push }: { node: Node; push: boolean }): ReactElement {
+  const { pushed, heard, silent, stale } = useNodeNow(node, push);
+  const age = !node.connected ? "no link" : silent ? `not heard ${duration(heard.ageS)}` : "";
+  return (
+    <>
+      {node.devices.map((device) => {
+        const now = readings(device, pushed?.byIndex.get(device.index));
+        return (
+          <tr key={device.id} className={stale ? "stale-row" : undefined}>
+            <td><Link to={paths.node(node.id)}>{node.name}</Link>{age ? <span className="text-bad"> {age}</span> : null}</td>
+            <td className="num">{device.index}</td>
+            <td>{device.held_by ? <Link to={paths.job(device.held_by.job_id)}>replica {device.held_by.replica}, rank {device.held_by.rank}</Link> : device.spare_for ? "spare" : "free"}</td>
+            <td>{device.present ? (device.healthy ? "healthy" : device.health_reason) : "off the bus"}</td>
+            <td className="num">{fixed(now.risk ?? device.risk, 2)}</td>
+            <td className="num">{fixed(now.temperature_c, 0, "C")}</td>
+            <td className="num">{fixed(now.power_w, 0, "W")}</td>
+            <td className="num">{percent(now.utilization_ratio)}</td>
+            <td className="num">{bytes(now.memory_used_bytes)}</td>
+          </tr>
+        );
+      })}
+    </>
+  );
+});

@@ -38,7 +38,8 @@ export function jobNow<T extends Job>(job: T, steps: readonly Step[], ageS: numb
     progress: job.total_steps > 0 ? Math.min(1, done / job.total_steps) : job.progress,
     loss: recent.findLast((step) => step.loss !== null)?.loss ?? job.loss,
     step_time_s: stepTimeS,
-    eta_s: stepTimeS === null ? job.eta_s : Math.max(0, job.total_steps - done) * stepTimeS,
+    /* Null from the server: no step is committed any more. It stays so until there is one that it had not seen. */
+    eta_s: stepTimeS === null || (job.eta_s === null && job.step_time_s !== null && done <= job.committed_step) ? job.eta_s : Math.max(0, job.total_steps - done) * stepTimeS,
     work_at_risk_s: stepTimeS === null ? job.work_at_risk_s : atRisk * stepTimeS,
   };
 }

@@ -52,6 +52,11 @@ describe("one step everywhere", () => {
     expect(now.committed_step).toBe(doneWith(keptSteps(pushed).at(-1)!));
   });
 
+  it("says no time left while the server says that nothing is committed, until it is", () => {
+    expect(jobNow(job({ committed_step: 425, eta_s: null }), pushed, 3).eta_s).toBe(null);
+    expect(jobNow(job({ committed_step: 424, eta_s: null }), pushed, 3).eta_s).toBe(575 * 2);
+  });
+
   it("believes the newest attempt, also where it stands further back", () => {
     const now = jobNow(job(), [...pushed, step(400, { attempt: 2, loss: 4 })], 0);
     expect([now.attempt, now.committed_step, now.loss]).toEqual([2, 401, 4]);

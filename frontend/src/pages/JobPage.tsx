@@ -102,7 +102,7 @@ function Figures({ job, settled }: { job: JobDetail; settled: boolean }): ReactE
       <dl className="figures">
         {!begun || (final && job.loss === null) ? null : <Figure label={final ? "Last loss" : "Loss"} value={fixed(job.loss, 4)} />}
         {!begun || (final && job.step_time_s === null) ? null : <Figure label={final ? "Last step time" : "Step time"} value={duration(job.step_time_s)} />}
-        {final ? <Figure label="Ended" value={job.finished_at ? <Time at={job.finished_at} /> : words(job.state)} /> : begun ? <Figure label="Time left" value={duration(job.eta_s)} /> : null}
+        {final ? <Figure label="Ended" value={job.finished_at ? <Time at={job.finished_at} /> : words(job.state)} /> : begun ? <Figure label="Time left" value={job.eta_s === null ? <span className="missing">{job.step_time_s === null ? "too few steps" : "no step is committed"}</span> : duration(job.eta_s)} /> : null}
         <Figure label="Replicas" value={job.attempt ? `${job.replicas_active} / ${job.replicas_total}` : <span className="missing">none placed yet</span>} tone={short && !final ? "warn" : undefined} note={job.attempt ? (final ? "at the end / wanted" : "contributing / wanted") : undefined} />
         {begun ? <EffectiveTime job={job} /> : null}
         {final || !begun ? null : <Figure label="Work at risk" value={duration(job.work_at_risk_s)} note="lost if all failed now" />}

@@ -142,12 +142,27 @@ def test_a_slow_down_shows_beside_it() -> None:
     told = Told(age_s=3000.0)
     told.steps(60, 1.0)
     told.steps(40, 2.4)
-    numbers = numbers_of(told.fresh())
+    numbers = numbers_of(told.end())
     assert numbers.productivity == pytest.approx(1 / 2.4, rel=0.01)
     assert numbers.undisturbed_step_s == pytest.approx(1.0, rel=0.01)
     assert numbers_of(told.end()).ettr == pytest.approx(100 / 156, abs=0.01)
     Job.objects.filter(pk=told.job.pk).update(state="succeeded")
     assert numbers_of(told.fresh()).productivity is None, "of an ended job nothing is asked any more"
+
+
+def test_a_job_that_commits_nothing_has_no_time_left_and_no_speed_of_better_days() -> None:
+    """By the clock of the server alone: its newest step is ten minutes old, those before took a second."""
+    told = Told(age_s=660.0)
+    told.steps(60, 1.0)
+    numbers = numbers_of(told.fresh())
+    assert numbers.step_time_s == pytest.approx(1.0)
+    assert numbers.eta_s is None
+    assert numbers.productivity == pytest.approx(1 / 600, rel=0.05)
+    told.at += timedelta(seconds=599.0)
+    told.steps(1, 1.0)
+    numbers = numbers_of(told.fresh())
+    assert numbers.eta_s == pytest.approx((numbers.total_steps - 61) * 1.0)
+    assert numbers.productivity == pytest.approx(1.0, rel=0.1)
 
 
 def test_less_strength_and_time_before_the_first_step_count() -> None:

@@ -7,16 +7,19 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
-from django.db import DatabaseError
+from django.db import DatabaseError, connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Device
-from controlplane.jobs.models import StepRecord
+from controlplane.jobs.models import Attempt, Job, JobPace, StepRecord
+from controlplane.policy.pace import WINDOW, Pace
 from controlplane.policy.signals.devices import XidError
 from controlplane.policy.signals.nodes import NodeSilent
 from controlplane.recovery import gauges, signals
@@ -98,13 +101,38 @@ def test_the_age_of_a_checkpoint_is_that_of_the_newest_good_one_and_else_that_of
     job.attempts.update(started_at=ago(5000.0))
     gauges.refresh()
     assert value("holdfast_checkpoint_age_seconds", job_id=job.id) == pytest.approx(5000.0, abs=30.0), "it never saved"
-    for step, state, seconds in ((2, "complete", 900.0), (4, "verified", 400.0), (6, "writing", 5.0)):
+    saves = (
+        (2, "complete", 900.0, ""),
+        (4, "verified", 400.0, ""),
+        (6, "writing", 5.0, ""),
+        (8, "replicated", 7.0, "local"),
+    )
+    for step, state, seconds, kind in saves:
         Checkpoint.objects.create(
-            id=f"ckp_{step}", job=job, attempt=1, epoch=1, step=step, state=state, path=f"/c/{step}",
+            id=f"ckp_{step}", job=job, attempt=1, epoch=1, step=step, state=state, path=f"/c/{step}", kind=kind,
             started_at=ago(seconds + 50.0), committed_at=ago(seconds),
         )  # fmt: skip
     gauges.refresh()
-    assert value("holdfast_checkpoint_age_seconds", job_id=job.id) == pytest.approx(400.0, abs=30.0)
+    aged = value("holdfast_checkpoint_age_seconds", job_id=job.id)
+    assert aged == pytest.approx(400.0, abs=30.0), "one on the nodes' own disks goes with them"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("many", [1, 60])
+def test_every_job_that_lives_has_its_figures_however_many_are_younger(many: int) -> None:
+    fleet = make_fleet()
+    oldest = make_job()
+    Job.objects.filter(pk=oldest.pk).update(created_at=ago(9e6))
+    Attempt.objects.create(job=oldest, number=1, resume_step=0, replicas=1, layout={})
+    oldest.attempts.update(started_at=ago(5000.0))
+    paces = [(oldest.id, Pace(best_s=1.0, recent=[1.0] * WINDOW, at_s=ago(4.0).timestamp()))]
+    Job.objects.bulk_create([Job(id=f"job_{n}", name=f"j{n}", spec=oldest.spec) for n in range(many)])
+    JobPace.objects.bulk_create([JobPace(job_id=job_id, pace=msgspec.to_builtins(pace)) for job_id, pace in paces])
+    with CaptureQueriesContext(connection) as asked:
+        gauges.refresh()
+    assert value("holdfast_checkpoint_age_seconds", job_id=oldest.id) == pytest.approx(5000.0, abs=30.0)
+    assert value("holdfast_job_productivity_ratio", job_id=oldest.id) == pytest.approx(1 / 4, rel=0.2)
+    assert len(asked) <= 24
 
 
 @pytest.mark.django_db

@@ -1,8 +1,10 @@
 """What several parts of the control plane count is counted once: the governor's domains, the trained seconds."""
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import connection
 from django.db.models import Sum
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.fleet.models import Node
@@ -11,8 +13,8 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import correlated_failure_of, is_correlated_failure
 from controlplane.recovery import fleet_pass, gauges
 from controlplane.recovery.load import load_snapshot
-from controlplane.recovery.models import Signal
-from controlplane.runtime.clock import ago
+from controlplane.recovery.models import Decision, Incident, Signal
+from controlplane.runtime.clock import after, ago
 from tests.integration.backend.builders import commit_step, make_fleet, run_job
 
 pytestmark = pytest.mark.django_db
@@ -39,6 +41,30 @@ def test_gauge_fleet_pass_and_job_agree_on_what_a_storm_is(silent_segments: tupl
         patch.setattr(gauges, "CONFIG", config)
         by_gauge = bool(gauges.breaker()[gauges.SUSPECTS])
     assert (by_job, by_fleet, by_gauge) == (storm, storm, storm)
+
+
+@pytest.mark.parametrize(
+    ("choice", "applied", "incident", "says"),
+    [
+        ("hold", True, "recovering", True), ("leave_out", False, "open", True), ("leave_out", True, "open", False),
+        ("hold", True, "resolved", False), ("hold", True, None, False),
+    ],
+)  # fmt: skip
+def test_a_job_whose_newest_decision_leaves_it_to_a_person_says_so_and_no_other_does(
+    choice: str, applied: bool, incident: str | None, says: bool
+) -> None:
+    job = run_job(make_fleet(4))
+    Job.objects.filter(pk=job.pk).update(state="recovering")
+    about = incident and Incident.objects.create(id="inc_1", title="t", job=job, opened_at=ago(5.0), state=incident)
+    Decision.objects.create(
+        id="dec_z", job=job, incident=about or None, at=after(1.0), rule="replica_failure", choice=choice, applied=applied,
+        reason_code="storm", sentence="40 of 100 devices look bad at once.", policy_version="1", snapshot=b"", key="z",
+    )  # fmt: skip
+    client = Client()
+    client.force_login(User.objects.create_user("ada2"))
+    told = client.get(f"/api/v1/jobs/{job.id}").json()["why"]
+    assert ("40 of 100 devices look bad at once." in told) is says
+    assert ("No action needed." in told) is not says
 
 
 def trained_s(job: Job) -> tuple[float, float]:

@@ -20,6 +20,7 @@ from controlplane.policy.pace import (
     count,
     kept_at,
     productivity,
+    stands_still,
     undisturbed_step,
 )
 from controlplane.policy.timeouts import WARM_UP_STEPS
@@ -163,6 +164,22 @@ def test_a_slow_down_by_two_point_four_shows_however_long_it_lasts(slow_steps: i
     assert productivity(story.pace) == pytest.approx(1 / 2.4)
     assert story.ettr() == pytest.approx((100 + slow_steps) / (100 + 2.4 * slow_steps), abs=0.004)
     assert story.ettr() < 1.0, "the median of all steps would have said more than everything"
+
+
+def test_a_step_under_way_is_the_speed_once_it_takes_longer_than_those_before() -> None:
+    story = Story().steps(100, 1.0)
+    assert [productivity(story.pace, open_s=open_s) for open_s in (0.0, 1.0, 4.0, 600.0)] == pytest.approx(
+        [1.0, 1.0, 1 / 4, 1 / 600], rel=0.003
+    )
+
+
+def test_a_job_stands_still_once_nothing_came_for_three_times_its_longest_of_the_newest_steps() -> None:
+    story = Story().steps(90, 1.0).steps(3, 4.0).steps(5, 1.0)
+    assert not stands_still(story.pace, open_s=11.9)
+    assert stands_still(story.pace, open_s=12.1)
+    assert not stands_still(Pace(), open_s=1e6), "nothing was committed, nothing to judge by"
+    story.attempt, story.step = 2, 0
+    assert not stands_still(story.view(0.0, 6).steps(1, 1.0).pace, open_s=1e6), "nor of one step of an attempt"
 
 
 def test_steps_trained_again_count_once() -> None:
