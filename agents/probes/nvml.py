@@ -14,7 +14,7 @@ import pynvml
 from agents.core.health import NvLinks
 from agents.errors import ProbeError
 from agents.probes.base import Capabilities
-from agents.probes.kernel_log import XidTexts
+from agents.probes.kernel_log import XidTexts, slot_of
 from controlplane.protocol.samples import DeviceInfo, DeviceSample, XidEvent
 
 _EVENT_WAIT_MS = 1_000
@@ -36,7 +36,8 @@ _THROTTLE_NAMES = {
 class NvmlProbe:
     """All devices the driver shows, held by handle; absent ones stay in the list."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, reported_up_to: int | None = None) -> None:
+        """`reported_up_to`: what the probe before this one had told of the kernel log; XIDs since then are in `xids`."""
         try:
             pynvml.nvmlInit()
             self._handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
@@ -47,6 +48,10 @@ class NvmlProbe:
         self._xids: list[XidEvent] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
+        # Before events are asked for, so that nothing is in both.
+        self._texts = XidTexts(after=reported_up_to)
+        self._xids += self._missed()
+        self._reported_up_to = self._texts.reported_up_to()
         self._events = self._register()
         if self._events is not None:
             threading.Thread(target=self._wait_for_xids, name="xids", daemon=True).start()
@@ -76,6 +81,11 @@ class NvmlProbe:
             seen = tuple(self._xids)
             self._xids.clear()
         return seen
+
+    @property
+    def reported_up_to(self) -> int | None:
+        """The record of the kernel log up to which `xids` had all; None where it cannot be read."""
+        return self._reported_up_to
 
     def inject(self, device_index: int, fault: str, value: float) -> None:
         """Real devices are never harmed."""
@@ -155,7 +165,6 @@ class NvmlProbe:
 
     def _wait_for_xids(self) -> None:
         by_bus = {info.pci_bus_id: info.index for info in self._infos}
-        texts = XidTexts()
         while not self._closing.is_set():
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._events, _EVENT_WAIT_MS)
@@ -163,6 +172,9 @@ class NvmlProbe:
                 if type(error).__name__ != "NVMLError_Timeout":
                     # The driver went away; readings will say so, and a restart listens again.
                     self._closing.wait(_EVENT_WAIT_MS / 1000)
+                else:
+                    self._texts.read()
+                    self._reported_up_to = self._texts.reported_up_to()
                 continue
             pci = _ask(pynvml.nvmlDeviceGetPciInfo, event.device)
             bus = _text(pci.busId) if pci is not None else ""
@@ -171,8 +183,17 @@ class NvmlProbe:
                 continue
             xid = int(event.eventData)
             with self._lock:
-                self._xids.append(XidEvent(index=index, xid=xid, detail=texts.take(bus, xid)))
+                self._xids.append(XidEvent(index=index, xid=xid, detail=self._texts.take(bus, xid)))
                 del self._xids[:-_MAX_XIDS_KEPT]
+            self._reported_up_to = self._texts.reported_up_to()
+
+    def _missed(self) -> list[XidEvent]:
+        by_slot = {slot_of(info.pci_bus_id): info.index for info in self._infos if info.pci_bus_id}
+        return [
+            XidEvent(index=by_slot[missed.slot], xid=missed.xid, detail=missed.text)
+            for missed in self._texts.missed()
+            if missed.slot in by_slot
+        ]
 
 
 def _ask(question: Callable[..., Any], *arguments: Any) -> Any | None:

@@ -135,6 +135,7 @@ class ProcessSampler:
         self._tasks: set[asyncio.Task[None]] = set()
         self._devices: tuple[DeviceInfo, ...] = ()
         self._nvlinks: tuple[NvLinks, ...] = ()
+        self._reported_up_to: int | None = None
 
     @property
     def devices(self) -> tuple[DeviceInfo, ...]:
@@ -214,6 +215,7 @@ class ProcessSampler:
                 sys.executable,
                 "-m",
                 "agents.probes.worker",
+                *([] if self._reported_up_to is None else [str(self._reported_up_to)]),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
@@ -248,6 +250,8 @@ class ProcessSampler:
             self._known.set()
         for xid in line.xids:
             self._on_xid(xid)
+        if line.reported_up_to is not None:
+            self._reported_up_to = line.reported_up_to
         if line.samples is not None:
             self._asked_s = None
             self._restart_wait_s = _RESTART_FIRST_S

@@ -120,7 +120,7 @@ def test_the_age_of_a_checkpoint_is_that_of_the_newest_good_one_and_else_that_of
 @pytest.mark.django_db
 @pytest.mark.parametrize("many", [1, 60])
 def test_every_job_that_lives_has_its_figures_however_many_are_younger(many: int) -> None:
-    fleet = make_fleet()
+    make_fleet()
     oldest = make_job()
     Job.objects.filter(pk=oldest.pk).update(created_at=ago(9e6))
     Attempt.objects.create(job=oldest, number=1, resume_step=0, replicas=1, layout={})

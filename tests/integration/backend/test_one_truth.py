@@ -57,8 +57,9 @@ def test_a_job_whose_newest_decision_leaves_it_to_a_person_says_so_and_no_other_
     Job.objects.filter(pk=job.pk).update(state="recovering")
     about = incident and Incident.objects.create(id="inc_1", title="t", job=job, opened_at=ago(5.0), state=incident)
     Decision.objects.create(
-        id="dec_z", job=job, incident=about or None, at=after(1.0), rule="replica_failure", choice=choice, applied=applied,
-        reason_code="storm", sentence="40 of 100 devices look bad at once.", policy_version="1", snapshot=b"", key="z",
+        id="dec_z", job=job, incident=about or None, at=after(1.0), rule="replica_failure", choice=choice,
+        applied=applied, reason_code="storm", sentence="40 of 100 devices look bad at once.", policy_version="1",
+        snapshot=b"", key="z",
     )  # fmt: skip
     client = Client()
     client.force_login(User.objects.create_user("ada2"))

@@ -188,6 +188,9 @@ def test_an_xid_is_said_before_the_readings_over_which_the_driver_hangs(monkeypa
         pass
 
     class Probe:
+        def __init__(self, *, reported_up_to):
+            self.reported_up_to = reported_up_to + 5
+
         def devices(self):
             return ()
 
@@ -203,5 +206,22 @@ def test_an_xid_is_said_before_the_readings_over_which_the_driver_hangs(monkeypa
     monkeypatch.setattr(module.select, "select", lambda *_: ([0], [], []))
     monkeypatch.setattr(module.os, "read", lambda *_: b"?")
     with pytest.raises(Hangs):
-        module.main()
-    assert [line.xids[0].xid for line in said if line.xids] == [79]
+        module.main(["12"])
+    assert [(line.xids[0].xid, line.reported_up_to) for line in said if line.xids] == [(79, 17)]
+
+
+async def test_the_driver_process_that_follows_is_told_how_far_the_one_before_had_come(monkeypatch):
+    heard, started = [], []
+    sampler = ProcessSampler(lambda samples: None, heard.append, lambda *_, **__: None)
+
+    async def start(*words, **_):
+        started.append(words[3:])
+        raise OSError
+
+    monkeypatch.setattr("agents.probes.sampler.asyncio.create_subprocess_exec", start)
+    await sampler._launch()
+    sampler._take(WorkerLine(xids=(XidEvent(index=0, xid=79),), reported_up_to=41))
+    sampler._take(WorkerLine(samples=()))
+    await sampler._launch()
+    assert [xid.xid for xid in heard] == [79]
+    assert started == [(), ("41",)]

@@ -108,3 +108,39 @@ def test_of_a_burst_each_event_has_its_own_line_in_order(tmp_path: Path) -> None
 
 def test_where_the_log_cannot_be_read_there_is_no_text(tmp_path: Path) -> None:
     assert XidTexts(tmp_path / "none").take("00000000:B9:00.0", 74) == ""
+
+
+def line(number: int, xid: int, text: str = "pid=1, x") -> str:
+    return f"4,{number},{number}00,-;NVRM: Xid (PCI:0000:b9:00): {xid}, {text}\n"
+
+
+def test_what_was_written_while_nobody_listened_is_told_once_and_what_had_its_event_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.write_text(line(1, 74))
+    before = XidTexts(path)
+    assert before.missed() == (), "nobody listened before it: that is of an earlier life"
+    with path.open("a") as log:
+        log.write(line(2, 48) + line(3, 94))
+    assert before.take("00000000:B9:00.0", 48) != ""
+    reported_up_to = before.reported_up_to()
+    assert reported_up_to == 2, "the event of the third record has not come"
+    with path.open("a") as log:
+        log.write(line(4, 79, "GPU has fallen off the bus.") + "4,5,500,-;usb 1-1: new device\n")
+    after = XidTexts(path, after=reported_up_to)
+    assert [(xid.slot, xid.xid, xid.text) for xid in after.missed()] == [
+        ("0000:b9:00", 94, "pid=1, x"), ("0000:b9:00", 79, "GPU has fallen off the bus."),
+    ]  # fmt: skip
+    assert after.missed() == ()
+    assert after.reported_up_to() == 5
+
+
+def test_a_text_that_comes_after_its_event_is_not_told_again(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.write_text("")
+    texts = XidTexts(path)
+    assert texts.take("00000000:B9:00.0", 79) == "", "the driver has not written it yet"
+    with path.open("a") as log:
+        log.write(line(7, 79))
+    texts.read()
+    assert texts.reported_up_to() == 7
+    assert XidTexts(path, after=7).missed() == ()
