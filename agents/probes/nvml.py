@@ -37,7 +37,7 @@ class NvmlProbe:
     """All devices the driver shows, held by handle; absent ones stay in the list."""
 
     def __init__(self, *, reported_up_to: int | None = None) -> None:
-        """`reported_up_to`: what the probe before this one had told of the kernel log; XIDs since then are in `xids`."""
+        """`reported_up_to`: what the probe before this one had told of the kernel log; later XIDs are in `xids`."""
         try:
             pynvml.nvmlInit()
             self._handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
