@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compound_judge import Injected
+from benchmarks.compound_judge import STALLED, Injected
 from benchmarks.peers.holdfast import kill_rank
 from benchmarks.peers.runner import PeerFailed
 from benchmarks.ring import Ring
@@ -198,6 +198,7 @@ def storage_stall(scene: Scene) -> None:
         scene.left_out.append("storage stall: no file system may be mounted here")
         return two_kills(scene)
     freeze(scene.frozen, STALL_S)
+    scene.did(Injected(what=STALLED, at_s=time.time()))
     first, second = scene.replicas(2)
     scene.hit(first, stalled=True)
     scene.pause()

@@ -22,6 +22,9 @@ TOLD_BY = {fault: kinds[:2] for fault, kinds in EXPECTED.items()}
 """Those of which there must be one."""
 SIGKILL = -9.0
 STOPPED = re.compile(r"Automation is stopped: (\d+) of \d+ devices look bad at once")
+LATE_AT_ONCE = re.compile(r" are late in .* at once")
+STALLED = "storage stalled"
+"""Need not be noticed: short ones hold nobody up."""
 WITHDRAWN = "withdrawn"
 POINT = 0.01
 NEAR_S = 60.0
@@ -50,7 +53,7 @@ class Injected:
 
 def tells_of(signal: Json, fault: Injected) -> bool:
     """The finding is about this very fault."""
-    if signal["kind"] not in EXPECTED[fault.what]:
+    if signal["kind"] not in EXPECTED.get(fault.what, ()):
         return False
     if fault.node:
         return bool(signal["node_name"] == fault.node) and fault.device in (None, signal["device_index"])
@@ -73,6 +76,8 @@ def wrong_causes(
     findings = [(signal, incident) for incident in incidents for signal in incident["signals"]]
     wrong = []
     for fault in done:
+        if fault.what == STALLED:
+            continue
         told = [s for s, _ in findings if tells_of(s, fault) and s["kind"] in TOLD_BY[fault.what]]
         if not told:
             near = [f"{s['kind']} in {i['title']!r}" for s, i in findings if is_near(s, fault)]
@@ -82,7 +87,7 @@ def wrong_causes(
         if fault.what in ("killed", "node lost") and exits and len(unlike) == len(exits):
             wrong.append(f"{fault}: told as {unlike}")
     for incident in incidents:
-        if stopped_rightly(incident, done):
+        if stopped_rightly(incident, done) or stalled_rightly(incident, done):
             continue
         if not any(tells_of(signal, fault) for signal in incident["signals"] for fault in done):
             kinds = sorted({signal["kind"] for signal in incident["signals"]})
@@ -98,6 +103,12 @@ def stopped_rightly(incident: Json, done: Sequence[Injected]) -> bool:
     before_s = [seconds(incident["opened_at"]) - fault.at_s for fault in done]
     hit = sum(fault.devices for fault, ago_s in zip(done, before_s, strict=True) if 0.0 <= ago_s <= NEAR_S)
     return told is not None and int(told[1]) <= hit
+
+
+def stalled_rightly(incident: Json, done: Sequence[Injected]) -> bool:
+    """Most of the job was late at once, and what all of it shares had stood still in the minute before."""
+    before_s = [seconds(incident["opened_at"]) - fault.at_s for fault in done if fault.what == STALLED]
+    return bool(LATE_AT_ONCE.search(incident["title"])) and any(0.0 <= ago_s <= NEAR_S for ago_s in before_s)
 
 
 def wrong_certificates(incidents: Sequence[Json]) -> list[str]:

@@ -29,7 +29,8 @@ def why(state: str, reason: str, *, cancel_requested: bool, held: str = "", unhe
         expected = held
     else:
         expected = EXPECTED[JobState(state)]
-    because = reason.strip()
+    # What the last transition said of a job that trains is not so while all of it is held up.
+    because = "" if expected == held and state == JobState.RUNNING else reason.strip()
     if because and because[-1] not in ".!?":
         because += "."
     return " ".join(part for part in (because, *unheard, expected) if part)

@@ -9,7 +9,7 @@ Each gap between two commits is of one kind, by what is known when the later one
 |---|---|
 | recovery | follows a change of membership or attempt, or begins with the first attempt |
 | again | ends with a step that was committed before: all of it is lost work |
-| stalled | of the same members, longer than `NEAR` times the job's own best step |
+| stalled | of the same members, longer than `STILL` times the job's own best step |
 | degraded | any other: undisturbed steps, and slower ones of fewer devices or slow ranks |
 
 Of a gap that ends with a step for the first time, one undisturbed step is *productive* and the rest belongs to
@@ -21,7 +21,7 @@ undisturbed step that was taken too long. What saves held training up is taken o
 
 import msgspec
 
-from controlplane.policy.pace import NEAR, Commit, Pace, best_step_s
+from controlplane.policy.pace import STILL, Commit, Pace, best_step_s
 
 AGAIN, RECOVERY, STALLED, DEGRADED = "again", "recovery", "stalled", "degraded"
 KINDS = (AGAIN, RECOVERY, STALLED, DEGRADED)
@@ -77,7 +77,7 @@ def _kind(spent: Spent, commit: Commit, best_s: float | None) -> str:
         return RECOVERY
     if commit.kept <= spent.top:
         return AGAIN
-    long = best_s is not None and commit.at_s - spent.at_s > NEAR * best_s
+    long = best_s is not None and commit.at_s - spent.at_s > STILL * best_s
     return STALLED if long else DEGRADED
 
 
@@ -85,7 +85,7 @@ def wall(spent: Spent, *, kept: int, undisturbed_step_s: float, until_s: float, 
     """All of it until that moment, by when `kept` steps count. What follows the newest commit is the step in
     progress, or a stall where that is overdue; where the job is not `training`, recovery."""
     tail_s = until_s - spent.at_s
-    tail = DEGRADED if tail_s <= NEAR * undisturbed_step_s else STALLED
+    tail = DEGRADED if tail_s <= STILL * undisturbed_step_s else STALLED
     rest = {kind: spent.seconds.get(kind, 0.0) - spent.steps.get(kind, 0) * undisturbed_step_s for kind in KINDS}
     rest[tail if training else RECOVERY] += tail_s
     # A save makes a gap a stall, or a step a little longer.

@@ -20,7 +20,9 @@ from controlplane.policy import causes, plan, requests
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.faulty import opens_incident
 from controlplane.policy.findings import KINDS
+from controlplane.policy.rules import common_stall
 from controlplane.policy.rules.device_fault import needs_hardware
+from controlplane.policy.signals.ranks import RankOverdue
 from controlplane.policy.titles import short
 from controlplane.protocol.states import LIVE_INCIDENT, IncidentOutcome, IncidentState, ReplicaState
 from controlplane.recovery import course, keeping, proof, signals
@@ -75,7 +77,14 @@ def _known(job: Job, decision: plan.Decision, rows: list[Signal]) -> Incident | 
     live = list(live_incidents(job))
     found, slots = tuple(map(fact_of, rows)), causes.slots_of(decision)
     for incident in live:
-        if causes.same_cause(tuple(map(fact_of, incident.signals.all())), found):
+        known = tuple(map(fact_of, incident.signals.all()))
+        if _is_shared(incident):
+            # Of what all of them share only that is told here which rests on it, not another fault of one of them.
+            rests_on_it = bool(decision.signal_ids) and {row.id for row in known} >= set(decision.signal_ids)
+            same = decision.rule == common_stall.RULE or rests_on_it
+        else:
+            same = causes.same_cause(known, found)
+        if same:
             return incident
     for incident in live:
         if slots & slots_of(incident):
@@ -96,13 +105,20 @@ def _of_devices(rows: list[Signal]) -> Incident | None:
 
 
 def slots_of(incident: Incident) -> frozenset[int]:
-    """The replica slots of its job that it is about."""
+    """The replica slots of its job that it is about: of a stall that they share none that is only late."""
     told = incident.signals.exclude(replica=None).exclude(kind="outer_error").values_list("replica", flat=True)
+    if _is_shared(incident):
+        told = told.exclude(kind=RankOverdue.KIND)
     acts = (action for actions in incident.decisions.values_list("actions", flat=True) for action in actions)
     ended = {
         a["replica"] for a in acts if a["action"] in ("stop_replica", "start_replica", "relieve") or _leaves_out(a)
     }
     return frozenset(ended | {index for index in told if index is not None})
+
+
+def _is_shared(incident: Incident) -> bool:
+    """It is a stall of most of the job."""
+    return incident.decisions.filter(rule=common_stall.RULE).exists()
 
 
 def _leaves_out(action: dict[str, Any]) -> bool:

@@ -32,12 +32,13 @@ def _tell(snapshot: JobSnapshot, found: Common) -> Decision:
     )
     end = "their replica is replaced" if found.savers else "the job restarts from its checkpoint"
     left_s = found.until_s - found.since_s
+    title = f"{found.late} of {found.of} {found.unit} are late in {where} at once"
     return Decision(
         rule=RULE,
         choice="hold",
         reason_code="storage_stall" if saving else "common_stall",
-        sentence=f"{found.late} of {found.of} {found.unit} are late in {where} at once: {cause}. Nothing is"
-        f" ended for it; if it lasts {left_s / 60.0:.0f} min {end}.",
+        title=title,
+        sentence=f"{title}: {cause}. Nothing is ended for it; if it lasts {left_s / 60.0:.0f} min {end}.",
         key=f"common_stall:{found.section}:{found.since_s:.0f}",
         actions=(),
         evidence={"section": found.section, "late": found.late, "of": found.of, "unit": found.unit},

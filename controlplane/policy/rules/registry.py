@@ -111,6 +111,8 @@ RULES: tuple[Rule, ...] = (
         decide=common_stall.rule,
         what="most of a job is late in one place: name the common cause, end nobody for it",
         answers=("rank_overdue",),
+        fault=True,
+        told=True,
     ),
     Rule(
         name=leave_out.RULE,

@@ -1,6 +1,7 @@
 """Recovery is over: full strength again, or stable with fewer replicas."""
 
 from controlplane.policy.budget import spent
+from controlplane.policy.common import common_stall
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     attempt_live,
@@ -11,7 +12,7 @@ from controlplane.policy.facts import (
     signals_of,
     stands_by,
 )
-from controlplane.policy.failures import find_failures
+from controlplane.policy.failures import every_failure, find_failures
 from controlplane.policy.ladder import due_s, may_start, seldom, start_slots
 from controlplane.policy.plan import Action, Decision, ResolveIncident, SetJobState, SettleSignals
 from controlplane.policy.pools import why_none
@@ -33,7 +34,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
         return ()
     live = live_replicas(snapshot)
     settled = all(_settled(snapshot, replica) for replica in live)
-    if not live or not settled or find_failures(snapshot, config):
+    if not live or not settled or find_failures(snapshot, config) or _stalls(snapshot, config):
         return ()
     stale = stale_signals(snapshot)
     quiet = snapshot.job.state is JobState.RUNNING and (stale or incident_over(snapshot, config))
@@ -52,6 +53,11 @@ def _settled(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
     if replica.state is ReplicaState.SPARE:
         return stands_by(snapshot, replica)
     return replica.state is ReplicaState.ACTIVE and contributes(snapshot, replica)
+
+
+def _stalls(snapshot: JobSnapshot, config: PolicyConfig) -> bool:
+    """All of it stands still for one cause, which is nobody's failure."""
+    return common_stall(snapshot, config, every_failure(snapshot, config)) is not None
 
 
 def incident_over(snapshot: JobSnapshot, config: PolicyConfig) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.compound_judge import (
+    STALLED,
     Injected,
     undisturbed_step_s,
     wrong_causes,
@@ -62,6 +63,14 @@ def test_one_that_its_storage_holds_is_told_as_a_hang_and_a_killed_one_is_not() 
     told = incident(finding("rank_overdue", replica=1, incarnation=2, rank=0, value=9.0))
     assert wrong_causes([told], [replace(KILLED, what="killed, and held by its storage")]) == []
     assert "no incident tells of it" in wrong_causes([told], [KILLED])[0]
+
+
+@pytest.mark.parametrize(("stalled_s", "wrong"), [(100.0, 0), (30.0, 1), (125.0, 1)])
+def test_a_job_that_is_late_as_a_whole_is_explained_by_a_storage_that_had_stood_still(
+    stalled_s: float, wrong: int
+) -> None:
+    late = incident() | {"title": "3 of 3 replicas are late in saving at once"}
+    assert len(wrong_causes([late], [Injected(what=STALLED, at_s=stalled_s)])) == wrong
 
 
 @pytest.mark.parametrize(("ago_s", "right"), [(59.0, True), (61.0, False), (-1.0, False)])
