@@ -19,6 +19,7 @@ from controlplane.fleet.services import close_session
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import AgentEvent, AgentHello
 from controlplane.recovery import ingest
+from controlplane.recovery.ingest import aged
 from controlplane.runtime import bus
 from controlplane.runtime.errors import LostRace
 from controlplane.runtime.locks import retrying
@@ -39,13 +40,15 @@ Callback = Callable[[int, bool, str, str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """`hello` opens a session, `events` belong to one, neither closes it."""
+    """`hello` opens a session, `events` belong to one, neither closes it. `received_s`: when, by the monotonic
+    clock; the events' ages count from there."""
 
     node_id: str
     session_id: str
     callback: Callback
     hello: AgentHello | None = None
     events: tuple[AgentEvent, ...] = field(default=())
+    received_s: float = field(default_factory=time.monotonic)
 
 
 class Writer:
@@ -148,7 +151,7 @@ class Writer:
 
     def _events(self, item: Item) -> None:
         """Apply and acknowledge. A session that speaks for others again and again ends."""
-        outcome = ingest.apply_events(item.node_id, item.session_id, item.events)
+        outcome = ingest.apply_events(item.node_id, item.session_id, item.events, received_s=item.received_s)
         item.callback(outcome.acked_seq, outcome.resend, "", "")
         if outcome.refused:
             self._foreign[item.session_id] += outcome.refused
@@ -179,7 +182,8 @@ def _join(items: list[Item]) -> list[Item]:
                 node_id=item.node_id,
                 session_id=item.session_id,
                 callback=item.callback,
-                events=before.events + item.events,
+                events=before.events + aged(item.events, before.received_s - item.received_s),
+                received_s=before.received_s,
             )
             continue
         open_at[item.node_id] = len(joined)

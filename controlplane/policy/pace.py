@@ -29,6 +29,8 @@ MIN_GAPS = 3
 NEAR = 1.5
 RATIO = 1.005
 STILL = 3.0
+LEAST = 0.5
+"""Of what the ranks say that a step took: their clocks overlap, and none is so long that half of it is not theirs."""
 MARK_EVERY_S = 3600.0
 MARKS = 26
 """A day of hourly marks, and one before it."""
@@ -36,7 +38,8 @@ MARKS = 26
 
 class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The first report of a committed step, at `at_s` (Unix seconds), by `gpus` devices that
-    contribute (0: not known). `kept`: steps that count, this one included."""
+    contribute (0: not known). `kept`: steps that count, this one included; `step_s`: what its ranks say that it
+    took (None: nothing)."""
 
     attempt: int
     step: int
@@ -44,6 +47,7 @@ class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     at_s: float
     gpus: int
     kept: int
+    step_s: float | None = None
 
 
 class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,8 +68,8 @@ class Undisturbed(msgspec.Struct, frozen=True):
 class Pace(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What is kept of a job's commits. `run`: commits in a row of one membership; `full_gpus`: its
     greatest strength so far, in devices; `bins`: undisturbed gaps at that strength by size; `window`
-    the newest of them, `recent` the newest gaps of any kind, seconds; `refused`: gaps that no clock
-    can have measured (not above 0)."""
+    the newest of them, `recent` the newest gaps of any kind, seconds; `refused`: gaps that are no step's time (not
+    above 0, or far below what its ranks say: commits that waited somewhere and came together)."""
 
     attempt: int = 0
     step: int = -1
@@ -91,7 +95,7 @@ def count(pace: Pace, commit: Commit) -> None:
     if commit.attempt != pace.attempt:
         pace.recent = []
     gap_s = commit.at_s - pace.at_s
-    if follows and gap_s > 0:
+    if follows and gap_s > LEAST * (commit.step_s or 0.0):
         pace.recent = [*pace.recent[-WINDOW + 1 :], gap_s]
         if pace.run > 1 + WARM_UP_STEPS:
             _undisturbed(pace, gap_s, commit.gpus)

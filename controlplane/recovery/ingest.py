@@ -10,9 +10,13 @@ A batch that cannot be applied is cut in two until the event at fault stands alo
 database makes a node wait.
 """
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
 
 from controlplane.changes.handshake import greeting_of
 from controlplane.dispatch import services as dispatch
@@ -114,31 +118,52 @@ def signals_open_silence(node_id: str) -> list[signals.Signal]:
     return list(signals.Signal.objects.filter(kind="node_silent", node_id=node_id, settled_at=None))
 
 
-def apply_events(node_id: str, session_id: str, batch: tuple[AgentEvent, ...]) -> Outcome:
-    """Apply a batch of one node; what cannot be applied is put aside and told. Raises
+def apply_events(
+    node_id: str, session_id: str, batch: tuple[AgentEvent, ...], *, received_s: float | None = None
+) -> Outcome:
+    """Apply a batch of one node; what cannot be applied is put aside and told. `received_s`: when it came, by the
+    monotonic clock (None: now); since then it has waited, and what it tells of is older by that. Raises
     StaleSession, or the database's own error while it is out."""
-    return _apply_halves(node_id, session_id, batch, room=MAX_ASIDE_A_TURN)
+    since_s = time.monotonic() if received_s is None else received_s
+    return _apply_halves(node_id, session_id, _Batch(batch, since_s), room=MAX_ASIDE_A_TURN)
 
 
-def _apply_halves(node_id: str, session_id: str, batch: tuple[AgentEvent, ...], *, room: int) -> Outcome:
+def aged(batch: tuple[AgentEvent, ...], seconds: float) -> tuple[AgentEvent, ...]:
+    """The same events, told so much later."""
+    return tuple(msgspec.structs.replace(event, age_s=event.age_s + seconds) for event in batch)
+
+
+class _Batch(NamedTuple):
+    """`received_s`: see `apply_events`."""
+
+    events: tuple[AgentEvent, ...]
+    received_s: float
+
+    def by_now(self) -> tuple[AgentEvent, ...]:
+        """Each as old as it is at this moment."""
+        return aged(self.events, time.monotonic() - self.received_s)
+
+
+def _apply_halves(node_id: str, session_id: str, told: _Batch, *, room: int) -> Outcome:
     """The batch as a whole, or, if that fails, its first half, then its second. `room`: so many
     events may still be put aside in this turn."""
+    batch, since_s = told
     try:
-        return retrying(lambda: _apply_events(node_id, session_id, batch), "apply events")
+        return retrying(lambda: _apply_events(node_id, session_id, told), "apply events")
     except StaleSession:
         raise
     except Exception as error:
         raise_if_outage(error)
         if len(batch) == 1:
-            return _apply_alone(node_id, session_id, batch[0])
+            return _apply_alone(node_id, session_id, told)
     ordered = tuple(sorted(batch, key=lambda event: event.seq))
     middle = len(ordered) // 2
-    first = _apply_halves(node_id, session_id, ordered[:middle], room=room)
+    first = _apply_halves(node_id, session_id, _Batch(ordered[:middle], since_s), room=room)
     if first.resend or first.aside >= room:
         return Outcome(
             acked_seq=first.acked_seq, resend=True, steps=first.steps, aside=first.aside, refused=first.refused
         )
-    second = _apply_halves(node_id, session_id, ordered[middle:], room=room - first.aside)
+    second = _apply_halves(node_id, session_id, _Batch(ordered[middle:], since_s), room=room - first.aside)
     return Outcome(
         acked_seq=second.acked_seq,
         resend=second.resend,
@@ -148,24 +173,25 @@ def _apply_halves(node_id: str, session_id: str, batch: tuple[AgentEvent, ...], 
     )
 
 
-def _apply_alone(node_id: str, session_id: str, event: AgentEvent) -> Outcome:
+def _apply_alone(node_id: str, session_id: str, told: _Batch) -> Outcome:
     """The event that failed, once more (another writer may have been first); then aside."""
     failed: list[Exception] = []
     while len(failed) < TRIES - 1:
         try:
-            return retrying(lambda: _apply_events(node_id, session_id, (event,)), "apply one event")
+            return retrying(lambda: _apply_events(node_id, session_id, told), "apply one event")
         except StaleSession:
             raise
         except Exception as error:
             raise_if_outage(error)
             failed.append(error)
-    return retrying(lambda: _put_aside(node_id, session_id, event, failed[-1]), "put an event aside")
+    return retrying(lambda: _put_aside(node_id, session_id, told, failed[-1]), "put an event aside")
 
 
-def _put_aside(node_id: str, session_id: str, event: AgentEvent, error: Exception) -> Outcome:
+def _put_aside(node_id: str, session_id: str, told: _Batch, error: Exception) -> Outcome:
     """Keep the event where it delays nobody, and count it as taken, if it is the next one."""
     with events.unit_of_work():
         node = _own(node_id, session_id)
+        (event,) = told.by_now()
         fresh, gap = _in_order(node, (event,))
         if not fresh:
             return Outcome(acked_seq=node.last_event_seq, resend=gap)
@@ -174,11 +200,11 @@ def _put_aside(node_id: str, session_id: str, event: AgentEvent, error: Exceptio
     return Outcome(acked_seq=event.seq, aside=1, refused=int(isinstance(error, IdentityMismatch)))
 
 
-def _apply_events(node_id: str, session_id: str, batch: tuple[AgentEvent, ...]) -> Outcome:
+def _apply_events(node_id: str, session_id: str, told: _Batch) -> Outcome:
     with events.unit_of_work():
-        jobs = lock_rows(Job, _jobs_touched(node_id, batch))
+        jobs = lock_rows(Job, _jobs_touched(node_id, told.events))
         node = _own(node_id, session_id)
-        fresh, gap = _in_order(node, batch)
+        fresh, gap = _in_order(node, told.by_now())
         resync = doubts.is_stuck(node, advanced=bool(fresh), gap=gap)
         facts = apply_to(node, jobs, [(ago(event.age_s), event) for event in fresh])
         acked = node.last_event_seq + len(fresh)

@@ -119,6 +119,7 @@ class StepMerge:
                 at_s=row.at.timestamp(),
                 gpus=gpus[row.epoch],
                 kept=row.step + 1 - started,
+                step_s=row.step_time_s,
             )
             count(pace, commit)
             if spent is not None:

@@ -218,6 +218,22 @@ def test_a_gap_that_no_clock_can_measure_is_refused_and_counted() -> None:
     assert min(story.pace.recent) > 0
 
 
+def test_commits_that_waited_and_came_together_are_no_quick_steps() -> None:
+    """A web process that was frozen reads 14 steps of 0.3 s at once."""
+    story = Story().steps(40, 0.3)
+    before = story.undisturbed_step_s()
+    for gap_s in (4.2, *(0.000_1,) * 13):
+        story.step += 1
+        story.at_s += gap_s
+        last = story.told[-1]
+        commit = msgspec.structs.replace(last, step=last.step + 1, kept=last.kept + 1, at_s=story.at_s, step_s=0.31)
+        story.told.append(commit)
+        count(story.pace, commit)
+    assert story.pace.refused == 13
+    assert story.undisturbed_step_s() == pytest.approx(before, rel=0.003)
+    assert best_step_s(story.pace) == pytest.approx(0.3, rel=0.01)
+
+
 def test_nothing_is_claimed_before_there_is_something_to_measure_by() -> None:
     story = Story().steps(4, 1.0)
     assert story.undisturbed_step_s() is None
