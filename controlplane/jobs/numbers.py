@@ -32,8 +32,9 @@ ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 class JobNumbers:
     """Units in the names. `ettr`: kept steps x `undisturbed_step_s` over wall time since the first
     attempt (`policy.goodput.effective_ratio`); `ettr_basis`: what it rests on, or why there is none;
-    `wall`: all wall time since then by what it was; `productivity`: speed of the newest steps, or of the one under
-    way where that takes longer, over the job's own best; `eta_s`: what the steps left take at the pace of the newest.
+    `last_checkpoint_local`: it lies on the nodes' own disks alone and goes with them; `wall`: all wall time since
+    then by what it was; `productivity`: speed of the newest steps, or of the one under way where that takes longer,
+    over the job's own best; `eta_s`: what the steps left take at the pace of the newest.
     None: not measured yet; of an ended job's productivity that it has none; of `eta_s` also that no step is committed
     any more (`policy.pace.stands_still`)."""
 
@@ -48,6 +49,7 @@ class JobNumbers:
     replicas_total: int
     last_checkpoint_step: int | None
     last_checkpoint_age_s: float | None
+    last_checkpoint_local: bool
     work_at_risk_s: float | None
     ettr: float | None
     ettr_basis: EttrBasis
@@ -89,6 +91,7 @@ def numbers_of(job: Job) -> JobNumbers:
         replicas_total=attempt.replicas if attempt else 0,
         last_checkpoint_step=checkpoint.step if checkpoint else None,
         last_checkpoint_age_s=age_s(checkpoint.committed_at) if checkpoint else None,
+        last_checkpoint_local=checkpoint is not None and checkpoint.kind == LOCAL_KIND,
         work_at_risk_s=_work_at_risk_s(job, checkpoint.step if checkpoint else 0, step_time_s) if running else None,
         ettr=effective_of(job, first, undisturbed),
         ettr_basis=_basis(job, pace, undisturbed),

@@ -52,6 +52,7 @@ def job_summary(job: Job, *, numbers: JobNumbers | None = None, added: Json | No
         "replicas_total": n.replicas_total,
         "last_checkpoint_step": n.last_checkpoint_step,
         "last_checkpoint_age_s": n.last_checkpoint_age_s,
+        "last_checkpoint_local": n.last_checkpoint_local,
         "work_at_risk_s": n.work_at_risk_s,
         "ettr": n.ettr,
         "ettr_basis": n.ettr_basis,

@@ -8,7 +8,7 @@ import msgspec
 
 from controlplane.jobs.models import Attempt, Job, JobPace
 from controlplane.jobs.numbers import effective_of, productivity_of, spec_of
-from controlplane.policy.pace import Mark, Pace, Undisturbed, kept_at, undisturbed_step
+from controlplane.policy.pace import Pace, Undisturbed, kept_by, undisturbed_step
 from controlplane.protocol.spec import contributing_devices
 from controlplane.runtime.clock import now
 from controlplane.runtime.pieces import batched
@@ -60,16 +60,16 @@ def _rates(jobs: Sequence[Job]) -> Iterator[JobRate]:
 
 def goodput(jobs: Iterable[Job], *, since: datetime) -> tuple[float | None, bool]:
     """The effective time of several jobs since a moment, each weighted by the devices of its full
-    strength (None when none of them has trained), and whether that of any is estimated. A job older
-    than that is taken from its newest hourly mark before `since` on."""
+    strength (None when none of them has trained), and whether that of any is estimated."""
     kept_s, all_s, estimated = 0.0, 0.0, False
     for rate in rates(jobs):
         if rate.pace is None or rate.undisturbed is None or rate.first is None:
             continue
         job = rate.job
-        mark = kept_at(rate.pace, since.timestamp()) or Mark(rate.first.started_at.timestamp(), 0)
-        kept = job.committed_step - rate.first.resume_step - mark.kept
-        kept_s += kept * rate.undisturbed.step_s * rate.gpus
-        all_s += ((job.finished_at or now()).timestamp() - mark.at_s) * rate.gpus
+        began = max(since, rate.first.started_at)
+        kept = job.committed_step - rate.first.resume_step
+        in_it = kept - kept_by(rate.pace, began.timestamp(), kept=kept)
+        kept_s += in_it * rate.undisturbed.step_s * rate.gpus
+        all_s += ((job.finished_at or now()) - began).total_seconds() * rate.gpus
         estimated = estimated or rate.undisturbed.estimated
     return kept_s / all_s if all_s > 0 else None, estimated

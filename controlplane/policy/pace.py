@@ -32,8 +32,8 @@ STILL = 3.0
 LEAST = 0.5
 """Of what the ranks say that a step took: their clocks overlap, and none is so long that half of it is not theirs."""
 MARK_EVERY_S = 3600.0
-MARKS = 26
-"""A day of hourly marks, and one before it."""
+MARKS = 52
+"""A day of hourly marks and one before it, twice: a pause of an hour has one at each end."""
 
 
 class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -101,6 +101,9 @@ def count(pace: Pace, commit: Commit) -> None:
             _undisturbed(pace, gap_s, commit.gpus)
     elif follows:
         pace.refused += 1
+    if pace.marks and gap_s >= MARK_EVERY_S:
+        # Where the pause began: what it cannot have been given is no step of it.
+        pace.marks = [*pace.marks[-MARKS + 2 :], Mark(pace.at_s, commit.kept - 1)]
     pace.attempt, pace.step, pace.epoch, pace.at_s = commit.attempt, commit.step, commit.epoch, commit.at_s
     if not pace.marks or commit.at_s - pace.marks[-1].at_s >= MARK_EVERY_S:
         pace.marks = [*pace.marks[-MARKS + 1 :], Mark(commit.at_s, commit.kept)]
@@ -173,6 +176,14 @@ def stands_still(pace: Pace, *, open_s: float) -> bool:
     return bool(pace.recent) and open_s > STILL * max(pace.recent)
 
 
-def kept_at(pace: Pace, moment_s: float) -> Mark | None:
-    """The newest mark that is not younger than that moment; None: the job is younger."""
-    return next((mark for mark in reversed(pace.marks) if mark.at_s <= moment_s), None)
+def kept_by(pace: Pace, moment_s: float, *, kept: int) -> float:
+    """So many steps were kept at that moment, those between two marks as if they had come evenly; 0 where all marks
+    are younger. `kept`: by now."""
+    before = next((mark for mark in reversed(pace.marks) if mark.at_s <= moment_s), None)
+    if before is None:
+        return 0.0
+    now = Mark(pace.at_s, kept)
+    after = next((mark for mark in pace.marks if mark.at_s > moment_s), now)
+    if after.at_s <= moment_s:
+        return float(after.kept)
+    return before.kept + (after.kept - before.kept) * (moment_s - before.at_s) / (after.at_s - before.at_s)

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import zstandard
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
 from controlplane.jobs.models import Job, Rank
 from controlplane.policy.fleet import FleetSnapshot
@@ -23,6 +23,7 @@ from controlplane.runtime.models import Event
 FIRST_EVENTS, LAST_EVENTS = 200, 300
 FIRST_LOOKS, LAST_LOOKS = 150, 150
 """Of a longer list the first and the last so many are shown, and a line between them says what is left out."""
+NODE_SIGNALS = 100
 BEFORE_S = 60.0
 """An incident's events begin so long before it was opened: what led to it."""
 LEFT_OUT = "events.left_out"
@@ -200,10 +201,11 @@ def snapshot_of(row: Decision) -> JobSnapshot:
     return msgspec.msgpack.decode(zstandard.decompress(bytes(row.snapshot)), type=JobSnapshot)
 
 
-def signals_of_node(node_id: str) -> list[dict[str, Any]]:
-    """Open findings about the node, then the newest settled ones."""
-    rows = Signal.objects.filter(node_id=node_id).select_related("node").order_by("settled_at", "-seen_at")
-    return [signal_summary(row) for row in rows[:100]]
+def signals_of_node(node_id: str) -> tuple[list[dict[str, Any]], int]:
+    """(open findings about the node, newest first, then the newest settled ones; how many older ones are left out)."""
+    rows = Signal.objects.filter(node_id=node_id).select_related("node")
+    newest = rows.order_by(F("settled_at").desc(nulls_first=True), "-seen_at", "-id")[:NODE_SIGNALS]
+    return [signal_summary(row) for row in newest], max(0, rows.count() - NODE_SIGNALS)
 
 
 def fleet_snapshot_of(row: Decision) -> FleetSnapshot:

@@ -63,10 +63,12 @@ def get_node(request: HttpRequest, node_id: str) -> HttpResponse:
     seq = newest_seq()
     row = selectors.node(node_id)
     events = told(Event.objects.filter(node_id=row.id)).order_by("-seq")[:RECENT]
+    signals, older = signals_of_node(row.id)
     return send(
         selectors.node_view(row)
         | {
-            "signals": signals_of_node(row.id),
+            "signals": signals,
+            "signals_left_out": older,
             "unheard": unheard.of_node(row.id),
             "ranks": ranks_with_acts(ranks_on_node(row.id), row.id),
             "events": [event_view(event) for event in reversed(events)],

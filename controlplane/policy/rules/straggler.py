@@ -138,6 +138,8 @@ def _against(weighed: ways.Case, signal: SignalFact, stay_s: float, move: ways.W
 
 def _innocent(signal: SignalFact) -> str:
     """Why its device is not to blame; empty: it is."""
+    if signal.evidence.get("relative") is None:
+        return "there is nothing to compare it with, so it is not known whether its device is to blame"
     if signal.evidence.get("score") != "relative":
         return "its peers are as slow as it is, no device is to blame"
     if signal.evidence.get("cause") == "data":

@@ -106,7 +106,8 @@ class DeadLetter(Answer, frozen=True, kw_only=True):
 
 
 class NodeDetail(Node, frozen=True, kw_only=True):
-    """A node with what was found and runs there. `dead_letters`: events of its agent that wait
+    """A node with what was found and runs there. `signals`: open ones, then the newest settled, but for
+    `signals_left_out` older ones. `dead_letters`: events of its agent that wait
     to be replayed. `unheard`: what its silence means to each job on it; empty: it is heard."""
 
     signals: list[Signal]
@@ -115,6 +116,7 @@ class NodeDetail(Node, frozen=True, kw_only=True):
     as_of_seq: int
     dead_letters: int = 0
     unheard: list[Unheard] = []
+    signals_left_out: int = 0
 
 
 class DeviceSeries(Answer, frozen=True, kw_only=True):

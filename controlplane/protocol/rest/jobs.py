@@ -68,6 +68,7 @@ class Job(Answer, frozen=True, kw_only=True):
     created_at: str
     finished_at: str | None
     ettr_basis: words.EttrBasis = "observed"
+    last_checkpoint_local: bool = False
     wall: Wall | None = None
     not_heard: list[NotHeard] = []
     capabilities: words.Capabilities = {}

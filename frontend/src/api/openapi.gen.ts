@@ -2068,6 +2068,8 @@ export interface components {
             finished_at: string | null;
             id: string;
             last_checkpoint_age_s: number | null;
+            /** @default false */
+            last_checkpoint_local: boolean;
             last_checkpoint_step: number | null;
             loss: number | null;
             name: string;
@@ -2120,6 +2122,8 @@ export interface components {
             finished_at: string | null;
             id: string;
             last_checkpoint_age_s: number | null;
+            /** @default false */
+            last_checkpoint_local: boolean;
             last_checkpoint_step: number | null;
             layout: components["schemas"]["Layout"] | null;
             loss: number | null;
@@ -2529,7 +2533,8 @@ export interface components {
         };
         /**
          * NodeDetail
-         * @description A node with what was found and runs there. `dead_letters`: events of its agent that wait
+         * @description A node with what was found and runs there. `signals`: open ones, then the newest settled, but for
+         *         `signals_left_out` older ones. `dead_letters`: events of its agent that wait
          *         to be replayed. `unheard`: what its silence means to each job on it; empty: it is heard.
          */
         NodeDetail: {
@@ -2562,6 +2567,8 @@ export interface components {
             revoked: boolean;
             segment: string;
             signals: components["schemas"]["Signal"][];
+            /** @default 0 */
+            signals_left_out: number;
             /** @enum {string} */
             state: "ready" | "degraded" | "draining" | "cordoned" | "quarantined";
             state_reason: string;

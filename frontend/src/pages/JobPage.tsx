@@ -106,7 +106,7 @@ function Figures({ job, settled }: { job: JobDetail; settled: boolean }): ReactE
         <Figure label="Replicas" value={job.attempt ? `${job.replicas_active} / ${job.replicas_total}` : <span className="missing">none placed yet</span>} tone={short && !final ? "warn" : undefined} note={job.attempt ? (final ? "at the end / wanted" : "contributing / wanted") : undefined} />
         {begun ? <EffectiveTime job={job} /> : null}
         {final || !begun ? null : <Figure label="Work at risk" value={duration(job.work_at_risk_s)} note="lost if all failed now" />}
-        <Figure label="Last checkpoint" value={job.last_checkpoint_step === null ? "none yet" : `step ${count(job.last_checkpoint_step)}`} note={job.last_checkpoint_age_s === null || final ? undefined : `${duration(Math.floor(job.last_checkpoint_age_s))} ago`} />
+        <Figure label="Last checkpoint" value={job.last_checkpoint_step === null ? "none yet" : `step ${count(job.last_checkpoint_step)}`} note={job.last_checkpoint_age_s === null || final ? undefined : `${duration(Math.floor(job.last_checkpoint_age_s))} ago${job.last_checkpoint_local ? ", on the nodes' own disks" : ""}`} />
         <Figure label="Restarts / evictions" value={`${job.restarts} / ${job.evictions}`} />
       </dl>
       <Limits jobId={job.id} settled={settled} />

