@@ -129,7 +129,7 @@ def apply_events(
 
 
 def aged(batch: tuple[AgentEvent, ...], seconds: float) -> tuple[AgentEvent, ...]:
-    """The same events, told so much later."""
+    """The same events, so much older."""
     return tuple(msgspec.structs.replace(event, age_s=event.age_s + seconds) for event in batch)
 
 
@@ -144,18 +144,18 @@ class _Batch(NamedTuple):
         return aged(self.events, time.monotonic() - self.received_s)
 
 
-def _apply_halves(node_id: str, session_id: str, told: _Batch, *, room: int) -> Outcome:
+def _apply_halves(node_id: str, session_id: str, sent: _Batch, *, room: int) -> Outcome:
     """The batch as a whole, or, if that fails, its first half, then its second. `room`: so many
     events may still be put aside in this turn."""
-    batch, since_s = told
+    batch, since_s = sent
     try:
-        return retrying(lambda: _apply_events(node_id, session_id, told), "apply events")
+        return retrying(lambda: _apply_events(node_id, session_id, sent), "apply events")
     except StaleSession:
         raise
     except Exception as error:
         raise_if_outage(error)
         if len(batch) == 1:
-            return _apply_alone(node_id, session_id, told)
+            return _apply_alone(node_id, session_id, sent)
     ordered = tuple(sorted(batch, key=lambda event: event.seq))
     middle = len(ordered) // 2
     first = _apply_halves(node_id, session_id, _Batch(ordered[:middle], since_s), room=room)
@@ -173,25 +173,25 @@ def _apply_halves(node_id: str, session_id: str, told: _Batch, *, room: int) -> 
     )
 
 
-def _apply_alone(node_id: str, session_id: str, told: _Batch) -> Outcome:
+def _apply_alone(node_id: str, session_id: str, sent: _Batch) -> Outcome:
     """The event that failed, once more (another writer may have been first); then aside."""
     failed: list[Exception] = []
     while len(failed) < TRIES - 1:
         try:
-            return retrying(lambda: _apply_events(node_id, session_id, told), "apply one event")
+            return retrying(lambda: _apply_events(node_id, session_id, sent), "apply one event")
         except StaleSession:
             raise
         except Exception as error:
             raise_if_outage(error)
             failed.append(error)
-    return retrying(lambda: _put_aside(node_id, session_id, told, failed[-1]), "put an event aside")
+    return retrying(lambda: _put_aside(node_id, session_id, sent, failed[-1]), "put an event aside")
 
 
-def _put_aside(node_id: str, session_id: str, told: _Batch, error: Exception) -> Outcome:
+def _put_aside(node_id: str, session_id: str, sent: _Batch, error: Exception) -> Outcome:
     """Keep the event where it delays nobody, and count it as taken, if it is the next one."""
     with events.unit_of_work():
         node = _own(node_id, session_id)
-        (event,) = told.by_now()
+        (event,) = sent.by_now()
         fresh, gap = _in_order(node, (event,))
         if not fresh:
             return Outcome(acked_seq=node.last_event_seq, resend=gap)
@@ -200,11 +200,11 @@ def _put_aside(node_id: str, session_id: str, told: _Batch, error: Exception) ->
     return Outcome(acked_seq=event.seq, aside=1, refused=int(isinstance(error, IdentityMismatch)))
 
 
-def _apply_events(node_id: str, session_id: str, told: _Batch) -> Outcome:
+def _apply_events(node_id: str, session_id: str, sent: _Batch) -> Outcome:
     with events.unit_of_work():
-        jobs = lock_rows(Job, _jobs_touched(node_id, told.events))
+        jobs = lock_rows(Job, _jobs_touched(node_id, sent.events))
         node = _own(node_id, session_id)
-        fresh, gap = _in_order(node, told.by_now())
+        fresh, gap = _in_order(node, sent.by_now())
         resync = doubts.is_stuck(node, advanced=bool(fresh), gap=gap)
         facts = apply_to(node, jobs, [(ago(event.age_s), event) for event in fresh])
         acked = node.last_event_seq + len(fresh)

@@ -25,8 +25,8 @@ def test_open_findings_come_first_then_the_newest_settled_and_the_rest_is_counte
     Signal.objects.create(id="sig_open", kind="xid", key="x", node=node, value=79.0, threshold=0.0, seen_at=now())
     client = Client()
     client.force_login(User.objects.create_user("lin"))
-    told = client.get(f"/api/v1/nodes/{node.id}").json()
-    shown = [signal["id"] for signal in told["signals"]]
+    answer = client.get(f"/api/v1/nodes/{node.id}").json()
+    shown = [signal["id"] for signal in answer["signals"]]
     newest = [f"sig_{number}" for number in reversed(range(settled))]
     assert shown == ["sig_open", *newest][:100]
-    assert told["signals_left_out"] == max(0, settled + 1 - 100)
+    assert answer["signals_left_out"] == max(0, settled + 1 - 100)

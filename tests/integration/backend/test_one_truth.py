@@ -63,9 +63,9 @@ def test_a_job_whose_newest_decision_leaves_it_to_a_person_says_so_and_no_other_
     )  # fmt: skip
     client = Client()
     client.force_login(User.objects.create_user("ada2"))
-    told = client.get(f"/api/v1/jobs/{job.id}").json()["why"]
-    assert ("40 of 100 devices look bad at once." in told) is says
-    assert ("No action needed." in told) is not says
+    answer = client.get(f"/api/v1/jobs/{job.id}").json()["why"]
+    assert ("40 of 100 devices look bad at once." in answer) is says
+    assert ("No action needed." in answer) is not says
 
 
 def trained_s(job: Job) -> tuple[float, float]:
