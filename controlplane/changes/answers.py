@@ -13,6 +13,7 @@ from controlplane.changes.kinds import (
     Change,
     Count,
     DeviceKey,
+    Free,
     Judge,
     Observe,
     Raise,
@@ -73,7 +74,8 @@ def calls(kind: str, state: str) -> bool:
 
 def frees(change: Change) -> bool:
     """A device is free by it: jobs that wait for one are looked at."""
-    return isinstance(change, Transition) and isinstance(change.subject, RankKey) and change.to == RankState.EXITED
+    gone = isinstance(change, Transition) and isinstance(change.subject, RankKey) and change.to == RankState.EXITED
+    return gone or isinstance(change, Free)
 
 
 def exited(rank: Rank, why: str, **columns: Any) -> Transition:

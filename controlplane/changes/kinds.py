@@ -171,12 +171,14 @@ class Enqueue:
 @dataclass(frozen=True, slots=True)
 class Publish:
     """An event on the job's stream, of the job or of its `subject`, or (`node`) about a node and on the stream of
-    the job where there is one."""
+    the job where there is one; or (`beside`) of nothing that has a summary, on that of the node too."""
 
     kind: str
     sentence: str
     node: str = ""
     subject: ReplicaKey | RankKey | None = None
+    beside: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +269,20 @@ class Raise:
 
 
 @dataclass(frozen=True, slots=True)
+class Amend:
+    """An open finding says something else now; a `sentence` tells of it where that is news."""
+
+    signal: str
+    evidence: Mapping[str, Any]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """A node takes work again: jobs that wait for one are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
 class Wake:
     """The job, that of the rows where none is named, is looked at when this is written; `sure`: there is something
     to decide."""
@@ -308,6 +324,7 @@ class Count:
     node: str
     what: str
     detail: str = ""
+    number: int = 1
 
 
 Change = (
@@ -331,6 +348,8 @@ Change = (
     | Judge
     | Lose
     | Raise
+    | Amend
+    | Free
     | Wake
     | Keep
     | Refuse

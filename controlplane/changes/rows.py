@@ -146,6 +146,14 @@ class Terms:
     env: dict[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A finding that is open."""
+
+    id: str
+    evidence: Mapping[str, Any]
+
+
 class Rows(Protocol):
     """The questions. Those of a job are asked of a store that has one. LookupError: a plan names what is not there."""
 
@@ -248,6 +256,12 @@ class Rows(Protocol):
     def xid_counts(self, node_id: str, index: int, xid: int, *, at_s: float, link: int | None) -> Mapping[str, int]:
         """How often this XID came to this device within the day until then, this time included, and to how many
         others; of an NVLink (`link`) on that one alone."""
+
+    def is_on(self, node_id: str) -> bool:
+        """The job has, or had, ranks on this node, or devices of it wait for the job; no: the rows are of no job."""
+
+    def finding(self, key: str) -> Open | None:
+        """The open one with this key."""
 
     def findings(self) -> Sequence[tuple[str, str]]:
         """(id, kind) of each open finding about the job."""

@@ -195,6 +195,10 @@ def _publish(rows: JobRows, change: kinds.Publish) -> None:
         case ReplicaKey() as key:
             publish_replica(rows.replica_row(key), change.kind, change.sentence)
             return
+    if change.beside:
+        place = {"job_id": rows.job_id, "node_id": change.beside}
+        events.publish(change.kind, change.sentence, **place, data=dict(change.data))
+        return
     if not change.node:
         publish_job(rows.locked, change.kind, change.sentence)
         return
@@ -220,6 +224,16 @@ def _raise(rows: JobRows, change: kinds.Raise) -> None:
     raised = signals.raise_signal(change.found, seen_at=rows.seen_at)
     if raised is not None and change.late:
         late.join(raised)
+
+
+def _amend(rows: JobRows, change: kinds.Amend) -> None:
+    row = Signal.objects.get(pk=change.signal)
+    signals.amend(row, dict(change.evidence), change.sentence)
+
+
+def _free(rows: JobRows, change: kinds.Free) -> None:
+    assert rows.heard is not None, "nodes are heard in batches"
+    rows.heard.freed = True
 
 
 def _wake(rows: JobRows, change: kinds.Wake) -> None:
@@ -258,10 +272,14 @@ HANDLERS: dict[type, Callable[[JobRows, Any], None]] = {
     kinds.Judge: _judge,
     kinds.Lose: _lose,
     kinds.Raise: _raise,
+    kinds.Amend: _amend,
+    kinds.Free: _free,
     kinds.Wake: _wake,
     kinds.Keep: _keep,
     kinds.Refuse: lambda rows, change: checkpoints.refused(rows.locked, change.path, said=change.said),
     kinds.Close: lambda rows, change: dispatch.answer(change.node, change.command, change.state, change.detail, ""),
-    kinds.Count: lambda rows, change: counters.count(change.node, change.what, detail=change.detail),
+    kinds.Count: lambda rows, change: counters.count(
+        change.node, change.what, number=change.number, detail=change.detail
+    ),
 }
 assert set(HANDLERS) == set(kinds.Change.__args__), "every change is committed"

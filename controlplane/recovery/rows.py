@@ -281,6 +281,19 @@ class JobRows:
         """By the findings that are kept."""
         return xid_counts(node_id, index, xid, from_s(at_s), link=link)
 
+    def is_on(self, node_id: str) -> bool:
+        """By its ranks, then by what is reserved."""
+        if self._job is None:
+            return False
+        here = Rank.objects.filter(node_id=node_id, replica__attempt__job=self._job)
+        reserved = Device.objects.filter(node_id=node_id, reservation__job=self._job)
+        return bool(here.exists() or reserved.exists())
+
+    def finding(self, key: str) -> facts.Open | None:
+        """There is one at most."""
+        row = Signal.objects.filter(key=key, settled_at=None).first()
+        return facts.Open(row.id, row.evidence) if row is not None else None
+
     def findings(self) -> Sequence[tuple[str, str]]:
         """By id."""
         return list(Signal.objects.filter(job=self.locked, settled_at=None).order_by("id").values_list("id", "kind"))

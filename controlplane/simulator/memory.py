@@ -8,6 +8,7 @@ from controlplane.changes import rows as facts
 from controlplane.changes.answers import Answered
 from controlplane.changes.outbox import LIVE
 from controlplane.changes.turn import OVER
+from controlplane.policy.signals.nodes import NodeUnfit
 from controlplane.policy.snapshot import Placement
 from controlplane.policy.timeouts import Observed, section_timeouts
 from controlplane.protocol.commands import StartRanks, StopRanks
@@ -274,9 +275,19 @@ class MemoryRows:
         here = sum((row.node_id, row.device_index) == (node_id, index) for row in same)
         return {"repeats": here + 1, "elsewhere": len(places - {(node_id, index)})}
 
+    def is_on(self, node_id: str) -> bool:
+        """As long as it is remembered who was there."""
+        placed = {place.node_id for row in (*self.all_replicas(), *self._rows.older) for place in row.placements}
+        return node_id in placed or self._rows.nodes[node_id].reserved
+
+    def finding(self, key: str) -> facts.Open | None:
+        """An id is the key and a number."""
+        found = (row for row in self._rows.signals.values() if row.id.rpartition("#")[0] == key)
+        return next((facts.Open(row.id, row.evidence) for row in found), None)
+
     def findings(self) -> Sequence[tuple[str, str]]:
-        """Those about the fleet are about the job here."""
-        return [(signal.id, signal.kind) for signal in self._rows.signals.values()]
+        """Those about devices are about the job here."""
+        return [(row.id, row.kind) for row in self._rows.signals.values() if row.kind != NodeUnfit.KIND]
 
     def requests(self) -> Sequence[facts.Request]:
         """Of the job: a drain is the fleet's."""

@@ -107,7 +107,7 @@ class NodeRow:
     """`seen_s` last frame, `ranks_s` last that told of ranks; up to `applied_seq` of the journal `journal_id` is
     applied, `session` is the newest.
     `emptied`: by a drain that is done. `barred`: devices that take no work, of which `resets` wait for a reset
-    since then. `reason`: why it is in its state, `unhealthy`: which of its checks fail."""
+    since then. `reason`: why it is in its state."""
 
     id: str
     devices: int
@@ -123,7 +123,6 @@ class NodeRow:
     barred: set[int] = field(default_factory=set)
     resets: dict[int, float] = field(default_factory=dict)
     reason: str = ""
-    unhealthy: str = ""
     emptied: bool = False
 
 

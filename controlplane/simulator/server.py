@@ -24,7 +24,6 @@ from controlplane.protocol.frames import (
     AgentHello,
     CommandAnswer,
     EventBody,
-    NodeChecked,
     Welcome,
 )
 from controlplane.protocol.launch import RankRef
@@ -173,8 +172,6 @@ class Server:
         """Of a life that is proved gone and followed nothing is kept here: a word about it is put aside."""
         if isinstance(body, CommandAnswer):
             self._outbox.answer(body, at_s)
-        elif isinstance(body, NodeChecked):
-            node.unhealthy = "; ".join(f"{check.name}: {check.detail}" for check in body.failed)
         elif type(body) in HEARD:
             with suppress(IdentityMismatch):
                 self.store.commit(hear(self.store, body, Speaker(node.id, node.id, at_s)), seen_s=at_s)

@@ -135,7 +135,9 @@ class Store(Processes):
                 over.state, over.detail = state, detail
             case kinds.Raise(found=found):
                 self._raise(found)
-            case kinds.Wake():
+            case kinds.Amend(signal=signal_id, evidence=evidence):
+                rows.signals[signal_id] = msgspec.structs.replace(rows.signals[signal_id], evidence=dict(evidence))
+            case kinds.Wake() | kinds.Free():
                 self.on_wake()
             case kinds.Keep(subject=key, said=said):
                 fenced = self.is_fenced(self.row(key.replica, key.incarnation))
@@ -302,10 +304,10 @@ class Store(Processes):
 
     def _raise(self, found: Finding) -> None:
         """Unless one with its key is open. What is the fleet's own affair is decided here with the job's."""
-        if any(signal_id.rpartition("#")[0] == found.key for signal_id in self._rows.signals):
+        if self.finding(found.key) is not None:
             return
         self._found += 1
-        if found.job_id is None:
+        if found.job_id is None and found.KIND in KINDS:
             self.on_wake()
         signal_id = f"{found.key}#{self._found:04d}"
         place = {name: value for name, value in found.place.items() if name != "job_id"}
