@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from controlplane.changes.rows import Attempt
+from controlplane.changes.rows import Attempt, Marked
 from controlplane.policy.signals.base import Finding
 from controlplane.policy.snapshot import Placement
 from controlplane.protocol.commands import Body
@@ -278,6 +278,13 @@ class Amend:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """How often a marker came since the timeline told of it."""
+
+    marked: Marked
+
+
+@dataclass(frozen=True, slots=True)
 class Free:
     """A node takes work again: jobs that wait for one are looked at."""
 
@@ -349,6 +356,7 @@ Change = (
     | Lose
     | Raise
     | Amend
+    | Mark
     | Free
     | Wake
     | Keep

@@ -5,7 +5,7 @@ store on a database has locked: the job before anything of it, then the fleet, n
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from controlplane.policy.timeouts import SectionTimeout
@@ -154,6 +154,18 @@ class Open:
     evidence: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """Lines with one marker in the logs of the job's ranks that the timeline has not told yet: `lines` of them in
+    `reports`, of which `last` (rank, node, text) came last. `told_s`: when it last told of the marker, None: never."""
+
+    marker: str
+    lines: int = 0
+    reports: int = 0
+    last: Mapping[str, Any] = field(default_factory=dict)
+    told_s: float | None = None
+
+
 class Rows(Protocol):
     """The questions. Those of a job are asked of a store that has one. LookupError: a plan names what is not there."""
 
@@ -259,6 +271,12 @@ class Rows(Protocol):
 
     def is_on(self, node_id: str) -> bool:
         """The job has, or had, ranks on this node, or devices of it wait for the job; no: the rows are of no job."""
+
+    def marked(self, marker: str) -> Marked:
+        """As it is; of one that never came, nothing."""
+
+    def marks(self) -> Sequence[Marked]:
+        """That the timeline has not told all of."""
 
     def finding(self, key: str) -> Open | None:
         """The open one with this key."""

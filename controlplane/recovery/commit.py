@@ -31,7 +31,7 @@ from controlplane.jobs.services import (
 )
 from controlplane.protocol.commands import Body, StopRanks
 from controlplane.recovery import holding, incidents, kept, late, request_rows, signals
-from controlplane.recovery.models import Signal, ViewRow
+from controlplane.recovery.models import MarkedLines, Signal, ViewRow
 from controlplane.recovery.rows import JobRows
 from controlplane.runtime import counters, events, keys
 from controlplane.runtime.clock import from_s, now
@@ -231,6 +231,13 @@ def _amend(rows: JobRows, change: kinds.Amend) -> None:
     signals.amend(row, dict(change.evidence), change.sentence)
 
 
+def _mark(rows: JobRows, change: kinds.Mark) -> None:
+    said = change.marked
+    told_at = from_s(said.told_s) if said.told_s is not None else None
+    fields = {"lines": said.lines, "reports": said.reports, "last": dict(said.last), "told_at": told_at}
+    MarkedLines.objects.update_or_create(job=rows.locked, marker=said.marker, defaults=fields)
+
+
 def _free(rows: JobRows, change: kinds.Free) -> None:
     assert rows.heard is not None, "nodes are heard in batches"
     rows.heard.freed = True
@@ -273,6 +280,7 @@ HANDLERS: dict[type, Callable[[JobRows, Any], None]] = {
     kinds.Lose: _lose,
     kinds.Raise: _raise,
     kinds.Amend: _amend,
+    kinds.Mark: _mark,
     kinds.Free: _free,
     kinds.Wake: _wake,
     kinds.Keep: _keep,

@@ -8,7 +8,7 @@ from controlplane.changes.hearing import HEARD, hear
 from controlplane.changes.speaker import Speaker
 from controlplane.dispatch import services as dispatch
 from controlplane.protocol import frames
-from controlplane.recovery import diagnostics, identity, log_markers, speed
+from controlplane.recovery import diagnostics, identity, speed
 from controlplane.recovery.answers import after_answer
 from controlplane.recovery.commit import commit
 from controlplane.recovery.heard import Heard
@@ -52,14 +52,9 @@ def _looked(facts: Heard, body: frames.StacksCollected) -> None:
     diagnostics.keep(facts.rank(body.ref), body, at=facts.at)
 
 
-def _marked(facts: Heard, body: frames.LogMarked) -> None:
-    log_markers.note(facts.rank(body.ref), body)
-
-
 HANDLERS: dict[type, Callable[[Heard, Any], None]] = {
     **dict.fromkeys(HEARD, _heard),
     frames.CommandAnswer: _answer,
     frames.StacksCollected: _looked,
-    frames.LogMarked: _marked,
 }
 assert set(HANDLERS) == set(frames.EventBody.__args__), "every event has its handler"

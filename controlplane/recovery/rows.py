@@ -35,8 +35,16 @@ from controlplane.recovery.devices import xid_counts
 from controlplane.recovery.heard import Heard
 from controlplane.recovery.identity import rank_of
 from controlplane.recovery.learned import timeouts_of
-from controlplane.recovery.models import LIVE, FlushRow, Request, Signal, ViewRow
-from controlplane.recovery.row_facts import answered_of, attempt_of, device_of, job_of, replica_of, request_of
+from controlplane.recovery.models import LIVE, FlushRow, MarkedLines, Request, Signal, ViewRow
+from controlplane.recovery.row_facts import (
+    answered_of,
+    attempt_of,
+    device_of,
+    job_of,
+    marked_of,
+    replica_of,
+    request_of,
+)
 from controlplane.runtime import keys
 from controlplane.runtime.clock import from_s, now
 from controlplane.runtime.locks import lock_row
@@ -288,6 +296,15 @@ class JobRows:
         here = Rank.objects.filter(node_id=node_id, replica__attempt__job=self._job)
         reserved = Device.objects.filter(node_id=node_id, reservation__job=self._job)
         return bool(here.exists() or reserved.exists())
+
+    def marked(self, marker: str) -> facts.Marked:
+        """One row a marker."""
+        row = MarkedLines.objects.filter(job=self.locked, marker=marker).first()
+        return marked_of(row) if row is not None else facts.Marked(marker)
+
+    def marks(self) -> Sequence[facts.Marked]:
+        """By when each was told."""
+        return [marked_of(row) for row in self.locked.marked_lines.filter(reports__gt=0).order_by("told_at")]
 
     def finding(self, key: str) -> facts.Open | None:
         """There is one at most."""

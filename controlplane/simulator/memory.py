@@ -280,6 +280,14 @@ class MemoryRows:
         placed = {place.node_id for row in (*self.all_replicas(), *self._rows.older) for place in row.placements}
         return node_id in placed or self._rows.nodes[node_id].reserved
 
+    def marked(self, marker: str) -> facts.Marked:
+        """One row a marker."""
+        return self._rows.marks.get(marker) or facts.Marked(marker)
+
+    def marks(self) -> Sequence[facts.Marked]:
+        """By marker."""
+        return [row for _, row in sorted(self._rows.marks.items()) if row.reports]
+
     def finding(self, key: str) -> facts.Open | None:
         """An id is the key and a number."""
         found = (row for row in self._rows.signals.values() if row.id.rpartition("#")[0] == key)

@@ -9,6 +9,7 @@ import msgspec
 from controlplane.changes.assembly.counted import Announced
 from controlplane.changes.assembly.measured import RECENT
 from controlplane.changes.assembly.snapshot import End
+from controlplane.changes.rows import Marked
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.snapshot import BarFact, CheckpointFact, Placement, SignalFact
 from controlplane.protocol.commands import CommandEnvelope
@@ -162,7 +163,7 @@ class Rows:
     `requests` that have not ended, `answers` to all, in order, and `carriers`: the commands that carry one out;
     `incident_s`: when what is open was opened; `save_begun_s` of the save that is being written, `saves_s`: seconds
     that each took; `emergency_s`: when one was ordered; `ends` of ranks that accuse their place, `bars` of those that
-    left for being slow."""
+    left for being slow; `marks`: lines of logs, by marker."""
 
     spec: TrainSpec
     state: JobState = JobState.PENDING
@@ -219,6 +220,7 @@ class Rows:
     ends: list[End] = field(default_factory=list)
     incident_s: float | None = None
     incidents: int = 0
+    marks: dict[str, Marked] = field(default_factory=dict)
 
     def note_step(self, step: int, now_s: float) -> None:
         """`step` steps are committed, more than before."""

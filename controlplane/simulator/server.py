@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from controlplane.changes.hearing import HEARD, hear
+from controlplane.changes.marks import tell_marked
 from controlplane.changes.speaker import Speaker
 from controlplane.changes.turn import OVER
 from controlplane.policy.budget import entries
@@ -192,6 +193,7 @@ class Server:
             for node in self.rows.nodes.values():
                 self._judge_silence(node, now_s)
         self._look_for_stuck()
+        self.store.commit(tell_marked(self.store))
         if fleet_waits(self.rows):
             self.store.of_fleet(load_fleet(self.rows, now_s, now_s < self.blind_until_s), self._config)
         self._deliver()

@@ -137,6 +137,8 @@ class Store(Processes):
                 self._raise(found)
             case kinds.Amend(signal=signal_id, evidence=evidence):
                 rows.signals[signal_id] = msgspec.structs.replace(rows.signals[signal_id], evidence=dict(evidence))
+            case kinds.Mark(marked=marked):
+                rows.marks[marked.marker] = marked
             case kinds.Wake() | kinds.Free():
                 self.on_wake()
             case kinds.Keep(subject=key, said=said):

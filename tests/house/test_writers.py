@@ -24,7 +24,6 @@ STILL = (
     "keeping",
     "late",
     "ledger",
-    "log_markers",
     "numerics",
     "readers",
     "recompute",
@@ -35,7 +34,7 @@ STILL = (
     "steps",
     "torch_analysis",
 )
-MOST = 22
+MOST = 21
 
 
 def writers() -> dict[str, list[str]]:
