@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from controlplane.changes.rows import Attempt, Marked
+from controlplane.changes.rows import Attempt, Diagnostic, Marked
 from controlplane.policy.signals.base import Finding
 from controlplane.policy.snapshot import Placement
 from controlplane.protocol.commands import Body
@@ -78,9 +78,16 @@ class RequestKey:
     id: str
 
 
+@dataclass(frozen=True, slots=True)
+class IncidentKey:
+    """An incident."""
+
+    id: str
+
+
 LENGTHS = frozenset({"out_of_section_s"})
 """Columns that are a length of time, in seconds."""
-Observed = JobKey | AttemptKey | ReplicaKey | RankKey | ViewKey | DeviceKey
+Observed = JobKey | AttemptKey | ReplicaKey | RankKey | ViewKey | DeviceKey | IncidentKey
 Moved = JobKey | AttemptKey | ReplicaKey | RankKey | NodeKey | RequestKey
 MACHINES: dict[type, str] = {
     JobKey: "job",
@@ -171,13 +178,13 @@ class Enqueue:
 @dataclass(frozen=True, slots=True)
 class Publish:
     """An event on the job's stream, of the job or of its `subject`, or (`node`) about a node and on the stream of
-    the job where there is one; or (`beside`) of nothing that has a summary, on that of the node too."""
+    the job where there is one; or (`beside`) of nothing that has a summary, on that of the node too ("": of none)."""
 
     kind: str
     sentence: str
     node: str = ""
     subject: ReplicaKey | RankKey | None = None
-    beside: str = ""
+    beside: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -307,6 +314,13 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepDiagnostic:
+    """What a diagnostic of a rank found is kept, as long as there is room for it."""
+
+    found: Diagnostic
+
+
+@dataclass(frozen=True, slots=True)
 class Refuse:
     """Ranks could not load the checkpoint at `path`, and what the one has `said` of it."""
 
@@ -360,6 +374,7 @@ Change = (
     | Free
     | Wake
     | Keep
+    | KeepDiagnostic
     | Refuse
     | Close
     | Count

@@ -31,8 +31,8 @@ def _marked(rows: Rows, body: LogMarked, speaker: Speaker) -> Iterator[Change]:
         "line": body.line[:LINE_CHARS],
     }
     row = replace(was, lines=was.lines + body.count, reports=was.reports + 1, last=last)
-    if row.told_s is None or _is_due(row, rows.now_s):
-        yield from _told(row, rows.now_s)
+    if row.said_s is None or _is_due(row, rows.now_s):
+        yield from _said(row, rows.now_s)
     else:
         yield Mark(row)
 
@@ -41,15 +41,15 @@ def tell_marked(rows: Rows) -> Iterator[Change]:
     """What was counted and nobody has added to since."""
     for row in rows.marks():
         if _is_due(row, rows.now_s):
-            yield from _told(row, rows.now_s)
+            yield from _said(row, rows.now_s)
 
 
 def _is_due(row: Marked, now_s: float) -> bool:
-    return row.reports > 0 and row.told_s is not None and row.told_s <= now_s - EVERY_S
+    return row.reports > 0 and row.said_s is not None and row.said_s <= now_s - EVERY_S
 
 
-def _told(row: Marked, now_s: float) -> Iterator[Change]:
-    yield Mark(replace(row, lines=0, reports=0, told_s=now_s))
+def _said(row: Marked, now_s: float) -> Iterator[Change]:
+    yield Mark(replace(row, lines=0, reports=0, said_s=now_s))
     place = {name: row.last[name] for name in ("line", "replica", "incarnation", "rank")}
     data = {"marker": row.marker, "count": row.lines, "reports": row.reports, **place}
     yield Publish("rank.log", _sentence(row), beside=row.last["node_id"], data=data)

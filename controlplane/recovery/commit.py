@@ -13,7 +13,17 @@ import msgspec
 
 from controlplane.access import services as access
 from controlplane.changes import kinds
-from controlplane.changes.kinds import AttemptKey, DeviceKey, JobKey, NodeKey, RankKey, ReplicaKey, RequestKey, ViewKey
+from controlplane.changes.kinds import (
+    AttemptKey,
+    DeviceKey,
+    IncidentKey,
+    JobKey,
+    NodeKey,
+    RankKey,
+    ReplicaKey,
+    RequestKey,
+    ViewKey,
+)
 from controlplane.checkpoints import services as checkpoints
 from controlplane.dispatch import services as dispatch
 from controlplane.fleet.models import Device, Node
@@ -30,8 +40,8 @@ from controlplane.jobs.services import (
     transition_replica,
 )
 from controlplane.protocol.commands import Body, StopRanks
-from controlplane.recovery import holding, incidents, kept, late, request_rows, signals
-from controlplane.recovery.models import MarkedLines, Signal, ViewRow
+from controlplane.recovery import diagnostics, holding, incidents, kept, late, request_rows, signals
+from controlplane.recovery.models import Incident, MarkedLines, Signal, ViewRow
 from controlplane.recovery.rows import JobRows
 from controlplane.runtime import counters, events, keys
 from controlplane.runtime.clock import from_s, now
@@ -95,6 +105,8 @@ def _observe(rows: JobRows, change: kinds.Observe) -> None:
             ViewRow.objects.filter(job=rows.locked, epoch=epoch).update(**columns)
         case DeviceKey(node_id=node_id, index=index):
             Device.objects.filter(node_id=node_id, index=index).update(**columns)
+        case IncidentKey(id=incident_id):
+            Incident.objects.filter(pk=incident_id).update(**columns)
         case ReplicaKey() as key:
             row = rows.replica_row(key)
             Replica.objects.filter(pk=row.pk).update(**columns)
@@ -195,7 +207,7 @@ def _publish(rows: JobRows, change: kinds.Publish) -> None:
         case ReplicaKey() as key:
             publish_replica(rows.replica_row(key), change.kind, change.sentence)
             return
-    if change.beside:
+    if change.beside is not None:
         place = {"job_id": rows.job_id, "node_id": change.beside}
         events.publish(change.kind, change.sentence, **place, data=dict(change.data))
         return
@@ -233,8 +245,8 @@ def _amend(rows: JobRows, change: kinds.Amend) -> None:
 
 def _mark(rows: JobRows, change: kinds.Mark) -> None:
     said = change.marked
-    told_at = from_s(said.told_s) if said.told_s is not None else None
-    fields = {"lines": said.lines, "reports": said.reports, "last": dict(said.last), "told_at": told_at}
+    at = from_s(said.said_s) if said.said_s is not None else None
+    fields = {"lines": said.lines, "reports": said.reports, "last": dict(said.last), "told_at": at}
     MarkedLines.objects.update_or_create(job=rows.locked, marker=said.marker, defaults=fields)
 
 
@@ -284,6 +296,7 @@ HANDLERS: dict[type, Callable[[JobRows, Any], None]] = {
     kinds.Free: _free,
     kinds.Wake: _wake,
     kinds.Keep: _keep,
+    kinds.KeepDiagnostic: lambda rows, change: diagnostics.keep(rows.locked, change.found),
     kinds.Refuse: lambda rows, change: checkpoints.refused(rows.locked, change.path, said=change.said),
     kinds.Close: lambda rows, change: dispatch.answer(change.node, change.command, change.state, change.detail, ""),
     kinds.Count: lambda rows, change: counters.count(

@@ -1,4 +1,4 @@
-"""One handler a kind of event: the edge of `changes.hearing`, and what else nodes tell."""
+"""One handler a kind of event: the edge of `changes.hearing`, and of answers to commands."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from controlplane.changes.hearing import HEARD, hear
 from controlplane.changes.speaker import Speaker
 from controlplane.dispatch import services as dispatch
 from controlplane.protocol import frames
-from controlplane.recovery import diagnostics, identity, speed
+from controlplane.recovery import identity, speed
 from controlplane.recovery.answers import after_answer
 from controlplane.recovery.commit import commit
 from controlplane.recovery.heard import Heard
@@ -48,13 +48,8 @@ def _answer(facts: Heard, body: frames.CommandAnswer) -> None:
         facts.wake(command.job_id)
 
 
-def _looked(facts: Heard, body: frames.StacksCollected) -> None:
-    diagnostics.keep(facts.rank(body.ref), body, at=facts.at)
-
-
 HANDLERS: dict[type, Callable[[Heard, Any], None]] = {
     **dict.fromkeys(HEARD, _heard),
     frames.CommandAnswer: _answer,
-    frames.StacksCollected: _looked,
 }
 assert set(HANDLERS) == set(frames.EventBody.__args__), "every event has its handler"

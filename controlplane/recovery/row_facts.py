@@ -23,7 +23,7 @@ from controlplane.protocol.states import (
     RequestKind,
     RequestState,
 )
-from controlplane.recovery.models import MarkedLines, Request
+from controlplane.recovery.models import MarkedLines, RankLook, Request
 
 
 def is_fenced(row: Rank) -> bool:
@@ -109,8 +109,15 @@ def request_of(row: Request) -> facts.Request:
 
 def marked_of(row: MarkedLines) -> facts.Marked:
     """As the core sees what the timeline has not told."""
-    told_s = row.told_at.timestamp() if row.told_at is not None else None
-    return facts.Marked(row.marker, row.lines, row.reports, row.last, told_s)
+    said_s = row.told_at.timestamp() if row.told_at is not None else None
+    return facts.Marked(row.marker, row.lines, row.reports, row.last, said_s)
+
+
+def diagnostic_of(row: RankLook) -> facts.Diagnostic:
+    """As the core sees what one found."""
+    named = (row.command_id, row.replica, row.incarnation, row.rank)
+    said = (row.look, row.method, row.place, row.text)
+    return facts.Diagnostic(*named, *said, row.at.timestamp(), row.incident_id or "")
 
 
 def config_of(job: Job, attempt: Attempt) -> TrainerConfig:

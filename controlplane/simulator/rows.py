@@ -9,7 +9,7 @@ import msgspec
 from controlplane.changes.assembly.counted import Announced
 from controlplane.changes.assembly.measured import RECENT
 from controlplane.changes.assembly.snapshot import End
-from controlplane.changes.rows import Marked
+from controlplane.changes.rows import Diagnostic, Marked
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.snapshot import BarFact, CheckpointFact, Placement, SignalFact
 from controlplane.protocol.commands import CommandEnvelope
@@ -27,6 +27,7 @@ from controlplane.protocol.states import (
 )
 
 JOB_ID = "job_sim"
+MAX_DIAGNOSTICS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ class SaveRow:
 
 @dataclass(slots=True)
 class CommandRow:
-    """An outbox row."""
+    """An outbox row. `rule` of the decision that gave it, for this `incident`."""
 
     envelope: CommandEnvelope
     made_s: float
@@ -148,6 +149,8 @@ class CommandRow:
     send_due_s: float | None = None
     detail: str = ""
     data: str = ""
+    rule: str = ""
+    incident: str = ""
 
 
 @dataclass(slots=True)
@@ -163,7 +166,8 @@ class Rows:
     `requests` that have not ended, `answers` to all, in order, and `carriers`: the commands that carry one out;
     `incident_s`: when what is open was opened; `save_begun_s` of the save that is being written, `saves_s`: seconds
     that each took; `emergency_s`: when one was ordered; `ends` of ranks that accuse their place, `bars` of those that
-    left for being slow; `marks`: lines of logs, by marker."""
+    left for being slow; `marks`: lines of logs, by marker;
+    `diagnostics` of ranks, and `verdicts` of their Flight Recorders, by incident."""
 
     spec: TrainSpec
     state: JobState = JobState.PENDING
@@ -221,6 +225,8 @@ class Rows:
     incident_s: float | None = None
     incidents: int = 0
     marks: dict[str, Marked] = field(default_factory=dict)
+    diagnostics: deque[Diagnostic] = field(default_factory=lambda: deque(maxlen=MAX_DIAGNOSTICS))
+    verdicts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def note_step(self, step: int, now_s: float) -> None:
         """`step` steps are committed, more than before."""

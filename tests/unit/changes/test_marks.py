@@ -33,11 +33,11 @@ def done(world: World, changes: list[Change]) -> list[Publish]:
 
 
 def test_the_first_line_of_a_marker_is_told_at_once_with_its_rank_and_node() -> None:
-    (told,) = prints(placed(), 1, "x" * 400, 3)
-    assert (told.kind, told.beside) == ("rank.log", NODES[1])
-    assert told.sentence == f'Rank 0 of replica 1 on {NODES[1]} (NCCL error, 3 such lines): "{"x" * 300}"'
-    said = {"marker": "nccl_error", "line": "x" * 300, "count": 3, "reports": 1}
-    assert told.data == {**said, "replica": 1, "incarnation": 1, "rank": 0}
+    (said,) = prints(placed(), 1, "x" * 400, 3)
+    assert (said.kind, said.beside) == ("rank.log", NODES[1])
+    assert said.sentence == f'Rank 0 of replica 1 on {NODES[1]} (NCCL error, 3 such lines): "{"x" * 300}"'
+    words = {"marker": "nccl_error", "line": "x" * 300, "count": 3, "reports": 1}
+    assert said.data == {**words, "replica": 1, "incarnation": 1, "rank": 0}
 
 
 def test_what_other_ranks_print_within_the_minute_is_one_event_when_it_is_over() -> None:
@@ -46,10 +46,10 @@ def test_what_other_ranks_print_within_the_minute_is_one_event_when_it_is_over()
     assert [prints(world, replica, count=2) for replica in (1, 2, 1)] == [[], [], []]
     assert due(world) == []
     world.kernel.now_s += EVERY_S
-    (told,) = due(world)
+    (said,) = due(world)
     who = f"rank 0 of replica 1 on {NODES[1]}"
-    assert told.sentence == f'6 more lines, reported 3 times (NCCL error), the last of {who}: "NCCL error"'
-    assert (told.data["count"], told.data["reports"]) == (6, 3)
+    assert said.sentence == f'6 more lines, reported 3 times (NCCL error), the last of {who}: "NCCL error"'
+    assert (said.data["count"], said.data["reports"]) == (6, 3)
 
 
 def test_what_was_told_is_not_told_again() -> None:
@@ -66,8 +66,8 @@ def test_a_line_after_a_quiet_minute_is_told_at_once_and_alone() -> None:
     world = placed()
     prints(world, 0, count=5)
     world.kernel.now_s += EVERY_S + 1.0
-    (told,) = prints(world, 2)
-    assert told.sentence.startswith("Rank 0 of replica 2") and told.data["count"] == 1
+    (said,) = prints(world, 2)
+    assert said.sentence.startswith("Rank 0 of replica 2") and said.data["count"] == 1
 
 
 def test_one_that_comes_when_the_minute_is_over_tells_what_was_counted_before() -> None:
@@ -75,16 +75,16 @@ def test_one_that_comes_when_the_minute_is_over_tells_what_was_counted_before() 
     prints(world, 0)
     prints(world, 1, count=4)
     world.kernel.now_s += EVERY_S
-    (told,) = prints(world, 2)
-    assert (told.data["count"], told.data["reports"]) == (5, 2)
+    (said,) = prints(world, 2)
+    assert (said.data["count"], said.data["reports"]) == (5, 2)
     assert due(world) == []
 
 
 def test_each_marker_has_a_minute_of_its_own() -> None:
     world = placed()
     prints(world, 0)
-    (told,) = prints(world, 0, "CUDA out of memory", marker="out_of_memory")
-    assert told.data["marker"] == "out_of_memory"
+    (said,) = prints(world, 0, "CUDA out of memory", marker="out_of_memory")
+    assert said.data["marker"] == "out_of_memory"
     prints(world, 1)
     prints(world, 1, "CUDA out of memory", marker="out_of_memory")
     world.kernel.now_s += EVERY_S

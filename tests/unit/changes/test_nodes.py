@@ -87,20 +87,20 @@ def test_a_failing_check_outlives_the_job_and_is_another_nodes_affair() -> None:
 
 
 def test_what_an_agent_left_out_of_its_journal_is_counted_and_told_of_the_node() -> None:
-    counted, told = does(placed(), InputRefused(None, 3, "no JSON"))
+    counted, said = does(placed(), InputRefused(None, 3, "no JSON"))
     assert counted == Count(HELD, "refused_at_node", "no JSON", 3)
-    assert isinstance(told, Publish) and (told.kind, told.beside) == ("node.refused", HELD)
-    assert "left 3 event(s) out: no JSON" in told.sentence
+    assert isinstance(said, Publish) and (said.kind, said.beside) == ("node.refused", HELD)
+    assert "left 3 event(s) out: no JSON" in said.sentence
 
 
 @pytest.mark.parametrize(("count", "closed", "says"), [(1, False, "1 message of"), (2, True, "2 messages of")])
 def test_what_an_agent_did_not_take_of_a_rank_is_told_to_its_job(count: int, closed: bool, says: str) -> None:
-    counted, told = does(placed(), InputRefused(RANK, count, "no such tag", closed))
+    counted, said = does(placed(), InputRefused(RANK, count, "no such tag", closed))
     assert counted == Count(HELD, "refused_at_node", "no such tag", count)
-    assert isinstance(told, Publish) and (told.kind, told.beside) == ("rank.refused", HELD)
-    assert says in told.sentence and "rank 0 of replica 1" in told.sentence
-    assert ("closed its connection" in told.sentence) is closed
-    assert told.data == {"count": count, "reason": "no such tag", "closed": closed, "rank": 0}
+    assert isinstance(said, Publish) and (said.kind, said.beside) == ("rank.refused", HELD)
+    assert says in said.sentence and "rank 0 of replica 1" in said.sentence
+    assert ("closed its connection" in said.sentence) is closed
+    assert said.data == {"count": count, "reason": "no such tag", "closed": closed, "rank": 0}
 
 
 def test_no_node_speaks_of_another_ones_rank() -> None:
@@ -110,8 +110,8 @@ def test_no_node_speaks_of_another_ones_rank() -> None:
 
 def test_a_rank_host_that_ends_ends_no_rank_and_wakes_its_job() -> None:
     world = placed()
-    woken, told = does(world, HostExited(JOB_ID, 7))
-    assert woken == Wake() and told == Publish("host.exited", f"The rank host on {HELD} ended with code 7.")
+    woken, said = does(world, HostExited(JOB_ID, 7))
+    assert woken == Wake() and said == Publish("host.exited", f"The rank host on {HELD} ended with code 7.")
     assert world.rows.replicas[1].exited == set()
 
 
