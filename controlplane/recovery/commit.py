@@ -38,6 +38,7 @@ from controlplane.jobs.services import (
     transition_job,
     transition_rank,
     transition_replica,
+    wake_job,
 )
 from controlplane.protocol.commands import Body, StopRanks
 from controlplane.recovery import diagnostics, holding, incidents, kept, late, request_rows, signals
@@ -256,9 +257,11 @@ def _free(rows: JobRows, change: kinds.Free) -> None:
 
 
 def _wake(rows: JobRows, change: kinds.Wake) -> None:
-    """Once, after the batch."""
-    assert rows.heard is not None, "who is not hearing wakes the job by itself"
-    rows.heard.wake(change.job or rows.job_id, sure=change.sure)
+    """Once, after the batch of events where there is one."""
+    if rows.heard is not None:
+        rows.heard.wake(change.job or rows.job_id, sure=change.sure)
+    else:
+        wake_job(change.job or rows.job_id, sure=change.sure)
 
 
 def _keep(rows: JobRows, change: kinds.Keep) -> None:
