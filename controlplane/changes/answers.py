@@ -1,18 +1,19 @@
 """What the answer to a command means, or that nobody answered in time, beyond the command's own row.
 
-What diagnostics and reading checkpoints back make of theirs stays with them (`recovery.diagnostics`,
-`recovery.readers`).
+What reading checkpoints back makes of theirs stays with it (`recovery.readers`).
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.changes import diagnostics
 from controlplane.changes.kinds import (
     Audit,
     Change,
     Count,
     DeviceKey,
+    Free,
     Judge,
     Observe,
     Raise,
@@ -23,7 +24,7 @@ from controlplane.changes.kinds import (
 from controlplane.changes.rows import Rank, Rows
 from controlplane.policy.signals.nodes import SignatureRejected
 from controlplane.policy.signals.ranks import StartFailed
-from controlplane.protocol.commands import Body, ResetDevice, StartRanks, StopRanks
+from controlplane.protocol.commands import Body, CollectStacks, ResetDevice, StartRanks, StopRanks
 from controlplane.protocol.signing import SIGNATURE_REJECTED
 from controlplane.protocol.states import UNFIT, CommandState, RankState, ReplicaState
 
@@ -73,7 +74,8 @@ def calls(kind: str, state: str) -> bool:
 
 def frees(change: Change) -> bool:
     """A device is free by it: jobs that wait for one are looked at."""
-    return isinstance(change, Transition) and isinstance(change.subject, RankKey) and change.to == RankState.EXITED
+    gone = isinstance(change, Transition) and isinstance(change.subject, RankKey) and change.to == RankState.EXITED
+    return gone or isinstance(change, Free)
 
 
 def exited(rank: Rank, why: str, **columns: Any) -> Transition:
@@ -160,10 +162,16 @@ def _reset(rows: Rows, command: Answered, body: ResetDevice) -> Iterator[Change]
         yield Judge(key, False, f"It could not be reset: {said}. A person must inspect it.")
 
 
+def _collect(rows: Rows, command: Answered, body: CollectStacks) -> Iterator[Change]:
+    if command.state in diagnostics.GIVEN_UP:
+        yield from diagnostics.gave_up(rows, command.id, body)
+
+
 MEANT: dict[type, Callable[[Rows, Answered, Any], Iterator[Change]]] = {
     StartRanks: _start,
     StopRanks: _stop,
     ResetDevice: _reset,
+    CollectStacks: _collect,
 }
-KINDS = ("start_ranks", "stop_ranks", "reset_device")
+KINDS = ("start_ranks", "stop_ranks", "reset_device", "collect_stacks")
 """Their names on the wire; of any other command an answer means nothing here."""

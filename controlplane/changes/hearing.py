@@ -2,7 +2,9 @@
 
 A word about a life that is out (its incarnation, or its whole attempt) changes nothing that lives. That its process
 exists, and that it is gone, are facts about the process and are kept; that it is late is counted, and no more.
-What the rank itself says is in `changes.reports`, what becomes of devices in `changes.devices`.
+What the rank itself says is in `changes.reports`, what becomes of devices in `changes.devices`, what nodes tell of
+themselves in `changes.nodes`, what logs say in `changes.marks`, what diagnostics find in
+`changes.diagnostics`.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +12,10 @@ from typing import Any
 
 from controlplane.changes.answers import exited
 from controlplane.changes.devices import OF_DEVICES
+from controlplane.changes.diagnostics import OF_DIAGNOSTICS
 from controlplane.changes.kinds import Change, Observe, Publish, Raise, Refuse, Transition, Wake
+from controlplane.changes.marks import OF_LOGS
+from controlplane.changes.nodes import OF_NODES
 from controlplane.changes.reports import reported
 from controlplane.changes.rows import Rows
 from controlplane.changes.speaker import Speaker, key_of, place_of, rank_of, stale
@@ -136,4 +141,7 @@ HEARD: dict[type, Callable[[Rows, Any, Speaker], Iterator[Change]]] = {
     frames.RankOverdue: _overdue,
     frames.RankSaid: _said,
     **OF_DEVICES,
+    **OF_NODES,
+    **OF_LOGS,
+    **OF_DIAGNOSTICS,
 }

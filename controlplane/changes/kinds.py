@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from controlplane.changes.rows import Attempt
+from controlplane.changes.rows import Attempt, Diagnostic, Marked
 from controlplane.policy.signals.base import Finding
 from controlplane.policy.snapshot import Placement
 from controlplane.protocol.commands import Body
@@ -78,9 +78,16 @@ class RequestKey:
     id: str
 
 
+@dataclass(frozen=True, slots=True)
+class IncidentKey:
+    """An incident."""
+
+    id: str
+
+
 LENGTHS = frozenset({"out_of_section_s"})
 """Columns that are a length of time, in seconds."""
-Observed = JobKey | AttemptKey | ReplicaKey | RankKey | ViewKey | DeviceKey
+Observed = JobKey | AttemptKey | ReplicaKey | RankKey | ViewKey | DeviceKey | IncidentKey
 Moved = JobKey | AttemptKey | ReplicaKey | RankKey | NodeKey | RequestKey
 MACHINES: dict[type, str] = {
     JobKey: "job",
@@ -171,12 +178,14 @@ class Enqueue:
 @dataclass(frozen=True, slots=True)
 class Publish:
     """An event on the job's stream, of the job or of its `subject`, or (`node`) about a node and on the stream of
-    the job where there is one."""
+    the job where there is one; or (`beside`) of nothing that has a summary, on that of the node too ("": of none)."""
 
     kind: str
     sentence: str
     node: str = ""
     subject: ReplicaKey | RankKey | None = None
+    beside: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +276,27 @@ class Raise:
 
 
 @dataclass(frozen=True, slots=True)
+class Amend:
+    """An open finding says something else now; a `sentence` tells of it where that is news."""
+
+    signal: str
+    evidence: Mapping[str, Any]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How often a marker came since the timeline told of it."""
+
+    marked: Marked
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """A node takes work again: jobs that wait for one are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
 class Wake:
     """The job, that of the rows where none is named, is looked at when this is written; `sure`: there is something
     to decide."""
@@ -281,6 +311,13 @@ class Keep:
 
     subject: RankKey
     said: RankReport
+
+
+@dataclass(frozen=True, slots=True)
+class KeepDiagnostic:
+    """What a diagnostic of a rank found is kept, as long as there is room for it."""
+
+    found: Diagnostic
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +345,7 @@ class Count:
     node: str
     what: str
     detail: str = ""
+    number: int = 1
 
 
 Change = (
@@ -331,8 +369,12 @@ Change = (
     | Judge
     | Lose
     | Raise
+    | Amend
+    | Mark
+    | Free
     | Wake
     | Keep
+    | KeepDiagnostic
     | Refuse
     | Close
     | Count

@@ -6,7 +6,6 @@ view of that epoch: the next life of its replica answers for itself.
 """
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -25,7 +24,7 @@ from controlplane.changes.kinds import (
     Wake,
 )
 from controlplane.changes.rows import Rank, Rows
-from controlplane.changes.speaker import Speaker, key_of, place_of, stale
+from controlplane.changes.speaker import Speaker, key_of, moment, place_of, stale
 from controlplane.policy.signals.numbers import LossNotFinite
 from controlplane.policy.signals.ranks import ExchangeFailed
 from controlplane.protocol.errors import IdentityMismatch
@@ -122,17 +121,12 @@ def _caught_up(rows: Rows, rank: Rank, said: CaughtUp, speaker: Speaker) -> Iter
     yield Wake()
     counts = said.role is MemberRole.CONTRIBUTOR
     key = ReplicaKey(rank.attempt, rank.replica, rank.incarnation)
-    caught_up = {**msgspec.to_builtins(said), "at": _moment(speaker.at_s)}
+    caught_up = {**msgspec.to_builtins(said), "at": moment(speaker.at_s)}
     yield Observe(key, {"caught_up": caught_up, "contributing": counts, "contributed": True})
     steps = f"{said.replayed_steps} step{'' if said.replayed_steps == 1 else 's'}"
     outcome = "counts" if counts else "stands by"
     sentence = f"Replica {rank.replica} replayed {steps} and {outcome} from step {said.step} on."
     yield Publish("replica.caught_up", sentence, subject=key)
-
-
-def _moment(at_s: float) -> str:
-    """As the API writes one."""
-    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _view_installed(rows: Rows, rank: Rank, said: ViewInstalled, speaker: Speaker) -> Iterator[Change]:

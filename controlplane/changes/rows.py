@@ -5,7 +5,7 @@ store on a database has locked: the job before anything of it, then the fleet, n
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from controlplane.policy.timeouts import SectionTimeout
@@ -13,7 +13,15 @@ from controlplane.protocol.commands import StopRanks
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import View
 from controlplane.protocol.spec import Parallelism, TrainSpec
-from controlplane.protocol.states import AttemptState, JobState, RankState, ReplicaState, RequestKind, RequestState
+from controlplane.protocol.states import (
+    AttemptState,
+    CommandState,
+    JobState,
+    RankState,
+    ReplicaState,
+    RequestKind,
+    RequestState,
+)
 
 if TYPE_CHECKING:
     from controlplane.changes.answers import Answered
@@ -146,6 +154,57 @@ class Terms:
     env: dict[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A finding that is open."""
+
+    id: str
+    evidence: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """Lines with one marker in the logs of the job's ranks that the timeline has not told yet: `lines` of them in
+    `reports`, of which `last` (rank, node, text) came last. `said_s`: when it last told of the marker, None: never."""
+
+    marker: str
+    lines: int = 0
+    reports: int = 0
+    last: Mapping[str, Any] = field(default_factory=dict)
+    said_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command, and `what` it asks of ranks. `rule` of the `decision` that gave it, for this `incident`; "" of a
+    person's, or where that is forgotten."""
+
+    node_id: str
+    job_id: str
+    attempt: int
+    what: str
+    state: CommandState
+    decision: str = ""
+    rule: str = ""
+    incident: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """What one diagnostic of one rank found, see `recovery.models.RankLook`. `incident` "": it belongs to none."""
+
+    command_id: str
+    replica: int
+    incarnation: int
+    rank: int
+    what: str
+    method: str
+    place: str
+    text: str
+    at_s: float
+    incident: str = ""
+
+
 class Rows(Protocol):
     """The questions. Those of a job are asked of a store that has one. LookupError: a plan names what is not there."""
 
@@ -248,6 +307,39 @@ class Rows(Protocol):
     def xid_counts(self, node_id: str, index: int, xid: int, *, at_s: float, link: int | None) -> Mapping[str, int]:
         """How often this XID came to this device within the day until then, this time included, and to how many
         others; of an NVLink (`link`) on that one alone."""
+
+    def is_on(self, node_id: str) -> bool:
+        """The job has, or had, ranks on this node, or devices of it wait for the job; no: the rows are of no job."""
+
+    def command(self, command_id: str) -> Command | None:
+        """None: it is no command that is kept."""
+
+    def commands_of(self, decision: str) -> Sequence[tuple[str, CommandState]]:
+        """(id, state) of that decision's commands to collect stacks."""
+
+    def recorders_of(self, decision: str) -> Sequence[Diagnostic]:
+        """Flight Recorders that came with answers to them, oldest first."""
+
+    def recorders(self, incident: str, replica: int, incarnation: int) -> Sequence[Diagnostic]:
+        """Flight Recorders of that life that belong to the incident, oldest first."""
+
+    def open_incident(self) -> str:
+        """The job's newest that is not closed; "": there is none."""
+
+    def texts_of(self, incident: str, place: str) -> int:
+        """How many ranks that stand at this place keep their text."""
+
+    def verdicts(self, incident: str) -> Sequence[dict[str, Any]]:
+        """What the Flight Recorders of its replicas have said."""
+
+    def marked(self, marker: str) -> Marked:
+        """As it is; of one that never came, nothing."""
+
+    def marks(self) -> Sequence[Marked]:
+        """That the timeline has not told all of."""
+
+    def finding(self, key: str) -> Open | None:
+        """The open one with this key."""
 
     def findings(self) -> Sequence[tuple[str, str]]:
         """(id, kind) of each open finding about the job."""

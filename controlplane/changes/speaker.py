@@ -1,6 +1,7 @@
 """Who speaks of a rank, and which rank that is."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.changes.kinds import Count, RankKey
@@ -24,6 +25,11 @@ def rank_of(rows: Rows, ref: RankRef, speaker: Speaker) -> Rank:
     if rank is None:
         raise IdentityMismatch(f"{ref} was never placed on this node")
     return rank
+
+
+def moment(at_s: float) -> str:
+    """As the API writes one."""
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def key_of(rank: Rank) -> RankKey:

@@ -13,7 +13,17 @@ import msgspec
 
 from controlplane.access import services as access
 from controlplane.changes import kinds
-from controlplane.changes.kinds import AttemptKey, DeviceKey, JobKey, NodeKey, RankKey, ReplicaKey, RequestKey, ViewKey
+from controlplane.changes.kinds import (
+    AttemptKey,
+    DeviceKey,
+    IncidentKey,
+    JobKey,
+    NodeKey,
+    RankKey,
+    ReplicaKey,
+    RequestKey,
+    ViewKey,
+)
 from controlplane.checkpoints import services as checkpoints
 from controlplane.dispatch import services as dispatch
 from controlplane.fleet.models import Device, Node
@@ -28,10 +38,11 @@ from controlplane.jobs.services import (
     transition_job,
     transition_rank,
     transition_replica,
+    wake_job,
 )
 from controlplane.protocol.commands import Body, StopRanks
-from controlplane.recovery import holding, incidents, kept, late, request_rows, signals
-from controlplane.recovery.models import Signal, ViewRow
+from controlplane.recovery import diagnostics, holding, incidents, kept, late, request_rows, signals
+from controlplane.recovery.models import Incident, MarkedLines, Signal, ViewRow
 from controlplane.recovery.rows import JobRows
 from controlplane.runtime import counters, events, keys
 from controlplane.runtime.clock import from_s, now
@@ -95,6 +106,8 @@ def _observe(rows: JobRows, change: kinds.Observe) -> None:
             ViewRow.objects.filter(job=rows.locked, epoch=epoch).update(**columns)
         case DeviceKey(node_id=node_id, index=index):
             Device.objects.filter(node_id=node_id, index=index).update(**columns)
+        case IncidentKey(id=incident_id):
+            Incident.objects.filter(pk=incident_id).update(**columns)
         case ReplicaKey() as key:
             row = rows.replica_row(key)
             Replica.objects.filter(pk=row.pk).update(**columns)
@@ -195,6 +208,10 @@ def _publish(rows: JobRows, change: kinds.Publish) -> None:
         case ReplicaKey() as key:
             publish_replica(rows.replica_row(key), change.kind, change.sentence)
             return
+    if change.beside is not None:
+        place = {"job_id": rows.job_id, "node_id": change.beside}
+        events.publish(change.kind, change.sentence, **place, data=dict(change.data))
+        return
     if not change.node:
         publish_job(rows.locked, change.kind, change.sentence)
         return
@@ -222,10 +239,29 @@ def _raise(rows: JobRows, change: kinds.Raise) -> None:
         late.join(raised)
 
 
+def _amend(rows: JobRows, change: kinds.Amend) -> None:
+    row = Signal.objects.get(pk=change.signal)
+    signals.amend(row, dict(change.evidence), change.sentence)
+
+
+def _mark(rows: JobRows, change: kinds.Mark) -> None:
+    said = change.marked
+    at = from_s(said.said_s) if said.said_s is not None else None
+    fields = {"lines": said.lines, "reports": said.reports, "last": dict(said.last), "told_at": at}
+    MarkedLines.objects.update_or_create(job=rows.locked, marker=said.marker, defaults=fields)
+
+
+def _free(rows: JobRows, change: kinds.Free) -> None:
+    assert rows.heard is not None, "nodes are heard in batches"
+    rows.heard.freed = True
+
+
 def _wake(rows: JobRows, change: kinds.Wake) -> None:
-    """Once, after the batch."""
-    assert rows.heard is not None, "who is not hearing wakes the job by itself"
-    rows.heard.wake(change.job or rows.job_id, sure=change.sure)
+    """Once, after the batch of events where there is one."""
+    if rows.heard is not None:
+        rows.heard.wake(change.job or rows.job_id, sure=change.sure)
+    else:
+        wake_job(change.job or rows.job_id, sure=change.sure)
 
 
 def _keep(rows: JobRows, change: kinds.Keep) -> None:
@@ -258,10 +294,16 @@ HANDLERS: dict[type, Callable[[JobRows, Any], None]] = {
     kinds.Judge: _judge,
     kinds.Lose: _lose,
     kinds.Raise: _raise,
+    kinds.Amend: _amend,
+    kinds.Mark: _mark,
+    kinds.Free: _free,
     kinds.Wake: _wake,
     kinds.Keep: _keep,
+    kinds.KeepDiagnostic: lambda rows, change: diagnostics.keep(rows.locked, change.found),
     kinds.Refuse: lambda rows, change: checkpoints.refused(rows.locked, change.path, said=change.said),
     kinds.Close: lambda rows, change: dispatch.answer(change.node, change.command, change.state, change.detail, ""),
-    kinds.Count: lambda rows, change: counters.count(change.node, change.what, detail=change.detail),
+    kinds.Count: lambda rows, change: counters.count(
+        change.node, change.what, number=change.number, detail=change.detail
+    ),
 }
 assert set(HANDLERS) == set(kinds.Change.__args__), "every change is committed"

@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import zstandard
 
+from controlplane.changes.diagnostics import SCHEDULED
 from controlplane.jobs.models import Job
 from controlplane.policy import plan
 from controlplane.policy.fleet import FleetSnapshot
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.states import Mode
-from controlplane.recovery import diagnostics
 from controlplane.recovery.models import Decision
 from controlplane.recovery.present import decision_summary
 from controlplane.runtime import events
@@ -44,7 +44,7 @@ def new_row(
         epoch_before=epoch,
         epoch_after=epoch,
         policy_version=version,
-        snapshot=b"" if decision.rule == diagnostics.SCHEDULED else zstandard.compress(_pack(snapshot)),
+        snapshot=b"" if decision.rule == SCHEDULED else zstandard.compress(_pack(snapshot)),
         decide_s=decide_s,
         key=decision.key[:200],
     )

@@ -2,7 +2,7 @@
 
 from controlplane.jobs.models import Rank
 from controlplane.protocol.errors import IdentityMismatch
-from controlplane.protocol.frames import AgentEvent, CommandAnswer, HostExited
+from controlplane.protocol.frames import AgentEvent, CommandAnswer, EventBody, HostExited
 from controlplane.protocol.launch import RankRef
 
 
@@ -11,16 +11,17 @@ def ref_of(event: AgentEvent) -> RankRef | None:
     return getattr(event.body, "ref", None)
 
 
+def job_id_of(body: EventBody) -> str:
+    """The job whose rank or host it tells of; "" for none (an answer names its through the command)."""
+    ref = getattr(body, "ref", None)
+    if isinstance(body, HostExited):
+        return body.job_id
+    return ref.job_id if ref is not None else ""
+
+
 def job_ids_of(events: tuple[AgentEvent, ...]) -> set[str]:
     """Jobs that a batch of events touches (answers name theirs through their command)."""
-    found = set()
-    for event in events:
-        ref = ref_of(event)
-        if ref is not None:
-            found.add(ref.job_id)
-        elif isinstance(event.body, HostExited):
-            found.add(event.body.job_id)
-    return found
+    return {job_id_of(event.body) for event in events} - {""}
 
 
 def command_ids_of(events: tuple[AgentEvent, ...]) -> set[str]:

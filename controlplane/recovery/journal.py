@@ -12,7 +12,7 @@ from controlplane.access import reading
 from controlplane.access.audit import EXACT
 from controlplane.access.models import AuditEntry
 from controlplane.access.verification import Keys, Verdict
-from controlplane.recovery import diagnostics
+from controlplane.changes.diagnostics import SCHEDULED
 from controlplane.recovery.models import Decision
 
 DIGEST = "journal"
@@ -54,7 +54,7 @@ def compare(verdict: Verdict) -> int:
 def _compare(row: AuditEntry, decision: Decision | None, verdict: Verdict) -> None:
     if decision is None:
         # Looks on schedule are forgotten after a while.
-        if row.data.get("rule") != diagnostics.SCHEDULED:
+        if row.data.get("rule") != SCHEDULED:
             verdict.add("missing", f"decision {row.decision_id}", "its audit row is there, it was deleted")
         return
     if digest(decision) != row.data[DIGEST]:

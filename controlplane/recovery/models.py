@@ -25,7 +25,7 @@ class Incident(models.Model):
     """One cause, of a job (`job` None: of the fleet alone). `title` names it for lists;
     `phases`: [{"name", "at", "since_fault_s"}] in order; `certificate`: see
     recovery.certificate; `findings`: what the Flight Recorders of each hung replica say, see
-    recovery.diagnostics. `outcome` once training is back or given up, in words in `resolution`;
+    changes.diagnostics. `outcome` once training is back or given up, in words in `resolution`;
     `recovered_at`: training was back, at full strength or (`full_strength` False) smaller.
     `needs_hardware`: a device of it is of no use until it is reset or replaced. `stall_s`: how long
     training stood still, see recovery.stall. `began` and `ended`: where its job was then (`recovery.course`)."""

@@ -23,7 +23,7 @@ from controlplane.protocol.states import (
     RequestKind,
     RequestState,
 )
-from controlplane.recovery.models import Request
+from controlplane.recovery.models import MarkedLines, RankLook, Request
 
 
 def is_fenced(row: Rank) -> bool:
@@ -105,6 +105,19 @@ def device_of(row: Device) -> facts.Device:
 def request_of(row: Request) -> facts.Request:
     """As the core sees what was asked for."""
     return facts.Request(row.pk, RequestKind(row.kind), RequestState(row.state))
+
+
+def marked_of(row: MarkedLines) -> facts.Marked:
+    """As the core sees what the timeline has not told."""
+    said_s = row.told_at.timestamp() if row.told_at is not None else None
+    return facts.Marked(row.marker, row.lines, row.reports, row.last, said_s)
+
+
+def diagnostic_of(row: RankLook) -> facts.Diagnostic:
+    """As the core sees what one found."""
+    named = (row.command_id, row.replica, row.incarnation, row.rank)
+    said = (row.look, row.method, row.place, row.text)
+    return facts.Diagnostic(*named, *said, row.at.timestamp(), row.incident_id or "")
 
 
 def config_of(job: Job, attempt: Attempt) -> TrainerConfig:

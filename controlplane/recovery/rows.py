@@ -15,6 +15,7 @@ from django.db.models import Max
 from controlplane.changes import outbox
 from controlplane.changes import rows as facts
 from controlplane.changes.answers import Answered
+from controlplane.changes.diagnostics import TEXTS_OF_A_PLACE
 from controlplane.changes.kinds import RankKey, ReplicaKey
 from controlplane.checkpoints import services as checkpoints
 from controlplane.dispatch.models import Command
@@ -23,20 +24,37 @@ from controlplane.fleet.models import Device, Node
 from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.protocol.commands import StopRanks
+from controlplane.protocol.diagnostics import FLIGHT_RECORDER
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import View
-from controlplane.protocol.states import (
-    AttemptState,
-    CommandState,
-)
+from controlplane.protocol.states import LIVE_INCIDENT, AttemptState, CommandState
 from controlplane.recovery import row_facts
 from controlplane.recovery.devices import xid_counts
 from controlplane.recovery.heard import Heard
 from controlplane.recovery.identity import rank_of
 from controlplane.recovery.learned import timeouts_of
-from controlplane.recovery.models import LIVE, FlushRow, Request, Signal, ViewRow
-from controlplane.recovery.row_facts import answered_of, attempt_of, device_of, job_of, replica_of, request_of
+from controlplane.recovery.models import (
+    LIVE,
+    Decision,
+    FlushRow,
+    Incident,
+    MarkedLines,
+    RankLook,
+    Request,
+    Signal,
+    ViewRow,
+)
+from controlplane.recovery.row_facts import (
+    answered_of,
+    attempt_of,
+    device_of,
+    diagnostic_of,
+    job_of,
+    marked_of,
+    replica_of,
+    request_of,
+)
 from controlplane.runtime import keys
 from controlplane.runtime.clock import from_s, now
 from controlplane.runtime.locks import lock_row
@@ -280,6 +298,70 @@ class JobRows:
     def xid_counts(self, node_id: str, index: int, xid: int, *, at_s: float, link: int | None) -> dict[str, int]:
         """By the findings that are kept."""
         return xid_counts(node_id, index, xid, from_s(at_s), link=link)
+
+    def is_on(self, node_id: str) -> bool:
+        """By its ranks, then by what is reserved."""
+        if self._job is None:
+            return False
+        here = Rank.objects.filter(node_id=node_id, replica__attempt__job=self._job)
+        reserved = Device.objects.filter(node_id=node_id, reservation__job=self._job)
+        return bool(here.exists() or reserved.exists())
+
+    def command(self, command_id: str) -> facts.Command | None:
+        """With what its decision was about, if that is kept."""
+        row = Command.objects.filter(pk=command_id).first()
+        if row is None:
+            return None
+        by = Decision.objects.filter(pk=row.decision_id).first() if row.decision_id else None
+        rule, incident = (by.rule, by.incident_id or "") if by is not None else ("", "")
+        what = str(row.body.get("look", ""))
+        named = (row.node_id, row.job_id or "", row.attempt, what, CommandState(row.state))
+        return facts.Command(*named, row.decision_id, rule, incident)
+
+    def commands_of(self, decision: str) -> Sequence[tuple[str, CommandState]]:
+        """By id."""
+        rows = Command.objects.filter(decision_id=decision, kind="collect_stacks").order_by("id")
+        return [(each, CommandState(state)) for each, state in rows.values_list("id", "state")]
+
+    def recorders_of(self, decision: str) -> Sequence[facts.Diagnostic]:
+        """By when they were taken."""
+        return self._recorders(command_id__in=[each for each, _ in self.commands_of(decision)])
+
+    def recorders(self, incident: str, replica: int, incarnation: int) -> Sequence[facts.Diagnostic]:
+        """By when they were taken."""
+        return self._recorders(incident=incident, replica=replica, incarnation=incarnation)
+
+    def _recorders(self, **which: Any) -> Sequence[facts.Diagnostic]:
+        rows = RankLook.objects.filter(look=FLIGHT_RECORDER, **which).order_by("at", "id")
+        return [diagnostic_of(row) for row in rows]
+
+    def open_incident(self) -> str:
+        """By when it was opened."""
+        rows = Incident.objects.filter(job=self.locked, state__in=LIVE_INCIDENT).order_by("-opened_at")
+        return rows.values_list("id", flat=True).first() or ""
+
+    def texts_of(self, incident: str, place: str) -> int:
+        """Counted as far as anybody asks."""
+        rows = RankLook.objects.filter(incident=incident, place=place).exclude(text="")
+        return len(rows.values_list("id", flat=True)[:TEXTS_OF_A_PLACE])
+
+    def verdicts(self, incident: str) -> Sequence[dict[str, Any]]:
+        """As they are kept."""
+        return list(Incident.objects.values_list("findings", flat=True).get(pk=incident))
+
+    def marked(self, marker: str) -> facts.Marked:
+        """One row a marker."""
+        row = MarkedLines.objects.filter(job=self.locked, marker=marker).first()
+        return marked_of(row) if row is not None else facts.Marked(marker)
+
+    def marks(self) -> Sequence[facts.Marked]:
+        """By when each was told."""
+        return [marked_of(row) for row in self.locked.marked_lines.filter(reports__gt=0).order_by("told_at")]
+
+    def finding(self, key: str) -> facts.Open | None:
+        """There is one at most."""
+        row = Signal.objects.filter(key=key, settled_at=None).first()
+        return facts.Open(row.id, row.evidence) if row is not None else None
 
     def findings(self) -> Sequence[tuple[str, str]]:
         """By id."""

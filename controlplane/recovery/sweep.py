@@ -4,18 +4,22 @@ Each row is claimed by compare-and-set, so two sweeps at once do the work once."
 from functools import partial
 
 from controlplane.access import sealing
+from controlplane.changes.marks import EVERY_S, tell_marked
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.fleet.services import close_session
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import TERMINAL, wake_job
-from controlplane.recovery import log_markers, signals
+from controlplane.recovery import signals
 from controlplane.recovery.answers import after_expiry
 from controlplane.recovery.certificate import certify_due
+from controlplane.recovery.commit import commit
 from controlplane.recovery.fleet_pass import reconcile_fleet
 from controlplane.recovery.keeping import tend_due
+from controlplane.recovery.models import MarkedLines
 from controlplane.recovery.readers import verify_due
+from controlplane.recovery.rows import JobRows
 from controlplane.runtime import beats, events, wakeup
 from controlplane.runtime.clock import ago, now, set_lately
 from controlplane.runtime.isolate import isolated
@@ -36,7 +40,7 @@ def sweep() -> None:
         verify_due,
         certify_due,
         tend_due,
-        log_markers.tell_due,
+        tell_marks,
         signals.settle_old,
         signals.tell_unknown,
         sealing.sweeper.sweep,
@@ -74,6 +78,15 @@ def _expired(command: Command) -> None:
         after_expiry(command, now(), lock_row(Job, command.job_id or ""))
         if command.job_id:
             wake_job(command.job_id)
+
+
+def tell_marks() -> None:
+    """Of each job what its logs have said since the timeline told of it."""
+    due = MarkedLines.objects.filter(reports__gt=0, told_at__lte=ago(EVERY_S)).order_by("job_id")
+    for job_id in due.values_list("job_id", flat=True).distinct()[:MAX_JOBS]:
+        with events.unit_of_work():
+            rows = JobRows(lock_row(Job, job_id))
+            commit(tell_marked(rows), rows)
 
 
 def close_dead_sessions() -> int:

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 from django.conf import settings
 
-from controlplane.jobs.models import Replica
-from controlplane.recovery.diagnostics import dumps_of
+from controlplane.changes.diagnostics import dumps_of
 from controlplane.recovery.models import Incident
+from controlplane.recovery.rows import JobRows
 from controlplane.runtime import events
 from controlplane.runtime.clock import ago, iso
 from controlplane.runtime.locks import lock_row
@@ -57,9 +57,7 @@ def add_missing() -> int:
 
 
 def _add(incident: Incident, replica: int, incarnation: int) -> None:
-    rows = Replica.objects.filter(attempt__job_id=incident.job_id, index=replica, incarnation=incarnation)
-    life = rows.order_by("-attempt__number").first()
-    dumps = dumps_of(incident, life) if life is not None else ()
+    dumps = dumps_of(JobRows(incident.job).recorders(incident.id, replica, incarnation))
     told = _ask(msgspec.json.encode(dumps).decode()) if dumps else None
     said = sentence(told) if told is not None else "torch's own analyser had nothing to read, or could not be run"
     with events.unit_of_work():

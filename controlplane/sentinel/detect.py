@@ -7,22 +7,13 @@ a score that trembles at its limit alarms once.
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from controlplane.changes.silence import Silence, silence_of
 from controlplane.sentinel.fleetmap import FleetMap, JobLimits
 from controlplane.sentinel.live_state import LiveState
 
 # More than this share of the connected nodes silent at once says more about us than about them.
 BLIND_SHARE = 0.5
 BLIND_MIN_NODES = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Silence:
-    """`node_id` was not heard for `silent_s`, its job allows `limit_s`."""
-
-    node_id: str
-    job_id: str
-    silent_s: float
-    limit_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +103,8 @@ def find_silent(
     frame_interval_s: float,
     excused: Collection[str] = frozenset(),
 ) -> list[Silence]:
-    """Nodes with ranks that have not been heard for longer than a job of theirs allows (and
-    never less than two frames), by node and job; without those `excused`, whose silence may be
+    """Nodes with ranks that have not been heard for longer than a job of theirs allows (`changes.silence`),
+    by node and job; without those `excused`, whose silence may be
     ours."""
     found = []
     for node_id in sorted(fleet.jobs_on):
@@ -122,9 +113,11 @@ def find_silent(
             continue
         silent_s = live_state.silent_s(node_id, now_s)
         for job_id in sorted(fleet.jobs_on[node_id]):
-            limit_s = max(fleet.limits.get(job_id, JobLimits()).silence_s, 2.0 * frame_interval_s)
-            if silent_s >= limit_s:
-                found.append(Silence(node_id=node_id, job_id=job_id, silent_s=silent_s, limit_s=limit_s))
+            allowed_s = fleet.limits.get(job_id, JobLimits()).silence_s
+            silence = silence_of(
+                node_id, job_id, silent_s=silent_s, allowed_s=allowed_s, frame_interval_s=frame_interval_s
+            )
+            found += [silence] if silence is not None else []
     return found
 
 

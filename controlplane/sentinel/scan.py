@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 from django.conf import settings
 
+from controlplane.changes.silence import Silence, fell_silent, is_heard
 from controlplane.fleet.models import Device
 from controlplane.fleet.services import set_device_present, set_device_risk
+from controlplane.jobs.models import Job
 from controlplane.jobs.services import wake_job
 from controlplane.policy.readings import READINGS
 from controlplane.policy.signals.devices import DeviceAtRisk, ReadingPastLimit
@@ -17,11 +19,13 @@ from controlplane.policy.signals.nodes import NodeSilent
 from controlplane.policy.stuck import Alone, alone_at_work
 from controlplane.protocol.samples import DeviceSample
 from controlplane.recovery import devices, signals
+from controlplane.recovery.commit import commit
 from controlplane.recovery.models import Signal
+from controlplane.recovery.rows import JobRows
 from controlplane.runtime import bus, events
 from controlplane.runtime.clock import from_s, iso
 from controlplane.runtime.isolate import isolated
-from controlplane.sentinel.detect import RiskLatch, RiskMove, Silence, find_silent, mostly_silent
+from controlplane.sentinel.detect import RiskLatch, RiskMove, find_silent, mostly_silent
 from controlplane.sentinel.fleetmap import DEFAULT_SILENCE_S, FleetMap
 from controlplane.sentinel.live_state import LiveState, live_of, sample_fields
 from controlplane.sentinel.readings import FLAGS, Finding
@@ -85,30 +89,26 @@ class Scanner:
         failed = set()
         for item in found:
             key_of = (item.node_id, item.job_id)
-            name = fleet.nodes[item.node_id].name
-            work = partial(_raise_silence, item, name)
+            work = partial(_raise_silence, item)
             if key_of not in self.silent and not isolated("silence", item.node_id, work):
                 failed.add(key_of)
-        open_keys = Signal.objects.filter(kind=NodeSilent.KIND, settled_at=None).values_list("node_id", "job_id", "key")
-        for node_id, job_id, key in open_keys:
+        still = Signal.objects.filter(kind=NodeSilent.KIND, settled_at=None).values_list("node_id", "job_id")
+        for node_id, job_id in still:
             if (node_id, job_id) not in now_silent:
-                isolated("silence", str(node_id), partial(_refute, key, str(job_id)))
+                isolated("silence", str(node_id), partial(_refute, str(node_id), str(job_id)))
         self.silent = now_silent - failed
 
 
-def _raise_silence(item: Silence, name: str) -> None:
+def _raise_silence(item: Silence) -> None:
     with events.unit_of_work():
-        found = NodeSilent(
-            job_id=item.job_id, node_id=item.node_id, node=name, silent_s=item.silent_s, limit_s=item.limit_s
-        )
-        signals.raise_signal(found, seen_at=from_s(time.time() - item.silent_s + item.limit_s))
-        wake_job(item.job_id)
+        rows = JobRows(Job.objects.get(pk=item.job_id), seen_at=from_s(item.began_s(time.time())))
+        commit(fell_silent(rows, item), rows)
 
 
-def _refute(key: str, job_id: str) -> None:
+def _refute(node_id: str, job_id: str) -> None:
     with events.unit_of_work():
-        signals.settle_keys(key, "the node is heard again, or has no rank of this job any more")
-        wake_job(job_id)
+        rows = JobRows(Job.objects.get(pk=job_id))
+        commit(is_heard(rows, node_id, "the node is heard again, or has no rank of this job any more"), rows)
 
 
 def _apply_risk(move: RiskMove, fleet: FleetMap) -> None:

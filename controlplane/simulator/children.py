@@ -112,6 +112,11 @@ class Children:
             self._machine.host = None
             self._agent.dispatch(ev.HostProcessGone(now_s=self._machine.now_s, job_id=job_id, exit_code=0))
 
+    def lose_host(self, job_id: str) -> None:
+        """It is killed; whom it has forked lives on."""
+        self._machine.host = None
+        self._agent.dispatch(ev.HostProcessGone(now_s=self._machine.now_s, job_id=job_id, exit_code=-SIGKILL))
+
     def fork(self, ref: RankRef) -> None:
         """A process of the rank, if its host is there; a repeated order gets the same answer."""
         known, machine = self._agent.known(ref), self._machine

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from agents.core.effects import Effect, Persist
+from agents.core.events import RankLineRefused
+from controlplane.protocol.frames import NodeCheck
 from controlplane.protocol.states import RequestKind
 from controlplane.simulator.agent import Agent
 from controlplane.simulator.faults import QUIET_BEFORE_S, Fault, Faults
@@ -17,6 +19,7 @@ from controlplane.simulator.kernel import Ended, Kernel
 from controlplane.simulator.lens import Lens
 from controlplane.simulator.network import BOTH, Network, Way
 from controlplane.simulator.people import People
+from controlplane.simulator.rows import JOB_ID
 from controlplane.simulator.server import Server
 
 ACTS = frozenset(
@@ -48,6 +51,7 @@ VOLLEY = (
     Fault.BACKEND_PAUSE,
 )
 AGAIN_S = 0.4
+UNMOUNTED = NodeCheck("storage", "the checkpoints are not mounted")
 ASKED = (*(RequestKind.EVICT, RequestKind.DRAIN, RequestKind.CHECKPOINT) * 3, None)
 """None: that the job is cancelled."""
 
@@ -57,7 +61,8 @@ class Extras:
     """How often: a link that is lost one way; messages that come late, and again; a restart of the server between
     two of its effects; an agent, or its machine, that ends between two records; the server's wall clock that is
     set; a disk that fills as something is decided; a person who asks for something then; two or three faults
-    within one recovery; an exchange that fails again and again; a device that turns slow."""
+    within one recovery; an exchange that fails again and again; a device that turns slow; checks of a node that begin
+    to fail, and pass later; a rank host that ends; messages that an agent does not take."""
 
     one_way: int = 0
     late: int = 0
@@ -69,6 +74,9 @@ class Extras:
     volleys: int = 0
     failing_exchanges: int = 0
     slow: int = 0
+    unfit: int = 0
+    host_ends: int = 0
+    refused: int = 0
 
 
 class Kind(StrEnum):
@@ -86,6 +94,9 @@ class Kind(StrEnum):
     ASKED = "asked"
     VOLLEY = "volley"
     EXCHANGES = "exchanges_fail"
+    UNFIT = "node_unfit"
+    HOST_ENDS = "host_ends"
+    REFUSED = "input_refused"
 
 
 class Harsh:
@@ -115,6 +126,9 @@ class Harsh:
             "requests": self._at_decision(self.ask),
             "volleys": self._at_decision(self.volley),
             "failing_exchanges": self.fail_exchanges,
+            "unfit": self._sooner_or_later(self.fail_checks),
+            "host_ends": self._sooner_or_later(self.end_host),
+            "refused": self.say_nonsense,
         }
         for name, deed in deeds.items():
             # Chances of each kind are its own.
@@ -272,6 +286,39 @@ class Harsh:
         if self._kernel.now_s < until_s:
             self._faults.blip()
             self._kernel.after(AGAIN_S, self._blow, until_s)
+
+    def fail_checks(self) -> None:
+        """Of a node that may be wanted for a start; it says so at once, or when it is to start something."""
+        agent = self._node()
+        if agent is None:
+            return
+        seconds, says = self._chance.uniform(3.0, 60.0), self._chance.random() < 0.5
+        self._note(Kind.UNFIT, f"the checks of {agent.node} fail for {seconds:.1f} s")
+        agent.machine.failing = (UNMOUNTED,)
+        if says:
+            agent.children.read_node("")
+        self._kernel.after(seconds, self._pass_checks, agent)
+
+    def _pass_checks(self, agent: Agent) -> None:
+        agent.machine.failing = ()
+        agent.children.read_node("")
+
+    def end_host(self) -> None:
+        """It is killed; the ranks that it has forked live on."""
+        agent = self._node(busy=True)
+        if agent is not None and agent.machine.host is not None:
+            self._note(Kind.HOST_ENDS, f"the rank host on {agent.node} is killed")
+            agent.children.lose_host(JOB_ID)
+
+    def say_nonsense(self) -> None:
+        """A rank sends what its agent cannot read."""
+        agent = self._node(busy=True)
+        heard = [c for c in agent.machine.children.values() if c.conn_id and not c.rank.hung] if agent else []
+        if agent is not None and heard:
+            child = self._chance.choice(heard)
+            self._note(Kind.REFUSED, f"rank {child.rank.ref.rank} on {agent.node} sends what is no message")
+            line = RankLineRefused(now_s=agent.machine.now_s, conn_id=child.conn_id, reason="no such message")
+            agent.dispatch(line)
 
     # --- victims -------------------------------------------------------------------------------
 

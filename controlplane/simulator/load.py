@@ -24,6 +24,7 @@ from controlplane.policy.facts import LIVE_ATTEMPT, TERMINAL_JOB
 from controlplane.policy.findings import KINDS
 from controlplane.policy.fleet import FleetSnapshot
 from controlplane.policy.request_facts import RequestFact
+from controlplane.policy.signals.nodes import NodeUnfit
 from controlplane.policy.snapshot import (
     LIVE_REPLICA,
     AheadFact,
@@ -161,7 +162,9 @@ def load_nodes(rows: Rows, now_s: float, unsure: bool) -> tuple[NodeFact, ...]:
         resets={(row.id, index): at_s for row in mine for index, at_s in row.resets.items()},
     )
     hosts = Hosts(used=used, started=rows.started, warmed=rows.warmed, asked=rows.warm_asked)
-    known = Known(hosts=hosts, reserved=reserved, unhealthy={row.id: row.unhealthy for row in mine})
+    unfit = [signal for signal in rows.signals.values() if signal.kind == NodeUnfit.KIND]
+    unhealthy = {str(signal.node_id): str(signal.evidence["detail"]) for signal in unfit}
+    known = Known(hosts=hosts, reserved=reserved, unhealthy=unhealthy)
     return nodes.nodes_of(
         (_node(row, now_s, unsure) for row in mine),
         nodes.devices_of((device for row in mine for device in _devices(row)), use),

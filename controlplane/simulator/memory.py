@@ -1,6 +1,7 @@
 """Rows in memory as the write side's core reads them: `changes.rows.Rows`. Writes nothing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -8,9 +9,11 @@ from controlplane.changes import rows as facts
 from controlplane.changes.answers import Answered
 from controlplane.changes.outbox import LIVE
 from controlplane.changes.turn import OVER
+from controlplane.policy.signals.nodes import NodeUnfit
 from controlplane.policy.snapshot import Placement
 from controlplane.policy.timeouts import Observed, section_timeouts
-from controlplane.protocol.commands import StartRanks, StopRanks
+from controlplane.protocol.commands import CollectStacks, StartRanks, StopRanks
+from controlplane.protocol.diagnostics import FLIGHT_RECORDER
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import View
 from controlplane.protocol.states import AttemptState, CommandState, RankState, Section
@@ -274,9 +277,66 @@ class MemoryRows:
         here = sum((row.node_id, row.device_index) == (node_id, index) for row in same)
         return {"repeats": here + 1, "elsewhere": len(places - {(node_id, index)})}
 
+    def is_on(self, node_id: str) -> bool:
+        """As long as it is remembered who was there."""
+        placed = {place.node_id for row in (*self.all_replicas(), *self._rows.older) for place in row.placements}
+        return node_id in placed or self._rows.nodes[node_id].reserved
+
+    def command(self, command_id: str) -> facts.Command | None:
+        """Nothing is forgotten."""
+        row = self._rows.commands.get(command_id)
+        if row is None:
+            return None
+        sent, what = row.envelope, getattr(row.envelope.body, "look", "")
+        named = (sent.node_id, sent.job_id, sent.attempt, what, row.state)
+        return facts.Command(*named, sent.decision_id, row.rule, row.incident)
+
+    def commands_of(self, decision: str) -> Sequence[tuple[str, CommandState]]:
+        """By id."""
+        rows = (row for _, row in sorted(self._rows.commands.items()) if row.envelope.decision_id == decision)
+        return [(row.envelope.command_id, row.state) for row in rows if isinstance(row.envelope.body, CollectStacks)]
+
+    def recorders_of(self, decision: str) -> Sequence[facts.Diagnostic]:
+        """As they came."""
+        commands = {each for each, _ in self.commands_of(decision)}
+        return [row for row in self._recorders() if row.command_id in commands]
+
+    def recorders(self, incident: str, replica: int, incarnation: int) -> Sequence[facts.Diagnostic]:
+        """As they came."""
+        named = (incident, replica, incarnation)
+        return [row for row in self._recorders() if (row.incident, row.replica, row.incarnation) == named]
+
+    def _recorders(self) -> Iterator[facts.Diagnostic]:
+        return (row for row in self._rows.diagnostics if row.what == FLIGHT_RECORDER)
+
+    def open_incident(self) -> str:
+        """There is one at most."""
+        return f"inc_{self._rows.incidents:03d}" if self._rows.incident_s is not None else ""
+
+    def texts_of(self, incident: str, place: str) -> int:
+        """All of them."""
+        return sum((row.incident, row.place) == (incident, place) and row.text != "" for row in self._rows.diagnostics)
+
+    def verdicts(self, incident: str) -> Sequence[dict[str, Any]]:
+        """As they are kept."""
+        return self._rows.verdicts.get(incident, [])
+
+    def marked(self, marker: str) -> facts.Marked:
+        """One row a marker."""
+        return self._rows.marks.get(marker) or facts.Marked(marker)
+
+    def marks(self) -> Sequence[facts.Marked]:
+        """By marker."""
+        return [row for _, row in sorted(self._rows.marks.items()) if row.reports]
+
+    def finding(self, key: str) -> facts.Open | None:
+        """An id is the key and a number."""
+        found = (row for row in self._rows.signals.values() if row.id.rpartition("#")[0] == key)
+        return next((facts.Open(row.id, row.evidence) for row in found), None)
+
     def findings(self) -> Sequence[tuple[str, str]]:
-        """Those about the fleet are about the job here."""
-        return [(signal.id, signal.kind) for signal in self._rows.signals.values()]
+        """Those about devices are about the job here."""
+        return [(row.id, row.kind) for row in self._rows.signals.values() if row.kind != NodeUnfit.KIND]
 
     def requests(self) -> Sequence[facts.Request]:
         """Of the job: a drain is the fleet's."""

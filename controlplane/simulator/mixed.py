@@ -49,7 +49,7 @@ def drawn(seed: int) -> Draw:
         evictions=chance.choice((0, 0, 0, 2)),
         stills=chance.choice((0, 0, 0, 2)),
         leaps=chance.choice((0, 0, 0, 2)),
-        extras=Extras(**counts),
+        extras=Extras(**counts, **_of_nodes(seed)),
     )
 
 
@@ -62,6 +62,13 @@ THEMES: dict[str, dict[str, int]] = {
     "volleys": {"volleys": 4},
     "exchanges": {"failing_exchanges": 3, "volleys": 1},
 }
+
+
+def _of_nodes(seed: int) -> dict[str, int]:
+    """By other chances, of every fourth world: the rest of a world is what it was."""
+    chance = random.Random(f"mixed nodes {seed}")
+    most = {"unfit": 3, "host_ends": 3, "refused": 3}
+    return {name: chance.randrange(times + 1) for name, times in most.items()} if chance.random() < 0.25 else {}
 
 
 def run(seed: int) -> Outcome:

@@ -9,6 +9,7 @@ import msgspec
 from controlplane.changes.assembly.counted import Announced
 from controlplane.changes.assembly.measured import RECENT
 from controlplane.changes.assembly.snapshot import End
+from controlplane.changes.rows import Diagnostic, Marked
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.snapshot import BarFact, CheckpointFact, Placement, SignalFact
 from controlplane.protocol.commands import CommandEnvelope
@@ -26,6 +27,7 @@ from controlplane.protocol.states import (
 )
 
 JOB_ID = "job_sim"
+MAX_DIAGNOSTICS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class NodeRow:
     """`seen_s` last frame, `ranks_s` last that told of ranks; up to `applied_seq` of the journal `journal_id` is
     applied, `session` is the newest.
     `emptied`: by a drain that is done. `barred`: devices that take no work, of which `resets` wait for a reset
-    since then. `reason`: why it is in its state, `unhealthy`: which of its checks fail."""
+    since then. `reason`: why it is in its state."""
 
     id: str
     devices: int
@@ -123,7 +125,6 @@ class NodeRow:
     barred: set[int] = field(default_factory=set)
     resets: dict[int, float] = field(default_factory=dict)
     reason: str = ""
-    unhealthy: str = ""
     emptied: bool = False
 
 
@@ -139,7 +140,7 @@ class SaveRow:
 
 @dataclass(slots=True)
 class CommandRow:
-    """An outbox row."""
+    """An outbox row. `rule` of the decision that gave it, for this `incident`."""
 
     envelope: CommandEnvelope
     made_s: float
@@ -148,6 +149,8 @@ class CommandRow:
     send_due_s: float | None = None
     detail: str = ""
     data: str = ""
+    rule: str = ""
+    incident: str = ""
 
 
 @dataclass(slots=True)
@@ -163,7 +166,8 @@ class Rows:
     `requests` that have not ended, `answers` to all, in order, and `carriers`: the commands that carry one out;
     `incident_s`: when what is open was opened; `save_begun_s` of the save that is being written, `saves_s`: seconds
     that each took; `emergency_s`: when one was ordered; `ends` of ranks that accuse their place, `bars` of those that
-    left for being slow."""
+    left for being slow; `marks`: lines of logs, by marker;
+    `diagnostics` of ranks, and `verdicts` of their Flight Recorders, by incident."""
 
     spec: TrainSpec
     state: JobState = JobState.PENDING
@@ -220,6 +224,9 @@ class Rows:
     ends: list[End] = field(default_factory=list)
     incident_s: float | None = None
     incidents: int = 0
+    marks: dict[str, Marked] = field(default_factory=dict)
+    diagnostics: deque[Diagnostic] = field(default_factory=lambda: deque(maxlen=MAX_DIAGNOSTICS))
+    verdicts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def note_step(self, step: int, now_s: float) -> None:
         """`step` steps are committed, more than before."""

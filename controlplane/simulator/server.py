@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from controlplane.changes.hearing import HEARD, hear
+from controlplane.changes.marks import tell_marked
+from controlplane.changes.silence import fell_silent, is_heard, silence_of
 from controlplane.changes.speaker import Speaker
 from controlplane.changes.turn import OVER
 from controlplane.policy.budget import entries
@@ -24,7 +26,6 @@ from controlplane.protocol.frames import (
     AgentHello,
     CommandAnswer,
     EventBody,
-    NodeChecked,
     Welcome,
 )
 from controlplane.protocol.launch import RankRef
@@ -32,15 +33,15 @@ from controlplane.protocol.spec import TrainSpec
 from controlplane.protocol.states import AttemptState
 from controlplane.simulator.asked import Asked
 from controlplane.simulator.checkers import Checkers
-from controlplane.simulator.hello import greet, welcome
+from controlplane.simulator.hello import FRAME_INTERVAL_S, greet, welcome
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.load import fleet_waits, load, load_fleet
 from controlplane.simulator.outbox import Outbox
-from controlplane.simulator.rows import NodeRow, Order, ReplicaRow, Rows
+from controlplane.simulator.rows import JOB_ID, NodeRow, Order, ReplicaRow, Rows
 from controlplane.simulator.store import Sick, Store
 
 SCAN_S = 0.5
-SILENCE_S = 2.0
+HEARD_AGAIN = "the node is heard again, or has no rank of this job any more"
 BLIND_AFTER_PAUSE_S = 5.0
 WELCOMED_S = 0.05
 MAX_ROUNDS = 20
@@ -123,7 +124,7 @@ class Server:
     def _frame(self, row: NodeRow, frame: AgentFrame) -> None:
         row.seen_s = self._kernel.now_s
         row.ranks_s = row.seen_s if frame.ranks else row.ranks_s
-        self._close(f"silent:{row.id}")
+        self.store.commit(is_heard(self.store, row.id, HEARD_AGAIN))
         for status in frame.ranks:
             replica = self._replica(status.ref)
             if replica is not None:
@@ -143,7 +144,7 @@ class Server:
             self._kernel.after(0.001, self._wake)
 
     def _hello(self, row: NodeRow, session: int, hello: AgentHello) -> None:
-        self._close(f"silent:{row.id}")
+        self.store.commit(is_heard(self.store, row.id, HEARD_AGAIN))
         greet(self.store, row, hello)
         self._rung = True
         row.session, row.seen_s = session, self._kernel.now_s
@@ -173,17 +174,11 @@ class Server:
         """Of a life that is proved gone and followed nothing is kept here: a word about it is put aside."""
         if isinstance(body, CommandAnswer):
             self._outbox.answer(body, at_s)
-        elif isinstance(body, NodeChecked):
-            node.unhealthy = "; ".join(f"{check.name}: {check.detail}" for check in body.failed)
         elif type(body) in HEARD:
             with suppress(IdentityMismatch):
                 self.store.commit(hear(self.store, body, Speaker(node.id, node.id, at_s)), seen_s=at_s)
 
     # --- signals ---------------------------------------------------------------------------
-
-    def _close(self, signal_id: str) -> None:
-        if self.rows.signals.pop(signal_id, None) is not None:
-            self._rung = True
 
     def _scan(self) -> None:
         """The sentinel's look at who is silent, and the net under wake-ups."""
@@ -195,6 +190,7 @@ class Server:
             for node in self.rows.nodes.values():
                 self._judge_silence(node, now_s)
         self._look_for_stuck()
+        self.store.commit(tell_marked(self.store))
         if fleet_waits(self.rows):
             self.store.of_fleet(load_fleet(self.rows, now_s, now_s < self.blind_until_s), self._config)
         self._deliver()
@@ -210,19 +206,17 @@ class Server:
         self._alone = alone
 
     def _judge_silence(self, node: NodeRow, now_s: float) -> None:
-        signal_id, silent_s = f"silent:{node.id}", now_s - node.seen_s
-        if silent_s < SILENCE_S:
-            return
-        known = self.rows.signals.get(signal_id)
-        self.rows.signals[signal_id] = SignalFact(
-            id=signal_id,
-            kind="node_silent",
-            seen_s=known.seen_s if known else now_s,
-            node_id=node.id,
-            value=silent_s,
-            threshold=SILENCE_S,
+        found = silence_of(
+            node.id,
+            JOB_ID,
+            silent_s=now_s - node.seen_s,
+            allowed_s=self.rows.spec.resiliency.timeouts.silence_s,
+            frame_interval_s=FRAME_INTERVAL_S,
         )
-        self._rung = self._rung or known is None
+        if found is not None and self.store.held(node.id):
+            self.store.commit(fell_silent(self.store, found), seen_s=found.began_s(now_s))
+        else:
+            self.store.commit(is_heard(self.store, node.id, HEARD_AGAIN))
 
     # --- decide and deliver ------------------------------------------------------------------
 

@@ -13,7 +13,18 @@ from controlplane.changes import kinds, outbox
 from controlplane.changes import rows as facts
 from controlplane.changes.acts import carry_out
 from controlplane.changes.assembly.counted import Announced, is_act
-from controlplane.changes.kinds import AttemptKey, DeviceKey, JobKey, NodeKey, RankKey, ReplicaKey, RequestKey, ViewKey
+from controlplane.changes.diagnostics import SCHEDULED
+from controlplane.changes.kinds import (
+    AttemptKey,
+    DeviceKey,
+    IncidentKey,
+    JobKey,
+    NodeKey,
+    RankKey,
+    ReplicaKey,
+    RequestKey,
+    ViewKey,
+)
 from controlplane.changes.turn import Turn, end_stopping
 from controlplane.policy.causes import findings_of
 from controlplane.policy.config import PolicyConfig
@@ -135,7 +146,13 @@ class Store(Processes):
                 over.state, over.detail = state, detail
             case kinds.Raise(found=found):
                 self._raise(found)
-            case kinds.Wake():
+            case kinds.Amend(signal=signal_id, evidence=evidence):
+                rows.signals[signal_id] = msgspec.structs.replace(rows.signals[signal_id], evidence=dict(evidence))
+            case kinds.Mark(marked=marked):
+                rows.marks[marked.marker] = marked
+            case kinds.KeepDiagnostic(found=diagnostic):
+                rows.diagnostics.append(diagnostic)
+            case kinds.Wake() | kinds.Free():
                 self.on_wake()
             case kinds.Keep(subject=key, said=said):
                 fenced = self.is_fenced(self.row(key.replica, key.incarnation))
@@ -193,6 +210,8 @@ class Store(Processes):
                 _write(row, columns)
                 if "caught_up" in columns:
                     self._caught_up(row, columns["caught_up"])
+            case IncidentKey(id=incident):
+                rows.verdicts[incident] = columns["findings"]
             case ViewKey() if "install" in columns:
                 order = columns["install"]
                 rows.install, rows.installed_s = order, columns["ordered_s"]
@@ -215,7 +234,7 @@ class Store(Processes):
             rows.incident_s = min((signal.seen_s for signal in found), default=self.now_s)
             rows.incidents += 1
         if rows.incident_s is not None and decision.rule not in ASKED:
-            joined = f"inc_{rows.incidents:03d}"
+            joined = self.open_incident()
             rows.signals |= {s.id: msgspec.structs.replace(s, incident_id=s.incident_id or joined) for s in found}
 
     # --- attempts, replicas and commands ------------------------------------------------------------
@@ -283,7 +302,10 @@ class Store(Processes):
             if isinstance(act, AnswerRequest) and act.to is RequestState.TAKEN:
                 self._rows.carriers.setdefault(act.request, []).append(command_id)
         self._void(envelope)
-        self._rows.commands[command_id] = CommandRow(envelope, self.now_s, self.now_s + ttl_s)
+        row = self._rows.commands[command_id] = CommandRow(envelope, self.now_s, self.now_s + ttl_s)
+        if self._decision is not None:
+            row.rule = self._decision.rule
+            row.incident = "" if row.rule in (SCHEDULED, *ASKED) else self.open_incident()
         self._rows.outbox.append(command_id)
         if isinstance(body, WarmHost):
             self._rows.warm_asked[node] = self.now_s
@@ -302,10 +324,10 @@ class Store(Processes):
 
     def _raise(self, found: Finding) -> None:
         """Unless one with its key is open. What is the fleet's own affair is decided here with the job's."""
-        if any(signal_id.rpartition("#")[0] == found.key for signal_id in self._rows.signals):
+        if self.finding(found.key) is not None:
             return
         self._found += 1
-        if found.job_id is None:
+        if found.job_id is None and found.KIND in KINDS:
             self.on_wake()
         signal_id = f"{found.key}#{self._found:04d}"
         place = {name: value for name, value in found.place.items() if name != "job_id"}

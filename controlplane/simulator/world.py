@@ -43,6 +43,7 @@ NOISE_MEMORY_S = 6.0
 HANG_S = HANG_TIMEOUT_S - 3.0
 """A rank tells each second where it is, and had been there for a while."""
 NONE = Extras()
+LASTING = frozenset({"node_silent", "straggler", "node_check"})
 ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 
 
@@ -246,7 +247,7 @@ class World:
             expect(row.state not in LIVE or dead, f"I2: command {command_id} is still {row.state}")
 
     def _only_lasting(self) -> bool:
-        return all(signal.kind in ("node_silent", "straggler") for signal in self.server.rows.signals.values())
+        return {signal.kind for signal in self.server.rows.signals.values()} <= LASTING
 
     def _judge_rows(self) -> None:
         """While it runs: who is said to contribute does, in truth."""

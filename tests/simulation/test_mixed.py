@@ -32,6 +32,9 @@ HAPPENS = {
     "volleys": {Kind.VOLLEY},
     "failing_exchanges": {Kind.EXCHANGES},
     "slow": {"device_slow"},
+    "unfit": {Kind.UNFIT},
+    "host_ends": {Kind.HOST_ENDS},
+    "refused": {Kind.REFUSED},
 }
 
 

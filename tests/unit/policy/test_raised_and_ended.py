@@ -17,7 +17,11 @@ from tests.unit.policy.builders import actions, only, running, signal
 
 DETECTORS = ("controlplane.changes.", "controlplane.recovery.", "controlplane.sentinel.")
 RAISES = {"controlplane.recovery.signals.raise_signal", "controlplane.changes.kinds.Raise"}
-SETTLES = {"controlplane.recovery.signals.settle", "controlplane.recovery.signals.settle_keys"}
+SETTLES = {
+    "controlplane.changes.kinds.Settle",
+    "controlplane.recovery.signals.settle",
+    "controlplane.recovery.signals.settle_keys",
+}
 WAKES = {
     "controlplane.changes.kinds.Wake",
     "controlplane.jobs.services.wake_job",
