@@ -44,6 +44,11 @@ def says(fleet: Fleet, job: Job, step: int, loss: float) -> None:
     fleet.tell(row.node.name, frames.RankSaid(ref_of(row), StepReport(step, 2, 0.1, 1, (), loss, 1.0, None)))
 
 
+def last_restart(job: Job, attempt: int) -> str:
+    """What the decision says that ended this attempt."""
+    return Decision.objects.get(job=job, rule="restart", sentence__startswith=f"Attempt {attempt} ends").sentence
+
+
 def test_after_an_end_for_want_of_memory_the_replica_goes_to_other_devices_and_stays_away() -> None:
     fleet = make_fleet()
     job = run_job(fleet)
@@ -72,6 +77,31 @@ def test_a_checkpoint_that_leads_to_nan_after_a_restart_is_demoted_and_the_one_b
     assert demoted.state == "corrupt"
     assert "its bytes are right, its numbers are not" in demoted.state_reason
     assert job.checkpoints.get(step=2).state == "complete"
+
+
+def test_a_checkpoint_from_which_two_saves_went_bad_is_not_resumed_from_a_third_time() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet, steps=12)
+    for step in (2, 4):
+        commit(fleet, job, step)
+    kill_all(fleet, job, None)
+    resumed = []
+    for saved in (6, None, 5):
+        trains_again(fleet, job)
+        if saved is not None:
+            commit(fleet, job, saved)
+        says(fleet, job, 7, float("nan"))
+        reconcile_job(job.id)
+        kill_all(fleet, job, None)
+        resumed.append(job.attempts.order_by("-number")[0].resume_step)
+        if saved is None:
+            assert job.checkpoints.get(step=4).suspect_step == 6
+            assert {fact.step: fact.suspect_step for fact in load_snapshot(job).checkpoints} == {2: 0, 4: 6, 6: 0}
+    assert resumed == [6, 4, 2]
+    states = {row.step: row.state for row in job.checkpoints.all()}
+    assert states == {2: "complete", 4: "corrupt", 5: "corrupt", 6: "corrupt"}
+    assert "That of step 4, from which that was trained, is suspect now" in last_restart(job, 3)
+    assert "The checkpoints of steps 4 and 5 are not resumed from again" in last_restart(job, 4)
 
 
 def test_a_loss_well_above_what_it_was_before_the_checkpoint_is_a_finding_and_a_way_back() -> None:
