@@ -44,10 +44,10 @@ class Astray(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     suspect_step: int = 0
 
 
-def led_astray(snapshot: JobSnapshot) -> Astray:
+def led_astray(snapshot: JobSnapshot, *, at_once: bool = False) -> Astray:
     """What bad numbers of the current attempt came with, in either tier: right bytes prove nothing about numbers.
     What it began with, where it has saved none since, or none newer than the save for which that is suspect; else
-    its newest save has a try first."""
+    its newest save has a try first. `at_once`: the numbers were bad from its first steps, so its saves go too."""
     attempt = snapshot.attempt
     if attempt is None or attempt.resume_step <= 0:
         return Astray()
@@ -55,7 +55,7 @@ def led_astray(snapshot: JobSnapshot) -> Astray:
     first = [fact for fact in trusted if fact.step == attempt.resume_step]
     since = [f for f in trusted if f.step > attempt.resume_step and f.committed_s >= attempt.started_s]
     again = max((fact.suspect_step for fact in first), default=0)
-    if since and max(fact.step for fact in since) > again:
+    if since and not at_once and max(fact.step for fact in since) > again:
         return Astray()
     return _with_ancestors(trusted, [*first, *since])
 

@@ -101,7 +101,7 @@ def _cannot_go_on(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[F
 
 def _may_fall_back(snapshot: JobSnapshot) -> bool:
     """Without what the attempt began with, and saved of it since, there is still something to resume from."""
-    astray = led_astray(snapshot)
+    astray = led_astray(snapshot, at_once=True)
     return bool(astray.bad) and newest_trusted(fall_back(snapshot, astray).checkpoints) is not None
 
 

@@ -13,7 +13,7 @@ from controlplane.policy.asked import require
 from controlplane.policy.budget import spent as spent_budget
 from controlplane.policy.checkpoints import Astray, fall_back, led_astray, newest_trusted
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.ends import BAD_NUMBERS, TOO_FEW, RestartReason, restart_reason
+from controlplane.policy.ends import BAD_NUMBERS, SPIKED, TOO_FEW, RestartReason, restart_reason
 from controlplane.policy.errors import PolicyError
 from controlplane.policy.failures import actionable
 from controlplane.policy.ladder import attempt_pool, out_of_service, stays_open
@@ -81,7 +81,7 @@ def again(
 ) -> Decision:
     """End the attempt and place the next one; where it finds no place, the job queues."""
     pool = attempt_pool(snapshot, config, failures)
-    astray = led_astray(snapshot) if why.code in BAD_NUMBERS else Astray()
+    astray = led_astray(snapshot, at_once=why.code == SPIKED) if why.code in BAD_NUMBERS else Astray()
     choice, outcome, moves = _next(fall_back(snapshot, astray), config, pool, why)
     case = ways.case_of(snapshot, config, failures)
     cost_s = prices.restart_s(case.times, case.stakes)

@@ -122,6 +122,24 @@ def test_a_loss_well_above_what_it_was_before_the_checkpoint_is_a_finding_and_a_
     assert Decision.objects.filter(job=job, reason_code="loss_spike").count() == 1
 
 
+def test_a_save_between_the_restart_and_the_third_high_loss_does_not_hide_the_spike() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet, steps=12)
+    for step in range(6):
+        says(fleet, job, step, 2.0 + 0.1 * step)
+    for step in (2, 5):
+        commit(fleet, job, step)
+    kill_all(fleet, job, None)
+    trains_again(fleet, job)
+    for step in (5, 6):
+        says(fleet, job, step, 9.0)
+    commit(fleet, job, 7)
+    says(fleet, job, 7, 9.0)
+    reconcile_job(job.id)
+    assert job.attempts.get(number=3).resume_step == 2
+    assert {row.step: row.state for row in job.checkpoints.all()} == {2: "complete", 5: "corrupt", 7: "corrupt"}
+
+
 @pytest.mark.parametrize(
     ("before", "after", "spike"),
     [

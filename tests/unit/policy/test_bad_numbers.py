@@ -134,3 +134,17 @@ def test_a_newer_one_of_an_earlier_attempt_that_could_not_be_loaded_clears_nothi
     left = (*SAVED, checkpoint(44, committed_s=700.0, holders=((),)))
     decision = only(resumed(40, checkpoints=left), "restart")
     assert [move.checkpoint_id for move in actions(decision, DemoteCheckpoint)] == ["ck_40"]
+
+
+def test_a_spike_distrusts_what_was_saved_since_the_resume_too():
+    left = (*SAVED, checkpoint(42, begun_at=40))
+    decision = only(resumed(40, checkpoints=left, signals=(SPIKE,)), "restart")
+    assert {move.checkpoint_id for move in actions(decision, DemoteCheckpoint)} == {"ck_40", "ck_42"}
+    assert action(decision, PlaceAttempt).resume_step == 30
+    assert "The checkpoints of steps 40 and 42 are not resumed from again" in decision.sentence
+
+
+def test_a_spike_distrusts_nothing_that_an_earlier_attempt_saved():
+    left = (*SAVED, checkpoint(42, committed_s=700.0))
+    decision = only(resumed(40, checkpoints=left, signals=(SPIKE,)), "restart")
+    assert [move.checkpoint_id for move in actions(decision, DemoteCheckpoint)] == ["ck_40"]
