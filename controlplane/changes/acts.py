@@ -22,6 +22,7 @@ from controlplane.changes.kinds import (
     Reserve,
     Resolve,
     Settle,
+    Suspect,
     Transition,
 )
 from controlplane.changes.turn import ASK_TTL_S, Turn, answer, key_of, to_all, warm
@@ -46,6 +47,10 @@ def _request_checkpoint(turn: Turn, act: plan.RequestCheckpoint) -> Iterator[Cha
 
 def _demote_checkpoint(turn: Turn, act: plan.DemoteCheckpoint) -> Iterator[Change]:
     yield Demote(act.checkpoint_id, act.reason)
+
+
+def _suspect_checkpoint(turn: Turn, act: plan.SuspectCheckpoint) -> Iterator[Change]:
+    yield Suspect(act.checkpoint_id, act.step)
 
 
 def _keep_spares(turn: Turn, act: plan.KeepSpares) -> Iterator[Change]:
@@ -123,6 +128,7 @@ HANDLERS: dict[type, Callable[[Turn, Any], Iterator[Change]]] = {
     plan.Relieve: replicas.relieve,
     plan.RequestCheckpoint: _request_checkpoint,
     plan.DemoteCheckpoint: _demote_checkpoint,
+    plan.SuspectCheckpoint: _suspect_checkpoint,
     plan.GatherStacks: replicas.gather_stacks,
     plan.LookAtRanks: replicas.inspect_ranks,
     plan.KeepSpares: _keep_spares,

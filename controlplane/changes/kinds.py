@@ -228,6 +228,14 @@ class Demote:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspect:
+    """What was trained from this checkpoint, and saved at `step`, went bad."""
+
+    checkpoint: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Bar:
     """Start nothing on the device; `reset`: it is wanted reset."""
 
@@ -364,6 +372,7 @@ Change = (
     | Reserve
     | Release
     | Demote
+    | Suspect
     | Bar
     | Audit
     | Judge

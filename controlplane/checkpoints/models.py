@@ -13,7 +13,8 @@ class Checkpoint(models.Model):
     `doubt`: why its ranks could not load it, until what is there was read back. `written_on`: the node
     whose rank said that it began, then that it is complete. `round_at`: since when somebody is sought who
     reads it back; `reader`: the order to the node that does now, heard of last at `heard_at`. `read_s`: the longest
-    that the server's own machine took to read it, seconds."""
+    that the server's own machine took to read it, seconds. `suspect_step`: step of a save that was trained from it
+    and whose numbers went bad; 0: none."""
 
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="checkpoints")
@@ -34,6 +35,7 @@ class Checkpoint(models.Model):
     started_at = models.DateTimeField()
     committed_at = models.DateTimeField(null=True)
     verify_due_at = models.DateTimeField(null=True, db_index=True)
+    suspect_step = models.BigIntegerField(default=0, db_default=0)
     doubt = models.TextField(blank=True, default="")
     written_on = models.CharField(max_length=32, blank=True, default="")
     round_at = models.DateTimeField(null=True)

@@ -281,6 +281,19 @@ def demote(job: Job, checkpoint_id: str, why: str) -> None:
         _move(row, CheckpointState.CORRUPT, f"its bytes are right, its numbers are not: {why}")
 
 
+def suspect(job: Job, checkpoint_id: str, step: int) -> None:
+    """Its numbers may be wrong: those of the save of `step`, which was trained from it, went bad."""
+    row = Checkpoint.objects.filter(job=job, id=checkpoint_id, state__in=GOOD_CHECKPOINTS).first()
+    if row is None:
+        return
+    Checkpoint.objects.filter(pk=row.pk).update(suspect_step=step)
+    publish_checkpoint(
+        row,
+        "checkpoint.suspect",
+        f"The checkpoint of step {row.step} is suspect: what was trained from it, and saved at step {step}, went bad.",
+    )
+
+
 def _move(row: Checkpoint, to: str, reason: str) -> None:
     guard.move(row, "checkpoint", to, state_reason=reason)
     publish_checkpoint(row, f"checkpoint.{to}", f"Checkpoint of step {row.step} is {to}: {reason}")

@@ -33,7 +33,8 @@ TOO_FEW = ("all_lost", "no_contributor", "below_min_replicas")
 """Reasons that say only how many are left, so that why they are gone is the cause."""
 
 
-BAD_NUMBERS = ("nan_loss", "numerics_reproduced", "loss_spike")
+SPIKED = "loss_spike"
+BAD_NUMBERS = ("nan_loss", "numerics_reproduced", SPIKED)
 """Reasons for which what the attempt began with is not begun with again."""
 
 
@@ -84,10 +85,10 @@ def _cannot_go_on(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[F
         )
     if signals_of(snapshot, "nan_loss"):
         return RestartReason(code="nan_loss", sentence="the loss is not a number, in every replica alike")
-    spiked = signals_of(snapshot, "loss_spike")
-    if spiked and led_astray(snapshot) and newest_trusted(fall_back(snapshot).checkpoints) is not None:
+    spiked = signals_of(snapshot, SPIKED)
+    if spiked and _may_fall_back(snapshot):
         return RestartReason(
-            code="loss_spike",
+            code=SPIKED,
             sentence=f"after the restart the loss is {spiked[0].value:.3g}, before it was {spiked[0].threshold:.3g}"
             " at most",
         )
@@ -96,6 +97,12 @@ def _cannot_go_on(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[F
     if current_view(snapshot) is None:
         return _never_starts(snapshot, config, failures, left)
     return _too_few(ways.case_of(snapshot, config, failures))
+
+
+def _may_fall_back(snapshot: JobSnapshot) -> bool:
+    """Without what the attempt began with, and saved of it since, there is still something to resume from."""
+    astray = led_astray(snapshot, at_once=True)
+    return bool(astray.bad) and newest_trusted(fall_back(snapshot, astray).checkpoints) is not None
 
 
 def _asked_to_end(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> Failure | None:

@@ -102,6 +102,13 @@ class DemoteCheckpoint(_Action, tag="demote_checkpoint"):
     reason: str
 
 
+class SuspectCheckpoint(_Action, tag="suspect_checkpoint"):
+    """A save of `step`, trained from this checkpoint, went bad: the next one takes this one along."""
+
+    checkpoint_id: str
+    step: int
+
+
 class GatherStacks(_Action, tag="gather_stacks"):
     """Collect stacks of a replica while the job stands; with `look` "hang" its Flight Recorders too,
     before it is stopped. `replica` -1 (and `incarnation` -1): of every rank of the attempt, but those
@@ -228,6 +235,7 @@ Action = (
     | Relieve
     | RequestCheckpoint
     | DemoteCheckpoint
+    | SuspectCheckpoint
     | GatherStacks
     | LookAtRanks
     | KeepSpares

@@ -181,9 +181,10 @@ class BarFact(_Fact):
 
 
 class CheckpointFact(_Fact):
-    """A checkpoint on the ladder. `layout` it was saved with. `holders` of one on the nodes'
-    own disks: for each shard the ids of the nodes that hold it; None: it lies where every
-    node can read it. `doubted`: its ranks could not load it, and it is being read back."""
+    """A checkpoint on the ladder. `layout` it was saved with. `holders` of one on the nodes' own disks: for each shard
+    the ids of the nodes that hold it; None: it lies where every node can read it. `doubted`: its ranks could not load
+    it, and it is being read back. `begun_at`: the step with which the attempt that saved it began. `suspect_step`: that
+    of a save trained from it that went bad (0: none)."""
 
     id: str
     step: int
@@ -194,14 +195,15 @@ class CheckpointFact(_Fact):
     layout: Parallelism
     holders: tuple[tuple[str, ...], ...] | None = None
     doubted: bool = False
+    begun_at: int = 0
+    suspect_step: int = 0
 
 
 class AttemptFact(_Fact):
-    """The current attempt. `replicas` slots of `layout`. `end_code`: the reason code of the
-    decision that ended it (empty: it lives, or ended before such codes were kept).
-    `refused_attempts` in a row, it included, ended because nodes would start nothing of them. At most
-    `max_contributors` compute, by what its ranks were told; None: begun by a release that told them
-    only of a limit in the spec."""
+    """The current attempt. `replicas` slots of `layout`. `end_code`: the reason code of the decision that ended it
+    (empty: it lives, or ended before such codes were kept). `refused_attempts` in a row, it included, ended because
+    nodes would start nothing of them. At most `max_contributors` compute, by what its ranks were told; None: begun by
+    a release that told them only of a limit in the spec."""
 
     number: int
     state: AttemptState

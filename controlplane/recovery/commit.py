@@ -289,6 +289,7 @@ HANDLERS: dict[type, Callable[[JobRows, Any], None]] = {
     kinds.Reserve: lambda rows, change: scheduling.reserve_nodes(rows.locked, change.nodes),
     kinds.Release: _release,
     kinds.Demote: lambda rows, change: checkpoints.demote(rows.locked, change.checkpoint, change.reason),
+    kinds.Suspect: lambda rows, change: checkpoints.suspect(rows.locked, change.checkpoint, change.step),
     kinds.Bar: _bar,
     kinds.Audit: _audit,
     kinds.Judge: _judge,

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import cast
 
 import msgspec
-from django.db.models import Count, Max, Q, QuerySet
+from django.db.models import Count, Max, OuterRef, Q, QuerySet, Subquery
 
 from controlplane.changes.assembly.counted import MAX_REFUSED_READ, MAX_REISSUES_READ, WINDOW_S, Announced
 from controlplane.changes.assembly.nodes import suspect_devices
@@ -247,6 +247,7 @@ def _beside(replicas: set[int], nodes: set[str]) -> Mapping[tuple[int, str], lis
 
 def _checkpoint_facts(job: Job) -> list[facts.CheckpointFact]:
     gone = [str(state) for state in OFF_THE_LADDER]
+    begun = Attempt.objects.filter(job_id=OuterRef("job_id"), number=OuterRef("attempt"))
     rows = job.checkpoints.exclude(state__in=gone).order_by("-step", "-epoch")[:MAX_CHECKPOINTS]
     return [
         facts.CheckpointFact(
@@ -259,8 +260,10 @@ def _checkpoint_facts(job: Job) -> list[facts.CheckpointFact]:
             layout=msgspec.convert(row.layout or {}, Parallelism),
             holders=tuple(tuple(nodes) for nodes in row.holders) if row.kind == LOCAL_KIND else None,
             doubted=bool(row.doubt),
+            begun_at=row.begun_at or 0,
+            suspect_step=row.suspect_step,
         )
-        for row in rows
+        for row in rows.annotate(begun_at=Subquery(begun.values("resume_step")[:1]))
     ]
 
 

@@ -37,6 +37,7 @@ def _complete(rows: Rows, said: CheckpointReport, now_s: float) -> None:
         epoch=said.epoch,
         committed_s=now_s,
         layout=attempt.layout,
+        begun_at=attempt.resume_step,
     )
     rows.saves_s.append(said.total_s)
     rows.checkpoints = [*rows.checkpoints, fact][-MAX_CHECKPOINTS:]

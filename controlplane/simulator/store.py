@@ -136,6 +136,11 @@ class Store(Processes):
                     rows.nodes[node].reserved = False
             case kinds.Demote(checkpoint=gone):
                 rows.checkpoints = [fact for fact in rows.checkpoints if fact.id != gone]
+            case kinds.Suspect(checkpoint=of, step=step):
+                facts = rows.checkpoints
+                rows.checkpoints = [
+                    msgspec.structs.replace(fact, suspect_step=step) if fact.id == of else fact for fact in facts
+                ]
             case kinds.CreateEviction(key=key, drain=drain):
                 self._asked.evict_for(key, drain)
             case kinds.Withdraw(request=request, by=by):

@@ -29,12 +29,13 @@ NOT_YET = {
     **dict.fromkeys(("AheadFact.incarnations", "AheadFact.node"), KEPT),
     **dict.fromkeys(("JobSnapshot.clock_set_s", "JobSnapshot.clock_step_s"), KEPT),
     **dict.fromkeys(("CheckpointFact.doubted", "CheckpointFact.state", "JobFact.end_held_until_s"), UNPROVED),
+    "CheckpointFact.suspect_step": UNPROVED,
     "CheckpointFact.holders": "no checkpoint lies on the nodes' own disks",
     "JobFact.env_opens": "no job has values that rest sealed",
     "LearnedTimes.setup_limit_s": "a setup has the limit that the spec gives",
     "ReplicaFact.saving": "a save holds no rank up",
 }
-NO_ACTION = {"DemoteCheckpoint": UNPROVED}
+NO_ACTION = dict.fromkeys(("DemoteCheckpoint", "SuspectCheckpoint"), UNPROVED)
 NO_COMMAND = {
     **dict.fromkeys(("verify_checkpoint", "end_verification", "keep_checkpoints", "order_recompute"), UNPROVED),
     **dict.fromkeys(("inject_device_fault", "inject_link_fault"), "the demo's: here faults strike from outside"),

@@ -11,9 +11,9 @@ import msgspec
 from controlplane.policy import prices, ways
 from controlplane.policy.asked import require
 from controlplane.policy.budget import spent as spent_budget
-from controlplane.policy.checkpoints import fall_back, led_astray, newest_trusted
+from controlplane.policy.checkpoints import Astray, fall_back, led_astray, newest_trusted
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.ends import BAD_NUMBERS, TOO_FEW, RestartReason, restart_reason
+from controlplane.policy.ends import BAD_NUMBERS, SPIKED, TOO_FEW, RestartReason, restart_reason
 from controlplane.policy.errors import PolicyError
 from controlplane.policy.failures import actionable
 from controlplane.policy.ladder import attempt_pool, out_of_service, stays_open
@@ -28,6 +28,7 @@ from controlplane.policy.plan import (
     ResolveIncident,
     SetJobState,
     SettleSignals,
+    SuspectCheckpoint,
 )
 from controlplane.policy.pools import why_none
 from controlplane.policy.proved import Failure
@@ -42,7 +43,7 @@ from controlplane.policy.rules.lifecycle import (
 from controlplane.policy.rules.replica_failure import look_first
 from controlplane.policy.signals import with_trait
 from controlplane.policy.signals.base import Trait
-from controlplane.policy.snapshot import AttemptFact, CheckpointFact, JobSnapshot
+from controlplane.policy.snapshot import AttemptFact, JobSnapshot
 from controlplane.policy.titles import of_failures, short
 from controlplane.protocol.spec import ranks_per_replica
 from controlplane.protocol.states import UNFIT, IncidentOutcome, JobState
@@ -80,8 +81,8 @@ def again(
 ) -> Decision:
     """End the attempt and place the next one; where it finds no place, the job queues."""
     pool = attempt_pool(snapshot, config, failures)
-    bad = led_astray(snapshot) if why.code in BAD_NUMBERS else ()
-    choice, outcome, moves = _next(fall_back(snapshot) if bad else snapshot, config, pool, why)
+    astray = led_astray(snapshot, at_once=why.code == SPIKED) if why.code in BAD_NUMBERS else Astray()
+    choice, outcome, moves = _next(fall_back(snapshot, astray), config, pool, why)
     case = ways.case_of(snapshot, config, failures)
     cost_s = prices.restart_s(case.times, case.stakes)
     if choice == ways.QUEUE:
@@ -92,12 +93,13 @@ def again(
         rule=RULE,
         choice=choice,
         reason_code=why.code,
-        sentence=f"Attempt {attempt.number} ends, {why.sentence}{_causes(failures)}; {outcome}.{_passed(bad)}",
+        sentence=f"Attempt {attempt.number} ends, {why.sentence}{_causes(failures)}; {outcome}.{_passed(astray)}",
         key=f"restart:{attempt.number}",
         actions=(
             *look_first(failures),
             EndAttempt(number=attempt.number, grace_s=0.0),
-            *(DemoteCheckpoint(checkpoint_id=fact.id, reason=why.sentence) for fact in bad),
+            *(DemoteCheckpoint(checkpoint_id=fact.id, reason=why.sentence) for fact in astray.bad),
+            *(SuspectCheckpoint(checkpoint_id=fact.id, step=astray.suspect_step) for fact in astray.suspect),
             *moves,
             *out_of_service(snapshot, config, failures),
             *_settle(snapshot, config, failures, why),
@@ -114,10 +116,20 @@ def again(
     )
 
 
-def _passed(bad: tuple[CheckpointFact, ...]) -> str:
-    if not bad:
+def _passed(astray: Astray) -> str:
+    steps = sorted({fact.step for fact in astray.bad})
+    if not steps:
         return ""
-    return f" The checkpoint of step {bad[0].step} is not resumed from again: what was trained from it went bad."
+    if len(steps) == 1:
+        words = f" The checkpoint of step {steps[0]} is not resumed from again: what was trained from it went bad."
+    else:
+        named = f"{', '.join(map(str, steps[:-1]))} and {steps[-1]}"
+        words = f" The checkpoints of steps {named} are not resumed from again: what was trained from them went bad."
+    roots = ", ".join(map(str, sorted({fact.step for fact in astray.suspect})))
+    if not roots:
+        return words
+    doubt = f"That of step {roots}, from which that was trained, is suspect now: it goes too if this happens again."
+    return f"{words} {doubt}"
 
 
 def _not_now(way: ways.Way, outcome: str) -> ways.Way:

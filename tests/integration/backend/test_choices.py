@@ -44,6 +44,11 @@ def says(fleet: Fleet, job: Job, step: int, loss: float) -> None:
     fleet.tell(row.node.name, frames.RankSaid(ref_of(row), StepReport(step, 2, 0.1, 1, (), loss, 1.0, None)))
 
 
+def last_restart(job: Job, attempt: int) -> str:
+    """What the decision says that ended this attempt."""
+    return Decision.objects.get(job=job, rule="restart", sentence__startswith=f"Attempt {attempt} ends").sentence
+
+
 def test_after_an_end_for_want_of_memory_the_replica_goes_to_other_devices_and_stays_away() -> None:
     fleet = make_fleet()
     job = run_job(fleet)
@@ -74,6 +79,31 @@ def test_a_checkpoint_that_leads_to_nan_after_a_restart_is_demoted_and_the_one_b
     assert job.checkpoints.get(step=2).state == "complete"
 
 
+def test_a_checkpoint_from_which_two_saves_went_bad_is_not_resumed_from_a_third_time() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet, steps=12)
+    for step in (2, 4):
+        commit(fleet, job, step)
+    kill_all(fleet, job, None)
+    resumed = []
+    for saved in (6, None, 5):
+        trains_again(fleet, job)
+        if saved is not None:
+            commit(fleet, job, saved)
+        says(fleet, job, 7, float("nan"))
+        reconcile_job(job.id)
+        kill_all(fleet, job, None)
+        resumed.append(job.attempts.order_by("-number")[0].resume_step)
+        if saved is None:
+            assert job.checkpoints.get(step=4).suspect_step == 6
+            assert {fact.step: fact.suspect_step for fact in load_snapshot(job).checkpoints} == {2: 0, 4: 6, 6: 0}
+    assert resumed == [6, 4, 2]
+    states = {row.step: row.state for row in job.checkpoints.all()}
+    assert states == {2: "complete", 4: "corrupt", 5: "corrupt", 6: "corrupt"}
+    assert "That of step 4, from which that was trained, is suspect now" in last_restart(job, 3)
+    assert "The checkpoints of steps 4 and 5 are not resumed from again" in last_restart(job, 4)
+
+
 def test_a_loss_well_above_what_it_was_before_the_checkpoint_is_a_finding_and_a_way_back() -> None:
     fleet = make_fleet()
     job = run_job(fleet, steps=6)
@@ -90,6 +120,24 @@ def test_a_loss_well_above_what_it_was_before_the_checkpoint_is_a_finding_and_a_
     reconcile_job(job.id)
     assert job.attempts.get(number=3).resume_step == 2
     assert Decision.objects.filter(job=job, reason_code="loss_spike").count() == 1
+
+
+def test_a_save_between_the_restart_and_the_third_high_loss_does_not_hide_the_spike() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet, steps=12)
+    for step in range(6):
+        says(fleet, job, step, 2.0 + 0.1 * step)
+    for step in (2, 5):
+        commit(fleet, job, step)
+    kill_all(fleet, job, None)
+    trains_again(fleet, job)
+    for step in (5, 6):
+        says(fleet, job, step, 9.0)
+    commit(fleet, job, 7)
+    says(fleet, job, 7, 9.0)
+    reconcile_job(job.id)
+    assert job.attempts.get(number=3).resume_step == 2
+    assert {row.step: row.state for row in job.checkpoints.all()} == {2: "complete", 5: "corrupt", 7: "corrupt"}
 
 
 @pytest.mark.parametrize(

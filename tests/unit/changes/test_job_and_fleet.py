@@ -21,6 +21,7 @@ from controlplane.policy.plan import (
     SetJobState,
     SetNodeState,
     SettleSignals,
+    SuspectCheckpoint,
 )
 from controlplane.policy.transitions import TABLES
 from controlplane.protocol.commands import RequestSave, WarmHost
@@ -163,6 +164,12 @@ def test_a_demoted_checkpoint_is_resumed_from_no_more() -> None:
     world = training()
     (changes,) = world.told(DemoteCheckpoint(checkpoint_id="cp_1", reason="its numbers are wrong"))
     assert changes == kinds.Demote("cp_1", "its numbers are wrong")
+
+
+def test_a_suspect_checkpoint_is_remembered_with_the_step_of_what_went_bad() -> None:
+    world = training()
+    (changes,) = world.told(SuspectCheckpoint(checkpoint_id="cp_1", step=44))
+    assert changes == kinds.Suspect("cp_1", 44)
 
 
 def test_spares_are_let_go_before_others_are_reserved_and_those_are_warmed() -> None:
