@@ -77,20 +77,33 @@ JUDGED = (
     *(
         f"tests/attacks/{name}.py"
         for name in (
-            "api/test_v12_streams_end", "api/test_v20_web", "backend/test_f25_cross_node_matrix",
-            "backend/test_f26_stolen_secrets", "backend/test_held_nodes", "backend/test_v01_checkpoint_paths",
-            "backend/test_v05_copied_key", "backend/test_v18_commands",
+            "api/test_i11_secrets_stay_secret", "api/test_v01_checkpoint_roots",
+            "api/test_v08_what_the_database_holds", "api/test_v09_children_of_tokens",
+            "api/test_v10_scope_of_the_owner", "api/test_v11_who_revokes_what", "api/test_v12_streams_end",
+            "api/test_v20_one_rate", "api/test_v20_web", "api/test_v22_everything_is_audited",
+            "backend/test_f25_cross_node_matrix", "backend/test_f26_env_at_rest",
+            "backend/test_f26_stolen_secrets", "backend/test_held_nodes",
+            "backend/test_v01_checkpoint_paths", "backend/test_v05_copied_key",
+            "backend/test_v17_token_in_no_row", "backend/test_v18_commands",
         )
     ),
-    *(f"tests/integration/api/test_{name}.py" for name in ("capabilities", "device_resets")),
+    *(
+        f"tests/integration/api/test_{name}.py"
+        for name in (
+            "capabilities", "device_faults", "device_resets", "incident_readings", "incidents",
+            "join_tokens", "passwords", "problems", "told_to_the_page",
+        )
+    ),
     *(
         f"tests/integration/backend/test_{name}.py"
         for name in (
-            "bound_sessions", "certificate_clocks", "certificates", "checkpoints", "choices", "device_resets",
-            "effective_time", "ends", "entrypoints", "evidence", "figures", "fleetmap", "incident_causes",
-            "incident_timeline", "incidents", "keeping", "launch_fields", "logs", "looks", "not_heard", "one_truth",
-            "opinion", "pace", "readers", "recompute", "relief", "requests", "shared_runs", "sockets", "stall",
-            "stuck", "two_deaths", "void_starts", "work_at_risk",
+            "bound_sessions", "certificate_clocks", "certificates", "checkpoints", "choices", "clock_set",
+            "clock_steps", "device_resets", "effective_time", "elsewhere", "ends", "entrypoints",
+            "evidence", "figures", "fleetmap", "held_nodes", "identity", "incident_causes",
+            "incident_timeline", "incidents", "keeping", "lasting_flags", "launch_fields", "load_growth",
+            "logs", "looks", "not_heard", "one_truth", "opinion", "pace", "readers", "real_clock",
+            "recompute", "relief", "requests", "set_back", "shared_runs", "sockets", "speed", "stall",
+            "stuck", "two_deaths", "two_nodes", "unknown_signals", "void_starts", "windows", "work_at_risk",
         )
     ),
 )  # fmt: skip
