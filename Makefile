@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TESTABLE := $(VENV)/.testable
 SEED ?= 7
 
-.PHONY: demo demo-ppo test test-fast test-attacks fuzz test-scenes test-alerts test-postgres test-e2e test-release check format simulate bundle generated docs lock images bench gpu-check clean
+.PHONY: demo demo-ppo test test-fast test-attacks fuzz test-scenes test-alerts test-postgres test-e2e test-matrix test-release check format simulate bundle generated docs lock images bench gpu-check clean
 
 # Each file is complete, so nothing that it does not name comes along (scripts/lock.py).
 INSTALL := $(PY) -m pip install -qq --disable-pip-version-check --require-hashes --no-deps
@@ -67,12 +67,15 @@ test-postgres: $(READY)
 test-e2e: $(READY)
 	$(PY) scripts/run_tests.py e2e
 
-# Before a release, beside `make test`: every layout that Megatron-core runs here (there it is a row for each
-# field), a storage of checkpoints that stands still under a real job (as root), a recovery that the job
-# itself proves at its end, more failures, heartbeats, orders and seeds of the simulations,
-# and each bound of each parameter of the API.
-test-release: $(READY)
-	HOLDFAST_TEST_RELEASE=1 $(PY) -m pytest -q -rs tests/integration/trainer/test_layouts.py tests/scenes/test_storage_stall.py tests/scenes/test_recomputed_step.py tests/simulation/test_effective.py tests/simulation/test_heartbeats.py tests/simulation/test_people.py tests/simulation/test_relief.py tests/simulation/test_rollout.py tests/simulation/test_seeds.py tests/simulation/test_stills.py tests/attacks/api/test_v14_fuzz.py
+# Every layout that Megatron-core runs on gloo; `make test` runs one row for each field, family and type.
+test-matrix: $(READY)
+	HOLDFAST_TEST_MATRIX=1 $(PY) -m pytest -q -rs tests/integration/trainer/test_layouts.py
+
+# Before a release, beside `make test`: the whole matrix of layouts, a storage of checkpoints that stands still
+# under a real job (as root), a recovery that the job itself proves at its end, more failures, heartbeats, orders
+# and seeds of the simulations, and each bound of each parameter of the API.
+test-release: test-matrix
+	HOLDFAST_TEST_RELEASE=1 $(PY) -m pytest -q -rs tests/scenes/test_storage_stall.py tests/scenes/test_recomputed_step.py tests/simulation/test_effective.py tests/simulation/test_heartbeats.py tests/simulation/test_people.py tests/simulation/test_relief.py tests/simulation/test_rollout.py tests/simulation/test_seeds.py tests/simulation/test_stills.py tests/attacks/api/test_v14_fuzz.py
 
 check: $(READY)
 	$(PY) scripts/check.py

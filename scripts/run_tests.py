@@ -9,7 +9,8 @@ browser). `all` is check + all of them, two at a time (`QUEUE`) with the alerts 
 priority, which take what those leave. The scenes come last, with nothing beside them but the rest of
 the fast ones: what they wait for is the whole ring's own pace. What pytest prints goes to
 var/tests/SET.log; of it are shown here the progress, the skips, the slowest and the sum, so that a whole run stays
-short enough to be read. What failed is told when its set ends, and again, a line for each, at the very end.
+short enough to be read. What failed is told when its set ends, with the time that the set took by the clock and of
+the cores (`processor_time`), and again, a line for each, at the very end.
 """
 
 import os
@@ -25,6 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from private_postgres import MissingPostgres, private_postgres
+from processor_time import adopt, children, taken_s, wait_for_adopted
 
 ROOT = Path(__file__).resolve().parent.parent
 PY = sys.executable
@@ -77,20 +79,33 @@ JUDGED = (
     *(
         f"tests/attacks/{name}.py"
         for name in (
-            "api/test_v12_streams_end", "api/test_v20_web", "backend/test_f25_cross_node_matrix",
-            "backend/test_f26_stolen_secrets", "backend/test_held_nodes", "backend/test_v01_checkpoint_paths",
-            "backend/test_v05_copied_key", "backend/test_v18_commands",
+            "api/test_i11_secrets_stay_secret", "api/test_v01_checkpoint_roots",
+            "api/test_v08_what_the_database_holds", "api/test_v09_children_of_tokens",
+            "api/test_v10_scope_of_the_owner", "api/test_v11_who_revokes_what", "api/test_v12_streams_end",
+            "api/test_v20_one_rate", "api/test_v20_web", "api/test_v22_everything_is_audited",
+            "backend/test_f25_cross_node_matrix", "backend/test_f26_env_at_rest",
+            "backend/test_f26_stolen_secrets", "backend/test_held_nodes",
+            "backend/test_v01_checkpoint_paths", "backend/test_v05_copied_key",
+            "backend/test_v17_token_in_no_row", "backend/test_v18_commands",
         )
     ),
-    *(f"tests/integration/api/test_{name}.py" for name in ("capabilities", "device_resets")),
+    *(
+        f"tests/integration/api/test_{name}.py"
+        for name in (
+            "capabilities", "device_faults", "device_resets", "incident_readings", "incidents",
+            "join_tokens", "passwords", "problems", "told_to_the_page",
+        )
+    ),
     *(
         f"tests/integration/backend/test_{name}.py"
         for name in (
-            "bound_sessions", "certificate_clocks", "certificates", "checkpoints", "choices", "device_resets",
-            "effective_time", "ends", "entrypoints", "evidence", "figures", "fleetmap", "incident_causes",
-            "incident_timeline", "incidents", "keeping", "launch_fields", "logs", "looks", "not_heard", "one_truth",
-            "opinion", "pace", "readers", "recompute", "relief", "requests", "shared_runs", "sockets", "stall",
-            "stuck", "two_deaths", "void_starts", "work_at_risk",
+            "bound_sessions", "certificate_clocks", "certificates", "checkpoints", "choices", "clock_set",
+            "clock_steps", "device_resets", "effective_time", "elsewhere", "ends", "entrypoints",
+            "evidence", "figures", "fleetmap", "held_nodes", "identity", "incident_causes",
+            "incident_timeline", "incidents", "keeping", "lasting_flags", "launch_fields", "load_growth",
+            "logs", "looks", "not_heard", "one_truth", "opinion", "pace", "readers", "real_clock",
+            "recompute", "relief", "requests", "set_back", "shared_runs", "sockets", "speed", "stall",
+            "stuck", "two_deaths", "two_nodes", "unknown_signals", "void_starts", "windows", "work_at_risk",
         )
     ),
 )  # fmt: skip
@@ -131,18 +146,24 @@ LAST = "scenes"
 def run_all() -> list[str]:
     """The checks, and every set once; the names of those that failed."""
     with ThreadPoolExecutor(1) as beside, ThreadPoolExecutor(1) as below, ThreadPoolExecutor(AT_ONCE) as lanes:
-        filled = below.submit(run_set, FILLS, prefix=f"{FILLS:8} ", before=LOW)
-        waited = beside.submit(run_set, BESIDE, prefix=f"{BESIDE:8} ")
+        filled = below.submit(run_apart, FILLS, before=LOW)
+        waited = beside.submit(run_apart, BESIDE)
         checked = beside.submit(subprocess.run, [PY, "scripts/check.py"], cwd=ROOT, check=False)
-        codes = lanes.map(lambda name: run_set(name, prefix=f"{name:8} "), QUEUE)
+        codes = lanes.map(run_apart, QUEUE)
         failed = [name for name, code in zip(QUEUE, codes, strict=True) if code]
         failed += [BESIDE] * bool(waited.result()) + ["check"] * bool(checked.result().returncode)
-        failed += [LAST] * bool(run_set(LAST, prefix=f"{LAST:8} "))
+        failed += [LAST] * bool(run_apart(LAST))
         return failed + [FILLS] * bool(filled.result())
 
 
-def run_set(name: str, *, prefix: str = "", before: tuple[str, ...] = ()) -> int:
-    """One pytest run; for `postgres` with a private server around it. `before`: what starts it."""
+def run_apart(name: str, *, before: tuple[str, ...] = ()) -> int:
+    """One set by a process of its own, which so knows what the set takes. `before`: what starts it."""
+    command = [*before, PY, __file__, name, f"{name:8} ", *([str(LOW_LIMIT_S)] if before else [])]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+def run_set(name: str, *, prefix: str = "", limit_s: str = "") -> int:
+    """One pytest run; for `postgres` with a private server around it. `limit_s`: of a test, if not the usual one."""
     report_of(name).unlink(missing_ok=True)
     options = [
         "-q",
@@ -151,9 +172,9 @@ def run_set(name: str, *, prefix: str = "", before: tuple[str, ...] = ()) -> int
         f"--junitxml={report_of(name)}",
         *(["-x"] if name.startswith("scenes") else []),
     ]
-    options += [f"--timeout={LOW_LIMIT_S}"] if before else []
+    options += [f"--timeout={limit_s}"] if limit_s else []
     paths = paths_of(name)
-    command = [*before, PY, "-m", "pytest", *options, *paths]
+    command = [PY, "-m", "pytest", *options, *paths]
     print(f"--- {name}: {' '.join(path for path in paths if not path.startswith('-'))}", flush=True)
     started_s = time.monotonic()
     if name.endswith("postgres"):
@@ -170,7 +191,8 @@ def run_set(name: str, *, prefix: str = "", before: tuple[str, ...] = ()) -> int
     for line in failures(report_of(name)):
         print(line)
     where = f", all of it: {log_of(name).relative_to(ROOT)}" if code else ""
-    print(f"--- {name}: exit {code}, {time.monotonic() - started_s:.0f} s{where}", flush=True)
+    wall_s = time.monotonic() - started_s
+    print(f"--- {name}: exit {code}, {wall_s:.0f} s, {taken_s():.0f} s of a core{where}", flush=True)
     return code
 
 
@@ -183,20 +205,22 @@ def paths_of(name: str) -> list[str]:
 def run_pytest(command: list[str], log: Path, env: dict[str, str], *, prefix: str = "") -> int:
     """Run it; all it prints to `log`, the readable part of it to here, `prefix` before each line."""
     log.parent.mkdir(parents=True, exist_ok=True)
+    own = children()
     with log.open("w") as whole:
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=whole, stderr=subprocess.STDOUT)
-    for line in readable(followed(log, process)):
+    for line in readable(followed(log, process, own | {process.pid})):
         print(f"{prefix}{line}", end="", flush=True)
     return process.wait()
 
 
-def followed(log: Path, process: subprocess.Popen[bytes]) -> Iterator[str]:
+def followed(log: Path, process: subprocess.Popen[bytes], own: frozenset[int]) -> Iterator[str]:
     """The lines of `log` until the process has ended: a child of its that lives on, and holds the
-    file open, keeps nobody waiting."""
+    file open, keeps nobody waiting. `own`: children that others wait for."""
     with log.open(errors="replace") as text:
         line, ended = "", False
         while not ended:
             ended = process.poll() is not None
+            wait_for_adopted(own)
             while more := text.readline():
                 line += more
                 if line.endswith("\n"):
@@ -262,6 +286,10 @@ def main(argv: list[str]) -> int:
     if wanted != "all" and wanted not in SETS:
         print(f"unknown test set {wanted!r}; one of: all, {', '.join(SETS)}")
         return 2
+    if wanted != "all":
+        adopt()
+        if argv[1:]:  # `run_apart`, which itself says what failed, at the end.
+            return run_set(wanted, prefix=argv[1], limit_s="".join(argv[2:]))
     # Parts of other sets are asked for by `make test-attacks` and `make test-postgres`.
     failed = run_all() if wanted == "all" else [wanted] * bool(run_set(wanted))
     for name in failed:

@@ -94,3 +94,18 @@ def test_a_child_that_outlives_a_run_keeps_nobody_waiting(tmp_path: Path, capsys
     assert run_pytest(["bash", "-c", shell], tmp_path / "log", dict(os.environ)) == 3
     os.kill(int(left.read_text()), signal.SIGKILL)
     assert capsys.readouterr().out == (tmp_path / "log").read_text() == "all of it\n"
+
+
+def test_a_set_tells_what_those_took_too_for_whom_nobody_of_it_waited(tmp_path: Path) -> None:
+    """Its processor time: a child outlives its parent, takes half a second of a core and ends before the set does."""
+    burn = f"{sys.executable} -c 'import time\nwhile time.process_time() < 0.5: pass'"
+    shell = f'bash -c "{burn} & echo \\$! > {tmp_path}/pid"; while kill -0 $(cat {tmp_path}/pid); do sleep 0.05; done'
+    program = (
+        "import os, sys; from pathlib import Path; from run_tests import adopt, run_pytest, taken_s\n"
+        "adopt()\nrun_pytest(['bash', '-c', sys.argv[1]], Path(sys.argv[2]), dict(os.environ))\nprint(taken_s())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, shell, str(tmp_path / "log")],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")}, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert float(done.stdout.splitlines()[-1]) >= 0.5
