@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controlplane.changes.answers import answered, exited
+from controlplane.changes.answers import Answered, answered, exited
 from controlplane.changes.kinds import (
     Audit,
     Change,
@@ -30,7 +30,7 @@ from controlplane.changes.kinds import (
 from controlplane.changes.rows import Rank, Rows, Standing
 from controlplane.policy.exits import UNOBSERVED
 from controlplane.policy.signals.ranks import RankExit
-from controlplane.protocol.commands import StopRanks
+from controlplane.protocol.commands import StartRanks, StopRanks
 from controlplane.protocol.frames import AgentHello, JobSeen, RankStatus
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.states import CommandState, Phase, RankState, ReplicaState
@@ -41,7 +41,9 @@ MAX_AHEAD = 1_000_000
 """No database is set back by so many attempts or epochs: a claim beyond it is refused."""
 RESTARTED = "exit not observed; the node was restarted, and its processes ended with it"
 NOT_STARTED = "the machine was started again before the start was answered"
+NOT_ANSWERED = "the machine was started again before the answer came"
 """An agent whose disk was lost with it knows nothing of the command."""
+ENDED_WITH_IT = "the machine was started again, and its processes ended with it"
 CAME_BACK = "exit not observed; the node's processes were gone when the agent came back, with a new journal"
 
 
@@ -102,10 +104,21 @@ def greeted(rows: Rows, listed: Sequence[RankStatus], greeting: Greeting) -> Ite
             if rank.started and name not in alive:
                 yield from _ended_unseen(rows, rank, greeting)
     if greeting.rebooted:
-        for start in rows.starts_under_way(greeting.node_id):
-            failed = replace(start, state=CommandState.FAILED, detail=NOT_STARTED)
-            yield Close(greeting.node_id, failed.id, failed.state, failed.detail)
-            yield from answered(rows, failed)
+        for command in rows.under_way(greeting.node_id):
+            over = _over(command)
+            yield Close(greeting.node_id, over.id, over.state, over.detail)
+            yield from answered(rows, over)
+
+
+def _over(command: Answered) -> Answered:
+    """What was journaled on the boot before: nothing of it goes on, and what was to be stopped has ended."""
+    match command.body:
+        case StopRanks():
+            return replace(command, state=CommandState.SUCCEEDED, detail=ENDED_WITH_IT)
+        case StartRanks():
+            return replace(command, state=CommandState.FAILED, detail=NOT_STARTED)
+        case _:
+            return replace(command, state=CommandState.FAILED, detail=NOT_ANSWERED)
 
 
 def _name(rank: Rank) -> tuple[int, int, int, int]:

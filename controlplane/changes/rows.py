@@ -249,8 +249,8 @@ class Rows(Protocol):
     def stops_under_way(self, node_id: str) -> Sequence[StopRanks]:
         """Orders to stop ranks of any job on this node that may still be carried out."""
 
-    def starts_under_way(self, node_id: str) -> "Sequence[Answered]":
-        """Commands to start ranks of the job on this node that were acknowledged and not answered."""
+    def under_way(self, node_id: str) -> "Sequence[Answered]":
+        """Commands of the job to this node that were acknowledged and not answered."""
 
     def is_our_end(self, signature: str, attempt: int, end: str) -> bool:
         """We have signed that the job ended so."""

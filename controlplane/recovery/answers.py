@@ -27,6 +27,12 @@ def after_expiry(command: Command, at: datetime, job: Job | None = None) -> bool
     return _commit(command, at, job)
 
 
+def beside(command: Command) -> None:
+    """It was closed: what that means to who reads checkpoints back. In the caller's unit."""
+    if command.kind in BESIDE:
+        BESIDE[command.kind](command)
+
+
 def _commit(command: Command, at: datetime, job: Job | None) -> bool:
     read = answered_of(command, None)
     ours = not (read.rejected or read.state == CommandState.EXPIRED) or is_genuine(command)
@@ -36,6 +42,6 @@ def _commit(command: Command, at: datetime, job: Job | None) -> bool:
         changes = list(answered(rows, answered_of(command, body_of(command)) if ours else read))
         commit(changes, rows)
         freed = any(map(frees, changes))
-    if ours and command.kind in BESIDE:
-        BESIDE[command.kind](command)
+    if ours:
+        beside(command)
     return freed

@@ -1,20 +1,28 @@
 """A hello to rows: the edge of `changes.handshake`. Decides nothing."""
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
+
+from django.db.models import Q
 
 from controlplane.changes.handshake import Greeting, greeted, learned
+from controlplane.changes.kinds import Change, Close
+from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job, Rank
 from controlplane.jobs.services import TERMINAL
 from controlplane.protocol.frames import AgentHello, RankStatus
+from controlplane.protocol.states import CommandState
+from controlplane.recovery import answers
 from controlplane.recovery.commit import commit
 from controlplane.recovery.rows import JobRows
 
 
-def job_ids(said: AgentHello) -> list[str]:
-    """Live jobs whose rows a hello may change."""
-    return list(Job.objects.filter(pk__in=_named(said)).exclude(state__in=TERMINAL).values_list("id", flat=True))
+def job_ids(node_id: str, said: AgentHello) -> list[str]:
+    """Live jobs whose rows a hello may change: it names them, or has not answered a command of theirs."""
+    asked = Command.objects.filter(node_id=node_id, state=CommandState.ACKNOWLEDGED).values("job_id")
+    rows = Job.objects.filter(Q(pk__in=_named(said)) | Q(pk__in=asked)).exclude(state__in=TERMINAL)
+    return list(rows.values_list("id", flat=True))
 
 
 def _named(said: AgentHello) -> set[str]:
@@ -35,9 +43,20 @@ def greet(node: Node, jobs: dict[str, Job], said: AgentHello, greeting: Greeting
     over = {job.id: JobRows(job) for job in Job.objects.filter(pk__in=listed.keys() - rows.keys())}
     for job_id in sorted(listed.keys() | (rows if greeting.renewed else {})):
         of_it = {**over, **rows}.get(job_id)
-        if of_it is None or not (job_id in mine or _was_placed(node, job_id)):
+        if of_it is None or (listed[job_id] and not (job_id in mine or _was_placed(node, job_id))):
             of_it = JobRows(None)
-        commit(greeted(of_it, listed[job_id], greeting), of_it)
+        closed: list[str] = []
+        commit(_noted(greeted(of_it, listed[job_id], greeting), closed), of_it)
+        for command in Command.objects.filter(pk__in=closed).select_related("node"):
+            answers.beside(command)
+
+
+def _noted(changes: Iterable[Change], closed: list[str]) -> Iterator[Change]:
+    """With the commands that it closes."""
+    for change in changes:
+        if isinstance(change, Close):
+            closed.append(change.command)
+        yield change
 
 
 def _was_placed(node: Node, job_id: str) -> bool:

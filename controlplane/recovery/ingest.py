@@ -73,7 +73,7 @@ def _open_session(node_id: str, session_id: str, said: AgentHello) -> int:
     with events.unit_of_work():
         held = Rank.objects.filter(node_id=node_id, released_at=None)
         mine = set(held.values_list("replica__attempt__job_id", flat=True))
-        jobs = lock_rows(Job, mine.union(hello.job_ids(said)))
+        jobs = lock_rows(Job, mine.union(hello.job_ids(node_id, said)))
         node = lock_row(Node, node_id)
         if node is None or node.name != said.node_name:
             raise IdentityMismatch(f"this credential is not node {said.node_name!r}'s")

@@ -173,12 +173,12 @@ class JobRows:
         rows = Command.objects.filter(node_id=node_id, kind=outbox.STOPS, state__in=outbox.LIVE).order_by("id")
         return [body for body in map(body_of, rows) if isinstance(body, StopRanks)]
 
-    def starts_under_way(self, node_id: str) -> Sequence[Answered]:
+    def under_way(self, node_id: str) -> Sequence[Answered]:
         """By when they were ordered."""
         if self._job is None:
             return []
-        mine = Command.objects.filter(node_id=node_id, job=self._job, kind=outbox.STARTS)
-        found = mine.filter(state=CommandState.ACKNOWLEDGED).select_related("node").order_by("id")
+        mine = Command.objects.filter(node_id=node_id, job=self._job, state=CommandState.ACKNOWLEDGED)
+        found = mine.select_related("node").order_by("id")
         return [answered_of(row, body_of(row)) for row in found]
 
     def is_our_end(self, signature: str, attempt: int, end: str) -> bool:

@@ -12,7 +12,7 @@ from controlplane.changes.turn import OVER
 from controlplane.policy.signals.nodes import NodeUnfit
 from controlplane.policy.snapshot import Placement
 from controlplane.policy.timeouts import Observed, section_timeouts
-from controlplane.protocol.commands import CollectStacks, StartRanks, StopRanks
+from controlplane.protocol.commands import CollectStacks, StopRanks
 from controlplane.protocol.diagnostics import FLIGHT_RECORDER
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import View
@@ -150,11 +150,11 @@ class MemoryRows:
         mine = (row.envelope.body for row in rows if row.envelope.node_id == node_id and row.state in LIVE)
         return [body for body in mine if isinstance(body, StopRanks)]
 
-    def starts_under_way(self, node_id: str) -> Sequence[Answered]:
+    def under_way(self, node_id: str) -> Sequence[Answered]:
         """By when they were ordered."""
         rows = (self._rows.commands[command_id] for command_id in self._rows.outbox)
-        mine = [row for row in rows if row.envelope.node_id == node_id and row.state == CommandState.ACKNOWLEDGED]
-        return [answered_of(row) for row in mine if isinstance(row.envelope.body, StartRanks)]
+        mine = (row for row in rows if row.envelope.node_id == node_id and row.envelope.job_id == JOB_ID)
+        return [answered_of(row) for row in mine if row.state == CommandState.ACKNOWLEDGED]
 
     def is_our_end(self, signature: str, attempt: int, end: str) -> bool:
         """Nothing is signed here."""

@@ -98,6 +98,21 @@ def test_a_start_that_was_under_way_when_the_machine_went_down_is_over_at_its_he
     assert {rank.state for rank in mine} == {"exited"}
 
 
+def test_a_host_that_was_being_warmed_when_the_machine_went_down_is_over_at_its_hello() -> None:
+    node = make_fleet().nodes["n4"]
+    job = make_job()
+    reconcile_job(job.id)
+    assert not Rank.objects.filter(node=node), "no word of it names the job"
+    body = WarmHost(job_id=job.id, attempt=1, user="ada")
+    order = dispatch.enqueue(body, node_id=node.id, job_id=job.id, epoch=1, decision_id="dec_x")
+    mine = Command.objects.filter(pk=order.pk)
+    mine.update(state=CommandState.ACKNOWLEDGED)
+    ingest.open_session(node.id, "web.again", hello("n4", journal="another"))
+    assert mine.get().state == "acknowledged"
+    ingest.open_session(node.id, "web.booted", hello("n4", boot="another", journal="third"))
+    assert mine.get().state == "failed"
+
+
 @pytest.mark.parametrize("state", CommandState)
 @pytest.mark.parametrize("again_s", [-1.0, 1.0])
 def test_the_outbox_reads_what_its_table_says_is_sent_now(state: CommandState, again_s: float) -> None:
