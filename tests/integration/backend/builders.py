@@ -2,7 +2,9 @@
 
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import msgspec
 
@@ -50,6 +52,12 @@ class Fleet:
             events.append(frames.AgentEvent(self.seqs[name], 0.0, body))
         return ingest.apply_events(self.nodes[name].id, f"web.{name}", tuple(events))
 
+    def tell_all(self, told: Iterable[tuple[str, frames.EventBody]]) -> None:
+        """What nodes (by name) have to say, in this order; what follows one another of one node is one batch, as
+        its agent sends it."""
+        for name, group in groupby(told, key=lambda each: each[0]):
+            self.tell(name, *(body for _, body in group))
+
     def name_of(self, node_id: str) -> str:
         """The node's name."""
         return next(name for name, node in self.nodes.items() if node.id == node_id)
@@ -94,25 +102,26 @@ def join_all(fleet: Fleet, job: Job) -> None:
     ViewRow.objects.filter(job=job, ordered_at__isnull=False).update(ordered_at=ago(STARTED_AFTER_S))
     for command, body in bodies(job, "start_ranks"):
         assert isinstance(body, StartRanks)
+        launch, told = body.launch, list[frames.EventBody]()
+        rows = Rank.objects.filter(
+            replica__attempt__job=job, replica__attempt__number=launch.attempt, replica__index=launch.replica,
+            replica__incarnation=launch.incarnation,
+        )  # fmt: skip
+        known = {row.rank: row for row in rows}
         for placement in body.launch.ranks:
-            launch = body.launch
             ref = RankRef(job.id, launch.attempt, launch.replica, launch.incarnation, placement.rank)
-            row = Rank.objects.get(
-                replica__attempt__job=job, replica__attempt__number=ref.attempt, replica__index=ref.replica,
-                replica__incarnation=ref.incarnation, rank=ref.rank,
-            )  # fmt: skip
+            row = known[ref.rank]
             if row.joined_at is None and row.released_at is None:
-                fleet.tell(
-                    command.node.name,
-                    frames.RankStarted(ref, 100, placement.device_index),
-                    frames.RankJoined(ref, 0.1),
-                )
+                told += [frames.RankStarted(ref, 100, placement.device_index), frames.RankJoined(ref, 0.1)]
+        if told:
+            fleet.tell(command.node.name, *told)
 
 
 def flush_all(fleet: Fleet, job: Job, *, committed: int = 0) -> None:
     """Every live member of the newest view flushes."""
     view = [body for _, body in bodies(job, "deliver_view") if isinstance(body, DeliverView)][-1].view
     roles = {(m.replica, m.incarnation): m.role for m in view.members}
+    told: list[tuple[str, frames.EventBody]] = []
     for row in live_ranks(job):
         ref = ref_of(row)
         role = roles.get((ref.replica, ref.incarnation))
@@ -120,15 +129,15 @@ def flush_all(fleet: Fleet, job: Job, *, committed: int = 0) -> None:
             flush = Flush(
                 job.id, ref.attempt, view.epoch, ref.replica, ref.incarnation, ref.rank, committed, False, role
             )
-            fleet.tell(row.node.name, frames.RankSaid(ref, flush))
+            told.append((row.node.name, frames.RankSaid(ref, flush)))
+    fleet.tell_all(told)
 
 
 def install_all(fleet: Fleet, job: Job) -> None:
     """Every live rank says that it is in the newest install."""
     install = [body for _, body in bodies(job, "deliver_install") if isinstance(body, DeliverInstall)][-1].install
-    for row in live_ranks(job):
-        said = ViewInstalled(install.epoch, install.step, False, 0.01)
-        fleet.tell(row.node.name, frames.RankSaid(ref_of(row), said))
+    said = ViewInstalled(install.epoch, install.step, False, 0.01)
+    fleet.tell_all((row.node.name, frames.RankSaid(ref_of(row), said)) for row in live_ranks(job))
 
 
 def commit_step(fleet: Fleet, job: Job, step: int, *, hashes: str = "same", stall_s: float = 0.0) -> None:
@@ -136,11 +145,13 @@ def commit_step(fleet: Fleet, job: Job, step: int, *, hashes: str = "same", stal
     fresh = Job.objects.get(pk=job.id)
     rows = live_ranks(job)
     replicas = sorted({row.replica.index for row in rows if row.replica.contributing})
+    told: list[tuple[str, frames.EventBody]] = []
     for row in rows:
         ref = ref_of(row)
         mine = tuple(range(replicas.index(ref.replica), 12, len(replicas))) if ref.replica in replicas else ()
         report = StepReport(step, fresh.epoch, 0.05, 64, mine, 4.0, 1.0, f"{hashes}-{step}-{ref.rank}", stall_s)
-        fleet.tell(row.node.name, frames.RankSaid(ref, report))
+        told.append((row.node.name, frames.RankSaid(ref, report)))
+    fleet.tell_all(told)
 
 
 def live_ranks(job: Job) -> list[Rank]:
