@@ -125,9 +125,8 @@ class Store(Processes):
             case kinds.Enqueue(commands=commands, attempt=number, ttl_s=ttl_s):
                 for node, body in commands:
                     self._command(node, body, number, ttl_s)
-            case kinds.Settle(signals=ids):
-                gone = [signal for each in ids if (signal := rows.signals.pop(each, None)) is not None]
-                rows.settled += [signal for signal in gone if signal.kind in KINDS]
+            case kinds.Settle() | kinds.Raise() | kinds.Amend() | kinds.Mark() | kinds.KeepDiagnostic():
+                self._findings(change)
             case kinds.Reserve(nodes=nodes):
                 for node in nodes:
                     rows.nodes[node].reserved = True
@@ -149,14 +148,6 @@ class Store(Processes):
                 over = rows.commands[command]
                 self._check("command", over.state, state)
                 over.state, over.detail = state, detail
-            case kinds.Raise(found=found):
-                self._raise(found)
-            case kinds.Amend(signal=signal_id, evidence=evidence):
-                rows.signals[signal_id] = msgspec.structs.replace(rows.signals[signal_id], evidence=dict(evidence))
-            case kinds.Mark(marked=marked):
-                rows.marks[marked.marker] = marked
-            case kinds.KeepDiagnostic(found=diagnostic):
-                rows.diagnostics.append(diagnostic)
             case kinds.Wake() | kinds.Free():
                 self.on_wake()
             case kinds.Keep(subject=key, said=said):
@@ -169,6 +160,21 @@ class Store(Processes):
             case kinds.Publish() | kinds.Audit() | kinds.Count() | kinds.Refuse():
                 # Events, the audit log and counters are not simulated; every checkpoint can be read.
                 pass
+
+    def _findings(self, change: kinds.Change) -> None:
+        rows = self._rows
+        match change:
+            case kinds.Settle(signals=ids):
+                gone = [signal for each in ids if (signal := rows.signals.pop(each, None)) is not None]
+                rows.settled += [signal for signal in gone if signal.kind in KINDS]
+            case kinds.Raise(found=found):
+                self._raise(found)
+            case kinds.Amend(signal=signal_id, evidence=evidence):
+                rows.signals[signal_id] = msgspec.structs.replace(rows.signals[signal_id], evidence=dict(evidence))
+            case kinds.Mark(marked=marked):
+                rows.marks[marked.marker] = marked
+            case kinds.KeepDiagnostic(found=diagnostic):
+                rows.diagnostics.append(diagnostic)
 
     def _transition(self, change: kinds.Transition) -> None:
         subject, to = change.subject, change.to

@@ -138,9 +138,9 @@ def _against(weighed: ways.Case, signal: SignalFact, stay_s: float, move: ways.W
 
 def _innocent(signal: SignalFact) -> str:
     """Why its device is not to blame; empty: it is."""
-    if signal.evidence.get("relative") is None:
-        return "there is nothing to compare it with, so it is not known whether its device is to blame"
     if signal.evidence.get("score") != "relative":
+        if signal.evidence.get("relative") is None:
+            return "there is nothing to compare it with, so it is not known whether its device is to blame"
         return "its peers are as slow as it is, no device is to blame"
     if signal.evidence.get("cause") == "data":
         return "it waits for its input, and a move would take the input along: look at where its data comes from"

@@ -9,8 +9,9 @@ from controlplane.policy.signals.ranks import StartFailed
 from controlplane.protocol.states import Phase, RankState
 
 from .builders import NODES, placed, training
+from .greetings import alive, met
 from .test_answers import FAILED, SUCCEEDED, gone, means, start_of, stop
-from .test_handshake import Signed, alive, learns, met, seen
+from .test_set_back import Signed, learns, seen
 
 
 @pytest.mark.parametrize("known", [False, True])
