@@ -19,12 +19,12 @@ BESIDE: dict[str, Callable[[Command], None]] = {"collect_stacks": diagnostics.ga
 
 def after_answer(command: Command, at: datetime, job: Job | None = None) -> bool:
     """Called in the unit that wrote the answer; `job` is the command's, locked. True when a device was freed."""
-    return _commit(command, at, job, is_told=command.kind != "collect_stacks" or command.state == CommandState.FAILED)
+    return _commit(command, at, job, is_over=command.kind != "collect_stacks" or command.state == CommandState.FAILED)
 
 
 def after_expiry(command: Command, at: datetime, job: Job | None = None) -> bool:
     """Called in a unit of its own, after the one that wrote it: nobody answered in time."""
-    return _commit(command, at, job, is_told=True)
+    return _commit(command, at, job, is_over=True)
 
 
 def beside(command: Command) -> None:
@@ -33,7 +33,7 @@ def beside(command: Command) -> None:
         BESIDE[command.kind](command)
 
 
-def _commit(command: Command, at: datetime, job: Job | None, *, is_told: bool) -> bool:
+def _commit(command: Command, at: datetime, job: Job | None, *, is_over: bool) -> bool:
     read = answered_of(command, None)
     ours = not (read.rejected or read.state == CommandState.EXPIRED) or is_genuine(command)
     freed = False
@@ -42,6 +42,6 @@ def _commit(command: Command, at: datetime, job: Job | None, *, is_told: bool) -
         changes = list(answered(rows, answered_of(command, body_of(command)) if ours else read))
         commit(changes, rows)
         freed = any(map(frees, changes))
-    if ours and is_told:
+    if ours and is_over:
         beside(command)
     return freed
