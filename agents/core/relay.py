@@ -64,16 +64,25 @@ def take_view(turn: Turn, view: View) -> int:
 
 
 def take_install(turn: Turn, install: Install) -> int:
-    """Keep the install if it is the newest; hand it on if its view is the newest."""
+    """Keep the install if it is the newest; hand it on if its view is the newest, or one that only its ranks know."""
     job = turn.state.jobs.get(install.job_id) or Job(job_id=install.job_id, attempt=install.attempt)
     if job.install is not None and (job.install.attempt, job.install.epoch) > (install.attempt, install.epoch):
         return 0
-    turn.put_job(replace(job, install=install))
-    view = job.view
-    if view is None or (view.attempt, view.epoch) != (install.attempt, install.epoch):
-        return 0
+    job = replace(job, install=install)
+    turn.put_job(job)
     ranks = _ranks_of(turn, install.job_id, install.attempt)
-    return sum(tell(turn, rank, InstallView(install)) for rank in ranks if is_member(rank.ref, view))
+    return sum(tell(turn, rank, InstallView(install)) for rank in ranks if _enters(rank, job))
+
+
+def _enters(rank: Rank, job: Job) -> bool:
+    """The install is for it. A view that was handed on while the disk was full is not known any more after a restart,
+    and its answer is not awaited again: who has read it enters, who has not waits for it."""
+    view, install = job.view, job.install
+    if install is None:
+        return False
+    if view is None or (view.attempt, view.epoch) < (install.attempt, install.epoch):
+        return rank.admitted
+    return (view.attempt, view.epoch) == (install.attempt, install.epoch) and is_member(rank.ref, view)
 
 
 def tell(turn: Turn, rank: Rank, message: ToRank) -> int:
@@ -230,10 +239,9 @@ def _bring_up_to_date(turn: Turn, rank: Rank, installed_epoch: int) -> None:
         if rank.admitted and not view.waits(rank.ref.replica, rank.ref.incarnation):
             evict(turn, rank, view.epoch, view.reason)
         return
-    if installed_epoch >= view.epoch:
-        return
-    tell(turn, rank, SetView(view))
-    if job.install is not None and (job.install.attempt, job.install.epoch) == (view.attempt, view.epoch):
+    if installed_epoch < view.epoch:
+        tell(turn, rank, SetView(view))
+    if job.install is not None and installed_epoch < job.install.epoch and _enters(rank, job):
         tell(turn, rank, InstallView(job.install))
 
 

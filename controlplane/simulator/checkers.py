@@ -115,7 +115,7 @@ class Checkers:
         return self._held[0] + limit_s
 
     def evicted(self, name: str, sick: str | None, decision: Decision) -> None:
-        """A replica is ended; `sick` is what is truly wrong with it (None: nothing)."""
+        """A replica is ended; `sick` is what is truly wrong with it, of what is stated (None: nothing)."""
         self.evictions += 1
         self.expect(sick is not None, f"I-evict: healthy {name} evicted ({decision.reason_code}: {decision.sentence})")
 

@@ -159,7 +159,7 @@ class Faults:
     def hang_rank(self, process: Process) -> None:
         """SIGSTOP one rank, for good."""
         rank = self._kernel.random.choice([r for r in process.ranks.values() if r.alive])
-        rank.hung, rank.hung_since_s = True, self._kernel.now_s
+        rank.stop(self._kernel.now_s, process.phase_since_s)
         self._say(f"SIGSTOP rank {rank.ref.rank} of r{process.index}.{process.incarnation}")
 
     def pause_rank(self, process: Process) -> None:
@@ -225,8 +225,8 @@ class Faults:
         stood_s = self.stop_agent(agent)
         for child in tuple(agent.machine.children.values()):
             if child.rank.alive and not child.rank.hung:
-                child.rank.hung, child.rank.hung_since_s = True, self._kernel.now_s
                 process = self._trainer.process_of(child.rank)
+                child.rank.stop(self._kernel.now_s, process.phase_since_s)
                 self._kernel.after(stood_s, self._wake, child.rank.ref.rank, process)
 
     def fill_disk(self, agent: Agent) -> None:
@@ -238,7 +238,7 @@ class Faults:
     def make_room(self, agent: Agent) -> None:
         """On its disk, again."""
         self._say(f"the disk of {agent.node} has room")
-        agent.machine.disk.full = False
+        agent.machine.disk.full, agent.machine.disk.freed_s = False, self._kernel.now_s
 
     def cut_node(self, agent: Agent) -> None:
         """The node loses its control link; its ranks do not."""

@@ -26,7 +26,7 @@ class Disk:
     `full` records wait in the agent's memory, as `agents.link.journal` has it."""
 
     def __init__(self) -> None:
-        self.full = False
+        self.full, self.freed_s = False, -1e9
         self.written: list[Record] = []
         self._waiting: list[Record] = []
         self._forced = self._compacted = 0
@@ -34,7 +34,12 @@ class Disk:
     def __deepcopy__(self, memo: dict[int, Any]) -> "Disk":
         """Records never change: both worlds may hold the same."""
         other = Disk()
-        other.full, other.written, other._waiting = self.full, list(self.written), list(self._waiting)
+        other.full, other.freed_s, other.written, other._waiting = (
+            self.full,
+            self.freed_s,
+            list(self.written),
+            list(self._waiting),
+        )
         other._forced, other._compacted = self._forced, self._compacted
         return other
 

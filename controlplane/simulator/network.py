@@ -1,6 +1,6 @@
 """Links between the server and the agents: slow, lossy, repeating, reordering, held up, or cut one way or both."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Any
 
@@ -15,6 +15,9 @@ class Way(StrEnum):
 
 
 BOTH = (Way.UP, Way.DOWN)
+Spell = tuple[float, float]
+REJOINED_S = 3.0
+"""After a cut an agent opens a new session and says where it is."""
 
 
 class Network:
@@ -85,11 +88,25 @@ class Network:
         """The node is out of touch so long, for whatever reason."""
         self._spells.setdefault(node, []).append((from_s, until_s))
 
-    def out_of_touch_s(self, node: str, within_s: float) -> float | None:
+    def out_of_touch_s(self, node: str, within_s: float, *, beside: Iterable[Spell] = ()) -> float | None:
         """How long it is out of touch, or was the longest time of those that ended less than `within_s` ago;
-        None: it is not, and was not."""
+        None: it is not, and was not. What follows within `REJOINED_S` is one time, and so are spells `beside` its
+        own (nobody heard then)."""
         now_s = self._kernel.now_s
-        spells = [spell for spell in self._spells.get(node, ()) if spell[1] > now_s - within_s]
-        if node in self._cut_since_s:
-            spells.append((self._cut_since_s[node], now_s))
-        return max((min(until_s, now_s) - from_s for from_s, until_s in spells), default=None)
+        own = [*self._spells.get(node, ()), *([(self._cut_since_s[node], now_s)] if node in self._cut_since_s else [])]
+        own = [(from_s, until_s) for from_s, until_s in own if from_s <= now_s]
+        lasting = [spell for spell in own if spell[1] > now_s - within_s]
+        found = [_whole(spell, [*own, *beside]) for spell in lasting]
+        return max((min(until_s, now_s) - from_s for from_s, until_s in found), default=None)
+
+
+def _whole(spell: Spell, others: list[Spell]) -> Spell:
+    """With those that touch it."""
+    from_s, until_s = spell
+    for other_from_s, other_until_s in sorted(others, reverse=True):
+        if other_from_s < from_s <= other_until_s + REJOINED_S:
+            from_s = other_from_s
+    for other_from_s, other_until_s in sorted(others):
+        if other_from_s - REJOINED_S <= until_s < other_until_s:
+            until_s = other_until_s
+    return from_s, until_s

@@ -3,6 +3,7 @@
 Each rank runs `trainer.core`; what its replica does together is one thing here.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -37,6 +38,7 @@ class Rank:
     hung: bool = False
     beats: bool = False
     hung_since_s: float = 0.0
+    stood_since_s: float = math.inf
     woke_s: float = -1e9
     joined: bool = False
     unread: list[Event] = field(default_factory=list)
@@ -45,6 +47,10 @@ class Rank:
     def view(self) -> View | None:
         """The newest that it has read."""
         return self.core.view
+
+    def stop(self, now_s: float, since_s: float) -> None:
+        """It stands still from now on, in the phase that it has been in `since_s` (kernel's time)."""
+        self.hung, self.hung_since_s, self.stood_since_s = True, now_s, since_s
 
 
 @dataclass(slots=True)

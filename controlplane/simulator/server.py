@@ -68,6 +68,7 @@ class Server:
         self.rows = Rows(spec=spec, nodes={name: NodeRow(name, devices) for name, devices in nodes.items()})
         self.paused_until_s = 0.0
         self.blind_until_s = 0.0
+        self.pauses: list[tuple[float, float]] = []
         self.decide: Decide = decide
         self.on_decision: Callable[[str], None] = lambda choice: None
         self._config, self._kernel, self._checkers, self._downlink = config, kernel, checkers, downlink
@@ -96,6 +97,7 @@ class Server:
     def pause(self, seconds: float) -> None:
         """A stopped process: it neither hears nor thinks, and is blind for a while after."""
         self.paused_until_s = self._kernel.now_s + seconds
+        self.pauses.append((self._kernel.now_s, self.paused_until_s))
         self.blind_until_s = self.paused_until_s + BLIND_AFTER_PAUSE_S
         self._kernel.log("fault", f"the backend stops for {seconds:.1f} s")
 

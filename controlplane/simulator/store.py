@@ -46,7 +46,7 @@ from controlplane.simulator.load import there
 from controlplane.simulator.processes import Processes
 from controlplane.simulator.rows import JOB_ID, AttemptRow, CommandRow, ReplicaRow, Rows
 
-Sick = Callable[[int, int, int], str | None]
+Sick = Callable[[int, int, int, str], str | None]
 
 
 class Store(Processes):
@@ -368,11 +368,12 @@ class Store(Processes):
         assert decision is not None, "an eviction belongs to a decision"
         self._rows.evictions += 1
         self._bar_slow(row)
-        sick = self._sick(row.attempt, row.index, row.incarnation)
         if row.relieved and decision.choice == "retire":
-            sick = sick or self._place_taken(row)
-        if row.ordered_out and decision.choice == "end":
-            sick = sick or self._nobody_waits(row)
+            sick = self._place_taken(row)
+        elif row.ordered_out and decision.choice == "end":
+            sick = self._nobody_waits(row)
+        else:
+            sick = self._sick(row.attempt, row.index, row.incarnation, stated_of(decision, row.index))
         self._checkers.evicted(f"r{row.index}.{row.incarnation}", sick, decision)
 
     def _place_taken(self, row: ReplicaRow) -> str | None:
@@ -392,6 +393,12 @@ class Store(Processes):
     def _is_member(self, row: ReplicaRow) -> bool:
         members = self._rows.view.members if self._rows.view is not None else ()
         return any((m.replica, m.incarnation) == (row.index, row.incarnation) for m in members)
+
+
+def stated_of(decision: Decision, index: int) -> str:
+    """The cause that it states for this replica (`proved.Failure.kind`)."""
+    several = str(decision.evidence.get(f"replica_{index}", ""))
+    return str(decision.evidence.get("kind") or several.partition(":")[0] or decision.reason_code)
 
 
 def _write(row: Any, columns: Mapping[str, Any]) -> None:

@@ -26,22 +26,19 @@ from controlplane.simulator.extras import Extras, Harsh
 from controlplane.simulator.faults import QUIET_BEFORE_S, Faults
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.lens import Lens
-from controlplane.simulator.memory import HANG_TIMEOUT_S
 from controlplane.simulator.network import Network, Way
 from controlplane.simulator.people import People
-from controlplane.simulator.process import Process, Rank
+from controlplane.simulator.process import Rank
 from controlplane.simulator.server import Server
 from controlplane.simulator.slowness import SLOW, Slowness
 from controlplane.simulator.timing import Timing
 from controlplane.simulator.trainer import Report, Trainer
+from controlplane.simulator.truth import Truth
 
 REPLICAS = 3
 FAULTS_UNTIL_S = 90.0
 CALM_S = 150.0
 STEADY_S = 30.0
-NOISE_MEMORY_S = 6.0
-HANG_S = HANG_TIMEOUT_S - 3.0
-"""A rank tells each second where it is, and had been there for a while."""
 NONE = Extras()
 LASTING = frozenset({"node_silent", "straggler", "node_check"})
 ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
@@ -97,12 +94,13 @@ class World:
         plan = plan or self._drawn(seed, steps, standing_by)
         self.spec, nodes = plan.spec, plan.nodes
         self.network = Network(self.kernel)
-        self.checkers = Checkers(self.kernel, micro_batch_count(self.spec))
-        self.checkers.slow = self.slow
+        self.micro_batches = micro_batch_count(self.spec)
+        self.checkers, self.truth = Checkers(self.kernel, self.micro_batches), Truth(self)
+        self.checkers.slow = self.truth.keeps
         self.trainer = Trainer(self.kernel, self.checkers, self._said, plan.timing)
         self.agents = {name: Agent(name, self.kernel, self.trainer, self.checkers, self._up) for name in nodes}
         self.config = config or PolicyConfig()
-        self.server = Server(self.spec, nodes, self.config, self.kernel, self.checkers, self._down, self.sick)
+        self.server = Server(self.spec, nodes, self.config, self.kernel, self.checkers, self._down, self.truth.sick)
         self.server.decide = lens = Lens()
         self.people = People(self.kernel, self.server, seed)
         self.faults = Faults(self.kernel, self.network, self.server, self.agents, self.trainer)
@@ -160,68 +158,6 @@ class World:
         self.kernel.run(self.kernel.now_s + STEADY_S)
         self._judge(before)
         return self.outcome()
-
-    def sick(self, attempt: int, index: int, incarnation: int) -> str | None:
-        """What is truly wrong with a replica; None: it is healthy and within reach."""
-        process = self.trainer.processes.get((attempt, index, incarnation))
-        if process is None or not process.complete:
-            return "it never started"
-        if any(not rank.alive for rank in process.ranks.values()):
-            return "a process is gone"
-        if any(self._hangs(rank) for rank in process.ranks.values()):
-            return "a process hangs or did until just now"
-        if any(rank.device in self.agents[rank.node].machine.broken for rank in process.ranks.values()):
-            return "a device under it is broken"
-        if self.slowness.late_s(process) > 0.0:
-            return "a device under it is slow"
-        return self._out_of_reach(process) or self._fails_again(process)
-
-    def _hangs(self, rank: Rank) -> bool:
-        """For longer than its agent is to allow, less what is not told at once; or it did until just now. A shorter
-        hang leaves one out and ends nobody."""
-        now_s = self.kernel.now_s
-        if rank.hung:
-            return now_s - rank.hung_since_s >= HANG_S
-        return now_s - rank.woke_s < NOISE_MEMORY_S and rank.woke_s - rank.hung_since_s >= HANG_S
-
-    def _fails_again(self, process: Process) -> str | None:
-        """Where every exchange fails and names nobody, who it is is a guess. That one is left out first, and ended
-        only when the exchange fails with it again, or where too few would be left without it."""
-        row = self.server.rows.replicas[process.index]
-        needed = self.spec.resources.min_replicas
-        others = [each for each in self.server.rows.replicas.values() if each is not row and each.contributing]
-        fails = self.kernel.now_s - self.trainer.failed_s < NOISE_MEMORY_S
-        return "every exchange fails" if fails and (row.times_out or len(others) < needed) else None
-
-    def _out_of_reach(self, process: Process) -> str | None:
-        """Silence is a reason to end what lives only when the lease of its node is over: what was out of touch for
-        less comes back, and so does what trains with the others while the link of its agent is lost."""
-        rows, now_s = self.server.rows, self.kernel.now_s
-        members = rows.view.members if rows.view is not None else ()
-        member = any((each.replica, each.incarnation) == (process.index, process.incarnation) for each in members)
-        if member and rows.progressed_s is not None and now_s - rows.progressed_s < self.config.lease_s:
-            return None
-        for node in sorted({rank.node for rank in process.ranks.values()}):
-            out_s = self.network.out_of_touch_s(node, NOISE_MEMORY_S)
-            silent_s = now_s - rows.nodes[node].seen_s
-            if max(out_s or 0.0, silent_s) >= self.config.lease_s:
-                return f"{node} is or was just cut off"
-        return None
-
-    def slow(self, attempt: int, index: int, incarnation: int) -> str | None:
-        """What truly keeps a replica from going on with the others; None: nothing does."""
-        process = self.trainer.processes.get((attempt, index, incarnation))
-        if process is None or self.sick(attempt, index, incarnation) is not None:
-            return "it is sick"
-        if any(rank.hung or self.kernel.now_s - rank.woke_s < NOISE_MEMORY_S for rank in process.ranks.values()):
-            return "a process stands still, or did until just now"
-        if any(self.network.out_of_touch_s(rank.node, NOISE_MEMORY_S) for rank in process.ranks.values()):
-            return "a node of it is out of touch, or was just now"
-        if self.network.is_bad(NOISE_MEMORY_S):
-            return "the network is bad"
-        if self.kernel.now_s - self.trainer.failed_s < NOISE_MEMORY_S:
-            return "every exchange fails"
-        return None
 
     def _judge(self, before: int) -> None:
         """I10: a job runs and moves, waits with a reason, or has ended. I2: no order hangs. What the server

@@ -97,6 +97,17 @@ def test_an_install_that_overtakes_its_view_waits_for_it():
     assert [type(message) for message in messages] == [SetView, InstallView]
 
 
+def test_an_install_whose_view_is_known_to_the_ranks_alone_is_handed_on():
+    """The view was handed on while the disk was full, and its agent was restarted since."""
+    world = running()
+    told(world, hello(world))
+    give(world, order(2, DeliverView(view(2, (0, 1))), 2, 1))
+    world.feed(ev.OrderReceived(now_s=1.0, commands=(order(3, DeliverInstall(Install("job_1", 1, 3, 0, (0,))), 3, 1),)))
+    assert [type(message) for message in told(world, world.pending.pop()())] == [InstallView]
+    again = told(world, hello(world, conn_id=2, epoch=2))
+    assert [type(message) for message in again] == [InstallView], "and again when it connects"
+
+
 def test_a_rank_never_admitted_is_not_evicted_by_a_view_without_it():
     world = running(replica=1)
     told(world, hello(world))

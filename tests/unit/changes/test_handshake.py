@@ -9,8 +9,6 @@ from controlplane.changes import rows as facts
 from controlplane.changes.answers import frees
 from controlplane.changes.handshake import (
     CAME_BACK,
-    ENDED_WITH_IT,
-    NOT_ANSWERED,
     NOT_STARTED,
     RESTARTED,
     SAVE_GRACE_S,
@@ -29,7 +27,7 @@ from controlplane.changes.kinds import (
 )
 from controlplane.policy.plan import StopReplica
 from controlplane.policy.signals.ranks import RankExit
-from controlplane.protocol.commands import Body, StopRanks, WarmHost
+from controlplane.protocol.commands import StopRanks
 from controlplane.protocol.frames import RankStatus
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.states import AttemptState, CommandState, Phase, RankState, ReplicaState
@@ -205,27 +203,6 @@ def test_a_start_that_was_under_way_when_the_machine_went_down_is_over_at_its_he
     assert sorted(signal.kind for signal in world.rows.signals.values()) == ["rank_exit", "setup_timeout"]
     assert world.rows.replicas[1].stopped, "no device waits for who will not come"
     assert met(world, renewed=True, rebooted=True) == []
-
-
-@pytest.mark.parametrize(
-    ("body", "state", "detail"),
-    [
-        (WarmHost(job_id=JOB_ID, attempt=1, user="ada"), "failed", NOT_ANSWERED),
-        (
-            StopRanks(job_id=JOB_ID, attempt=1, replica=1, incarnation=1, grace_s=5.0, reason="asked"),
-            "succeeded",
-            ENDED_WITH_IT,
-        ),
-    ],
-)
-def test_whatever_was_under_way_there_is_over_with_the_machine(body: Body, state: str, detail: str) -> None:
-    world = placed()
-    world.store.commit([Enqueue(((NODE, body),), 1, 60.0)])
-    command, row = list(world.rows.commands.items())[-1]
-    row.state = CommandState.ACKNOWLEDGED
-    assert met(world, renewed=True) == [], "its agent alone began again"
-    world.store.commit(met(world, renewed=True, rebooted=True))
-    assert (world.rows.commands[command].state, world.rows.commands[command].detail) == (state, detail)
 
 
 @pytest.mark.parametrize("state", [CommandState.DELIVERED, CommandState.SUCCEEDED])

@@ -1,0 +1,144 @@
+"""What is truly wrong with a replica, by what was injected and not by what the server believes.
+
+An eviction states a cause (`proved.Failure.kind`). Each cause is true of some of these wrongs alone: a replica that
+is ended for a silence of its node is not forgiven because a process of it happens to hang as well.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from controlplane.policy.plan import ORDERED
+from controlplane.simulator.memory import HANG_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from controlplane.simulator.process import Process, Rank
+    from controlplane.simulator.world import World
+
+NOISE_MEMORY_S = 6.0
+HEARD_S = 1.0
+"""A rank tells each second where it is: what it was at last may have ended so much later."""
+MUTE_S = 2.0
+"""So long a process that is stopped says nothing before that is held against it."""
+
+
+class Wrong(StrEnum):
+    """Kinds of it."""
+
+    ABSENT = "it never started"
+    GONE = "a process is gone"
+    HANGS = "a process hangs or did until just now"
+    STANDS = "a process stands still, or did until just now"
+    DEVICE = "a device under it is broken"
+    SLOW = "a device under it is slow"
+    CUT_OFF = "a node is or was just cut off"
+    OUT_OF_TOUCH = "a node of it is out of touch, or was just now"
+    FULL = "the disk of a node is or was just full"
+    NOT_UP = "a process has not come up"
+    BEHIND = "it does not hold the state yet"
+    EXCHANGES = "every exchange fails"
+
+
+ENDS = frozenset({Wrong.ABSENT, Wrong.GONE})
+DELAYS = frozenset({Wrong.HANGS, Wrong.STANDS, Wrong.CUT_OFF, Wrong.OUT_OF_TOUCH})
+STATED: dict[str, frozenset[Wrong]] = {
+    ORDERED: ENDS,
+    "rank_exit": ENDS,
+    "unfit_node": ENDS,
+    "device_lost": frozenset({Wrong.DEVICE}),
+    "xid_fatal": frozenset({Wrong.DEVICE}),
+    "hang": frozenset({Wrong.HANGS}),
+    "node_silent": frozenset({Wrong.CUT_OFF, *ENDS}),
+    "unflushed": DELAYS | ENDS | {Wrong.FULL},
+    "setup_timeout": DELAYS | ENDS | {Wrong.NOT_UP},
+    "catch_up_timeout": DELAYS | ENDS | {Wrong.BEHIND},
+    "unreachable": frozenset({Wrong.EXCHANGES, *ENDS}),
+    "cheaper_to_move": frozenset({Wrong.SLOW}),
+    "cheaper_without": frozenset({Wrong.SLOW}),
+}
+"""Of each cause that an eviction may state the wrongs that make it true."""
+SUFFICIENT = frozenset(Wrong) - {Wrong.STANDS, Wrong.OUT_OF_TOUCH, Wrong.FULL, Wrong.NOT_UP, Wrong.BEHIND}
+"""Where no cause is stated: those for which a replica may be ended at all."""
+
+
+class Truth:
+    """Of one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def sick(self, attempt: int, index: int, incarnation: int, stated: str = "") -> str | None:
+        """What is truly wrong with a replica, of what makes the `stated` cause true; None: nothing is."""
+        found = self.wrongs(attempt, index, incarnation) & STATED.get(stated, SUFFICIENT)
+        return next((str(wrong) for wrong in Wrong if wrong in found), None)
+
+    def wrongs(self, attempt: int, index: int, incarnation: int) -> set[Wrong]:
+        """All of it."""
+        process = self._world.trainer.processes.get((attempt, index, incarnation))
+        if process is None:
+            return {Wrong.ABSENT}
+        ranks = tuple(process.ranks.values())
+        machines = {rank.node: self._world.agents[rank.node].machine for rank in ranks}
+        true = {
+            Wrong.ABSENT: not process.complete,
+            Wrong.GONE: any(not rank.alive for rank in ranks),
+            Wrong.HANGS: any(self._hangs(rank) for rank in ranks),
+            Wrong.STANDS: any(rank.hung or self._was_just(rank.woke_s) for rank in ranks),
+            Wrong.DEVICE: any(rank.device in machines[rank.node].broken for rank in ranks),
+            Wrong.SLOW: self._world.slowness.late_s(process) > 0.0,
+            Wrong.CUT_OFF: self._is_cut_off(process),
+            Wrong.OUT_OF_TOUCH: any(self._world.network.out_of_touch_s(node, NOISE_MEMORY_S) for node in machines),
+            Wrong.FULL: any(each.disk.full or self._was_just(each.disk.freed_s) for each in machines.values()),
+            Wrong.NOT_UP: any(not rank.joined for rank in ranks),
+            Wrong.BEHIND: not process.loaded,
+            Wrong.EXCHANGES: self._fails_again(process),
+        }
+        return {wrong for wrong, is_so in true.items() if is_so}
+
+    def _was_just(self, at_s: float) -> bool:
+        return self._world.kernel.now_s - at_s < NOISE_MEMORY_S
+
+    def _hangs(self, rank: Rank) -> bool:
+        """It has made no progress for longer than its agent is to allow, less what is not told at once, and has been
+        stopped for long enough to be silent; or it was until just now, and would have been done without. A shorter
+        hang leaves one out and ends nobody."""
+        now_s = self._world.kernel.now_s
+        # Its last word may be from the phase before, of which it is not known that it has ended.
+        work_s = self._world.micro_batches * self._world.trainer.timing.micro_batch_s[1]
+        limit_s = HANG_TIMEOUT_S - work_s - HEARD_S
+        if rank.hung:
+            stood_s = now_s - min(rank.hung_since_s, rank.stood_since_s)
+            return stood_s >= limit_s and now_s - rank.hung_since_s >= MUTE_S
+        return self._was_just(rank.woke_s) and rank.woke_s - rank.hung_since_s >= limit_s
+
+    def _fails_again(self, process: Process) -> bool:
+        """Where every exchange fails and names nobody, who it is is a guess. That one is left out first, and ended
+        only when the exchange fails with it again, or where too few would be left without it."""
+        rows, world = self._world.server.rows.replicas, self._world
+        row = rows[process.index]
+        others = [each for each in rows.values() if each is not row and each.contributing]
+        few = len(others) < world.spec.resources.min_replicas
+        return self._was_just(world.trainer.failed_s) and bool(row.times_out or few)
+
+    def _is_cut_off(self, process: Process) -> bool:
+        """Silence is a reason to end what lives only when the lease of its node is over: what was out of touch for
+        less comes back, and so does what trains with the others while the link of its agent is lost."""
+        world, now_s = self._world, self._world.kernel.now_s
+        rows, lease_s = world.server.rows, world.config.lease_s
+        members = rows.view.members if rows.view is not None else ()
+        member = any((each.replica, each.incarnation) == (process.index, process.incarnation) for each in members)
+        if member and rows.progressed_s is not None and now_s - rows.progressed_s < lease_s:
+            return False
+        nodes = {rank.node for rank in process.ranks.values()}
+        out_s = [world.network.out_of_touch_s(node, NOISE_MEMORY_S, beside=world.server.pauses) for node in nodes]
+        return max((each or 0.0 for each in out_s), default=0.0) >= lease_s - HEARD_S
+
+    def keeps(self, attempt: int, index: int, incarnation: int) -> str | None:
+        """What truly keeps a replica from going on with the others; None: nothing does."""
+        wrongs = self.wrongs(attempt, index, incarnation) - {Wrong.FULL, Wrong.NOT_UP, Wrong.BEHIND}
+        if wrongs:
+            return str(next(wrong for wrong in Wrong if wrong in wrongs))
+        if self._world.network.is_bad(NOISE_MEMORY_S):
+            return "the network is bad"
+        return str(Wrong.EXCHANGES) if self._was_just(self._world.trainer.failed_s) else None
