@@ -55,18 +55,34 @@ def within(rows: QuerySet[Row], column: str, seconds: float) -> QuerySet[Row]:
 
 def age_s(at: datetime) -> float:
     """Seconds since `at`, which was written before or after the clock was set."""
-    return _age_s(at, now())
+    return _age_s(at, now(), known())
+
+
+def present(at: datetime, steps: list[ClockStep]) -> datetime:
+    """The moment of `at` as the clock would tell it that was set by these steps (of `known`). Where it was set back
+    since, and that is not known, what it tells is left as it is."""
+    end = now()
+    if not steps or end < steps[0].set_at or steps[0].set_at <= at <= end + timedelta(seconds=AHEAD_S):
+        return at
+    return end - timedelta(seconds=_age_s(at, end, steps))
+
+
+def of_clock_before(rows: QuerySet[Row], since: datetime) -> list[str]:
+    """Keys of those that a clock told of before it was set back, where the present one tells their times again
+    after `since`: of `recovery.counts.counted` alone."""
+    again = [step for step in known() if step.set_at - timedelta(seconds=step.step_s - 2.0 * AHEAD_S) >= since]
+    return [pk for step in again for pk in step.older.get(rows.model._meta.label, ())]
 
 
 def between_s(first: datetime, last: datetime) -> float:
     """Seconds from one to the other, whatever the clock was set to before, between and after them."""
-    end = now()
-    return _age_s(first, end) - _age_s(last, end)
+    end, steps = now(), known()
+    return _age_s(first, end, steps) - _age_s(last, end, steps)
 
 
-def _age_s(at: datetime, end: datetime) -> float:
+def _age_s(at: datetime, end: datetime, steps: list[ClockStep]) -> float:
     last, since_s, late_s = end + timedelta(seconds=AHEAD_S), 0.0, None
-    for step in known():
+    for step in steps:
         if step.set_at <= at <= end + timedelta(seconds=AHEAD_S):
             break
         if late_s is None and step.set_at <= at <= last:
