@@ -18,6 +18,8 @@ from django.db.models import Model, Q, QuerySet
 from controlplane.runtime.clock import AHEAD_S, now
 from controlplane.runtime.models import ClockStep
 
+RANKS, ORDERS = "ranks", "orders"
+"""What was under way when the clock was set is listed by these names."""
 MAX_STEPS = 20
 """Steps further back than this many are not looked for."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -72,6 +74,19 @@ def of_clock_before(rows: QuerySet[Row], since: datetime) -> list[str]:
     after `since`: of `recovery.counts.counted` alone."""
     again = [step for step in known() if step.set_at - timedelta(seconds=step.step_s - 2.0 * AHEAD_S) >= since]
     return [pk for step in again for pk in step.older.get(rows.model._meta.label, ())]
+
+
+def whole(rows: QuerySet[Row], kind: str, first: str, last: str) -> QuerySet[Row]:
+    """Those of `rows` between whose two times the clock was not set: they tell how long something took. `kind`:
+    as what was under way is listed when the clock is set."""
+    across = {
+        pk for pks in ClockStep.objects.order_by("-id").values_list(f"older__{kind}", flat=True) for pk in pks or ()
+    }
+    for step in known():
+        if step.step_s > 0.0:
+            # By a clock that was set ahead nothing else lies around that.
+            rows = rows.exclude(**{f"{first}__lt": step.set_at, f"{last}__gte": step.set_at})
+    return rows.exclude(pk__in=across) if across else rows
 
 
 def between_s(first: datetime, last: datetime) -> float:
