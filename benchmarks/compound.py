@@ -21,8 +21,8 @@ from benchmarks.compound_faults import (
     ROUNDS,
     Scene,
     clock_environment,
+    leave_clock_set,
     own_file_system,
-    set_clock,
 )
 from benchmarks.compound_judge import (
     undisturbed_step_s,
@@ -108,8 +108,9 @@ def play(scene: Scene, args: argparse.Namespace) -> Counter[str]:
         scene.running.wait_for_step(scene.job_id, now + CALM_STEPS, timeout_s=RECOVERY_TIMEOUT_S)
         # A fault that was not yet noticed when it was first asked has been by now.
         scene.running.wait_full(scene.job_id, timeout_s=RECOVERY_TIMEOUT_S)
-    if scene.clock is not None:
-        set_clock(scene.clock, 0)
+    leave_clock_set(scene)
+    calm = scene.running.driver.get(f"/jobs/{scene.job_id}")["committed_step"] + CALM_STEPS
+    scene.running.wait_for_step(scene.job_id, calm, timeout_s=RECOVERY_TIMEOUT_S)
     return played
 
 

@@ -242,6 +242,12 @@ def set_clock(path: Path, offset_s: int) -> None:
         file.write(struct.pack("=q", offset_s))
 
 
+def leave_clock_set(scene: Scene) -> None:
+    """All figures are read with the clock as it is not when the job begins: what is off by it does not cancel."""
+    if scene.clock is not None and not offset_s(scene.clock):
+        set_clock(scene.clock, -CLOCK_STEP_S)
+
+
 def offset_s(path: Path) -> int:
     """What it was set to."""
     return int(struct.unpack("=q", path.read_bytes())[0])

@@ -68,7 +68,7 @@ def numbers_of(job: Job) -> JobNumbers:
     """All of them, from the rows as they are now; none reads more rows for a job that trained longer."""
     spec = spec_of(job).spec
     pace = pace_of(job)
-    undisturbed = _undisturbed(spec, pace)
+    undisturbed, spent = _undisturbed(spec, pace), spent_of(job)
     first, attempt = (job.attempts.order_by(column).first() for column in ("number", "-number"))
     recent = list(job.steps.order_by("-attempt", "-step").values("loss", "step_time_s", "at")[:RECENT_STEPS])
     times = [row["step_time_s"] for row in recent if row["step_time_s"]]
@@ -93,10 +93,10 @@ def numbers_of(job: Job) -> JobNumbers:
         last_checkpoint_age_s=age_s(checkpoint.committed_at) if checkpoint else None,
         last_checkpoint_local=checkpoint is not None and checkpoint.kind == LOCAL_KIND,
         work_at_risk_s=_work_at_risk_s(job, checkpoint.step if checkpoint else 0, step_time_s) if running else None,
-        ettr=effective_of(job, first, undisturbed),
+        ettr=effective_of(job, first, spent, undisturbed),
         ettr_basis=_basis(job, pace, undisturbed),
         undisturbed_step_s=undisturbed.step_s if undisturbed else None,
-        wall=_wall(job, first, undisturbed),
+        wall=_wall(job, first, spent, undisturbed),
         productivity=productivity_of(job, pace),
         open_incident_id=incident.id if incident else None,
     )
@@ -129,8 +129,7 @@ def spent_of(job: Job) -> Spent | None:
     return msgspec.convert(kept, Spent) if kept else None
 
 
-def _wall(job: Job, first: Attempt | None, undisturbed: Undisturbed | None) -> Wall | None:
-    spent = spent_of(job) if undisturbed is not None else None
+def _wall(job: Job, first: Attempt | None, spent: Spent | None, undisturbed: Undisturbed | None) -> Wall | None:
     if first is None or undisturbed is None or spent is None:
         return None
     return wall(
@@ -153,11 +152,16 @@ def _basis(job: Job, pace: Pace | None, undisturbed: Undisturbed | None) -> Ettr
     return EttrBasis.NOT_COUNTED if uncounted else EttrBasis.TOO_FEW_STEPS
 
 
-def effective_of(job: Job, first: Attempt | None, undisturbed: Undisturbed | None) -> float | None:
+def began_s(first: Attempt, spent: Spent | None) -> float:
+    """When its first attempt did, by the present clock (Unix seconds): what is counted is moved with it."""
+    return spent.began_s if spent is not None else first.started_at.timestamp()
+
+
+def effective_of(job: Job, first: Attempt | None, spent: Spent | None, undisturbed: Undisturbed | None) -> float | None:
     """Kept steps x the undisturbed step over wall time since the first attempt, which is all of it:
     waiting for a place, starts, stalls and steps trained again count as what they are."""
     if first is None or undisturbed is None:
         return None
-    wall_s = ((job.finished_at or now()) - first.started_at).total_seconds()
+    wall_s = (job.finished_at or now()).timestamp() - began_s(first, spent)
     kept = job.committed_step - first.resume_step
     return effective_ratio(committed=kept, undisturbed_step_s=undisturbed.step_s, wall_s=wall_s)

@@ -7,8 +7,9 @@ from datetime import datetime
 import msgspec
 
 from controlplane.jobs.models import Attempt, Job, JobPace
-from controlplane.jobs.numbers import effective_of, productivity_of, spec_of
+from controlplane.jobs.numbers import began_s, effective_of, productivity_of, spec_of
 from controlplane.policy.pace import Pace, Undisturbed, kept_by, undisturbed_step
+from controlplane.policy.spent import Spent
 from controlplane.protocol.spec import contributing_devices
 from controlplane.runtime.clock import now
 from controlplane.runtime.pieces import batched
@@ -20,18 +21,19 @@ AT_ONCE = 500
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRate:
     """What a job's figures of time rest on. `gpus`: devices of its full strength; `pace` None before its first
-    step, `first` before its first attempt."""
+    step, `first` before its first attempt; `spent` also of one that trained before that was kept."""
 
     job: Job
     gpus: int
     pace: Pace | None
     first: Attempt | None
+    spent: Spent | None
     undisturbed: Undisturbed | None
 
     @property
     def ettr(self) -> float | None:
         """As `JobNumbers` has it."""
-        return effective_of(self.job, self.first, self.undisturbed)
+        return effective_of(self.job, self.first, self.spent, self.undisturbed)
 
     @property
     def productivity(self) -> float | None:
@@ -47,15 +49,17 @@ def rates(jobs: Iterable[Job]) -> Iterator[JobRate]:
 
 def _rates(jobs: Sequence[Job]) -> Iterator[JobRate]:
     ids = [job.id for job in jobs]
-    paces = dict(JobPace.objects.filter(job__in=ids).values_list("job_id", "pace"))
+    kept = {row.job_id: row for row in JobPace.objects.filter(job__in=ids)}
     firsts: dict[str, Attempt] = {}
     for attempt in Attempt.objects.filter(job__in=ids).order_by("number"):
         firsts.setdefault(attempt.job_id, attempt)
     for job in jobs:
         gpus = contributing_devices(spec_of(job).spec)
-        pace = msgspec.convert(paces[job.id], Pace, str_keys=True) if job.id in paces else None
+        row = kept.get(job.id)
+        pace = msgspec.convert(row.pace, Pace, str_keys=True) if row else None
+        spent = msgspec.convert(row.spent, Spent) if row and row.spent else None
         undisturbed = undisturbed_step(pace, wanted_gpus=gpus) if pace else None
-        yield JobRate(job=job, gpus=gpus, pace=pace, first=firsts.get(job.id), undisturbed=undisturbed)
+        yield JobRate(job=job, gpus=gpus, pace=pace, first=firsts.get(job.id), spent=spent, undisturbed=undisturbed)
 
 
 def goodput(jobs: Iterable[Job], *, since: datetime) -> tuple[float | None, bool]:
@@ -66,10 +70,9 @@ def goodput(jobs: Iterable[Job], *, since: datetime) -> tuple[float | None, bool
         if rate.pace is None or rate.undisturbed is None or rate.first is None:
             continue
         job = rate.job
-        began = max(since, rate.first.started_at)
+        began = max(since.timestamp(), began_s(rate.first, rate.spent))
         kept = job.committed_step - rate.first.resume_step
-        in_it = kept - kept_by(rate.pace, began.timestamp(), kept=kept)
-        kept_s += in_it * rate.undisturbed.step_s * rate.gpus
-        all_s += ((job.finished_at or now()) - began).total_seconds() * rate.gpus
+        kept_s += (kept - kept_by(rate.pace, began, kept=kept)) * rate.undisturbed.step_s * rate.gpus
+        all_s += ((job.finished_at or now()).timestamp() - began) * rate.gpus
         estimated = estimated or rate.undisturbed.estimated
     return kept_s / all_s if all_s > 0 else None, estimated

@@ -27,10 +27,29 @@ AGAIN, RECOVERY, STALLED, DEGRADED = "again", "recovery", "stalled", "degraded"
 KINDS = (AGAIN, RECOVERY, STALLED, DEGRADED)
 
 
+MAX_GAPS = 16
+
+
+class Gap(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Between two commits, by the clock of each (Unix seconds); `new_steps`: steps that it committed for the
+    first time."""
+
+    from_s: float
+    until_s: float
+    kind: str
+    new_steps: int
+
+    @property
+    def length_s(self) -> float:
+        """Below 0 where the clock was set back."""
+        return self.until_s - self.from_s
+
+
 class Spent(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What is kept. `began_s`: the first attempt began; `at_s` of the newest commit; `top`: most steps
     that were ever kept; `seconds` and `steps` of the gaps of each kind; `saved_s`: saves that were committed until
-    `saves_until_s` held training up for so long. Moments are Unix seconds."""
+    `saves_until_s` held training up for so long; `gaps`: the newest that are no ordinary step, in one of which
+    the clock was set, if it was (`policy.stepped`). Moments are Unix seconds."""
 
     began_s: float
     at_s: float
@@ -42,6 +61,7 @@ class Spent(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     steps: dict[str, int] = {}
     saved_s: float = 0.0
     saves_until_s: float = 0.0
+    gaps: list[Gap] = []
 
 
 class Wall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -65,9 +85,13 @@ def count(spent: Spent, commit: Commit, pace: Pace) -> None:
     """Take one commit in, as `pace.count` does; `pace` after it. Told again, or older: nothing changes."""
     if (commit.attempt, commit.step) <= (spent.attempt, spent.step):
         return
-    kind = _kind(spent, commit, best_step_s(pace))
-    spent.seconds = spent.seconds | {kind: spent.seconds.get(kind, 0.0) + commit.at_s - spent.at_s}
-    spent.steps = spent.steps | {kind: spent.steps.get(kind, 0) + max(0, commit.kept - spent.top)}
+    best_s = best_step_s(pace)
+    kind = _kind(spent, commit, best_s)
+    gap = Gap(from_s=spent.at_s, until_s=commit.at_s, kind=kind, new_steps=max(0, commit.kept - spent.top))
+    if best_s is None or not 0.0 < gap.length_s <= STILL * best_s:
+        spent.gaps = [*spent.gaps[-MAX_GAPS + 1 :], gap]
+    spent.seconds = spent.seconds | {kind: spent.seconds.get(kind, 0.0) + gap.length_s}
+    spent.steps = spent.steps | {kind: spent.steps.get(kind, 0) + gap.new_steps}
     spent.top = max(spent.top, commit.kept)
     spent.attempt, spent.step, spent.epoch, spent.at_s = commit.attempt, commit.step, commit.epoch, commit.at_s
 

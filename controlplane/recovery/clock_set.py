@@ -3,15 +3,17 @@
 Called by the leading sentinel, which sees a step by the monotonic clock, and when it begins to
 lead and finds that the lease before was kept by a clock that was ahead. Rows that say when
 something is due, or since when something waits, would else be due an hour late, or all at once:
-orders that just went out would expire, and agents would refuse those that were signed before.
+orders that just went out would expire, and agents would refuse those that were signed before. What
+was counted of a job's time is moved too (`policy.stepped`): else its effective time would be wrong for good.
 
 Not moved: what the policy reads, for it moves those times itself (`policy.clock`); and what was
 promised to people by the calendar (when tokens, passwords and invitations end).
 """
 
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 from django.db import models
 from django.db.models import F, Q
 
@@ -21,13 +23,19 @@ from controlplane.checkpoints.models import Checkpoint
 from controlplane.dispatch import statements
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
-from controlplane.jobs.models import Job
+from controlplane.jobs.models import Attempt, Job, JobPace, Rank
+from controlplane.policy import stepped
+from controlplane.policy.pace import Pace
+from controlplane.policy.spent import Spent, begin
+from controlplane.policy.stepped import ClockSet
 from controlplane.recovery.counts import counted
 from controlplane.recovery.models import Incident, KeptCheckpoint, MarkedLines, Recomputation, Request
+from controlplane.recovery.steps import add_saves
 from controlplane.runtime import beats, events, windows
 from controlplane.runtime.clock import AHEAD_S, CLOCK_STEP_S, from_s, now_s
 from controlplane.runtime.logs import get
 from controlplane.runtime.models import ClockStep
+from controlplane.runtime.pieces import batched
 
 MOVED: tuple[tuple[type[models.Model], str], ...] = (
     (Job, "due_at"),
@@ -47,6 +55,8 @@ MOVED: tuple[tuple[type[models.Model], str], ...] = (
     (MarkedLines, "told_at"),
 )
 LEASE_ROLE = "sentinel"
+AT_ONCE = 500
+"""Jobs that one query names."""
 MAX_COUNTED = 10_000
 SEEN_WITHIN_S = 2.0
 """A sentinel's turn is shorter."""
@@ -71,7 +81,9 @@ def move(step_s: float, *, set_s: float, since_s: float | None = None, up_s: flo
     step, at = timedelta(seconds=step_s), from_s(bound_s)
     moved = 0
     with events.unit_of_work():
-        _write_down(step_s, since_s, up_s)
+        paces = ClockSet(step_s=step_s, since_s=min(since_s, set_s - SEEN_WITHIN_S), now_s=now_s())
+        moved += _move_paces(paces)
+        _write_down(step_s, since_s, up_s, _under_way(paces))
         for model, column in MOVED:
             old = Q(**{f"{column}__lt" if step_s > 0.0 else f"{column}__gt": at})
             rows = model._default_manager.filter(old)
@@ -92,6 +104,42 @@ class Unwatched(NamedTuple):
     since_s: float
 
 
+def _move_paces(by: ClockSet) -> int:
+    """What was counted of the time of each job that is not over, or ended by the present clock."""
+    present = (from_s(by.since_s), from_s(by.now_s))
+    going_on = Q(finished_at=None) | Q(finished_at__range=present)
+    began = Attempt.objects.filter(number=1).values("job_id")
+    jobs = Job.objects.filter(going_on, pk__in=began).order_by("pk").select_for_update(no_key=True)
+    found = {job.id: job for job in jobs}
+    for some in batched(list(found), AT_ONCE):
+        rows = {row.job_id: row for row in JobPace.objects.filter(job__in=some).order_by("pk").select_for_update()}
+        for row in rows.values():
+            _move_pace(found[row.job_id], row, by)
+        first = Attempt.objects.filter(job__in=[job_id for job_id in some if job_id not in rows], number=1)
+        new = {job_id: by.moved_s(at.timestamp()) for job_id, at in first.values_list("job_id", "started_at")}
+        JobPace.objects.bulk_create([_begun(job_id, at_s) for job_id, at_s in new.items()])
+    return len(found)
+
+
+def _begun(job_id: str, at_s: float) -> JobPace:
+    """Of a job that has committed nothing: when it began would not be known later."""
+    pace = msgspec.to_builtins(Pace(), str_keys=True)
+    return JobPace(job_id=job_id, pace=pace, spent=msgspec.to_builtins(begin(at_s)))
+
+
+def _move_pace(job: Job, row: JobPace, by: ClockSet) -> None:
+    pace = msgspec.convert(row.pace, Pace, str_keys=True)
+    spent = msgspec.convert(row.spent, Spent) if row.spent else None
+    at_s = spent.at_s if spent is not None else 0.0
+    went_on = stepped.move(pace, spent, by)
+    if spent is not None and (went_on or spent.at_s != at_s) and not (went_on and by.step_s > 0.0):
+        until_s = by.now_s if by.step_s > 0.0 else spent.saves_until_s + by.step_s
+        add_saves(job, spent, all_until_s=until_s)
+    row.pace = msgspec.to_builtins(pace, str_keys=True)
+    row.spent = msgspec.to_builtins(spent) if spent is not None else None
+    row.save(update_fields=["pace", "spent"])
+
+
 def unwatched() -> Unwatched | None:
     """Asked before the lead is taken: by how much the clock was set while nobody led. What the boot of this
     machine says beside the clock tells it, if the leader before was on it too; of another machine's leader
@@ -106,11 +154,23 @@ def unwatched() -> Unwatched | None:
     return Unwatched(step_s, lease.wall_s + later_s + step_s) if abs(step_s) >= CLOCK_STEP_S else None
 
 
-def _write_down(step_s: float, since_s: float, seen_up_s: float | None = None) -> None:
+def _under_way(by: ClockSet) -> dict[str, list[Any]]:
+    """Setups of ranks and orders between whose two times the clock was set: their difference is no length of time."""
+    present = (from_s(by.since_s), from_s(by.now_s))
+    ranks = Rank.objects.filter(Q(joined_at=None) | Q(joined_at__range=present), started_at__isnull=False)
+    ranks = ranks.exclude(started_at__range=present).filter(Q(released_at=None) | Q(joined_at__isnull=False))
+    orders = Command.objects.filter(Q(state__in=LIVE) | Q(finished_at__range=present), acknowledged_at__isnull=False)
+    orders = orders.exclude(acknowledged_at__range=present)
+    return {
+        name: list(rows.order_by("-pk").values_list("pk", flat=True)[:MAX_COUNTED])
+        for name, rows in ((windows.RANKS, ranks), (windows.ORDERS, orders))
+    }
+
+
+def _write_down(step_s: float, since_s: float, seen_up_s: float | None, older: dict[str, list[Any]]) -> None:
     """For `runtime.windows`: with the rows that would be counted twice, as the clock shows their times again."""
     boot, up_s = windows.uptime()
     up_s = up_s if seen_up_s is None else seen_up_s
-    older = {}
     if step_s < 0.0:
         again = (from_s(since_s), from_s(since_s - step_s + AHEAD_S))
         for rows, column in counted():

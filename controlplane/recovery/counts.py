@@ -1,4 +1,4 @@
-"""Rows that count within a window of time: acts of the governor, what it suspects, restarts of a budget.
+"""Rows that count within a window of time: acts of the governor, what it suspects, restarts of a budget, saves.
 
 Each way back over a step of the clock is known (`runtime.windows`), so none of them follows the clock.
 """
@@ -8,6 +8,7 @@ from typing import Any
 from django.db.models import Q, QuerySet
 
 from controlplane.changes.assembly.counted import ENDS_NOTHING, SUSPECT
+from controlplane.checkpoints.models import Checkpoint
 from controlplane.policy.findings import KINDS
 from controlplane.policy.rules.registry import DESTRUCTIVE
 from controlplane.recovery.models import Decision, Restart, Signal
@@ -29,6 +30,11 @@ def restarts() -> QuerySet[Restart]:
     return Restart.objects.filter(charged=True)
 
 
+def saves() -> QuerySet[Checkpoint]:
+    """What held training up."""
+    return Checkpoint.objects.filter(blocking_s__gt=0.0)
+
+
 def counted() -> tuple[tuple[QuerySet[Any], str], ...]:
     """All of them, each with the column of its time."""
-    return (acts(), "at"), (suspicions(), "seen_at"), (restarts(), "at")
+    return (acts(), "at"), (suspicions(), "seen_at"), (restarts(), "at"), (saves(), "committed_at")

@@ -18,6 +18,7 @@ from controlplane.policy.timeouts import (
 )
 from controlplane.protocol.states import CheckpointState, CommandState, ReplicaState, Section
 from controlplane.recovery.models import ViewRow
+from controlplane.runtime import windows
 from controlplane.runtime.clock import ago
 
 RECENT_STEPS = 1000
@@ -27,16 +28,20 @@ RECENT_STEPS = 1000
 def times_of(job: Job) -> Times:
     """For `changes.assembly.measured`."""
     joined = Replica.objects.filter(attempt__job=job, ranks__joined_at__isnull=False)
-    starts = [
-        (row["last"] - row["created_at"]).total_seconds()
-        for row in joined.values("created_at").annotate(last=Max("ranks__joined_at"))[:RECENT]
-    ]
+    starts = _starts(joined)
     caught = [row["fetch_s"] for row in joined.exclude(caught_up=None).values_list("caught_up", flat=True) if row]
     saves = job.checkpoints.filter(state__in=COMMITTED_CHECKPOINTS, total_s__gt=0).exclude(kind=LOCAL_KIND)
     saved = list(saves.order_by("-step", "-epoch").values_list("total_s", flat=True)[:RECENT])
     return Times(
         steps=_undisturbed(job), starts=starts, transfers=caught, saves=saved, setup_limit_s=_setup_limit_s(job)
     )
+
+
+def _starts(joined: QuerySet[Replica]) -> list[float]:
+    """Seconds from the decision until its last rank was in the group."""
+    ranks = windows.whole(Rank.objects.filter(replica__in=joined), windows.RANKS, "replica__created_at", "joined_at")
+    moments = ranks.values("replica__created_at").annotate(last=Max("joined_at"))
+    return [(row["last"] - row["replica__created_at"]).total_seconds() for row in moments[:RECENT]]
 
 
 def _setup_limit_s(job: Job) -> float | None:
@@ -104,6 +109,7 @@ def _transfer_s(job: Job, loads: str | None = None) -> float | None:
     if row is None:
         return None
     looks = job.commands.filter(kind="verify_checkpoint", state=CommandState.SUCCEEDED, body__path=path)
+    looks = windows.whole(looks, windows.ORDERS, "acknowledged_at", "finished_at")
     read = looks.exclude(acknowledged_at=None).aggregate(took=Max(F("finished_at") - F("acknowledged_at")))["took"]
     measured = (row.total_s, row.read_s, read.total_seconds() if read else None)
     return max((seconds for seconds in measured if seconds is not None), default=None)
@@ -124,6 +130,7 @@ def _setups(job: Job) -> Seen:
     earlier_view = ViewRow.objects.filter(
         job=job, attempt=OuterRef("replica__attempt__number"), announced_at__lt=OuterRef("replica__created_at")
     )
+    loaded = windows.whole(loaded, windows.RANKS, "started_at", "joined_at")
     rows = loaded.filter(~Exists(earlier_view)).annotate(took=F("joined_at") - F("started_at"))
     found = rows.aggregate(n=Count("pk"), longest=Max("took"))
     return Seen(longest_s=found["longest"].total_seconds() if found["longest"] else None, samples=found["n"])

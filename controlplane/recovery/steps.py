@@ -26,7 +26,7 @@ from controlplane.protocol.rank import StepReport
 from controlplane.protocol.spec import Parallelism, micro_batch_count, ranks_per_replica
 from controlplane.recovery.models import Signal, ViewRow
 from controlplane.recovery.signals import tell_silence
-from controlplane.runtime import metrics
+from controlplane.runtime import metrics, windows
 
 Key = tuple[str, int, int]
 
@@ -108,15 +108,17 @@ class StepMerge:
         started = first.resume_step if first else 0
         pace = pace_of(job) or Pace()
         spent = spent_of(job)
+        # The job is locked: what is kept was moved with each of these.
+        set_by = windows.known()
         if spent is None and first is not None and pace.attempt == 0:
-            spent = begin(first.started_at.timestamp())
+            spent = begin(windows.present(first.started_at, set_by).timestamp())
         gpus = {row.epoch: self._gpus(row) for row in new}
         for row in sorted(new, key=lambda row: (row.attempt, row.step)):
             commit = Commit(
                 attempt=row.attempt,
                 step=row.step,
                 epoch=row.epoch,
-                at_s=row.at.timestamp(),
+                at_s=windows.present(row.at, set_by).timestamp(),
                 gpus=gpus[row.epoch],
                 kept=row.step + 1 - started,
                 step_s=row.step_time_s,
@@ -126,7 +128,7 @@ class StepMerge:
                 count_spent(spent, commit, pace)
         kept = {"pace": msgspec.to_builtins(pace, str_keys=True)}
         if spent is not None:
-            _add_saves(job, spent)
+            add_saves(job, spent)
             kept["spent"] = msgspec.to_builtins(spent)
         JobPace.objects.update_or_create(job=job, defaults=kept)
 
@@ -147,12 +149,16 @@ def _tell_commits(new: list[StepRecord]) -> None:
             tell_silence(str(job_id), str(node_id))
 
 
-def _add_saves(job: Job, spent: Spent) -> None:
-    """What saves that were committed since the last look, up to the newest step, held training up."""
-    since, until = (datetime.fromtimestamp(moment_s, tz=UTC) for moment_s in (spent.saves_until_s, spent.at_s))
-    saves = job.checkpoints.filter(committed_at__gt=since, committed_at__lte=until)
-    spent.saved_s += saves.aggregate(total=Sum("blocking_s"))["total"] or 0.0
-    spent.saves_until_s = max(spent.saves_until_s, spent.at_s)
+def add_saves(job: Job, spent: Spent, *, all_until_s: float | None = None) -> None:
+    """What saves that were committed since the last look held training up: those up to the newest step, or, as
+    the clock was set meanwhile and tells another time from now on, all of them until that moment of it."""
+    moments_s = (spent.saves_until_s, spent.at_s)
+    since, until = (datetime.fromtimestamp(moment_s, tz=UTC) for moment_s in moments_s)
+    saves = job.checkpoints.filter(committed_at__gt=since)
+    saves = saves.filter(committed_at__lte=until) if all_until_s is None else saves
+    counted = windows.of_clock_before(saves, since)
+    spent.saved_s += (saves.exclude(pk__in=counted) if counted else saves).aggregate(of=Sum("blocking_s"))["of"] or 0.0
+    spent.saves_until_s = max(spent.saves_until_s, spent.at_s) if all_until_s is None else all_until_s
 
 
 def _add_trained(job: Job, more_s: float) -> None:

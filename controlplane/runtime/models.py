@@ -45,7 +45,8 @@ class ProcessBeat(models.Model):
 class ClockStep(models.Model):
     """The server's clock was set by `step_s`, to `set_at` at the earliest. `boot`, `up_s`: the boot of the
     machine that saw it, and seconds since then. `older`: ids by kind of rows that count within a window and
-    stand, by the clock before it was set back, where the present one comes by again (`runtime.windows`)."""
+    stand, by the clock before it was set back, where the present one comes by again, and of what was under way
+    then (`runtime.windows`)."""
 
     set_at = models.DateTimeField()
     step_s = models.FloatField()

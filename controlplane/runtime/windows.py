@@ -18,6 +18,8 @@ from django.db.models import Model, Q, QuerySet
 from controlplane.runtime.clock import AHEAD_S, now
 from controlplane.runtime.models import ClockStep
 
+RANKS, ORDERS = "ranks", "orders"
+"""What was under way when the clock was set is listed by these names."""
 MAX_STEPS = 20
 """Steps further back than this many are not looked for."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -55,18 +57,47 @@ def within(rows: QuerySet[Row], column: str, seconds: float) -> QuerySet[Row]:
 
 def age_s(at: datetime) -> float:
     """Seconds since `at`, which was written before or after the clock was set."""
-    return _age_s(at, now())
+    return _age_s(at, now(), known())
+
+
+def present(at: datetime, steps: list[ClockStep]) -> datetime:
+    """The moment of `at` as the clock would tell it that was set by these steps (of `known`). Where it was set back
+    since, and that is not known, what it tells is left as it is."""
+    end = now()
+    if not steps or end < steps[0].set_at or steps[0].set_at <= at <= end + timedelta(seconds=AHEAD_S):
+        return at
+    return end - timedelta(seconds=_age_s(at, end, steps))
+
+
+def of_clock_before(rows: QuerySet[Row], since: datetime) -> list[str]:
+    """Keys of those that a clock told of before it was set back, where the present one tells their times again
+    after `since`: of `recovery.counts.counted` alone."""
+    again = [step for step in known() if step.set_at - timedelta(seconds=step.step_s - 2.0 * AHEAD_S) >= since]
+    return [pk for step in again for pk in step.older.get(rows.model._meta.label, ())]
+
+
+def whole(rows: QuerySet[Row], kind: str, first: str, last: str) -> QuerySet[Row]:
+    """Those of `rows` between whose two times the clock was not set: they tell how long something took. `kind`:
+    as what was under way is listed when the clock is set."""
+    across = {
+        pk for pks in ClockStep.objects.order_by("-id").values_list(f"older__{kind}", flat=True) for pk in pks or ()
+    }
+    for step in known():
+        if step.step_s > 0.0:
+            # By a clock that was set ahead nothing else lies around that.
+            rows = rows.exclude(**{f"{first}__lt": step.set_at, f"{last}__gte": step.set_at})
+    return rows.exclude(pk__in=across) if across else rows
 
 
 def between_s(first: datetime, last: datetime) -> float:
     """Seconds from one to the other, whatever the clock was set to before, between and after them."""
-    end = now()
-    return _age_s(first, end) - _age_s(last, end)
+    end, steps = now(), known()
+    return _age_s(first, end, steps) - _age_s(last, end, steps)
 
 
-def _age_s(at: datetime, end: datetime) -> float:
+def _age_s(at: datetime, end: datetime, steps: list[ClockStep]) -> float:
     last, since_s, late_s = end + timedelta(seconds=AHEAD_S), 0.0, None
-    for step in known():
+    for step in steps:
         if step.set_at <= at <= end + timedelta(seconds=AHEAD_S):
             break
         if late_s is None and step.set_at <= at <= last:

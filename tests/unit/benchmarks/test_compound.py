@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from benchmarks.compound_faults import CLOCK_STEP_S, leave_clock_set, offset_s, set_clock
 from benchmarks.compound_judge import (
     STALLED,
     Injected,
@@ -163,3 +166,11 @@ def test_effective_time_is_wrong_from_one_point_on_and_when_it_is_not_shown() ->
     assert wrong_effective_time(0.951, 0.9600) == []
     assert wrong_effective_time(0.940, 0.9601) != []
     assert wrong_effective_time(None, 0.96) != []
+
+
+@pytest.mark.parametrize("rounds", [0, 1], ids=["it was right", "it was set already"])
+def test_the_drill_ends_with_the_clock_still_set(tmp_path: Path, rounds: int) -> None:
+    clock = tmp_path / "clock"
+    set_clock(clock, -CLOCK_STEP_S * rounds)
+    leave_clock_set(SimpleNamespace(clock=clock))
+    assert offset_s(clock) == -CLOCK_STEP_S
