@@ -9,6 +9,7 @@ from datetime import datetime
 
 import msgspec
 
+from controlplane.changes.outbox import LIVE
 from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Rank, Replica
 from controlplane.policy.flight import FlightFinding, MatchState, analyse
@@ -18,10 +19,12 @@ from controlplane.protocol.errors import IdentityMismatch, MalformedFrame
 from controlplane.protocol.flight import FlightDump, decode_dump
 from controlplane.protocol.frames import StacksCollected
 from controlplane.protocol.states import LIVE_INCIDENT, CommandState
+from controlplane.recovery.incident_evidence import stack_groups
 from controlplane.recovery.models import Decision, Incident, RankLook
 from controlplane.runtime import events
 from controlplane.runtime.clock import ago, iso
 from controlplane.runtime.ids import new_id
+from controlplane.runtime.models import Event
 
 TEXT_MAX = 60_000
 MAX_LOOKS_PER_JOB = 256
@@ -31,6 +34,7 @@ PLACE_MAX = 200
 TEXTS_OF_A_PLACE = 2
 SCHEDULED = "look"
 """The rule whose decisions order looks on schedule (policy.rules.look)."""
+UNHEARD = "incident.stacks"
 GIVEN_UP = (CommandState.FAILED, CommandState.EXPIRED)
 MISMATCHES = (
     MatchState.COLLECTIVE_TYPE_MISMATCH,
@@ -134,12 +138,28 @@ def forget_scheduled(older_than_s: float) -> None:
 def gave_up(command: Command) -> None:
     """An order to look failed or expired: the look it belongs to may be whole without it."""
     decision, body = _decision_of(command.id), command.body
-    if decision is None or decision.rule != SCHEDULED:
+    if decision is None:
+        return
+    if decision.rule != SCHEDULED:
+        _count_heard(decision)
         return
     rows = Replica.objects.filter(attempt__job_id=command.job_id, attempt__number=command.attempt)
     replica = rows.filter(index=body["replica"], incarnation=body["incarnation"]).first()
     if replica is not None:
         _compare(decision, replica)
+
+
+def _count_heard(decision: Decision) -> None:
+    """With the last of its orders: of how many ranks of the incident nothing came, and none will."""
+    left = Command.objects.filter(decision_id=decision.id, kind="collect_stacks", state__in=LIVE)
+    if decision.incident is None or left.exists():
+        return
+    if Event.objects.filter(kind=UNHEARD, job_id=decision.job_id, data__decision_id=decision.id).exists():
+        return
+    counted = stack_groups(decision.incident)
+    if counted is not None:
+        data = {"incident_id": decision.incident_id, "decision_id": decision.id, "ranks": counted["ranks"]}
+        events.publish(UNHEARD, f"Stacks: {counted['note']}", job_id=decision.job_id or "", data=data)
 
 
 def _compare(scheduled: Decision, replica: Replica) -> None:
