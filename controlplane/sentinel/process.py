@@ -24,7 +24,7 @@ from controlplane.runtime.clock import ClockWatch
 from controlplane.runtime.isolate import isolated
 from controlplane.runtime.logs import get
 from controlplane.runtime.seal import tally
-from controlplane.sentinel import scan, store_probe
+from controlplane.sentinel import scan, seeds, store_probe
 from controlplane.sentinel.fallback import Net
 from controlplane.sentinel.fleetmap import MapFollower
 from controlplane.sentinel.history import QUIET_S, QUIET_SAMPLES, History
@@ -132,6 +132,7 @@ class Sentinel:
         if looked:
             self.follower.turn()
             self.live_state.expect(self.fleet.nodes, self.fleet.devices, self.fleet.placed, self.fleet.error_s)
+            seeds.name(self.live_state, self.fleet)
         heard = self.reader.read()
         moment, now_s = time.monotonic(), time.time()
         self._watch_ourselves(moment)
@@ -159,6 +160,7 @@ class Sentinel:
             return
         self._begin_to_lead()
         if every["scan"].due(moment):
+            seeds.seed(self.live_state, self.fleet)
             blind = moment < self.blind_until
             sessions = {node_id: info.session_id for node_id, info in self.fleet.nodes.items() if info.connected}
             excused = self.deafness.excused(sessions, self.reader.batches.unheard_s, moment)

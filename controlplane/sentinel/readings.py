@@ -1,12 +1,13 @@
 """Samples against the limits of `policy.readings`: what a device has just passed, or left again.
 
 Called by the live state for each sample and by the scanner, which makes signals of it. Holds no
-clock. A counter is compared with what it was within the limit's window; a state with since when it
-lasts. Each finding is told once, until it has ended or its counter has grown by as much again.
+clock. A counter is compared with what it was within the limit's window, and what it first showed with what
+was stored of it before (`sentinel.seeds`); a state with since when it lasts. Each finding is told once,
+until it has ended or its counter has grown by as much again.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from controlplane.policy.readings import HARDWARE_SLOWS, MEMORY_HOT_C, POWER_LIMIT_SHARE, READINGS
@@ -18,6 +19,10 @@ FLAGS = frozenset(READINGS) - set(COUNTERS) - set(LASTING)
 """What a device has from then on, until it is reset or replaced."""
 MAX_STEPS = 128
 """Changes of one counter that are remembered; where there are more, the oldest stand for all."""
+
+
+Total = tuple[int, float]
+"""A counter's value, and when it was read (Unix seconds)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +39,13 @@ class Finding:
 
 @dataclass(slots=True)
 class DeviceWatch:
-    """One device: each counter's newest value and its steps (at_s, growth) within the window;
-    since when a state lasts; what was told; the highest power limit it ever had."""
+    """One device: each counter's newest value, and when it was read; the first one, until it was compared with
+    what was before the watch; its steps (at_s, growth) within the window; since when a state lasts; what was
+    told; the highest power limit it ever had. `uuid`: "" until it is known."""
 
-    counters: dict[str, int] = field(default_factory=dict)
+    uuid: str = ""
+    counters: dict[str, Total] = field(default_factory=dict)
+    first: dict[str, Total] = field(default_factory=dict)
     steps: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
     since_s: dict[str, float] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
@@ -70,17 +78,26 @@ class DeviceWatch:
     def _grown(self, name: str, total: int, at_s: float) -> int:
         """Growth within the window. The first value is where it begins; one that fell began anew."""
         before = self.counters.get(name)
-        self.counters[name] = total
-        steps = self.steps.get(name)
-        if before is not None and total > before:
-            if steps is None:
-                steps = self.steps[name] = deque(maxlen=MAX_STEPS)
-            steps.append((at_s, total - before))
-        if not steps:
-            return 0
+        self.counters[name] = (total, at_s)
+        steps = self.steps.setdefault(name, deque(maxlen=MAX_STEPS))
+        if before is None:
+            self.first[name] = (total, at_s)
+        elif growth := _in_window(name, before, (total, at_s)):
+            steps.append((at_s, growth))
         while steps and steps[0][0] < at_s - READINGS[name].window_s:
             steps.popleft()
         return sum(growth for _, growth in steps)
+
+    def seed(self, before: Mapping[str, Total]) -> Iterator[tuple[str, float, bool]]:
+        """What the counters were before this watch began, by the sample's fields: what they first showed is
+        compared with it, once."""
+        for name, source in COUNTERS.items():
+            first, was = self.first.pop(name, None), before.get(source)
+            growth = _in_window(name, was, first) if first is not None and was is not None else 0
+            if growth >= READINGS[name].value:
+                yield name, float(growth), False
+            elif growth and first is not None:
+                self.steps[name].appendleft((first[1], growth))
 
     def _flag(self, name: str, raised: bool | None, value: float = 1.0) -> Iterator[tuple[str, float, bool]]:
         if raised and name not in self.told:
@@ -102,22 +119,54 @@ class DeviceWatch:
             yield name, lasts_s, False
 
 
+def _in_window(name: str, before: Total, now: Total) -> int:
+    """By how much a counter grew between two readings; where they are further apart than the limit's window, the
+    share of one window in it, unless a single one is too many. One that fell began anew: no growth."""
+    growth, apart_s = max(0, now[0] - before[0]), now[1] - before[1]
+    limit = READINGS[name]
+    if limit.value <= 1 or apart_s <= limit.window_s:
+        return growth
+    return int(growth * limit.window_s / apart_s)
+
+
 class Watch:
-    """All devices; findings wait here until the scanner takes them."""
+    """All devices; findings wait here until the scanner takes them. `begun`: nodes of which the counters were not
+    compared yet with what was before, and since when they are watched (Unix seconds)."""
 
     def __init__(self) -> None:
         self.devices: dict[tuple[str, int], DeviceWatch] = {}
         self.found: list[Finding] = []
+        self.begun: dict[str, float] = {}
 
     def take(self, node_id: str, sample: DeviceSample, at_s: float) -> None:
         """One sample; `at_s` when it was received."""
         watch = self.devices.get((node_id, sample.index))
         if watch is None:
             watch = self.devices[node_id, sample.index] = DeviceWatch()
+            self.begun.setdefault(node_id, at_s)
         for reading, value, over in watch.take(sample, at_s):
             self.found.append(
                 Finding(node_id=node_id, index=sample.index, reading=reading, value=value, over=over, sample=sample)
             )
+
+    def seed(self, node_id: str, sample: DeviceSample, before: Mapping[str, Total]) -> None:
+        """Of one device, its newest `sample`, and what its counters were `before` it was watched."""
+        watch = self.devices.get((node_id, sample.index))
+        if watch is None:
+            return
+        for reading, value, over in watch.seed(before):
+            self.found.append(
+                Finding(node_id=node_id, index=sample.index, reading=reading, value=value, over=over, sample=sample)
+            )
+
+    def name(self, node_id: str, index: int, uuid: str) -> None:
+        """Which device is there now. Another one than before counts from its own beginning."""
+        watch = self.devices.get((node_id, index))
+        if watch is None or watch.uuid == uuid:
+            return
+        if watch.uuid:
+            watch = self.devices[node_id, index] = DeviceWatch()
+        watch.uuid = uuid
 
     def ended(self, node_id: str, index: int) -> tuple[str, ...]:
         """States of readings in which the device is not now; () before its first sample. Not that of its power
