@@ -72,7 +72,9 @@ class Sentinel:
         self.net = Net(self.name)
         self.live_state = LiveState()
         self.scanner = scan.Scanner()
-        self.history = History(settings.CHUNK_S, quiet_s=max(QUIET_S, QUIET_SAMPLES * settings.SAMPLE_INTERVAL_S))
+        quiet_s = max(QUIET_S, QUIET_SAMPLES * settings.SAMPLE_INTERVAL_S)
+        self.history = History(settings.CHUNK_S, quiet_s=quiet_s)
+        self.live_state.watch.gap_s = quiet_s
         self.reader = StreamReader()
         self.follower = MapFollower()
         self.fleet = self.follower.map

@@ -17,6 +17,8 @@ COUNTERS = {name: limit.reads for name, limit in READINGS.items() if limit.windo
 LASTING = tuple(name for name, limit in READINGS.items() if limit.lasts)
 FLAGS = frozenset(READINGS) - set(COUNTERS) - set(LASTING)
 """What a device has from then on, until it is reset or replaced."""
+GAP_S = 15.0
+"""Of a state that was not read for longer nobody knows that it lasted; samples come once a second."""
 MAX_STEPS = 128
 """Changes of one counter that are remembered; where there are more, the oldest stand for all."""
 
@@ -40,19 +42,20 @@ class Finding:
 @dataclass(slots=True)
 class DeviceWatch:
     """One device: each counter's newest value, and when it was read; the first one, until it was compared with
-    what was before the watch; its steps (at_s, growth) within the window; since when a state lasts; what was
-    told; the highest power limit it ever had. `uuid`: "" until it is known."""
+    what was before the watch; its steps (at_s, growth) within the window; since when a state lasts, and when it
+    was last read; what was told; the highest power limit it ever had. `uuid`: "" until it is known."""
 
     uuid: str = ""
     counters: dict[str, Total] = field(default_factory=dict)
     first: dict[str, Total] = field(default_factory=dict)
     steps: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
     since_s: dict[str, float] = field(default_factory=dict)
+    read_s: dict[str, float] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
     power_limit_w: float = 0.0
 
-    def take(self, sample: DeviceSample, at_s: float) -> Iterator[tuple[str, float, bool]]:
-        """(reading, value, over) of what is news."""
+    def take(self, sample: DeviceSample, at_s: float, gap_s: float = GAP_S) -> Iterator[tuple[str, float, bool]]:
+        """(reading, value, over) of what is news. What the device does not answer leaves a state as it is."""
         for name, source in COUNTERS.items():
             total = getattr(sample, source)
             if total is not None and (grown := self._grown(name, total, at_s)) >= READINGS[name].value:
@@ -63,9 +66,11 @@ class DeviceWatch:
         pages = sample.retired_pages_total
         if pages is not None:
             yield from self._flag("retired_pages", pages >= READINGS["retired_pages"].value, float(pages))
-        yield from self._lasting("throttled", bool(HARDWARE_SLOWS.intersection(sample.throttle_reasons)), at_s)
+        if sample.throttle_reasons is not None and sample.present:
+            slowed = bool(HARDWARE_SLOWS.intersection(sample.throttle_reasons))
+            yield from self._lasting("throttled", slowed, at_s, gap_s)
         if sample.memory_temperature_c is not None:
-            yield from self._lasting("memory_temperature", sample.memory_temperature_c >= MEMORY_HOT_C, at_s)
+            yield from self._lasting("memory_temperature", sample.memory_temperature_c >= MEMORY_HOT_C, at_s, gap_s)
         if sample.power_limit_w is not None:
             raised = 0.0 < self.power_limit_w < sample.power_limit_w
             self.power_limit_w = max(self.power_limit_w, sample.power_limit_w)
@@ -73,7 +78,7 @@ class DeviceWatch:
             if raised and "power_limit" not in self.told:
                 # It was lowered before this watch began.
                 yield "power_limit", 0.0, True
-            yield from self._lasting("power_limit", capped, at_s)
+            yield from self._lasting("power_limit", capped, at_s, gap_s)
 
     def _grown(self, name: str, total: int, at_s: float) -> int:
         """Growth within the window. The first value is where it begins; one that fell began anew."""
@@ -106,7 +111,11 @@ class DeviceWatch:
         elif raised is False:
             self.told.discard(name)
 
-    def _lasting(self, name: str, holds: bool, at_s: float) -> Iterator[tuple[str, float, bool]]:
+    def _lasting(self, name: str, holds: bool, at_s: float, gap_s: float) -> Iterator[tuple[str, float, bool]]:
+        if at_s - self.read_s.get(name, at_s) > gap_s:
+            # It may have ended and begun again: nobody saw.
+            self.since_s.pop(name, None)
+        self.read_s[name] = at_s
         if not holds:
             self.since_s.pop(name, None)
             if name in self.told:
@@ -133,7 +142,8 @@ class Watch:
     """All devices; findings wait here until the scanner takes them. `begun`: nodes of which the counters were not
     compared yet with what was before, and since when they are watched (Unix seconds)."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, gap_s: float = GAP_S) -> None:
+        self.gap_s = gap_s
         self.devices: dict[tuple[str, int], DeviceWatch] = {}
         self.found: list[Finding] = []
         self.begun: dict[str, float] = {}
@@ -144,7 +154,7 @@ class Watch:
         if watch is None:
             watch = self.devices[node_id, sample.index] = DeviceWatch()
             self.begun.setdefault(node_id, at_s)
-        for reading, value, over in watch.take(sample, at_s):
+        for reading, value, over in watch.take(sample, at_s, self.gap_s):
             self.found.append(
                 Finding(node_id=node_id, index=sample.index, reading=reading, value=value, over=over, sample=sample)
             )
@@ -174,7 +184,9 @@ class Watch:
         watch = self.devices.get((node_id, index))
         if watch is None:
             return ()
-        return tuple(name for name in LASTING if name not in watch.since_s and name != "power_limit")
+        return tuple(
+            name for name in LASTING if name not in watch.since_s and name in watch.read_s and name != "power_limit"
+        )
 
     def forget(self, node_id: str, index: int) -> None:
         """A device that is none any more."""

@@ -181,7 +181,7 @@ def _end_states(device_id: str, over: tuple[str, ...]) -> None:
 def _told(sample: DeviceSample) -> dict[str, Any]:
     """The device's readings at that moment, but those that it does not give."""
     fields = msgspec.to_builtins(sample)
-    fields["throttle_reasons"] = " ".join(sample.throttle_reasons)
+    fields["throttle_reasons"] = " ".join(sample.throttle_reasons or ())
     return {name: value for name, value in fields.items() if value not in (None, "") and name != "index"}
 
 

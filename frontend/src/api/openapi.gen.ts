@@ -1603,7 +1603,7 @@ export interface components {
             /** @default null */
             temperature_c: number | null;
             /** @default [] */
-            throttle_reasons: string[];
+            throttle_reasons: string[] | null;
             /** @default null */
             utilization_ratio: number | null;
         };

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from controlplane.policy.readings import READINGS
+from controlplane.protocol.revisions import encode_for
 from controlplane.protocol.samples import DeviceSample
 from controlplane.sentinel.readings import COUNTERS, Watch
 from controlplane.telemetry.codec import METRICS
@@ -164,3 +165,34 @@ def test_another_device_in_the_place_counts_from_its_own_beginning() -> None:
     watch.name("n", 0, "GPU-b")
     watch.take("n", DeviceSample(index=0, ecc_uncorrected_total=7), 1.0)
     assert watch.news() == []
+
+
+HOT = {"throttle_reasons": ("hw_thermal_slowdown",)}
+MUTE = {"throttle_reasons": None}
+
+
+def test_two_readings_far_apart_are_no_state_that_lasted_between() -> None:
+    lasting = READINGS["throttled"].value
+    assert seen(HOT, HOT, every_s=lasting + 10.0) == []
+    watch = Watch()
+    moments = [0.0, 1.0, *(70.0 + second for second in range(int(lasting) + 1))]
+    for at_s in moments:
+        watch.take("n", DeviceSample(index=0, **HOT), at_s)
+    assert [(found.reading, found.value) for found in watch.news()] == [("throttled", lasting)], "from 70 s on"
+
+
+def test_no_answer_about_throttling_neither_ends_it_nor_begins_it() -> None:
+    lasting = int(READINGS["throttled"].value)
+    half = [HOT] * (lasting // 2)
+    assert seen(*half, MUTE, *half, HOT) == [("throttled", float(lasting), False)]
+    assert seen(*[HOT] * (lasting + 1), MUTE, {"present": False}) == [("throttled", float(lasting), False)]
+    watch = Watch()
+    watch.take("n", DeviceSample(index=0, **MUTE), 0.0)
+    assert "throttled" not in watch.ended("n", 0), "nobody said so"
+
+
+def test_an_older_server_is_sent_no_reasons_where_the_device_did_not_answer() -> None:
+    sample = DeviceSample(index=0, **MUTE)
+    assert "throttle_reasons" not in encode_for(sample, 2)
+    assert encode_for(sample, 3)["throttle_reasons"] is None
+    assert "throttle_reasons" in encode_for(DeviceSample(index=0, **HOT), 2)
