@@ -44,7 +44,7 @@ class DeviceSeries:
             for sample in samples:
                 before = self._samples.get(sample.index)
                 if before is not None and self._sampled_s is not None:
-                    for reason in set(before.throttle_reasons) & set(sample.throttle_reasons):
+                    for reason in set(before.throttle_reasons or ()) & set(sample.throttle_reasons or ()):
                         key = (sample.index, reason)
                         self._throttled_s[key] = self._throttled_s.get(key, 0.0) + now_s - self._sampled_s
             self._uuids = {device.index: device.uuid for device in devices}

@@ -244,10 +244,11 @@ def _retired_pages(handle: Any) -> int | None:
     return None if any(found is None for found in pages) else sum(len(found or ()) for found in pages)
 
 
-def _throttle_reasons(handle: Any) -> tuple[str, ...]:
+def _throttle_reasons(handle: Any) -> tuple[str, ...] | None:
+    """None: it does not answer."""
     bits = _ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
     if bits is None:
-        return ()
+        return None
     return tuple(name for key, name in _THROTTLE_NAMES.items() if bits & getattr(pynvml, key, 0))
 
 

@@ -78,12 +78,14 @@ class NodeLife(models.Model):
 
 class Device(models.Model):
     """A GPU. `risk` is the newest score (0..1) that crossed a border, not a series.
-    `reset_wanted_at`: since when it waits, empty or not, for a reset to be ordered."""
+    `reset_wanted_at`: since when it waits, empty or not, for a reset to be ordered. `uuid_since`: when it took
+    the place of another one; None: it is the first there."""
 
     id = models.CharField(primary_key=True, max_length=32)
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="devices")
     index = models.IntegerField()
     uuid = models.CharField(max_length=80)
+    uuid_since = models.DateTimeField(null=True)
     model = models.CharField(max_length=80)
     memory_bytes = models.BigIntegerField(null=True)
     driver = models.CharField(max_length=16)

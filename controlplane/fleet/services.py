@@ -171,7 +171,7 @@ def sync_devices(node: Node, infos: Sequence[DeviceInfo]) -> None:
         if not device.present:
             set_device_present(device)
         if device.uuid != values["uuid"]:
-            values |= {"healthy": True, "health_reason": "", "risk": None, "reset_wanted_at": None}
+            values |= {"healthy": True, "health_reason": "", "risk": None, "reset_wanted_at": None, "uuid_since": now()}
         if all(getattr(device, name) == value for name, value in values.items()):
             continue
         Device.objects.filter(pk=device.pk).update(**values)

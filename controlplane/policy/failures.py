@@ -8,6 +8,8 @@ are `reversible` say enough to leave a replica out and not to end it. A replica 
 all wait for others is never a culprit.
 """
 
+from collections import Counter
+
 from controlplane.policy import flaps, silence
 from controlplane.policy.common import without_common
 from controlplane.policy.config import PolicyConfig
@@ -205,14 +207,16 @@ def _catch_up_timeout(snapshot: JobSnapshot, config: PolicyConfig, replica: Repl
 
 
 def _unreachable(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
-    """After so many views with unchanged members the exchange still fails. Whom an error names is ended.
-    Where none names anybody, who it is was only inferred: it is left out first, and ended when the exchange fails
-    with it again, or at once where too few that hold the newest state would be left without it."""
+    """After so many views with unchanged members the exchange still fails. Whom most errors name is ended.
+    Where none names anybody, or as many name another, who it is was only inferred: it is left out first, and ended
+    when the exchange fails with it again, or at once where too few that hold the newest state would be left
+    without it."""
     errors = fresh_outer_errors(snapshot, config)
     if not errors or snapshot.reissued_views < config.max_reissues:
         return None
-    named = _named(errors)
-    suspect = _inferred(snapshot, errors) if named is None else named
+    most = _most_named(snapshot, errors)
+    named = most[0] if len(most) == 1 else None
+    suspect = named if named is not None else min(most) if most else _inferred(snapshot, errors)
     if suspect != replica.index:
         return None
     again = flaps.times_out(replica.times_out, replica.out_s, snapshot.now_s) > 1
@@ -223,7 +227,7 @@ def _unreachable(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFa
         proved=False,
         reversible=spared,
         sentence=f"the exchange failed again after {snapshot.reissued_views} views with the same members, and"
-        f" {_accuser(snapshot, errors, replica, named)}",
+        f" {_accuser(snapshot, errors, replica, most)}",
         signal_ids=signal_ids(errors),
         evidence={"reissued_views": snapshot.reissued_views, "named": named is not None},
     )
@@ -239,9 +243,19 @@ def fresh_outer_errors(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Sig
     return fresh
 
 
-def _named(errors: tuple[SignalFact, ...]) -> int | None:
-    """The replica that the first error which names one names."""
-    return next((named for named in map(suspect_of, errors) if named is not None), None)
+def _most_named(snapshot: JobSnapshot, errors: tuple[SignalFact, ...]) -> list[int]:
+    """The members that most replicas name, by index: several where as many name each, none where nobody is named.
+    Nobody's word counts about itself, nor to decide between itself and another."""
+    members = {replica.index for replica in live_replicas(snapshot) if is_member(snapshot, replica)}
+    words = {(error.replica, named) for error in errors if (named := suspect_of(error)) in members}
+    most = _leaders({(who, named) for who, named in words if who != named})
+    fair = _leaders({(who, named) for who, named in words if who not in most and named in most})
+    return fair if len(fair) == 1 else most
+
+
+def _leaders(words: set[tuple[int | None, int | None]]) -> list[int]:
+    votes = Counter(named for _, named in words if named is not None)
+    return sorted(index for index, count in votes.items() if count == max(votes.values()))
 
 
 def _inferred(snapshot: JobSnapshot, errors: tuple[SignalFact, ...]) -> int | None:
@@ -257,9 +271,11 @@ def _quiet(snapshot: JobSnapshot, errors: tuple[SignalFact, ...]) -> list[int]:
     return [r.index for r in live_replicas(snapshot) if is_member(snapshot, r) and r.index not in reporters]
 
 
-def _accuser(snapshot: JobSnapshot, errors: tuple[SignalFact, ...], replica: ReplicaFact, named: int | None) -> str:
-    if named is not None:
+def _accuser(snapshot: JobSnapshot, errors: tuple[SignalFact, ...], replica: ReplicaFact, most: list[int]) -> str:
+    if most == [replica.index]:
         return "the others name it"
+    if most:
+        return f"replicas {', '.join(map(str, most))} are named as often: that it is this one is a guess"
     if _quiet(snapshot, errors) == [replica.index]:
         return "it alone did not report it"
     return "nobody is named: that it is this one is a guess"

@@ -84,7 +84,7 @@ def _row_remap(sample: DeviceSample) -> float | None:
 
 def _throttled(sample: DeviceSample) -> float | None:
     """1 while a reason holds it back. A device that gives no clock tells no reasons either."""
-    if sample.sm_clock_mhz is None and not sample.throttle_reasons:
+    if sample.throttle_reasons is None or (sample.sm_clock_mhz is None and not sample.throttle_reasons):
         return None
     return float(bool(SLOWED_BY.intersection(sample.throttle_reasons)))
 

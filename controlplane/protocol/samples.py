@@ -33,7 +33,8 @@ class DeviceInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class DeviceSample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One reading of one device. Ratios are 0..1. Error counters are cumulative since
     the driver was loaded. `retired_pages_total` over the device's life (older models, which
-    remap no rows). `present` False: the device fell off the bus."""
+    remap no rows). `present` False: the device fell off the bus. `throttle_reasons`
+    None: it was asked and did not answer, which says nothing about them."""
 
     index: DeviceIndex
     present: bool = True
@@ -49,7 +50,7 @@ class DeviceSample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     ecc_uncorrected_total: Count | None = None
     row_remap_pending: bool | None = None
     row_remap_failure: bool | None = None
-    throttle_reasons: ThrottleReasons = ()
+    throttle_reasons: ThrottleReasons | None = ()
     pcie_replay_total: Count | None = None
     nvlink_error_total: Count | None = None
     retired_pages_total: Count | None = None

@@ -48,7 +48,7 @@ _RANK = (
     "device_id",
 )
 """The fields of `RankRef`, then where it is placed: of a hundred thousand ranks no objects are made."""
-_DEVICE = ("node_id", "index", "id", "present", "risk", "healthy")
+_DEVICE = ("node_id", "index", "id", "present", "risk", "healthy", "uuid", "uuid_since")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +64,16 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInfo:
-    """`job_id` of the unreleased rank on it. `healthy`: nothing keeps it from work."""
+    """`job_id` of the unreleased rank on it. `healthy`: nothing keeps it from work. `since_s`: since when
+    this one, by its `uuid`, is there (Unix seconds; 0: since the first)."""
 
     id: str
     present: bool
     risk: float | None
     job_id: str | None
     healthy: bool = True
+    uuid: str = ""
+    since_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,10 +180,16 @@ class MapFollower:
         self._add_nodes(node_ids)
         holder = self._add_ranks(node_ids)
         devices = Device.objects.all() if node_ids is None else Device.objects.filter(node_id__in=node_ids)
-        for node_id, index, id_, present, risk, healthy in devices.values_list(*_DEVICE):
+        for node_id, index, id_, present, risk, healthy, uuid, since in devices.values_list(*_DEVICE):
             self._devices_of.setdefault(node_id, []).append(index)
             self.map.devices[node_id, index] = DeviceInfo(
-                id=id_, present=present, risk=risk, job_id=holder.get(id_), healthy=healthy
+                id=id_,
+                present=present,
+                risk=risk,
+                job_id=holder.get(id_),
+                healthy=healthy,
+                uuid=uuid,
+                since_s=since.timestamp() if since is not None else 0.0,
             )
         for job in Job.objects.filter(pk__in=self._nodes_of.keys() - self.map.limits.keys()):
             # A spec that cannot be read leaves that job with the defaults, and the others their own.

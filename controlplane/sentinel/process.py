@@ -24,7 +24,7 @@ from controlplane.runtime.clock import ClockWatch
 from controlplane.runtime.isolate import isolated
 from controlplane.runtime.logs import get
 from controlplane.runtime.seal import tally
-from controlplane.sentinel import scan, store_probe
+from controlplane.sentinel import scan, seeds, store_probe
 from controlplane.sentinel.fallback import Net
 from controlplane.sentinel.fleetmap import MapFollower
 from controlplane.sentinel.history import QUIET_S, QUIET_SAMPLES, History
@@ -72,7 +72,9 @@ class Sentinel:
         self.net = Net(self.name)
         self.live_state = LiveState()
         self.scanner = scan.Scanner()
-        self.history = History(settings.CHUNK_S, quiet_s=max(QUIET_S, QUIET_SAMPLES * settings.SAMPLE_INTERVAL_S))
+        quiet_s = max(QUIET_S, QUIET_SAMPLES * settings.SAMPLE_INTERVAL_S)
+        self.history = History(settings.CHUNK_S, quiet_s=quiet_s)
+        self.live_state.watch.gap_s = quiet_s
         self.reader = StreamReader()
         self.follower = MapFollower()
         self.fleet = self.follower.map
@@ -132,6 +134,7 @@ class Sentinel:
         if looked:
             self.follower.turn()
             self.live_state.expect(self.fleet.nodes, self.fleet.devices, self.fleet.placed, self.fleet.error_s)
+            seeds.name(self.live_state, self.fleet)
         heard = self.reader.read()
         moment, now_s = time.monotonic(), time.time()
         self._watch_ourselves(moment)
@@ -159,6 +162,7 @@ class Sentinel:
             return
         self._begin_to_lead()
         if every["scan"].due(moment):
+            seeds.seed(self.live_state, self.fleet)
             blind = moment < self.blind_until
             sessions = {node_id: info.session_id for node_id, info in self.fleet.nodes.items() if info.connected}
             excused = self.deafness.excused(sessions, self.reader.batches.unheard_s, moment)

@@ -139,6 +139,9 @@ def _tell_reading(found: Finding, fleet: FleetMap) -> None:
     if info is None:
         return
     device = Device.objects.select_related("node").get(pk=info.id)
+    if info.uuid and device.uuid != info.uuid:
+        # Another one is there since a moment ago: what was compared is none of its own.
+        return
     if not found.over and found.reading in FLAGS and READINGS[found.reading].what in device.health_reason:
         # It is out for that, and who had it in hand may have acknowledged it: no news of a watch that begins.
         return
@@ -178,7 +181,7 @@ def _end_states(device_id: str, over: tuple[str, ...]) -> None:
 def _told(sample: DeviceSample) -> dict[str, Any]:
     """The device's readings at that moment, but those that it does not give."""
     fields = msgspec.to_builtins(sample)
-    fields["throttle_reasons"] = " ".join(sample.throttle_reasons)
+    fields["throttle_reasons"] = " ".join(sample.throttle_reasons or ())
     return {name: value for name, value in fields.items() if value not in (None, "") and name != "index"}
 
 

@@ -20,6 +20,8 @@ from controlplane.telemetry.models import TelemetryChunk
 
 _log = get(__name__)
 ROWS_AT_ONCE = 16
+MOMENT_S = 0.002
+"""History keeps moments to the millisecond."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -49,6 +51,25 @@ def node_chunks(node_ids: Sequence[str], since_s: float, until_s: float, *, stri
             # The blob may lie a little behind a chunk that was stored meanwhile.
             chunks.append(_cut(unpack(blob), max(since_s, *(float(c.t_s[-1]) + 0.001 for c in chunks), 0.0), until_s))
         found[node_id] = [chunk for chunk in chunks if len(chunk.t_s)]
+    return found
+
+
+def newest_totals(node_id: str, names: Sequence[str], *, before_s: float) -> dict[int, dict[str, tuple[int, float]]]:
+    """Of each device of a node the last value of these counters before a moment, and when it was read."""
+    newest = TelemetryChunk.objects.filter(node_id=node_id, t0__lt=from_s(before_s)).order_by("-t0").first()
+    chunks = [] if newest is None else list(_stored([newest], 0.0, before_s - MOMENT_S))
+    blob = bus.read_blob(pending_name(node_id))
+    if blob is not None:
+        chunks.append(_cut(unpack(blob), 0.0, before_s - MOMENT_S))
+    found: dict[int, dict[str, tuple[int, float]]] = {}
+    for chunk in sorted((chunk for chunk in chunks if len(chunk.t_s)), key=lambda chunk: float(chunk.t_s[-1])):
+        for row, index in enumerate(chunk.devices):
+            for name in names:
+                values = chunk.values[METRICS.index(name), row]
+                there = np.flatnonzero(~np.isnan(values))
+                if len(there):
+                    last = int(there[-1])
+                    found.setdefault(index, {})[name] = (round(float(values[last])), float(chunk.t_s[last]))
     return found
 
 

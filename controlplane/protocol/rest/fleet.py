@@ -34,7 +34,7 @@ class DeviceLive(Answer, frozen=True, kw_only=True):
     ecc_uncorrected_total: int | None = None
     row_remap_pending: bool | None = None
     row_remap_failure: bool | None = None
-    throttle_reasons: list[str] = []
+    throttle_reasons: list[str] | None = []
     pcie_replay_total: int | None = None
     nvlink_error_total: int | None = None
     retired_pages_total: int | None = None

@@ -232,7 +232,8 @@ class StackGroup(Answer, frozen=True, kw_only=True):
 
 
 class StackGroups(Answer, frozen=True, kw_only=True):
-    """The stacks of `ranks` ranks in groups; of `late` none could be taken, and `note` says so."""
+    """The stacks of those that were heard of the `ranks` ranks that were asked, in groups; of `late` none could be
+    taken. `note` says so, and of how many nothing came."""
 
     sentence: str
     groups: list[StackGroup]

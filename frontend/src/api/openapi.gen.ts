@@ -1603,7 +1603,7 @@ export interface components {
             /** @default null */
             temperature_c: number | null;
             /** @default [] */
-            throttle_reasons: string[];
+            throttle_reasons: string[] | null;
             /** @default null */
             utilization_ratio: number | null;
         };
@@ -3367,7 +3367,8 @@ export interface components {
         };
         /**
          * StackGroups
-         * @description The stacks of `ranks` ranks in groups; of `late` none could be taken, and `note` says so.
+         * @description The stacks of those that were heard of the `ranks` ranks that were asked, in groups; of `late` none could be
+         *         taken. `note` says so, and of how many nothing came.
          */
         StackGroups: {
             groups: components["schemas"]["StackGroup"][];

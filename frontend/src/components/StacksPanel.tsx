@@ -1,5 +1,5 @@
 /* Where the training threads of an incident's ranks stood, in groups, then each look. It says of how
-   many it was too late. */
+   many it was too late, and of how many nothing came. */
 import type { ReactElement } from "react";
 import type { IncidentDetail } from "../api/types";
 import { words } from "../lib/format";
@@ -7,7 +7,7 @@ import { Panel } from "../ui/basics";
 
 export function StacksPanel({ incident }: { incident: IncidentDetail }): ReactElement | null {
   const groups = incident.stack_groups;
-  if (incident.stacks.length === 0) return null;
+  if (incident.stacks.length === 0 && !groups) return null;
   return (
     <Panel title="Stacks and Flight Recorders">
       {groups ? <p><b>{groups.sentence}</b> <span className="muted">{groups.note}</span></p> : null}

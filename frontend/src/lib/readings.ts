@@ -26,7 +26,7 @@ export function remapText(now: Readings): string {
 }
 
 export function heldBack(now: Readings): string {
-  if (now.throttle_reasons === undefined) return MISSING;
+  if (now.throttle_reasons === undefined || now.throttle_reasons === null) return MISSING;
   const found = now.throttle_reasons.flatMap((reason) => HOLDS_BACK[reason] ?? []);
   return found.length > 0 ? found.join(", ") : "not held back";
 }

@@ -15,6 +15,7 @@ from controlplane.protocol.spec import FaultSchedule, Resiliency
 from controlplane.protocol.states import Phase, Section
 from controlplane.recovery import selectors, sweep
 from controlplane.recovery.diagnostics import forget_scheduled
+from controlplane.recovery.incident_evidence import Count
 from controlplane.recovery.load import load_snapshot
 from controlplane.recovery.models import Decision, Incident, RankLook
 from controlplane.recovery.reconcile import reconcile_job
@@ -118,6 +119,72 @@ def test_the_stacks_of_the_whole_job_are_told_in_groups_over_all_its_nodes() -> 
     assert told["note"] == f"Taken from all {waiting + 1} ranks while they lived."
     assert len({rank.node_id for rank in live_ranks(job)}) > 1, "over several nodes"
     assert len([entry for entry in detail["stacks"] if "all_reduce" in entry["text"]]) == 3
+
+
+REDUCE = '  File "/site-packages/torch/distributed/distributed_c10d.py", line 2 in all_reduce\n'
+
+
+def groups_of(job: Job) -> dict[str, object]:
+    return selectors.incident_detail(Incident.objects.get(job=job).id)["stack_groups"]
+
+
+def one_is_heard(fleet: Fleet, job: Job) -> list[Command]:
+    """A rank hangs; of all that are asked one says where it stands. The orders to the other nodes."""
+    command, _ = hang(fleet, job, 1)
+    orders = list(Command.objects.filter(decision_id=command.decision_id, kind="collect_stacks"))
+    rank = next(row for row in live_ranks(job) if row.replica.index != 1)
+    order = next(o for o in orders if o.body["replica"] == -1 and o.node_id == rank.node_id)
+    fleet.tell(rank.node.name, look(rank, order, "stacks", REDUCE, "faulthandler"))
+    return [order for order in orders if order.node_id != rank.node_id]
+
+
+def test_of_ranks_that_were_asked_and_not_heard_nothing_is_claimed() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    ranks = len(live_ranks(job))
+    silent = one_is_heard(fleet, job)
+    groups = groups_of(job)
+    assert groups["sentence"] == f"1 in all_reduce, {ranks - 1} not heard"
+    assert groups["note"] == f"Taken from 1 of {ranks} ranks while they lived; {ranks - 1} may still answer."
+    Command.objects.filter(pk__in=[order.pk for order in silent]).update(state="expired")
+    Command.objects.filter(decision_id=silent[0].decision_id, kind="collect_stacks", state="queued").update(
+        state="succeeded"
+    )
+    assert groups_of(job)["note"] == f"Taken from 1 of {ranks} ranks while they lived; of {ranks - 1} nothing came."
+    assert groups_of(job)["ranks"] == ranks
+
+
+def test_of_a_thousand_ranks_those_of_a_dead_node_are_counted_apart() -> None:
+    said = Count(heard=992, late=0, awaited=0, silent=8, known=True)
+    assert said.note(by_decision=True) == "Taken from 992 of 1,000 ranks while they lived; of 8 nothing came."
+    mixed = Count(heard=990, late=1, awaited=1, silent=8, known=True)
+    assert mixed.note(by_decision=True) == (
+        "Taken from 990 of 1,000 ranks while they lived; for 1 it was too late: not taken; 1 may still answer;"
+        " of 8 nothing came."
+    )
+
+
+def test_when_the_last_order_is_given_up_it_is_said_of_how_many_nothing_came() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    silent = one_is_heard(fleet, job)
+    Command.objects.filter(decision_id=silent[0].decision_id, kind="collect_stacks").update(due_at=ago(1.0))
+    sweep.sweep()
+    assert groups_of(job)["note"] == "Taken from 1 of 6 ranks while they lived; of 5 nothing came."
+
+
+def test_when_nobody_answers_the_panel_says_that_too_and_of_forgotten_orders_nothing_is_claimed() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    command, _ = hang(fleet, job, 1)
+    orders = Command.objects.filter(decision_id=command.decision_id, kind="collect_stacks")
+    orders.update(state="expired")
+    assert groups_of(job)["note"] == "Taken from 0 of 6 ranks while they lived; of 6 nothing came."
+    rank = live_ranks(job)[0]
+    fleet.tell(rank.node.name, look(rank, orders.get(node=rank.node), "stacks", REDUCE, "faulthandler"))
+    assert groups_of(job)["sentence"] == "1 in all_reduce, 5 not heard"
+    orders.delete()
+    assert groups_of(job)["note"] == "Taken from 1 rank while they lived. How many were asked is not kept any more."
 
 
 def test_a_missing_dump_leaves_the_finding_undecided_and_says_whose() -> None:

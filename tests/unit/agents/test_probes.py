@@ -225,3 +225,12 @@ async def test_the_driver_process_that_follows_is_told_how_far_the_one_before_ha
     await sampler._launch()
     assert [xid.xid for xid in heard] == [79]
     assert started == [(), ("41",)]
+
+
+def test_a_driver_that_does_not_answer_says_nothing_about_throttling(monkeypatch):
+    from agents.probes import nvml as probe
+
+    monkeypatch.setattr(probe, "_ask", lambda *_: None)
+    assert probe._throttle_reasons(object()) is None
+    monkeypatch.setattr(probe, "_ask", lambda *_: 0)
+    assert probe._throttle_reasons(object()) == ()

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from controlplane.policy.readings import READINGS
+from controlplane.protocol.revisions import encode_for
 from controlplane.protocol.samples import DeviceSample
 from controlplane.sentinel.readings import COUNTERS, Watch
 from controlplane.telemetry.codec import METRICS
@@ -117,3 +118,81 @@ def test_a_power_limit_that_was_lowered_before_the_watch_began_has_not_ended_unt
     assert watch.news() == []
     watch.take("n", DeviceSample(index=0, power_limit_w=700.0), 91.0)
     assert [(found.reading, found.over) for found in watch.news()] == [("power_limit", True)]
+
+
+def first_after(was: int, total: int, *, field: str = "ecc_uncorrected_total", away_s: float = 600.0) -> list[Any]:
+    """What is found when a watch begins at `total`, and `was` is what was stored `away_s` before."""
+    watch = Watch()
+    sample = DeviceSample(index=0, **{field: total})
+    watch.take("n", sample, 1_000.0)
+    watch.take("n", sample, 1_001.0)
+    watch.seed("n", sample, {field: (was, 1_000.0 - away_s)})
+    watch.seed("n", sample, {field: (was, 1_000.0 - away_s)})
+    return [(found.reading, found.value) for found in watch.news()]
+
+
+def test_an_error_that_came_while_nobody_watched_is_found_once_when_somebody_does_again() -> None:
+    assert first_after(0, 3) == [("ecc_uncorrected", 3.0)]
+    assert first_after(3, 3) == []
+
+
+def test_a_driver_that_was_loaded_anew_counts_from_nothing_and_that_is_no_growth() -> None:
+    assert first_after(5, 0) == [] and first_after(5, 2) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [("ecc_corrected_total", "ecc_corrected"), ("pcie_replay_total", "pcie_replay"),
+     ("nvlink_error_total", "nvlink_error")],
+)  # fmt: skip
+def test_of_what_is_too_much_in_a_window_a_long_absence_counts_by_its_rate(field: str, name: str) -> None:
+    limit = READINGS[name]
+    windows = 10
+    over = int(limit.value) * windows
+    assert first_after(0, over, field=field, away_s=limit.window_s * windows) == [(name, limit.value)]
+    assert first_after(0, over - windows, field=field, away_s=limit.window_s * windows) == []
+
+
+def test_a_node_that_is_cut_off_for_long_is_not_blamed_for_a_minute_of_replays() -> None:
+    assert seen({"pcie_replay_total": 0}, {"pcie_replay_total": 9}, every_s=600.0) == []
+    assert seen({"ecc_uncorrected_total": 0}, {"ecc_uncorrected_total": 1}, every_s=600.0) != []
+
+
+def test_another_device_in_the_place_counts_from_its_own_beginning() -> None:
+    watch = Watch()
+    watch.take("n", DeviceSample(index=0, ecc_uncorrected_total=0), 0.0)
+    watch.name("n", 0, "GPU-a")
+    watch.name("n", 0, "GPU-b")
+    watch.take("n", DeviceSample(index=0, ecc_uncorrected_total=7), 1.0)
+    assert watch.news() == []
+
+
+HOT = {"throttle_reasons": ("hw_thermal_slowdown",)}
+MUTE = {"throttle_reasons": None}
+
+
+def test_two_readings_far_apart_are_no_state_that_lasted_between() -> None:
+    lasting = READINGS["throttled"].value
+    assert seen(HOT, HOT, every_s=lasting + 10.0) == []
+    watch = Watch()
+    moments = [0.0, 1.0, *(70.0 + second for second in range(int(lasting) + 1))]
+    for at_s in moments:
+        watch.take("n", DeviceSample(index=0, **HOT), at_s)
+    assert [(found.reading, found.value) for found in watch.news()] == [("throttled", lasting)], "from 70 s on"
+
+
+def test_no_answer_about_throttling_neither_ends_it_nor_begins_it() -> None:
+    lasting = int(READINGS["throttled"].value)
+    half = [HOT] * (lasting // 2)
+    assert seen(*half, MUTE, *half, HOT) == [("throttled", float(lasting), False)]
+    assert seen(*[HOT] * (lasting + 1), MUTE, {"present": False}) == [("throttled", float(lasting), False)]
+    watch = Watch()
+    watch.take("n", DeviceSample(index=0, **MUTE), 0.0)
+    assert "throttled" not in watch.ended("n", 0), "nobody said so"
+
+
+def test_an_older_server_is_sent_no_reasons_where_the_device_did_not_answer() -> None:
+    sample = DeviceSample(index=0, **MUTE)
+    assert "throttle_reasons" not in encode_for(sample, 2)
+    assert encode_for(sample, 3)["throttle_reasons"] is None
+    assert "throttle_reasons" in encode_for(DeviceSample(index=0, **HOT), 2)

@@ -212,6 +212,42 @@ def test_who_an_exchange_error_names_is_ended_when_new_views_do_not_help():
     assert "the others name it" in decision.sentence
 
 
+def accusations(*pairs):
+    """Each names the other."""
+    return tuple(
+        signal("outer_error", n, replica=who, incarnation=1, seen_s=NOW_S - 2.0, evidence={"suspect_replica": named})
+        for n, (who, named) in enumerate(pairs)
+    )
+
+
+@pytest.mark.parametrize(
+    ("pairs", "out"),
+    [
+        (((0, 1), (1, 0), (2, 0)), 0),
+        (((0, 1), (0, 1), (1, 0), (2, 0)), 0),
+        (((1, 1), (1, 0), (2, 0)), 0),
+        (((0, 1), (1, 2)), 1),
+        (((0, 7), (2, 1)), 1),
+    ],
+    ids=["most accusers", "one of many ranks", "none about itself", "not the word of the accused", "a member only"],
+)
+def test_where_errors_name_different_ones_most_accusers_decide(pairs, out):
+    decision = only(running(reissued_views=3, signals=accusations(*pairs)), RULE)
+    assert (decision.reason_code, decision.key) == ("unreachable", f"1:evict:{out}.1")
+
+
+@pytest.mark.parametrize("pairs", [((1, 2), (2, 1)), ((0, 1), (1, 2), (2, 0))])
+def test_where_as_many_name_each_it_is_a_guess_and_is_left_out_first(pairs):
+    snapshot = running(reissued_views=3, signals=accusations(*pairs))
+    assert decisions(snapshot, rule=RULE) == ()
+    decision = only(snapshot, "leave_out")
+    (action,) = [a for a in decision.actions if isinstance(a, AnnounceView)]
+    named = sorted({named for _, named in pairs})
+    assert [member.replica for member in action.view.members] == [n for n in range(3) if n != named[0]]
+    assert decision.evidence["named"] is False
+    assert f"replicas {', '.join(map(str, named))} are named as often" in decision.sentence
+
+
 @pytest.mark.parametrize(
     ("reporters", "out", "words"),
     [((0, 2), 1, "it alone did not report it"), ((0, 1, 2), 0, "nobody is named: that it is this one is a guess")],
