@@ -159,11 +159,11 @@ def _under_way(by: ClockSet) -> dict[str, list[Any]]:
     present = (from_s(by.since_s), from_s(by.now_s))
     ranks = Rank.objects.filter(Q(joined_at=None) | Q(joined_at__range=present), started_at__isnull=False)
     ranks = ranks.exclude(started_at__range=present).filter(Q(released_at=None) | Q(joined_at__isnull=False))
-    orders = Command.objects.filter(Q(state__in=LIVE) | Q(finished_at__range=present), acknowledged_at__isnull=False)
-    orders = orders.exclude(acknowledged_at__range=present)
+    commands = Command.objects.filter(Q(state__in=LIVE) | Q(finished_at__range=present), acknowledged_at__isnull=False)
+    commands = commands.exclude(acknowledged_at__range=present)
     return {
         name: list(rows.order_by("-pk").values_list("pk", flat=True)[:MAX_COUNTED])
-        for name, rows in ((windows.RANKS, ranks), (windows.ORDERS, orders))
+        for name, rows in ((windows.RANKS, ranks), (windows.COMMANDS, commands))
     }
 
 
