@@ -59,8 +59,9 @@ class Clock:
     def last(self, ats: Iterable[datetime | None]) -> Moment | None:
         """As `first`; None also where one of them has not come yet."""
         found = list(ats)
-        told = [self.moment(at) for at in found if at]
-        return max(told, key=lambda moment: moment.real) if told and len(told) == len(found) else None
+        if not found or None in found:
+            return None
+        return max((self.moment(at) for at in found if at), key=lambda moment: moment.real)
 
 
 def compute_phases(incident: Incident) -> list[dict[str, Any]]:
