@@ -83,7 +83,7 @@ def move(step_s: float, *, set_s: float, since_s: float | None = None, up_s: flo
     with events.unit_of_work():
         paces = ClockSet(step_s=step_s, since_s=min(since_s, set_s - SEEN_WITHIN_S), now_s=now_s())
         moved += _move_paces(paces)
-        _write_down(step_s, since_s, up_s, _under_way(paces))
+        _write_down(step_s, since_s, up_s, under_way=_under_way(paces))
         for model, column in MOVED:
             old = Q(**{f"{column}__lt" if step_s > 0.0 else f"{column}__gt": at})
             rows = model._default_manager.filter(old)
@@ -159,18 +159,21 @@ def _under_way(by: ClockSet) -> dict[str, list[Any]]:
     present = (from_s(by.since_s), from_s(by.now_s))
     ranks = Rank.objects.filter(Q(joined_at=None) | Q(joined_at__range=present), started_at__isnull=False)
     ranks = ranks.exclude(started_at__range=present).filter(Q(released_at=None) | Q(joined_at__isnull=False))
-    orders = Command.objects.filter(Q(state__in=LIVE) | Q(finished_at__range=present), acknowledged_at__isnull=False)
-    orders = orders.exclude(acknowledged_at__range=present)
+    commands = Command.objects.filter(Q(state__in=LIVE) | Q(finished_at__range=present), acknowledged_at__isnull=False)
+    commands = commands.exclude(acknowledged_at__range=present)
     return {
         name: list(rows.order_by("-pk").values_list("pk", flat=True)[:MAX_COUNTED])
-        for name, rows in ((windows.RANKS, ranks), (windows.ORDERS, orders))
+        for name, rows in ((windows.RANKS, ranks), (windows.COMMANDS, commands))
     }
 
 
-def _write_down(step_s: float, since_s: float, seen_up_s: float | None, older: dict[str, list[Any]]) -> None:
+def _write_down(
+    step_s: float, since_s: float, seen_up_s: float | None = None, *, under_way: dict[str, list[Any]] | None = None
+) -> None:
     """For `runtime.windows`: with the rows that would be counted twice, as the clock shows their times again."""
     boot, up_s = windows.uptime()
     up_s = up_s if seen_up_s is None else seen_up_s
+    older = under_way or {}
     if step_s < 0.0:
         again = (from_s(since_s), from_s(since_s - step_s + AHEAD_S))
         for rows, column in counted():

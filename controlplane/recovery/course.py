@@ -7,23 +7,28 @@ an incident's two marks.
 """
 
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db.models import Q, QuerySet
 
 from controlplane.jobs.models import Job, StepRecord
 from controlplane.recovery.models import Incident, ViewRow
+from controlplane.runtime import windows
+from controlplane.runtime.clock import SETTLE_S
+from controlplane.runtime.models import ClockStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """`of_attempt` and `step` of the newest commit (0 and -1: there is none); `attempt`: the newest one;
-    `epoch` of the newest view (0: there is none)."""
+    `epoch` of the newest view (0: there is none); `clock`: which step of the server's clock was the newest (0: none,
+    or it was not kept)."""
 
     of_attempt: int
     step: int
     attempt: int
     epoch: int
+    clock: int = 0
 
     def after(self) -> Q:
         """Of steps: those committed later."""
@@ -44,7 +49,8 @@ def mark(job: Job, at: datetime) -> dict[str, int]:
     attempt, epoch = views.values_list("attempt", "epoch").first() or (1, 0)
     steps = _newest_first(job).filter(at__lte=at)
     of_attempt, step = steps.values_list("attempt", "step").first() or (0, -1)
-    return asdict(Mark(of_attempt=of_attempt, step=step, attempt=max(attempt, of_attempt), epoch=epoch))
+    newest, clock = max(attempt, of_attempt), windows.newest_before(at)
+    return asdict(Mark(of_attempt=of_attempt, step=step, attempt=newest, epoch=epoch, clock=clock))
 
 
 def here(job: Job) -> Mark:
@@ -52,7 +58,8 @@ def here(job: Job) -> Mark:
     newest = _newest_first(job).values_list("attempt", "step").first() or (0, -1)
     number = job.attempts.order_by("-number").values_list("number", flat=True).first()
     epoch = ViewRow.objects.filter(job=job).order_by("-epoch").values_list("epoch", flat=True).first()
-    return Mark(of_attempt=newest[0], step=newest[1], attempt=number or 1, epoch=epoch or 0)
+    clock = next((step.pk for step in windows.known()), 0)
+    return Mark(of_attempt=newest[0], step=newest[1], attempt=number or 1, epoch=epoch or 0, clock=clock)
 
 
 def began(incident: Incident) -> Mark:
@@ -67,6 +74,18 @@ def ended(incident: Incident) -> Mark:
     if incident.ended is not None:
         return Mark(**incident.ended)
     return here(incident.job) if incident.ended_at is None else Mark(**mark(incident.job, incident.ended_at))
+
+
+def clock_steps(incident: Incident) -> list[ClockStep]:
+    """Those of the server's clock in its course, the newest first."""
+    began = (incident.began or {}).get("clock") or windows.newest_before(incident.opened_at)
+    rows = ClockStep.objects.filter(pk__gt=began).order_by("-pk")
+    ended = (incident.ended or {}).get("clock")
+    if incident.ended_at is None or ended is None:
+        return list(rows[: windows.MAX_STEPS])
+    # The one that was not known when it ended, a moment later.
+    unknown = Q(set_at__gte=incident.ended_at - timedelta(seconds=SETTLE_S), set_at__lte=incident.ended_at)
+    return list(rows.filter(Q(pk__lte=ended) | unknown)[: windows.MAX_STEPS])
 
 
 def _newest_first(job: Job) -> QuerySet[StepRecord]:

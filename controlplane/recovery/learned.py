@@ -109,8 +109,8 @@ def _transfer_s(job: Job, loads: str | None = None) -> float | None:
     if row is None:
         return None
     looks = job.commands.filter(kind="verify_checkpoint", state=CommandState.SUCCEEDED, body__path=path)
-    looks = windows.whole(looks, windows.ORDERS, "acknowledged_at", "finished_at")
-    read = looks.exclude(acknowledged_at=None).aggregate(took=Max(F("finished_at") - F("acknowledged_at")))["took"]
+    whole = windows.whole(looks.exclude(acknowledged_at=None), windows.COMMANDS, "acknowledged_at", "finished_at")
+    read = whole.aggregate(took=Max(F("finished_at") - F("acknowledged_at")))["took"]
     measured = (row.total_s, row.read_s, read.total_seconds() if read else None)
     return max((seconds for seconds in measured if seconds is not None), default=None)
 

@@ -5,34 +5,78 @@ first_commit -> replica_started -> replica_joined -> caught_up -> full_strength,
 which they happened. The fault is the last sign of progress of what failed, not the moment at
 which that was noticed. A person's order has no fault: it begins with `ordered`. A job that goes
 on with fewer replicas ends in `smaller_strength`. A phase that did not happen is left out; all
-times are the server's.
+times are the server's. `at` is what its clock told then, for people; the order of the phases and the
+seconds between them do not follow it where it was set in the course of the incident.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Max, Min
-
 from controlplane.jobs.models import Replica
 from controlplane.policy.signals import BY_KIND
+from controlplane.recovery import course
 from controlplane.recovery.models import Decision, FlushRow, Incident, Signal, ViewRow
-from controlplane.runtime.clock import iso
+from controlplane.runtime import windows
+from controlplane.runtime.clock import iso, now
 from controlplane.runtime.logs import get
+from controlplane.runtime.models import ClockStep
 
-Moments = dict[str, datetime | None]
 ORDERED_RULE = "ordered_eviction"
+MAX_ROWS = 100
+"""Of views and incarnations after a decision, only the first matter."""
 _log = get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What the clock told, and when that was by the clock as the incident left it."""
+
+    at: datetime
+    real: datetime
+
+
+Moments = dict[str, Moment | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """By how much it was set in the course of an incident, the newest step first, whose last moment is `until`."""
+
+    steps: list[ClockStep]
+    until: datetime
+
+    def moment(self, at: datetime, *, before_s: float = 0.0) -> Moment:
+        """So many seconds before `at`."""
+        earlier = timedelta(seconds=before_s)
+        return Moment(at - earlier, windows.present(at, self.steps, until=self.until) - earlier)
+
+    def first(self, ats: Iterable[datetime | None]) -> Moment | None:
+        """Whatever the clock told; None: there is none."""
+        return min((self.moment(at) for at in ats if at), key=lambda moment: moment.real, default=None)
+
+    def last(self, ats: Iterable[datetime | None]) -> Moment | None:
+        """As `first`; None also where one of them has not come yet."""
+        found = list(ats)
+        if not found or None in found:
+            return None
+        return max((self.moment(at) for at in found if at), key=lambda moment: moment.real)
 
 
 def compute_phases(incident: Incident) -> list[dict[str, Any]]:
     """[{"name", "at", "since_fault_s"}], earliest first; none lies before the first."""
-    found = [(name, at) for name, at in _moments(incident).items() if at is not None]
-    start = found[0][1]
-    early = [name for name, at in found if at < start]
+    clock = Clock(course.clock_steps(incident), incident.ended_at or now())
+    found = [(name, moment) for name, moment in _moments(incident, clock).items() if moment is not None]
+    start = found[0][1].real
+    early = [name for name, moment in found if moment.real < start]
     if early:
         _log.warning("phases before the fault are left out", incident=incident.id, phases=early)
-    told = sorted(((name, at) for name, at in found if at >= start), key=lambda phase: phase[1])
-    return [{"name": name, "at": iso(at), "since_fault_s": round((at - start).total_seconds(), 6)} for name, at in told]
+    told = sorted((phase for phase in found if phase[1].real >= start), key=lambda phase: phase[1].real)
+    return [
+        {"name": name, "at": iso(moment.at), "since_fault_s": round((moment.real - start).total_seconds(), 6)}
+        for name, moment in told
+    ]
 
 
 def recovery_s(incident: Incident) -> float | None:
@@ -42,75 +86,81 @@ def recovery_s(incident: Incident) -> float | None:
     return float(ends[0]["since_fault_s"]) if ends else None
 
 
-def began_at(signal: Signal) -> datetime:
-    """When the fault began of which the finding tells: for silence and for standing still, that
-    is the last word or the last progress; for the rest, when it showed itself."""
+def began_before_s(signal: Signal) -> float:
+    """How long before the finding showed itself the fault began of which it tells: for silence and for standing
+    still, since the last word or the last progress; for the rest 0."""
     kind = BY_KIND.get(signal.kind)
     told = {**signal.evidence, "threshold": signal.threshold}
-    before_s = float(told.get(kind.BEGAN, 0.0)) if kind is not None else 0.0
-    return signal.seen_at - timedelta(seconds=before_s)
+    return float(told.get(kind.BEGAN, 0.0)) if kind is not None else 0.0
 
 
-def _moments(incident: Incident) -> Moments:
+def _moments(incident: Incident, clock: Clock) -> Moments:
     signals = list(Signal.objects.filter(incident=incident))
-    decided = Decision.objects.filter(incident=incident, routine=False).order_by("at", "id").first()
+    decisions = Decision.objects.filter(incident=incident, routine=False).defer("snapshot").order_by("at", "id")
+    decided = min(decisions, key=lambda row: clock.moment(row.at).real, default=None)
     moments: Moments
     if decided is not None and decided.rule == ORDERED_RULE:
-        moments = {"ordered": incident.opened_at}
+        moments = {"ordered": clock.moment(incident.opened_at)}
     else:
         moments = {
-            "fault": min(_began(incident, signals, decided)),
-            "detected": min((signal.created_at for signal in signals), default=None),
+            "fault": min(_began(incident, signals, decided, clock), key=lambda moment: moment.real),
+            "detected": clock.first(signal.created_at for signal in signals),
         }
-    moments["decided"] = decided.at if decided else None
+    moments["decided"] = clock.moment(decided.at) if decided else None
     if decided is not None and incident.job_id:
-        moments |= _view_moments(incident, decided)
-        moments |= _replica_moments(incident, decided)
+        moments |= _view_moments(incident, decided, clock)
+        moments |= _replica_moments(incident, decided, clock)
     if incident.recovered_at is not None:
-        moments["full_strength" if incident.full_strength else "smaller_strength"] = incident.recovered_at
+        back = "full_strength" if incident.full_strength else "smaller_strength"
+        moments[back] = clock.moment(incident.recovered_at)
     return moments
 
 
-def _began(incident: Incident, signals: list[Signal], decided: Decision | None) -> list[datetime]:
+def _began(incident: Incident, signals: list[Signal], decided: Decision | None, clock: Clock) -> list[Moment]:
     """When the fault may have begun: by each finding, and by the decision that saw it in the ranks'
     own words; at the latest when the incident was opened."""
-    began = list(map(began_at, signals))
+    began = [clock.moment(signal.seen_at, before_s=began_before_s(signal)) for signal in signals]
     if decided is not None and "stood_s" in decided.evidence:
-        began.append(decided.at - timedelta(seconds=float(decided.evidence["stood_s"])))
-    return began or [incident.opened_at]
+        began.append(clock.moment(decided.at, before_s=float(decided.evidence["stood_s"])))
+    return began or [clock.moment(incident.opened_at)]
 
 
-def _view_moments(incident: Incident, decided: Decision) -> Moments:
+def _view_moments(incident: Incident, decided: Decision, clock: Clock) -> Moments:
     """The first view that the decision led to and that was installed (else the first). The step
     that training went on with may be of the next one, when a joiner was quicker than the step."""
     views = ViewRow.objects.filter(job_id=incident.job_id, epoch__gt=decided.epoch_before).order_by("epoch")
     view = views.exclude(installed_at=None).first() or views.first()
     if view is None:
         return {}
-    flushed = FlushRow.objects.filter(view=view).order_by("-at").first() if view.install else None
+    flushed = FlushRow.objects.filter(view=view).values_list("at", flat=True) if view.install else ()
+    resumed = views.exclude(resumed_at=None).values_list("resumed_at", flat=True)
     return {
-        "view_announced": view.announced_at,
-        "all_flushed": flushed.at if flushed else None,
-        "view_installed": view.installed_at,
-        "first_commit": views.aggregate(at=Min("resumed_at"))["at"],
+        "view_announced": clock.moment(view.announced_at),
+        "all_flushed": clock.last(flushed),
+        "view_installed": clock.first([view.installed_at]),
+        "first_commit": clock.first(resumed[:MAX_ROWS]),
     }
 
 
-def _replica_moments(incident: Incident, decided: Decision) -> Moments:
+def _replica_moments(incident: Incident, decided: Decision, clock: Clock) -> Moments:
     """The first incarnation that was started after the decision in a slot that it ended."""
-    rows = Replica.objects.filter(attempt__job_id=incident.job_id, created_at__gte=decided.at).order_by("created_at")
+    rows = Replica.objects.filter(attempt__job_id=incident.job_id).order_by("pk")
     ended = {action["replica"] for action in decided.actions if action["action"] == "stop_replica"}
-    replica = (rows.filter(index__in=ended) if ended else rows).first()
+    rows = rows.filter(index__in=ended) if ended else rows
+    if clock.steps:
+        # From the newest on: a time does not say whether it lies after another one.
+        after = clock.moment(decided.at).real
+        late = [row for row in rows.reverse()[:MAX_ROWS] if clock.moment(row.created_at).real >= after]
+        replica = late[-1] if late else None
+    else:
+        replica = rows.filter(created_at__gte=decided.at).order_by("created_at").first()
     if replica is None:
         return {}
-    times = replica.ranks.aggregate(
-        of=Count("pk"), started=Count("started_at"), joined=Count("joined_at"),
-        last_started=Max("started_at"), last_joined=Max("joined_at"),
-    )  # fmt: skip
+    times = list(replica.ranks.values_list("started_at", "joined_at"))
     return {
-        "replica_started": times["last_started"] if times["started"] == times["of"] else None,
-        "replica_joined": times["last_joined"] if times["joined"] == times["of"] else None,
-        "caught_up": _caught_up_at(replica),
+        "replica_started": clock.last(started for started, _ in times),
+        "replica_joined": clock.last(joined for _, joined in times),
+        "caught_up": clock.first([_caught_up_at(replica)]),
     }
 
 

@@ -64,9 +64,7 @@ def incident_events(row: Incident) -> list[dict[str, Any]]:
     named = row.signals.exclude(node_id=None).order_by().values_list("node_id", flat=True).distinct()
     nodes = sorted({*named, *([row.node_id] if row.node_id else [])})
     of = Q(job_id=row.job_id) | Q(node_id__in=nodes, job_id="") if row.job_id else Q(node_id__in=nodes)
-    happened = told(Event.objects.filter(of, at__gte=row.opened_at - timedelta(seconds=BEFORE_S))).order_by("seq")
-    if row.resolved_at:
-        happened = happened.filter(at__lte=row.resolved_at)
+    happened = told(Event.objects.filter(of).filter(_of_its_time(row))).order_by("seq")
     total = happened.count()
     left = total - FIRST_EVENTS - LAST_EVENTS
     if left <= 0:
@@ -81,6 +79,21 @@ def incident_events(row: Incident) -> list[dict[str, Any]]:
         data = {"left_out": left, "total": total, "first_seq": first.seq, "last_seq": last.seq}
         shown.append(event_view(Event(seq=first.seq, at=first.at, kind=LEFT_OUT, sentence=said, data=data)))
     return shown + [event_view(event) for event in tail]
+
+
+def _of_its_time(row: Incident) -> Q:
+    """Events by their numbers: whatever the clock was set to, they follow one another. Where its own are gone, by
+    times, as are those that led to it."""
+    since = row.opened_at - timedelta(seconds=BEFORE_S)
+    mine = Event.objects.filter(entity="incident", entity_id=row.id, job_id=row.job_id or "").order_by("seq")
+    first = mine.filter(kind="incident.opened").first()
+    if first is None:
+        return Q(at__gte=since, at__lte=row.resolved_at) if row.resolved_at else Q(at__gte=since)
+    bounds = Q(seq__gte=first.seq) | Q(seq__lt=first.seq, at__range=(since, max(first.at, row.opened_at)))
+    last = mine.filter(kind="incident.resolved").last() if row.resolved_at else None
+    if last is not None:
+        return bounds & Q(seq__lte=last.seq)
+    return bounds & Q(at__lte=row.resolved_at) if row.resolved_at else bounds
 
 
 def incident_looks(row: Incident) -> list[dict[str, Any]]:

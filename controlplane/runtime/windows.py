@@ -18,7 +18,7 @@ from django.db.models import Model, Q, QuerySet
 from controlplane.runtime.clock import AHEAD_S, now
 from controlplane.runtime.models import ClockStep
 
-RANKS, ORDERS = "ranks", "orders"
+RANKS, COMMANDS = "ranks", "commands"
 """What was under way when the clock was set is listed by these names."""
 MAX_STEPS = 20
 """Steps further back than this many are not looked for."""
@@ -38,6 +38,12 @@ def uptime() -> tuple[str, float]:
 def known() -> list[ClockStep]:
     """Steps of the clock, the newest first."""
     return list(ClockStep.objects.order_by("-id")[:MAX_STEPS])
+
+
+def newest_before(at: datetime) -> int:
+    """Which step of the clock was the newest when it told `at`, lately: its row's number; 0: none."""
+    latest = now() + timedelta(seconds=AHEAD_S)
+    return next((step.pk for step in known() if step.set_at <= at <= latest), 0)
 
 
 def within(rows: QuerySet[Row], column: str, seconds: float) -> QuerySet[Row]:
@@ -60,10 +66,10 @@ def age_s(at: datetime) -> float:
     return _age_s(at, now(), known())
 
 
-def present(at: datetime, steps: list[ClockStep]) -> datetime:
-    """The moment of `at` as the clock would tell it that was set by these steps (of `known`). Where it was set back
-    since, and that is not known, what it tells is left as it is."""
-    end = now()
+def present(at: datetime, steps: list[ClockStep], *, until: datetime | None = None) -> datetime:
+    """The moment of `at` as the clock would tell it that was set by these steps (of `known`) and tells `until` (None:
+    it is now) at the latest. Where it was set back since, and that is not known, what it tells is left as it is."""
+    end = until or now()
     if not steps or end < steps[0].set_at or steps[0].set_at <= at <= end + timedelta(seconds=AHEAD_S):
         return at
     return end - timedelta(seconds=_age_s(at, end, steps))

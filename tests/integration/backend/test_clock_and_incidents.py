@@ -1,0 +1,122 @@
+"""A recovery in which the server's clock is set: its phases are as long as they were, and its events are all there."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db.models import F
+from prometheus_client import REGISTRY
+
+from controlplane.jobs.models import Job, Rank, Replica
+from controlplane.protocol.states import IncidentOutcome
+from controlplane.recovery import clock_set, selectors
+from controlplane.recovery.incidents import refresh_phases, resolve
+from controlplane.recovery.models import Decision, FlushRow, Incident, Signal, ViewRow
+from controlplane.recovery.phases import recovery_s
+from controlplane.recovery.reconcile import reconcile_job
+from controlplane.runtime import events
+from controlplane.runtime.clock import now_s
+from controlplane.runtime.models import ClockStep, Event
+from tests.integration.backend.builders import Fleet, make_fleet, run_job
+from tests.integration.backend.test_certificates import go_on, kill_replica
+
+pytestmark = pytest.mark.django_db
+
+HOUR_S = 3600.0
+BOTH = pytest.mark.parametrize("step_s", [HOUR_S, -HOUR_S, 0.0], ids=["ahead", "back", "not at all"])
+TIMES: tuple[tuple[Any, tuple[str, ...]], ...] = (
+    (Incident, ("opened_at",)), (Signal, ("seen_at", "created_at")), (Decision, ("at",)), (FlushRow, ("at",)),
+    (ViewRow, ("announced_at", "installed_at", "resumed_at")), (Event, ("at",)), (Replica, ("created_at",)),
+    (Rank, ("started_at", "joined_at")),
+)  # fmt: skip
+RECOVERED = ("holdfast_recovery_seconds_sum", {"phase": "full_strength"})
+
+
+def failed() -> tuple[Fleet, Job]:
+    """One replica is gone; that was decided."""
+    fleet = make_fleet(5)
+    job = run_job(fleet)
+    kill_replica(fleet, job, 1)
+    reconcile_job(job.id)
+    job.refresh_from_db()
+    return fleet, job
+
+
+def set_clock(step_s: float) -> None:
+    """All rows until now were written by the clock of before."""
+    for model, columns in TIMES:
+        model.objects.update(**{column: F(column) - timedelta(seconds=step_s) for column in columns})
+    if step_s:
+        clock_set.move(step_s, set_s=now_s())
+
+
+def over(job: Job) -> Incident:
+    with events.unit_of_work():
+        resolve(Job.objects.get(pk=job.pk), "Training is back.", IncidentOutcome.RECOVERED)
+    return Incident.objects.get(job=job)
+
+
+@BOTH
+def test_its_phases_are_those_of_a_recovery_of_seconds_in_their_order(step_s: float) -> None:
+    fleet, job = failed()
+    set_clock(step_s)
+    go_on(fleet, job, first=2, until=5)
+    incident = over(job)
+    names = [phase["name"] for phase in incident.phases]
+    assert names[:4] in (
+        ["fault", "detected", "decided", "view_announced"],
+        ["fault", "detected", "view_announced", "decided"],
+    )
+    assert {"all_flushed", "view_installed", "first_commit"} <= set(names[4:])
+    assert names[-1] == "full_strength"
+    found_s = recovery_s(incident)
+    assert found_s is not None
+    assert 0.0 < found_s < 60.0
+
+
+@BOTH
+def test_what_is_shown_as_its_moments_is_what_the_clock_told(step_s: float) -> None:
+    _, job = failed()
+    set_clock(step_s)
+    incident = over(job)
+    at = {phase["name"]: phase["at"] for phase in incident.phases}
+    assert at["decided"][:19] == Decision.objects.get(incident=incident, routine=False).at.isoformat()[:19]
+
+
+@BOTH
+def test_prometheus_counts_it_as_that_too(step_s: float, django_capture_on_commit_callbacks: Any) -> None:
+    _, job = failed()
+    set_clock(step_s)
+    before_s = REGISTRY.get_sample_value(*RECOVERED) or 0.0
+    with django_capture_on_commit_callbacks(execute=True):
+        over(job)
+    counted_s = (REGISTRY.get_sample_value(*RECOVERED) or 0.0) - before_s
+    assert 0.0 < counted_s < 60.0
+
+
+@BOTH
+def test_a_step_after_it_changes_nothing(step_s: float) -> None:
+    _, job = failed()
+    before_s = recovery_s(over(job))
+    set_clock(step_s)
+    # Hours later, by when the clock has told its times again.
+    ClockStep.objects.update(set_at=F("set_at") - timedelta(hours=2))
+    Incident.objects.update(recovered_at=F("recovered_at") - timedelta(seconds=step_s))
+    incident = Incident.objects.get(job=job)
+    refresh_phases(incident)
+    assert recovery_s(incident) == pytest.approx(before_s, abs=1e-3)
+
+
+@BOTH
+def test_no_event_of_it_is_missing_and_none_of_another_time_is_in_it(step_s: float) -> None:
+    _, job = failed()
+    set_clock(step_s)
+    incident = over(job)
+    with events.unit_of_work():
+        events.publish("job.note", "Something else, later.", job_id=job.id)
+    told = [event["seq"] for event in selectors.incident_detail(incident.id)["events"]]
+    last = Event.objects.get(kind="incident.resolved", entity_id=incident.id).seq
+    assert told == sorted(told)
+    wanted = Event.objects.filter(seq__lte=last, job_id=job.id).exclude(sentence="")
+    assert set(wanted.values_list("seq", flat=True)) <= set(told)
+    assert told[-1] == last
