@@ -45,6 +45,7 @@ from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.load import there
 from controlplane.simulator.processes import Processes
 from controlplane.simulator.rows import JOB_ID, AttemptRow, CommandRow, ReplicaRow, Rows
+from controlplane.simulator.truth import stated_of
 
 Sick = Callable[[int, int, int, str], str | None]
 
@@ -393,12 +394,6 @@ class Store(Processes):
     def _is_member(self, row: ReplicaRow) -> bool:
         members = self._rows.view.members if self._rows.view is not None else ()
         return any((m.replica, m.incarnation) == (row.index, row.incarnation) for m in members)
-
-
-def stated_of(decision: Decision, index: int) -> str:
-    """The cause that it states for this replica (`proved.Failure.kind`)."""
-    several = str(decision.evidence.get(f"replica_{index}", ""))
-    return str(decision.evidence.get("kind") or several.partition(":")[0] or decision.reason_code)
 
 
 def _write(row: Any, columns: Mapping[str, Any]) -> None:

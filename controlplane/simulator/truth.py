@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from controlplane.policy.plan import ORDERED
+from controlplane.policy.plan import ORDERED, Decision
 from controlplane.simulator.memory import HANG_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -142,3 +142,9 @@ class Truth:
         if self._world.network.is_bad(NOISE_MEMORY_S):
             return "the network is bad"
         return str(Wrong.EXCHANGES) if self._was_just(self._world.trainer.failed_s) else None
+
+
+def stated_of(decision: Decision, index: int) -> str:
+    """The cause that it states for this replica (`proved.Failure.kind`)."""
+    several = str(decision.evidence.get(f"replica_{index}", ""))
+    return str(decision.evidence.get("kind") or several.partition(":")[0] or decision.reason_code)
