@@ -159,8 +159,7 @@ class Store(Processes):
             case kinds.Lose() | kinds.Bar() | kinds.Judge():
                 self._of_device(change)
             case kinds.Publish() | kinds.Audit() | kinds.Count() | kinds.Refuse():
-                # Events, the audit log and counters are not simulated; every checkpoint can be read.
-                pass
+                pass  # Events, the audit log and counters are not simulated; every checkpoint can be read.
 
     def _findings(self, change: kinds.Change) -> None:
         rows = self._rows
