@@ -20,14 +20,14 @@ from django.db.models import Max
 
 from benchmarks.decide_rows import SESSION, job_that_trains, view_installed
 from benchmarks.decide_worlds import Size
-from controlplane.dispatch import services as dispatch
+from controlplane.dispatch import broadcasts
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job, Rank, Replica
 from controlplane.protocol.frames import AgentEvent, RankExited
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.states import IncidentState, JobState, RankState, ReplicaState
-from controlplane.recovery import apply, holding, ingest, load_candidates, reconcile
+from controlplane.recovery import apply, commit, holding, ingest, load_candidates, reconcile
 from controlplane.recovery.models import Decision, Incident, Restart, Signal
 from controlplane.runtime import events
 from controlplane.runtime.clock import now
@@ -37,7 +37,7 @@ PARTS = (
     "the event applied", "load", "decide", "of it the fleet asked", "carry out and commit", "of it the snapshot packed",
     "of it rows of the start", "of it commands signed and written", "of it events written", "of it the audit row",
     "load, decide and commit", "event to commit", "event to commit, seconds of a core",
-    "event to commit, seconds of the database's core",
+    "event to commit, seconds of the database's core", "after the commit: each node's own command made",
 )  # fmt: skip
 WITHIN: tuple[tuple[str, Any, str], ...] = (
     ("load", reconcile, "load_snapshot"),
@@ -45,7 +45,7 @@ WITHIN: tuple[tuple[str, Any, str], ...] = (
     ("of it the fleet asked", load_candidates.Candidates, "answer"),
     ("of it the snapshot packed", apply, "new_row"),
     ("of it rows of the start", holding, "create"),
-    ("of it commands signed and written", dispatch, "_write"),
+    ("of it commands signed and written", commit.dispatch, "enqueue_each"),
     ("of it events written", events, "_write"),
     ("of it the audit row", apply, "audit_decision"),
 )
@@ -82,6 +82,7 @@ class Run:
         spent["event to commit"] = time.perf_counter() - begin_s
         spent["event to commit, seconds of a core"] = time.process_time() - cpu_s
         spent["event to commit, seconds of the database's core"] = _database_cpu_s() - database_s
+        spent["after the commit: each node's own command made"] = _timed(_make_commands)
         spent["load, decide and commit"] = spent["event to commit"] - spent["the event applied"]
         spent["carry out and commit"] = spent["load, decide and commit"] - spent["load"] - spent["decide"]
         assert not outcome.aside, "it was applied"
@@ -149,6 +150,12 @@ def _database_cpu_s() -> float:
         return 0.0
     ticks = Path(f"/proc/{connection.connection.info.backend_pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
+def _make_commands() -> None:
+    """As processes that deliver do beside each other; here one does all of it."""
+    while broadcasts.make_waiting():
+        pass
 
 
 def _timed(act: Callable[[], object]) -> float:

@@ -50,3 +50,26 @@ class Command(models.Model):
     send_due_at = models.DateTimeField(null=True, db_index=True)
     detail = models.TextField(blank=True)
     data = models.TextField(blank=True)
+
+
+class Unmade(models.Model):
+    """The same command to some of many nodes, decided and not each node's own yet (`dispatch.broadcasts`): what
+    `shared` says to each of `nodes`, with the columns of the commands that it becomes. `signature`, by the key
+    `key_id`: that it was decided so. Gone once its commands are made."""
+
+    id = models.CharField(primary_key=True, max_length=32)
+    job = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="+")
+    decision_id = models.CharField(max_length=32, blank=True)
+    attempt = models.IntegerField(default=0)
+    epoch = models.BigIntegerField(default=0)
+    kind = models.CharField(max_length=32)
+    ttl_s = models.FloatField(default=60.0)
+    created_at = models.DateTimeField()
+    due_at = models.DateTimeField()
+    shared = models.ForeignKey(
+        SharedBody, on_delete=models.DO_NOTHING, related_name="+", db_index=False, db_constraint=False
+    )
+    nodes = models.JSONField()
+    number = models.IntegerField()
+    key_id = models.CharField(max_length=16)
+    signature = models.BinaryField()

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from controlplane.changes import outbox
+from controlplane.dispatch import broadcasts
 from controlplane.dispatch.models import Command
 from controlplane.dispatch.present import command_summary
 from controlplane.policy.titles import number_of
@@ -16,15 +17,16 @@ COMMANDS_A_QUERY = 500
 _STARTS = ("body__launch__replica", "body__launch__incarnation")
 
 
-def publish_queued(like: Command, ids: Sequence[str]) -> None:
-    """One event, however many nodes get the order: each node's own follows when it was sent. `like`: any of them."""
-    if len(ids) == 1:
+def publish_queued(like: Command, ids: Sequence[str], number: int) -> None:
+    """One event, however many nodes get the order: each node's own follows when it was sent. `like`: any of them;
+    `ids`: those that are made already."""
+    if number == 1:
         like.id = ids[0]
         publish_command(like, "command.queued", f"{like.kind} for node {like.node.name}.")
         return
     events.publish(
         "command.queued",
-        f"{like.kind} for {len(ids)} nodes.",
+        f"{like.kind} for {number} nodes.",
         job_id=like.job_id or "",
         entity="command",
         data={"decision_id": like.decision_id},
@@ -33,27 +35,29 @@ def publish_queued(like: Command, ids: Sequence[str]) -> None:
 
 def supersede(orders: Sequence[tuple[str, Body]], *, job_id: str, epoch: int) -> None:
     """Commands that these, of one kind, make void (`changes.outbox`), with one event."""
-    new = {node_id: outbox.sent(body, epoch=epoch) for node_id, body in orders}
+    about = {id(body): outbox.sent(body, epoch=epoch) for body in {id(body): body for _, body in orders}.values()}
+    new = {node_id: about[id(body)] for node_id, body in orders}
     kind = next((each.kind for each in new.values() if each is not None), "")
     if kind not in outbox.VOIDED:
         return
+    nodes = set(broadcasts.take_back(job_id, outbox.VOIDED[kind], new))
     rows = Command.objects.filter(job_id=job_id, kind__in=outbox.VOIDED[kind], state__in=outbox.UNSENT)
     stops = kind == outbox.STOPS
     rows = rows if stops else rows.filter(epoch__lt=epoch)
     named = ("pk", "node_id", "kind", "epoch", "attempt")
     void: dict[str, str] = {}
-    for pk, node_id, *about in rows.order_by("id").values_list(*named, *(_STARTS if stops else ())):
+    for pk, node_id, *told in rows.order_by("id").values_list(*named, *(_STARTS if stops else ())):
         by = new.get(node_id)
-        if by is not None and outbox.is_void(outbox.Sent(*about), by):
+        if by is not None and outbox.is_void(outbox.Sent(*told), by):
             void[pk] = node_id
     why = "what it starts is stopped" if stops else f"epoch {epoch} is newer"
     columns = {"state": CommandState.SUPERSEDED, "finished_at": now(), "detail": why}
     for some in batched(list(void), COMMANDS_A_QUERY):
         Command.objects.filter(pk__in=some, state__in=outbox.UNSENT).update(**columns)
-    if void:
+    if nodes := nodes | set(void.values()):
         for state in outbox.UNSENT:
             guard.check("command", state, CommandState.SUPERSEDED)
-        sentence = f"Older commands are void, {why} ({number_of(len(set(void.values())), 'node')})."
+        sentence = f"Older commands are void, {why} ({number_of(len(nodes), 'node')})."
         events.publish("command.superseded", sentence, job_id=job_id, entity="command")
 
 

@@ -17,9 +17,12 @@ from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 
 from controlplane.changes.outbox import LIVE, RESEND_S, SENT_IN_DOUBT, STOPS, UNSENT, heard
-from controlplane.dispatch.models import Command, SharedBody
+from controlplane.dispatch import broadcasts
+from controlplane.dispatch.bells import ring
+from controlplane.dispatch.broadcasts import ALIKE, COLUMNS
+from controlplane.dispatch.models import Command, SharedBody, Unmade
 from controlplane.dispatch.publish import publish_command, publish_queued, supersede
-from controlplane.dispatch.statements import SHARED, Copies, opens
+from controlplane.dispatch.statements import SHARED, Copies, copies_of, opens, shared_body, shown
 from controlplane.fleet.identity import no_starts_for
 from controlplane.fleet.models import Node
 from controlplane.protocol.commands import Body
@@ -27,7 +30,7 @@ from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import PROTOCOL_MAX
 from controlplane.protocol.revisions import known_to
 from controlplane.protocol.states import CommandState
-from controlplane.runtime import bulk, bus, events, guard, metrics
+from controlplane.runtime import bulk, events, guard, metrics
 from controlplane.runtime.clock import after, age_s, ago, now
 from controlplane.runtime.errors import LostRace
 from controlplane.runtime.ids import new_id
@@ -37,8 +40,6 @@ from controlplane.runtime.logs import get
 _log = get(__name__)
 MAX_ORDERS = 200
 ORDERS_A_QUERY = 500
-ALIKE = ("job_id", "decision_id", "attempt", "epoch", "kind", "ttl_s", "created_at", "due_at")
-"""What all orders of one call have in their rows."""
 DETAIL_CHARS, DATA_CHARS = 2000, 20_000
 
 
@@ -67,7 +68,8 @@ def enqueue_each(
     decision_id: str = "", ttl_s: float = 60.0,
 ) -> Sequence[str]:  # fmt: skip
     """Orders of one kind as (node id, order), in their order, each signed; their ids; see `enqueue`. An agent of
-    an older release gets what it understands of it."""
+    an older release gets what it understands of it. What says the same to many nodes has no ids yet
+    (`dispatch.broadcasts`)."""
     if not commands:
         return []
     kind, node_ids = str(type(commands[0][1]).__struct_config__.tag), [node_id for node_id, _ in commands]
@@ -79,8 +81,13 @@ def enqueue_each(
         node_id=node_ids[0], job_id=job_id, decision_id=decision_id, attempt=attempt, epoch=epoch, kind=kind,
         ttl_s=ttl_s, created_at=created_at, due_at=created_at + timedelta(seconds=ttl_s),
     )  # fmt: skip
-    ids = _write(like, commands)
-    publish_queued(like, ids)
+    ids: Sequence[str] = []
+    if broadcasts.is_one(kind, commands):
+        like.id = new_id("cmd")
+        broadcasts.write(like, commands[0][1], node_ids, _older_agents(commands))
+    else:
+        ids = _write(like, commands)
+    publish_queued(like, ids, len(commands))
     transaction.on_commit(lambda: ring(node_ids))
     return ids
 
@@ -99,18 +106,18 @@ def _write(like: Command, commands: Sequence[tuple[str, Body]]) -> Sequence[str]
             made[key] = _copies(like, body, revision=key[1], shared=alike[key] > 1)
         copies, shared_id, text = made[key]
         rows.append((command_id, node_id, text, shared_id, *copies.signed(command_id, node_id)))
-    names = ("id", "node_id", "body", "shared_id", "statement", "key_id", "signature")
-    bulk.insert(Command, {field: getattr(like, field) for field in ALIKE}, names, rows)
+    bulk.insert(Command, {field: getattr(like, field) for field in ALIKE}, COLUMNS, rows)
     return ids
 
 
 def _copies(like: Command, body: Body, *, revision: int, shared: bool) -> tuple[Copies, str | None, str]:
     """What to sign it by, the row that they share and the body that each has, as JSON."""
     order = body if revision >= PROTOCOL_MAX else known_to(body, revision)
-    copies = Copies(like, order, shared=shared and like.kind in SHARED)
-    if not (shared and like.kind in SHARED):
-        return copies, None, json.dumps(copies.shown)
-    row = copies.row(new_id("bod"), like)
+    shared = shared and like.kind in SHARED
+    copies = copies_of(like, order, shared=shared)
+    if not shared:
+        return copies, None, json.dumps(shown(order))
+    row = shared_body(new_id("bod"), like, order)
     row.save(force_insert=True)
     return copies, row.pk, "{}"
 
@@ -122,16 +129,6 @@ def _older_agents(commands: Sequence[tuple[str, Body]]) -> Mapping[str, int]:
     if len(commands) <= ORDERS_A_QUERY:
         rows = rows.filter(pk__in={node_id for node_id, _ in commands})
     return dict(rows.values_list("id", "revision"))
-
-
-def ring(node_ids: Sequence[str]) -> None:
-    """Wake the web processes that hold the nodes' sockets, where one does."""
-    live = Node.objects.filter(connected=True).exclude(session_id="")
-    if len(node_ids) <= ORDERS_A_QUERY:
-        live = live.filter(pk__in=node_ids)
-    # Whose of many they are is not looked up: who is rung in vain looks once.
-    for process in {session.partition(".")[0] for session in live.values_list("session_id", flat=True)}:
-        bus.wake_outbox(process)
 
 
 def deliverable(node_ids: list[str]) -> list[Command]:
@@ -247,12 +244,14 @@ def outbox_numbers() -> tuple[int, float | None]:
     """(commands not yet journaled by their agents, age of the oldest in seconds)."""
     rows = Command.objects.filter(state__in=UNSENT)
     oldest = rows.order_by("created_at").values_list("created_at", flat=True).first()
-    return rows.count(), age_s(oldest)
+    waiting, since = broadcasts.waiting_numbers()
+    return rows.count() + waiting, age_s(min(filter(None, (oldest, since)), default=None))
 
 
 def forget_finished(older_than_s: float) -> int:
     """Delete finished orders; returns how many."""
     gone = Command.objects.exclude(state__in=LIVE).filter(finished_at__lt=ago(older_than_s)).delete()[0]
     still = Command.objects.filter(shared=OuterRef("pk"))
-    SharedBody.objects.filter(~Exists(still), created_at__lt=ago(older_than_s)).delete()
+    unmade = Unmade.objects.filter(shared=OuterRef("pk"))
+    SharedBody.objects.filter(~Exists(still), ~Exists(unmade), created_at__lt=ago(older_than_s)).delete()
     return gone

@@ -11,7 +11,7 @@ from controlplane.changes.outbox import INSTALLS, STARTS, VIEWS
 from controlplane.dispatch.models import Command, SharedBody
 from controlplane.protocol.commands import Body, CommandStatement, SignedCommand, StartRanks
 from controlplane.protocol.errors import ProtocolError
-from controlplane.protocol.signing import decode_statement, encode_body, encode_statement, encode_with
+from controlplane.protocol.signing import Alike, decode_statement, encode_alike, encode_body, encode_statement
 from controlplane.protocol.store_keys import store_token
 from controlplane.runtime import at_rest, keys
 
@@ -23,28 +23,64 @@ _HEAD_BYTES = 2
 
 class Copies:
     """What is signed for one node after the other, of a command that says the same to all: `like` is it, with any
-    id and node. Raises MalformedFrame for what no agent could decode."""
+    id and node, `packed` what it says. `secret`: its statements rest sealed; `shared`: without what they say."""
 
-    def __init__(self, like: Command, body: Body, *, shared: bool) -> None:
-        self._said, self._packed, self._shared = _statement(like, body), encode_body(body), shared
-        self._secret = _is_secret(body)
+    def __init__(self, like: Command, packed: bytes, *, secret: bool = False, shared: bool = False) -> None:
+        self._said, self._packed, self._secret, self._shared = alike(like, packed), packed, secret, shared
         self._key_id, self._sign = keys.command_signer()
-        self.shown = msgspec.to_builtins(_without_values(body))
-        decode_statement(encode_statement(self._said))
 
-    def row(self, body_id: str, like: Command) -> SharedBody:
-        """What `shared` commands refer to; not saved yet."""
-        return SharedBody(id=body_id, body=self.shown, packed=self._packed, created_at=like.created_at)
+    def check(self) -> None:
+        """Raises MalformedFrame for what no agent could decode: it fails where it was decided, not on the node."""
+        decode_statement(self._for(self._said.command_id, self._said.node_id))
 
     def signed(self, command_id: str, node_id: str) -> tuple[bytes, str, bytes]:
         """(the statement as it rests in the row, the key's id, its signature)."""
-        statement = encode_with(self._said, self._packed, command_id=command_id, node_id=node_id)
-        signature = self._sign(statement)
+        statement = self._for(command_id, node_id)
+        return self._resting(statement, command_id), self._key_id, self._sign(statement)
+
+    def unsigned(self, command_id: str, node_id: str) -> tuple[bytes, str, bytes]:
+        """As `signed`, of what none of ours has decided: its agent refuses it, and tells us."""
+        return self._resting(self._for(command_id, node_id), command_id), "", b""
+
+    def _for(self, command_id: str, node_id: str) -> bytes:
+        return encode_alike(self._said, command_id=command_id, node_id=node_id)
+
+    def _resting(self, statement: bytes, command_id: str) -> bytes:
         if self._secret:
-            statement = at_rest.seal_bytes(statement, _place(command_id))
-        elif self._shared:
-            statement = _cut(statement, self._packed)
-        return statement, self._key_id, signature
+            return at_rest.seal_bytes(statement, _place(command_id))
+        return _cut(statement, self._packed) if self._shared else statement
+
+
+def copies_of(like: Command, body: Body, *, shared: bool) -> Copies:
+    """Of a command that is decided now. Raises MalformedFrame for what no agent could decode."""
+    copies = Copies(like, encode_body(body), secret=_is_secret(body), shared=shared)
+    copies.check()
+    return copies
+
+
+def shared_body(body_id: str, like: Command, body: Body) -> SharedBody:
+    """What commands that are alike refer to; not saved yet."""
+    return SharedBody(id=body_id, body=shown(body), packed=encode_body(body), created_at=like.created_at)
+
+
+def shown(body: Body) -> object:
+    """As it stands in the row for people."""
+    return msgspec.to_builtins(_without_values(body))
+
+
+def alike(like: Command, packed: bytes) -> Alike:
+    """The statement of this row, which says what is packed so."""
+    return Alike(
+        command_id=like.id,
+        node_id=like.node_id,
+        epoch=like.epoch,
+        issued_at_s=like.created_at.timestamp(),
+        ttl_s=like.ttl_s,
+        body=msgspec.Raw(packed),
+        job_id=like.job_id or "",
+        attempt=like.attempt,
+        decision_id=like.decision_id,
+    )
 
 
 def sign(command: Command, body: Body) -> None:
@@ -112,7 +148,7 @@ def _body(command: Command) -> object:
 
 
 def _put(command: Command, statement: bytes, body: Body) -> None:
-    command.body, command.shared = msgspec.to_builtins(_without_values(body)), None
+    command.body, command.shared = shown(body), None
     command.statement = at_rest.seal_bytes(statement, _place(command.id)) if _is_secret(body) else statement
 
 

@@ -12,6 +12,7 @@ import redis
 from redis.asyncio.client import PubSub
 
 from controlplane.access.refusals import refusals
+from controlplane.dispatch import broadcasts
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.dispatch.statements import signed
@@ -83,6 +84,9 @@ async def deliver_orders(process: "WebProcess") -> None:
         await _wakeup_or_clock(process.outbox_wakeup, POLL_ORDERS_S)
         if not process.links:
             continue
+        if await process.in_thread(broadcasts.make_waiting):
+            # There may be more, and what is made is sent below, as far as its nodes are here.
+            process.outbox_wakeup.set()
         rows = await process.in_thread(dispatch.deliverable, list(process.links))
         sent: list[Command] = []
         sent_at: dict[str, datetime] = {}

@@ -16,6 +16,7 @@ from controlplane.protocol.commands import Body, CommandStatement, StartRanks, S
 from controlplane.protocol.frames import MAX_SERVER_MESSAGE_BYTES
 
 COMMAND_CONTEXT = b"holdfast-command-v1"
+BROADCAST_CONTEXT = b"holdfast-broadcast-v1"
 KEYS_CONTEXT = b"holdfast-server-keys-v1"
 END_CONTEXT = b"holdfast-job-end-v1"
 KEY_BYTES = 32
@@ -39,8 +40,8 @@ def encode_statement(statement: CommandStatement) -> bytes:
     return _pack(statement)
 
 
-class _Alike(msgspec.Struct, frozen=True):
-    """A `CommandStatement`, field for field, whose body is encoded already."""
+class Alike(msgspec.Struct, frozen=True):
+    """A `CommandStatement`, field for field, whose body is encoded already (`encode_body`)."""
 
     command_id: str
     node_id: str
@@ -58,12 +59,11 @@ def encode_body(body: Body) -> bytes:
     return _pack(body)
 
 
-def encode_with(statement: CommandStatement, body: bytes, *, command_id: str, node_id: str) -> bytes:
-    """As `encode_statement`, of the same for another node; `body` is the statement's, encoded once for all."""
-    said = statement
+def encode_alike(said: Alike, *, command_id: str, node_id: str) -> bytes:
+    """As `encode_statement`, of the same to this node."""
     return _pack(
-        _Alike(
-            command_id, node_id, said.epoch, said.issued_at_s, said.ttl_s, msgspec.Raw(body), said.job_id, said.attempt,
+        Alike(
+            command_id, node_id, said.epoch, said.issued_at_s, said.ttl_s, said.body, said.job_id, said.attempt,
             said.decision_id,
         )
     )  # fmt: skip
@@ -80,6 +80,11 @@ def decode_statement(data: bytes) -> CommandStatement:
 def signed_command(statement: bytes) -> bytes:
     """What the signature of a command is over."""
     return COMMAND_CONTEXT + b"\0" + statement
+
+
+def signed_broadcast(said: bytes) -> bytes:
+    """What the signature of the same command to many nodes is over, until each has its own. No agent takes it."""
+    return BROADCAST_CONTEXT + b"\0" + said
 
 
 def signed_keys(keys: tuple[str, ...]) -> bytes:

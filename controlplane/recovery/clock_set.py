@@ -20,7 +20,7 @@ from django.db.models import F, Q
 from controlplane.access.models import SignInGate
 from controlplane.changes.outbox import LIVE
 from controlplane.checkpoints.models import Checkpoint
-from controlplane.dispatch import statements
+from controlplane.dispatch import broadcasts, statements
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Attempt, Job, JobPace, Rank
@@ -188,7 +188,8 @@ def _bound_s(step_s: float, set_s: float) -> float:
 
 
 def _orders(step_s: float, bound_s: float) -> models.QuerySet[Command]:
-    """Live ones that were given before the step."""
+    """Live ones that were given before the step, each node's own."""
+    broadcasts.make_all()
     live = Command.objects.filter(state__in=LIVE).order_by("pk").select_for_update().prefetch_related("shared")
     if step_s > 0.0:
         return live.filter(created_at__lt=from_s(bound_s))

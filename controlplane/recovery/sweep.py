@@ -5,6 +5,7 @@ from functools import partial
 
 from controlplane.access import sealing
 from controlplane.changes.marks import EVERY_S, tell_marked
+from controlplane.dispatch import broadcasts
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
@@ -26,6 +27,7 @@ from controlplane.runtime.isolate import isolated
 from controlplane.runtime.locks import lock_row
 
 MAX_JOBS = 100
+MAX_PIECES = 16
 
 
 def sweep() -> None:
@@ -34,6 +36,7 @@ def sweep() -> None:
     if set_lately():
         return
     parts = (
+        make_commands,
         expire_commands,
         close_dead_sessions,
         reconcile_fleet,
@@ -62,6 +65,17 @@ def overdue(seconds: float) -> list[str]:
     """Jobs that were due longer ago than that and nobody looked at, oldest first."""
     rows = Job.objects.filter(due_at__lte=ago(seconds)).exclude(state__in=TERMINAL).order_by("due_at")
     return list(rows.values_list("id", flat=True)[:MAX_JOBS])
+
+
+def make_commands() -> int:
+    """Each node's own of what many are ordered alike, where who delivers has not made them yet."""
+    made = 0
+    for _ in range(MAX_PIECES):
+        more = broadcasts.make_waiting(older_than_s=broadcasts.LATE_S)
+        if not more:
+            break
+        made += more
+    return made
 
 
 def expire_commands() -> int:

@@ -32,6 +32,7 @@ from controlplane.protocol.signing import (
     SIGNATURE_BYTES,
     from_text,
     key_id,
+    signed_broadcast,
     signed_command,
     signed_end,
     signed_keys,
@@ -79,9 +80,24 @@ def command_signer() -> tuple[str, Callable[[bytes], bytes]]:
 
 def is_ours(statement: bytes, signature: bytes, signed_by: str) -> bool:
     """A key of ours has signed this command: a present one, or the one before."""
+    return _is_ours(signed_command(statement), signature, signed_by)
+
+
+def broadcast_signer() -> tuple[str, Callable[[bytes], bytes]]:
+    """(id of the current key, what signs with it the same command to many nodes)."""
+    held = current()
+    return held.key_id, lambda said: held.signer.sign(signed_broadcast(said))
+
+
+def is_our_broadcast(said: bytes, signature: bytes, signed_by: str) -> bool:
+    """As `is_ours`, of the same command to many nodes."""
+    return _is_ours(signed_broadcast(said), signature, signed_by)
+
+
+def _is_ours(said: bytes, signature: bytes, signed_by: str) -> bool:
     held = current()
     public = next((key for key in (*held.public, held.previous) if key and key_id(key) == signed_by), None)
-    return public is not None and _verifies(public, signature, signed_command(statement))
+    return public is not None and _verifies(public, signature, said)
 
 
 def sign_end(job_id: str, attempt: int, end: str) -> str:
