@@ -5,7 +5,7 @@ import pytest
 from controlplane.recovery import signals
 from controlplane.recovery.load import load_snapshot
 from controlplane.recovery.models import Signal
-from controlplane.recovery.phases import began_at
+from controlplane.recovery.phases import began_before_s
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.recovery.sweep import sweep
 from controlplane.runtime.clock import now
@@ -34,7 +34,7 @@ def test_a_kind_of_a_newer_release_is_told_once_and_no_rule_sees_it() -> None:
     assert row.evidence == {"fan": 3, "not_known_here": True}
     assert row.settled_at is None, "who knows it may still decide"
     assert TOMORROW not in {signal.kind for signal in load_snapshot(job).signals}
-    assert began_at(row) == row.seen_at
+    assert began_before_s(row) == 0.0
 
 
 @pytest.mark.django_db
