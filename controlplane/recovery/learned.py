@@ -28,7 +28,7 @@ RECENT_STEPS = 1000
 def times_of(job: Job) -> Times:
     """For `changes.assembly.measured`."""
     joined = Replica.objects.filter(attempt__job=job, ranks__joined_at__isnull=False)
-    starts = _starts(joined)
+    starts = _starts(job)
     caught = [row["fetch_s"] for row in joined.exclude(caught_up=None).values_list("caught_up", flat=True) if row]
     saves = job.checkpoints.filter(state__in=COMMITTED_CHECKPOINTS, total_s__gt=0).exclude(kind=LOCAL_KIND)
     saved = list(saves.order_by("-step", "-epoch").values_list("total_s", flat=True)[:RECENT])
@@ -37,9 +37,10 @@ def times_of(job: Job) -> Times:
     )
 
 
-def _starts(joined: QuerySet[Replica]) -> list[float]:
+def _starts(job: Job) -> list[float]:
     """Seconds from the decision until its last rank was in the group."""
-    ranks = windows.whole(Rank.objects.filter(replica__in=joined), windows.RANKS, "replica__created_at", "joined_at")
+    joined = Rank.objects.filter(replica__attempt__job=job, joined_at__isnull=False)
+    ranks = windows.whole(joined, windows.RANKS, "replica__created_at", "joined_at")
     moments = ranks.values("replica__created_at").annotate(last=Max("joined_at"))
     return [(row["last"] - row["replica__created_at"]).total_seconds() for row in moments[:RECENT]]
 
