@@ -30,6 +30,8 @@ from controlplane.simulator.server import Decide
 
 ANSWERS = frozenset({replica_failure.RULE, restart.RULE})
 NO_WAY = frozenset({"hold", "fail", "save_first"})
+NO_ANSWER = frozenset({"hold", replica_failure.COLLECT})
+"""What is done beside an answer, or before it."""
 SOUND = frozenset({ReplicaState.FORMING, ReplicaState.ACTIVE, ReplicaState.SPARE, ReplicaState.CATCHING_UP})
 
 
@@ -64,7 +66,7 @@ class Steering:
         plan = self.policy(snapshot, config)
         if self.fork is not None:
             return self._after(plan, snapshot, config)
-        answer = next((d for d in plan.decisions if d.rule in ANSWERS and d.choice != "hold"), None)
+        answer = next((d for d in plan.decisions if d.rule in ANSWERS and d.choice not in NO_ANSWER), None)
         if not self.armed or answer is None:
             return plan
         failures = actionable(snapshot, config)

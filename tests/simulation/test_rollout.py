@@ -80,6 +80,13 @@ def test_the_policys_way_costs_little_more_than_the_best_in_random_moments():
     )
 
 
+def test_a_diagnostic_that_is_decided_beside_an_answer_is_no_way() -> None:
+    """Of a hang that is found with another fault the stacks are asked for by a decision of their own."""
+    found = judge(draw(140001401))
+    assert found.chosen in found.costs
+    assert found.regret < 0.5
+
+
 def test_a_moment_judged_again_gives_the_same_figures():
     assert judge(draw(703)) == judge(draw(703))
 
