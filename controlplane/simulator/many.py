@@ -1,6 +1,7 @@
 """Seed after seed by the same options, over several processes: each seed is a world of its own."""
 
 import multiprocessing
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -54,8 +55,13 @@ def run(options: Options, seeds: Iterable[int], processes: int = 1) -> Iterator[
     if processes <= 1:
         yield from map(options.shortly, seeds)
         return
-    with multiprocessing.get_context("fork").Pool(processes) as pool:
+    with multiprocessing.get_context("fork").Pool(processes, _ends_on_sigterm) as pool:
         yield from pool.imap(options.shortly, seeds, chunksize=4)
+
+
+def _ends_on_sigterm() -> None:
+    """A handler of the process that this one is a copy of would only note that it is to end."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def run_for(seconds: float, options: Options, seeds: Iterable[int], processes: int) -> list[Outcome]:

@@ -104,7 +104,8 @@ def test_the_clock_leaves_no_trace_in_what_time_was_spent_on(story: list[tuple])
     told, quiet = tell(story, clock=True), tell(story, clock=False)
     assert shown(told.spent) == pytest.approx(shown(quiet.spent), abs=1e-3)
     assert [told.spent.steps.get(kind, 0) for kind in KINDS] == [quiet.spent.steps.get(kind, 0) for kind in KINDS]
-    assert told.spent.at_s == told.pace.at_s == pytest.approx(told.true_s + told.ahead_s)
+    # Since the newest commit no more than the beginnings of the steps of the clock have passed.
+    assert told.spent.at_s == told.pace.at_s == pytest.approx(told.true_s + told.ahead_s, abs=12 * 0.3 + 0.1)
     assert told.pace.marks[0].kept == 1
     assert told.pace.marks[0].at_s == pytest.approx(BEGAN_S + 1.0 + told.ahead_s)
     assert max(told.pace.recent) <= 61.0
@@ -125,5 +126,7 @@ def test_speed_and_hourly_marks_go_on_as_before(step_s: float, late: int) -> Non
     assert stands_still(told.pace, open_s=10.0), "nothing came for ten steps"
     for _ in range(3600):
         told.commit(1.0)
-    assert len(told.pace.marks) == 2, "one at its first step, one an hour later"
+    # What looked like a pause of an hour until the step of the clock was known has one where it began.
+    pauses = 1 if late and step_s > 0 else 0
+    assert len(told.pace.marks) == 2 + pauses, "one at its first step, one an hour later"
     assert msgspec.to_builtins(told.pace)["best_s"] == pytest.approx(1.0)
