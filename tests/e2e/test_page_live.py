@@ -51,6 +51,7 @@ def committed(page: Page) -> int:
 def test_header_replicas_and_charts_show_one_step(visit: Visit, lively: Lively) -> None:
     page = visit(f"/jobs/{lively.job.id}")
     expect(page.locator(".u-legend").first).to_be_visible()
+    expect(page.locator(".replica", has_text="not contributing")).to_have_count(0)
     first = committed(page)
     for more in (1, 2, 3):
         page.wait_for_function(REACHED, arg=first + more)
