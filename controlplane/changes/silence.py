@@ -10,6 +10,7 @@ from controlplane.changes.kinds import Change, Raise, Settle, Wake
 from controlplane.changes.rows import Rows
 from controlplane.policy.signals.nodes import NodeSilent
 
+HEARD_AGAIN = "the node is heard again, or has no rank of this job any more"
 MISSED_FRAMES = 2.0
 """So many frames that did not come are no silence, however little a job allows."""
 
@@ -51,9 +52,9 @@ def fell_silent(rows: Rows, found: Silence) -> Iterator[Change]:
     yield Wake()
 
 
-def is_heard(rows: Rows, node_id: str, why: str) -> Iterator[Change]:
+def is_heard(rows: Rows, node_id: str) -> Iterator[Change]:
     """Or it has no rank of the job any more."""
     known = rows.finding(NodeSilent.key_of(node_id, rows.job_id))
     if known is not None:
-        yield Settle((known.id,), why)
+        yield Settle((known.id,), HEARD_AGAIN)
         yield Wake()

@@ -41,6 +41,11 @@ class JobRate:
         return productivity_of(self.job, self.pace)
 
 
+def first_attempts(job_ids: Sequence[str]) -> dict[str, Attempt]:
+    """By job, of those that had one; of at most `AT_ONCE` jobs."""
+    return {attempt.job_id: attempt for attempt in Attempt.objects.filter(job__in=job_ids).order_by("-number")}
+
+
 def rates(jobs: Iterable[Job]) -> Iterator[JobRate]:
     """Of each; two queries for `AT_ONCE` jobs."""
     for some in batched(jobs, AT_ONCE):
@@ -50,9 +55,7 @@ def rates(jobs: Iterable[Job]) -> Iterator[JobRate]:
 def _rates(jobs: Sequence[Job]) -> Iterator[JobRate]:
     ids = [job.id for job in jobs]
     kept = {row.job_id: row for row in JobPace.objects.filter(job__in=ids)}
-    firsts: dict[str, Attempt] = {}
-    for attempt in Attempt.objects.filter(job__in=ids).order_by("number"):
-        firsts.setdefault(attempt.job_id, attempt)
+    firsts = first_attempts(ids)
     for job in jobs:
         gpus = contributing_devices(spec_of(job).spec)
         row = kept.get(job.id)

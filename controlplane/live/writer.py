@@ -19,7 +19,6 @@ from controlplane.fleet.services import close_session
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import AgentEvent, AgentHello
 from controlplane.recovery import ingest
-from controlplane.recovery.ingest import aged
 from controlplane.runtime import bus
 from controlplane.runtime.errors import LostRace
 from controlplane.runtime.locks import retrying
@@ -182,7 +181,7 @@ def _join(items: list[Item]) -> list[Item]:
                 node_id=item.node_id,
                 session_id=item.session_id,
                 callback=item.callback,
-                events=before.events + aged(item.events, before.received_s - item.received_s),
+                events=before.events + ingest.aged(item.events, before.received_s - item.received_s),
                 received_s=before.received_s,
             )
             continue

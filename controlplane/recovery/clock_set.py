@@ -24,6 +24,7 @@ from controlplane.dispatch import broadcasts, statements
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Attempt, Job, JobPace, Rank
+from controlplane.jobs.several import AT_ONCE, first_attempts
 from controlplane.policy import stepped
 from controlplane.policy.pace import Pace
 from controlplane.policy.spent import Spent, begin
@@ -55,8 +56,6 @@ MOVED: tuple[tuple[type[models.Model], str], ...] = (
     (MarkedLines, "told_at"),
 )
 LEASE_ROLE = "sentinel"
-AT_ONCE = 500
-"""Jobs that one query names."""
 MAX_COUNTED = 10_000
 SEEN_WITHIN_S = 2.0
 """A sentinel's turn is shorter."""
@@ -108,15 +107,15 @@ def _move_paces(by: ClockSet) -> int:
     """What was counted of the time of each job that is not over, or ended by the present clock."""
     present = (from_s(by.since_s), from_s(by.now_s))
     going_on = Q(finished_at=None) | Q(finished_at__range=present)
-    began = Attempt.objects.filter(number=1).values("job_id")
+    began = Attempt.objects.values("job_id")
     jobs = Job.objects.filter(going_on, pk__in=began).order_by("pk").select_for_update(no_key=True)
     found = {job.id: job for job in jobs}
     for some in batched(list(found), AT_ONCE):
         rows = {row.job_id: row for row in JobPace.objects.filter(job__in=some).order_by("pk").select_for_update()}
         for row in rows.values():
             _move_pace(found[row.job_id], row, by)
-        first = Attempt.objects.filter(job__in=[job_id for job_id in some if job_id not in rows], number=1)
-        new = {job_id: by.moved_s(at.timestamp()) for job_id, at in first.values_list("job_id", "started_at")}
+        first = first_attempts([job_id for job_id in some if job_id not in rows])
+        new = {job_id: by.moved_s(attempt.started_at.timestamp()) for job_id, attempt in first.items()}
         JobPace.objects.bulk_create([_begun(job_id, at_s) for job_id, at_s in new.items()])
     return len(found)
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db.models import Count, Max, QuerySet
+
 from controlplane.jobs.models import Replica
 from controlplane.policy.signals import BY_KIND
 from controlplane.recovery import course
@@ -56,12 +58,16 @@ class Clock:
         """Whatever the clock told; None: there is none."""
         return min((self.moment(at) for at in ats if at), key=lambda moment: moment.real, default=None)
 
-    def last(self, ats: Iterable[datetime | None]) -> Moment | None:
-        """As `first`; None also where one of them has not come yet."""
-        found = list(ats)
-        if not found or None in found:
+    def last(self, rows: QuerySet[Any], column: str) -> Moment | None:
+        """Of these rows; None where there are none, or one has not come yet. While the clock was not set the database
+        says it, of as many as there are ranks."""
+        if not self.steps:
+            told = rows.aggregate(of=Count("pk"), come=Count(column), at=Max(column))
+            return self.first([told["at"]]) if told["come"] == told["of"] else None
+        ats = list(rows.values_list(column, flat=True))
+        if None in ats:
             return None
-        return max((self.moment(at) for at in found if at), key=lambda moment: moment.real)
+        return max(map(self.moment, ats), key=lambda moment: moment.real, default=None)
 
 
 def compute_phases(incident: Incident) -> list[dict[str, Any]]:
@@ -132,11 +138,11 @@ def _view_moments(incident: Incident, decided: Decision, clock: Clock) -> Moment
     view = views.exclude(installed_at=None).first() or views.first()
     if view is None:
         return {}
-    flushed = FlushRow.objects.filter(view=view).values_list("at", flat=True) if view.install else ()
+    flushed = FlushRow.objects.filter(view=view) if view.install else FlushRow.objects.none()
     resumed = views.exclude(resumed_at=None).values_list("resumed_at", flat=True)
     return {
         "view_announced": clock.moment(view.announced_at),
-        "all_flushed": clock.last(flushed),
+        "all_flushed": clock.last(flushed, "at"),
         "view_installed": clock.first([view.installed_at]),
         "first_commit": clock.first(resumed[:MAX_ROWS]),
     }
@@ -156,10 +162,9 @@ def _replica_moments(incident: Incident, decided: Decision, clock: Clock) -> Mom
         replica = rows.filter(created_at__gte=decided.at).order_by("created_at").first()
     if replica is None:
         return {}
-    times = list(replica.ranks.values_list("started_at", "joined_at"))
     return {
-        "replica_started": clock.last(started for started, _ in times),
-        "replica_joined": clock.last(joined for _, joined in times),
+        "replica_started": clock.last(replica.ranks.all(), "started_at"),
+        "replica_joined": clock.last(replica.ranks.all(), "joined_at"),
         "caught_up": clock.first([_caught_up_at(replica)]),
     }
 

@@ -312,11 +312,11 @@ class JobRows:
         row = Command.objects.filter(pk=command_id).first()
         if row is None:
             return None
-        by = Decision.objects.filter(pk=row.decision_id).first() if row.decision_id else None
-        rule, incident = (by.rule, by.incident_id or "") if by is not None else ("", "")
+        by = Decision.objects.filter(pk=row.decision_id).values_list("rule", "incident_id") if row.decision_id else None
+        rule, incident = (by.first() if by is not None else None) or ("", None)
         what = str(row.body.get("look", ""))
         named = (row.node_id, row.job_id or "", row.attempt, what, CommandState(row.state))
-        return facts.Command(*named, row.decision_id, rule, incident)
+        return facts.Command(*named, row.decision_id, rule, incident or "")
 
     def commands_of(self, decision: str) -> Sequence[tuple[str, CommandState]]:
         """By id."""

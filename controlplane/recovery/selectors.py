@@ -188,7 +188,8 @@ def waits_for(job: Job) -> str:
 def held_by(job: Job) -> str:
     """The sentence of its newest decision where that is to hold, or only a recommendation, and the incident that it
     is about is not over; else ""."""
-    newest = Decision.objects.filter(job=job, routine=False).order_by("-at", "-id").select_related("incident").first()
+    rows = Decision.objects.defer("snapshot").filter(job=job, routine=False).select_related("incident")
+    newest = rows.order_by("-at", "-id").first()
     if newest is None or newest.incident is None or newest.incident.state not in LIVE_INCIDENT:
         return ""
     if newest.choice == "hold":

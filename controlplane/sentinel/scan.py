@@ -108,7 +108,7 @@ def _raise_silence(item: Silence) -> None:
 def _refute(node_id: str, job_id: str) -> None:
     with events.unit_of_work():
         rows = JobRows(Job.objects.get(pk=job_id))
-        commit(is_heard(rows, node_id, "the node is heard again, or has no rank of this job any more"), rows)
+        commit(is_heard(rows, node_id), rows)
 
 
 def _apply_risk(move: RiskMove, fleet: FleetMap) -> None:

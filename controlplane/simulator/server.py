@@ -41,7 +41,6 @@ from controlplane.simulator.rows import JOB_ID, NodeRow, Order, ReplicaRow, Rows
 from controlplane.simulator.store import Sick, Store
 
 SCAN_S = 0.5
-HEARD_AGAIN = "the node is heard again, or has no rank of this job any more"
 BLIND_AFTER_PAUSE_S = 5.0
 WELCOMED_S = 0.05
 MAX_ROUNDS = 20
@@ -126,7 +125,7 @@ class Server:
     def _frame(self, row: NodeRow, frame: AgentFrame) -> None:
         row.seen_s = self._kernel.now_s
         row.ranks_s = row.seen_s if frame.ranks else row.ranks_s
-        self.store.commit(is_heard(self.store, row.id, HEARD_AGAIN))
+        self.store.commit(is_heard(self.store, row.id))
         for status in frame.ranks:
             replica = self._replica(status.ref)
             if replica is not None:
@@ -146,7 +145,7 @@ class Server:
             self._kernel.after(0.001, self._wake)
 
     def _hello(self, row: NodeRow, session: int, hello: AgentHello) -> None:
-        self.store.commit(is_heard(self.store, row.id, HEARD_AGAIN))
+        self.store.commit(is_heard(self.store, row.id))
         greet(self.store, row, hello)
         self._rung = True
         row.session, row.seen_s = session, self._kernel.now_s
@@ -218,7 +217,7 @@ class Server:
         if found is not None and self.store.held(node.id):
             self.store.commit(fell_silent(self.store, found), seen_s=found.began_s(now_s))
         else:
-            self.store.commit(is_heard(self.store, node.id, HEARD_AGAIN))
+            self.store.commit(is_heard(self.store, node.id))
 
     # --- decide and deliver ------------------------------------------------------------------
 

@@ -197,7 +197,7 @@ function Signals({ signals, older }: { signals: Signal[]; older: number }): Reac
               <td><Time at={signal.seen_at} /></td>
             </tr>
           ))}
-          {older > 0 ? <tr><td colSpan={5} className="muted">{count(older)} older, settled, not shown</td></tr> : null}
+          {older > 0 ? <tr><td colSpan={5} className="muted">{count(older)} older ones are not shown</td></tr> : null}
         </tbody>
       </table>
     </Scroll>

@@ -4,7 +4,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.db.models import F
+from django.test.utils import CaptureQueriesContext
 from prometheus_client import REGISTRY
 
 from controlplane.jobs.models import Job, Rank, Replica
@@ -120,3 +122,16 @@ def test_no_event_of_it_is_missing_and_none_of_another_time_is_in_it(step_s: flo
     wanted = Event.objects.filter(seq__lte=last, job_id=job.id).exclude(sentence="")
     assert set(wanted.values_list("seq", flat=True)) <= set(told)
     assert told[-1] == last
+
+
+def test_while_the_clock_was_not_set_the_database_says_when_the_last_rank_had_come() -> None:
+    """Of a hundred thousand ranks none is read."""
+    fleet, job = failed()
+    go_on(fleet, job, first=3, until=6)
+    incident = over(job)
+    with CaptureQueriesContext(connection) as asked:
+        refresh_phases(incident)
+    told = [
+        q["sql"] for q in asked if q["sql"].startswith("SELECT") and ("jobs_rank" in q["sql"] or "flushrow" in q["sql"])
+    ]
+    assert told and all("COUNT(" in sql for sql in told)

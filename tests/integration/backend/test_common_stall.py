@@ -9,6 +9,7 @@ from controlplane.jobs.models import Job
 from controlplane.protocol import frames
 from controlplane.protocol.rank import Phase, Section
 from controlplane.recovery import health_gate
+from controlplane.recovery.certificate import certify
 from controlplane.recovery.models import Decision, Incident, Signal
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import ago
@@ -67,6 +68,9 @@ def test_it_is_over_when_all_of_them_train_again(stalled: tuple[Fleet, Job]) -> 
     reconcile_job(job.id)
     incident = Incident.objects.get(job=job)
     assert (incident.state, incident.outcome) == ("resolved", "recovered")
+    checks = {check["name"]: check["ok"] for check in certify(incident)["checks"]}
+    assert False not in checks.values(), "nobody was ended, nothing was lost"
+    assert checks["no_step_lost"] is checks["old_incarnation_fenced"] is True
     assert why(job).endswith("It continues until its last step.")
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from controlplane.changes.kinds import Change, Raise, Settle, Wake
-from controlplane.changes.silence import MISSED_FRAMES, Silence, fell_silent, is_heard, silence_of
+from controlplane.changes.silence import HEARD_AGAIN, MISSED_FRAMES, Silence, fell_silent, is_heard, silence_of
 from controlplane.policy.signals.nodes import NodeSilent
 from controlplane.simulator.rows import JOB_ID
 
@@ -20,7 +20,7 @@ def falls_silent(world: World, found: Silence = SILENT) -> list[Change]:
 
 
 def heard(world: World, node: str = NODE) -> list[Change]:
-    changes = list(is_heard(world.store, node, "it is heard again"))
+    changes = list(is_heard(world.store, node))
     world.store.commit(changes)
     return changes
 
@@ -65,7 +65,7 @@ def test_a_node_that_is_heard_again_is_silent_no_more_and_its_job_is_looked_at()
     world = placed()
     falls_silent(world)
     settled, woken = heard(world)
-    assert isinstance(settled, Settle) and settled.why == "it is heard again" and woken == Wake()
+    assert isinstance(settled, Settle) and settled.why == HEARD_AGAIN and woken == Wake()
     assert world.rows.signals == {}
 
 
