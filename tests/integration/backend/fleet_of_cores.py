@@ -48,7 +48,7 @@ class ReportingTrainer(Trainer):
         match effect:
             case do.Entered(epoch=epoch, step=step, recomputed=recomputed):
                 self._world.said(rank, ViewInstalled(epoch, step, False, 0.01, recomputed))
-            case do.CommitStep(rolled_forward=False):
+            case do.CommitStep():
                 self._world.said(rank, self._step(process, rank, effect))
         super()._carry_out(process, rank, effect)
 
@@ -83,7 +83,7 @@ class ReportingTrainer(Trainer):
 
 @dataclass(slots=True)
 class Placed:
-    """A rank, where it is. `admitted`: a view has had it."""
+    """A rank, where it is. `admitted`: a view has had it; until then it hears of none, as from a real agent."""
 
     agent: FakeAgent
     rank: Rank
@@ -168,10 +168,9 @@ class World:
         ref = placed.rank.ref
         if is_member(ref, view):
             placed.admitted = True
+            placed.trainer.see_view(placed.rank, view)
         elif placed.admitted and not view.waits(ref.replica, ref.incarnation):
             self.end(ref, expected=True)
-            return
-        placed.trainer.see_view(placed.rank, view)
 
     async def _pass_time(self) -> None:
         while True:
