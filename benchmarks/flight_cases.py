@@ -28,7 +28,8 @@ STATE, DTYPE, UNDECIDED = (
 @dataclass(frozen=True)
 class Case:
     """`calls`: what each rank recorded, by rank; a rank of `ranks` that is not there gave no
-    dump. `groups`: name to members. The truth: `state` and `culprits`."""
+    dump. `groups`: name to members; `forgot`: ranks whose recorder is full. The truth: `state` and
+    `culprits`."""
 
     name: str
     state: MatchState
@@ -37,6 +38,7 @@ class Case:
     groups: dict[str, list[int]] = field(default_factory=dict)
     ranks: int = 3
     gloo: bool = False
+    forgot: tuple[int, ...] = ()
 
     def members(self) -> dict[str, list[int]]:
         return self.groups or {"0": list(range(self.ranks))}
@@ -250,12 +252,57 @@ def _gloo() -> list[Case]:
     ]  # fmt: skip
 
 
-CASES = tuple(_mismatches() + _fits() + _states() + _transfers() + _coalesced() + _gloo())
+def _rooted(name: str, rank: int, state: str, *, size: int = 8) -> Json:
+    """As NCCL records them, of root 0: a tensor that is not there has no type, and a scatter's outputs stand as
+    inputs."""
+    if rank == 0:
+        return call(3, name, state, given=(size,), made=[(8,)] * 3)
+    return call(3, name, state, given=(size,), made=(0,)) | {"output_dtypes": ["UNKNOWN_SCALAR"]}
+
+
+def _recorded() -> list[Case]:
+    """What torch records in other ways than one would think, and recorders that hold a part."""
+    gather = "all_gather_into_tensor_coalesced"
+    first, second = (call(3, gather, "scheduled", given=(n,), made=(3 * n,), op_id=n) for n in (4, 5))
+    over = call(3, "ALLGATHER_coalesced", given=(), op_id=6)
+    gloo = [call(n, state="scheduled", retired=True, profiling_name="gloo:all_reduce") for n in (1, 2, 3)]
+    data, tensor = in_group("1", *gloo[:2]), in_group("2", *gloo)
+    moved = [*DONE, call(3), call(4), call(5, state="started")]
+    return [
+        Case("NCCL: a gather", FULLY, (), everywhere() | {r: [*DONE, _rooted("gather", r, "completed")]
+             for r in range(3)}),
+        Case("NCCL: a scatter", FULLY, (), {r: [*DONE, _rooted("scatter", r, "completed")] for r in range(3)}),
+        Case("NCCL: a rank that never came to a scatter", STATE, (2,), {2: DONE} | {
+             r: [*DONE, _rooted("scatter", r, "started")] for r in (0, 1)}),
+        Case("NCCL: another output of a scatter", SIZE, (2,), {2: [*DONE, _rooted("scatter", 2, "started", size=5)]} | {
+             r: [*DONE, _rooted("scatter", r, "started")] for r in (0, 1)}),
+        Case("two backends of one group; a rank that never came on one", STATE, (2,),
+             {0: [*DONE, *gloo, OPEN], 1: [*DONE, *gloo, OPEN], 2: [*DONE, *gloo]}),
+        Case("two backends of one group, interleaved", FULLY, (), {
+             0: [*DONE, *gloo], 1: [*gloo[:2], *DONE, gloo[2]], 2: [*gloo, *DONE]}),
+        Case("a full recorder that begins in a coalesced call", FULLY, (), {
+             0: [*DONE, first, second, over], 1: [second, over], 2: [over]}, forgot=(1, 2)),
+        Case("gloo: a full recorder without any call of a group", FULLY, (), {0: data, 1: tensor}, ranks=2,
+             groups={"1": [0, 1], "2": [1]}, gloo=True, forgot=(0, 1)),
+        Case("a dump older than the others", UNDECIDED, (), {0: moved, 1: moved, 2: DONE}),
+        Case("two of another size each", SIZE, (0, 1), {
+             0: [*DONE, OPEN], 1: [*DONE, call(3, state="started", given=(16,))]}, ranks=2),
+        Case("the impossible of two", SIZE, (0,), {
+             0: [*DONE, call(3, "all_gather", "started", given=(4,), made=(9,))],
+             1: [*DONE, call(3, "all_gather", "started", given=(4,), made=(8,))]}, ranks=2),
+        Case("a difference of long ago in a group where nobody waits", SIZE, (1,), {
+             r: [*in_group("0", call(1, given=(2 if r == 2 else 1,))), *in_group("1", call(1, state="started",
+                 given=(9 if r == 1 else 8,)))] for r in range(3)}, groups={"0": [0, 1, 2], "1": [0, 1, 2]}),
+    ]  # fmt: skip
+
+
+CASES = tuple(_mismatches() + _fits() + _states() + _transfers() + _coalesced() + _gloo() + _recorded())
 
 
 def raw_dump(case: Case, rank: int) -> Json:
     """As torch writes it, with the groups of that rank."""
-    entries = [entry | {"record_id": place} for place, entry in enumerate(case.calls[rank])]
+    oldest = 1_000 if rank in case.forgot else 0
+    entries = [entry | {"record_id": place} for place, entry in enumerate(case.calls[rank], oldest)]
     groups = {
         name.strip(): {"name": name.strip(), "desc": _desc(name), "ranks": members}
         for name, members in case.members().items()

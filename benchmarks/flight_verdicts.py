@@ -86,7 +86,9 @@ def _repaired(case: Case, rank: int) -> FlightDump:
 
 def _for_torch(case: Case, rank: int) -> dict[str, Any]:
     raw = raw_dump(case, rank)
-    if case.gloo:
-        raw["entries"] = [e | {"state": "completed" if e["retired"] else e["state"]} for e in raw["entries"]]
+    raw["entries"] = [
+        e | {"state": "completed"} if e["retired"] and e["profiling_name"].startswith("gloo:") else e
+        for e in raw["entries"]
+    ]
     groups = {name: group | {"ranks": str(group["ranks"])} for name, group in raw["pg_config"].items()}
     return raw | {"host_name": f"host{rank}", "pg_config": groups}

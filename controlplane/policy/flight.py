@@ -7,15 +7,16 @@ Theory of operation. `policy.flight_calls` puts the ranks' calls side by side an
    a call that the others have left, or it queued what the others have started;
 2. ranks that wait for each other in a circle are a deadlock, and only those of the circle;
 3. a rank without a dump may be any of these: nobody is accused, it is named;
-4. all are in it and nothing moves: the ranks agree, so the network or a device does not.
+4. a dump that is older than what others' dumps prove is as none;
+5. all are in it and nothing moves: the ranks agree, so the network or a device does not.
 What could not be compared is said (`not_compared`), and undecided is an answer.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from controlplane.policy.flight_calls import Meeting, Pair, groups_of, meetings, pairs
+from controlplane.policy.flight_calls import Lane, Meeting, Pair, lanes_of, meetings, outdated, pairs
 from controlplane.policy.flight_match import MatchState, disagreement, group_name, transfer, uncompared
 from controlplane.policy.flight_waits import Kind, Wait, aligned, circle, in_meetings, in_pairs, names
 from controlplane.protocol.flight import STATELESS, FlightDump, FlightEntry
@@ -50,23 +51,33 @@ def analyse(dumps: tuple[FlightDump, ...], ranks: tuple[int, ...]) -> FlightFind
     """`ranks`: every rank of the replica, those without a dump too."""
     by_rank = {dump.rank: dump for dump in dumps}
     missing = tuple(rank for rank in sorted(ranks) if rank not in by_rank)
-    groups = groups_of(by_rank)
-    met = [list(meetings(group, by_rank)) for group in groups]
-    transfers = [list(pairs(group, by_rank)) for group in groups]
+    lanes = lanes_of(by_rank)
+    met = [list(meetings(lane, by_rank)) for lane in lanes]
+    transfers = [list(pairs(lane, by_rank)) for lane in lanes]
     notes = _notes(by_rank, met, transfers)
     found = _disagreement(met, transfers)
     if found is None:
-        waits = [wait for each in met for wait in in_meetings(each)]
-        waits += [wait for each in transfers for wait in in_pairs(each)]
-        found = _culprit(waits) or _deadlock(waits) or _blind_spot(waits) or _standstill(waits) or _nothing(missing)
+        old = outdated(lanes, by_rank)
+        waits = list(_waits(lanes, {rank: dump for rank, dump in by_rank.items() if rank not in old}))
+        found = _culprit(waits) or _deadlock(waits) or _blind_spot(waits, old) or _standstill(waits)
+        found = found or (_moving(old) if old else _nothing(missing))
     if not found.culprits and notes:
         found = msgspec.structs.replace(found, sentence=f"{found.sentence} Not compared: {'; '.join(notes)}.")
     return msgspec.structs.replace(found, missing_dumps=missing, not_compared=notes)
 
 
+def _waits(lanes: tuple[Lane, ...], by_rank: Mapping[int, FlightDump]) -> Iterator[Wait]:
+    for lane in lanes:
+        yield from in_meetings(list(meetings(lane, by_rank)))
+    for lane in lanes:
+        yield from in_pairs(list(pairs(lane, by_rank)))
+
+
 def _disagreement(met: list[list[Meeting]], transfers: list[list[Pair]]) -> FlightFinding | None:
-    """The first that does not fit."""
-    for meeting in (meeting for each in met for meeting in each):
+    """The first that does not fit, of the groups in which somebody waits before others."""
+    for meeting in (
+        meeting for each in sorted(met, key=lambda each: not any(m.open for m in each)) for meeting in each
+    ):
         found = disagreement(meeting)
         if found is not None:
             said = _of_entry(found.state, found.sentence, found.usual, group_name(meeting), meeting.number)
@@ -114,7 +125,7 @@ def _blame(wait: Wait, free: tuple[int, ...]) -> str:
             "the device there is busy or stuck before it."
         )
     gave_up = tuple(rank for rank in wait.gave_up if rank in others)
-    end = f"; {names(gave_up)} gave up waiting" if gave_up else f"; {names(others)} wait there"
+    end = f"; {names(gave_up)} gave up waiting" if gave_up else f"; {names(others)} {_wait_verb(others)} there"
     return f"{names(free)} never joined {wait.what}{end}."
 
 
@@ -131,14 +142,15 @@ def _deadlock(waits: list[Wait]) -> FlightFinding | None:
     return _finding(mine[0], sentence, culprits=ring, waiting=())
 
 
-def _blind_spot(waits: list[Wait]) -> FlightFinding | None:
+def _blind_spot(waits: list[Wait], old: tuple[int, ...]) -> FlightFinding | None:
     wait = next((wait for wait in waits if wait.dark), None)
     if wait is None:
         return None
-    sentence = (
-        f"Inconclusive: {names(wait.ranks)} wait in {wait.what}, and {names(wait.dark)}, "
-        "which may or may not have joined it, gave no Flight Recorder dump."
-    )
+    silent, before = (tuple(r for r in wait.dark if (r in old) is known) for known in (False, True))
+    why = [f"{names(silent)}, which may or may not have joined it, gave no Flight Recorder dump"] if silent else []
+    if before:
+        why.append(f"the dump of {names(before)} is older than what the others have done with it since")
+    sentence = f"Inconclusive: {names(wait.ranks)} {_wait_verb(wait.ranks)} in {wait.what}, and {', and '.join(why)}."
     return _finding(wait, sentence, state=MatchState.UNDECIDED, waiting=wait.ranks)
 
 
@@ -151,6 +163,11 @@ def _standstill(waits: list[Wait]) -> FlightFinding | None:
         f"{' and gave up' if wait.gave_up else ''}: the network or a device, not a rank."
     )
     return _finding(wait, sentence, state=MatchState.UNDECIDED, waiting=wait.ranks)
+
+
+def _moving(old: tuple[int, ...]) -> FlightFinding:
+    sentence = f"Inconclusive: the ranks moved between the dumps; that of {names(old)} is older than the others'."
+    return FlightFinding(state=MatchState.UNDECIDED, sentence=sentence)
 
 
 def _nothing(missing: tuple[int, ...]) -> FlightFinding:
@@ -196,6 +213,10 @@ def _of_entry(state: MatchState, sentence: str, entry: FlightEntry, group: str, 
         sizes=entry.input_sizes or entry.output_sizes,
         dtypes=entry.input_dtypes or entry.output_dtypes,
     )
+
+
+def _wait_verb(ranks: tuple[int, ...]) -> str:
+    return "waits" if len(ranks) == 1 else "wait"
 
 
 def _be(ranks: tuple[int, ...]) -> str:

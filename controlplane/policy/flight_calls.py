@@ -1,6 +1,7 @@
 """What each rank asked of each group, put side by side. `policy.flight` reads it; judges nothing.
 
-A rank numbers its calls in a group, and the n-th of one rank must meet the n-th of every other.
+A rank numbers its calls in a group, on each of the group's backends apart (a lane), and the n-th
+of one rank must meet the n-th of every other.
 The operations of one coalesced call share its number, and only the entry that ends it (torch
 calls it "coalesced") has a state. Point-to-point operations are numbered apart at each end, so
 they meet in order, by pair of ranks.
@@ -18,13 +19,14 @@ UNSYNCHRONISED = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oo
 
 class Call(msgspec.Struct, frozen=True):
     """One call of one rank: its operation, or those of a coalesced one in order (`parts`);
-    `coalesced`: it was one of several that ran at once."""
+    `coalesced`: it was one of several that ran at once; `whole`: none of them is missing."""
 
     number: int
     parts: tuple[FlightEntry, ...]
     state: str
     given_up: bool = False
     coalesced: bool = False
+    whole: bool = True
 
     @property
     def over(self) -> bool:
@@ -33,7 +35,8 @@ class Call(msgspec.Struct, frozen=True):
 
 class Meeting(msgspec.Struct, frozen=True):
     """One collective of one group. `here`: the call of each rank that has it; `absent` ranks
-    have a dump without it; `dark` ranks have no dump; `newest`: those for which it is the last."""
+    have a dump without it, of which `faded` ones have forgotten all the group's; `dark` ranks have
+    no dump; `newest`: those for which it is the last."""
 
     group: FlightGroup
     number: int
@@ -41,6 +44,7 @@ class Meeting(msgspec.Struct, frozen=True):
     absent: tuple[int, ...]
     dark: tuple[int, ...]
     newest: frozenset[int]
+    faded: frozenset[int] = frozenset()
 
     @property
     def open(self) -> tuple[int, ...]:
@@ -50,9 +54,29 @@ class Meeting(msgspec.Struct, frozen=True):
     @property
     def left_early(self) -> tuple[int, ...]:
         """Ranks that went out of it although, with a rank absent, it cannot have succeeded."""
-        if not self.absent or any(part.operation in UNSYNCHRONISED for c in self.here.values() for part in c.parts):
+        if not set(self.absent) - self.faded or not self.synchronised:
             return ()
         return tuple(sorted(r for r, call in self.here.items() if call.state == ENDED and r in self.newest))
+
+    @property
+    def synchronised(self) -> bool:
+        """Nobody succeeds in it before all have come."""
+        return not any(part.operation in UNSYNCHRONISED for call in self.here.values() for part in call.parts)
+
+    @property
+    def moved_on(self) -> tuple[int, ...]:
+        """Absent ranks that must have come to it after their dump: others went on from it."""
+        through = [
+            r for r, call in self.here.items() if call.state == COMPLETED or (call.over and r not in self.newest)
+        ]
+        return tuple(sorted(set(self.absent) - self.faded)) if through and self.synchronised else ()
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """A group's calls on one backend."""
+
+    group: FlightGroup
+    backend: str
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -67,15 +91,21 @@ class Pair(msgspec.Struct, frozen=True):
     whole: bool
 
 
-def groups_of(by_rank: Mapping[int, FlightDump]) -> tuple[FlightGroup, ...]:
+def lanes_of(by_rank: Mapping[int, FlightDump]) -> tuple[Lane, ...]:
     """Groups by name and members: the same name may stand for different ranks elsewhere."""
-    found = {(group.name, group.ranks): group for dump in by_rank.values() for group in dump.groups}
-    return tuple(found[key] for key in sorted(found, key=lambda key: (len(key[0]), key)))
+    groups = {(group.name, group.ranks): group for dump in by_rank.values() for group in dump.groups}
+    used: dict[str, set[str]] = {}
+    for dump in by_rank.values():
+        for entry in dump.entries:
+            used.setdefault(entry.group, set()).add(_backend(entry, dump))
+    found = [groups[key] for key in sorted(groups, key=lambda key: (len(key[0]), key))]
+    return tuple(Lane(group, backend) for group in found for backend in sorted(used.get(group.name, ())))
 
 
-def meetings(group: FlightGroup, by_rank: Mapping[int, FlightDump]) -> Iterator[Meeting]:
+def meetings(lane: Lane, by_rank: Mapping[int, FlightDump]) -> Iterator[Meeting]:
     """Every collective that all dumps still reach back to, by number."""
-    seen = {rank: _collectives(group, by_rank[rank]) for rank in group.ranks if rank in by_rank}
+    group = lane.group
+    seen = {rank: _collectives(lane, by_rank[rank]) for rank in group.ranks if rank in by_rank}
     # A recorder is a ring: what lies before some rank's oldest entry is nobody's absence.
     first = max((min(calls) for calls in seen.values() if calls), default=1)
     for number in sorted({number for calls in seen.values() for number in calls if number >= first}):
@@ -86,18 +116,29 @@ def meetings(group: FlightGroup, by_rank: Mapping[int, FlightDump]) -> Iterator[
             absent=tuple(rank for rank, calls in seen.items() if number not in calls),
             dark=tuple(rank for rank in group.ranks if rank not in by_rank),
             newest=frozenset(rank for rank, calls in seen.items() if calls and max(calls) == number),
+            faded=frozenset(rank for rank, calls in seen.items() if not calls and _forgot(by_rank[rank])),
         )
 
 
-def pairs(group: FlightGroup, by_rank: Mapping[int, FlightDump]) -> Iterator[Pair]:
+def outdated(lanes: tuple[Lane, ...], by_rank: Mapping[int, FlightDump]) -> tuple[int, ...]:
+    """Ranks whose dump is older than what others' dumps prove that they did: the ranks moved between the dumps."""
+    return tuple(sorted({r for lane in lanes for meeting in meetings(lane, by_rank) for r in meeting.moved_on}))
+
+
+def pairs(lane: Lane, by_rank: Mapping[int, FlightDump]) -> Iterator[Pair]:
     """Every pair of ranks of which one has a point-to-point operation with the other."""
+    group = lane.group
     sends: dict[tuple[int, int], list[Call]] = {}
     receives: dict[tuple[int, int], list[Call]] = {}
-    first: dict[int, int] = {}
+    forgetful: set[int] = set()
     for rank in group.ranks:
-        calls = _calls(_own(group, by_rank[rank], p2p=True)) if rank in by_rank else {}
-        first[rank] = min(calls, default=1)
+        calls = _calls(_own(lane, by_rank[rank], p2p=True), by_rank[rank]) if rank in by_rank else {}
+        start = min(calls, default=0)
+        if start > 1 or (start == 0 and rank in by_rank and _forgot(by_rank[rank])):
+            forgetful.add(rank)
         for call in calls.values():
+            if not call.whole:
+                forgetful.add(rank)
             for part in call.parts:
                 ends = ends_of(part, group)
                 if ends is not None:
@@ -110,7 +151,7 @@ def pairs(group: FlightGroup, by_rank: Mapping[int, FlightDump]) -> Iterator[Pai
             target=target,
             sends=tuple(sends.get((source, target), ())) if source in by_rank else None,
             receives=tuple(receives.get((source, target), ())) if target in by_rank else None,
-            whole=first[source] <= 1 and first[target] <= 1,
+            whole=not forgetful & {source, target},
         )
 
 
@@ -127,15 +168,29 @@ def ends_of(entry: FlightEntry, group: FlightGroup) -> tuple[int, int] | None:
     return (ranks[here], ranks[there]) if kind == "send" else (ranks[there], ranks[here])
 
 
-def _own(group: FlightGroup, dump: FlightDump, *, p2p: bool) -> list[FlightEntry]:
+def _own(lane: Lane, dump: FlightDump, *, p2p: bool) -> list[FlightEntry]:
+    group = lane.group
     if not any(mine.name == group.name and mine.ranks == group.ranks for mine in dump.groups):
         return []
-    return [entry for entry in dump.entries if entry.group == group.name and entry.p2p is p2p]
+    return [e for e in dump.entries if e.group == group.name and e.p2p is p2p and _backend(e, dump) == lane.backend]
 
 
-def _collectives(group: FlightGroup, dump: FlightDump) -> dict[int, Call]:
+def _backend(entry: FlightEntry, dump: FlightDump) -> str:
+    """Agents of an earlier version name only the dump's."""
+    return entry.backend or (dump.backends[0] if len(dump.backends) == 1 else "")
+
+
+def _forgot(dump: FlightDump) -> bool:
+    """Whether there were older operations; agents of an earlier version do not say, numbers do."""
+    first: dict[tuple[str, str, bool], int] = {}
+    for entry in dump.entries:
+        first.setdefault((entry.group, entry.backend, entry.p2p), entry.number)
+    return dump.forgotten or any(number > 1 for number in first.values())
+
+
+def _collectives(lane: Lane, dump: FlightDump) -> dict[int, Call]:
     """One group's collectives run in order: what stands before one that is over is over."""
-    calls = _calls(_own(group, dump, p2p=False))
+    calls = _calls(_own(lane, dump, p2p=False), dump)
     newest_over = max((number for number, call in calls.items() if call.over), default=0)
     return {
         number: msgspec.structs.replace(call, state=COMPLETED, given_up=False)
@@ -145,21 +200,31 @@ def _collectives(group: FlightGroup, dump: FlightDump) -> dict[int, Call]:
     }
 
 
-def _calls(entries: list[FlightEntry]) -> dict[int, Call]:
+def _calls(entries: list[FlightEntry], dump: FlightDump) -> dict[int, Call]:
     by_number: dict[int, list[FlightEntry]] = {}
     for entry in entries:
         by_number.setdefault(entry.number, []).append(entry)
-    return {number: _call(number, tuple(parts)) for number, parts in sorted(by_number.items())}
+    calls = {number: _call(number, tuple(parts)) for number, parts in sorted(by_number.items())}
+    if entries and _forgot(dump) and entries[0] is dump.entries[0]:
+        oldest = calls[entries[0].number]
+        if oldest.coalesced:  # its first operations may be what was forgotten
+            calls[oldest.number] = msgspec.structs.replace(oldest, whole=False)
+    return calls
 
 
 def _call(number: int, entries: tuple[FlightEntry, ...]) -> Call:
     last = entries[-1]
+    if _is_end(last):
+        return Call(number, entries[:-1] or entries, last.state, last.given_up, coalesced=True, whole=len(entries) > 1)
     if len(entries) == 1:
         return Call(number, entries, last.state, last.given_up)
-    if last.operation.endswith("coalesced"):
-        return Call(number, entries[:-1], last.state, last.given_up, coalesced=True)
-    # No end yet: as far as its least advanced part.
+    # No end yet, so more may follow: as far as its least advanced part.
     order = (SCHEDULED, STARTED, ENDED, COMPLETED)
     states = {entry.state for entry in entries}
     state = next((state for state in order if state in states), SCHEDULED)
-    return Call(number, entries, state, any(entry.given_up for entry in entries), coalesced=True)
+    return Call(number, entries, state, any(entry.given_up for entry in entries), coalesced=True, whole=False)
+
+
+def _is_end(entry: FlightEntry) -> bool:
+    """What torch writes after the operations of a coalesced call: it has no tensors."""
+    return entry.operation.endswith("coalesced") and not entry.input_sizes and not entry.output_sizes

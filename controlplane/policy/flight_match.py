@@ -6,7 +6,7 @@ What nothing recorded is not compared: roots, reduce operations, the splits of a
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from enum import StrEnum
 from math import prod
 
@@ -24,6 +24,9 @@ ROOTED = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop"})
 ALIKE = GATHERS | SCATTERS | REDUCES
 EXCHANGES = frozenset({"all_to_all", "all_to_all_single", "alltoall", "alltoall_base"})
 ONE_TYPE = ALIKE | EXCHANGES
+UNKNOWN = " As many asked for one as for another: which of them is wrong is not recorded."
+SHOWN = 16
+"""Ranks whose request a sentence quotes."""
 
 
 class MatchState(StrEnum):
@@ -48,20 +51,23 @@ class Disagreement(msgspec.Struct, frozen=True):
 
 def disagreement(meeting: Meeting) -> Disagreement | None:
     """The first thing on which the ranks of a collective differ."""
-    if not meeting.here:
+    here = {rank: call for rank, call in meeting.here.items() if call.whole}
+    if not here:
         return None
-    counts = {rank: len(call.parts) for rank, call in meeting.here.items()}
-    often = Counter(counts.values())
-    most = max(counts, key=lambda rank: (often[counts[rank]], -rank))
-    odd = tuple(rank for rank in sorted(counts) if counts[rank] != counts[most])
+    counts = {rank: len(call.parts) for rank, call in here.items()}
+    _, odd, tie = _minority(counts)
     if odd:
-        theirs = "; ".join(f"rank {rank} put {counts[rank]} operations into it" for rank in odd)
-        sentence = f"The ranks disagree on coalesced {where(meeting)}: {theirs}; the others {counts[most]}."
-        usual = meeting.here[most].parts[0]
+        theirs = "; ".join(f"rank {rank} put {count(counts[rank])} into it" for rank in sorted(counts) if rank in odd)
+        rest = "" if tie else f"; the others {counts[next(r for r in counts if r not in odd)]}"
+        sentence = f"The ranks disagree on coalesced {where(meeting)}: {theirs}{rest}.{UNKNOWN if tie else ''}"
+        usual = here[min(set(here) - set(odd) or here)].parts[0]
         return Disagreement(MatchState.SIZE_OR_SYNTAX_MISMATCH, sentence, usual, odd)
-    for place in range(counts[most]):
-        parts = {rank: call.parts[place] for rank, call in meeting.here.items()}
-        found = _between(meeting, parts) or _within(meeting, parts) or _totals(meeting, parts)
+    for place in range(min(counts.values())):
+        parts = {rank: call.parts[place] for rank, call in here.items()}
+        between, tie = _between(meeting, parts)
+        # Where as many asked for either, one of them may have asked for the impossible.
+        found = (_within(meeting, parts) if tie else None) or between or _within(meeting, parts)
+        found = found or _totals(meeting, parts)
         if found is not None:
             return found
     return None
@@ -69,6 +75,9 @@ def disagreement(meeting: Meeting) -> Disagreement | None:
 
 def uncompared(meeting: Meeting) -> str:
     """What could not be compared in a collective; empty: everything that was recorded was."""
+    partly = [rank for rank, call in meeting.here.items() if not call.whole]
+    if partly:
+        return f"the operations of coalesced {where(meeting)}, of which rank {', '.join(map(str, partly))} has a part"
     operations = {part.operation for call in meeting.here.values() for part in call.parts}
     if operations & EXCHANGES and (meeting.dark or meeting.absent):
         who = ", ".join(map(str, (*meeting.dark, *meeting.absent)))
@@ -110,8 +119,9 @@ def call_name(call: Call) -> str:
     return f"coalesced {call.parts[0].operation} ({len(call.parts)} operations)"
 
 
-def _between(meeting: Meeting, parts: dict[int, FlightEntry]) -> Disagreement | None:
-    """Operation, then what goes in, then what comes out, then types, rank against rank."""
+def _between(meeting: Meeting, parts: dict[int, FlightEntry]) -> tuple[Disagreement | None, bool]:
+    """Operation, then what goes in, then what comes out, then types, rank against rank; and whether as many
+    asked for one as for another, so that it cannot be told who is wrong."""
     tests: tuple[tuple[MatchState, str, Callable[[FlightEntry], Hashable]], ...] = (
         (MatchState.COLLECTIVE_TYPE_MISMATCH, "operation", lambda e: e.operation),
         (MatchState.SIZE_OR_SYNTAX_MISMATCH, "sizes", _given),
@@ -119,15 +129,15 @@ def _between(meeting: Meeting, parts: dict[int, FlightEntry]) -> Disagreement | 
         (MatchState.COLLECTIVE_DTYPE_MISMATCH, "types", _dtypes),
     )
     for state, what, key in tests:
-        usual, odd, tie = _minority(parts, key)
+        usual, odd, tie = _minority({rank: key(parts[rank]) for rank in sorted(parts)})
         if odd:
             tell = _made_of if what == "output sizes" else _asked
-            theirs = "; ".join(f"rank {rank} {tell(parts[rank])}" for rank in odd)
-            sentence = f"The ranks disagree on the {what} of {where(meeting)}: {theirs}; the others {tell(usual)}."
-            if tie:
-                sentence += " As many asked for either; the lowest rank's is taken as meant."
-            return Disagreement(state, sentence, usual, odd)
-    return None
+            theirs = "; ".join(f"rank {rank} {tell(parts[rank])}" for rank in odd[:SHOWN])
+            more = f"; {len(odd) - SHOWN} more differ" if len(odd) > SHOWN else ""
+            rest = "" if tie else f"; the others {tell(parts[usual])}"
+            sentence = f"The ranks disagree on the {what} of {where(meeting)}: {theirs}{more}{rest}."
+            return Disagreement(state, sentence + (UNKNOWN if tie else ""), parts[usual], odd), tie
+    return None, False
 
 
 def _within(meeting: Meeting, parts: dict[int, FlightEntry]) -> Disagreement | None:
@@ -139,7 +149,7 @@ def _within(meeting: Meeting, parts: dict[int, FlightEntry]) -> Disagreement | N
         if given is not None and made is not None:
             if entry.operation in REDUCES and made != given:
                 rule = "as much comes out as goes in"
-            elif entry.operation in GATHERS and made != given * size:
+            elif entry.operation in GATHERS and _listed(entry) and made != given * size:
                 rule = f"{size} times as much comes out as goes in"
             elif entry.operation in SCATTERS and given != made * size:
                 rule = f"{size} times as much goes in as comes out"
@@ -177,19 +187,17 @@ def _totals(meeting: Meeting, parts: dict[int, FlightEntry]) -> Disagreement | N
     return Disagreement(MatchState.SIZE_OR_SYNTAX_MISMATCH, sentence, entry, ())
 
 
-def _minority(
-    parts: dict[int, FlightEntry], key: Callable[[FlightEntry], Hashable]
-) -> tuple[FlightEntry, tuple[int, ...], bool]:
-    """What most ranks asked for, the ranks that did not, and whether those are as many; the
-    lowest rank breaks a tie. A rank without a say (None) is on neither side."""
-    says = {rank: key(parts[rank]) for rank in sorted(parts)}
-    says = {rank: said for rank, said in says.items() if said is not None}
-    if not says:
-        return parts[min(parts)], (), False
-    counts = Counter(says.values())
-    usual = max(says, key=lambda rank: (counts[says[rank]], -rank))
-    odd = tuple(rank for rank in says if says[rank] != says[usual])
-    return parts[usual], odd, bool(odd) and max(counts[says[r]] for r in odd) == counts[says[usual]]
+def _minority(says: Mapping[int, Hashable]) -> tuple[int, tuple[int, ...], bool]:
+    """A rank of the most that say the same, the ranks that say something else, and whether as many say that: then
+    all are among them. A rank without a say (None) is on neither side."""
+    given = {rank: said for rank, said in says.items() if said is not None}
+    if not given:
+        return min(says), (), False
+    counts = Counter(given.values())
+    usual = max(given, key=lambda rank: (counts[given[rank]], -rank))
+    odd = tuple(rank for rank in sorted(given) if given[rank] != given[usual])
+    tie = bool(odd) and max(counts[given[r]] for r in odd) == counts[given[usual]]
+    return usual, tuple(sorted(given)) if tie else odd, tie
 
 
 def _given(entry: FlightEntry) -> Hashable:
@@ -217,8 +225,17 @@ def _numel(sizes: tuple[tuple[int, ...], ...]) -> int | None:
     return sum(map(prod, sizes)) if sizes else None
 
 
+def _listed(entry: FlightEntry) -> bool:
+    """Gloo's coalesced all_gather records of the outputs only the first."""
+    return len(entry.input_sizes) == 1 or len(entry.output_sizes) >= len(entry.input_sizes)
+
+
 def _sizes(entry: FlightEntry) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
     return entry.input_sizes, entry.output_sizes
+
+
+def count(number: int) -> str:
+    return "1 operation" if number == 1 else f"{number} operations"
 
 
 def _asked(entry: FlightEntry) -> str:

@@ -5,9 +5,11 @@ groups (`pg_config` holds one nameless entry) and never moves an entry's state o
 trainer writes down its groups itself; `repair` puts them back and drops groups nobody named
 (the outer ones, each built for one epoch). "Retired" only says that nobody watches an
 operation any more: on gloo it ended, well or badly; on NCCL, where it is not completed, it
-was given up (a timeout).
+was given up (a timeout). Where a rank has no tensor (the outputs of a gather that it is not
+the root of), NCCL records one of no type, and what a scatter takes in as what comes out.
 """
 
+from collections import Counter
 from typing import Annotated, Any
 
 import msgspec
@@ -18,6 +20,7 @@ from controlplane.protocol.bounds import (
     MAX_OPERATIONS,
     Count,
     Index,
+    Label,
     Line,
     Names,
     Replicas,
@@ -31,6 +34,13 @@ COMPLETED, STARTED, SCHEDULED, ENDED = "completed", "started", "scheduled", "end
 """`ENDED`: over, and whether well or badly was not recorded (gloo)."""
 STATELESS = frozenset({"gloo"})
 """Backends whose entries stay at "scheduled" for ever and record no point-to-point operation."""
+NO_TENSOR = frozenset({"UNKNOWN_SCALAR", "Undefined"})
+"""The type of a tensor that is not there."""
+SPARED_OF_A_GROUP = 4
+"""The newest calls of a group stay where another group's many calls fill the text."""
+
+
+_CallKey = tuple[str, str, bool, int]
 
 
 class FlightGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,8 +52,8 @@ class FlightGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FlightEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """One operation of one rank. `number` counts a group's collectives from 1 (its
-    point-to-point operations apart, `p2p`; the operations of one coalesced call share it);
+    """One operation of one rank. `number` counts a group's collectives on one `backend` from 1
+    (its point-to-point operations apart, `p2p`; the operations of one coalesced call share it);
     sizes are shapes in elements; `state`: scheduled, started, completed or ended; `given_up`:
     no longer watched though it never completed."""
 
@@ -57,16 +67,18 @@ class FlightEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array
     state: Word
     p2p: bool = False
     given_up: bool = False
+    backend: Label = ""
 
 
 class FlightDump(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The newest operations of one rank (index inside its replica), oldest first; `backends`
-    that recorded them."""
+    that recorded them; `forgotten`: there were older ones."""
 
     rank: Index
     groups: Annotated[tuple[FlightGroup, ...], Meta(max_length=MAX_GROUPS)]
     entries: Annotated[tuple[FlightEntry, ...], Meta(max_length=MAX_OPERATIONS)]
     backends: Names = ()
+    forgotten: bool = False
 
 
 class _Raw(msgspec.Struct, frozen=True):
@@ -83,6 +95,7 @@ class _Raw(msgspec.Struct, frozen=True):
     output_sizes: Shapes = ()
     input_dtypes: Names = ()
     output_dtypes: Names = ()
+    record_id: Count = 0
 
 
 class _RawDump(msgspec.Struct, frozen=True):
@@ -107,17 +120,37 @@ def repair(dump: bytes, rank: int, groups: bytes) -> FlightDump:
     names = {group.name for group in known}
     kept = [entry for entry in raw.entries if entry.process_group[0] in names]
     backends = tuple(sorted({_backend(entry) for entry in kept} - {""}))
-    return FlightDump(rank, known, tuple(_entry(entry) for entry in kept), backends)
+    forgotten = bool(raw.entries) and raw.entries[0].record_id > 0
+    return FlightDump(rank, known, tuple(_entry(entry) for entry in kept), backends, forgotten)
 
 
 def encode_dump(dump: FlightDump, max_chars: int) -> str:
-    """JSON of at most `max_chars`: the oldest entries make room."""
-    entries = dump.entries
+    """JSON of at most `max_chars`: the oldest calls make room, the newest of each group last."""
+    ranked = _oldest_first(dump.entries)
     while True:
-        text = _json(msgspec.structs.replace(dump, entries=entries)).decode()
-        if len(text) <= max_chars or not entries:
+        kept = set(ranked)
+        entries = tuple(entry for entry in dump.entries if _call_of(entry) in kept)
+        forgotten = dump.forgotten or len(entries) < len(dump.entries)
+        text = _json(msgspec.structs.replace(dump, entries=entries, forgotten=forgotten)).decode()
+        if len(text) <= max_chars or not ranked:
             return text if len(text) <= max_chars else ""
-        entries = entries[(len(entries) + 1) // 2 :] if len(text) > 2 * max_chars else entries[len(entries) // 8 + 1 :]
+        ranked = ranked[(len(ranked) + 1) // 2 :] if len(text) > 2 * max_chars else ranked[len(ranked) // 8 + 1 :]
+
+
+def _oldest_first(entries: tuple[FlightEntry, ...]) -> list[_CallKey]:
+    """Calls in the order in which they are dropped; one is kept or dropped with all its operations."""
+    newest = list(dict.fromkeys(_call_of(entry) for entry in reversed(entries)))
+    seen: Counter[tuple[str, str, bool]] = Counter()
+    spared: list[_CallKey] = []
+    ranked: list[_CallKey] = []
+    for call in newest:
+        seen[call[:3]] += 1
+        (spared if seen[call[:3]] <= SPARED_OF_A_GROUP else ranked).append(call)
+    return [*reversed(ranked), *reversed(spared)]
+
+
+def _call_of(entry: FlightEntry) -> _CallKey:
+    return entry.group, entry.backend, entry.p2p, entry.number
 
 
 def decode_dump(text: str) -> FlightDump:
@@ -136,15 +169,28 @@ def _backend(raw: _Raw) -> str:
 def _entry(raw: _Raw) -> FlightEntry:
     unwatched = raw.retired and raw.state != COMPLETED
     ended = unwatched and _backend(raw) in STATELESS
+    operation = raw.profiling_name.partition(":")[2] or raw.profiling_name
+    given, made = _tensors(raw.input_sizes, raw.input_dtypes), _tensors(raw.output_sizes, raw.output_dtypes)
+    if operation == "scatter" and len(given[0]) == 1 != len(made[0]):
+        given, made = made, given
     return FlightEntry(
         group=raw.process_group[0],
         number=raw.p2p_seq_id if raw.is_p2p else raw.collective_seq_id,
-        operation=raw.profiling_name.partition(":")[2] or raw.profiling_name,
-        input_sizes=raw.input_sizes,
-        output_sizes=raw.output_sizes,
-        input_dtypes=raw.input_dtypes,
-        output_dtypes=raw.output_dtypes,
+        operation=operation,
+        input_sizes=given[0],
+        output_sizes=made[0],
+        input_dtypes=given[1],
+        output_dtypes=made[1],
         state=ENDED if ended else raw.state,
         p2p=raw.is_p2p,
         given_up=unwatched and not ended,
+        backend=_backend(raw),
     )
+
+
+def _tensors(sizes: Shapes, types: Names) -> tuple[Shapes, Names]:
+    """Without those that are not there."""
+    if not NO_TENSOR & set(types) or len(sizes) != len(types):
+        return sizes, types
+    there = [(size, kind) for size, kind in zip(sizes, types, strict=True) if kind not in NO_TENSOR]
+    return tuple(size for size, _ in there), tuple(kind for _, kind in there)

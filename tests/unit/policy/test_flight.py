@@ -110,9 +110,21 @@ def test_no_dump_at_all_is_undecided() -> None:
     assert (finding.state, finding.missing_dumps) == (MatchState.UNDECIDED, ALL)
 
 
-def test_two_that_differ_are_judged_by_the_lower_rank() -> None:
+def test_of_two_that_differ_either_may_be_wrong() -> None:
     finding = analyse(without(trace("type"), 2), (0, 1))
-    assert finding.culprits == (1,)
+    assert finding.culprits == (0, 1)
+    assert "rank 0 asked for all_reduce of 8 Float; rank 1 asked for broadcast of 8 Float." in finding.sentence
+    assert finding.sentence.endswith("which of them is wrong is not recorded.")
+
+
+def test_of_two_that_differ_the_one_that_asks_for_the_impossible_is_wrong() -> None:
+    gathers = {"operation": "all_gather", "input_sizes": ((4,),)}
+    dumps = tuple(
+        replace(last(dump, **gathers, output_sizes=((size,),)), groups=(replace(dump.groups[0], ranks=(0, 1)),))
+        for dump, size in zip(trace("matched")[:2], (9, 8), strict=True)
+    )
+    finding = analyse(dumps, (0, 1))
+    assert (finding.state, finding.culprits) == (MatchState.SIZE_OR_SYNTAX_MISMATCH, (0,))
 
 
 def test_what_a_full_recorder_has_forgotten_is_nobodys_absence() -> None:
@@ -173,6 +185,29 @@ def test_one_of_thousands_is_named_and_the_sentence_stays_short(size: int) -> No
     finding = analyse(dumps, tuple(range(size)))
     assert (finding.culprits, len(finding.waiting)) == ((7,), size - 1)
     assert len(finding.sentence) < 300
+
+
+def test_a_dump_that_is_older_than_what_others_have_done_with_its_rank_accuses_nobody() -> None:
+    """Ranks that train are looked at one after the other; the third is the first here."""
+    old = replace(trace("absent")[2], entries=trace("absent")[2].entries[:2])
+    finding = analyse((*trace("absent")[:2], old), ALL)
+    assert (finding.state, finding.culprits, finding.waiting) == (MatchState.UNDECIDED, (), (0, 1))
+    assert finding.sentence == (
+        "Inconclusive: ranks 0, 1 wait in all_reduce 5 (2x50 Float) of group 0 (default_pg), and the dump of rank 2 is "
+        "older than what the others have done with it since."
+    )
+
+
+def test_dumps_of_agents_that_do_not_name_the_backend_of_an_entry_are_read_beside_those_that_do() -> None:
+    named = [replace(d, entries=tuple(replace(e, backend="gloo") for e in d.entries)) for d in trace("absent")[:2]]
+    dumps = tuple(replace(dump, backends=("gloo",)) for dump in (*named, trace("absent")[2]))
+    assert analyse(dumps, ALL).culprits == (2,)
+
+
+def test_gloos_coalesced_all_gather_records_of_the_outputs_only_the_first() -> None:
+    coalesced = {"operation": "all_gather", "input_sizes": ((2,), (3,)), "output_sizes": ((2, 2),)}
+    dumps = tuple(last(dump, **coalesced) for dump in trace("matched"))
+    assert analyse(dumps, ALL).state is MatchState.FULLY_MATCHED
 
 
 def test_a_finding_does_not_depend_on_the_order_of_the_dumps() -> None:

@@ -10,7 +10,11 @@ from benchmarks.flight_verdicts import _repaired, count, ours, torchs
 from trainer.second_opinion import Opinion, main, opinion, torch_form
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+AS_RECORDED = [case for case in CASES if not case.forgot and "scatter" not in case.name.partition("NCCL: ")[2]]
+"""A scatter of NCCL is put right before it is sent, and of half a coalesced call torch makes this or that."""
+
+
+@pytest.mark.parametrize("case", AS_RECORDED, ids=lambda case: case.name)
 def test_what_the_agent_sends_loses_nothing_that_torch_needs(case: Case) -> None:
     sent = opinion({f"rank{rank}": torch_form(_repaired(case, rank)) for rank in case.calls})
     original = torchs(case)
