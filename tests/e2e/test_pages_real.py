@@ -56,7 +56,7 @@ FIXED = {
 # What a reader must find there, and what would be untrue.
 SAID = {
     "job-spec": ("apiVersion", "allow_faults"),
-    "incident-lost": ("the job failed",),
+    "incident-lost": ("the job failed", "The job failed, so there is no recovery to certify."),
     "incident-red": ("accepted from an old incarnation",),
     "not-found": ("Not found",),
     "node": ("nothing is started here until they pass: driver: version 535.104 is older than 570",),
@@ -70,6 +70,7 @@ UNSAID = {
     "jobs": ("Priority", "0 / 0"),
     "job-pending": ("not reported", "attempt 0", "priority"),
     "incident-fleet": ("since the last progress",),
+    "incident-lost": ("not yet", "no step yet", "after a job has recovered"),
     "decision": ("grace s",),
 }
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"

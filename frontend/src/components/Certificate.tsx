@@ -27,8 +27,14 @@ function checkStyle(ok: boolean | null, state: Certificate["state"]): { tone: To
   return ok ? { tone: "ok", icon: "check", word: "holds" } : { tone: "bad", icon: "cross", word: "does not hold" };
 }
 
-export function CertificateView({ certificate, hit = true }: { certificate: Certificate | null; hit?: boolean }): ReactElement {
-  if (!certificate) return <Empty icon="shield" title="No certificate">{hit ? "A certificate is made from the committed steps after a job has recovered." : "No job was affected, so there is no training to certify."}</Empty>;
+function uncertified(hit: boolean, lost: boolean): string {
+  if (lost) return "The job failed, so there is no recovery to certify.";
+  return hit ? "A certificate is made from the committed steps after a job has recovered." : "No job was affected, so there is no training to certify.";
+}
+
+/** `hit`: a job was affected; `lost`: it failed. */
+export function CertificateView({ certificate, hit = true, lost = false }: { certificate: Certificate | null; hit?: boolean; lost?: boolean }): ReactElement {
+  if (!certificate) return <Empty icon="shield" title="No certificate">{uncertified(hit, lost)}</Empty>;
   return (
     <>
       <div className="cert-head">

@@ -62,7 +62,7 @@ function Content({ incident }: { incident: IncidentDetail }): ReactElement {
       <Panel title={`Where the time went (since the ${incident.phases[0]?.name === "ordered" ? "request" : incident.job_id === null ? "fault" : "last progress"})`}><PhaseChart phases={incident.phases} /></Panel>
       <div className="grid-2">
         <Panel title="Evidence" flush><Signals signals={incident.signals} lead={lead} /></Panel>
-        <Panel title="Certificate"><CertificateView certificate={incident.certificate} hit={incident.job_id !== null} /></Panel>
+        <Panel title="Certificate"><CertificateView certificate={incident.certificate} hit={incident.job_id !== null} lost={incident.outcome === "lost"} /></Panel>
       </div>
       {hasDevices(incident) ? <ReadingsPanel incident={incident} /> : null}
       {lead ? (
@@ -99,26 +99,22 @@ function Acknowledge({ incident }: { incident: IncidentDetail }): ReactElement {
   );
 }
 
-const NO_JOB = <span className="missing">no job was hit</span>;
-
-function recovery(incident: IncidentDetail): ReactNode {
-  if (incident.recovery_s !== null) return duration(incident.recovery_s);
+/** Why a figure of the job's training is not there: `open` while it can still come, `over` when it cannot. */
+function without(incident: IncidentDetail, open: string, over = "none"): ReactNode {
   if (incident.outcome === "lost") return <span className="missing">the job failed</span>;
-  if (incident.job_id === null) return NO_JOB;
-  return <span className="missing">{incident.state === "resolved" ? "none" : "under way"}</span>;
+  if (incident.job_id === null) return <span className="missing">no job was hit</span>;
+  return <span className="missing">{incident.state === "resolved" ? over : open}</span>;
 }
 
 function Figures({ incident, lead, commands }: { incident: IncidentDetail; lead: Decision | null; commands: number }): ReactElement {
-  const moment = (name: string): ReactNode => {
-    const phase = incident.phases.find((item) => item.name.startsWith(name));
-    return phase ? duration(phase.since_fault_s) : <span className="missing">not yet</span>;
-  };
+  const phase = (name: string): IncidentDetail["phases"][number] | undefined => incident.phases.find((item) => item.name.startsWith(name));
+  const [detected, resumed] = [phase("detect"), phase("first_commit")];
   return (
     <dl className="figures">
-      <Figure label="Detected after" value={moment("detect")} />
-      <Figure label="Training resumed after" value={incident.job_id === null ? NO_JOB : moment("first_commit")} tone={incident.phases.some((phase) => phase.name === "first_commit") ? "ok" : undefined} />
-      <Figure label="Training stood still" value={incident.job_id === null ? NO_JOB : incident.stall_s === null ? <span className="missing">no step yet</span> : duration(incident.stall_s)} title="Time in failed exchanges and view changes, as the survivors measured it; where nobody survived, from the last step to the first of the next attempt" />
-      <Figure label="Whole recovery" value={recovery(incident)} />
+      <Figure label="Detected after" value={detected ? duration(detected.since_fault_s) : <span className="missing">not yet</span>} />
+      <Figure label="Training resumed after" value={resumed ? duration(resumed.since_fault_s) : without(incident, "not yet")} tone={resumed ? "ok" : undefined} />
+      <Figure label="Training stood still" value={incident.stall_s === null ? without(incident, "no step yet", "not measured") : duration(incident.stall_s)} title="Time in failed exchanges and view changes, as the survivors measured it; where nobody survived, from the last step to the first of the next attempt" />
+      <Figure label="Whole recovery" value={incident.recovery_s === null ? without(incident, "under way") : duration(incident.recovery_s)} />
       <Figure label="Expected cost of the choice" value={lead ? (lead.cost_gpu_s === null ? <span className="missing">not estimated</span> : gpuSeconds(lead.cost_gpu_s)) : <span className="missing">undecided</span>} />
       <Figure label="Commands" value={commands} />
       <Figure label="Certificate" value={<CertificateBadge certificate={incident.certificate} />} />

@@ -9,7 +9,6 @@ from benchmarks.flight_cases import CASES, Case
 from benchmarks.flight_verdicts import _repaired, count, ours, torchs
 from trainer.second_opinion import Opinion, main, opinion, torch_form
 
-
 AS_RECORDED = [case for case in CASES if not case.forgot and "scatter" not in case.name.partition("NCCL: ")[2]]
 """A scatter of NCCL is put right before it is sent, and of half a coalesced call torch makes this or that."""
 
