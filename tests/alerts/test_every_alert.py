@@ -97,6 +97,13 @@ def test_each_process_that_is_killed_is_missed_until_it_is_back(world: World, jo
     world.resolves("HoldfastProcessDown", "HoldfastNoLeader")
 
 
+def test_an_agent_that_answers_no_more_is_missed_until_it_does(world: World, job_id: str) -> None:
+    world.silent("HoldfastAgentDown")
+    with stopped(world, "agent:node-2"):
+        world.fires("HoldfastAgentDown")
+    world.resolves("HoldfastAgentDown")
+
+
 def test_a_node_whose_line_is_cut_and_an_order_that_waits_for_it(world: World, job_id: str) -> None:
     world.resolves("HoldfastOutboxStuck", "HoldfastNoAgents")
     world.order("cordon", "node-1")

@@ -231,6 +231,20 @@ def test_an_alert_names_jobs_that_are_scraped() -> None:
             assert any(re.fullmatch(pattern, job) for job in known), name
 
 
+def test_a_limit_on_a_quantile_is_the_bound_of_a_bucket() -> None:
+    """Otherwise decisions of 1.1 s, of which the next bound is 2.5, are "2.49 s (p99)" and over a limit of 2."""
+    quantiles = {
+        rule["record"]: next(m for m in declared().values() if f"{m._name}_bucket" in rule["expr"])
+        for rule in rules("rules.yml")
+        if "histogram_quantile" in rule["expr"]
+    }
+    limited = re.findall(r"(fleet:\w+:\w+) > (\S+)", " ".join(rule["expr"] for rule in rules("alerts.yml")))
+    limits = [(name, float(limit)) for name, limit in limited if name in quantiles]
+    assert limits
+    for name, limit in limits:
+        assert limit in quantiles[name]._upper_bounds, name
+
+
 def test_panels_do_not_overlap() -> None:
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels()]
     assert len(places) == len(set(places))
