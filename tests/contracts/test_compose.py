@@ -56,8 +56,19 @@ ADDRESSES = processes.Addresses(host="127.0.0.1", web_port=8000, redis_port=6379
 
 
 def compose() -> dict[str, Any]:
-    """The parsed file, anchors merged."""
-    return yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="ascii"))
+    """The parsed file, anchors merged; what has a default and is not set has it."""
+    return filled({})
+
+
+def filled(settings: dict[str, str]) -> dict[str, Any]:
+    """As compose reads it with these variables."""
+    text = re.sub(r"\$\{([A-Z_]+):-([^}]*)\}", lambda m: settings.get(m[1]) or m[2], read("docker-compose.yml"))
+    return yaml.safe_load(text)
+
+
+def offered() -> dict[str, str]:
+    """What the example leaves to whoever has nodes on other machines."""
+    return dict(re.findall(r"^# ([A-Z_]+)=(\S+)$", read("deploy/env.example"), re.MULTILINE))
 
 
 def read(name: str) -> str:
@@ -222,6 +233,23 @@ def test_every_volume_network_and_secret_used_is_declared() -> None:
         assert set(service["networks"]) <= set(whole["networks"]), name
         assert set(service.get("secrets", [])) <= set(whole["secrets"]), name
     assert {entry["file"].rpartition("/")[0] for entry in whole["secrets"].values()} == {"./deploy/secrets"}
+
+
+def test_nodes_on_other_machines_reach_the_proxy_the_store_and_the_checkpoints() -> None:
+    """The quick start has one server and one GPU node: its ranks are not on the network of compose."""
+    settings = offered()
+    whole = filled(settings)["services"]
+    host, _, port = settings["HOLDFAST_STORE_ADDRESS"].rpartition(":")
+    assert whole["store"]["ports"] == [f"{host}:{port}:29400"]
+    assert whole["proxy"]["ports"] == ["443:8443"]
+    servers = {name: each for name, each in whole.items() if "HOLDFAST_STORE_ADDRESS" in (each.get("environment") or {})}
+    assert {"web-1", "web-2", "worker", "sentinel"} <= set(servers)
+    for server in servers.values():
+        assert server["environment"]["HOLDFAST_STORE_ADDRESS"] == settings["HOLDFAST_STORE_ADDRESS"]
+        assert f"{settings['CHECKPOINTS']}:{server['environment']['HOLDFAST_CHECKPOINT_ROOT']}" in server["volumes"]
+    assert services()["store"]["ports"] == ["127.0.0.1:29400:29400"]
+    missing = [name for name in settings if name not in read("docs/quickstart.md")]
+    assert missing == [], "the quick start does not name them"
 
 
 def test_redis_keeps_and_never_evicts() -> None:
