@@ -60,6 +60,8 @@ const ReplicaCard = memo(function ReplicaCard(props: Omit<GridProps, "replicas">
   );
 });
 
+const STARTING = new Set<string>(["launching", "initializing"]);
+
 function useRankLive(jobId: string, rank: Rank): { now: RankLive | null; heard: Heard } {
   const entry = useLive((state) => state.data.ranks.get(jobId)?.byRank.get(rankKey(rank.replica, rank.incarnation, rank.rank)));
   const received = useLive((state) => state.data.ranks.get(jobId)?.receivedMs ?? null);
@@ -68,7 +70,7 @@ function useRankLive(jobId: string, rank: Rank): { now: RankLive | null; heard: 
   const now = entry ?? rank.live;
   /* Between pushes the age goes on growing: a silent server must not freeze a healthy-looking number. */
   const since = entry && received !== null ? Math.max(0, (clock - received) / 1000) : 0;
-  return { now, heard: rankHeard(now?.silent_s ?? null, since, linked) };
+  return { now, heard: rankHeard(now?.silent_s ?? null, since, linked, STARTING.has(rank.state)) };
 }
 
 const BEAT: Record<Hearing, { className: string; title: string }> = {

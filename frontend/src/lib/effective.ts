@@ -10,7 +10,7 @@ const WORDS: Record<string, { word: string; why: string }> = {
 };
 
 const PARTS = [
-  ["productive", "productive_s"], ["degraded", "degraded_s"], ["stalled", "stalled_s"], ["recovery", "recovery_s"],
+  ["productive", "productive_s"], ["degraded", "degraded_s"], ["stalled", "stalled_s"], ["start and recovery", "recovery_s"],
   ["lost work", "lost_s"], ["checkpoints", "checkpoint_s"],
 ] as const;
 

@@ -24,12 +24,14 @@ export interface Heard {
   hearing: Hearing;
 }
 
-/** `silentS`: as the newest push reported it; `sinceS`: how old that push is; `linked`: this page hears the server. */
-export function rankHeard(silentS: number | null, sinceS: number, linked: boolean): Heard {
+/** `silentS`: as the newest push reported it; `sinceS`: how old that push is; `linked`: this page hears the server;
+ *  `starting`: the rank imports and builds, and sends no heartbeat meanwhile. */
+export function rankHeard(silentS: number | null, sinceS: number, linked: boolean, starting = false): Heard {
   if (silentS === null) return { ageS: null, hearing: "stale" };
   const late = sinceS > PUSH_S;
   const ageS = silentS + (late ? sinceS : 0);
   if (!linked || late) return { ageS, hearing: "stale" };
+  if (starting) return { ageS, hearing: "ok" };
   return { ageS, hearing: silentS > SILENT_S ? "bad" : silentS > LATE_S ? "warn" : "ok" };
 }
 

@@ -37,7 +37,7 @@ describe("the effective time in words", () => {
 describe("where the wall time went", () => {
   it("has each part with its share, largest first, and leaves out what is nothing", () => {
     const wall = { wall_s: 200, productive_s: 150, degraded_s: -0.05, stalled_s: 10, recovery_s: 40, lost_s: 0, checkpoint_s: 0.05 };
-    expect(wallParts(job({ wall })).map(({ what, share }) => `${what} ${share}`)).toEqual(["productive 75.0 %", "recovery 20.0 %", "stalled 5.0 %"]);
+    expect(wallParts(job({ wall })).map(({ what, share }) => `${what} ${share}`)).toEqual(["productive 75.0 %", "start and recovery 20.0 %", "stalled 5.0 %"]);
     expect(wallParts(job())).toEqual([]);
   });
 });
@@ -98,6 +98,9 @@ describe("silence", () => {
     expect(rankHeard(0.3, 18, true).hearing).toBe("stale");
     expect(rankHeard(25, 0.5, false).hearing).toBe("stale");
     expect(rankHeard(1.7, 0, true).hearing).toBe("warn");
+    /* A start imports for half a minute without a heartbeat: nothing is wrong, so nothing is red. */
+    expect(rankHeard(12, 0.5, true, true)).toEqual({ ageS: 12, hearing: "ok" });
+    expect(rankHeard(12, 0.5, false, true).hearing).toBe("stale");
     expect(rankHeard(0.4, 0, true).hearing).toBe("ok");
   });
 
