@@ -14,6 +14,7 @@ from django.db import transaction
 from django.db.models import Min, Q, QuerySet
 
 from controlplane.access.services import audit
+from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job, Replica
 from controlplane.jobs.services import refresh_job
 from controlplane.policy import causes, plan, requests
@@ -141,7 +142,7 @@ def _open(job: Job | None, decision: plan.Decision, rows: list[Signal], at: date
     incident = Incident.objects.create(
         id=new_id("inc"),
         job=job,
-        node=first.node if first else None,
+        node=_machine(decision, rows),
         title=decision.title or short(decision.sentence),
         opened_at=opened_at,
         began=course.mark(job, opened_at) if job is not None else None,
@@ -151,6 +152,14 @@ def _open(job: Job | None, decision: plan.Decision, rows: list[Signal], at: date
         keeping.need(incident)
         transaction.on_commit(lambda: proof.pin(incident))
     return incident
+
+
+def _machine(decision: plan.Decision, rows: list[Signal]) -> Node | None:
+    """Where what failed ran: a survivor's broken exchange is often told first, and is nobody's machine but its own."""
+    slots = causes.slots_of(decision)
+    hit = [row for row in rows if row.replica in slots] or rows
+    of_itself = [row for row in hit if row.kind != "outer_error"] or hit
+    return of_itself[0].node if of_itself else None
 
 
 def _ordered_at(job: Job | None, decision: plan.Decision) -> datetime | None:
