@@ -112,7 +112,7 @@ class StepMerge:
         set_by = windows.known()
         if spent is None and first is not None and pace.attempt == 0:
             spent = begin(windows.present(first.started_at, set_by).timestamp())
-        gpus = {row.epoch: self._gpus(row) for row in new}
+        gpus = {row.epoch: self._gpus(job, row) for row in new}
         for row in sorted(new, key=lambda row: (row.attempt, row.step)):
             commit = Commit(
                 attempt=row.attempt,
@@ -132,11 +132,16 @@ class StepMerge:
             kept["spent"] = msgspec.to_builtins(spent)
         JobPace.objects.update_or_create(job=job, defaults=kept)
 
-    def _gpus(self, row: StepRecord) -> int:
-        """Devices that contribute in the row's epoch; 0: its install is not known."""
+    def _gpus(self, job: Job, row: StepRecord) -> int:
+        """Devices that contribute in the row's epoch; 0: its install is not known. Who joins with a view is not
+        among its first contributors, and counts in it once it has caught up."""
         view = ViewRow.objects.filter(job_id=row.job_id, epoch=row.epoch).only("install").first()
+        if view is None or not view.install:
+            return 0
+        first = len(view.install["contributors"])
+        by_now = Replica.objects.filter(attempt__job=job, attempt__number=row.attempt, contributing=True).count()
         layout = msgspec.convert(self.layouts[(row.job_id, row.attempt)], Parallelism)
-        return len(view.install["contributors"]) * ranks_per_replica(layout) if view and view.install else 0
+        return max(first, by_now if row.epoch == job.epoch else 0) * ranks_per_replica(layout)
 
 
 def _tell_commits(new: list[StepRecord]) -> None:
