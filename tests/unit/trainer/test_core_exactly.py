@@ -94,3 +94,24 @@ def test_the_lowest_contributor_saves_and_nobody_where_there_is_none():
         standing.contributors = contributors
         assert standing.is_saver is saves
     assert standing.role is CONTRIBUTOR
+
+
+def test_a_joiner_goes_on_with_one_donor_of_several_that_it_had_asked():
+    core, _ = joiner(JOINED)
+    core.handle(on.ViewSeen(View("job", 1, 3, JOINED.members, (Donor(joiner=2, donor=0), Donor(joiner=2, donor=1)))))
+    core.handle(on.Built(inside=False))
+    core.handle(on.InstallSeen(install(3, 5)))
+    assert core.handle(on.Agreed(same=True)) == [do.Confirm(stands=True, keeps=True)]
+    assert core.handle(on.Confirmed(stands=True, keeps=True))[0] == do.GoOn(((0, 1),))
+
+
+def test_a_joiner_that_is_not_level_yet_stays_one_when_another_is():
+    members = (*JOINED.members, Member(3, 1, JOINER))
+    core, _ = joiner(View("job", 1, 2, members, (Donor(joiner=2, donor=0), Donor(joiner=3, donor=1))))
+    for event in (on.Built(inside=True), on.Begun(), on.Met(over=False), on.Summed(held=True)):
+        core.handle(event)
+    _, welcome = core.handle(on.Passed(level=(3,)))
+    assert welcome == do.Welcome(frozenset({3}), None)
+    assert core.standing.role is JOINER
+    assert core.standing.contributors == (0, 1, 3)
+    assert core.handle(on.Begun()) == [do.Meet(over=False)], "it computes nothing"
