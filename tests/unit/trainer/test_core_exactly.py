@@ -115,3 +115,15 @@ def test_a_joiner_that_is_not_level_yet_stays_one_when_another_is():
     assert core.standing.role is JOINER
     assert core.standing.contributors == (0, 1, 3)
     assert core.handle(on.Begun()) == [do.Meet(over=False)], "it computes nothing"
+
+
+def test_what_it_computes_of_a_step_that_others_had_begun_is_said_as_it_enters():
+    core = contributor(Stage.SUMMING)
+    core.handle(on.Summed(held=False))
+    core.handle(on.ViewSeen(View("job", 1, 2, MEMBERS[:1])))
+    core.handle(on.InstallSeen(install(2, 5, (0,), contributors=(0,))))
+    core.handle(on.Agreed(same=True))
+    core.handle(on.Confirmed(stands=True, keeps=False))
+    (entered,) = core.handle(on.Built(inside=True))
+    assert entered == do.Entered(2, 5, (1, 2, 3)), "replica 1 is gone with what it held"
+    assert core.handle(on.Begun()) == [do.Compute(5, (1, 2, 3), fresh=False)]
