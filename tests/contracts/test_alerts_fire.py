@@ -56,7 +56,7 @@ CASES = {
     "HoldfastAgentCutOff": Case({"holdfast_agent_connected": flat(0)}, {"holdfast_agent_connected": flat(1)}),
     "HoldfastAgentDown": Case(
         {'up{job="holdfast-agent",instance="a:9474"}': flat(0)},
-        {'up{job="holdfast-agent",instance="a:9474"}': "1x60 0x8 1x172", 'up{job="holdfast-web",instance="w"}': flat(0)},
+        {'up{job="holdfast-agent",instance="a:9474"}': "1x60 0x8 1x172", 'up{job="holdfast-web"}': flat(0)},
     ),
     "HoldfastAutomationStopped": Case(
         {'holdfast_breaker_open{scope="suspect_devices"}': flat(1)},

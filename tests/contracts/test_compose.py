@@ -242,7 +242,9 @@ def test_nodes_on_other_machines_reach_the_proxy_the_store_and_the_checkpoints()
     host, _, port = settings["HOLDFAST_STORE_ADDRESS"].rpartition(":")
     assert whole["store"]["ports"] == [f"{host}:{port}:29400"]
     assert whole["proxy"]["ports"] == ["443:8443"]
-    servers = {name: each for name, each in whole.items() if "HOLDFAST_STORE_ADDRESS" in (each.get("environment") or {})}
+    servers = {
+        name: each for name, each in whole.items() if "HOLDFAST_STORE_ADDRESS" in (each.get("environment") or {})
+    }
     assert {"web-1", "web-2", "worker", "sentinel"} <= set(servers)
     for server in servers.values():
         assert server["environment"]["HOLDFAST_STORE_ADDRESS"] == settings["HOLDFAST_STORE_ADDRESS"]
