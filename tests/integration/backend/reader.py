@@ -26,6 +26,12 @@ cat "$body"
 exit $code
 """.replace("ENDLESS", str(ENDLESS_S))
 
+# What is of `manage.py` is Django's and ours before anything else: those are imported already.
+PYTHON = """#!/bin/sh
+[ "$1" = manage.py ] && exec {ready} "$@"
+exec {forked} "$@"
+"""
+
 
 class Reader:
     """Somebody who follows a page in a checkout: `var/demo/token`, `examples`, curl and holdfast."""
@@ -44,8 +50,8 @@ class Reader:
         self.programs = folder / "bin"
         self.programs.mkdir()
         self._program("curl", CURL.replace("CURL", shlex.quote(shutil.which("curl") or "curl")))
-        forked = shlex.join(command(kind="server"))
-        self._program("python", f'#!/bin/sh\nexec {forked} "$@"\n')
+        forked, ready = shlex.join(command(kind="server")), shlex.join(command(kind="backend"))
+        self._program("python", PYTHON.format(forked=forked, ready=ready))
         self._program("holdfast", f'#!/bin/sh\nexec {forked} -m controlplane.cli "$@"\n')
         self.environment = {
             "PATH": f"{self.programs}:{os.environ['PATH']}",
