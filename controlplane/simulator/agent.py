@@ -203,7 +203,7 @@ class Agent:
                 self.children.soon(self.children.read_node, command_id)
             case fx.ReadMemory():
                 self.children.soon(self.children.read_memory)
-            case fx.TakeStacks() | fx.Reset():
+            case fx.TakeStacks() | fx.Reset() | fx.ReadCheckpoint() | fx.StopReading():
                 self.children.soon(self.children.work, effect)
             case fx.RenewJournal():
                 self.after(0.0, self._renew)

@@ -8,6 +8,7 @@ import msgspec
 from agents.core import effects as fx
 from agents.core import events as ev
 from agents.core.state import Rank as Known
+from controlplane.policy.exits import EXIT_RESUME_FAILED
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.rank import (
     Evicted,
@@ -24,6 +25,7 @@ from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.machine import Child, Machine
 from controlplane.simulator.process import Rank
+from controlplane.simulator.storage import Reader
 from controlplane.simulator.trainer import Trainer
 
 RECONNECT_S = 0.5
@@ -55,6 +57,7 @@ class Children:
     def __init__(self, machine: Machine, kernel: Kernel, trainer: Trainer, checkers: Checkers, agent: Owner) -> None:
         self._machine, self._kernel, self._trainer = machine, kernel, trainer
         self._checkers, self._agent = checkers, agent
+        self.reader = Reader(machine, agent)
         self._conns = 0
 
     def soon(self, call: Callable[..., None], *args: Any) -> None:
@@ -135,9 +138,12 @@ class Children:
         child = machine.children[ref] = Child(rank, machine.identity())
         self._forked(child)
         self.soon(self.connect, ref)
+        resume = launch.config.resume
         if self._trainer.crash_starts > 0:
             self._trainer.crash_starts -= 1
             self._kernel.after(BAD_START_S, self.end, rank)
+        elif resume is not None and resume.path in self.reader.storage.rotten:
+            self._kernel.after(BAD_START_S, self.end, rank, (EXIT_RESUME_FAILED, None))
 
     def _forked(self, child: Child) -> None:
         ref, identity = child.rank.ref, child.identity
@@ -216,12 +222,15 @@ class Children:
             epoch=process.epoch,
         )
 
-    def work(self, effect: fx.TakeStacks | fx.Reset) -> None:
-        """On a rank or a device."""
-        if isinstance(effect, fx.TakeStacks):
-            self._diagnose(effect)
-            return
-        self._agent.after(RESET_S, self._reset, effect)
+    def work(self, effect: fx.TakeStacks | fx.Reset | fx.ReadCheckpoint | fx.StopReading) -> None:
+        """On a rank, a device or a checkpoint."""
+        match effect:
+            case fx.TakeStacks():
+                self._diagnose(effect)
+            case fx.Reset():
+                self._agent.after(RESET_S, self._reset, effect)
+            case fx.ReadCheckpoint() | fx.StopReading():
+                self.reader.work(effect)
 
     def _reset(self, effect: fx.Reset) -> None:
         self._machine.broken.discard(effect.wanted.device_index)

@@ -20,6 +20,7 @@ from controlplane.changes.assembly.snapshot import (
     fleet_snapshot_of,
     snapshot_of,
 )
+from controlplane.changes.due.findings import DECIDED
 from controlplane.policy.facts import LIVE_ATTEMPT, TERMINAL_JOB
 from controlplane.policy.findings import KINDS
 from controlplane.policy.fleet import FleetSnapshot
@@ -39,8 +40,6 @@ from controlplane.policy.snapshot import (
 from controlplane.protocol.rank_faults import is_scheduled
 from controlplane.protocol.states import RequestKind
 from controlplane.simulator.rows import JOB_ID, NodeRow, ReplicaRow, Rows
-
-CONNECTED_S = 3.0
 
 
 def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
@@ -174,15 +173,13 @@ def load_nodes(rows: Rows, now_s: float, unsure: bool) -> tuple[NodeFact, ...]:
 
 
 def _node(row: NodeRow, now_s: float, unsure: bool) -> Node:
-    """Nobody tells of a closed connection here; one that is not heard counts as one."""
-    unheard_s = now_s - row.seen_s
     return Node(
         id=row.id,
         name=row.id,
         state=row.state,
-        connected=unheard_s < CONNECTED_S,
-        unheard_s=None if unsure else unheard_s,
-        closed_s=None,
+        connected=row.connected,
+        unheard_s=None if unsure else now_s - row.seen_s,
+        closed_s=None if row.closed_s is None else now_s - row.closed_s,
         misses_events=False,
         segment="",
     )
@@ -211,7 +208,7 @@ def there(row: ReplicaRow) -> list[Placement]:
 
 def _signals(rows: Rows, replicas: tuple[ReplicaFact, ...], now_s: float) -> tuple[SignalFact, ...]:
     """Of the job, and about any node."""
-    found = [signal for _, signal in sorted(rows.signals.items())]
+    found = [signal for _, signal in sorted(rows.signals.items()) if signal.kind in DECIDED]
     readings = {
         reading_key(row.index, row.incarnation, rank): reading
         for row in rows.replicas.values()

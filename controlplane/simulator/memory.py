@@ -19,7 +19,7 @@ from controlplane.protocol.membership import View
 from controlplane.protocol.states import AttemptState, CommandState, RankState, Section
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
-from controlplane.simulator.load import CONNECTED_S, there
+from controlplane.simulator.load import there
 from controlplane.simulator.rows import JOB_ID, CommandRow, ReplicaRow, Rows
 
 HANG_TIMEOUT_S = 6.5
@@ -202,9 +202,8 @@ class MemoryRows:
         return sorted((place.rank, place.node_id) for place in there(row) if place.rank in ranks)
 
     def within_reach(self, attempt: int) -> bool:
-        """As the snapshot tells who is connected."""
-        seen = {name: self.now_s - node.seen_s < CONNECTED_S for name, node in self._rows.nodes.items()}
-        return any(seen[home.node_id] for home in self.homes(attempt))
+        """As the snapshot says who is connected."""
+        return any(self._rows.nodes[home.node_id].connected for home in self.homes(attempt))
 
     def view(self, epoch: int) -> View:
         """The newest alone is kept."""

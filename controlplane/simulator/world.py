@@ -6,6 +6,7 @@ from typing import Any, Literal
 from controlplane.changes.outbox import LIVE
 from controlplane.changes.turn import OVER
 from controlplane.policy.config import PolicyConfig
+from controlplane.protocol.commands import EndVerification, VerifyCheckpoint
 from controlplane.protocol.frames import AgentFrame, AgentHello
 from controlplane.protocol.membership import MemberRole
 from controlplane.protocol.spec import (
@@ -31,6 +32,7 @@ from controlplane.simulator.people import People
 from controlplane.simulator.process import Rank
 from controlplane.simulator.server import Server
 from controlplane.simulator.slowness import SLOW, Slowness
+from controlplane.simulator.storage import Storage
 from controlplane.simulator.timing import Timing
 from controlplane.simulator.trainer import Report, Trainer
 from controlplane.simulator.truth import Truth
@@ -39,6 +41,7 @@ REPLICAS = 3
 FAULTS_UNTIL_S = 90.0
 CALM_S = 150.0
 STEADY_S = 30.0
+READS = (VerifyCheckpoint, EndVerification)
 NONE = Extras()
 LASTING = frozenset({"node_silent", "straggler", "node_check"})
 ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
@@ -99,8 +102,13 @@ class World:
         self.checkers.slow = self.truth.keeps
         self.trainer = Trainer(self.kernel, self.checkers, self._said, plan.timing)
         self.agents = {name: Agent(name, self.kernel, self.trainer, self.checkers, self._up) for name in nodes}
-        self.config = config or PolicyConfig()
-        self.server = Server(self.spec, nodes, self.config, self.kernel, self.checkers, self._down, self.truth.sick)
+        self.config, self.storage = config or PolicyConfig(), Storage(seed)
+        for agent in self.agents.values():
+            agent.children.reader.storage = self.storage
+        self.checkers.is_rotten = self.storage.is_rotten
+        self.server = Server(
+            *(self.spec, nodes, self.config, self.kernel, self.checkers, self._down, self.truth.sick), self.storage
+        )
         self.server.decide = lens = Lens()
         self.people = People(self.kernel, self.server, seed)
         self.faults = Faults(self.kernel, self.network, self.server, self.agents, self.trainer)
@@ -180,6 +188,8 @@ class World:
         expect(rows.state is not JobState.RUNNING or not open_still, f"I-ask: nobody has looked at {open_still}")
         for command_id, row in rows.commands.items():
             dead = self.agents[row.envelope.node_id].dead
+            # One that reads a checkpoint may, as long as nothing else is due.
+            dead = dead or (isinstance(row.envelope.body, READS) and row.due_s > self.kernel.now_s)
             expect(row.state not in LIVE or dead, f"I2: command {command_id} is still {row.state}")
 
     def _only_lasting(self) -> bool:
