@@ -29,6 +29,8 @@ HELP = {
     "unfit": "how often checks of a node begin to fail, and pass again later",
     "host_ends": "how often a rank host is killed",
     "refused": "how often a rank sends what its agent does not take",
+    "rotten": "how often bytes of a checkpoint rot",
+    "bad_numbers": "how often the loss is no number, in every replica",
 }
 
 

@@ -20,6 +20,7 @@ from controlplane.protocol.rank import (
     SetView,
     ToRank,
 )
+from controlplane.protocol.rank_commands import CarriedOut, CarryOut
 from controlplane.protocol.states import Phase, Section
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
@@ -36,6 +37,8 @@ RESET_S = 2.0
 SOON_S = (0.001, 0.01)
 SIGKILL, SIGTERM = 9, 15
 LEFT, SAVED_AND_LEFT = 1, 15
+Work = fx.TakeStacks | fx.Reset | fx.ReadCheckpoint | fx.StopReading | fx.InjectDevice | fx.DropLink
+WORK = (fx.TakeStacks, fx.Reset, fx.ReadCheckpoint, fx.StopReading, fx.InjectDevice, fx.DropLink)
 
 
 class Owner(Protocol):
@@ -49,6 +52,15 @@ class Owner(Protocol):
 
     def known(self, ref: RankRef) -> Known | None:
         """The rank in the agent's state."""
+
+    def hang_up(self, for_s: float = 0.0) -> None:
+        """The connection to the server is gone, for so long."""
+
+    def xid(self, device: int, xid: int) -> None:
+        """The driver reports an XID."""
+
+    def lose_device(self, device: int) -> None:
+        """The device falls off the bus."""
 
 
 class Children:
@@ -222,8 +234,8 @@ class Children:
             epoch=process.epoch,
         )
 
-    def work(self, effect: fx.TakeStacks | fx.Reset | fx.ReadCheckpoint | fx.StopReading) -> None:
-        """On a rank, a device or a checkpoint."""
+    def work(self, effect: Work) -> None:
+        """On a rank, a device, a checkpoint or the link."""
         match effect:
             case fx.TakeStacks():
                 self._diagnose(effect)
@@ -231,6 +243,22 @@ class Children:
                 self._agent.after(RESET_S, self._reset, effect)
             case fx.ReadCheckpoint() | fx.StopReading():
                 self.reader.work(effect)
+            case fx.InjectDevice():
+                self._inject(effect)
+            case fx.DropLink(seconds=seconds):
+                self._agent.hang_up(seconds)
+
+    def _inject(self, effect: fx.InjectDevice) -> None:
+        """As the simulated probe does."""
+        wanted, error = effect.fault, ""
+        match wanted.fault:
+            case "xid":
+                self._agent.xid(wanted.device_index, int(wanted.value))
+            case "off_bus":
+                self._agent.lose_device(wanted.device_index)
+            case _:
+                error = f"no such fault here: {wanted.fault}"
+        self._agent.dispatch(ev.FaultInjected(now_s=self._machine.now_s, command_id=effect.command_id, error=error))
 
     def _reset(self, effect: fx.Reset) -> None:
         self._machine.broken.discard(effect.wanted.device_index)
@@ -278,6 +306,9 @@ class Children:
             case Evicted():
                 if not child.rank.hung:
                     self._kernel.after(self._kernel.between(*SOON_S), self.end, child.rank, (LEFT, None))
+            case CarryOut(command_id=command_id):
+                if not child.rank.hung:
+                    self.say(child.rank, CarriedOut(command_id, True, "nothing was to be done"))
             case _:
                 pass
 

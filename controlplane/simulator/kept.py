@@ -35,6 +35,11 @@ def refuse(rows: Rows, path: str, said: str, now_s: float) -> None:
         save.doubt, save.due_s = said or "it says nothing", now_s
 
 
+def let_go(save: SaveRow, to: CheckpointState, now_s: float) -> None:
+    """Off the ladder: nobody inspects it again, but to end whoever reads it."""
+    save.state, save.due_s = to, now_s if save.reader else None
+
+
 def _complete(rows: Rows, save: SaveRow, said: CheckpointReport, now_s: float) -> None:
     attempt = rows.attempt
     assert attempt is not None, "only who runs saves"
@@ -56,8 +61,8 @@ def _complete(rows: Rows, save: SaveRow, said: CheckpointReport, now_s: float) -
 
 
 def _remove(rows: Rows, path: str, now_s: float) -> None:
-    """Retention does: nobody inspects it again, but to end whoever reads it."""
+    """Retention does."""
     save = rows.saves[path]
-    save.state, save.due_s = CheckpointState.PRUNED, now_s if save.reader else None
+    let_go(save, CheckpointState.PRUNED, now_s)
     if not save.reader:
         del rows.saves[path]

@@ -181,7 +181,7 @@ def _node(row: NodeRow, now_s: float, unsure: bool) -> Node:
         unheard_s=None if unsure else now_s - row.seen_s,
         closed_s=None if row.closed_s is None else now_s - row.closed_s,
         misses_events=False,
-        segment="",
+        segment=row.segment,
     )
 
 
@@ -195,8 +195,8 @@ def _devices(row: NodeRow) -> Iterator[Device]:
             index not in row.barred,
             index not in row.lost_devices,
             None,
-            None,
-            "",
+            row.memory_bytes,
+            row.model,
             None,
         )
 
@@ -243,7 +243,7 @@ def load_fleet(rows: Rows, now_s: float, unsure: bool) -> FleetSnapshot:
         nodes=load_nodes(rows, now_s, unsure),
         incidents=(),
         fleet=_fleet(rows, now_s),
-        segments=dict.fromkeys(rows.nodes, ""),
+        segments={row.id: row.segment for row in rows.nodes.values()},
         drains=tuple(request for request in _requests(rows) if request.kind is RequestKind.DRAIN),
     )
     return fleet_snapshot_of(parts)

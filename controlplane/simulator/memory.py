@@ -264,7 +264,7 @@ class MemoryRows:
         return facts.Device(
             uuid=f"{node_id}-{index}",
             reset_wanted=index in node.resets,
-            model="",
+            model=node.model,
             works=index not in node.lost_devices | node.barred,
             holder=JOB_ID if held else "",
         )

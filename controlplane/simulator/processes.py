@@ -14,7 +14,13 @@ from controlplane.policy.plan import Decision
 from controlplane.policy.signals.ranks import SlowRank
 from controlplane.policy.snapshot import Placement
 from controlplane.policy.transitions import check
-from controlplane.protocol.commands import Body, EndVerification, VerifyCheckpoint
+from controlplane.protocol.commands import (
+    Body,
+    EndVerification,
+    InjectDeviceFault,
+    InjectLinkFault,
+    VerifyCheckpoint,
+)
 from controlplane.protocol.states import CheckpointState, NodeState, RankState
 from controlplane.simulator.due import DueRows
 from controlplane.simulator.rows import NodeRow, ReplicaRow
@@ -23,7 +29,7 @@ SAVE_COLUMNS = {"verify_due_s": "due_s", "state_reason": "reason"}
 """What `SaveRow` calls them."""
 
 
-UNFENCED = (VerifyCheckpoint, EndVerification)
+UNFENCED = (VerifyCheckpoint, EndVerification, InjectDeviceFault, InjectLinkFault)
 """What is right to ask at any time."""
 BESIDE_TTL_S = 60.0
 

@@ -110,7 +110,8 @@ class NodeRow:
     applied, `session` is the newest.
     `connected`: its connection, which `web` holds, is open since `opened_s`; `closed_s`: when it was closed.
     `emptied`: by a drain that is done. `barred`: devices that take no work, of which `resets` wait for a reset
-    since then. `reason`: why it is in its state."""
+    since then. `reason`: why it is in its state. `model` and `memory_bytes` of
+    each of its devices."""
 
     id: str
     devices: int
@@ -131,6 +132,9 @@ class NodeRow:
     resets: dict[int, float] = field(default_factory=dict)
     reason: str = ""
     emptied: bool = False
+    segment: str = ""
+    model: str = ""
+    memory_bytes: int | None = None
 
     def open(self, web: str, now_s: float) -> None:
         """Its connection, by this process of the server."""

@@ -46,7 +46,7 @@ from controlplane.protocol.commands import (
 from controlplane.protocol.states import CheckpointState, CommandState, NodeState, RankState, ReplicaState, RequestState
 from controlplane.simulator.asked import Asked
 from controlplane.simulator.checkers import Checkers
-from controlplane.simulator.kept import keep, refuse
+from controlplane.simulator.kept import keep, let_go, refuse
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.load import there
 from controlplane.simulator.processes import UNFENCED, Processes
@@ -144,7 +144,7 @@ class Store(Processes):
                 for node in rows.nodes if named is None else named:
                     rows.nodes[node].reserved = False
             case kinds.Demote(checkpoint=gone):
-                rows.saves[gone].state = CheckpointState.CORRUPT
+                let_go(rows.saves[gone], CheckpointState.CORRUPT, self.now_s)
             case kinds.Suspect(checkpoint=of, step=step):
                 save = rows.saves[of]
                 if save.fact is not None:

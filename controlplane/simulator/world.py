@@ -72,10 +72,13 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldPlan:
-    """What a world is made of. `nodes`: name to number of devices."""
+    """What a world is made of. `nodes`: name to number of devices; `racks`: name to the segment of those that have
+    one, `makes`: name to (model, bytes of memory) of its devices where its driver says."""
 
     spec: TrainSpec
     nodes: dict[str, int]
+    racks: dict[str, str] = field(default_factory=dict)
+    makes: dict[str, tuple[str, int]] = field(default_factory=dict)
     timing: Timing = field(default_factory=Timing)
 
 
@@ -109,11 +112,14 @@ class World:
         self.server = Server(
             *(self.spec, nodes, self.config, self.kernel, self.checkers, self._down, self.truth.sick), self.storage
         )
-        self.server.decide = lens = Lens()
+        for name, node in self.server.rows.nodes.items():
+            node.segment = plan.racks.get(name, "")
+            node.model, node.memory_bytes = plan.makes.get(name, ("", None))
+        self.server.decide = lens = self.lens = Lens()
         self.people = People(self.kernel, self.server, seed)
         self.faults = Faults(self.kernel, self.network, self.server, self.agents, self.trainer)
         self.slowness = Slowness(self.kernel, self.server, self.trainer, self.spec.resiliency.stragglers, seed)
-        self.harsh = Harsh(self.kernel, self.network, self.server, self.faults, self.people, lens)
+        self.harsh = Harsh(self.kernel, self.network, self.server, self.faults, self.people, lens, self.storage)
 
     def _drawn(self, seed: int, steps: int | None, standing_by: int) -> WorldPlan:
         chance = self.kernel.random

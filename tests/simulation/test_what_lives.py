@@ -12,6 +12,7 @@ from controlplane.policy.snapshot import SignalFact
 from controlplane.protocol.frames import NodeCheck
 from controlplane.protocol.spec import FaultSchedule
 from controlplane.protocol.states import RequestKind
+from controlplane.simulator.extras import Extras
 from controlplane.simulator.faults import Fault
 from controlplane.simulator.world import World, WorldPlan, job_spec
 from tests.simulation.living import ACTIONS, COMMANDS, Living, fields
@@ -178,7 +179,66 @@ def _end_all(world: World) -> None:
             world.agents[rank.node].children.end(rank)
 
 
-SCENES: tuple[Callable[[Living], None], ...] = (seeds, rehearsals, places, drains)
+def racks(found: Living) -> None:
+    """Devices of two makes in three racks, of which a job takes what is near each other."""
+    nodes = {f"node-{index}": 1 for index in range(9)}
+    plan = WorldPlan(
+        spec=job_spec(tp=2, spare_gpus=2),
+        nodes=nodes,
+        racks={name: f"rack-{index // 4}" for index, name in enumerate(nodes)},
+        makes={name: ("H100", (80 - 8 * (index % 3)) << 30) for index, name in enumerate(nodes)},
+    )
+    world = World(15, plan=plan)
+    found.watch(world)
+    world.run(3)
+    found.ended(world)
+
+
+def clocks(found: Living) -> None:
+    """The server's wall clock is set."""
+    world = World(16)
+    found.watch(world)
+    world.run(2, extras=Extras(wall_leaps=1))
+    found.ended(world)
+
+
+def numbers(found: Living) -> None:
+    """Bytes of checkpoints rot, and what was trained from others goes bad, before it is saved and after."""
+    world = World(17, standing_by=0, steps=100_000)
+    found.watch(world)
+    world.start()
+    world.faults.schedule(400.0, 0)
+    for at_s in (52.0, 90.0, 95.0):
+        world.kernel.after(at_s, world.harsh.lose_numbers)
+    world.kernel.after(130.0, world.harsh.rot)
+    world.kernel.after(131.0, _end_all, world)
+    world.kernel.run(260.0)
+    found.ended(world)
+
+
+def persons(found: Living) -> None:
+    """People inject faults, and give a command to one rank."""
+    world = World(18)
+    found.watch(world)
+    world.start()
+    world.faults.schedule(400.0, 0)
+    world.kernel.after(30.0, world.people.command_rank)
+    world.kernel.after(40.0, world.people.drop_link, 5.0)
+    world.kernel.after(60.0, world.people.inject)
+    world.kernel.run(100.0)
+    found.ended(world)
+
+
+SCENES: tuple[Callable[[Living], None], ...] = (
+    seeds,
+    rehearsals,
+    places,
+    drains,
+    racks,
+    clocks,
+    numbers,
+    persons,
+)
 
 
 @pytest.mark.parametrize(
