@@ -49,8 +49,9 @@ class Rank:
         return self.core.view
 
     def stop(self, now_s: float, since_s: float) -> None:
-        """It stands still from now on, in the phase that it has been in `since_s` (kernel's time)."""
-        self.hung, self.hung_since_s, self.stood_since_s = True, now_s, since_s
+        """It stands still from now on, in the phase that it has been in `since_s` (kernel's time); or does already."""
+        if not self.hung:
+            self.hung, self.hung_since_s, self.stood_since_s = True, now_s, since_s
 
 
 @dataclass(slots=True)
