@@ -5,6 +5,7 @@ from collections.abc import Sequence, Set
 import msgspec
 
 from controlplane.changes.due.rows import Need, Reading, Save, Saver, Sent, Session, Stranger, Verdict
+from controlplane.changes.due.sessions import WEB_STALE_S
 from controlplane.changes.outbox import LIVE
 from controlplane.policy.checkpoints import TRUSTED
 from controlplane.policy.facts import TERMINAL_JOB
@@ -38,7 +39,7 @@ class DueRows(MemoryRows):
 
     def living_webs(self) -> Set[str]:
         """One that ends says nothing any more."""
-        return self._rows.webs
+        return {web for web, beat_s in self._rows.webs.items() if self.now_s - beat_s <= WEB_STALE_S}
 
     def sessions(self, *, opened_before_s: float) -> Sequence[Session]:
         """By node."""

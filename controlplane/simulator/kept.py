@@ -53,6 +53,7 @@ def _complete(rows: Rows, save: SaveRow, said: CheckpointReport, now_s: float) -
         layout=attempt.layout,
         begun_at=attempt.resume_step,
     )
+    save.total_s = said.total_s
     rows.saves_s.append(said.total_s)
     for path in [fact.path for fact in rows.checkpoints][:-MAX_CHECKPOINTS]:
         _remove(rows, path, now_s)

@@ -37,8 +37,9 @@ from controlplane.policy.snapshot import (
     ReplicaFact,
     SignalFact,
 )
+from controlplane.policy.timeouts import Observed, section_timeouts, setup_grows, timeout_of
 from controlplane.protocol.rank_faults import is_scheduled
-from controlplane.protocol.states import RequestKind
+from controlplane.protocol.states import ReplicaState, RequestKind, Section
 from controlplane.simulator.rows import JOB_ID, NodeRow, ReplicaRow, Rows
 
 
@@ -88,6 +89,7 @@ def _job(rows: Rows) -> JobFact:
         faults_fired=rows.faults_fired if scheduled else 0,
         looked_s=rows.looked_s,
         looks_taken=rows.looks_taken,
+        env_opens=rows.env_opens,
         ahead=msgspec.convert(rows.ahead, AheadFact, str_keys=True),
     )
 
@@ -110,7 +112,17 @@ def _times(rows: Rows) -> Times:
         starts=rows.starts[-RECENT:],
         transfers=rows.catch_ups,
         saves=rows.saves_s[-RECENT:],
+        setup_limit_s=_setup_limit_s(rows),
     )
+
+
+def _setup_limit_s(rows: Rows) -> float | None:
+    """Asked only while a replica is being set up."""
+    wanted = rows.spec.resiliency.timeouts
+    if not setup_grows(wanted) or all(row.state is not ReplicaState.FORMING for row in rows.replicas.values()):
+        return None
+    loads = rows.attempt.resume_path if rows.attempt is not None else ""
+    return timeout_of(section_timeouts(wanted, Observed(transfer_s=rows.transfer_s(loads))), Section.SETUP)
 
 
 def _saves(rows: Rows, now_s: float) -> Saves:

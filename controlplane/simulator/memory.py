@@ -243,9 +243,10 @@ class MemoryRows:
         return self._rows.view is not None and self._rows.view.attempt == attempt
 
     def terms(self, loads: str) -> facts.Terms:
-        """Nothing is learned of sections' lengths here: a step has `HANG_TIMEOUT_S`, or what the spec gives."""
+        """Of sections' lengths only what loading takes is learned here: a step has `HANG_TIMEOUT_S`, or what the spec
+        gives."""
         wanted = self._rows.spec.resiliency.timeouts
-        found = section_timeouts(wanted, Observed())
+        found = section_timeouts(wanted, Observed(transfer_s=self._rows.transfer_s(loads)))
         step = next(limit for limit in found if limit.section is Section.STEP)
         bounded = msgspec.structs.replace(step, value_s=HANG_TIMEOUT_S if wanted.step_s == "auto" else wanted.step_s)
         limits = tuple(bounded if limit is step else limit for limit in found)

@@ -89,6 +89,16 @@ class People:
         if not self._server.paused:
             self._give(self._node(), InjectLinkFault(seconds=seconds))
 
+    def lose_key(self, seconds: float) -> None:
+        """Of the server, which opens what of the job rests sealed; somebody brings it back."""
+        self._server.rows.env_opens = False
+        self._kernel.log("person", f"the server's key is away for {seconds:.0f} s")
+        self._kernel.after(seconds, self._bring_key)
+
+    def _bring_key(self) -> None:
+        self._server.rows.env_opens = True
+        self._server.ring()
+
     def command_rank(self) -> None:
         """One that trains frees what it does not need."""
         live = [row for _, row in sorted(self._server.rows.replicas.items()) if row.state in LIVE_REPLICA]

@@ -163,6 +163,7 @@ class SaveRow:
     read_s: float | None = None
     reason: str = ""
     doubt: str = ""
+    total_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -205,10 +206,12 @@ class Rows:
     which the server's machine `reads_here` some until then;
     `requests` that have not ended, `answers` to all, in order, and `carriers`: the commands that carry one out;
     `incident_s`: when what is open was opened; `save_begun_s` of the save that is being written, `saves_s`: seconds
-    that each took; `emergency_s`: when one was ordered; `ends` of ranks that accuse their place, `bars` of those that
+    that each took; `emergency_s`: when one was ordered; `env_opens`: a key of the server opens what rests sealed;
+    `ends` of ranks that accuse their place, `bars` of those that
     left for being slow; `marks`: lines of logs, by marker;
     `diagnostics` of ranks, and `verdicts` of their Flight Recorders, and what is kept for them
-    (`needs`), by incident; `webs`: processes of the server that hold connections."""
+    (`needs`), by incident; `webs`: when each process of the
+    server that holds connections last said that it lives."""
 
     spec: TrainSpec
     state: JobState = JobState.PENDING
@@ -257,6 +260,7 @@ class Rows:
     answers: list[str] = field(default_factory=list)
     carriers: dict[str, list[str]] = field(default_factory=dict)
     cancel_requested: bool = False
+    env_opens: bool = True
     trained_s: float = 0.0
     faults_fired: int = 0
     saves_s: list[float] = field(default_factory=list)
@@ -269,7 +273,12 @@ class Rows:
     diagnostics: deque[Diagnostic] = field(default_factory=lambda: deque(maxlen=MAX_DIAGNOSTICS))
     verdicts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     needs: dict[str, NeedRow] = field(default_factory=dict)
-    webs: set[str] = field(default_factory=set)
+    webs: dict[str, float] = field(default_factory=dict)
+
+    def transfer_s(self, path: str) -> float | None:
+        """The longer of the seconds in which it was written and read back; None: it is not known here."""
+        save = self.saves.get(path)
+        return None if save is None else max(save.total_s, save.read_s or 0.0)
 
     @property
     def checkpoints(self) -> list[CheckpointFact]:

@@ -96,7 +96,7 @@ class Server:
         """A process of its own, which holds no connection yet."""
         self._starts += 1
         self._web = f"web-{self._starts}"
-        self.rows.webs = {self._web}
+        self.rows.webs[self._web] = self._kernel.now_s
 
     def start(self) -> None:
         """Begin to scan."""
@@ -215,6 +215,7 @@ class Server:
                 self._judge_silence(node, now_s)
                 self._close_unheard(node, now_s)
         self._look_for_stuck()
+        self.rows.webs[self._web] = now_s
         for due in (tell_marked, close_dead, settle_old, report_unknown):
             self.store.commit(due(self.store))
         self.readings.sweep()

@@ -46,7 +46,7 @@ def test_a_kind_that_is_known_is_not_reported_so() -> None:
 def connected() -> World:
     """All by web-1, at 1,000 s."""
     world = training()
-    world.rows.webs = {"web-1"}
+    world.rows.webs = {"web-1": 1000.0}
     for node in world.rows.nodes.values():
         node.open("web-1", 1000.0)
     return world
@@ -54,9 +54,10 @@ def connected() -> World:
 
 def test_connections_of_a_web_process_that_ended_are_closed_and_those_of_another_are_not() -> None:
     world = connected()
-    world.kernel.now_s += WEB_STALE_S + 1.0
-    assert list(close_dead(world.store)) == []
-    world.rows.webs = {"web-2"}
+    world.kernel.now_s += WEB_STALE_S
+    assert list(close_dead(world.store)) == [], "it may have ended, or be late"
+    world.kernel.now_s += 1.0
+    world.rows.webs["web-2"] = world.kernel.now_s
     for node in world.rows.nodes.values():
         if node.id != NODES[2]:
             node.open("web-2", 1000.0)
@@ -71,7 +72,7 @@ def test_connections_of_a_web_process_that_ended_are_closed_and_those_of_another
 
 def test_one_that_was_opened_just_now_may_be_of_a_process_that_has_not_been_heard_yet() -> None:
     world = connected()
-    world.rows.webs = set()
+    world.rows.webs = {}
     world.kernel.now_s += WEB_STALE_S
     assert list(close_dead(world.store)) == []
     world.kernel.now_s += 0.1
