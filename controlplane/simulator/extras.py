@@ -60,12 +60,12 @@ ASKED = (*(RequestKind.EVICT, RequestKind.DRAIN, RequestKind.CHECKPOINT) * 3, No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """How often: a link that is lost one way; messages that come late, and again; a restart of the server between
-    two of its effects; an agent, or its machine, that ends between two records; the server's wall clock that is
-    set; a disk that fills as something is decided; a person who asks for something then; two or three faults
-    within one recovery; an exchange that fails again and again; a device that turns slow; checks of a node that begin
-    to fail, and pass later; a rank host that ends; messages that an agent does not take; a checkpoint whose bytes rot;
-    a loss that is no number any more, in every replica."""
+    """How often: a link that is lost one way; messages that come late, and again; a restart of the server between two
+    of its effects; an agent, or its machine, that ends between two records; the server's wall clock that is set; a
+    disk that fills as something is decided; a person who asks for something then; two or three faults within one
+    recovery; an exchange that fails again and again; a device that turns slow, or runs hot for a while; checks of a
+    node that begin to fail, and pass later; a rank host that ends; messages that an agent does not take; a checkpoint
+    whose bytes rot; a loss that is no number any more, in every replica."""
 
     one_way: int = 0
     late: int = 0
@@ -77,6 +77,7 @@ class Extras:
     volleys: int = 0
     failing_exchanges: int = 0
     slow: int = 0
+    hot: int = 0
     unfit: int = 0
     host_ends: int = 0
     refused: int = 0

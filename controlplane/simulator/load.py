@@ -206,7 +206,7 @@ def _devices(row: NodeRow) -> Iterator[Device]:
             f"{row.id}-{index}",
             index not in row.barred,
             index not in row.lost_devices,
-            None,
+            row.risks.get(index),
             row.memory_bytes,
             row.model,
             None,

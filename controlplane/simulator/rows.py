@@ -111,7 +111,7 @@ class NodeRow:
     `connected`: its connection, which `web` holds, is open since `opened_s`; `closed_s`: when it was closed.
     `emptied`: by a drain that is done. `barred`: devices that take no work, of which `resets` wait for a reset
     since then. `reason`: why it is in its state. `model` and `memory_bytes` of
-    each of its devices."""
+    each of its devices, `risks` of those that gave samples."""
 
     id: str
     devices: int
@@ -135,6 +135,7 @@ class NodeRow:
     segment: str = ""
     model: str = ""
     memory_bytes: int | None = None
+    risks: dict[int, float] = field(default_factory=dict)
 
     def open(self, web: str, now_s: float) -> None:
         """Its connection, by this process of the server."""

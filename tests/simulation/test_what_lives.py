@@ -8,7 +8,6 @@ from functools import cache
 import msgspec
 import pytest
 
-from controlplane.policy.snapshot import SignalFact
 from controlplane.protocol.frames import NodeCheck
 from controlplane.protocol.spec import FaultSchedule
 from controlplane.protocol.states import RequestKind
@@ -23,7 +22,6 @@ NOT_YET = {
     **dict.fromkeys(("JobFact.id", "JobFact.name", "View.job_id", "Flush.job_id", "Install.job_id"), ONE_JOB),
     **dict.fromkeys(("JobFact.ahead", "AheadFact.attempt", "AheadFact.end", "AheadFact.epoch"), KEPT),
     **dict.fromkeys(("AheadFact.incarnations", "AheadFact.node"), KEPT),
-    "DeviceFact.risk": "nodes send no readings of their devices, of which the sentinel makes a risk",
     "JobFact.end_held_until_s": "no step is computed again",
     "CheckpointFact.holders": "no checkpoint lies on the nodes' own disks",
     "ReplicaFact.saving": "a save holds no rank up",
@@ -95,7 +93,8 @@ def places(found: Living) -> None:
     world.start()
     world.faults.schedule(400.0, 0)
     world.kernel.after(20.0, world.agents["node-0"].xid, 0, 95)
-    world.kernel.after(45.0, _at_risk, world)
+    world.kernel.after(15.0, world.heat.begin)
+    world.heat.schedule(15.0, 45.0, 1)
     world.kernel.after(30.0, world.agents["node-4"].xid, 1, 109)
     world.kernel.after(50.0, _end_with, world, 201)
     world.kernel.after(62.0, _end_with, world, 93)
@@ -133,22 +132,6 @@ def _keep(world: World) -> None:
     for request in list(world.server.rows.requests.values()):
         if request.drain:
             world.people.withdraw(request.id)
-
-
-def _at_risk(world: World) -> None:
-    """The sentinel's finding: it is not simulated, what follows is."""
-    place = min(world.server.rows.replicas.items())[1].placements[0]
-    world.server.find(
-        SignalFact(
-            id="device_risk:1",
-            kind="device_risk",
-            seen_s=world.kernel.now_s,
-            node_id=place.node_id,
-            device_index=place.device_index,
-            value=0.9,
-            threshold=0.7,
-        )
-    )
 
 
 def _end_with(world: World, code: int) -> None:
@@ -197,10 +180,10 @@ def racks(found: Living) -> None:
 
 
 def clocks(found: Living) -> None:
-    """The server's wall clock is set."""
+    """The server's wall clock is set, and devices run hot."""
     world = World(16)
     found.watch(world)
-    world.run(2, extras=Extras(wall_leaps=1))
+    world.run(2, extras=Extras(wall_leaps=1, hot=2))
     found.ended(world)
 
 
