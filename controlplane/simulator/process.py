@@ -171,10 +171,12 @@ class Process:
 
 @dataclass(slots=True)
 class Group:
-    """The outer group of one epoch. A broken one completes no exchange any more. `here`: who has come to build it."""
+    """The outer group of one epoch. A broken one completes no exchange any more, `unexplained`: by nobody's end.
+    `here`: who has come to build it."""
 
     members: frozenset[tuple[int, int]]
     broken: bool = False
+    unexplained: bool = False
     here: set[tuple[int, int]] = field(default_factory=set)
     summed: dict[int, set[int]] = field(default_factory=dict)
     barrier: dict[int, set[int]] = field(default_factory=dict)

@@ -109,7 +109,7 @@ class Trainer:
         group = self.groups.get((attempt, epoch))
         if group is None or group.broken:
             return
-        group.broken = True
+        group.broken, group.unexplained = True, but is None
         self.failed_s = self.failed_s if but is not None else self._kernel.now_s
         for index, incarnation in sorted(group.members):
             process = self.processes.get((attempt, index, incarnation))

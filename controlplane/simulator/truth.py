@@ -126,7 +126,13 @@ class Truth:
         row = rows[process.index]
         others = [each for each in rows.values() if each is not row and each.contributing]
         few = len(others) < world.spec.resources.min_replicas
-        return self._was_just(world.trainer.failed_s) and bool(row.times_out or few)
+        return self._exchanges_fail(process) and bool(row.times_out or few)
+
+    def _exchanges_fail(self, process: Process | None) -> bool:
+        """They did just now, or that of the epoch which it is in has: it stands there until another view comes."""
+        trainer = self._world.trainer
+        group = trainer.groups.get((process.attempt, process.epoch)) if process is not None else None
+        return self._was_just(trainer.failed_s) or (group is not None and group.unexplained)
 
     def _is_cut_off(self, process: Process) -> bool:
         """Silence is a reason to end what lives only when the lease of its node is over: what was out of touch for
@@ -148,7 +154,8 @@ class Truth:
             return str(next(wrong for wrong in Wrong if wrong in wrongs))
         if self._world.network.is_bad(NOISE_MEMORY_S):
             return "the network is bad"
-        return str(Wrong.EXCHANGES) if self._was_just(self._world.trainer.failed_s) else None
+        process = self._world.trainer.processes.get((attempt, index, incarnation))
+        return str(Wrong.EXCHANGES) if self._exchanges_fail(process) else None
 
 
 def stated_of(decision: Decision, index: int) -> str:

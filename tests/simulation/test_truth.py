@@ -37,7 +37,20 @@ def test_a_broken_device_is_true_of_a_replica_that_is_placed_on_it_and_has_not_c
     assert world.truth.sick(*name, "hang") is None
 
 
-@pytest.mark.parametrize("seed", [960107, 960405, 960524])
+def test_an_exchange_that_failed_keeps_its_members_until_another_view_comes() -> None:
+    world = training()
+    row = world.server.rows.replicas[0]
+    name = (row.attempt, row.index, row.incarnation)
+    assert world.truth.keeps(*name) is None
+    world.faults.blip()
+    world.server.pause(60.0)
+    world.kernel.run(60.0)
+    assert world.truth.keeps(*name) == "every exchange fails"
+    world.kernel.run(120.0)
+    assert world.truth.keeps(*name) is None
+
+
+@pytest.mark.parametrize("seed", [960107, 960405, 960524, 961149])
 def test_worlds_in_which_the_checkers_were_wrong_pass(seed: int) -> None:
     assert mixed.run(seed).violations == ()
 
