@@ -225,6 +225,8 @@ class Children:
         phase = process.phase()
         if phase in (Phase.PARKED, Phase.BUILDING):
             phase = Phase.PARKED if rank.joined else Phase.BUILDING
+        if process.held_s(self._kernel.now_s) > 0.0:
+            phase = Phase.SAVING
         return RankProgress(
             section=Section.SETUP if process.epoch == 0 else Section.STEP,
             phase=phase,

@@ -81,6 +81,7 @@ class Process:
     fetches: int = 0
     fetch_began_s: float = 0.0
     fetch_s: float = 0.0
+    saves_until_s: float = 0.0
     due_s: float = 0.0
     loaded: bool = True
     phase_since_s: float = 0.0
@@ -119,6 +120,10 @@ class Process:
         training, interval = self.launch.config.training, self.launch.config.checkpoint.interval_steps
         due = self.committed % interval == 0 and self.committed < training.steps
         return due and self.standing.is_saver
+
+    def held_s(self, now_s: float) -> float:
+        """So long its save holds it up yet."""
+        return max(0.0, self.saves_until_s - now_s)
 
     @property
     def complete(self) -> bool:

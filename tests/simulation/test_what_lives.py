@@ -13,6 +13,7 @@ from controlplane.protocol.spec import FaultSchedule
 from controlplane.protocol.states import RequestKind
 from controlplane.simulator.extras import Extras
 from controlplane.simulator.faults import Fault
+from controlplane.simulator.timing import Timing
 from controlplane.simulator.world import World, WorldPlan, job_spec
 from tests.simulation.living import ACTIONS, COMMANDS, Living, fields
 
@@ -24,7 +25,6 @@ NOT_YET = {
     **dict.fromkeys(("AheadFact.incarnations", "AheadFact.node"), KEPT),
     "JobFact.end_held_until_s": "no step is computed again",
     "CheckpointFact.holders": "no checkpoint lies on the nodes' own disks",
-    "ReplicaFact.saving": "a save holds no rank up",
 }
 NO_ACTION: dict[str, str] = {}
 NO_COMMAND = {"order_recompute": "no step is computed again"}
@@ -161,12 +161,13 @@ def _end_all(world: World) -> None:
 
 
 def racks(found: Living) -> None:
-    """Devices of two makes in three racks, of which a job takes what is near each other."""
+    """Devices of two makes in three racks, of which a job takes what is near each other. Its saves hold it up."""
     nodes = {f"node-{index}": 1 + index % 2 for index in range(12)}
     plan = WorldPlan(
         spec=job_spec(tp=2, spare_gpus=0),
         nodes=nodes,
         racks={name: f"rack-{index // 4}" for index, name in enumerate(nodes)},
+        timing=Timing(save_holds_s=1.5),
         makes={name: ("H100", (80 - 8 * (index % 3)) << 30) for index, name in enumerate(nodes)},
     )
     world = World(15, plan=plan)
