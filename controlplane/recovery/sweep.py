@@ -122,7 +122,9 @@ def close_dead_sessions() -> None:
 
 
 def _commit(core: Callable[[DueRows], Iterable[Change | Deadline]]) -> None:
-    """What is due of the fleet, of findings and of connections: of no job."""
+    """What is due of the fleet, of findings and of connections: of no job. Each by itself: a web process that ends may
+    leave thousands of connections."""
     rows = DueRows(None)
-    with events.unit_of_work():
-        commit(core(rows), rows)
+    for change in core(rows):
+        with events.unit_of_work():
+            commit([change], rows)

@@ -1,8 +1,8 @@
 """The toy trainer: every rank runs `trainer.core`, over a virtual clock instead of torch and sockets.
 
-A `Process` is one incarnation of a replica (all its ranks). What its ranks ask together is answered when the last has
-asked: micro-batches take their time one by one, the exchange (phase 1) and the barrier (phase 2) are met by all members.
-What a replica gives up, for a newer view or a broken exchange, all its ranks give up.
+A `Process` is one incarnation of a replica (all its ranks). What its ranks ask together is answered when
+the last has asked: micro-batches take their time one by one, the exchange (phase 1) and the barrier
+(phase 2) are met by all members. What a replica gives up, for a newer view or a broken exchange, all its ranks give up.
 """
 
 from collections.abc import Callable
