@@ -26,7 +26,7 @@ HELP = {
     "volleys": "how often two or three faults strike within one recovery",
     "failing_exchanges": "how often every exchange fails for a while",
     "slow": "how many devices turn slow",
-    "hot": "how many devices run hot for a while",
+    "overheats": "how many devices run hot for a while",
     "unfit": "how often checks of a node begin to fail, and pass again later",
     "host_ends": "how often a rank host is killed",
     "refused": "how often a rank sends what its agent does not take",

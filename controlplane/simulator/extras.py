@@ -77,7 +77,7 @@ class Extras:
     volleys: int = 0
     failing_exchanges: int = 0
     slow: int = 0
-    hot: int = 0
+    overheats: int = 0
     unfit: int = 0
     host_ends: int = 0
     refused: int = 0

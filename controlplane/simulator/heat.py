@@ -13,7 +13,7 @@ from controlplane.protocol.spec import RiskTrigger
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.server import Server
 
-HOT = "device_hot"
+OVERHEATS = "device_overheats"
 """Its name among the faults that happened."""
 LASTS_S = (20.0, 60.0)
 COOL_C, RISES_C, HOTTEST_C = 60.0, 8.0, 95.0
@@ -49,16 +49,16 @@ class Heat:
     def _score(self) -> None:
         self._kernel.after(SAMPLE_S, self._score)
         for device, until_s in self.until_s.items():
-            self._sample(device, hot=self._kernel.now_s < until_s)
+            self._sample(device, heats=self._kernel.now_s < until_s)
             if not self._server.paused:
                 self._judge(device)
 
-    def _sample(self, device: Device, *, hot: bool) -> None:
+    def _sample(self, device: Device, *, heats: bool) -> None:
         known = self.samples.setdefault(device, [])
         before_c = known[-1].temperature_c or COOL_C if known else COOL_C
-        change_c = RISES_C if hot else -RISES_C
+        change_c = RISES_C if heats else -RISES_C
         temperature_c = min(HOTTEST_C, max(COOL_C, before_c + change_c))
-        known.append(RiskSample(at_s=self._kernel.now_s, temperature_c=temperature_c, errors=int(hot)))
+        known.append(RiskSample(at_s=self._kernel.now_s, temperature_c=temperature_c, errors=int(heats)))
 
     def _judge(self, device: Device) -> None:
         (node_id, index), store, wanted = device, self._server.store, self._wanted

@@ -25,7 +25,7 @@ from controlplane.simulator.agent import Agent, Down
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.extras import Extras, Harsh
 from controlplane.simulator.faults import QUIET_BEFORE_S, Faults
-from controlplane.simulator.heat import HOT, Heat
+from controlplane.simulator.heat import OVERHEATS, Heat
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.lens import Lens
 from controlplane.simulator.network import Network, Way
@@ -165,7 +165,7 @@ class World:
         self.faults.schedule_leaps(FAULTS_UNTIL_S, leaps, self.seed)
         self.people.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, orders)
         self.slowness.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, extras.slow)
-        self.heat.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, extras.hot)
+        self.heat.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, extras.overheats)
         self.harsh.schedule(FAULTS_UNTIL_S, extras, self.seed)
         self.kernel.run(FAULTS_UNTIL_S + CALM_S)
         # What most of a job is late for is nobody's fault: it is held, with that reason, until its limit is over.
@@ -243,7 +243,7 @@ class World:
                 *self.faults.injected,
                 *self.harsh.happened.elements(),
                 *(SLOW for _ in self.slowness.late),
-                *(HOT for _ in self.heat.until_s),
+                *(OVERHEATS for _ in self.heat.until_s),
             ),
             violations=tuple(self.checkers.violations),
             digest=self.kernel.digest(),

@@ -184,7 +184,7 @@ def clocks(found: Living) -> None:
     """The server's wall clock is set, and devices run hot."""
     world = World(16)
     found.watch(world)
-    world.run(2, extras=Extras(wall_leaps=1, hot=2))
+    world.run(2, extras=Extras(wall_leaps=1, overheats=2))
     found.ended(world)
 
 
