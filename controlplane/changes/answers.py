@@ -1,6 +1,6 @@
 """What the answer to a command means, or that nobody answered in time, beyond the command's own row.
 
-What reading checkpoints back makes of theirs stays with it (`recovery.readers`).
+What reading checkpoints back makes of theirs is `due.readback`'s.
 """
 
 from collections.abc import Callable, Iterator

@@ -85,7 +85,7 @@ class IncidentKey:
     id: str
 
 
-LENGTHS = frozenset({"out_of_section_s"})
+LENGTHS = frozenset({"out_of_section_s", "read_s"})
 """Columns that are a length of time, in seconds."""
 Observed = JobKey | AttemptKey | ReplicaKey | RankKey | ViewKey | DeviceKey | IncidentKey
 Moved = JobKey | AttemptKey | ReplicaKey | RankKey | NodeKey | RequestKey

@@ -67,7 +67,8 @@ def _trains(rank: Rank, why: str) -> Transition:
 
 
 def _step(rows: Rows, rank: Rank, said: StepReport, speaker: Speaker) -> Iterator[Change]:
-    """One committed in an epoch that it was a member of did happen, however late it is told."""
+    """One committed in an epoch that it was a member of did happen, however late it is told. Its numbers are no news
+    then: what they called for is done, and another attempt is none of theirs."""
     if rank.fenced and not _is_member(rows, rank, said.epoch):
         yield Count(speaker.node, "stale_step", f"step {said.step} of epoch {said.epoch}")
         return
@@ -75,7 +76,7 @@ def _step(rows: Rows, rank: Rank, said: StepReport, speaker: Speaker) -> Iterato
         yield _trains(rank, f"trains in epoch {said.epoch}")
     elif not rank.fenced and rank.state == RankState.HUNG:
         yield _trains(rank, "it moves again")
-    if said.loss_not_finite is not None:
+    if said.loss_not_finite is not None and not rank.fenced:
         yield Wake()
         found = LossNotFinite(
             **_place(rows, rank), attempt=rank.attempt, step=said.step, epoch=said.epoch, loss=said.loss_not_finite

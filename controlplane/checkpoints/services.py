@@ -10,13 +10,12 @@ from typing import Any
 
 from django.db.models import Q
 
+from controlplane.changes.due.readback import LEASE_S, READABLE, VERIFY_DELAY_S
 from controlplane.changes.saves import moves
 from controlplane.checkpoints import places
-from controlplane.checkpoints.examine import examine, wants_load
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.checkpoints.places import is_remote
 from controlplane.checkpoints.present import checkpoint_summary
-from controlplane.checkpoints.verify import Verdict
 from controlplane.jobs.models import Attempt, Job
 from controlplane.jobs.numbers import GOOD_CHECKPOINTS, LOCAL_KIND, spec_of
 from controlplane.jobs.services import refresh_job
@@ -29,14 +28,8 @@ from controlplane.runtime.errors import LostRace
 from controlplane.runtime.ids import new_id
 
 REFUSED = "checkpoint.refused"
-VERIFY_DELAY_S = 0.5
-LOOK_AGAIN_S = 1.0
 DOUBT_CHARS = 500
-LEASE_S = 600.0
-"""How long a checkpoint that is being read counts as taken; then another worker begins anew."""
 KINDS = ("scheduled", "emergency", "manual", "preemption", LOCAL_KIND)
-NOBODY = "not verified: nobody who is connected has the bytes, or can read them"
-TRUSTED_READABLE = (CheckpointState.COMPLETE, CheckpointState.VERIFIED, CheckpointState.RESTORE_TESTED)
 
 
 class NotOurs(Exception):
@@ -134,7 +127,7 @@ def _mark_pruned(job: Job, *, local: bool, oldest_kept: tuple[int, int], kept: S
 
 
 def claim_due(limit: int = 4) -> list[Checkpoint]:
-    """Those that must be looked at now, each taken by one caller: he hands it on, or looks here."""
+    """Those that must be looked at now, each taken by one caller: he hands it on, or reads here."""
     due = Checkpoint.objects.filter(verify_due_at__lte=now()).order_by("verify_due_at")
     rows = list(due.select_related("job")[:limit])
     return [
@@ -144,61 +137,16 @@ def claim_due(limit: int = 4) -> list[Checkpoint]:
     ]
 
 
-def is_read_by_nodes(row: Checkpoint) -> bool:
-    """It lies on a file system, of which a node may have more than this machine; what is to be loaded
-    next is loaded here."""
-    loads = row.state == CheckpointState.VERIFIED and wants_load(row)
-    return not is_remote(row.path) and row.kind != LOCAL_KIND and not loads
+def observe(checkpoint_id: str, columns: dict[str, Any], kind: str = "") -> None:
+    """Columns that are no state; an event of this kind says so, where there is one."""
+    Checkpoint.objects.filter(pk=checkpoint_id).update(**columns)
+    if kind:
+        publish_checkpoint(Checkpoint.objects.get(pk=checkpoint_id), kind, "")
 
 
-def look_here(row: Checkpoint, *, others: str = "", again_s: float | None = None) -> None:
-    """One look at a claimed row by this machine: it is read, and loaded, by a process of its own.
-    `others`: what nodes have said of it; `again_s`: when to seek again where nobody has the bytes."""
-    verdict = examine(row)
-    if verdict is None:
-        look_again(row, LOOK_AGAIN_S)
-        return
-    if verdict.ok is None and is_read_by_nodes(row):
-        said = "; ".join(filter(None, (others, f"the control plane: {verdict.detail}")))
-        verdict = Verdict(ok=None, detail=f"{NOBODY}: {said}")
-    judge(row, verdict, again_s=again_s if verdict.ok is None else None)
-
-
-def judge(row: Checkpoint, verdict: Verdict, *, again_s: float | None = None) -> None:
-    """The round ends with this verdict; the next look is at the rung above, if the job wants that."""
-    columns: dict[str, Any] = {"round_at": None, "reader": "", "heard_at": None}
-    if verdict.ok and verdict.took_s is not None:
-        columns["read_s"] = max(verdict.took_s, row.read_s or 0.0)
-    Checkpoint.objects.filter(pk=row.pk).update(**columns)
-    try:
-        apply_verdict(row, verdict)
-    except LostRace:
-        # Removed by retention meanwhile, or refused by its ranks: there is nothing to climb.
-        look_again(row, None)
-        return
-    climbs = bool(verdict.ok) and row.state == CheckpointState.VERIFIED and not verdict.loaded
-    look_again(row, VERIFY_DELAY_S if climbs and wants_load(row) else again_s)
-
-
-def handed_to(row: Checkpoint, command_id: str, words: str, *, look_s: float) -> None:
-    """A node reads it by that order; with an empty one nobody does. Looked at in `look_s` at the latest."""
-    heard_at = now() if command_id else None
-    columns = {"reader": command_id, "heard_at": heard_at, "verify_due_at": after(look_s), "state_reason": words}
-    Checkpoint.objects.filter(pk=row.pk).update(**columns)
-    if words != row.state_reason:
-        publish_checkpoint(row, "checkpoint.reading", "")
-
-
-def begin_round(row: Checkpoint) -> None:
-    """Somebody is sought who reads it back, if nobody is yet."""
-    if row.round_at is None:
-        row.round_at = now()
-        Checkpoint.objects.filter(pk=row.pk).update(round_at=row.round_at)
-
-
-def look_again(row: Checkpoint, in_s: float | None) -> None:
-    """None: not of itself."""
-    Checkpoint.objects.filter(pk=row.pk).update(verify_due_at=None if in_s is None else after(in_s))
+def move(checkpoint_id: str, to: str, reason: str) -> None:
+    """Up or off the ladder. Raises LostRace where it is not in the state that was read, IllegalTransition."""
+    _move(Checkpoint.objects.get(pk=checkpoint_id), to, reason)
 
 
 def _let_go(row: Checkpoint) -> None:
@@ -208,41 +156,11 @@ def _let_go(row: Checkpoint) -> None:
     rows.exclude(reader="").update(verify_due_at=now())
 
 
-def apply_verdict(row: Checkpoint, verdict: Verdict) -> None:
-    """Up or off the ladder. What cannot be judged from here stays where it is, with the reason,
-    unless its ranks have said that they could not load it."""
-    doubt = Checkpoint.objects.filter(pk=row.pk).values_list("doubt", flat=True).first()
-    if doubt:
-        Checkpoint.objects.filter(pk=row.pk).update(doubt="")
-        if verdict.ok is None:
-            verdict = Verdict(ok=False, detail=f"its ranks refused it: {doubt}; from here {verdict.detail}")
-    if verdict.ok is None:
-        with events.unit_of_work():
-            Checkpoint.objects.filter(pk=row.pk).update(state_reason=verdict.detail)
-            publish_checkpoint(row, "checkpoint.unseen", "")
-        return
-    with events.unit_of_work():
-        if (
-            verdict.ok
-            and not verdict.loaded
-            and row.state in (CheckpointState.VERIFIED, CheckpointState.RESTORE_TESTED)
-        ):
-            # Read again; it stands where it stood.
-            Checkpoint.objects.filter(pk=row.pk, state=row.state).update(state_reason=verdict.detail)
-            publish_checkpoint(row, "checkpoint.reading", "")
-        if verdict.ok and row.state == CheckpointState.COMPLETE:
-            _move(row, CheckpointState.VERIFIED, verdict.detail)
-        if verdict.loaded and row.state == CheckpointState.VERIFIED:
-            _move(row, CheckpointState.RESTORE_TESTED, verdict.detail)
-        elif not verdict.ok and row.state != CheckpointState.CORRUPT:
-            _move(row, CheckpointState.CORRUPT, verdict.detail)
-
-
 def distrust_if_outside(job: Job, path: str) -> bool:
     """Before anything resumes from a checkpoint: is its path still one of its job's? True when it is
     not, and off the ladder now. Reads no byte of it: what is damaged, its own verification finds,
     and the ranks, who compare every file before they train on it."""
-    row = Checkpoint.objects.filter(job=job, path=path, state__in=TRUSTED_READABLE).exclude(kind=LOCAL_KIND).first()
+    row = Checkpoint.objects.filter(job=job, path=path, state__in=READABLE).exclude(kind=LOCAL_KIND).first()
     why = places.why_not_readable(row) if row is not None else ""
     if row is None or not why:
         return False

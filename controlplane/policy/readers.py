@@ -1,6 +1,6 @@
 """Who reads a checkpoint back: a node whose storage holds it, else the server's own machine, else nobody.
 
-Called by `recovery.readers`, which carries it out. One reader at a time. Nodes are asked in the order
+Called by `changes.due.readback`. One reader at a time. Nodes are asked in the order
 given (the one whose rank reported the save first), each once a round, at most `MAX_ASKED` of them: the
 others of a shared storage would say the same. The server reads only when no node has an answer.
 """

@@ -13,6 +13,7 @@ import msgspec
 
 from controlplane.access import services as access
 from controlplane.changes import kinds
+from controlplane.changes.due import kinds as due
 from controlplane.changes.kinds import (
     AttemptKey,
     DeviceKey,
@@ -26,6 +27,7 @@ from controlplane.changes.kinds import (
 )
 from controlplane.checkpoints import services as checkpoints
 from controlplane.dispatch import services as dispatch
+from controlplane.fleet import services as fleet
 from controlplane.fleet.models import Device, Node
 from controlplane.fleet.services import bar_device, mark_device_lost, return_device, set_device_health, take_out
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
@@ -40,19 +42,19 @@ from controlplane.jobs.services import (
     transition_replica,
     wake_job,
 )
-from controlplane.protocol.commands import Body, StopRanks
+from controlplane.protocol.commands import Body, EndVerification, StopRanks
 from controlplane.recovery import diagnostics, holding, incidents, kept, late, request_rows, signals
 from controlplane.recovery.models import Incident, MarkedLines, Signal, ViewRow
 from controlplane.recovery.rows import JobRows
 from controlplane.runtime import counters, events, keys
-from controlplane.runtime.clock import from_s, now
+from controlplane.runtime.clock import after, from_s, now
 from controlplane.runtime.locks import lock_row
 from controlplane.scheduling import services as scheduling
 
 Columns = dict[str, Any]
 
 
-def commit(changes: Iterable[kinds.Change], rows: JobRows) -> None:
+def commit(changes: Iterable[kinds.Change | due.Deadline], rows: JobRows) -> None:
     """Carry them out in their order, in this unit of work."""
     for change in changes:
         HANDLERS[type(change)](rows, change)
@@ -273,6 +275,13 @@ def _withdraw(rows: JobRows, change: kinds.Withdraw) -> None:
     request_rows.take_back(change.request, change.by)
 
 
+def _ask_reader(rows: JobRows, change: due.AskReader) -> None:
+    body, attempt = change.body, change.attempt
+    command = dispatch.enqueue(body, node_id=change.node_id, job_id=rows.job_id, attempt=attempt)
+    columns = {"reader": command.pk, "heard_at": now(), "verify_due_at": after(change.within_s)}
+    checkpoints.observe(change.save, {**columns, "state_reason": change.words}, "checkpoint.reading")
+
+
 HANDLERS: dict[type, Callable[[JobRows, Any], None]] = {
     kinds.Transition: _transition,
     kinds.Observe: _observe,
@@ -306,5 +315,12 @@ HANDLERS: dict[type, Callable[[JobRows, Any], None]] = {
     kinds.Count: lambda rows, change: counters.count(
         change.node, change.what, number=change.number, detail=change.detail
     ),
+    due.CloseSession: lambda rows, change: fleet.close_session(change.node_id, change.session),
+    due.ObserveSave: lambda rows, change: checkpoints.observe(change.save, _columns(change.columns), change.publish),
+    due.MoveSave: lambda rows, change: checkpoints.move(change.save, change.to, change.reason),
+    due.AskReader: _ask_reader,
+    due.EndReading: lambda rows, change: dispatch.enqueue(
+        EndVerification(order=change.command), node_id=change.node_id, job_id=rows.job_id
+    ),
 }
-assert set(HANDLERS) == set(kinds.Change.__args__), "every change is committed"
+assert set(HANDLERS) == {*kinds.Change.__args__, *due.Deadline.__args__}, "every change is committed"

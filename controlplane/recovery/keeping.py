@@ -1,75 +1,138 @@
-"""The checkpoint from before a fault, kept from the moment the incident opens until it is judged.
+"""Keeping the checkpoint from before a fault: the edge of `changes.due.keeping`, and the database as that reads it.
 
-Retention counts saves, and a recovery may outlast any number of them: the checkpoint from which a step
-is computed again (`recovery.recompute`) would be gone before anybody could ask for it. So it is
-written down when the incident opens, and one of the job's ranks is told which checkpoints to keep beyond
-their time (`trainer.checkpoint.keeper`): whoever saves finds that beside them. At most MAX_KEPT a job; the
-oldest need gives way, and its certificate says so. It is let go once the certificate is final, the need
-is given up, or the job ends. Called by `incidents`, `certificate`, `recompute`, `apply` and the sweep.
+Called by `incidents`, `certificate`, `recompute`, `apply` and the sweep; `kept_saves` writes. What the ranks do about
+it is `trainer.checkpoint.keeper`'s. Decides nothing.
 """
+
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from django.conf import settings
 from django.db.models import Q, QuerySet
 
+from controlplane.changes.due import keeping as core
+from controlplane.changes.due.kinds import Keeps
+from controlplane.changes.due.rows import Need, Saver, Sent
 from controlplane.checkpoints.models import Checkpoint
-from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Attempt, Job, Rank
 from controlplane.jobs.numbers import GOOD_CHECKPOINTS, LOCAL_KIND
-from controlplane.jobs.services import TERMINAL
 from controlplane.policy.snapshot import LIVE_REPLICA
 from controlplane.protocol.commands import Body, KeepCheckpoints
-from controlplane.protocol.keeping import KeptSave
-from controlplane.protocol.states import CommandState, JobState
-from controlplane.recovery import course, proof
+from controlplane.protocol.states import CommandState
+from controlplane.recovery import course, kept_saves, proof
 from controlplane.recovery.course import Mark
 from controlplane.recovery.models import Incident, KeptCheckpoint, Recomputation
+from controlplane.recovery.rows import JobRows
 from controlplane.runtime import events
-from controlplane.runtime.clock import after, now
+from controlplane.runtime.clock import now
 
-MAX_KEPT = 2
-"""Checkpoints of a job, beyond its retention: each is a whole state on its storage."""
 KIND = "keep_checkpoints"
 REVISION = 3
 """Of the protocol: older agents do not know the order."""
-LOST = (CommandState.FAILED, CommandState.SUPERSEDED, CommandState.EXPIRED)
-MAX_LOST = 6
-"""So often one replica's rank may fail to be told."""
-SOON_S, CALM_S = 1.0, 15.0
 MAX_DUE = 20
+
+
+class KeepingRows(JobRows):
+    """Of a job."""
+
+    def base_before(self, incident: str) -> str | None:
+        """By the mark of its beginning."""
+        job = self.locked
+        if settings.RECOMPUTE_S <= 0 or not proof.judges(job):
+            return None
+        base = _before(job, course.began(Incident.objects.get(pk=incident)))
+        return base.pk if base is not None else None
+
+    def needs(self) -> Sequence[Need]:
+        """By when each began."""
+        rows = KeptCheckpoint.objects.filter(job=self.locked).exclude(due_at=None)
+        open_ = Recomputation.objects.filter(job=self.locked, why="").exclude(ordered_at=None)
+        taken = set(open_.values_list("incident_id", flat=True))
+        return [
+            Need(
+                incident=row.incident_id,
+                checkpoint=row.checkpoint_id,
+                path=row.checkpoint.path,
+                step=row.checkpoint.step,
+                attempt=course.began(row.incident).attempt,
+                let_go=row.let_go_at is not None,
+                taken=row.incident_id in taken,
+            )
+            for row in rows.select_related("checkpoint", "incident__job").order_by("since", "pk")
+        ]
+
+    def keeps_sent(self, limit: int) -> Sequence[Sent]:
+        """By when they were written."""
+        rows = Command.objects.filter(job=self.locked, kind=KIND).order_by("-created_at", "-id")[:limit]
+        return [Sent(_body(row), CommandState(row.state), row.detail) for row in rows]
+
+    def saver(self) -> Saver | None:
+        """Of the replica with the lowest index that computes."""
+        ranks = Rank.objects.filter(
+            replica__attempt__job=self.locked, replica__attempt__ended_at=None, replica__state__in=LIVE_REPLICA,
+            replica__contributing=True, rank=0, released_at=None, node__revision__gte=REVISION,
+        ).select_related("replica__attempt")  # fmt: skip
+        row = ranks.order_by("-replica__attempt__number", "replica__index").first()
+        if row is None:
+            return None
+        return Saver(row.node_id, row.replica.attempt.number, row.replica.index, row.replica.incarnation)
+
+    def computing(self, path: str) -> Sequence[tuple[int, int]]:
+        """Of orders that are open."""
+        rows = Recomputation.objects.filter(job=self.locked, path=path, why="").exclude(ordered_at=None)
+        return [(row.replica, row.incarnation) for row in rows if row.is_open]
+
+    def resumed(self) -> tuple[int, str] | None:
+        """By path and step."""
+        attempt = self.locked.attempts.order_by("-number").first()
+        if attempt is None or not attempt.resume_path:
+            return None
+        base = _trusted(self.locked).filter(path=attempt.resume_path, step=attempt.resume_step).first()
+        return (attempt.number, base.pk) if base is not None else None
 
 
 def need(incident: Incident) -> None:
     """Its fault may have to be judged from the checkpoint before it. In the unit of work that opens it."""
-    job = incident.job
-    if job is None or settings.RECOMPUTE_S <= 0 or job.trained or job.state in TERMINAL or not proof.judges(job):
-        return
-    base = _before(job, course.began(incident))
-    if base is None:
-        return
-    KeptCheckpoint.objects.create(incident=incident, job=job, checkpoint=base, since=now(), due_at=now())
-    _make_room(job)
-    tend(job)
+    if incident.job is not None:
+        rows = KeepingRows(incident.job)
+        _commit(core.needed(rows, incident.pk), incident.job)
 
 
-def let_go(incident: Incident, why: str = "") -> None:
-    """Nobody computes from it any more: it was judged, or (`why`) given up."""
-    row = KeptCheckpoint.objects.filter(incident=incident, let_go_at=None).select_related("job").first()
-    if row is not None:
-        _let_go(row, why)
-        tend(row.job)
+def let_go(incident: Incident) -> None:
+    """Nobody computes from it any more."""
+    if incident.job is not None:
+        _commit(core.let_go(KeepingRows(incident.job), incident.pk), incident.job)
 
 
 def end(job: Job) -> None:
-    """The job ends otherwise than by its last step, or has ended: its ranks hear it before they leave."""
-    rows = KeptCheckpoint.objects.filter(job=job).exclude(due_at=None)
-    if not rows.exists():
-        return
-    rows.filter(let_go_at=None).update(let_go_at=now(), why="the job ended before it was judged")
-    if not job.trained and job.state not in TERMINAL:
+    """The job ends otherwise than by its last step, or has ended."""
+    _commit(core.ended(KeepingRows(job)), job)
+
+
+def tend(job: Job) -> None:
+    """Its ranks keep what they shall."""
+    _commit(core.tended(KeepingRows(job)), job)
+
+
+def tend_due() -> int:
+    """Of each job that is due; returns how many were."""
+    due = KeptCheckpoint.objects.filter(due_at__lte=now()).order_by("due_at")
+    ids = list(dict.fromkeys(due.values_list("job_id", flat=True)[:MAX_DUE]))
+    for job in Job.objects.filter(pk__in=ids):
         tend(job)
-    rows.update(due_at=None)
+    return len(ids)
+
+
+def _commit(changes: Iterable[Keeps], job: Job) -> None:
+    with events.unit_of_work():
+        for change in changes:
+            kept_saves.carry_out(job, change)
+
+
+def _body(row: Command) -> KeepCheckpoints | None:
+    body = msgspec.convert(row.body, Body)
+    return body if isinstance(body, KeepCheckpoints) else None
 
 
 def base_of(incident: Incident, attempt: Attempt) -> Checkpoint | None:
@@ -91,105 +154,6 @@ def why_gone(incident: Incident, base: Checkpoint) -> str:
     if base.state not in GOOD_CHECKPOINTS:
         return f"the checkpoint of step {base.step} from before the fault is {base.state}: {base.state_reason}"
     return ""
-
-
-def tend_due() -> int:
-    """See to it that the ranks of each job keep what they shall; returns how many jobs were looked at."""
-    due = KeptCheckpoint.objects.filter(due_at__lte=now()).order_by("due_at")
-    ids = list(dict.fromkeys(due.values_list("job_id", flat=True)[:MAX_DUE]))
-    for job in Job.objects.filter(pk__in=ids):
-        tend(job)
-    return len(ids)
-
-
-def tend(job: Job) -> None:
-    """Tell a rank of the job what it shall keep, where it was not told yet or that was lost."""
-    if job.state in TERMINAL:
-        end(job)
-        return
-    with events.unit_of_work():
-        rows = KeptCheckpoint.objects.filter(job=job).exclude(due_at=None)
-        _follow_restart(job, rows)
-        again_s = _tell(job, _saves(job))
-        rows.filter(let_go_at=None).update(due_at=after(again_s or CALM_S))
-        rows.exclude(let_go_at=None).update(due_at=None if again_s is None else after(again_s))
-
-
-def _tell(job: Job, saves: tuple[KeptSave, ...]) -> float | None:
-    """Seconds until it is to be looked at again; None: the ranks keep what they shall."""
-    sent = list(Command.objects.filter(job=job, kind=KIND).order_by("-created_at", "-id")[:MAX_LOST])
-    last = msgspec.convert(sent[0].body, Body) if sent else None
-    handed_over = bool(sent) and sent[0].state == CommandState.SUCCEEDED
-    if not saves and (last is None or (handed_over and isinstance(last, KeepCheckpoints) and not last.saves)):
-        return None
-    whom = _whom(job)
-    if whom is None:
-        return CALM_S if job.state == JobState.PENDING else SOON_S
-    replica = whom.replica
-    body = KeepCheckpoints(
-        job_id=job.id, attempt=replica.attempt.number, replica=replica.index, incarnation=replica.incarnation,
-        saves=saves,
-    )  # fmt: skip
-    if last == body and sent[0].state not in LOST:
-        return None if handed_over else SOON_S
-    if len(sent) == MAX_LOST and all(row.state in LOST and msgspec.convert(row.body, Body) == body for row in sent):
-        why = f"the checkpoint from before the fault was not kept: the command to its ranks failed: {sent[0].detail}"
-        KeptCheckpoint.objects.filter(job=job, let_go_at=None).update(let_go_at=now(), why=why)
-        return None
-    dispatch.enqueue(body, node_id=whom.node_id, job_id=job.id, attempt=body.attempt, epoch=job.epoch)
-    return SOON_S
-
-
-def _saves(job: Job) -> tuple[KeptSave, ...]:
-    """What is to be kept, with who computes from it."""
-    by: dict[str, set[tuple[int, int]]] = {
-        row.checkpoint.path: set()
-        for row in KeptCheckpoint.objects.filter(job=job, let_go_at=None).select_related("checkpoint")
-    }
-    for row in Recomputation.objects.filter(job=job, path__in=by, why="").exclude(ordered_at=None):
-        if row.is_open:
-            by[row.path].add((row.replica, row.incarnation))
-    return tuple(KeptSave(path.rpartition("/")[2], tuple(sorted(by[path]))) for path in sorted(by))
-
-
-def _whom(job: Job) -> Rank | None:
-    """Rank 0 of the replica that saves."""
-    ranks = Rank.objects.filter(
-        replica__attempt__job=job, replica__attempt__ended_at=None, replica__state__in=LIVE_REPLICA,
-        replica__contributing=True, rank=0, released_at=None, node__revision__gte=REVISION,
-    ).select_related("replica__attempt")  # fmt: skip
-    return ranks.order_by("-replica__attempt__number", "replica__index").first()
-
-
-def _follow_restart(job: Job, rows: QuerySet[KeptCheckpoint]) -> None:
-    """What a restart resumed from is what its recovery is judged from."""
-    attempt = job.attempts.order_by("-number").first()
-    if attempt is None or not attempt.resume_path:
-        return
-    base = _trusted(job).filter(path=attempt.resume_path, step=attempt.resume_step).first()
-    if base is not None:
-        since = rows.filter(let_go_at=None, incident__began__attempt__lt=attempt.number)
-        since.update(checkpoint=base)
-
-
-def _make_room(job: Job) -> None:
-    """The oldest need gives way, of those that nobody computes from already."""
-    ordered = Recomputation.objects.filter(job=job, why="").exclude(ordered_at=None).values("incident_id")
-    rows = list(KeptCheckpoint.objects.filter(job=job, let_go_at=None).select_related("checkpoint").order_by("since"))
-    free = [row for row in rows if row.incident_id not in {each["incident_id"] for each in ordered}]
-    while len({row.checkpoint_id for row in rows}) > MAX_KEPT and free:
-        gone = free.pop(0)
-        rows.remove(gone)
-        step = gone.checkpoint.step
-        _let_go(
-            gone,
-            f"the checkpoint of step {step} from before the fault was given up for those of other faults:"
-            f" {MAX_KEPT} of a job are kept beyond its retention",
-        )
-
-
-def _let_go(row: KeptCheckpoint, why: str) -> None:
-    KeptCheckpoint.objects.filter(pk=row.pk).update(let_go_at=now(), why=why, due_at=now())
 
 
 def _trusted(job: Job) -> QuerySet[Checkpoint]:

@@ -1,30 +1,33 @@
-"""Checkpoints are read back by whoever has the bytes: a node of the job, else the server's own machine.
+"""Reading checkpoints back: the edge of `changes.due.readback`, and the database as that reads it.
 
-Called by the sweep (`verify_due`) and with agents' answers. `policy.readers` chooses; the order is a
-signed command as any other, its answers are rows, and a row's `reader` is the only order that counts for
-it, so what comes late or twice changes nothing. A reader that says nothing any more is called off and
-another is asked. Nothing waits here, and no restart waits for any of it.
+Called by the sweep (`verify_due`) and with agents' answers. What this machine reads itself it reads beside every
+transaction, in processes of its own. Decides nothing.
 """
 
+from collections.abc import Sequence
+
+import msgspec
 from django.db.models import Q
 
+from controlplane.changes.due import readback
+from controlplane.changes.due.kinds import ReadHere
+from controlplane.changes.due.rows import Reading, Save, Verdict
 from controlplane.changes.outbox import LIVE
-from controlplane.checkpoints import places
+from controlplane.checkpoints import examine, places
 from controlplane.checkpoints import services as checkpoints
-from controlplane.checkpoints.examine import is_under_way, limit_s
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.checkpoints.readback import verdict_of
-from controlplane.checkpoints.verify import Verdict
-from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
+from controlplane.jobs.numbers import LOCAL_KIND
 from controlplane.jobs.services import TERMINAL
 from controlplane.policy import readers as policy
-from controlplane.protocol.commands import EndVerification, VerifyCheckpoint
-from controlplane.protocol.states import CommandState
+from controlplane.protocol.states import CheckpointState, CommandState
+from controlplane.recovery.commit import commit
+from controlplane.recovery.row_facts import answered_of
+from controlplane.recovery.rows import JobRows
 from controlplane.runtime import events
-from controlplane.runtime.clock import age_s
 from controlplane.runtime.locks import lock_row
 
 KIND = "verify_checkpoint"
@@ -32,99 +35,107 @@ REVISION = 3
 """Of the protocol: older agents do not know the order."""
 MAX_HOLDERS = 8
 """Of a job's nodes so many are considered at a time."""
-SAID_CHARS = 200
+
+
+class ReadingRows(JobRows):
+    """Of a job, whose row is locked before what belongs to it, as everywhere."""
+
+    def saved(self, save_id: str) -> Save | None:
+        """With what this machine knows of it."""
+        return _save_of(lock_row(Checkpoint, save_id))
+
+    def save_of(self, reader: str) -> Save | None:
+        """There is one at most."""
+        return _save_of(Checkpoint.objects.select_for_update().filter(reader=reader).first())
+
+    def holders(self, save_id: str) -> Sequence[policy.Holder]:
+        """As the rows are now."""
+        return _holders(Checkpoint.objects.get(pk=save_id))
+
+    def readings(self, save_id: str) -> Sequence[Reading]:
+        """By id."""
+        return [
+            Reading(
+                row.node.name,
+                row.state in LIVE,
+                row.detail,
+                self.verdict(row.data) if row.state == CommandState.SUCCEEDED else None,
+            )
+            for row in _orders(Checkpoint.objects.get(pk=save_id))
+        ]
+
+    def verdict(self, data: str) -> Verdict | None:
+        """By strict types, as its reader has seen a job's files."""
+        found = verdict_of(data)
+        return Verdict(**msgspec.structs.asdict(found)) if found is not None else None
 
 
 def verify_due(limit: int = 4) -> int:
-    """Look at what is due; returns how many were looked at. Reads no checkpoint itself: it may
+    """Everything that is due, up to so many; returns how many there were. Reads no checkpoint itself: it may
     take hours."""
-    rows = checkpoints.claim_due(limit)
-    for row in rows:
-        _look(row)
-    return len(rows)
+    claimed = checkpoints.claim_due(limit)
+    for row in claimed:
+        attend(row)
+    return len(claimed)
+
+
+def attend(row: Checkpoint) -> None:
+    """To one that was claimed."""
+    here = None
+    with events.unit_of_work():
+        rows = ReadingRows(lock_row(Job, row.job_id))
+        for change in readback.due(rows, row.pk):
+            if isinstance(change, ReadHere):
+                here = change
+            else:
+                commit([change], rows)
+    if here is not None:
+        _read(row, here)
+
+
+def _read(row: Checkpoint, wanted: ReadHere) -> None:
+    """By this machine, which may need many turns."""
+    row.refresh_from_db()
+    found = examine.examine(row)
+    verdict = Verdict(**msgspec.structs.asdict(found)) if found is not None else None
+    with events.unit_of_work():
+        rows = ReadingRows(lock_row(Job, row.job_id))
+        commit(readback.found_here(rows, wanted, verdict), rows)
 
 
 def answered(command: Command) -> None:
-    """Its agent told how far it is, or the end; or nobody answered in time. In the caller's unit of
-    work. Only the order that the row waits for counts, and of a row that is gone or off the ladder
-    (retention has removed it meanwhile) no word does."""
+    """In the caller's unit of work."""
     # Jobs are locked before what belongs to them, everywhere; the ingest holds it already.
-    lock_row(Job, command.job_id or "")
-    row = Checkpoint.objects.select_for_update().filter(reader=command.pk).first()
-    if row is None or _is_settled(row):
-        return
-    name = command.node.name
-    if command.state == CommandState.ACKNOWLEDGED:
-        words = f"node {name} is reading it back" + (f": {command.detail}" if command.data else "")
-        checkpoints.handed_to(row, command.pk, words, look_s=policy.SILENT_S)
-        return
-    found = verdict_of(command.data) if command.state == CommandState.SUCCEEDED else None
-    wrote = command.node_id == row.written_on
-    if found is None or not policy.is_believed(ok=found.ok, absent=found.absent, wrote_it=wrote):
-        checkpoints.handed_to(row, "", row.state_reason, look_s=0.0)
-        return
-    checkpoints.judge(row, Verdict(ok=found.ok, detail=f"{found.detail}, on node {name}"))
+    rows = ReadingRows(lock_row(Job, command.job_id or ""))
+    commit(readback.answered(rows, answered_of(command, None)), rows)
 
 
-def _look(row: Checkpoint) -> None:
-    """One look at a claimed row."""
-    with events.unit_of_work():
-        lock_row(Job, row.job_id)
-        fresh = lock_row(Checkpoint, row.pk)
-        if fresh is None or _is_settled(fresh) or _is_with_a_node(fresh):
-            return
-        holders = _holders(fresh)
-    again = policy.is_worth_another_round(holders) and fresh.job.state not in TERMINAL
-    checkpoints.look_here(fresh, others=_said(fresh), again_s=policy.LATER_S if again else None)
-
-
-def _is_settled(row: Checkpoint) -> bool:
-    """It left the ladder: whoever reads it may stop."""
-    if row.state in checkpoints.TRUSTED_READABLE:
-        return False
-    _call_off(row)
-    Checkpoint.objects.filter(pk=row.pk).update(round_at=None, reader="", heard_at=None, verify_due_at=None)
-    return True
-
-
-def _is_with_a_node(row: Checkpoint) -> bool:
-    """A node reads it, was asked to just now, or will be."""
-    if row.reader:
-        heard_s = age_s(row.heard_at) or 0.0
-        if not policy.is_silent(heard_s=heard_s):
-            checkpoints.look_again(row, policy.SILENT_S - heard_s)
-            return True
-        _call_off(row)
-        checkpoints.handed_to(row, "", row.state_reason, look_s=policy.SILENT_S)
-    if not checkpoints.is_read_by_nodes(row) or is_under_way(row) or places.why_not_readable(row):
-        return False
-    checkpoints.begin_round(row)
-    match policy.next_reader(_holders(row)):
-        case policy.Ask(node_id=node_id):
-            _ask(row, node_id)
-        case policy.Wait():
-            checkpoints.look_again(row, checkpoints.LOOK_AGAIN_S)
-        case policy.Here():
-            return False
-    return True
-
-
-def _ask(row: Checkpoint, node_id: str) -> None:
-    job = row.job
-    body = VerifyCheckpoint(
-        job_id=job.id, path=row.path, step=row.step, epoch=row.epoch, limit_s=float(limit_s(row)), user=job.owner
+def _save_of(row: Checkpoint | None) -> Save | None:
+    if row is None:
+        return None
+    return Save(
+        id=row.pk,
+        job_id=row.job_id,
+        owner=row.job.owner,
+        attempt=row.attempt,
+        path=row.path,
+        step=row.step,
+        epoch=row.epoch,
+        state=CheckpointState(row.state),
+        reason=row.state_reason,
+        doubt=row.doubt,
+        written_on=row.written_on,
+        reader=row.reader,
+        heard_s=row.heard_at.timestamp() if row.heard_at is not None else None,
+        round_s=row.round_at.timestamp() if row.round_at is not None else None,
+        read_s=row.read_s,
+        limit_s=float(examine.limit_s(row)),
+        shared=not places.is_remote(row.path) and row.kind != LOCAL_KIND,
+        ours=not places.why_not_readable(row),
+        here=examine.is_under_way(row),
+        loads=examine.wants_load(row),
+        over=row.job.state in TERMINAL,
     )
-    # No fence: whether bytes are as they were committed is right to ask at any time.
-    command = dispatch.enqueue(body, node_id=node_id, job_id=job.id, attempt=row.attempt)
-    words = f"node {command.node.name} was asked to read it back"
-    checkpoints.handed_to(row, command.pk, words, look_s=policy.SILENT_S)
-
-
-def _call_off(row: Checkpoint) -> None:
-    """The order that it waits for is at work, or not even received, for nothing."""
-    command = Command.objects.filter(pk=row.reader, state__in=LIVE).first()
-    if command is not None:
-        dispatch.enqueue(EndVerification(order=command.pk), node_id=command.node_id, job_id=command.job_id)
 
 
 def _orders(row: Checkpoint) -> list[Command]:
@@ -156,14 +167,3 @@ def _holders(row: Checkpoint) -> list[policy.Holder]:
         )
         for node in known.values()
     ]  # fmt: skip
-
-
-def _said(row: Checkpoint) -> str:
-    """What the nodes that were asked have made of it, for people."""
-    words = []
-    for order in _orders(row):
-        found = verdict_of(order.data) if order.state == CommandState.SUCCEEDED else None
-        told = order.detail if order.state not in LIVE else ""
-        why = found.detail if found is not None else told or "it says nothing any more"
-        words.append(f"node {order.node.name}: {why[:SAID_CHARS]}")
-    return "; ".join(words)

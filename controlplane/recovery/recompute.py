@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from django.conf import settings
 
+from controlplane.changes.due.keeping import MAX_KEPT
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
@@ -200,8 +201,8 @@ def _start_of(incident: Incident) -> tuple[Attempt, Checkpoint] | None:
 def _sample(row: Recomputation, steps: list[int]) -> str:
     """Choose the step and write the order into the row; why that cannot be, else ""."""
     job = row.job
-    if len(_open_orders(job)) >= keeping.MAX_KEPT:
-        return f"steps of {keeping.MAX_KEPT} other recoveries of this job are computed again already, and no more are"
+    if len(_open_orders(job)) >= MAX_KEPT:
+        return f"steps of {MAX_KEPT} other recoveries of this job are computed again already, and no more are"
     step_s, replicas = numbers_of(job).step_time_s, job.attempts.get(number=row.attempt).replicas
     cost_s = step_s * replicas if step_s else None
     near = policy.candidates(steps, from_step=row.from_step, cost_s=cost_s, limit_s=settings.RECOMPUTE_S)

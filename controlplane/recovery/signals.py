@@ -6,24 +6,18 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Q
 
+from controlplane.changes.due.findings import DECIDED
 from controlplane.fleet.publish import refresh_node
 from controlplane.jobs.models import Rank
 from controlplane.jobs.services import refresh_job
-from controlplane.policy.signals import KINDS, with_trait
-from controlplane.policy.signals.base import Finding, Trait
+from controlplane.policy.signals.base import Finding
 from controlplane.policy.signals.nodes import NodeSilent, NodeUnfit
 from controlplane.policy.snapshot import SignalFact
 from controlplane.recovery.models import Signal
 from controlplane.recovery.present import signal_summary
 from controlplane.runtime import events, metrics
-from controlplane.runtime.clock import ago, now
+from controlplane.runtime.clock import now
 from controlplane.runtime.ids import new_id
-
-FOR_PEOPLE = with_trait(Trait.PEOPLE)
-DECIDED = tuple(kind for kind in KINDS if kind not in FOR_PEOPLE)
-NOT_KNOWN = "not_known_here"
-# Of those: settled when they were not repeated for so long.
-FOR_PEOPLE_S = 3600.0
 
 
 def raise_signal(found: Finding, *, seen_at: datetime | None = None) -> Signal | None:
@@ -112,24 +106,6 @@ def open_for(job_id: str) -> list[Signal]:
     """Open findings about the job, or about a node it may use, by id."""
     mine = Q(job_id=job_id) | Q(job_id=None, node__isnull=False, node__revoked_at=None)
     return list(Signal.objects.filter(mine, settled_at=None, kind__in=DECIDED).order_by("id"))
-
-
-def settle_old() -> None:
-    """Findings for people that did not come again."""
-    rows = list(Signal.objects.filter(kind__in=FOR_PEOPLE, settled_at=None, seen_at__lt=ago(FOR_PEOPLE_S)))
-    if rows:
-        with events.unit_of_work():
-            settle(rows, "not repeated for an hour")
-
-
-def tell_unknown() -> None:
-    """Open findings of kinds that this release does not know, as a newer one leaves them: no rule sees
-    them, so people are told, once."""
-    rows = Signal.objects.filter(settled_at=None).exclude(kind__in=KINDS).exclude(evidence__has_key=NOT_KNOWN)
-    for row in rows:
-        sentence = f"This release knows no finding of the kind {row.kind}: nothing is decided about it. Upgrade."
-        with events.unit_of_work():
-            amend(row, row.evidence | {NOT_KNOWN: True}, sentence)
 
 
 def node_checks() -> dict[str, str]:

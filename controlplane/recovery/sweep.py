@@ -1,27 +1,30 @@
 """Deadlines that stand in columns, swept: by the tick (Celery) and by the sentinel alike.
 Each row is claimed by compare-and-set, so two sweeps at once do the work once."""
 
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from controlplane.access import sealing
+from controlplane.changes.due import findings
+from controlplane.changes.due.kinds import Deadline
+from controlplane.changes.due.sessions import close_dead
+from controlplane.changes.kinds import Change
 from controlplane.changes.marks import EVERY_S, tell_marked
 from controlplane.dispatch import broadcasts
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
-from controlplane.fleet.models import Node
-from controlplane.fleet.services import close_session
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import TERMINAL, wake_job
-from controlplane.recovery import signals
 from controlplane.recovery.answers import after_expiry
 from controlplane.recovery.certificate import certify_due
 from controlplane.recovery.commit import commit
+from controlplane.recovery.due_rows import DueRows
 from controlplane.recovery.fleet_pass import reconcile_fleet
 from controlplane.recovery.keeping import tend_due
 from controlplane.recovery.models import MarkedLines
 from controlplane.recovery.readers import verify_due
 from controlplane.recovery.rows import JobRows
-from controlplane.runtime import beats, events, wakeup
+from controlplane.runtime import events, wakeup
 from controlplane.runtime.clock import ago, now, set_lately
 from controlplane.runtime.isolate import isolated
 from controlplane.runtime.locks import lock_row
@@ -44,8 +47,8 @@ def sweep() -> None:
         certify_due,
         tend_due,
         tell_marks,
-        signals.settle_old,
-        signals.tell_unknown,
+        settle_old,
+        report_unknown,
         sealing.sweeper.sweep,
     )
     for part in parts:
@@ -103,11 +106,25 @@ def tell_marks() -> None:
             commit(tell_marked(rows), rows)
 
 
-def close_dead_sessions() -> int:
-    """Sessions of web processes that are gone: nobody there will notice the socket's end."""
-    alive = beats.live_web()
-    closed = 0
-    for node in Node.objects.filter(connected=True, connected_at__lt=ago(beats.WEB_STALE_S)):
-        if node.session_id.partition(".")[0] not in alive:
-            closed += close_session(node.id, node.session_id)
-    return closed
+def settle_old() -> None:
+    """Findings for people that did not come again."""
+    _commit(findings.settle_old)
+
+
+def report_unknown() -> None:
+    """Findings of kinds that a newer release has left."""
+    _commit(findings.report_unknown)
+
+
+def close_dead_sessions() -> None:
+    """Of web processes that are gone."""
+    _commit(close_dead)
+
+
+def _commit(core: Callable[[DueRows], Iterable[Change | Deadline]]) -> None:
+    """What is due of the fleet, of findings and of connections: of no job. Each by itself: a web process that ends may
+    leave thousands of connections."""
+    rows = DueRows(None)
+    for change in core(rows):
+        with events.unit_of_work():
+            commit([change], rows)

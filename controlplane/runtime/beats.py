@@ -14,6 +14,7 @@ from typing import Any
 from django.db import DatabaseError, close_old_connections, transaction
 from django.db.models import F, QuerySet
 
+from controlplane.changes.due.sessions import WEB_STALE_S
 from controlplane.runtime import windows
 from controlplane.runtime.clock import AHEAD_S, after, age_s, ago, now, now_s
 from controlplane.runtime.logs import get
@@ -21,7 +22,6 @@ from controlplane.runtime.models import ProcessBeat
 
 LEASE_S = 5.0
 STALE_S = 10.0
-WEB_STALE_S = 15.0
 FORGET_S = 3600.0
 # Several workers share the canaries: each finishes one only now and then.
 EXPORTER_STALE_S = 60.0

@@ -7,6 +7,7 @@ a score that trembles at its limit alarms once.
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from controlplane.changes.risks import RiskState
 from controlplane.changes.silence import Silence, silence_of
 from controlplane.sentinel.fleetmap import FleetMap, JobLimits
 from controlplane.sentinel.live_state import LiveState
@@ -31,14 +32,6 @@ class RiskMove:
 
 
 @dataclass(slots=True)
-class RiskState:
-    """One device's latch. `below_since_s`: since when the score is under the limit."""
-
-    alarmed: bool = False
-    below_since_s: float | None = None
-
-
-@dataclass(slots=True)
 class RiskLatch:
     """All latches, by (node, device index)."""
 
@@ -56,7 +49,7 @@ class RiskLatch:
                 continue
             limits = fleet.limits.get(device.job_id or "", JobLimits())
             state = self.states.setdefault(key, RiskState(alarmed=(device.risk or 0.0) >= limits.risk))
-            alarm = _latch(state, risk, limits, now_s)
+            alarm = state.step(risk, limit=limits.risk, hysteresis_s=limits.hysteresis_s, now_s=now_s)
             if alarm is not None:
                 node_id, index = key
                 moves.append(
@@ -75,24 +68,6 @@ class RiskLatch:
     def forget(self, node_id: str, index: int) -> None:
         """A move that could not be stored: the next step begins from the row again."""
         self.states.pop((node_id, index), None)
-
-
-def _latch(state: RiskState, risk: float, limits: JobLimits, now_s: float) -> bool | None:
-    """True: alarm now; False: all clear now; None: nothing new."""
-    if risk >= limits.risk:
-        state.below_since_s = None
-        if state.alarmed:
-            return None
-        state.alarmed = True
-        return True
-    if not state.alarmed:
-        return None
-    if state.below_since_s is None:
-        state.below_since_s = now_s
-    if now_s - state.below_since_s < limits.hysteresis_s:
-        return None
-    state.alarmed, state.below_since_s = False, None
-    return False
 
 
 def find_silent(

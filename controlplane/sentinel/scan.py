@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 from django.conf import settings
 
+from controlplane.changes.risks import Risk, risk_moved
 from controlplane.changes.silence import Silence, fell_silent, is_heard
 from controlplane.fleet.models import Device
 from controlplane.fleet.services import set_device_present, set_device_risk
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import wake_job
 from controlplane.policy.readings import READINGS
-from controlplane.policy.signals.devices import DeviceAtRisk, ReadingPastLimit
+from controlplane.policy.signals.devices import ReadingPastLimit
 from controlplane.policy.signals.nodes import NodeSilent
 from controlplane.policy.stuck import Alone, alone_at_work
 from controlplane.protocol.samples import DeviceSample
@@ -115,23 +116,17 @@ def _apply_risk(move: RiskMove, fleet: FleetMap) -> None:
     device = Device.objects.select_related("node").get(pk=fleet.devices[(move.node_id, move.index)].id)
     with events.unit_of_work():
         set_device_risk(device, move.score)
-        if move.alarm:
-            found = DeviceAtRisk(
-                job_id=move.job_id,
-                node_id=move.node_id,
-                device_index=move.index,
-                device_id=device.id,
-                node=device.node.name,
-                score=move.score,
-                limit=move.limit,
-                parts=move.parts,
-                uuid=device.uuid,
-            )
-            signals.raise_signal(found)
-        else:
-            signals.settle_keys(DeviceAtRisk.key_of(device.id), "the score is below its limit again")
-        if move.job_id:
-            wake_job(move.job_id)
+        risk = Risk(
+            node_id=move.node_id,
+            index=move.index,
+            device_id=device.id,
+            uuid=device.uuid,
+            score=move.score,
+            limit=move.limit,
+            parts=move.parts,
+        )
+        rows = JobRows(Job.objects.filter(pk=move.job_id).first() if move.job_id else None)
+        commit(risk_moved(rows, risk, alarm=move.alarm), rows)
 
 
 def _tell_reading(found: Finding, fleet: FleetMap) -> None:

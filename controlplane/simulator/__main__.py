@@ -26,9 +26,12 @@ HELP = {
     "volleys": "how often two or three faults strike within one recovery",
     "failing_exchanges": "how often every exchange fails for a while",
     "slow": "how many devices turn slow",
+    "overheats": "how many devices run hot for a while",
     "unfit": "how often checks of a node begin to fail, and pass again later",
     "host_ends": "how often a rank host is killed",
     "refused": "how often a rank sends what its agent does not take",
+    "rotten": "how often bytes of a checkpoint rot",
+    "bad_numbers": "how often the loss is no number, in every replica",
 }
 
 

@@ -22,7 +22,7 @@ from controlplane.protocol.frames import Acked, AgentFrame, AgentHello, Welcome
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.samples import DeviceSample, XidEvent
 from controlplane.simulator.checkers import Checkers
-from controlplane.simulator.children import HOST_IMPORTS_S, Children
+from controlplane.simulator.children import HOST_IMPORTS_S, WORK, Children
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.machine import Machine
 from controlplane.simulator.process import Rank
@@ -172,10 +172,10 @@ class Agent:
             if self.on_effect is not None:
                 self.on_effect(effect)
 
-    def hang_up(self) -> None:
-        """Its connection to the server is gone."""
+    def hang_up(self, for_s: float = 0.0) -> None:
+        """Its connection to the server is gone, and it seeks another so much later."""
         if self._running is not None and self._running.state.link.up:
-            self._reconnect()
+            self._reconnect(for_s)
 
     def _perform(self, effect: fx.Effect) -> None:
         match effect:
@@ -203,7 +203,7 @@ class Agent:
                 self.children.soon(self.children.read_node, command_id)
             case fx.ReadMemory():
                 self.children.soon(self.children.read_memory)
-            case fx.TakeStacks() | fx.Reset():
+            case _ if isinstance(effect, WORK):
                 self.children.soon(self.children.work, effect)
             case fx.RenewJournal():
                 self.after(0.0, self._renew)
@@ -299,10 +299,10 @@ class Agent:
                 self._reconnect()
         self.after(FRAME_INTERVAL_S, self._beat)
 
-    def _reconnect(self) -> None:
+    def _reconnect(self, after_s: float = 0.0) -> None:
         self.dispatch(ev.LinkDown(now_s=self.machine.now_s))
         self._session += 1
-        self.after(0.0, self._knock, self._session)
+        self.after(after_s, self._knock, self._session)
 
     def _knock(self, number: int) -> None:
         """A hello, until it is answered."""

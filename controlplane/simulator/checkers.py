@@ -17,6 +17,7 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.plan import Decision
 from controlplane.policy.rules import common_stall
 from controlplane.protocol.membership import Install
+from controlplane.protocol.states import CheckpointState
 from controlplane.simulator.kernel import Kernel
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Checkers:
         self._keys: set[str] = set()
         self._zombie_steps: dict[tuple[int, int, int, int], int] = {}
         self._held: tuple[float, str] | None = None
+        self.is_rotten: Callable[[str], bool] = lambda path: True
         self.slow: Sick = lambda attempt, index, incarnation: ""
 
     def expect(self, true: bool, text: str) -> None:
@@ -118,6 +120,11 @@ class Checkers:
         """A replica is ended; `sick` is what is truly wrong with it, of what is stated (None: nothing)."""
         self.evictions += 1
         self.expect(sick is not None, f"I-evict: healthy {name} evicted ({decision.reason_code}: {decision.sentence})")
+
+    def read_back(self, path: str, to: str) -> None:
+        """A checkpoint was judged by who has read it."""
+        sound = not self.is_rotten(path)
+        self.expect(to != CheckpointState.CORRUPT or not sound, f"I-rot: {path} is called corrupt, and is sound")
 
     def leaves_out(self, attempt: int, index: int, incarnation: int, decision: Decision | None) -> None:
         """The others go on without one; `slow`: what truly keeps it (None: nothing)."""

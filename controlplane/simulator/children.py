@@ -8,6 +8,7 @@ import msgspec
 from agents.core import effects as fx
 from agents.core import events as ev
 from agents.core.state import Rank as Known
+from controlplane.policy.exits import EXIT_RESUME_FAILED
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.rank import (
     Evicted,
@@ -19,11 +20,13 @@ from controlplane.protocol.rank import (
     SetView,
     ToRank,
 )
+from controlplane.protocol.rank_commands import CarriedOut, CarryOut
 from controlplane.protocol.states import Phase, Section
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.machine import Child, Machine
 from controlplane.simulator.process import Rank
+from controlplane.simulator.storage import Reader
 from controlplane.simulator.trainer import Trainer
 
 RECONNECT_S = 0.5
@@ -34,6 +37,8 @@ RESET_S = 2.0
 SOON_S = (0.001, 0.01)
 SIGKILL, SIGTERM = 9, 15
 LEFT, SAVED_AND_LEFT = 1, 15
+Work = fx.TakeStacks | fx.Reset | fx.ReadCheckpoint | fx.StopReading | fx.InjectDevice | fx.DropLink
+WORK = (fx.TakeStacks, fx.Reset, fx.ReadCheckpoint, fx.StopReading, fx.InjectDevice, fx.DropLink)
 
 
 class Owner(Protocol):
@@ -48,6 +53,15 @@ class Owner(Protocol):
     def known(self, ref: RankRef) -> Known | None:
         """The rank in the agent's state."""
 
+    def hang_up(self, for_s: float = 0.0) -> None:
+        """The connection to the server is gone, for so long."""
+
+    def xid(self, device: int, xid: int) -> None:
+        """The driver reports an XID."""
+
+    def lose_device(self, device: int) -> None:
+        """The device falls off the bus."""
+
 
 class Children:
     """Processes outlive the agent; connections do not."""
@@ -55,6 +69,7 @@ class Children:
     def __init__(self, machine: Machine, kernel: Kernel, trainer: Trainer, checkers: Checkers, agent: Owner) -> None:
         self._machine, self._kernel, self._trainer = machine, kernel, trainer
         self._checkers, self._agent = checkers, agent
+        self.reader = Reader(machine, agent)
         self._conns = 0
 
     def soon(self, call: Callable[..., None], *args: Any) -> None:
@@ -135,9 +150,12 @@ class Children:
         child = machine.children[ref] = Child(rank, machine.identity())
         self._forked(child)
         self.soon(self.connect, ref)
+        resume = launch.config.resume
         if self._trainer.crash_starts > 0:
             self._trainer.crash_starts -= 1
             self._kernel.after(BAD_START_S, self.end, rank)
+        elif resume is not None and resume.path in self.reader.storage.rotten:
+            self._kernel.after(BAD_START_S, self.end, rank, (EXIT_RESUME_FAILED, None))
 
     def _forked(self, child: Child) -> None:
         ref, identity = child.rank.ref, child.identity
@@ -207,6 +225,8 @@ class Children:
         phase = process.phase()
         if phase in (Phase.PARKED, Phase.BUILDING):
             phase = Phase.PARKED if rank.joined else Phase.BUILDING
+        if process.held_s(self._kernel.now_s) > 0.0:
+            phase = Phase.SAVING
         return RankProgress(
             section=Section.SETUP if process.epoch == 0 else Section.STEP,
             phase=phase,
@@ -216,12 +236,31 @@ class Children:
             epoch=process.epoch,
         )
 
-    def work(self, effect: fx.TakeStacks | fx.Reset) -> None:
-        """On a rank or a device."""
-        if isinstance(effect, fx.TakeStacks):
-            self._diagnose(effect)
-            return
-        self._agent.after(RESET_S, self._reset, effect)
+    def work(self, effect: Work) -> None:
+        """On a rank, a device, a checkpoint or the link."""
+        match effect:
+            case fx.TakeStacks():
+                self._diagnose(effect)
+            case fx.Reset():
+                self._agent.after(RESET_S, self._reset, effect)
+            case fx.ReadCheckpoint() | fx.StopReading():
+                self.reader.work(effect)
+            case fx.InjectDevice():
+                self._inject(effect)
+            case fx.DropLink(seconds=seconds):
+                self._agent.hang_up(seconds)
+
+    def _inject(self, effect: fx.InjectDevice) -> None:
+        """As the simulated probe does."""
+        wanted, error = effect.fault, ""
+        match wanted.fault:
+            case "xid":
+                self._agent.xid(wanted.device_index, int(wanted.value))
+            case "off_bus":
+                self._agent.lose_device(wanted.device_index)
+            case _:
+                error = f"no such fault here: {wanted.fault}"
+        self._agent.dispatch(ev.FaultInjected(now_s=self._machine.now_s, command_id=effect.command_id, error=error))
 
     def _reset(self, effect: fx.Reset) -> None:
         self._machine.broken.discard(effect.wanted.device_index)
@@ -269,6 +308,9 @@ class Children:
             case Evicted():
                 if not child.rank.hung:
                     self._kernel.after(self._kernel.between(*SOON_S), self.end, child.rank, (LEFT, None))
+            case CarryOut(command_id=command_id):
+                if not child.rank.hung:
+                    self.say(child.rank, CarriedOut(command_id, True, "nothing was to be done"))
             case _:
                 pass
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from agents.core.effects import Effect, Persist
 from agents.core.events import RankLineRefused
 from controlplane.protocol.frames import NodeCheck
+from controlplane.protocol.rank import StepReport
 from controlplane.protocol.states import RequestKind
 from controlplane.simulator.agent import Agent
 from controlplane.simulator.faults import QUIET_BEFORE_S, Fault, Faults
@@ -21,6 +22,7 @@ from controlplane.simulator.network import BOTH, Network, Way
 from controlplane.simulator.people import People
 from controlplane.simulator.rows import JOB_ID
 from controlplane.simulator.server import Server
+from controlplane.simulator.storage import Storage
 
 ACTS = frozenset(
     {
@@ -58,11 +60,12 @@ ASKED = (*(RequestKind.EVICT, RequestKind.DRAIN, RequestKind.CHECKPOINT) * 3, No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """How often: a link that is lost one way; messages that come late, and again; a restart of the server between
-    two of its effects; an agent, or its machine, that ends between two records; the server's wall clock that is
-    set; a disk that fills as something is decided; a person who asks for something then; two or three faults
-    within one recovery; an exchange that fails again and again; a device that turns slow; checks of a node that begin
-    to fail, and pass later; a rank host that ends; messages that an agent does not take."""
+    """How often: a link that is lost one way; messages that come late, and again; a restart of the server between two
+    of its effects; an agent, or its machine, that ends between two records; the server's wall clock that is set; a
+    disk that fills as something is decided; a person who asks for something then; two or three faults within one
+    recovery; an exchange that fails again and again; a device that turns slow, or runs hot for a while; checks of a
+    node that begin to fail, and pass later; a rank host that ends; messages that an agent does not take; a checkpoint
+    whose bytes rot; a loss that is no number any more, in every replica."""
 
     one_way: int = 0
     late: int = 0
@@ -74,9 +77,12 @@ class Extras:
     volleys: int = 0
     failing_exchanges: int = 0
     slow: int = 0
+    overheats: int = 0
     unfit: int = 0
     host_ends: int = 0
     refused: int = 0
+    rotten: int = 0
+    bad_numbers: int = 0
 
 
 class Kind(StrEnum):
@@ -97,16 +103,25 @@ class Kind(StrEnum):
     UNFIT = "node_unfit"
     HOST_ENDS = "host_ends"
     REFUSED = "input_refused"
+    ROTTEN = "checkpoint_rots"
+    BAD_NUMBERS = "loss_not_finite"
 
 
 class Harsh:
     """Carries them out beside `Faults`. `server_ends_in`: effects of the server until it ends."""
 
     def __init__(
-        self, kernel: Kernel, network: Network, server: Server, faults: Faults, people: People, lens: Lens
+        self,
+        kernel: Kernel,
+        network: Network,
+        server: Server,
+        faults: Faults,
+        people: People,
+        lens: Lens,
+        storage: Storage,
     ) -> None:
         self._kernel, self._network, self._server = kernel, network, server
-        self._faults, self._people, self._lens = faults, people, lens
+        self._faults, self._people, self._lens, self._storage = faults, people, lens, storage
         self._chance = random.Random()
         self._until_s = 0.0
         self._waiting: list[Callable[[], None]] = []
@@ -129,6 +144,8 @@ class Harsh:
             "unfit": self._sooner_or_later(self.fail_checks),
             "host_ends": self._sooner_or_later(self.end_host),
             "refused": self.say_nonsense,
+            "rotten": self._sooner_or_later(self.rot),
+            "bad_numbers": self._sooner_or_later(self.lose_numbers),
         }
         for name, deed in deeds.items():
             # Chances of each kind are its own.
@@ -319,6 +336,32 @@ class Harsh:
             self._note(Kind.REFUSED, f"rank {child.rank.ref.rank} on {agent.node} sends what is no message")
             line = RankLineRefused(now_s=agent.machine.now_s, conn_id=child.conn_id, reason="no such message")
             agent.dispatch(line)
+
+    def rot(self) -> None:
+        """Of one of the newest checkpoints some bytes."""
+        paths = [fact.path for fact in self._server.rows.checkpoints][-3:]
+        if paths:
+            path = self._chance.choice(paths)
+            self._note(Kind.ROTTEN, f"{path} rots")
+            self._storage.rotten.add(path)
+
+    def lose_numbers(self) -> None:
+        """The loss of the last step was no number, as every replica says."""
+        ranks = [c for a in self._faults.agents.values() for c in a.machine.children.values() if c.rank.alive]
+        heard = [child for child in ranks if child.conn_id and not child.rank.hung and child.rank.core.standing.epoch]
+        if heard:
+            self._note(Kind.BAD_NUMBERS, "the loss is not a number")
+        for child in heard:
+            standing = child.rank.core.standing
+            said = StepReport(
+                step=max(0, standing.committed - 1),
+                epoch=standing.epoch,
+                step_time_s=1.0,
+                tokens=1,
+                micro_batches=(),
+                loss_not_finite="nan",
+            )
+            self._faults.agents[child.rank.node].children.say(child.rank, said)
 
     # --- victims -------------------------------------------------------------------------------
 

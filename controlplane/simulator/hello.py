@@ -30,4 +30,5 @@ def welcome(row: NodeRow) -> Welcome:
         acked_seq=row.applied_seq,
         frame_interval_s=FRAME_INTERVAL_S,
         sample_interval_s=FRAME_INTERVAL_S,
+        demo=True,
     )

@@ -5,6 +5,8 @@ so each time of a snapshot is moved as far as that clock had been set by then. H
 last is known (`runtime.clock.ClockWatch` tells it by the monotonic one); ages of silence are monotonic there too.
 """
 
+from collections.abc import Callable
+
 import msgspec
 
 from controlplane.policy.config import PolicyConfig
@@ -19,11 +21,12 @@ BEGAN_S = 1e6
 
 class Lens:
     """Stands in front of the policy (`Server.decide`). `cancelled`: by a person; `watches`: there is a wall clock
-    beside the kernel's time, from the beginning on."""
+    beside the kernel's time, from the beginning on; `judge`: the policy."""
 
     def __init__(self) -> None:
         self.cancelled = False
         self.watches = False
+        self.judge: Callable[[JobSnapshot, PolicyConfig], Plan] = decide
         self._steps: list[tuple[float, float]] = []
 
     def set_clock(self, now_s: float, step_s: float) -> None:
@@ -44,8 +47,8 @@ class Lens:
                 snapshot, job=msgspec.structs.replace(snapshot.job, cancel_requested=True)
             )
         if not self.watches:
-            return decide(snapshot, config)
-        plan = decide(self.shown(snapshot), config)
+            return self.judge(snapshot, config)
+        plan = self.judge(self.shown(snapshot), config)
         if plan.next_pass_s is None:
             return plan
         ahead_s = self.wall_s(snapshot.now_s) - snapshot.now_s

@@ -20,6 +20,7 @@ from controlplane.changes.assembly.snapshot import (
     fleet_snapshot_of,
     snapshot_of,
 )
+from controlplane.changes.due.findings import DECIDED
 from controlplane.policy.facts import LIVE_ATTEMPT, TERMINAL_JOB
 from controlplane.policy.findings import KINDS
 from controlplane.policy.fleet import FleetSnapshot
@@ -36,11 +37,10 @@ from controlplane.policy.snapshot import (
     ReplicaFact,
     SignalFact,
 )
+from controlplane.policy.timeouts import Observed, section_timeouts, setup_grows, timeout_of
 from controlplane.protocol.rank_faults import is_scheduled
-from controlplane.protocol.states import RequestKind
+from controlplane.protocol.states import ReplicaState, RequestKind, Section
 from controlplane.simulator.rows import JOB_ID, NodeRow, ReplicaRow, Rows
-
-CONNECTED_S = 3.0
 
 
 def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
@@ -89,6 +89,7 @@ def _job(rows: Rows) -> JobFact:
         faults_fired=rows.faults_fired if scheduled else 0,
         looked_s=rows.looked_s,
         looks_taken=rows.looks_taken,
+        env_opens=rows.env_opens,
         ahead=msgspec.convert(rows.ahead, AheadFact, str_keys=True),
     )
 
@@ -111,7 +112,17 @@ def _times(rows: Rows) -> Times:
         starts=rows.starts[-RECENT:],
         transfers=rows.catch_ups,
         saves=rows.saves_s[-RECENT:],
+        setup_limit_s=_setup_limit_s(rows),
     )
+
+
+def _setup_limit_s(rows: Rows) -> float | None:
+    """Asked only while a replica is being set up."""
+    wanted = rows.spec.resiliency.timeouts
+    if not setup_grows(wanted) or all(row.state is not ReplicaState.FORMING for row in rows.replicas.values()):
+        return None
+    loads = rows.attempt.resume_path if rows.attempt is not None else ""
+    return timeout_of(section_timeouts(wanted, Observed(transfer_s=rows.transfer_s(loads))), Section.SETUP)
 
 
 def _saves(rows: Rows, now_s: float) -> Saves:
@@ -174,17 +185,15 @@ def load_nodes(rows: Rows, now_s: float, unsure: bool) -> tuple[NodeFact, ...]:
 
 
 def _node(row: NodeRow, now_s: float, unsure: bool) -> Node:
-    """Nobody tells of a closed connection here; one that is not heard counts as one."""
-    unheard_s = now_s - row.seen_s
     return Node(
         id=row.id,
         name=row.id,
         state=row.state,
-        connected=unheard_s < CONNECTED_S,
-        unheard_s=None if unsure else unheard_s,
-        closed_s=None,
+        connected=row.connected,
+        unheard_s=None if unsure else now_s - row.seen_s,
+        closed_s=None if row.closed_s is None else now_s - row.closed_s,
         misses_events=False,
-        segment="",
+        segment=row.segment,
     )
 
 
@@ -197,9 +206,9 @@ def _devices(row: NodeRow) -> Iterator[Device]:
             f"{row.id}-{index}",
             index not in row.barred,
             index not in row.lost_devices,
-            None,
-            None,
-            "",
+            row.risks.get(index),
+            row.memory_bytes,
+            row.model,
             None,
         )
 
@@ -211,7 +220,7 @@ def there(row: ReplicaRow) -> list[Placement]:
 
 def _signals(rows: Rows, replicas: tuple[ReplicaFact, ...], now_s: float) -> tuple[SignalFact, ...]:
     """Of the job, and about any node."""
-    found = [signal for _, signal in sorted(rows.signals.items())]
+    found = [signal for _, signal in sorted(rows.signals.items()) if signal.kind in DECIDED]
     readings = {
         reading_key(row.index, row.incarnation, rank): reading
         for row in rows.replicas.values()
@@ -246,7 +255,7 @@ def load_fleet(rows: Rows, now_s: float, unsure: bool) -> FleetSnapshot:
         nodes=load_nodes(rows, now_s, unsure),
         incidents=(),
         fleet=_fleet(rows, now_s),
-        segments=dict.fromkeys(rows.nodes, ""),
+        segments={row.id: row.segment for row in rows.nodes.values()},
         drains=tuple(request for request in _requests(rows) if request.kind is RequestKind.DRAIN),
     )
     return fleet_snapshot_of(parts)

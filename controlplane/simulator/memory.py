@@ -19,7 +19,7 @@ from controlplane.protocol.membership import View
 from controlplane.protocol.states import AttemptState, CommandState, RankState, Section
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
-from controlplane.simulator.load import CONNECTED_S, there
+from controlplane.simulator.load import there
 from controlplane.simulator.rows import JOB_ID, CommandRow, ReplicaRow, Rows
 
 HANG_TIMEOUT_S = 6.5
@@ -202,9 +202,8 @@ class MemoryRows:
         return sorted((place.rank, place.node_id) for place in there(row) if place.rank in ranks)
 
     def within_reach(self, attempt: int) -> bool:
-        """As the snapshot tells who is connected."""
-        seen = {name: self.now_s - node.seen_s < CONNECTED_S for name, node in self._rows.nodes.items()}
-        return any(seen[home.node_id] for home in self.homes(attempt))
+        """As the snapshot says who is connected."""
+        return any(self._rows.nodes[home.node_id].connected for home in self.homes(attempt))
 
     def view(self, epoch: int) -> View:
         """The newest alone is kept."""
@@ -244,9 +243,10 @@ class MemoryRows:
         return self._rows.view is not None and self._rows.view.attempt == attempt
 
     def terms(self, loads: str) -> facts.Terms:
-        """Nothing is learned of sections' lengths here: a step has `HANG_TIMEOUT_S`, or what the spec gives."""
+        """Of sections' lengths only what loading takes is learned here: a step has `HANG_TIMEOUT_S`, or what the spec
+        gives."""
         wanted = self._rows.spec.resiliency.timeouts
-        found = section_timeouts(wanted, Observed())
+        found = section_timeouts(wanted, Observed(transfer_s=self._rows.transfer_s(loads)))
         step = next(limit for limit in found if limit.section is Section.STEP)
         bounded = msgspec.structs.replace(step, value_s=HANG_TIMEOUT_S if wanted.step_s == "auto" else wanted.step_s)
         limits = tuple(bounded if limit is step else limit for limit in found)
@@ -265,7 +265,7 @@ class MemoryRows:
         return facts.Device(
             uuid=f"{node_id}-{index}",
             reset_wanted=index in node.resets,
-            model="",
+            model=node.model,
             works=index not in node.lost_devices | node.barred,
             holder=JOB_ID if held else "",
         )

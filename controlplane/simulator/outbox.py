@@ -5,9 +5,10 @@ from collections.abc import Callable
 import msgspec
 
 from controlplane.changes.answers import answered, calls
+from controlplane.changes.due import readback
 from controlplane.changes.outbox import LIVE, RESEND_S, heard, is_overdue, is_sent_now
 from controlplane.policy.transitions import check
-from controlplane.protocol.commands import StartRanks, WarmHost
+from controlplane.protocol.commands import StartRanks, VerifyCheckpoint, WarmHost
 from controlplane.protocol.frames import CommandAnswer
 from controlplane.protocol.states import CommandState
 from controlplane.simulator.memory import answered_of
@@ -34,6 +35,8 @@ class Outbox:
             row.due_s = self._store.now_s + found.due_in_s
         if not found.again:
             self._move(row, found.to, at_s)
+        elif isinstance(row.envelope.body, VerifyCheckpoint):
+            self._store.commit(readback.answered(self._store, answered_of(row)))
         if calls(answered_of(row).kind, answer.state):
             self._store.on_wake()
 
@@ -68,6 +71,8 @@ class Outbox:
         if to == CommandState.SUCCEEDED:
             self._succeeded(row, at_s)
         self._store.commit(answered(self._store, answered_of(row)), seen_s=at_s)
+        if isinstance(row.envelope.body, VerifyCheckpoint):
+            self._store.commit(readback.answered(self._store, answered_of(row)))
 
     def _succeeded(self, row: CommandRow, at_s: float) -> None:
         """Where a rank host is up."""

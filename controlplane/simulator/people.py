@@ -4,8 +4,10 @@ now and then they take it back."""
 import random
 
 from controlplane.policy.snapshot import LIVE_REPLICA
+from controlplane.protocol.commands import Body, CommandRank, InjectDeviceFault, InjectLinkFault
 from controlplane.protocol.states import NodeState, RequestKind
 from controlplane.simulator.kernel import Kernel
+from controlplane.simulator.rows import JOB_ID
 from controlplane.simulator.server import Server
 
 AGAIN_WITHIN_S = 10.0
@@ -76,6 +78,53 @@ class People:
         """A checkpoint by hand."""
         if not self._server.paused:
             self._server.asked.ask(RequestKind.CHECKPOINT, WHO, WHY)
+
+    def inject(self, fault: str = "xid", value: float = 95.0) -> None:
+        """A fault of a device, as in a demo: on a node that runs something, or on any."""
+        if not self._server.paused:
+            self._give(self._node(), InjectDeviceFault(device_index=0, fault=fault, value=value))
+
+    def drop_link(self, seconds: float) -> None:
+        """Of a node, as in a demo."""
+        if not self._server.paused:
+            self._give(self._node(), InjectLinkFault(seconds=seconds))
+
+    def lose_key(self, seconds: float) -> None:
+        """Of the server, which opens what of the job rests sealed; somebody brings it back."""
+        self._server.rows.env_opens = False
+        self._kernel.log("person", f"the server's key is away for {seconds:.0f} s")
+        self._kernel.after(seconds, self._bring_key)
+
+    def _bring_key(self) -> None:
+        self._server.rows.env_opens = True
+        self._server.ring()
+
+    def command_rank(self) -> None:
+        """One that trains frees what it does not need."""
+        live = [row for _, row in sorted(self._server.rows.replicas.items()) if row.state in LIVE_REPLICA]
+        if self._server.paused or not live:
+            return
+        row = self._random.choice(live)
+        place = self._random.choice(row.placements)
+        body = CommandRank(
+            job_id=JOB_ID,
+            attempt=row.attempt,
+            replica=row.index,
+            incarnation=row.incarnation,
+            rank=place.rank,
+            name="collect_garbage",
+        )
+        self._give(place.node_id, body)
+
+    def _node(self) -> str:
+        live = [row for row in self._server.rows.replicas.values() if row.state in LIVE_REPLICA]
+        used = sorted({place.node_id for row in live for place in row.placements})
+        return self._random.choice(used or sorted(self._server.rows.nodes))
+
+    def _give(self, node: str, body: Body) -> None:
+        attempt = self._server.rows.attempt
+        self._server.store.send(node, body, attempt.number if attempt is not None else 0)
+        self._kernel.log("person", f"has {node} do {type(body).__name__}")
 
     def withdraw(self, request_id: str) -> None:
         """Whatever has become of it."""

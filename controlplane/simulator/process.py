@@ -49,8 +49,9 @@ class Rank:
         return self.core.view
 
     def stop(self, now_s: float, since_s: float) -> None:
-        """It stands still from now on, in the phase that it has been in `since_s` (kernel's time)."""
-        self.hung, self.hung_since_s, self.stood_since_s = True, now_s, since_s
+        """It stands still from now on, in the phase that it has been in `since_s` (kernel's time); or does already."""
+        if not self.hung:
+            self.hung, self.hung_since_s, self.stood_since_s = True, now_s, since_s
 
 
 @dataclass(slots=True)
@@ -80,6 +81,7 @@ class Process:
     fetches: int = 0
     fetch_began_s: float = 0.0
     fetch_s: float = 0.0
+    saves_until_s: float = 0.0
     due_s: float = 0.0
     loaded: bool = True
     phase_since_s: float = 0.0
@@ -118,6 +120,10 @@ class Process:
         training, interval = self.launch.config.training, self.launch.config.checkpoint.interval_steps
         due = self.committed % interval == 0 and self.committed < training.steps
         return due and self.standing.is_saver
+
+    def held_s(self, now_s: float) -> float:
+        """So long its save holds it up yet."""
+        return max(0.0, self.saves_until_s - now_s)
 
     @property
     def complete(self) -> bool:
@@ -170,10 +176,12 @@ class Process:
 
 @dataclass(slots=True)
 class Group:
-    """The outer group of one epoch. A broken one completes no exchange any more. `here`: who has come to build it."""
+    """The outer group of one epoch. A broken one completes no exchange any more, `unexplained`: by nobody's end.
+    `here`: who has come to build it."""
 
     members: frozenset[tuple[int, int]]
     broken: bool = False
+    unexplained: bool = False
     here: set[tuple[int, int]] = field(default_factory=set)
     summed: dict[int, set[int]] = field(default_factory=dict)
     barrier: dict[int, set[int]] = field(default_factory=dict)

@@ -6,21 +6,71 @@ from typing import Any
 from controlplane.changes import kinds
 from controlplane.changes.acts import FOR_DEVICES
 from controlplane.changes.assembly.snapshot import End
+from controlplane.changes.due.kinds import AskReader, CloseSession, Deadline, EndReading, MoveSave, ObserveSave
 from controlplane.changes.kinds import RankKey
 from controlplane.policy import bars
 from controlplane.policy.errors import IllegalTransition
 from controlplane.policy.plan import Decision
 from controlplane.policy.signals.ranks import SlowRank
+from controlplane.policy.snapshot import Placement
 from controlplane.policy.transitions import check
-from controlplane.protocol.states import NodeState, RankState
-from controlplane.simulator.memory import MemoryRows
+from controlplane.protocol.commands import (
+    Body,
+    EndVerification,
+    InjectDeviceFault,
+    InjectLinkFault,
+    VerifyCheckpoint,
+)
+from controlplane.protocol.states import CheckpointState, NodeState, RankState
+from controlplane.simulator.due import DueRows
 from controlplane.simulator.rows import NodeRow, ReplicaRow
 
+SAVE_COLUMNS = {"verify_due_s": "due_s", "state_reason": "reason"}
+"""What `SaveRow` calls them."""
 
-class Processes(MemoryRows):
+
+UNFENCED = (VerifyCheckpoint, EndVerification, InjectDeviceFault, InjectLinkFault)
+"""What is right to ask at any time."""
+BESIDE_TTL_S = 60.0
+
+
+class Processes(DueRows):
     """The part of the store that is about what runs where. `_decision`: what is being carried out."""
 
     _decision: Decision | None = None
+
+    def _command(self, node: str, body: Body, attempt: int | None, ttl_s: float) -> str:
+        """Its id."""
+        raise NotImplementedError
+
+    def send(self, node: str, body: Body, attempt: int) -> str:
+        """A command beside all decisions; its id."""
+        decision, self._decision = self._decision, None
+        command_id = self._command(node, body, attempt, BESIDE_TTL_S)
+        self._decision = decision
+        return command_id
+
+    def _placed(self, key: RankKey) -> tuple[Placement, ...]:
+        return self.row(key.replica, key.incarnation).placements
+
+    def _of_deadline(self, change: Deadline) -> None:
+        saves = self._rows.saves
+        match change:
+            case CloseSession(node_id=node):
+                self._rows.nodes[node].close(self.now_s)
+            case ObserveSave(save=path, columns=columns):
+                for name, value in columns.items():
+                    setattr(saves[path], SAVE_COLUMNS.get(name, name), value)
+            case MoveSave(save=path, to=to, reason=reason):
+                self._check("checkpoint", saves[path].state, to)
+                self._checkers.read_back(path, to)
+                saves[path].state, saves[path].reason = CheckpointState(to), reason
+            case AskReader(save=path, node_id=node, body=body, attempt=attempt, words=words, within_s=within_s):
+                save = saves[path]
+                save.reader, save.heard_s = self.send(node, body, attempt), self.now_s
+                save.due_s, save.reason = self.now_s + within_s, words
+            case EndReading(command=command, node_id=node):
+                self.send(node, EndVerification(order=command), 0)
 
     def _check(self, machine: str, before: str, after: str) -> None:
         try:
@@ -101,3 +151,21 @@ class Processes(MemoryRows):
             device = found.device_index
             if mine and device is not None and bars.is_slow(found.evidence["score"], found.evidence["cause"]):
                 self._rows.bars.append(bars.of_slow(str(found.node_id), device, since_s=self.now_s))
+
+    def _place_taken(self, row: ReplicaRow) -> str | None:
+        """Why one that is relieved may end: it is out of the installed view, and as many as were placed
+        hold the state without it, from the view's beginning or caught up since."""
+        rows, attempt = self._rows, self._rows.attempt
+        if rows.install is None or rows.view is None or attempt is None or rows.install.epoch != rows.view.epoch:
+            return None
+        caught_up = {each.index for each in rows.replicas.values() if each.contributing or each.caught_up}
+        held = len(({*rows.install.contributors, *rows.install.standbys} | caught_up) - {row.index})
+        return "its place is taken" if not self._is_member(row) and held >= attempt.replicas else None
+
+    def _nobody_waits(self, row: ReplicaRow) -> str | None:
+        """Why one that was ordered out may end: no member of the view counts on it."""
+        return None if self._is_member(row) else "it was ordered out, and nobody waits for it"
+
+    def _is_member(self, row: ReplicaRow) -> bool:
+        members = self._rows.view.members if self._rows.view is not None else ()
+        return any((m.replica, m.incarnation) == (row.index, row.incarnation) for m in members)

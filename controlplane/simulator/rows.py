@@ -8,7 +8,7 @@ import msgspec
 
 from controlplane.changes.assembly.counted import Announced
 from controlplane.changes.assembly.measured import RECENT
-from controlplane.changes.assembly.snapshot import End
+from controlplane.changes.assembly.snapshot import OFF_THE_LADDER, End
 from controlplane.changes.rows import Diagnostic, Marked
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.snapshot import BarFact, CheckpointFact, Placement, SignalFact
@@ -108,14 +108,20 @@ class AttemptRow:
 class NodeRow:
     """`seen_s` last frame, `ranks_s` last that told of ranks; up to `applied_seq` of the journal `journal_id` is
     applied, `session` is the newest.
+    `connected`: its connection, which `web` holds, is open since `opened_s`; `closed_s`: when it was closed.
     `emptied`: by a drain that is done. `barred`: devices that take no work, of which `resets` wait for a reset
-    since then. `reason`: why it is in its state."""
+    since then. `reason`: why it is in its state. `model` and `memory_bytes` of
+    each of its devices, `risks` of those that gave samples."""
 
     id: str
     devices: int
     state: NodeState = NodeState.READY
     seen_s: float = 0.0
     session: int = 0
+    connected: bool = True
+    web: str = ""
+    opened_s: float = 0.0
+    closed_s: float | None = None
     journal_id: str = ""
     boot_id: str = ""
     applied_seq: int = 0
@@ -126,16 +132,51 @@ class NodeRow:
     resets: dict[int, float] = field(default_factory=dict)
     reason: str = ""
     emptied: bool = False
+    segment: str = ""
+    model: str = ""
+    memory_bytes: int | None = None
+    risks: dict[int, float] = field(default_factory=dict)
+
+    def open(self, web: str, now_s: float) -> None:
+        """Its connection, by this process of the server."""
+        self.connected, self.web, self.opened_s, self.closed_s = True, web, now_s, None
+
+    def close(self, now_s: float) -> None:
+        """Whoever holds it has seen the end, or is gone."""
+        self.connected, self.closed_s = False, now_s
 
 
 @dataclass(slots=True)
 class SaveRow:
-    """A save that was begun, by which incarnation."""
+    """A save that was begun, by which incarnation; complete, as `fact` says. `due_s`: when it is to be read back, or
+    inspected again. `written_on`, `reader`, `heard_s`, `round_s`, `reason`, `doubt`: as `changes.due.rows.Save`."""
 
     attempt: int
     index: int
     incarnation: int
     state: CheckpointState = CheckpointState.WRITING
+    fact: CheckpointFact | None = None
+    due_s: float | None = None
+    written_on: str = ""
+    reader: str = ""
+    heard_s: float | None = None
+    round_s: float | None = None
+    read_s: float | None = None
+    reason: str = ""
+    doubt: str = ""
+    total_s: float = 0.0
+
+
+@dataclass(slots=True)
+class NeedRow:
+    """An incident that began in this attempt needs the checkpoint at `path`, until it is judged at `judged_s`."""
+
+    path: str
+    attempt: int
+    due_s: float | None
+    let_go: bool = False
+    why: str = ""
+    judged_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -162,12 +203,16 @@ class Rows:
     that are dealt with; `attempts`: those before; `views` of this one; `charged_s`, `acts_s`: when a restart was
     charged, and a destructive act carried out;
     `starts` and `catch_ups`: seconds that each start of a replica and each transfer to one took; `lives`:
-    the newest incarnation of each slot, of all attempts; `announced`: all views, by epoch; `saves` by path;
+    the newest incarnation of each slot, of all attempts; `announced`: all views, by epoch; `saves` by path, of
+    which the server's machine `reads_here` some until then;
     `requests` that have not ended, `answers` to all, in order, and `carriers`: the commands that carry one out;
     `incident_s`: when what is open was opened; `save_begun_s` of the save that is being written, `saves_s`: seconds
-    that each took; `emergency_s`: when one was ordered; `ends` of ranks that accuse their place, `bars` of those that
+    that each took; `emergency_s`: when one was ordered; `env_opens`: a key of the server opens what rests sealed;
+    `ends` of ranks that accuse their place, `bars` of those that
     left for being slow; `marks`: lines of logs, by marker;
-    `diagnostics` of ranks, and `verdicts` of their Flight Recorders, by incident."""
+    `diagnostics` of ranks, and `verdicts` of their Flight Recorders, and what is kept for them
+    (`needs`), by incident; `webs`: when each process of the
+    server that holds connections last said that it lives."""
 
     spec: TrainSpec
     state: JobState = JobState.PENDING
@@ -192,8 +237,8 @@ class Rows:
     flushes: dict[tuple[int, int, int], Flush] = field(default_factory=dict)
     signals: dict[str, SignalFact] = field(default_factory=dict)
     nodes: dict[str, NodeRow] = field(default_factory=dict)
-    checkpoints: list[CheckpointFact] = field(default_factory=list)
     saves: dict[str, SaveRow] = field(default_factory=dict)
+    reads_here: dict[str, float] = field(default_factory=dict)
     commands: dict[str, CommandRow] = field(default_factory=dict)
     outbox: list[str] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
@@ -216,6 +261,7 @@ class Rows:
     answers: list[str] = field(default_factory=list)
     carriers: dict[str, list[str]] = field(default_factory=dict)
     cancel_requested: bool = False
+    env_opens: bool = True
     trained_s: float = 0.0
     faults_fired: int = 0
     saves_s: list[float] = field(default_factory=list)
@@ -227,6 +273,23 @@ class Rows:
     marks: dict[str, Marked] = field(default_factory=dict)
     diagnostics: deque[Diagnostic] = field(default_factory=lambda: deque(maxlen=MAX_DIAGNOSTICS))
     verdicts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    needs: dict[str, NeedRow] = field(default_factory=dict)
+    webs: dict[str, float] = field(default_factory=dict)
+
+    def transfer_s(self, path: str) -> float | None:
+        """The longer of the seconds in which it was written and read back; None: it is not known here."""
+        save = self.saves.get(path)
+        return None if save is None else max(save.total_s, save.read_s or 0.0)
+
+    @property
+    def checkpoints(self) -> list[CheckpointFact]:
+        """Those that were completed and are on the ladder, or turned out bad; the oldest first."""
+        standing = (save for save in self.saves.values() if save.state not in OFF_THE_LADDER)
+        return [
+            msgspec.structs.replace(save.fact, state=save.state, doubted=bool(save.doubt))
+            for save in standing
+            if save.fact is not None
+        ]
 
     def note_step(self, step: int, now_s: float) -> None:
         """`step` steps are committed, more than before."""

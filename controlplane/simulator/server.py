@@ -7,6 +7,8 @@ which loads, decides and applies. Commands are delivered at once and again until
 from collections.abc import Callable
 from contextlib import suppress
 
+from controlplane.changes.due.findings import report_unknown, settle_old
+from controlplane.changes.due.sessions import close_dead
 from controlplane.changes.hearing import HEARD, hear
 from controlplane.changes.marks import tell_marked
 from controlplane.changes.silence import fell_silent, is_heard, silence_of
@@ -34,13 +36,18 @@ from controlplane.protocol.states import AttemptState
 from controlplane.simulator.asked import Asked
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.hello import FRAME_INTERVAL_S, greet, welcome
+from controlplane.simulator.keeping import Keeping
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.load import fleet_waits, load, load_fleet
 from controlplane.simulator.outbox import Outbox
+from controlplane.simulator.readings import Readings
 from controlplane.simulator.rows import JOB_ID, NodeRow, Order, ReplicaRow, Rows
+from controlplane.simulator.storage import Storage
 from controlplane.simulator.store import Sick, Store
 
 SCAN_S = 0.5
+SOCKET_S = 3.0
+"""A web process closes a connection on which nothing came for so long; here all ends of a connection look so."""
 BLIND_AFTER_PAUSE_S = 5.0
 WELCOMED_S = 0.05
 MAX_ROUNDS = 20
@@ -63,6 +70,7 @@ class Server:
         checkers: Checkers,
         downlink: Downlink,
         sick: Sick,
+        storage: Storage,
     ) -> None:
         self.rows = Rows(spec=spec, nodes={name: NodeRow(name, devices) for name, devices in nodes.items()})
         self.paused_until_s = 0.0
@@ -74,10 +82,21 @@ class Server:
         self.asked = Asked(self.rows, kernel, checkers, self.ring)
         self.store = Store(self.rows, kernel, checkers, sick, self.asked)
         self.store.on_wake = self.ring
+        self.readings, self.keeping = Readings(self.rows, self.store, storage), Keeping(self.rows, self.store)
+        self.store.on_final = self.keeping.end
         self._outbox = Outbox(self.rows, self.store, downlink)
         self._next_pass_s: float | None = 0.0
         self._rung = True
         self._alone: frozenset[Alone] = frozenset()
+        self._starts = 0
+        self._web = ""
+        self._begin()
+
+    def _begin(self) -> None:
+        """A process of its own, which holds no connection yet."""
+        self._starts += 1
+        self._web = f"web-{self._starts}"
+        self.rows.webs[self._web] = self._kernel.now_s
 
     def start(self) -> None:
         """Begin to scan."""
@@ -104,6 +123,7 @@ class Server:
         """Its process ends and is back so much later; what it had in memory is gone."""
         self.pause(seconds)
         self._rung, self._next_pass_s, self._alone = True, 0.0, frozenset()
+        self._begin()
 
     @property
     def paused(self) -> bool:
@@ -124,6 +144,8 @@ class Server:
 
     def _frame(self, row: NodeRow, frame: AgentFrame) -> None:
         row.seen_s = self._kernel.now_s
+        if not row.connected or row.web != self._web:
+            row.open(self._web, self._kernel.now_s)
         row.ranks_s = row.seen_s if frame.ranks else row.ranks_s
         self.store.commit(is_heard(self.store, row.id))
         for status in frame.ranks:
@@ -149,6 +171,7 @@ class Server:
         greet(self.store, row, hello)
         self._rung = True
         row.session, row.seen_s = session, self._kernel.now_s
+        row.open(self._web, self._kernel.now_s)
         self._kernel.after(WELCOMED_S, self._welcomed, row)
         self._downlink(row.id, welcome(row))
         if self._rung:
@@ -190,8 +213,13 @@ class Server:
         if now_s >= self.blind_until_s:
             for node in self.rows.nodes.values():
                 self._judge_silence(node, now_s)
+                self._close_unheard(node, now_s)
         self._look_for_stuck()
-        self.store.commit(tell_marked(self.store))
+        self.rows.webs[self._web] = now_s
+        for due in (tell_marked, close_dead, settle_old, report_unknown):
+            self.store.commit(due(self.store))
+        self.readings.sweep()
+        self.keeping.sweep()
         if fleet_waits(self.rows):
             self.store.of_fleet(load_fleet(self.rows, now_s, now_s < self.blind_until_s), self._config)
         self._deliver()
@@ -205,6 +233,11 @@ class Server:
         alone = alone_at_work(status for row in self.rows.replicas.values() for status in row.told.values())
         self._rung = self._rung or bool(alone - self._alone)
         self._alone = alone
+
+    def _close_unheard(self, node: NodeRow, now_s: float) -> None:
+        """The web process knows its own connections; of those of one that ended nobody does."""
+        if node.connected and node.web == self._web and now_s - node.seen_s >= SOCKET_S:
+            node.close(now_s)
 
     def _judge_silence(self, node: NodeRow, now_s: float) -> None:
         found = silence_of(

@@ -14,6 +14,7 @@ from controlplane.changes import rows as facts
 from controlplane.changes.acts import carry_out
 from controlplane.changes.assembly.counted import Announced, is_act
 from controlplane.changes.diagnostics import SCHEDULED
+from controlplane.changes.due import kinds as due
 from controlplane.changes.kinds import (
     AttemptKey,
     DeviceKey,
@@ -36,14 +37,19 @@ from controlplane.policy.requests import RULES as ASKED
 from controlplane.policy.rules import rehearsal
 from controlplane.policy.signals.base import Finding
 from controlplane.policy.snapshot import Placement, SignalFact
-from controlplane.protocol.commands import Body, CommandEnvelope, RequestSave, WarmHost
-from controlplane.protocol.states import CommandState, NodeState, RankState, ReplicaState, RequestState
+from controlplane.protocol.commands import (
+    Body,
+    CommandEnvelope,
+    RequestSave,
+    WarmHost,
+)
+from controlplane.protocol.states import CheckpointState, CommandState, NodeState, RankState, ReplicaState, RequestState
 from controlplane.simulator.asked import Asked
 from controlplane.simulator.checkers import Checkers
-from controlplane.simulator.kept import keep
+from controlplane.simulator.kept import keep, let_go, refuse
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.load import there
-from controlplane.simulator.processes import Processes
+from controlplane.simulator.processes import UNFENCED, Processes
 from controlplane.simulator.rows import JOB_ID, AttemptRow, CommandRow, ReplicaRow, Rows
 from controlplane.simulator.truth import stated_of
 
@@ -52,7 +58,7 @@ Sick = Callable[[int, int, int, str], str | None]
 
 class Store(Processes):
     """One job's rows and their only writer by decision. `sick` tells the checkers the truth about a replica;
-    `on_wake` is called where a change wakes the job."""
+    `on_wake` is called where a change wakes the job, `on_final` before a decision ends it."""
 
     def __init__(self, rows: Rows, kernel: Kernel, checkers: Checkers, sick: Sick, asked: Asked) -> None:
         super().__init__(rows, kernel, checkers)
@@ -61,6 +67,7 @@ class Store(Processes):
         self._numbers = self._found = self._decisions = 0
         self._seen_s: float | None = None
         self.on_wake: Callable[[], None] = lambda: None
+        self.on_final: Callable[[], None] = lambda: None
 
     def decision(self, decision: Decision) -> bool:
         """Apply once a key. False: it was applied before."""
@@ -81,6 +88,8 @@ class Store(Processes):
         """Its actions, one after the other."""
         self._decision, self._decisions = decision, self._decisions + 1
         turn = Turn(decision, self)
+        if turn.final:
+            self.on_final()
         for action in decision.actions:
             if isinstance(action, AnnounceView):
                 view, epoch = action.view, self._rows.epoch
@@ -99,13 +108,13 @@ class Store(Processes):
 
     # --- what it writes ----------------------------------------------------------------------
 
-    def commit(self, changes: Iterable[kinds.Change], *, seen_s: float | None = None) -> None:
+    def commit(self, changes: Iterable[kinds.Change | due.Deadline], *, seen_s: float | None = None) -> None:
         """In their order. `seen_s`: when what is found showed itself, now unless said."""
         self._seen_s = seen_s
         for change in changes:
             self._change(change)
 
-    def _change(self, change: kinds.Change) -> None:
+    def _change(self, change: kinds.Change | due.Deadline) -> None:
         rows = self._rows
         match change:
             case kinds.Transition():
@@ -135,12 +144,11 @@ class Store(Processes):
                 for node in rows.nodes if named is None else named:
                     rows.nodes[node].reserved = False
             case kinds.Demote(checkpoint=gone):
-                rows.checkpoints = [fact for fact in rows.checkpoints if fact.id != gone]
+                let_go(rows.saves[gone], CheckpointState.CORRUPT, self.now_s)
             case kinds.Suspect(checkpoint=of, step=step):
-                facts = rows.checkpoints
-                rows.checkpoints = [
-                    msgspec.structs.replace(fact, suspect_step=step) if fact.id == of else fact for fact in facts
-                ]
+                save = rows.saves[of]
+                if save.fact is not None:
+                    save.fact = msgspec.structs.replace(save.fact, suspect_step=step)
             case kinds.CreateEviction(key=key, drain=drain):
                 self._asked.evict_for(key, drain)
             case kinds.Withdraw(request=request, by=by):
@@ -153,13 +161,18 @@ class Store(Processes):
                 self.on_wake()
             case kinds.Keep(subject=key, said=said):
                 fenced = self.is_fenced(self.row(key.replica, key.incarnation))
-                keep(rows, key, said, now_s=self.now_s, fenced=fenced)
+                node = next(place.node_id for place in self._placed(key) if place.rank == key.rank)
+                keep(rows, key, said, node=node, now_s=self.now_s, fenced=fenced)
             case kinds.Resolve():
                 rows.incident_s = None
             case kinds.Lose() | kinds.Bar() | kinds.Judge():
                 self._of_device(change)
-            case kinds.Publish() | kinds.Audit() | kinds.Count() | kinds.Refuse():
-                pass  # Events, the audit log and counters are not simulated; every checkpoint can be read.
+            case kinds.Refuse(path=path, said=words):
+                refuse(rows, path, words, self.now_s)
+            case due.CloseSession() | due.ObserveSave() | due.MoveSave() | due.AskReader() | due.EndReading():
+                self._of_deadline(change)
+            case kinds.Publish() | kinds.Audit() | kinds.Count():
+                pass  # Events, the audit log and counters are not simulated.
 
     def _findings(self, change: kinds.Change) -> None:
         rows = self._rows
@@ -295,19 +308,19 @@ class Store(Processes):
             attempt=key.attempt,
         )
 
-    def _command(self, node: str, body: Body, attempt: int | None, ttl_s: float) -> None:
+    def _command(self, node: str, body: Body, attempt: int | None, ttl_s: float) -> str:
         self._numbers += 1
         command_id = f"cmd_{self._numbers:05d}"
         envelope = CommandEnvelope(
             command_id=command_id,
             node_id=node,
-            epoch=self._rows.epoch if attempt is not None else 0,
+            epoch=self._rows.epoch if attempt is not None and not isinstance(body, UNFENCED) else 0,
             age_s=0.0,
             ttl_s=ttl_s,
             body=body,
             job_id=JOB_ID if attempt is not None else "",
             attempt=attempt or 0,
-            decision_id=f"dec_{self._decisions:05d}",
+            decision_id=f"dec_{self._decisions:05d}" if self._decision is not None else "",
         )
         for act in self._decision.actions if self._decision is not None else ():
             if isinstance(act, AnswerRequest) and act.to is RequestState.TAKEN:
@@ -322,6 +335,7 @@ class Store(Processes):
             self._rows.warm_asked[node] = self.now_s
         if isinstance(body, RequestSave) and body.save_kind == "emergency":
             self._rows.emergency_s = self.now_s
+        return command_id
 
     def _void(self, envelope: CommandEnvelope) -> None:
         """What it makes void of that node."""
@@ -375,24 +389,6 @@ class Store(Processes):
         else:
             sick = self._sick(row.attempt, row.index, row.incarnation, stated_of(decision, row.index))
         self._checkers.evicted(f"r{row.index}.{row.incarnation}", sick, decision)
-
-    def _place_taken(self, row: ReplicaRow) -> str | None:
-        """Why one that is relieved may end: it is out of the installed view, and as many as were placed
-        hold the state without it, from the view's beginning or caught up since."""
-        rows, attempt = self._rows, self._rows.attempt
-        if rows.install is None or rows.view is None or attempt is None or rows.install.epoch != rows.view.epoch:
-            return None
-        caught_up = {each.index for each in rows.replicas.values() if each.contributing or each.caught_up}
-        held = len(({*rows.install.contributors, *rows.install.standbys} | caught_up) - {row.index})
-        return "its place is taken" if not self._is_member(row) and held >= attempt.replicas else None
-
-    def _nobody_waits(self, row: ReplicaRow) -> str | None:
-        """Why one that was ordered out may end: no member of the view counts on it."""
-        return None if self._is_member(row) else "it was ordered out, and nobody waits for it"
-
-    def _is_member(self, row: ReplicaRow) -> bool:
-        members = self._rows.view.members if self._rows.view is not None else ()
-        return any((m.replica, m.incarnation) == (row.index, row.incarnation) for m in members)
 
 
 def _write(row: Any, columns: Mapping[str, Any]) -> None:

@@ -10,7 +10,8 @@ class Timing:
     """Seconds. Pairs are drawn from evenly, anew each time; `fetch_s` and `save_s` are a
     state's. `setup_s`: from a rank's start to its hello; `load_s` more where it loads a checkpoint.
     `regroup_s`: every member of a view that leaves someone out stands still that long before
-    it goes on; `rejoin_s`: of any other view after its first, as when a replica comes back. `meets`: a group is
+    it goes on; `rejoin_s`: of any other view after its first, as when a replica comes back. `save_holds_s`: a
+    replica that saves stands still so long. `meets`: a group is
     built only when all its members have come. `word_s`: what an agent hands to a rank is read so much later."""
 
     micro_batch_s: Span = (0.2, 0.3)
@@ -22,5 +23,6 @@ class Timing:
     peer_notice_s: Span = (0.01, 0.15)
     regroup_s: float = 0.0
     rejoin_s: float = 0.0
+    save_holds_s: float = 0.0
     meets: bool = False
     word_s: Span = (0.0, 0.0)

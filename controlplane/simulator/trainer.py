@@ -2,9 +2,7 @@
 
 A `Process` is one incarnation of a replica (all its ranks). What its ranks ask together is answered when
 the last has asked: micro-batches take their time one by one, the exchange (phase 1) and the barrier
-(phase 2) are met by all members of the view, groups are built, a donor's state is fetched. What a
-replica gives up, for a newer view or a broken exchange, all its ranks give up.
-Two members of one view with different lineages have diverged.
+(phase 2) are met by all members. What a replica gives up, for a newer view or a broken exchange, all its ranks give up.
 """
 
 from collections.abc import Callable
@@ -109,7 +107,7 @@ class Trainer:
         group = self.groups.get((attempt, epoch))
         if group is None or group.broken:
             return
-        group.broken = True
+        group.broken, group.unexplained = True, but is None
         self.failed_s = self.failed_s if but is not None else self._kernel.now_s
         for index, incarnation in sorted(group.members):
             process = self.processes.get((attempt, index, incarnation))
@@ -333,7 +331,8 @@ class Trainer:
         if process.computing is not ask:
             process.computing, process.left = ask, list(ask.todo)
         if process.left:
-            least_s, most_s = (each_s + self.late_s(process) for each_s in self.timing.micro_batch_s)
+            more_s = self.late_s(process) + process.held_s(self._kernel.now_s)
+            least_s, most_s = (each_s + more_s for each_s in self.timing.micro_batch_s)
             self._later(process, (least_s, most_s), self._computed)
         else:
             self._feed_all(process, on.Computed())
@@ -385,6 +384,7 @@ class Trainer:
         self.on_commit(process.committed)
         if process.saves_now:
             took_s = self._kernel.between(*self.timing.save_s)
+            process.saves_until_s = self._kernel.now_s + self.timing.save_holds_s
             self._said(process.first, save_of(process, process.committed, process.epoch, state="writing"))
             self._kernel.after(took_s, self._saved, process, list(process.lineage), process.epoch, took_s)
         self._next_step(process)

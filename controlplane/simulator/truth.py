@@ -76,8 +76,9 @@ class Truth:
     def wrongs(self, attempt: int, index: int, incarnation: int) -> set[Wrong]:
         """All of it."""
         process = self._world.trainer.processes.get((attempt, index, incarnation))
+        broken = {Wrong.DEVICE} if self._is_on_a_broken_device((attempt, index, incarnation)) else set[Wrong]()
         if process is None:
-            return {Wrong.ABSENT}
+            return {Wrong.ABSENT, *broken}
         ranks = tuple(process.ranks.values())
         machines = {rank.node: self._world.agents[rank.node].machine for rank in ranks}
         true = {
@@ -85,7 +86,6 @@ class Truth:
             Wrong.GONE: any(not rank.alive for rank in ranks),
             Wrong.HANGS: any(self._hangs(rank) for rank in ranks),
             Wrong.STANDS: any(rank.hung or self._was_just(rank.woke_s) for rank in ranks),
-            Wrong.DEVICE: any(rank.device in machines[rank.node].broken for rank in ranks),
             Wrong.SLOW: self._world.slowness.late_s(process) > 0.0,
             Wrong.CUT_OFF: self._is_cut_off(process),
             Wrong.OUT_OF_TOUCH: any(self._world.network.out_of_touch_s(node, NOISE_MEMORY_S) for node in machines),
@@ -94,7 +94,14 @@ class Truth:
             Wrong.BEHIND: not process.loaded,
             Wrong.EXCHANGES: self._fails_again(process),
         }
-        return {wrong for wrong, is_so in true.items() if is_so}
+        return {wrong for wrong, is_so in true.items() if is_so} | broken
+
+    def _is_on_a_broken_device(self, name: tuple[int, int, int]) -> bool:
+        """Where it is placed, whether or not a process of it has come up there yet."""
+        world = self._world
+        rows = (row for row in world.server.store.all_replicas() if (row.attempt, row.index, row.incarnation) == name)
+        places = (place for row in rows for place in row.placements)
+        return any(place.device_index in world.agents[place.node_id].machine.broken for place in places)
 
     def _was_just(self, at_s: float) -> bool:
         return self._world.kernel.now_s - at_s < NOISE_MEMORY_S
@@ -119,7 +126,13 @@ class Truth:
         row = rows[process.index]
         others = [each for each in rows.values() if each is not row and each.contributing]
         few = len(others) < world.spec.resources.min_replicas
-        return self._was_just(world.trainer.failed_s) and bool(row.times_out or few)
+        return self._exchanges_fail(process) and bool(row.times_out or few)
+
+    def _exchanges_fail(self, process: Process | None) -> bool:
+        """They did just now, or that of the epoch which it is in has: it stands there until another view comes."""
+        trainer = self._world.trainer
+        group = trainer.groups.get((process.attempt, process.epoch)) if process is not None else None
+        return self._was_just(trainer.failed_s) or (group is not None and group.unexplained)
 
     def _is_cut_off(self, process: Process) -> bool:
         """Silence is a reason to end what lives only when the lease of its node is over: what was out of touch for
@@ -141,7 +154,8 @@ class Truth:
             return str(next(wrong for wrong in Wrong if wrong in wrongs))
         if self._world.network.is_bad(NOISE_MEMORY_S):
             return "the network is bad"
-        return str(Wrong.EXCHANGES) if self._was_just(self._world.trainer.failed_s) else None
+        process = self._world.trainer.processes.get((attempt, index, incarnation))
+        return str(Wrong.EXCHANGES) if self._exchanges_fail(process) else None
 
 
 def stated_of(decision: Decision, index: int) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from controlplane.changes.outbox import LIVE
 from controlplane.changes.turn import OVER
 from controlplane.policy.config import PolicyConfig
+from controlplane.protocol.commands import EndVerification, VerifyCheckpoint
 from controlplane.protocol.frames import AgentFrame, AgentHello
 from controlplane.protocol.membership import MemberRole
 from controlplane.protocol.spec import (
@@ -24,6 +25,7 @@ from controlplane.simulator.agent import Agent, Down
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.extras import Extras, Harsh
 from controlplane.simulator.faults import QUIET_BEFORE_S, Faults
+from controlplane.simulator.heat import OVERHEATS, Heat
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.lens import Lens
 from controlplane.simulator.network import Network, Way
@@ -31,6 +33,7 @@ from controlplane.simulator.people import People
 from controlplane.simulator.process import Rank
 from controlplane.simulator.server import Server
 from controlplane.simulator.slowness import SLOW, Slowness
+from controlplane.simulator.storage import Storage
 from controlplane.simulator.timing import Timing
 from controlplane.simulator.trainer import Report, Trainer
 from controlplane.simulator.truth import Truth
@@ -39,6 +42,7 @@ REPLICAS = 3
 FAULTS_UNTIL_S = 90.0
 CALM_S = 150.0
 STEADY_S = 30.0
+READS = (VerifyCheckpoint, EndVerification)
 NONE = Extras()
 LASTING = frozenset({"node_silent", "straggler", "node_check"})
 ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
@@ -69,10 +73,13 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldPlan:
-    """What a world is made of. `nodes`: name to number of devices."""
+    """What a world is made of. `nodes`: name to number of devices; `racks`: name to the segment of those that have
+    one, `makes`: name to (model, bytes of memory) of its devices where its driver says."""
 
     spec: TrainSpec
     nodes: dict[str, int]
+    racks: dict[str, str] = field(default_factory=dict)
+    makes: dict[str, tuple[str, int]] = field(default_factory=dict)
     timing: Timing = field(default_factory=Timing)
 
 
@@ -99,13 +106,22 @@ class World:
         self.checkers.slow = self.truth.keeps
         self.trainer = Trainer(self.kernel, self.checkers, self._said, plan.timing)
         self.agents = {name: Agent(name, self.kernel, self.trainer, self.checkers, self._up) for name in nodes}
-        self.config = config or PolicyConfig()
-        self.server = Server(self.spec, nodes, self.config, self.kernel, self.checkers, self._down, self.truth.sick)
-        self.server.decide = lens = Lens()
+        self.config, self.storage = config or PolicyConfig(), Storage(seed)
+        for agent in self.agents.values():
+            agent.children.reader.storage = self.storage
+        self.checkers.is_rotten = self.storage.is_rotten
+        self.server = Server(
+            *(self.spec, nodes, self.config, self.kernel, self.checkers, self._down, self.truth.sick), self.storage
+        )
+        for name, node in self.server.rows.nodes.items():
+            node.segment = plan.racks.get(name, "")
+            node.model, node.memory_bytes = plan.makes.get(name, ("", None))
+        self.server.decide = lens = self.lens = Lens()
         self.people = People(self.kernel, self.server, seed)
         self.faults = Faults(self.kernel, self.network, self.server, self.agents, self.trainer)
         self.slowness = Slowness(self.kernel, self.server, self.trainer, self.spec.resiliency.stragglers, seed)
-        self.harsh = Harsh(self.kernel, self.network, self.server, self.faults, self.people, lens)
+        self.heat = Heat(self.kernel, self.server, self.spec.resiliency.risk, seed)
+        self.harsh = Harsh(self.kernel, self.network, self.server, self.faults, self.people, lens, self.storage)
 
     def _drawn(self, seed: int, steps: int | None, standing_by: int) -> WorldPlan:
         chance = self.kernel.random
@@ -149,6 +165,7 @@ class World:
         self.faults.schedule_leaps(FAULTS_UNTIL_S, leaps, self.seed)
         self.people.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, orders)
         self.slowness.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, extras.slow)
+        self.heat.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, extras.overheats)
         self.harsh.schedule(FAULTS_UNTIL_S, extras, self.seed)
         self.kernel.run(FAULTS_UNTIL_S + CALM_S)
         # What most of a job is late for is nobody's fault: it is held, with that reason, until its limit is over.
@@ -180,6 +197,8 @@ class World:
         expect(rows.state is not JobState.RUNNING or not open_still, f"I-ask: nobody has looked at {open_still}")
         for command_id, row in rows.commands.items():
             dead = self.agents[row.envelope.node_id].dead
+            # One that reads a checkpoint may, as long as nothing else is due.
+            dead = dead or (isinstance(row.envelope.body, READS) and row.due_s > self.kernel.now_s)
             expect(row.state not in LIVE or dead, f"I2: command {command_id} is still {row.state}")
 
     def _only_lasting(self) -> bool:
@@ -220,7 +239,12 @@ class World:
             commits=self.checkers.commits,
             evictions=self.checkers.evictions,
             restarts=rows.restarts,
-            faults=(*self.faults.injected, *self.harsh.happened.elements(), *(SLOW for _ in self.slowness.late)),
+            faults=(
+                *self.faults.injected,
+                *self.harsh.happened.elements(),
+                *(SLOW for _ in self.slowness.late),
+                *(OVERHEATS for _ in self.heat.until_s),
+            ),
             violations=tuple(self.checkers.violations),
             digest=self.kernel.digest(),
             tape=tuple(self.kernel.tape),

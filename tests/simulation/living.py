@@ -32,11 +32,11 @@ class Living:
 
     def watch(self, world: World) -> None:
         """Of each pass of the job and of the fleet what is decided on, and what is decided."""
-        decide, carry = world.server.decide, world.server.store.carry
+        judge, carry = world.lens.judge, world.server.store.carry
 
         def watched(snapshot: JobSnapshot, config: PolicyConfig) -> Plan:
             self._note(snapshot)
-            plan = decide(snapshot, config)
+            plan = judge(snapshot, config)
             self._note(snapshot)
             return plan
 
@@ -44,7 +44,7 @@ class Living:
             self.actions |= {type(action).__name__ for action in decision.actions}
             carry(decision)
 
-        world.server.decide = watched
+        world.lens.judge = watched
         world.server.store.carry = carried  # type: ignore[method-assign]
 
     def ended(self, world: World) -> None:

@@ -36,6 +36,9 @@ HAPPENS = {
     "unfit": {Kind.UNFIT},
     "host_ends": {Kind.HOST_ENDS},
     "refused": {Kind.REFUSED},
+    "overheats": {"device_overheats"},
+    "rotten": {Kind.ROTTEN},
+    "bad_numbers": {Kind.BAD_NUMBERS},
 }
 
 

@@ -14,8 +14,8 @@ from controlplane.simulator import mixed
 
 FOUND = (
     ("one speed", 910016, "I-evict: healthy r0.1 evicted (node_silent"),
-    ("a guess is ended", 910056, "I-evict: healthy r0.1 evicted (unreachable"),
-    ("never void", 910048, "I-evict: healthy r2.1 evicted (hang"),
+    ("a guess is ended", 910106, "I-evict: healthy r0.1 evicted (unreachable"),
+    ("never void", 910060, "I-evict: healthy r0.1 evicted (hang"),
     ("who is left out counts still", 910001, "I-counts: r0.1 counts, and the view is without it"),
 )
 each_world = pytest.mark.parametrize(("name", "seed", "words"), FOUND)

@@ -256,7 +256,7 @@ def test_what_retention_has_removed_is_off_the_ladder_and_never_resumed_from() -
     verify(job, step=3)
     being_read = job.checkpoints.get(step=4)
     commit(fleet, job, 5, oldest_kept=(2, 5))
-    readers._look(being_read)
+    readers.attend(being_read)
     assert states(job) == {1: "pruned", 2: "pruned", 3: "pruned", 4: "pruned", 5: "complete"}
     assert "it was corrupt" in job.checkpoints.get(step=3).state_reason
     shutil.rmtree(home(job) / "step_5")

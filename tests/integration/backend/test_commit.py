@@ -6,6 +6,7 @@ import pytest
 
 from controlplane.changes import kinds
 from controlplane.changes.acts import carry_out
+from controlplane.changes.due import kinds as due
 from controlplane.changes.kinds import AttemptKey, Change, JobKey, NodeKey, ReplicaKey, ViewKey
 from controlplane.changes.rows import Rows
 from controlplane.changes.turn import Turn
@@ -42,7 +43,7 @@ def on_device(index: int) -> kinds.CreateReplica:
 
 
 def test_every_change_is_committed() -> None:
-    assert set(HANDLERS) == set(kinds.Change.__args__)
+    assert set(HANDLERS) == {*kinds.Change.__args__, *due.Deadline.__args__}
 
 
 @pytest.mark.parametrize(

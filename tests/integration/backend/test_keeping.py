@@ -4,6 +4,7 @@ long the recovery takes and whoever saves meanwhile; a few of a job at most, and
 import pytest
 from pytest_django.fixtures import Settings
 
+from controlplane.changes.due.keeping import MAX_KEPT, MAX_LOST
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Job, Rank
@@ -188,7 +189,7 @@ def test_of_more_faults_than_are_kept_for_the_oldest_need_is_given_up_and_says_s
     for step in (10, 20, 30):
         saved(job, step)
         another_fault(job, step=step)
-        assert len(names(job)) <= keeping.MAX_KEPT
+        assert len(names(job)) <= MAX_KEPT
     assert names(job) == ["step_00000020-e1", "step_00000030-e1"]
     go_on(fleet, job, first=2, until=LAST)
     Checkpoint.objects.filter(job=job, step__gt=LAST).update(epoch=99)
@@ -239,12 +240,12 @@ def test_a_job_that_ends_well_leaves_nothing_to_be_kept() -> None:
 def test_an_order_that_is_lost_is_given_again_and_one_that_is_refused_gives_the_need_up() -> None:
     fleet = make_fleet(5)
     job = faulty(fleet)
-    for given in range(1, keeping.MAX_LOST + 1):
+    for given in range(1, MAX_LOST + 1):
         assert len(orders(job)) == given
         hand_over(job, CommandState.FAILED, "this node's policy does not allow keep_checkpoints")
         look(job)
     look(job)
-    assert len(orders(job)) == keeping.MAX_LOST
+    assert len(orders(job)) == MAX_LOST
     assert "does not allow keep_checkpoints" in KeptCheckpoint.objects.get(job=job).why
 
 

@@ -8,9 +8,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.changes.assembly.counted import idle
+from controlplane.changes.due.kinds import ReadHere
+from controlplane.changes.due.readback import found_here
+from controlplane.changes.due.rows import Verdict
 from controlplane.checkpoints.models import Checkpoint
-from controlplane.checkpoints.services import judge
-from controlplane.checkpoints.verify import Verdict
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
@@ -22,13 +23,17 @@ from controlplane.protocol.commands import StartRanks, VerifyCheckpoint
 from controlplane.protocol.rank import DeterminismReport, NumericsReport, SectionTime, StepReport, TimingReport
 from controlplane.protocol.states import UNFIT
 from controlplane.recovery import ledger
+from controlplane.recovery.commit import commit
 from controlplane.recovery.learned import timeouts_of
 from controlplane.recovery.load import load_snapshot
 from controlplane.recovery.models import Decision, Incident, Restart, Signal, ViewRow
 from controlplane.recovery.numerics import job_numerics
+from controlplane.recovery.readers import ReadingRows
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.recovery.speed import job_speed
+from controlplane.runtime import events
 from controlplane.runtime.clock import ago, now
+from controlplane.runtime.locks import lock_row
 from tests.integration.backend.builders import (
     Fleet,
     bodies,
@@ -51,6 +56,13 @@ def timing(compute_s: float, *, data_s: float = 0.01) -> TimingReport:
         return SectionTime(10, 10 * seconds, seconds, seconds)
 
     return TimingReport(0, 9, 2, each(compute_s), each(data_s), each(0.1), each(0.01), each(1.0))
+
+
+def read_here(job: Job, verdict: Verdict) -> None:
+    """The server's own machine has read the one there is."""
+    with events.unit_of_work():
+        rows = ReadingRows(lock_row(Job, job.id))
+        commit(found_here(rows, ReadHere(Checkpoint.objects.get().pk, "", None), verdict), rows)
 
 
 def tell_all(fleet: Fleet, job: Job, *, slow_s: float) -> None:
@@ -337,8 +349,8 @@ def test_a_restart_waits_for_a_checkpoint_as_long_as_it_took_to_be_read_back(rea
         read = {"state": "succeeded", "acknowledged_at": began, "finished_at": began + timedelta(seconds=850)}
         Command.objects.filter(pk=command.pk).update(**read)
     else:
-        judge(Checkpoint.objects.get(), Verdict(ok=True, detail="read back", took_s=850.0))
-        judge(Checkpoint.objects.get(), Verdict(ok=True, detail="read back, from the page cache", took_s=3.0))
+        read_here(job, Verdict(ok=True, detail="read back", took_s=850.0))
+        read_here(job, Verdict(ok=True, detail="read back, from the page cache", took_s=3.0))
     assert limits(job)["setup"] == 600.0, "it has loaded none"
     for row in rows:
         kill_rank(fleet, row)

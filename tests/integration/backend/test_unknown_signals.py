@@ -2,12 +2,11 @@
 
 import pytest
 
-from controlplane.recovery import signals
 from controlplane.recovery.load import load_snapshot
 from controlplane.recovery.models import Signal
 from controlplane.recovery.phases import began_before_s
 from controlplane.recovery.reconcile import reconcile_job
-from controlplane.recovery.sweep import sweep
+from controlplane.recovery.sweep import report_unknown, sweep
 from controlplane.runtime.clock import now
 from controlplane.runtime.models import Event
 from tests.integration.backend.builders import make_fleet, run_job
@@ -41,5 +40,5 @@ def test_a_kind_of_a_newer_release_is_told_once_and_no_rule_sees_it() -> None:
 def test_what_is_known_is_not_told_so() -> None:
     fleet = make_fleet()
     Signal.objects.create(id="sig_1", kind="xid", key="x", node=fleet.nodes["n1"], value=48.0, seen_at=now())
-    signals.tell_unknown()
+    report_unknown()
     assert not Signal.objects.filter(evidence__has_key="not_known_here").exists()

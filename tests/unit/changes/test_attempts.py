@@ -196,7 +196,7 @@ def test_an_attempt_does_not_wait_for_a_node_out_of_reach() -> None:
     for index in (0, 2):
         world.rows.replicas[index].exited = {0, 1}
     world.do(EndAttempt(number=1, grace_s=5.0))
-    world.rows.nodes["node-1"].seen_s = 990.0
+    world.rows.nodes["node-1"].close(990.0)
     world.store.settle()
     assert world.rows.attempt is not None and world.rows.attempt.state is AttemptState.ENDED
 

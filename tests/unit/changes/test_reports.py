@@ -175,6 +175,17 @@ def test_a_loss_that_is_no_number_is_found_and_accuses_no_device() -> None:
     assert (found.place["device_index"], found.place["node_id"]) == (None, NODES[1])
 
 
+@pytest.mark.parametrize("over", ["its replica", "its attempt"])
+def test_a_loss_of_who_is_out_is_kept_and_calls_for_nothing_any_more(over: str) -> None:
+    """All ranks say the same of one bad step: what comes when the first word has ended the attempt is of no other."""
+    world = out(training()) if over == "its replica" else training()
+    if over == "its attempt":
+        assert world.rows.attempt is not None
+        world.rows.attempt.state = AttemptState.ENDED
+    said = StepReport(step=5, epoch=2, step_time_s=1.0, tokens=1, micro_batches=(), loss=float("nan"))
+    assert told(world, said) == [Keep(KEY, said)]
+
+
 # --- flushes --------------------------------------------------------------------------------------------
 
 
