@@ -100,7 +100,8 @@ JUDGED = (
         f"tests/integration/backend/test_{name}.py"
         for name in (
             "bound_sessions", "certificate_clocks", "certificates", "checkpoints", "choices",
-            "clock_and_effective_time", "clock_and_incidents", "clock_set", "clock_steps", "device_resets", "effective_time", "elsewhere", "ends", "entrypoints",
+            "clock_and_effective_time", "clock_and_incidents", "clock_set",
+            "clock_steps", "device_resets", "effective_time", "elsewhere", "ends", "entrypoints",
             "evidence", "figures", "fleetmap", "held_nodes", "identity", "incident_causes",
             "incident_timeline", "incidents", "keeping", "lasting_flags", "launch_fields", "load_growth",
             "logs", "looks", "not_heard", "one_truth", "opinion", "pace", "readers", "real_clock",

@@ -1,5 +1,5 @@
-"""What is decided with the job's own nodes and what is asked for is what is decided with the whole fleet; `make test-release`
-draws four times as many."""
+"""What is decided with the job's own nodes and what is asked for is what is decided with the whole fleet;
+`make test-release` draws four times as many worlds."""
 
 import os
 
