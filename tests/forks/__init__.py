@@ -74,8 +74,9 @@ class Forked:
         with open(os.devnull, "rb") as nothing:
             files = [nothing.fileno(), output.fileno(), output.fileno()]
             socket.send_fds(self._line, [json.dumps(asked).encode() + b"\n"], files)
-        self._answers = self._line.makefile("rb")
-        self.pid: int = json.loads(self._answers.readline())["pid"]
+        # Unbuffered: of a program that ends at once its code may come with its number, and is for `wait`.
+        with self._line.makefile("rb", buffering=0) as answers:
+            self.pid: int = json.loads(answers.readline())["pid"]
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
