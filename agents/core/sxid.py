@@ -30,12 +30,13 @@ STALLING = frozenset((11004, 12028, 19084))
 WHOLE_FABRIC = frozenset((10003, 12020, 22003, 22011, *range(23001, 23018)))
 """Always fatal, and to the whole fabric: a reset of single devices does not bring it back (D.6, D.7)."""
 RESET = "reset its GPUs and switches, or reboot the node"
-ACTS = {
+FIRST = {
     10004: "look at the cooling of the machine",
-    11004: "check the partitions that the Fabric Manager has set up, then " + RESET,
+    11004: "check the partitions that the Fabric Manager has set up",
     20012: "check the link's connection",
     22012: "check the link's connection",
 }
+"""What is to be seen to before anything is reset."""
 LOOK = "look at the link, run the vendor's diagnostics"
 _LINE = re.compile(
     r"nvidia-nvswitch(?P<switch>\d+): SXid \(PCI:(?P<bus>[0-9a-fA-F:.]{7,16})\): (?P<number>\d{5}), "
@@ -86,14 +87,15 @@ def fault(seen: Iterable[Sxid], now_s: float) -> str:
         return ""
     last = next(one for one in reversed(recent) if (one.switch, one.number, one.link) == worst[0])
     # No figure of now: it would make each check a new verdict.
-    return f"{_named(last)}, {REPEATS} times or more in a day: {ACTS.get(last.number, LOOK)}"
+    return f"{_named(last)}, {REPEATS} times or more in a day: {FIRST.get(last.number, LOOK)}"
 
 
 def _act(fatal: list[Sxid]) -> str:
     """What brings all of them back."""
     if any(one.number in WHOLE_FABRIC for one in fatal):
         return "the whole fabric is lost, reboot the node"
-    return ACTS.get(fatal[-1].number, RESET)
+    newest = fatal[-1].number
+    return f"{FIRST[newest]}, then {RESET}" if newest in FIRST else RESET
 
 
 def _named(one: Sxid) -> str:

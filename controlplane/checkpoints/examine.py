@@ -22,9 +22,9 @@ from django.conf import settings
 from controlplane.checkpoints import places
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.checkpoints.readback import LONGEST_S, VERDICT, decoded, identity, why_silent
-from controlplane.checkpoints.verify import Verdict
 from controlplane.jobs.numbers import spec_of
 from controlplane.protocol.launch import TrainerConfig
+from controlplane.protocol.readback import Verdict
 from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import CheckpointState
 from controlplane.runtime.logs import get

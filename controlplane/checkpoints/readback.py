@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 
 from controlplane.checkpoints.models import Checkpoint
-from controlplane.checkpoints.verify import MAX_DETAIL_CHARS, Verdict
+from controlplane.checkpoints.verify import MAX_DETAIL_CHARS
+from controlplane.protocol.readback import Verdict
 from controlplane.runtime.sandbox import service
 
 MAX_VERDICT_BYTES = 1 << 16

@@ -20,7 +20,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from controlplane.checkpoints.verify import MAX_DETAIL_CHARS, Verdict, verify_directory
+from controlplane.checkpoints.verify import MAX_DETAIL_CHARS, verify_directory
+from controlplane.protocol.readback import Verdict
 
 MAX_MEMORY_BYTES = 1 << 30
 """Of address space; the marker of a checkpoint has 16 MiB at most."""

@@ -57,7 +57,7 @@ def disagreement(meeting: Meeting) -> Disagreement | None:
     counts = {rank: len(call.parts) for rank, call in here.items()}
     _, odd, tie = _minority(counts)
     if odd:
-        theirs = "; ".join(f"rank {rank} put {count(counts[rank])} into it" for rank in sorted(counts) if rank in odd)
+        theirs = "; ".join(f"rank {rank} put {_number(counts[rank])} into it" for rank in sorted(counts) if rank in odd)
         rest = "" if tie else f"; the others {counts[next(r for r in counts if r not in odd)]}"
         sentence = f"The ranks disagree on coalesced {where(meeting)}: {theirs}{rest}.{UNKNOWN if tie else ''}"
         usual = here[min(set(here) - set(odd) or here)].parts[0]
@@ -234,8 +234,8 @@ def _sizes(entry: FlightEntry) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple
     return entry.input_sizes, entry.output_sizes
 
 
-def count(number: int) -> str:
-    return "1 operation" if number == 1 else f"{number} operations"
+def _number(count: int) -> str:
+    return "1 operation" if count == 1 else f"{count} operations"
 
 
 def _asked(entry: FlightEntry) -> str:

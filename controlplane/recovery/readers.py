@@ -6,12 +6,11 @@ transaction, in processes of its own. Decides nothing.
 
 from collections.abc import Sequence
 
-import msgspec
 from django.db.models import Q
 
 from controlplane.changes.due import readback
 from controlplane.changes.due.kinds import ReadHere
-from controlplane.changes.due.rows import Reading, Save, Verdict
+from controlplane.changes.due.rows import Reading, Save
 from controlplane.changes.outbox import LIVE
 from controlplane.checkpoints import examine, places
 from controlplane.checkpoints import services as checkpoints
@@ -23,6 +22,7 @@ from controlplane.jobs.models import Job
 from controlplane.jobs.numbers import LOCAL_KIND
 from controlplane.jobs.services import TERMINAL
 from controlplane.policy import readers as policy
+from controlplane.protocol.readback import Verdict
 from controlplane.protocol.states import CheckpointState, CommandState
 from controlplane.recovery.commit import commit
 from controlplane.recovery.row_facts import answered_of
@@ -66,8 +66,7 @@ class ReadingRows(JobRows):
 
     def verdict(self, data: str) -> Verdict | None:
         """By strict types, as its reader has seen a job's files."""
-        found = verdict_of(data)
-        return Verdict(**msgspec.structs.asdict(found)) if found is not None else None
+        return verdict_of(data)
 
 
 def verify_due(limit: int = 4) -> int:
@@ -96,8 +95,7 @@ def attend(row: Checkpoint) -> None:
 def _read(row: Checkpoint, wanted: ReadHere) -> None:
     """By this machine, which may need many turns."""
     row.refresh_from_db()
-    found = examine.examine(row)
-    verdict = Verdict(**msgspec.structs.asdict(found)) if found is not None else None
+    verdict = examine.examine(row)
     with events.unit_of_work():
         rows = ReadingRows(lock_row(Job, row.job_id))
         commit(readback.found_here(rows, wanted, verdict), rows)

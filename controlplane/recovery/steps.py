@@ -112,7 +112,7 @@ class StepMerge:
         set_by = windows.known()
         if spent is None and first is not None and pace.attempt == 0:
             spent = begin(windows.present(first.started_at, set_by).timestamp())
-        gpus = {row.epoch: self._gpus(job, row) for row in new}
+        gpus = {epoch: self._gpus(job, row) for epoch, row in {row.epoch: row for row in new}.items()}
         for row in sorted(new, key=lambda row: (row.attempt, row.step)):
             commit = Commit(
                 attempt=row.attempt,

@@ -4,7 +4,7 @@ from collections.abc import Sequence, Set
 
 import msgspec
 
-from controlplane.changes.due.rows import Need, Reading, Save, Saver, Sent, Session, Stranger, Verdict
+from controlplane.changes.due.rows import Need, Reading, Save, Saver, Sent, Session, Stranger
 from controlplane.changes.due.sessions import WEB_STALE_S
 from controlplane.changes.outbox import LIVE
 from controlplane.policy.checkpoints import TRUSTED
@@ -12,6 +12,7 @@ from controlplane.policy.facts import TERMINAL_JOB
 from controlplane.policy.readers import Holder
 from controlplane.policy.snapshot import LIVE_REPLICA
 from controlplane.protocol.commands import KeepCheckpoints, VerifyCheckpoint
+from controlplane.protocol.readback import Verdict
 from controlplane.protocol.states import CommandState
 from controlplane.simulator.load import there
 from controlplane.simulator.memory import MemoryRows

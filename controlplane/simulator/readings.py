@@ -3,7 +3,7 @@
 
 from controlplane.changes.due.kinds import ReadHere
 from controlplane.changes.due.readback import LEASE_S, due, found_here
-from controlplane.changes.due.rows import Verdict
+from controlplane.protocol.readback import Verdict
 from controlplane.protocol.states import CheckpointState
 from controlplane.simulator.rows import Rows
 from controlplane.simulator.storage import Storage

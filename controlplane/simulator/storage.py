@@ -11,7 +11,7 @@ import msgspec
 
 from agents.core import effects as fx
 from agents.core import events as ev
-from controlplane.changes.due.rows import Verdict
+from controlplane.protocol.readback import Verdict
 from controlplane.simulator.machine import Machine
 
 LASTS_S = (0.5, 25.0)

@@ -6,15 +6,17 @@ another is asked. Nothing waits here, and no restart waits for any of it.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from controlplane.changes.answers import Answered
 from controlplane.changes.due.kinds import AskReader, EndReading, MoveSave, ObserveSave, ReadHere, Reads
-from controlplane.changes.due.rows import ReadingRows, Save, Verdict
+from controlplane.changes.due.rows import ReadingRows, Save
 from controlplane.changes.outbox import LIVE
 from controlplane.policy import readers as policy
 from controlplane.protocol.commands import VerifyCheckpoint
+from controlplane.protocol.readback import Verdict
 from controlplane.protocol.states import CheckpointState, CommandState
 
 READABLE = (CheckpointState.COMPLETE, CheckpointState.VERIFIED, CheckpointState.RESTORE_TESTED)
@@ -103,7 +105,8 @@ def judged(rows: ReadingRows, save: Save, verdict: Verdict, *, again_s: float | 
         yield _again(rows, save, None)
         return
     if save.doubt and verdict.ok is None:
-        verdict = replace(verdict, ok=False, detail=f"its ranks refused it: {save.doubt}; from here {verdict.detail}")
+        words = f"its ranks refused it: {save.doubt}; from here {verdict.detail}"
+        verdict = msgspec.structs.replace(verdict, ok=False, detail=words)
     if verdict.ok is None:
         yield ObserveSave(save.id, {"state_reason": verdict.detail}, publish="checkpoint.unseen")
     elif not verdict.ok:

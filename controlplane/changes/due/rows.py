@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from controlplane.changes.rows import Command, Job
 from controlplane.policy.readers import Holder
 from controlplane.protocol.commands import KeepCheckpoints
+from controlplane.protocol.readback import Verdict
 from controlplane.protocol.states import CheckpointState, CommandState
 
 
@@ -85,17 +86,6 @@ class Save:
     here: bool
     loads: bool
     over: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What a reader found, as `checkpoints.verify.Verdict`."""
-
-    ok: bool | None
-    detail: str
-    loaded: bool = False
-    absent: bool = False
-    took_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

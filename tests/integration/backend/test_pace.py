@@ -10,7 +10,6 @@ from django.test.utils import CaptureQueriesContext
 from controlplane.changes.assembly.counted import idle
 from controlplane.changes.due.kinds import ReadHere
 from controlplane.changes.due.readback import found_here
-from controlplane.changes.due.rows import Verdict
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
@@ -21,6 +20,7 @@ from controlplane.protocol import frames, rest
 from controlplane.protocol import spec as specs
 from controlplane.protocol.commands import StartRanks, VerifyCheckpoint
 from controlplane.protocol.rank import DeterminismReport, NumericsReport, SectionTime, StepReport, TimingReport
+from controlplane.protocol.readback import Verdict
 from controlplane.protocol.states import UNFIT
 from controlplane.recovery import ledger
 from controlplane.recovery.commit import commit

@@ -83,6 +83,11 @@ def test_a_link_that_is_badly_connected_is_named_with_what_to_look_at() -> None:
     assert fault(of(reported(10004, "Non-fatal"), *range(REPEATS)), 50.0).endswith("look at the cooling of the machine")
 
 
+def test_a_fatal_one_of_a_link_says_what_to_see_to_and_what_to_reset() -> None:
+    why = fault(of(reported(22012, "Fatal"), 1.0), 2.0)
+    assert why.endswith("check the link's connection, then reset its GPUs and switches, or reboot the node")
+
+
 def test_the_node_fails_its_check_and_says_why() -> None:
     needs = Needs(driver_major=0, free_bytes=0)
     (check,) = judge(Readings(nvswitch=fault(of(FATAL, 1.0), 2.0)), needs)

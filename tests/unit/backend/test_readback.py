@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from controlplane.checkpoints.readback import verdict_of
-from controlplane.checkpoints.verify import Verdict
+from controlplane.protocol.readback import Verdict
 
 
 @pytest.mark.parametrize("took_s", [0.0, 12.5, 86_400.0])

@@ -1,6 +1,5 @@
 """Reading checkpoints back: who reads one, what its word counts, and what becomes of the checkpoint."""
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -8,10 +7,10 @@ import pytest
 
 from controlplane.changes.due.kinds import AskReader, EndReading, MoveSave, ObserveSave, ReadHere
 from controlplane.changes.due.readback import AGAIN_S, VERIFY_DELAY_S, answered, due, found_here
-from controlplane.changes.due.rows import Verdict
 from controlplane.policy.readers import LATER_S, SILENT_S
 from controlplane.protocol.commands import EndVerification, VerifyCheckpoint
 from controlplane.protocol.rank import CheckpointReport
+from controlplane.protocol.readback import Verdict
 from controlplane.protocol.states import CheckpointState, CommandState
 from controlplane.simulator.memory import answered_of
 from controlplane.simulator.rows import CommandRow, SaveRow
@@ -176,7 +175,7 @@ def test_a_job_that_wants_it_has_a_verified_one_loaded_by_this_machine() -> None
     assert row_of(world).due_s == world.kernel.now_s + VERIFY_DELAY_S, "the rung above is next"
     here = inspect(world)
     assert here is not None and len(asked(world)) == 1
-    world.store.commit(found_here(world.store, here, replace(SOUND, loaded=True, took_s=3.0)))
+    world.store.commit(found_here(world.store, here, msgspec.structs.replace(SOUND, loaded=True, took_s=3.0)))
     assert (row_of(world).state, row_of(world).due_s, row_of(world).read_s) == ("restore_tested", None, 3.0)
 
 
