@@ -8,6 +8,7 @@ Save of step S, at every contributor alike and without a collective:
    1 + `copies` nodes hold it;
 4. its rank 0 collects who holds what and reports the step with its holders. The control
    plane resumes from it only where each shard has a holder among the nodes it places on.
+A rank whose save before goes on leaves one out, and says so when that has ended: nobody waits for its shard.
 
 Loading: the shard of this node's disk, or a peer's; a shard that differs from its digest
 is as good as none. Nothing here ends training.
@@ -18,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -79,6 +81,8 @@ class LocalTier:
         self._book.publish(self._server.peer)
         self._buffers: list[torch.Tensor] | None = None
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._busy, self._left_out = False, list[LocalOrder]()
         try:
             self._disk.forget_others()
         except OSError as error:
@@ -90,20 +94,19 @@ class LocalTier:
 
     def save(self, engine: Engine, order: LocalOrder) -> None:
         """Copy the state and let a thread do the rest; left out while the one before goes on."""
-        if self._thread is not None and self._thread.is_alive():
-            _warn(f"step {order.step} left out: the one before is still being written")
-            return
+        with self._lock:
+            if self._busy:
+                _warn(f"step {order.step} left out: the one before is still being written")
+                self._left_out.append(order)
+                return
         began_s = time.monotonic()
         tensors = engine.state()
         fault = self._copy(tensors)
         head, random_state = self._head(order, tensors), self._rng()
         blocking_s = time.monotonic() - began_s
-        self._thread = threading.Thread(
-            target=self._see_through,
-            args=(order, head, random_state, fault, began_s, blocking_s),
-            name="local-save",
-            daemon=True,
-        )
+        self._busy = True
+        see_through = partial(self._see_through, order, head, random_state, fault, began_s, blocking_s)
+        self._thread = threading.Thread(target=self._work, args=(see_through,), name="local-save", daemon=True)
         self._thread.start()
 
     def _copy(self, tensors: Sequence[torch.Tensor]) -> str:
@@ -181,6 +184,29 @@ class LocalTier:
         layout = self._config.parallelism
         return rng.capture(rank=self._ref.rank, world=self._world, tp=layout.tp, pp=layout.pp)
 
+    def _work(self, see_through: Callable[[], None]) -> None:
+        """The save's thread. What was left out meanwhile is said last."""
+        see_through()
+        while (left := self._next_left_out()) is not None:
+            self._say_left_out(left)
+
+    def _next_left_out(self) -> LocalOrder | None:
+        """None: there is no more, and the next save may begin."""
+        with self._lock:
+            if self._left_out:
+                return self._left_out.pop(0)
+            self._busy = False
+            return None
+
+    def _say_left_out(self, order: LocalOrder) -> None:
+        held = Held(error=f"node {self._node}: left out, the save before was still being written")
+        try:
+            self._book.post(order.step, order.epoch, self._ref, held)
+            if order.contributors[0] == self._ref.replica:
+                self._book.settle(order.step, order.epoch, self._ref.rank, held)
+        except Exception as error:  # As below.
+            _warn(f"step {order.step}: {type(error).__name__}: {error}")
+
     def _see_through(
         self,
         order: LocalOrder,
@@ -190,8 +216,7 @@ class LocalTier:
         began_s: float,
         blocking_s: float,
     ) -> None:
-        """The save's thread, steps 2 to 4; with a `fault` of step 1 there is nothing to write, and
-        the others are told."""
+        """Steps 2 to 4; with a `fault` of step 1 there is nothing to write, and the others are told."""
         local = self._config.checkpoint.local
         try:
             held = Held(error=f"node {self._node}: {fault}") if fault else self._write(order, head, random_state)
