@@ -1,6 +1,7 @@
 """Figures of a job that are computed, not stored: each from rows that can be shown."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from statistics import median
 
 import msgspec
@@ -11,7 +12,8 @@ from controlplane.policy.pace import Pace, Undisturbed, productivity, stands_sti
 from controlplane.policy.spent import Spent, Wall, wall
 from controlplane.protocol.spec import JobSpec, TrainSpec, contributing_devices
 from controlplane.protocol.states import LIVE_INCIDENT, CheckpointState, EttrBasis, JobState, ReplicaState
-from controlplane.runtime.clock import age_s, now
+from controlplane.runtime import windows
+from controlplane.runtime.clock import now
 
 RECENT_STEPS = 20
 LOCAL_KIND = "local"
@@ -90,7 +92,7 @@ def numbers_of(job: Job) -> JobNumbers:
         replicas_active=replicas.filter(attempt=attempt, contributing=True).count() if attempt and running else 0,
         replicas_total=attempt.replicas if attempt else 0,
         last_checkpoint_step=checkpoint.step if checkpoint else None,
-        last_checkpoint_age_s=age_s(checkpoint.committed_at) if checkpoint else None,
+        last_checkpoint_age_s=_since_s(checkpoint.committed_at) if checkpoint else None,
         last_checkpoint_local=checkpoint is not None and checkpoint.kind == LOCAL_KIND,
         work_at_risk_s=_work_at_risk_s(job, checkpoint.step if checkpoint else 0, step_time_s) if running else None,
         ettr=effective_of(job, first, spent, undisturbed),
@@ -110,6 +112,10 @@ def productivity_of(job: Job, pace: Pace | None) -> float | None:
 def _open_s(job: Job, pace: Pace) -> float:
     """Since its newest commit."""
     return (job.finished_at or now()).timestamp() - pace.at_s
+
+
+def _since_s(at: datetime | None) -> float | None:
+    return None if at is None else windows.age_s(at)
 
 
 def _work_at_risk_s(job: Job, saved_step: int, step_time_s: float | None) -> float | None:

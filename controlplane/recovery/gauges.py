@@ -1,7 +1,9 @@
 """Gauges of the fleet that are read from rows: refreshed by each web process, as any of them is scraped."""
 
+import math
+
 from django.conf import settings
-from django.db.models import Count, Max, Min
+from django.db.models import Count
 from prometheus_client import Gauge
 
 from controlplane.changes.assembly.nodes import suspect_devices
@@ -20,8 +22,8 @@ from controlplane.recovery import deadletter
 from controlplane.recovery.load import recent_acts, segments, suspicions
 from controlplane.recovery.models import Incident
 from controlplane.recovery.reconcile import CONFIG
-from controlplane.runtime import metrics
-from controlplane.runtime.clock import age_s, now_s
+from controlplane.runtime import metrics, windows
+from controlplane.runtime.clock import now_s
 from controlplane.runtime.pieces import batched
 
 SUSPECTS, ACTS = "suspect_devices", "recent_acts"
@@ -47,10 +49,12 @@ def refresh() -> None:
 
 
 def refresh_incidents() -> None:
-    """One query; called each second, as many recoveries take only a few."""
-    live = Incident.objects.exclude(state=IncidentState.RESOLVED).aggregate(n=Count("pk"), first=Min("opened_at"))
-    metrics.INCIDENTS.set(live["n"])
-    metrics.INCIDENT_OLDEST.set(age_s(live["first"]) or 0.0)
+    """Two queries; called each second, as many recoveries take only a few."""
+    steps = windows.known()
+    opened = Incident.objects.exclude(state=IncidentState.RESOLVED).values_list("opened_at", flat=True)
+    ages_s = [windows.age_s(at, steps) for at in opened]
+    metrics.INCIDENTS.set(len(ages_s))
+    metrics.INCIDENT_OLDEST.set(max(ages_s, default=0.0))
 
 
 def breaker() -> dict[str, float]:
@@ -70,12 +74,14 @@ def breaker() -> dict[str, float]:
 def unsaved_s(found: list[JobRate]) -> dict[str, float | None]:
     """By job, since its newest good checkpoint in storage: one on the nodes' own disks goes with them. Of a job that
     has none, since its first attempt began: all of that would be repeated. None before that."""
-    saved = {}
+    steps = windows.known()
+    ages_s = {rate.job.id: windows.age_s(rate.first.started_at, steps) for rate in found if rate.first}
     for some in batched([rate.job.id for rate in found], AT_ONCE):
         good = Checkpoint.objects.filter(job__in=some, state__in=GOOD_CHECKPOINTS).exclude(kind=LOCAL_KIND)
-        saved |= dict(good.values_list("job_id").annotate(Max("committed_at")))
-    started = {rate.job.id: rate.first.started_at if rate.first else None for rate in found}
-    return {job_id: age_s(saved.get(job_id) or began) for job_id, began in started.items()}
+        # The newest by the clock is not the newest once that was set back.
+        for job_id, at in good.exclude(committed_at=None).values_list("job_id", "committed_at"):
+            ages_s[job_id] = min(windows.age_s(at, steps), ages_s.get(job_id, math.inf))
+    return {rate.job.id: ages_s.get(rate.job.id) for rate in found}
 
 
 def _replace(gauge: Gauge, values: dict[str, float | None] | dict[str, int] | dict[str, float]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agents.core.health import Needs, Readings, judge
-from agents.core.sxid import REPEATS, WINDOW_S, Sxid, fault, parse
+from agents.core.sxid import CORRECTED, REPEATS, STALLING, WHOLE_FABRIC, WINDOW_S, Sxid, fault, parse
 from agents.probes.kernel_log import KernelLog, XidTexts
 
 FATAL = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
@@ -53,6 +53,34 @@ def test_one_that_is_not_fatal_counts_only_when_it_comes_again_and_again() -> No
     spread = [i * WINDOW_S for i in range(REPEATS)]
     assert fault(of(MILD, *spread), spread[-1] + 1.0) == ""
     assert fault(of(MILD, *range(REPEATS)), 100.0) == fault(of(MILD, *range(REPEATS + 1)), 100.0)
+
+
+def reported(number: int, word: str) -> str:
+    return f"nvidia-nvswitch2: SXid (PCI:0000:07:00.0): {number}, {word}, Link 12 what the driver calls it"
+
+
+@pytest.mark.parametrize("number", sorted({*CORRECTED, 22013}))
+def test_what_the_switch_corrects_by_itself_keeps_no_work_away_however_often_it_comes(number: int) -> None:
+    assert fault(of(reported(number, "Non-fatal"), *range(5 * REPEATS)), 100.0) == ""
+    assert f"fatal SXid {number}" in fault(of(reported(number, "Fatal"), 1.0), 2.0), "the driver's own word comes first"
+
+
+@pytest.mark.parametrize("number", sorted(STALLING))
+def test_what_stalls_traffic_counts_at_once_though_it_is_called_non_fatal(number: int) -> None:
+    why = fault(of(reported(number, "Non-fatal"), 1.0), 2.0)
+    assert why.startswith(f"SXid {number} ")
+    assert why.endswith("reset its GPUs and switches, or reboot the node")
+
+
+@pytest.mark.parametrize("number", sorted(WHOLE_FABRIC))
+def test_where_the_whole_fabric_is_lost_a_reset_is_not_what_it_says(number: int) -> None:
+    both = [*of(reported(number, "Fatal"), 1.0), *of(FATAL, 2.0)]
+    assert fault(both, 3.0).endswith("the whole fabric is lost, reboot the node")
+
+
+def test_a_link_that_is_badly_connected_is_named_with_what_to_look_at() -> None:
+    assert fault(of(reported(20012, "Non-fatal"), *range(REPEATS)), 50.0).endswith("check the link's connection")
+    assert fault(of(reported(10004, "Non-fatal"), *range(REPEATS)), 50.0).endswith("look at the cooling of the machine")
 
 
 def test_the_node_fails_its_check_and_says_why() -> None:
