@@ -122,7 +122,7 @@ class Run:
         Signal.objects.filter(job=self.job, settled_at=None).update(settled_at=now())
         Incident.objects.filter(job=self.job).update(state=IncidentState.RESOLVED, resolved_at=now())
         Restart.objects.filter(job=self.job).delete()
-        Command.objects.filter(job=self.job).update(state="succeeded", finished_at=now())
+        Command.objects.filter(job=self.job).exclude(state="succeeded").update(state="succeeded", finished_at=now())
         Job.objects.filter(pk=self.job.pk).update(state=JobState.RUNNING, due_at=None)
         rows = Replica.objects.filter(attempt__job=self.job).order_by().values_list("index")
         newest_of = dict(rows.annotate(replica=Max("incarnation")))

@@ -26,7 +26,7 @@ from controlplane.protocol.states import AttemptState, JobState
 from controlplane.recovery.apply import Behind, already_taken, apply_decision, left_of, settle_stopping, start_behind
 from controlplane.recovery.load import load_snapshot
 from controlplane.recovery.load_candidates import decided
-from controlplane.runtime import events, metrics
+from controlplane.runtime import collecting, events, metrics
 from controlplane.runtime.clock import after, from_s, now, now_s
 from controlplane.runtime.errors import Conflict
 from controlplane.runtime.locks import lock_fleet, lock_row, retrying
@@ -91,7 +91,7 @@ def _nothing_to_decide(job_id: str) -> bool:
 def _locked_pass(job_id: str) -> tuple[int, list[Behind]]:
     """One transaction, from the look to the last write; (decisions made, what is to follow behind its
     commit). While there is more to do the job stays due, should this process die now."""
-    with events.unit_of_work():
+    with collecting.paused(), events.unit_of_work():
         job = lock_row(Job, job_id)
         if job is None:
             return 0, []
