@@ -1,10 +1,11 @@
 """The same command to many nodes: decided as a few rows, made each node's own afterwards.
 
 A view goes to every node of a job, and a stop to every node of a replica. To sign and write ten thousand commands
-where it is decided held the job's row for seconds; so what is committed there is `Unmade`, a row for up to `NODES_A_PIECE` nodes, whose signature says that it was
-decided. Whoever delivers (and the sweep, for what nobody takes up) makes the commands of one piece after the other, in
-a transaction that removes the piece: each node's own row, signed, before anything of it is sent. From there on they
-are commands as any. Of a piece that none of our processes has signed they go unsigned, and are refused by their agents.
+where it is decided held the job's row for seconds; so what is committed there is `Unmade`, a row for up to
+`NODES_A_PIECE` nodes, whose signature says that it was decided. Whoever delivers (and the sweep, for what nobody takes
+up) makes the commands of one piece after the other, in a transaction that removes the piece: each node's own row,
+signed, before anything of it is sent. From there on they are commands as any. Of a piece that none of our processes has
+signed they go unsigned, and are refused by their agents.
 """
 
 from collections import defaultdict
