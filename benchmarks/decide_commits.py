@@ -14,7 +14,8 @@ from benchmarks.report import Report
 
 SIZES = "6x8,100x8,1000x8,12x64,12x512,12x8192"
 GOAL_MS = {Size(12, 8_192): 1_000.0}
-"""Load, decide and commit of one eviction in a job of a hundred thousand ranks."""
+"""Load, decide and commit of one eviction in a job of a hundred thousand ranks: of the view without the replica. What
+starts its successor is committed behind it, and measured apart."""
 
 
 def main(argv: list[str]) -> int:

@@ -1,9 +1,9 @@
 """From an agent's event to the commit of what was decided, by the size of the job: on rows, on either database.
 
 Each time the first rank of another replica is killed. Its agent's event is applied; the pass that it rings loads
-the snapshot under the job's lock, decides, and carries out what it decided (the eviction, the view without the
-replica, the start of its next replica), to the commit. Then the job's rows are set to a job that trains, with the
-replica's new replica. To be imported once Django is set up.
+the snapshot under the job's lock, decides, and carries out what it decided (the eviction and the view without the
+replica), to the commit; behind it the next replica is started, to a commit of its own. Then the job's rows are set
+to a job that trains, with the replica's new replica. To be imported once Django is set up.
 """
 
 import os
@@ -35,9 +35,12 @@ from controlplane.runtime.clock import now
 T = TypeVar("T")
 PARTS = (
     "the event applied", "load", "decide", "of it the fleet asked", "carry out and commit", "of it the snapshot packed",
-    "of it rows of the start", "of it commands signed and written", "of it events written", "of it the audit row",
+    "of it commands signed and written", "of it events written", "of it the audit row",
     "load, decide and commit", "event to commit", "event to commit, seconds of a core",
-    "event to commit, seconds of the database's core", "after the commit: each node's own command made",
+    "event to commit, seconds of the database's core", "load, decide and commit, seconds of a core, both",
+    "behind the commit: the start committed", "behind the commit: seconds of a core",
+    "behind the commit: seconds of the database's core", "of it rows of the start",
+    "event to the commit of the start", "after the commit: each node's own command made",
 )  # fmt: skip
 WITHIN: tuple[tuple[str, Any, str], ...] = (
     ("load", reconcile, "load_snapshot"),
@@ -77,11 +80,16 @@ class Run:
         begin_s, cpu_s, database_s = time.perf_counter(), time.process_time(), _database_cpu_s()
         outcome = ingest.apply_events(node.id, SESSION, (event,))
         spent["the event applied"] = time.perf_counter() - begin_s
+        applied_cpu_s = time.process_time() - cpu_s + _database_cpu_s() - database_s
         with _noted(spent), _counted() as counted:
-            made, _ = reconcile._locked_pass(self.job.id)
+            made, behind = reconcile._locked_pass(self.job.id)
         spent["event to commit"] = time.perf_counter() - begin_s
         spent["event to commit, seconds of a core"] = time.process_time() - cpu_s
         spent["event to commit, seconds of the database's core"] = _database_cpu_s() - database_s
+        both_s = time.process_time() - cpu_s + _database_cpu_s() - database_s
+        spent["load, decide and commit, seconds of a core, both"] = both_s - applied_cpu_s
+        self._start(behind, spent)
+        spent["event to the commit of the start"] = time.perf_counter() - begin_s
         spent["after the commit: each node's own command made"] = _timed(_make_commands)
         spent["load, decide and commit"] = spent["event to commit"] - spent["the event applied"]
         spent["carry out and commit"] = spent["load, decide and commit"] - spent["load"] - spent["decide"]
@@ -92,6 +100,15 @@ class Run:
             self.seconds[part].append(spent[part])
         self.queries.append(counted[0])
         self._go_on(index)
+
+    def _start(self, behind: list[apply.Behind], spent: dict[str, float]) -> None:
+        """As `reconcile_job` does behind the commit."""
+        cpu_s, database_s, of_it = time.process_time(), _database_cpu_s(), defaultdict[str, float](float)
+        with _noted(of_it):
+            spent["behind the commit: the start committed"] = _timed(lambda: [*map(reconcile.start_behind, behind)])
+        spent["behind the commit: seconds of a core"] = time.process_time() - cpu_s
+        spent["behind the commit: seconds of the database's core"] = _database_cpu_s() - database_s
+        spent["of it rows of the start"] = of_it["of it rows of the start"]
 
     def _go_on(self, index: int) -> None:
         """The new replica trains with the others, and what the old one had is free."""
@@ -105,7 +122,7 @@ class Run:
         Signal.objects.filter(job=self.job, settled_at=None).update(settled_at=now())
         Incident.objects.filter(job=self.job).update(state=IncidentState.RESOLVED, resolved_at=now())
         Restart.objects.filter(job=self.job).delete()
-        Command.objects.filter(job=self.job).update(state="succeeded", finished_at=now())
+        Command.objects.filter(job=self.job).exclude(state="succeeded").update(state="succeeded", finished_at=now())
         Job.objects.filter(pk=self.job.pk).update(state=JobState.RUNNING, due_at=None)
         rows = Replica.objects.filter(attempt__job=self.job).order_by().values_list("index")
         newest_of = dict(rows.annotate(replica=Max("incarnation")))

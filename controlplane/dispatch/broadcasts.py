@@ -1,10 +1,11 @@
 """The same command to many nodes: decided as a few rows, made each node's own afterwards.
 
-A view goes to every node of a job. To sign and write ten thousand commands where it is decided held the job's row for
-seconds; so what is committed there is `Unmade`, a row for up to `NODES_A_PIECE` nodes, whose signature says that it was
-decided. Whoever delivers (and the sweep, for what nobody takes up) makes the commands of one piece after the other, in
-a transaction that removes the piece: each node's own row, signed, before anything of it is sent. From there on they
-are commands as any. Of a piece that none of our processes has signed they go unsigned, and are refused by their agents.
+A view goes to every node of a job, and a stop to every node of a replica. To sign and write ten thousand commands
+where it is decided held the job's row for seconds; so what is committed there is `Unmade`, a row for up to
+`NODES_A_PIECE` nodes, whose signature says that it was decided. Whoever delivers (and the sweep, for what nobody takes
+up) makes the commands of one piece after the other, in a transaction that removes the piece: each node's own row,
+signed, before anything of it is sent. From there on they are commands as any. Of a piece that none of our processes has
+signed they go unsigned, and are refused by their agents.
 """
 
 from collections import defaultdict
@@ -15,6 +16,7 @@ from django.db import transaction
 from django.db.models import Min, Sum
 
 from controlplane.changes import outbox
+from controlplane.changes.outbox import STOPS
 from controlplane.dispatch.bells import ring
 from controlplane.dispatch.models import Command, SharedBody, Unmade
 from controlplane.dispatch.statements import SHARED, Copies, alike, copies_of, shared_body
@@ -41,7 +43,7 @@ _NOTHING = b"\xc0"
 
 def is_one(kind: str, commands: Sequence[tuple[str, Body]]) -> bool:
     """These (node id, command) are the same to so many nodes that they are made afterwards."""
-    alike = kind in SHARED and len(commands) > NODES_A_PIECE
+    alike = kind in (*SHARED, STOPS) and len(commands) > NODES_A_PIECE
     return alike and all(body is commands[0][1] for _, body in commands)
 
 

@@ -8,7 +8,7 @@ import msgspec
 from django.conf import settings
 
 from controlplane.changes.outbox import INSTALLS, STARTS, VIEWS
-from controlplane.dispatch.models import Command, SharedBody
+from controlplane.dispatch.models import Command, SharedBody, Unmade
 from controlplane.protocol.commands import Body, CommandStatement, SignedCommand, StartRanks
 from controlplane.protocol.errors import ProtocolError
 from controlplane.protocol.signing import Alike, decode_statement, encode_alike, encode_body, encode_statement
@@ -140,6 +140,15 @@ def body_of(command: Command) -> Body | None:
         return None
 
 
+def waiting_body(row: Unmade) -> Body | None:
+    """What a row that is not made its nodes' own yet says to each of them. None: no agent could read that."""
+    shared = _shared(row)
+    try:
+        return msgspec.convert(shared.body if shared is not None else None, Body)
+    except msgspec.ValidationError:
+        return None
+
+
 def _body(command: Command) -> object:
     if command.shared_id is None:
         return command.body
@@ -194,10 +203,10 @@ def _said(command: Command) -> bytes:
         return kept
 
 
-def _shared(command: Command) -> SharedBody | None:
+def _shared(row: Command | Unmade) -> SharedBody | None:
     """None: somebody has deleted it."""
     try:
-        return command.shared
+        return row.shared
     except SharedBody.DoesNotExist:
         return None
 

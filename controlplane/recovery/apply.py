@@ -2,11 +2,15 @@
 
 Called under the job's row lock, inside one unit of work a decision. The key makes a
 decision once per job. What each action changes is `changes.acts`'s to say, and `commit`'s to write.
+A start in a slot that the decision empties follows in a unit of work of its own (`changes.behind`, ADR 0040).
 """
+
+from dataclasses import dataclass
 
 from django.db import transaction
 
 from controlplane.changes.acts import carry_out
+from controlplane.changes.behind import at_once, entered_at_once, entered_behind, starts_behind, still_wanted
 from controlplane.changes.turn import Turn, end_stopping
 from controlplane.jobs.models import Job
 from controlplane.policy import plan
@@ -19,6 +23,7 @@ from controlplane.recovery.decided import new_row, publish_decision
 from controlplane.recovery.models import Decision, Signal
 from controlplane.recovery.rows import JobRows
 from controlplane.runtime import events, metrics
+from controlplane.runtime.locks import lock_row
 
 
 def already_taken(job: Job, decision: plan.Decision) -> bool:
@@ -41,12 +46,13 @@ def apply_decision(
         if acts:
             rows = JobRows(job, row.id)
             turn = Turn(decision, rows)
-            holding.lock_nodes(decision)
+            actions = at_once(decision)
+            holding.lock_nodes(actions)
             if turn.final:
                 keeping.end(job)
-            for action in decision.actions:
+            for action in actions:
                 commit(carry_out(turn, action), rows)
-            ledger.write(job, row, decision, snapshot)
+            ledger.write(job, row, snapshot, entered_at_once(decision, snapshot))
             if job.epoch != before:
                 row.epoch_after = job.epoch
                 row.save(update_fields=["epoch_after"])
@@ -57,6 +63,40 @@ def apply_decision(
     waited_s = _waited_s(row, decision)
     transaction.on_commit(lambda: _count(decision, waited_s))
     return row
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A decision that was committed, and whose starts are not: `row` of it, decided on this `snapshot`."""
+
+    row: Decision
+    decision: plan.Decision
+    snapshot: JobSnapshot
+
+
+def left_of(row: Decision, decision: plan.Decision, snapshot: JobSnapshot) -> list[Behind]:
+    """What is to follow behind the commit of this decision: itself, or nothing."""
+    follows = decision.mode is Mode.ENFORCE and starts_behind(decision)
+    return [Behind(row, decision, snapshot)] if follows else []
+
+
+def start_behind(behind: Behind) -> int:
+    """Its starts, in a unit of work of their own; how many. One that is not wanted any more is left out. Everything
+    is undone if one fails (LostRace, Conflict, IllegalTransition, IntegrityError): the slot then stands empty for
+    whoever decides next."""
+    row, decision, snapshot = behind.row, behind.decision, behind.snapshot
+    with events.unit_of_work():
+        job = lock_row(Job, row.job_id or "")
+        if job is None or snapshot.attempt is None:
+            return 0
+        rows = JobRows(job, row.id)
+        starts = still_wanted(rows, starts_behind(decision), attempt=snapshot.attempt.number, epoch=row.epoch_after)
+        holding.lock_nodes(starts)
+        turn = Turn(decision, rows)
+        for start in starts:
+            commit(carry_out(turn, start), rows)
+        ledger.write(job, row, snapshot, entered_behind(decision, snapshot, starts))
+    return len(starts)
 
 
 def _waited_s(row: Decision, decision: plan.Decision) -> float | None:

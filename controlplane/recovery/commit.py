@@ -157,7 +157,7 @@ def _enqueue(rows: JobRows, change: kinds.Enqueue) -> None:
         dispatch.enqueue_each(change.commands, decision_id=rows.decision_id, ttl_s=change.ttl_s)
         return
     job = rows.locked
-    signed: dict[int, Body] = {id(body): _signed(body) for _, body in change.commands}
+    signed = {key: _signed(body) for key, body in {id(body): body for _, body in change.commands}.items()}
     dispatch.enqueue_each(
         [(node, signed[id(body)]) for node, body in change.commands],
         job_id=job.id,

@@ -1,6 +1,7 @@
 """The rows of a life that is started: its replica, its ranks, and the devices that they hold."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 from controlplane.changes.kinds import CreateReplica
@@ -9,7 +10,7 @@ from controlplane.fleet.publish import refresh_nodes
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
 from controlplane.jobs.services import publish_replica
 from controlplane.policy.placement import PLACEABLE
-from controlplane.policy.plan import Action, Decision, PlaceAttempt, StartReplica
+from controlplane.policy.plan import Action, PlaceAttempt, StartReplica
 from controlplane.policy.snapshot import Placement
 from controlplane.runtime import bulk
 from controlplane.runtime.clock import now
@@ -22,11 +23,9 @@ A_QUERY = 500
 _INCARNATION = ("replica__attempt__job_id", "replica__attempt__number", "replica__index", "replica__incarnation")
 
 
-def lock_nodes(decision: Decision) -> None:
-    """All nodes of its starts at once, in one order: two decisions that share some wait, and do not cross."""
-    wanted = {
-        placement.node_id for action in decision.actions for placements in _placed(action) for placement in placements
-    }
+def lock_nodes(actions: Iterable[Action]) -> None:
+    """All nodes of their starts at once, in one order: two decisions that share some wait, and do not cross."""
+    wanted = {placement.node_id for action in actions for placements in _placed(action) for placement in placements}
     for nodes in batched(sorted(wanted), A_QUERY):
         list(Node.objects.filter(pk__in=nodes).order_by("pk").select_for_update(no_key=True).values_list("pk"))
 

@@ -1,6 +1,6 @@
 """The restart ledger in rows: written with each decision that climbs a rung, read as budget."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from django.db.models import Count
@@ -9,8 +9,7 @@ from controlplane.changes.assembly.counted import Try, idle
 from controlplane.changes.assembly.snapshot import Ledger
 from controlplane.jobs.models import Job, Replica
 from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, spec_of
-from controlplane.policy import plan
-from controlplane.policy.budget import Rung, entries
+from controlplane.policy.budget import Entry, Rung
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.states import UNFIT, ReplicaState
 from controlplane.recovery import counts
@@ -22,8 +21,8 @@ Json = dict[str, Any]
 MAX_ENTRIES = 200
 
 
-def write(job: Job, row: Decision, decision: plan.Decision, snapshot: JobSnapshot) -> None:
-    """In the transaction that carries the decision out: no rung is taken without its entry."""
+def write(job: Job, row: Decision, snapshot: JobSnapshot, entered: Iterable[Entry]) -> None:
+    """In the transaction that carries so much of the decision out: no rung is taken without its entry."""
     attempt = snapshot.attempt.number if snapshot.attempt else 0
     Restart.objects.bulk_create(
         Restart(
@@ -36,7 +35,7 @@ def write(job: Job, row: Decision, decision: plan.Decision, snapshot: JobSnapsho
             replica=entry.replica,
             incarnation=entry.incarnation,
         )
-        for entry in entries(decision, snapshot)
+        for entry in entered
     )
 
 

@@ -45,7 +45,8 @@ class Candidates:
         return answered(snapshot, asks.needs, self._lent, self._nodes)
 
     def _nodes(self, ids: set[str]) -> Iterable[NodeFact]:
-        return node_facts(self._job, only=ids)
+        """Beyond the snapshot: where a host of the job is up, or was asked for, the node is in it (`own_facts`)."""
+        return node_facts(None, only=ids)
 
     def _read(self, fresh_s: float) -> list[Lent]:
         """What every other node lends: one that is idle all its good devices."""

@@ -7,8 +7,9 @@ the sentinel (the net) and by tests; the job's row lock makes any number of call
    under this look ring again after their commit, so that what it missed is seen next time.
 1. Lock the job; end an attempt whose processes are all gone.
 2. Load the snapshot, decide, apply each decision that was not made before, commit.
-3. Look again, up to MAX_PASSES, as one decision may make the next possible.
-4. Store when to look next.
+3. Behind the commit: start what those decisions start in the slots that they emptied.
+4. Look again, up to MAX_PASSES, as one decision may make the next possible.
+5. Store when to look next.
 """
 
 import time
@@ -22,10 +23,10 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import PolicyError
 from controlplane.policy.plan import Decision, PlaceAttempt, Plan
 from controlplane.protocol.states import AttemptState, JobState
-from controlplane.recovery.apply import already_taken, apply_decision, settle_stopping
+from controlplane.recovery.apply import Behind, already_taken, apply_decision, left_of, settle_stopping, start_behind
 from controlplane.recovery.load import load_snapshot
 from controlplane.recovery.load_candidates import decided
-from controlplane.runtime import events, metrics
+from controlplane.runtime import collecting, events, metrics
 from controlplane.runtime.clock import after, from_s, now, now_s
 from controlplane.runtime.errors import Conflict
 from controlplane.runtime.locks import lock_fleet, lock_row, retrying
@@ -49,9 +50,11 @@ def reconcile_job(job_id: str, *, sure: bool = False) -> int:
         for number in range(MAX_PASSES):
             if not (sure and number == 0) and _nothing_to_decide(job_id):
                 break
-            new, more = retrying(lambda: _locked_pass(job_id), f"reconcile {job_id}")
+            new, behind = retrying(lambda: _locked_pass(job_id), f"reconcile {job_id}")
             made += new
-            if not more:
+            for each in behind:
+                _follow(each)
+            if not new:
                 break
     except Exception:
         # One of the two catch-alls (style.md): the fault is recorded, the job is looked at later.
@@ -85,52 +88,65 @@ def _nothing_to_decide(job_id: str) -> bool:
     return True
 
 
-def _locked_pass(job_id: str) -> tuple[int, bool]:
-    """One transaction, from the look to the last write; (decisions made, whether to look
-    again). While there is more to do the job stays due, should this process die now."""
-    with events.unit_of_work():
+def _locked_pass(job_id: str) -> tuple[int, list[Behind]]:
+    """One transaction, from the look to the last write; (decisions made, what is to follow behind its
+    commit). While there is more to do the job stays due, should this process die now."""
+    with collecting.paused(), events.unit_of_work():
         job = lock_row(Job, job_id)
         if job is None:
-            return 0, False
+            return 0, []
         settle_stopping(job)
         if job.state in TERMINAL:
             Job.objects.filter(pk=job_id).update(due_at=None)
-            return 0, False
+            return 0, []
         if job.state in PLACES:
             lock_fleet()
-        plan, new = _one_pass(job)
+        plan, new, behind = _one_pass(job)
         if new:
             Job.objects.filter(pk=job_id).exclude(state__in=TERMINAL).update(due_at=now())
         else:
             _store_next_pass(job, plan)
-    return new, new > 0
+    return new, behind
 
 
-def _one_pass(job: Job) -> tuple[Plan, int]:
-    """Load, decide, apply; (plan, decisions that were new)."""
+def _follow(behind: Behind) -> None:
+    """Nobody waits for it who trains, and what comes of it is looked at by the next pass, as the job is due."""
+    job_id, key = behind.row.job_id, behind.decision.key
+    try:
+        started = retrying(lambda: start_behind(behind), f"start behind {job_id}")
+    except (Conflict, PolicyError, LookupError, IntegrityError) as error:
+        # A device was taken, or a node left service, since the decision.
+        _log.info("start undone", job_id=job_id, key=key, error=str(error))
+    else:
+        _log.info("started", job_id=job_id, key=key, replicas=started)
+
+
+def _one_pass(job: Job) -> tuple[Plan, int, list[Behind]]:
+    """Load, decide, apply; (plan, decisions that were new, those whose starts follow)."""
     snapshot = load_snapshot(job)
     begin = time.monotonic()
     snapshot, plan = decided(snapshot, job, CONFIG)
     decide_s = time.monotonic() - begin
-    made = 0
+    made, behind = 0, list[Behind]()
     for decision in plan.decisions:
         if already_taken(job, decision):
             continue
         if _resumes_from_outside(job, decision):
             # The ladder has changed: decide again without that checkpoint.
-            return plan, made + 1
+            return plan, made + 1, behind
         try:
             with events.attempt():
-                apply_decision(job, decision, snapshot, version=CONFIG.version, decide_s=decide_s)
+                row = apply_decision(job, decision, snapshot, version=CONFIG.version, decide_s=decide_s)
         except (Conflict, PolicyError, IntegrityError) as error:
             # A lost race (a device was taken, a row has moved): the world is looked at anew.
             _log.info("decision undone", job_id=job.id, key=decision.key, error=str(error))
             job.refresh_from_db()
-            return _again_soon(plan), 0
+            return _again_soon(plan), 0, behind
         made += 1
+        behind += left_of(row, decision, snapshot)
         job.refresh_from_db()
         _log.info("decided", job_id=job.id, rule=decision.rule, choice=decision.choice, key=decision.key)
-    return plan, made
+    return plan, made, behind
 
 
 def _resumes_from_outside(job: Job, decision: Decision) -> bool:

@@ -12,12 +12,12 @@ import msgspec
 from django.conf import settings
 from django.db.models import Max
 
-from controlplane.changes import outbox
 from controlplane.changes import rows as facts
 from controlplane.changes.answers import Answered
 from controlplane.changes.diagnostics import TEXTS_OF_A_PLACE
 from controlplane.changes.kinds import RankKey, ReplicaKey
 from controlplane.checkpoints import services as checkpoints
+from controlplane.dispatch import selectors
 from controlplane.dispatch.models import Command
 from controlplane.dispatch.statements import body_of
 from controlplane.fleet.models import Device, Node
@@ -170,8 +170,7 @@ class JobRows:
 
     def stops_under_way(self, node_id: str) -> Sequence[StopRanks]:
         """As the rows say them."""
-        rows = Command.objects.filter(node_id=node_id, kind=outbox.STOPS, state__in=outbox.LIVE).order_by("id")
-        return [body for body in map(body_of, rows) if isinstance(body, StopRanks)]
+        return list(selectors.stops_under_way(node_id))
 
     def under_way(self, node_id: str) -> Sequence[Answered]:
         """By when they were ordered."""
@@ -207,9 +206,8 @@ class JobRows:
 
     def stop_stands(self, attempt: int, index: int, incarnation: int) -> bool:
         """Of all that decisions have written."""
-        rows = Command.objects.filter(kind=outbox.STOPS, job=self.locked, attempt=attempt).exclude(decision_id="")
-        same = rows.filter(body__replica=index, body__incarnation=incarnation)
-        return bool(same.exclude(state__in=(CommandState.FAILED, CommandState.EXPIRED)).exists())
+        named = {"attempt": attempt, "replica": index, "incarnation": incarnation}
+        return selectors.stop_stands(self.locked.id, **named)
 
     def newest_incarnations(self) -> Mapping[int, int]:
         """What agents were told of and this database has lost counts too."""

@@ -4,9 +4,10 @@ Level-triggered: a wake-up (an event, a signal) or the stored deadline wakes `_r
 which loads, decides and applies. Commands are delivered at once and again until answered.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+from controlplane.changes.behind import entered_at_once, entered_behind, starts_behind, still_wanted
 from controlplane.changes.due.findings import report_unknown, settle_old
 from controlplane.changes.due.sessions import close_dead
 from controlplane.changes.hearing import HEARD, hear
@@ -14,11 +15,11 @@ from controlplane.changes.marks import tell_marked
 from controlplane.changes.silence import fell_silent, is_heard, silence_of
 from controlplane.changes.speaker import Speaker
 from controlplane.changes.turn import OVER
-from controlplane.policy.budget import entries
+from controlplane.policy.budget import Entry
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
 from controlplane.policy.elsewhere import decide_asking, parted
-from controlplane.policy.plan import Plan
+from controlplane.policy.plan import Decision, Plan
 from controlplane.policy.snapshot import JobSnapshot, SignalFact
 from controlplane.policy.stuck import Alone, alone_at_work
 from controlplane.protocol.errors import IdentityMismatch
@@ -271,15 +272,29 @@ class Server:
         part, answer = parted(snapshot)
         snapshot, plan = decide_asking(part, self._config, answer, judge=self.decide)
         self._next_pass_s = plan.next_pass_s
-        changed = False
+        changed, behind = False, list[tuple[Decision, int]]()
         for decision in plan.decisions:
             if self.store.decision(decision):
                 changed = changed or bool(decision.actions)
-                self.rows.charged_s += [now_s for entry in entries(decision, snapshot) if entry.charged]
+                self._charge(entered_at_once(decision, snapshot))
+                behind += [(decision, self.rows.epoch)] if starts_behind(decision) else []
                 self.on_decision(decision.choice)
         # What one pass decides is one transaction: in between nobody sees anything.
         self._checkers.counted(self.rows)
+        for decision, epoch in behind:
+            self._follow(decision, snapshot, epoch)
         return changed
+
+    def _follow(self, decision: Decision, snapshot: JobSnapshot, epoch: int) -> None:
+        """What a decision starts in the slots that it emptied: another transaction. Who ends before loses it."""
+        assert snapshot.attempt is not None, "slots are an attempt's"
+        starts = still_wanted(self.store, starts_behind(decision), attempt=snapshot.attempt.number, epoch=epoch)
+        self.store.carry(decision, starts)
+        self._charge(entered_behind(decision, snapshot, starts))
+        self._checkers.counted(self.rows)
+
+    def _charge(self, entered: Iterable[Entry]) -> None:
+        self.rows.charged_s += [self._kernel.now_s for entry in entered if entry.charged]
 
     def _deliver(self) -> None:
         """What expires may call for a decision."""

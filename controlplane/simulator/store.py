@@ -13,6 +13,7 @@ from controlplane.changes import kinds, outbox
 from controlplane.changes import rows as facts
 from controlplane.changes.acts import carry_out
 from controlplane.changes.assembly.counted import Announced, is_act
+from controlplane.changes.behind import at_once
 from controlplane.changes.diagnostics import SCHEDULED
 from controlplane.changes.due import kinds as due
 from controlplane.changes.kinds import (
@@ -32,7 +33,7 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.faulty import opens_incident
 from controlplane.policy.findings import KINDS
 from controlplane.policy.fleet import FleetSnapshot, decide_fleet
-from controlplane.policy.plan import AnnounceView, AnswerRequest, Decision
+from controlplane.policy.plan import Action, AnnounceView, AnswerRequest, Decision
 from controlplane.policy.requests import RULES as ASKED
 from controlplane.policy.rules import rehearsal
 from controlplane.policy.signals.base import Finding
@@ -81,16 +82,16 @@ class Store(Processes):
         self._rows.faults_fired += decision.rule == rehearsal.RULE
         self._incident(decision)
         self._kernel.log("decision", f"{decision.rule}/{decision.choice}/{decision.reason_code}: {decision.sentence}")
-        self.carry(decision)
+        self._decisions += 1
+        self.carry(decision, at_once(decision))
         return True
 
-    def carry(self, decision: Decision) -> None:
-        """Its actions, one after the other."""
-        self._decision, self._decisions = decision, self._decisions + 1
-        turn = Turn(decision, self)
+    def carry(self, decision: Decision, actions: Iterable[Action]) -> None:
+        """These of its actions, one after the other."""
+        self._decision, turn = decision, Turn(decision, self)
         if turn.final:
             self.on_final()
-        for action in decision.actions:
+        for action in actions:
             if isinstance(action, AnnounceView):
                 view, epoch = action.view, self._rows.epoch
                 self._checkers.expect(view.epoch == epoch + 1, f"I1: view {view.epoch} after epoch {epoch}")
@@ -213,7 +214,6 @@ class Store(Processes):
         _write(row, change.columns)
         if isinstance(subject, NodeKey):
             row.reason = change.reason
-        if isinstance(subject, NodeKey):
             self._emptied(subject.id)
         elif isinstance(subject, ReplicaKey):
             row.state_since_s = self.now_s

@@ -1,7 +1,7 @@
 """What occurs in simulated worlds: of the fields of a snapshot those that take more than one value, the actions that
 are planned, and the commands that are sent."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_type_hints
 
@@ -40,9 +40,9 @@ class Living:
             self._note(snapshot)
             return plan
 
-        def carried(decision: Decision) -> None:
+        def carried(decision: Decision, actions: Iterable[Action]) -> None:
             self.actions |= {type(action).__name__ for action in decision.actions}
-            carry(decision)
+            carry(decision, actions)
 
         world.lens.judge = watched
         world.server.store.carry = carried  # type: ignore[method-assign]

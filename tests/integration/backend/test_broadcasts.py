@@ -7,12 +7,12 @@ import pytest
 
 from agents.errors import SignatureRejected
 from agents.link.pins import Pins
-from controlplane.dispatch import broadcasts, statements
+from controlplane.dispatch import broadcasts, selectors, statements
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command, SharedBody, Unmade
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
-from controlplane.protocol.commands import DeliverInstall, DeliverView
+from controlplane.protocol.commands import DeliverInstall, DeliverView, StopRanks
 from controlplane.protocol.membership import Install, Member, MemberRole, View
 from controlplane.recovery import clock_set, sweep
 from controlplane.runtime import events, keys
@@ -39,7 +39,9 @@ def view(epoch: int) -> DeliverView:
     return DeliverView(View("job_x", 1, epoch, tuple(Member(index, 1, MemberRole.CONTRIBUTOR) for index in range(3))))
 
 
-def ordered(job: Job, nodes: Sequence[str], epoch: int, body: DeliverView | DeliverInstall | None = None) -> None:
+def ordered(
+    job: Job, nodes: Sequence[str], epoch: int, body: DeliverView | DeliverInstall | StopRanks | None = None
+) -> None:
     with events.unit_of_work():
         dispatch.enqueue_all(
             body or view(epoch), node_ids=nodes, job_id=job.id, epoch=epoch, attempt=1, decision_id="dec_x"
@@ -148,3 +150,44 @@ def test_what_is_said_stays_as_long_as_it_waits(nodes: list[str]) -> None:
     SharedBody.objects.update(created_at=ago(100.0))
     dispatch.forget_finished(50.0)
     assert SharedBody.objects.count() == 1
+
+
+def stop(attempt: int = 1) -> StopRanks:
+    return StopRanks(job_id="job_x", attempt=attempt, replica=1, incarnation=2, grace_s=0.0, reason="it failed")
+
+
+def test_a_stop_to_many_nodes_waits_as_one_and_is_each_nodes_own_and_signed_before_it_is_sent(nodes: list[str]) -> None:
+    ordered(make_job(), nodes, 3, stop())
+    assert (Unmade.objects.count(), Command.objects.count()) == (3, 0)
+    assert all_made() == NODES
+    rows = dispatch.deliverable(nodes)
+    assert sorted(row.node_id for row in rows) == nodes
+    assert [taken(row) for row in rows] == [stop()] * NODES
+
+
+def test_a_stop_stands_and_is_under_way_whether_it_is_made_yet_or_not(nodes: list[str]) -> None:
+    job = make_job()
+    named = {"attempt": 1, "replica": 1, "incarnation": 2}
+
+    def known() -> tuple[bool, list[StopRanks]]:
+        return selectors.stop_stands(job.id, **named), list(selectors.stops_under_way(nodes[0]))
+
+    assert known() == (False, [])
+    ordered(job, nodes, 3, stop())
+    assert known() == (True, [stop()]), "as it waits"
+    assert not selectors.stop_stands(job.id, **(named | {"incarnation": 1}))
+    assert list(selectors.stops_under_way("node_of_nobody")) == []
+    all_made()
+    assert known() == (True, [stop()]), "as each node's own"
+    Command.objects.update(state="failed")
+    assert known() == (False, [])
+
+
+def test_a_stop_that_waits_makes_the_start_of_what_it_stops_void_at_once(nodes: list[str]) -> None:
+    job = make_job()
+    launch = {"replica": 1, "incarnation": 2, "attempt": 1}
+    with events.unit_of_work():
+        dispatch.enqueue_all(view(2), node_ids=nodes[:1], job_id=job.id, epoch=2, attempt=1, decision_id="dec_x")
+    Command.objects.update(kind="start_ranks", body={"launch": launch})
+    ordered(job, nodes, 3, stop())
+    assert Command.objects.get().state == "superseded"
