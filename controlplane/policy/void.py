@@ -6,12 +6,19 @@ that ends, every finding is judged by the facts of that moment. Asked by the det
 rule that settles what is void; the live loop and the simulator ask the same questions here.
 """
 
+import math
+
 from controlplane.policy.facts import about, all_joined, attempt_live, is_member
+from controlplane.policy.silence import heard_s
 from controlplane.policy.snapshot import LIVE_REPLICA, JobSnapshot, ReplicaFact, SignalFact
 
 PHASE_SINCE = "phase_since_s"
 """In the evidence of a rank's finding, put there by whoever builds the snapshot: server time at which
 the rank began the phase that it is in now."""
+WORD_S = 1.0
+"""A rank tells so often where it is: what it was at last may have been so many steps later."""
+TOLD_S = 3.0
+"""So long after a step its agent's word of it is from after that step."""
 
 
 def is_void(snapshot: JobSnapshot, signal: SignalFact) -> bool:
@@ -22,22 +29,48 @@ def is_void(snapshot: JobSnapshot, signal: SignalFact) -> bool:
     if replica is None or replica.state not in LIVE_REPLICA or not about(signal, replica):
         return False
     if signal.kind == "setup_timeout":
-        return "reason" not in signal.evidence and all_joined(replica)
+        return not signal.evidence.get("reason") and all_joined(replica)
     return _moved_since(snapshot, signal, replica)
 
 
 def why_void(signal: SignalFact) -> str:
     """For people: the end of "the finding is void: ..."."""
     if signal.kind == "setup_timeout":
-        return f"rank {signal.rank} of replica {signal.replica} has come up since"
+        whole = f"replica {signal.replica}"
+        return f"{whole if signal.rank is None else f'rank {signal.rank} of {whole}'} has come up since"
     return f"rank {signal.rank} of replica {signal.replica} has trained on since"
+
+
+def is_settled(snapshot: JobSnapshot, signal: SignalFact) -> bool:
+    """Void for good. Where a step alone says so, and its rank's agent has not spoken since, its word is awaited."""
+    if not is_void(snapshot, signal):
+        return False
+    return signal.kind == "setup_timeout" or _is_elsewhere(signal) or not _may_be_of_before(snapshot, signal)
 
 
 def _moved_since(snapshot: JobSnapshot, signal: SignalFact, replica: ReplicaFact) -> bool:
     """The rank has begun another phase after the finding; or a step was committed, which none is
     without every rank of every member."""
-    began_s = signal.evidence.get(PHASE_SINCE)
-    if isinstance(began_s, (int, float)) and began_s > signal.seen_s:
+    if _is_elsewhere(signal):
         return True
     progressed_s = snapshot.job.progressed_s
-    return progressed_s is not None and progressed_s > signal.seen_s and is_member(snapshot, replica)
+    if progressed_s is None or progressed_s <= signal.seen_s or not is_member(snapshot, replica):
+        return False
+    return not _may_be_of_before(snapshot, signal) or heard_s(snapshot, replica) < progressed_s + TOLD_S
+
+
+def _is_elsewhere(signal: SignalFact) -> bool:
+    """In another phase than when it was found."""
+    began_s = signal.evidence.get(PHASE_SINCE)
+    return isinstance(began_s, (int, float)) and began_s > signal.seen_s
+
+
+def _may_be_of_before(snapshot: JobSnapshot, signal: SignalFact) -> bool:
+    """No step is committed but what the rank may have committed before it was found: others may have told of it late,
+    having had no agent until then. By the word of its own agent the rank is where it was."""
+    began_s, step = signal.evidence.get(PHASE_SINCE), signal.evidence.get("step")
+    if not isinstance(began_s, (int, float)) or not isinstance(step, int):
+        return False
+    step_s = snapshot.learned.step_s
+    unsaid = math.ceil(WORD_S / step_s) if step_s else 0
+    return snapshot.job.committed_step <= step + 1 + unsaid

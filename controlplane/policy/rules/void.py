@@ -6,7 +6,7 @@ from controlplane.policy.facts import MAX_NAMED
 from controlplane.policy.failures import every_failure
 from controlplane.policy.plan import Decision, SettleSignals
 from controlplane.policy.snapshot import JobSnapshot
-from controlplane.policy.void import is_void, why_void
+from controlplane.policy.void import is_settled, why_void
 
 RULE = "void"
 
@@ -14,7 +14,7 @@ RULE = "void"
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     """One decision over all of them, or none. While a stall that many shared is ending, what is over of it
     still says whose fault it was not."""
-    void = tuple(signal for signal in snapshot.signals if is_void(snapshot, signal))
+    void = tuple(signal for signal in snapshot.signals if is_settled(snapshot, signal))
     if not void:
         return ()
     stall = common_stall(snapshot, config, every_failure(snapshot, config))

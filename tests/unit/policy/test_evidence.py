@@ -61,6 +61,20 @@ def test_a_rank_that_has_gone_on_to_another_phase_is_late_no_more(began_s: float
     assert trains(snapshot) is stays
 
 
+def test_a_step_that_was_told_late_does_not_clear_the_rank_that_stands_in_it():
+    """Who told of it had no agent when it was committed. One step more, and no word can be that late."""
+    found = late(NOW_S - 6.0, phase_since_s=NOW_S - 13.0, step=40)
+    told = running(job=job(progressed_s=NOW_S - 5.0, committed_step=41), signals=(found,))
+    assert only(told, "replica_failure").reason_code == "hang"
+    assert decisions(told, rule="void") == ()
+    just_now = running(job=job(progressed_s=NOW_S - 1.0, committed_step=41), signals=(found,))
+    assert trains(just_now), "its agent's next word decides"
+    assert decisions(just_now, rule="void") == ()
+    beyond = running(job=job(progressed_s=NOW_S - 5.0, committed_step=42), signals=(found,))
+    assert trains(beyond)
+    assert only(beyond, "void")
+
+
 @pytest.mark.parametrize("hold", ["blind", "storm", "observe"])
 def test_when_a_hold_ends_the_facts_of_that_moment_count(hold: str):
     found = late(NOW_S - 50.0)
@@ -91,6 +105,15 @@ def test_a_setup_that_was_late_and_has_come_up_is_no_failure():
     found = signal("setup_timeout", replica=1, incarnation=1, rank=0, value=700.0, threshold=600.0)
     snapshot = with_replica(running(signals=(found,)), 1, state=ReplicaState.FORMING, in_view=True)
     assert decisions(snapshot, rule="replica_failure") == ()
+
+
+@pytest.mark.parametrize(("reason", "stays"), [("", False), ("unfit", True)])
+def test_a_start_of_which_nobody_spoke_in_time_is_no_failure_once_all_of_it_is_up(reason: str, stays: bool):
+    found = signal("setup_timeout", replica=1, incarnation=1, value=30.0, threshold=30.0, evidence={"reason": reason})
+    settled = decisions(running(signals=(found,)), rule="void")
+    assert [d.sentence for d in settled] == (
+        [] if stays else ["The finding setup_timeout is void: replica 1 has come up since."]
+    )
 
 
 # --- a storm --------------------------------------------------------------------------------
