@@ -200,6 +200,7 @@ class Faults:
             left -= 1
             if left <= 0:
                 self._say(f"the agent of {agent.node} ends after {type(effect).__name__}")
+                self._network.note_out(agent.node, self._kernel.now_s, self._kernel.now_s + away_s)
                 agent.stop(away_s)
 
         agent.on_effect = count

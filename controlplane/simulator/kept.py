@@ -7,14 +7,16 @@ from controlplane.changes.saves import moves
 from controlplane.policy.snapshot import CheckpointFact
 from controlplane.protocol.frames import RankReport
 from controlplane.protocol.membership import Flush
-from controlplane.protocol.rank import CheckpointReport
+from controlplane.protocol.rank import CheckpointReport, StepReport
 from controlplane.protocol.states import CheckpointState
 from controlplane.simulator.rows import Rows, SaveRow
 
 
-def keep(rows: Rows, key: RankKey, said: RankReport, *, node: str, now_s: float, fenced: bool) -> None:
-    """Of this rank on `node`. `fenced`: it is out."""
+def keep(rows: Rows, key: RankKey, said: RankReport, *, node: str, at_s: float, now_s: float, fenced: bool) -> None:
+    """Of this rank on `node`, which its agent heard at `at_s`. `fenced`: it is out."""
     match said:
+        case StepReport():
+            rows.note_step(key, said, at_s)
         case Flush():
             rows.flushes[key.replica, key.incarnation, key.rank] = said
         case CheckpointReport():

@@ -57,7 +57,7 @@ def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
         tries=(Try(row.ended_s is not None, row.end_code, row.saved) for row in attempts),
         replicas=replicas,
         membership=_membership(rows),
-        views=reversed(rows.views),
+        views=reversed(rows.views.values()),
         signals=_signals(rows, replicas, now_s),
         nodes=load_nodes(rows, now_s, blind),
         bars=bars_found(rows.ends, rows.bars),
@@ -108,7 +108,7 @@ def _membership(rows: Rows) -> Membership | None:
 
 def _times(rows: Rows) -> Times:
     return Times(
-        steps=[*reversed(rows.calm)],
+        steps=rows.calm,
         starts=rows.starts[-RECENT:],
         transfers=rows.catch_ups,
         saves=rows.saves_s[-RECENT:],

@@ -9,10 +9,10 @@ from typing import Literal
 
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.membership import View
-from controlplane.protocol.rank import CaughtUp, CheckpointReport
+from controlplane.protocol.rank import CaughtUp, CheckpointReport, StepReport
 from controlplane.protocol.states import Phase
 from trainer.core import events as on
-from trainer.core.effects import Ask, Compute, Peer
+from trainer.core.effects import Ask, CommitStep, Compute, Peer
 from trainer.core.events import Event
 from trainer.core.rank import RankCore, Stage
 from trainer.core.standing import Standing
@@ -22,6 +22,7 @@ GIVEN_UP: dict[Stage, on.Event] = {
     Stage.SUMMING: on.Summed(held=False),
     Stage.PASSING: on.Passed(level=None),
 }
+LEAST_STALL_S = 0.001
 INTAKE = (on.ViewSeen, on.ViewAwaited, on.InstallSeen, on.Unheard, on.Fetched)
 
 
@@ -61,7 +62,9 @@ class Process:
     epoch are built; None: it builds none. `noticed`: the newest epoch whose exchange it knows to be
     broken. `due_s`: when the micro-batch or exchange that it is at will be done; `fetch_s`: what its
     last transfer took. `lineage` notes in which epoch each step was committed. `phase_since_s`, `section_since_s`:
-    when (kernel's time) it began the phase that it is in, and the step or the setup."""
+    when (kernel's time) it began the phase that it is in, and the step or the setup. `stands_since_s`: since when
+    (kernel's time) its step has waited for a view, `stood_s`: how long it has before; `step_s`: what its last step
+    took, of which `stall_s` so."""
 
     attempt: int
     index: int
@@ -86,6 +89,10 @@ class Process:
     loaded: bool = True
     phase_since_s: float = 0.0
     section_since_s: float = 0.0
+    stands_since_s: float | None = None
+    stood_s: float = 0.0
+    step_s: float = 0.0
+    stall_s: float = 0.0
     _place: tuple[Phase, int, bool] | None = None
 
     @property
@@ -159,6 +166,34 @@ class Process:
         if before != place:
             self._place, self.phase_since_s = place, now_s
 
+    def stand(self, now_s: float) -> None:
+        """Its exchange came to nothing, or it has answered a view: until it is in the next nothing is trained."""
+        if self.epoch and self.stands_since_s is None:
+            self.stands_since_s = now_s
+
+    def go_on(self, now_s: float) -> None:
+        """It is in the view."""
+        if self.stands_since_s is not None:
+            self.stood_s += max(now_s - self.stands_since_s, LEAST_STALL_S)
+            self.stands_since_s = None
+
+    def committed_by(self, rank: Rank, commit: CommitStep, trained: tuple[int, ...], now_s: float) -> StepReport:
+        """What this rank reports of a step, as each of its ranks does, one after the other. Of a step that is rolled
+        forward the wait for the view goes on in the next."""
+        if rank is self.first:
+            self.go_on(now_s)
+            self.step_s, self.stall_s = now_s - self.section_since_s, self.stood_s
+            self.stood_s, self.stands_since_s = 0.0, now_s if commit.rolled_forward else None
+        return StepReport(
+            step=commit.step,
+            epoch=commit.epoch,
+            step_time_s=self.step_s,
+            tokens=len(trained),
+            micro_batches=commit.micro_batches,
+            trained=trained if rank.ref.rank == 0 else (),
+            stall_s=self.stall_s,
+        )
+
     def caught_up(self) -> CaughtUp:
         """What it reports when a step that it was ready for is committed."""
         role = self.standing.role
@@ -187,6 +222,10 @@ class Group:
     barrier: dict[int, set[int]] = field(default_factory=dict)
     batches: dict[int, dict[int, tuple[int, ...]]] = field(default_factory=dict)
     ready: dict[int, set[int]] = field(default_factory=dict)
+
+    def trained(self, step: int) -> tuple[int, ...]:
+        """The micro-batches in the sum of a step."""
+        return tuple(sorted(batch for own in self.batches.get(step, {}).values() for batch in own))
 
 
 def core_of(ref: RankRef, launch: ReplicaLaunch, *, committed: int) -> RankCore:

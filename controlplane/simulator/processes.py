@@ -153,14 +153,17 @@ class Processes(DueRows):
                 self._rows.bars.append(bars.of_slow(str(found.node_id), device, since_s=self.now_s))
 
     def _place_taken(self, row: ReplicaRow) -> str | None:
-        """Why one that is relieved may end: it is out of the installed view, and as many as were placed
-        hold the state without it, from the view's beginning or caught up since."""
+        """Why one that is relieved may end: it is out of the view that was installed last and of the newest, and
+        as many members of the installed one as were placed hold the state, from its beginning or caught up since. The
+        same pass may have announced it once more, as its exchange has failed."""
         rows, attempt = self._rows, self._rows.attempt
-        if rows.install is None or rows.view is None or attempt is None or rows.install.epoch != rows.view.epoch:
+        if rows.commanded is None or rows.view is None or attempt is None or self._is_member(row):
             return None
         caught_up = {each.index for each in rows.replicas.values() if each.contributing or each.caught_up}
-        held = len(({*rows.install.contributors, *rows.install.standbys} | caught_up) - {row.index})
-        return "its place is taken" if not self._is_member(row) and held >= attempt.replicas else None
+        holders = {*rows.commanded.contributors, *rows.commanded.standbys} | caught_up
+        members = {member.replica: member.incarnation for member in rows.announced[rows.commanded.epoch].members}
+        gone = members.get(row.index) != row.incarnation
+        return "its place is taken" if gone and len(holders & members.keys()) >= attempt.replicas else None
 
     def _nobody_waits(self, row: ReplicaRow) -> str | None:
         """Why one that was ordered out may end: no member of the view counts on it."""

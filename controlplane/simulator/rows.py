@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -9,12 +10,14 @@ import msgspec
 from controlplane.changes.assembly.counted import Announced
 from controlplane.changes.assembly.measured import RECENT
 from controlplane.changes.assembly.snapshot import OFF_THE_LADDER, End
+from controlplane.changes.kinds import RankKey
 from controlplane.changes.rows import Diagnostic, Marked
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.snapshot import BarFact, CheckpointFact, Placement, SignalFact
 from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.frames import RankStatus
 from controlplane.protocol.membership import Flush, Install, View
+from controlplane.protocol.rank import StepReport
 from controlplane.protocol.spec import Parallelism, TrainSpec
 from controlplane.protocol.states import (
     AttemptState,
@@ -28,6 +31,8 @@ from controlplane.protocol.states import (
 
 JOB_ID = "job_sim"
 MAX_DIAGNOSTICS = 256
+MAX_STEPS = 1000
+NEWEST_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +173,31 @@ class SaveRow:
 
 
 @dataclass(slots=True)
+class StepRow:
+    """A committed step (from 0), as its ranks have told it since `at_s`. `took_s` and `stall_s`: the longest of those
+    that contribute; `ids`: the micro-batches of each replica; `trained`: those in the sum."""
+
+    attempt: int
+    step: int
+    epoch: int
+    at_s: float
+    took_s: float = 0.0
+    stall_s: float = 0.0
+    ids: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    trained: tuple[int, ...] = ()
+
+    def take(self, key: RankKey, said: StepReport, at_s: float, *, contributes: bool) -> float:
+        """As `recovery.steps.merge`; returns by how much more the step took."""
+        self.epoch, self.at_s, before_s = max(self.epoch, said.epoch), min(self.at_s, at_s), self.took_s
+        if contributes:
+            self.took_s, self.stall_s = max(self.took_s, said.step_time_s), max(self.stall_s, said.stall_s)
+        if key.rank == 0:
+            self.ids[key.replica] = said.micro_batches
+            self.trained = said.trained or self.trained
+        return self.took_s - before_s
+
+
+@dataclass(slots=True)
 class NeedRow:
     """An incident that began in this attempt needs the checkpoint at `path`, until it is judged at `judged_s`."""
 
@@ -198,12 +228,13 @@ class CommandRow:
 class Rows:
     """Everything the server knows. `ghosts`: older incarnations not proved gone, `older`: all of the attempt;
     `started`: nodes on which a start succeeded, `warmed` and `warm_asked`: when a rank host was; `outbox`:
-    the commands that had no final answer when it was last gone through, in order; `calm`:
-    seconds that each of the last steps took that no view change made longer; `settled`: findings about hardware
+    the commands that had no final answer when it was last gone through, in order; `steps`: those that were told of
+    last, by attempt and number, in the order of their first word; `settled`: findings about hardware
     that are dealt with; `attempts`: those before; `views` of this one; `charged_s`, `acts_s`: when a restart was
     charged, and a destructive act carried out;
     `starts` and `catch_ups`: seconds that each start of a replica and each transfer to one took; `lives`:
-    the newest incarnation of each slot, of all attempts; `announced`: all views, by epoch; `saves` by path, of
+    the newest incarnation of each slot, of all attempts; `announced`: all views, by epoch, of which `commanded` is the
+    install that was the newest to be decided; `saves` by path, of
     which the server's machine `reads_here` some until then;
     `requests` that have not ended, `answers` to all, in order, and `carriers`: the commands that carry one out;
     `incident_s`: when what is open was opened; `save_begun_s` of the save that is being written, `saves_s`: seconds
@@ -218,8 +249,7 @@ class Rows:
     state: JobState = JobState.PENDING
     epoch: int = 0
     committed_step: int = 0
-    progressed_s: float | None = None
-    calm: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    steps: dict[tuple[int, int], StepRow] = field(default_factory=dict)
     starts: list[float] = field(default_factory=list)
     catch_ups: list[float] = field(default_factory=list)
     looks_taken: int = 0
@@ -233,6 +263,7 @@ class Rows:
     announced: dict[int, View] = field(default_factory=dict)
     view_since_s: float = 0.0
     install: Install | None = None
+    commanded: Install | None = None
     installed_s: float | None = None
     flushes: dict[tuple[int, int, int], Flush] = field(default_factory=dict)
     signals: dict[str, SignalFact] = field(default_factory=dict)
@@ -244,7 +275,7 @@ class Rows:
     keys: set[str] = field(default_factory=set)
     settled: list[SignalFact] = field(default_factory=list)
     attempts: list[AttemptRow] = field(default_factory=list)
-    views: list[Announced] = field(default_factory=list)
+    views: dict[int, Announced] = field(default_factory=dict)
     restarts: int = 0
     charged_s: list[float] = field(default_factory=list)
     evictions: int = 0
@@ -291,13 +322,35 @@ class Rows:
             if save.fact is not None
         ]
 
-    def note_step(self, step: int, now_s: float) -> None:
-        """`step` steps are committed, more than before."""
-        self.trained_s += now_s - self.progressed_s if self.progressed_s is not None else 0.0
-        if self.progressed_s is not None and self.installed_s is not None and self.installed_s < self.progressed_s:
-            self.calm.append((now_s - self.progressed_s) / (step - self.committed_step))
-        self.committed_step, self.progressed_s = step, now_s
-        # What is told of steps comes late: it may be of the view before.
-        of_newest = self.install is not None and step > self.install.step
-        for view in self.views[-1:] if of_newest else self.views[-2:-1]:
-            self.views[self.views.index(view)] = view._replace(resumed=True)
+    @property
+    def calm(self) -> list[float]:
+        """Seconds that each of the `RECENT` steps took that no view change made longer, the newest first."""
+        undisturbed = (row.took_s for row in reversed(self.steps.values()) if row.stall_s == 0.0 and row.took_s > 0.0)
+        return list(islice(undisturbed, RECENT))
+
+    @property
+    def progressed_s(self) -> float | None:
+        """When the newest steps were committed, by whom told it first."""
+        return max((row.at_s for row in islice(reversed(self.steps.values()), NEWEST_STEPS)), default=None)
+
+    def note_step(self, key: RankKey, said: StepReport, at_s: float) -> None:
+        """A rank tells of one that was committed at `at_s`."""
+        place, done = (key.attempt, said.step), said.step + 1
+        row = self.steps.get(place)
+        if row is None:
+            row = self.steps[place] = StepRow(key.attempt, said.step, said.epoch, at_s)
+            if len(self.steps) > MAX_STEPS:
+                del self.steps[next(iter(self.steps))]
+        self.trained_s += row.take(key, said, at_s, contributes=self._contributes(key))
+        if self.attempt is not None and self.attempt.number == key.attempt:
+            self.committed_step = max(self.committed_step, done)
+            if said.epoch in self.views:
+                self.views[said.epoch] = self.views[said.epoch]._replace(resumed=True)
+        replica = self.replicas.get(key.replica)
+        if replica is not None and (replica.attempt, replica.incarnation) == (key.attempt, key.incarnation):
+            replica.committed_step = max(replica.committed_step, done)
+
+    def _contributes(self, key: RankKey) -> bool:
+        rows = [*self.replicas.values(), *self.older, *self.ghosts]
+        mine = (key.attempt, key.replica, key.incarnation)
+        return any(row.contributing for row in rows if (row.attempt, row.index, row.incarnation) == mine)

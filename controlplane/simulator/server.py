@@ -14,7 +14,6 @@ from controlplane.changes.hearing import HEARD, hear
 from controlplane.changes.marks import tell_marked
 from controlplane.changes.silence import fell_silent, is_heard, silence_of
 from controlplane.changes.speaker import Speaker
-from controlplane.changes.turn import OVER
 from controlplane.policy.budget import Entry
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
@@ -155,10 +154,6 @@ class Server:
                 replica.spoke_s[status.ref.rank] = self._kernel.now_s - status.silent_s
                 replica.note(status, self._kernel.now_s)
                 replica.phase_since_s[status.ref.rank] = self._kernel.now_s - status.phase_age_s
-                replica.committed_step = max(replica.committed_step, status.step)
-                # Whoever is in the view commits with the others: one that stands by or joins too.
-                if replica.state not in OVER:
-                    self._progress(status.step)
         for event in frame.events:
             if event.seq == row.applied_seq + 1:
                 row.applied_seq = event.seq
@@ -183,10 +178,6 @@ class Server:
         if not self.paused:
             self._outbox.requeue(row.id)
             self._deliver()
-
-    def _progress(self, step: int) -> None:
-        if step > self.rows.committed_step:
-            self.rows.note_step(step, self._kernel.now_s)
 
     def _replica(self, ref: RankRef) -> ReplicaRow | None:
         """The row, if this incarnation is still the newest of the current attempt."""

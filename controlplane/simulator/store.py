@@ -130,7 +130,7 @@ class Store(Processes):
             case kinds.CreateReplica(key=key, placements=placements):
                 self._new_replica(key, placements)
             case kinds.CreateView(view=view):
-                rows.views.append(Announced(view.members, resumed=False))
+                rows.views[view.epoch] = Announced(view.members, resumed=False)
                 rows.view, rows.announced[view.epoch], rows.view_since_s = view, view, self.now_s
                 rows.install, rows.installed_s, rows.flushes = None, None, {}
             case kinds.Enqueue(commands=commands, attempt=number, ttl_s=ttl_s):
@@ -163,7 +163,8 @@ class Store(Processes):
             case kinds.Keep(subject=key, said=said):
                 fenced = self.is_fenced(self.row(key.replica, key.incarnation))
                 node = next(place.node_id for place in self._placed(key) if place.rank == key.rank)
-                keep(rows, key, said, node=node, now_s=self.now_s, fenced=fenced)
+                at_s = self.now_s if self._seen_s is None else self._seen_s
+                keep(rows, key, said, node=node, at_s=at_s, now_s=self.now_s, fenced=fenced)
             case kinds.Resolve():
                 rows.incident_s = None
             case kinds.Lose() | kinds.Bar() | kinds.Judge():
@@ -238,7 +239,7 @@ class Store(Processes):
                 rows.verdicts[incident] = columns["findings"]
             case ViewKey() if "install" in columns:
                 order = columns["install"]
-                rows.install, rows.installed_s = order, columns["ordered_s"]
+                rows.install, rows.commanded, rows.installed_s = order, order, columns["ordered_s"]
                 rows.committed_step = max(rows.committed_step, order.step)
             case ViewKey():
                 # When its first rank was in it is evidence alone.
@@ -279,8 +280,8 @@ class Store(Processes):
             checkpoint_dir=new.checkpoint_dir,
             max_contributors=new.max_contributors,
         )
-        rows.committed_step, rows.progressed_s = new.resume_step, now_s
-        rows.view, rows.install, rows.installed_s, rows.views = None, None, None, []
+        rows.committed_step = new.resume_step
+        rows.view, rows.install, rows.commanded, rows.installed_s, rows.views = None, None, None, None, {}
         rows.flushes = {}
         rows.ghosts += [row for row in rows.replicas.values() if not row.stopped]
         rows.replicas, rows.older = {}, []

@@ -1,5 +1,6 @@
 """How long what a simulated trainer does takes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 Span = tuple[float, float]
@@ -26,3 +27,8 @@ class Timing:
     save_holds_s: float = 0.0
     meets: bool = False
     word_s: Span = (0.0, 0.0)
+
+    def start_s(self, between: Callable[[float, float], float], *, loads: bool) -> float:
+        """From a rank's start to its hello, drawn anew."""
+        more_s = between(*self.load_s) if loads and self.load_s[1] > 0.0 else 0.0
+        return between(*self.setup_s) + more_s

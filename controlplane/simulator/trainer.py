@@ -11,7 +11,7 @@ import msgspec
 
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.membership import MAX_AWAITED_S, Flush, Install, View
-from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, TrainingDone
+from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, StepReport, TrainingDone
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.process import GIVEN_UP, INTAKE, Group, Process, Rank, core_of, save_of
@@ -20,7 +20,7 @@ from trainer.core import effects as do
 from trainer.core import events as on
 from trainer.core.rank import Stage
 
-Report = Flush | OuterError | CaughtUp | CheckpointReport | TrainingDone
+Report = Flush | OuterError | CaughtUp | CheckpointReport | StepReport | TrainingDone
 UNREAD_MAX = 100
 STORED_MAX = 64
 VOTE_S, RETRY_S = 0.02, 0.5
@@ -62,13 +62,9 @@ class Trainer:
             rank = Rank(ref=ref, node=node, device=placement.device_index, core=core)
             process.ranks[placement.rank] = rank
             ranks.append(rank)
-            self._kernel.after(self._setup_s(launch), self._hello, rank, joined)
+            setup_s = self.timing.start_s(self._kernel.between, loads=launch.config.resume is not None)
+            self._kernel.after(setup_s, self._hello, rank, joined)
         return ranks
-
-    def _setup_s(self, launch: ReplicaLaunch) -> float:
-        setup_s, load_s = self._kernel.between(*self.timing.setup_s), self.timing.load_s
-        loads = launch.config.resume is not None and load_s[1] > 0.0
-        return setup_s + (self._kernel.between(*load_s) if loads else 0.0)
 
     def _hello(self, rank: Rank, joined: Callable[[Rank], None]) -> None:
         if rank.hung and rank.alive:
@@ -160,6 +156,7 @@ class Trainer:
     def _carry_out(self, process: Process, rank: Rank, effect: do.Effect) -> None:
         match effect:
             case do.Say(flush=flush):
+                process.stand(self._kernel.now_s)
                 self._said(rank, flush)
             case do.Await(epoch=epoch):
                 self._kernel.after(MAX_AWAITED_S, self._feed, rank, on.ViewAwaited(epoch))
@@ -172,6 +169,9 @@ class Trainer:
             case do.Fetch() | do.GoOn() | do.CommitStep() | do.Welcome():
                 if rank is process.first:
                     self._for_all(process, effect)
+                if isinstance(effect, do.CommitStep):
+                    trained = self.groups[(process.attempt, effect.epoch)].trained(effect.step)
+                    self._said(rank, process.committed_by(rank, effect, trained, self._kernel.now_s))
             case _:
                 process.asked[rank.ref.rank] = effect
                 self._answer(process)
@@ -188,8 +188,8 @@ class Trainer:
                     self._fetch(process, donors)
             case do.CommitStep():
                 if not effect.rolled_forward:
-                    group = self.groups[(process.attempt, effect.epoch)]
-                    self._checkers.committed(process, effect.step, group.batches[effect.step])
+                    own = self.groups[(process.attempt, effect.epoch)].batches[effect.step]
+                    self._checkers.committed(process, effect.step, own)
                 process.lineage.append(effect.epoch)
             case do.Welcome(role=role):
                 if role is not None:
@@ -197,8 +197,8 @@ class Trainer:
 
     def _give_up(self, process: Process) -> None:
         """What it builds or exchanges comes to nothing."""
-        process.token += 1
-        process.regroups_until_s = None
+        process.token, process.regroups_until_s = process.token + 1, None
+        process.stand(self._kernel.now_s)
         for _, rank in sorted(process.ranks.items()):
             if rank.core.stage in GIVEN_UP:
                 self._feed(rank, GIVEN_UP[rank.core.stage])
@@ -274,8 +274,7 @@ class Trainer:
         return len(group.here) == len(group.members)
 
     def _regroup_s(self, process: Process, view: View) -> float:
-        """How long this member builds groups for the view: by whether one it trained with is
-        left out, or one is new. Its first groups are part of its setup."""
+        """How long this member builds groups: whether one is left out, or new. Its first are part of its setup."""
         before = self.groups.get((process.attempt, process.grouped))
         if before is None:
             return 0.0
@@ -285,6 +284,7 @@ class Trainer:
     def _built(self, process: Process, token: int) -> None:
         if self._goes_on(process, token) and not (self.timing.meets and self._misses_one(process)):
             process.regroups_until_s = None
+            process.go_on(self._kernel.now_s)
             self._feed_all(process, on.Built(inside=True))
             self._next_step(process)
 

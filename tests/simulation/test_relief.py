@@ -161,6 +161,16 @@ def test_a_server_that_is_away_in_between_finishes_what_it_began(seed: int, afte
     judged(world, contributors=(0, 2, 3))
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_its_place_is_taken_also_where_the_exchange_of_the_view_without_it_fails_again(seed: int) -> None:
+    world = relieved(seed)
+    until(world, lambda: "swap:swap:successor_caught_up" in world.server.rows.history)
+    for number in range(20):
+        world.kernel.after(0.4 * number, world.faults.blip)
+    until(world, lambda: any(entry.startswith("swap:retire") for entry in world.server.rows.history))
+    assert world.checkers.violations == []
+
+
 def test_without_free_devices_it_is_not_started_beside() -> None:
     world = world_of(3, nodes=3)
     world.faults.schedule(END_S, 0)

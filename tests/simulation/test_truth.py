@@ -4,6 +4,7 @@ import pytest
 
 from controlplane.simulator import mixed
 from controlplane.simulator.world import World
+from trainer.core.rank import Stage
 
 
 def training(seed: int = 21) -> World:
@@ -48,6 +49,43 @@ def test_an_exchange_that_failed_keeps_its_members_until_another_view_comes() ->
     assert world.truth.keeps(*name) == "every exchange fails"
     world.kernel.run(120.0)
     assert world.truth.keeps(*name) is None
+
+
+def test_a_server_that_was_away_learns_when_a_step_was_committed_and_not_only_that_it_was() -> None:
+    world = training()
+    process = next(iter(world.trainer.processes.values()))
+    world.server.pause(40.0)
+    world.faults.hang_rank(process)
+    world.kernel.run(110.0)
+    assert world.server.rows.evictions == 1, "steps of before the hang do not refute it"
+    world.kernel.run(150.0)
+    assert world.checkers.violations == []
+    assert world.server.rows.state == "running"
+
+
+def test_who_saw_the_last_step_and_had_no_agent_does_not_clear_the_rank_that_hangs_in_it() -> None:
+    world = training()
+    hung = next(each for each in world.trainer.processes.values() if each.index == 0)
+    while not all(rank.core.stage is Stage.PASSING for rank in hung.ranks.values()):
+        world.kernel.run(world.kernel.now_s + 0.001)
+    world.faults.hang_rank(hung)
+    for process in world.trainer.processes.values():
+        if process is not hung:
+            world.faults.agents[process.first.node].stop(8.0)
+    world.server.pause(9.0)
+    world.kernel.run(80.0)
+    assert world.checkers.violations == []
+    assert [entry for entry in world.server.rows.history if entry.endswith(":hang")]
+    assert world.server.rows.state == "running"
+
+
+def test_a_node_whose_agent_starts_again_is_out_of_touch_so_long() -> None:
+    world = training()
+    agent = world.agents["node-1"]
+    world.faults.restart_agent(agent)
+    while not any("the agent of node-1 ends after" in line for line in world.kernel.tape):
+        world.kernel.run(world.kernel.now_s + 0.01)
+    assert world.network.out_of_touch_s("node-1", 6.0) is not None
 
 
 @pytest.mark.parametrize("seed", [960107, 960405, 960524, 961149])
