@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from controlplane.changes.due.course import hashes_equal, ledger
 from controlplane.jobs.models import Attempt, Job, Rank, RankSpeed, Replica, StepRecord
 from controlplane.jobs.numbers import JobNumbers, numbers_of
 from controlplane.protocol.spec import Parallelism, rank_coordinates, ranks_per_replica
@@ -203,17 +204,3 @@ def step_point(step: StepRecord, *, micro_batches: int | None = None) -> Json:
         "samples_exact": seen == wanted,
         "hashes_equal": hashes_equal(step),
     }
-
-
-def ledger(step: StepRecord) -> list[int]:
-    """Ids of the micro-batches in the committed gradient, each as often as it was trained:
-    as the all-reduce counted them, else as the replicas told theirs."""
-    told = sorted(m for ids in step.micro_batches.values() for m in ids)
-    doubled = len(told) != len(set(told))
-    return told if step.trained is None or doubled else sorted(step.trained)
-
-
-def hashes_equal(step: StepRecord) -> bool | None:
-    """All replicas hold the same parameters after the step; None: fewer than two told."""
-    told = [by_replica for by_replica in step.parameter_hashes.values() if len(by_replica) > 1]
-    return all(len(set(by_replica.values())) == 1 for by_replica in told) if told else None

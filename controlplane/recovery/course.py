@@ -6,11 +6,12 @@ is committed once in an attempt, so these three tell what came first whatever th
 an incident's two marks.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime, timedelta
 
 from django.db.models import Q, QuerySet
 
+from controlplane.changes.due import course as core
 from controlplane.jobs.models import Job, StepRecord
 from controlplane.recovery.models import Incident, ViewRow
 from controlplane.runtime import windows
@@ -18,17 +19,8 @@ from controlplane.runtime.clock import SETTLE_S
 from controlplane.runtime.models import ClockStep
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """`of_attempt` and `step` of the newest commit (0 and -1: there is none); `attempt`: the newest one;
-    `epoch` of the newest view (0: there is none); `clock`: which step of the server's clock was the newest (0: none,
-    or it was not kept)."""
-
-    of_attempt: int
-    step: int
-    attempt: int
-    epoch: int
-    clock: int = 0
+class Mark(core.Mark):
+    """As the core has it, and as the database seeks by it."""
 
     def after(self) -> Q:
         """Of steps: those committed later."""
@@ -37,10 +29,6 @@ class Mark:
     def until(self) -> Q:
         """Of steps: those committed by then."""
         return Q(attempt__lt=self.of_attempt) | Q(attempt=self.of_attempt, step__lte=self.step)
-
-    def is_before(self, step: StepRecord) -> bool:
-        """That step was committed later."""
-        return (step.attempt, step.step) > (self.of_attempt, self.step)
 
 
 def mark(job: Job, at: datetime) -> dict[str, int]:

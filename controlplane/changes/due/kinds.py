@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.changes.due.checks import Check
 from controlplane.changes.kinds import Enqueue
 from controlplane.protocol.commands import VerifyCheckpoint
 
@@ -99,6 +100,17 @@ class KeepNext:
 
     held_s: float | None
     rest_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Certify:
+    """The certificate of an incident, about steps up to `step`; judged again in `again_s`, None: never again."""
+
+    incident: str
+    state: str
+    checks: tuple[Check, ...]
+    step: int
+    again_s: float | None
 
 
 Keeps = KeepFor | LetGo | Rebase | KeepNext | Enqueue

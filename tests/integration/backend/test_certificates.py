@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from pytest_django.fixtures import Settings
 
+from controlplane.changes.due import certificates
+from controlplane.changes.due.checks import Check
+from controlplane.changes.due.course import Seen, judge
 from controlplane.jobs.models import Attempt, Job, Replica, StepRecord
 from controlplane.protocol.states import AttemptState
-from controlplane.recovery import certificate as certificates
 from controlplane.recovery import course, proof
 from controlplane.recovery.certificate import certify, words_of
-from controlplane.recovery.checks import Check
-from controlplane.recovery.fencing import Seen, judge
 from controlplane.recovery.models import Decision, Incident, ViewRow
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import ago

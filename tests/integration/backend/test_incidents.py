@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from pytest_django.fixtures import Settings
 
+from controlplane.changes.due.checks import LOSSES
 from controlplane.jobs.models import Job
 from controlplane.protocol.states import JobState
 from controlplane.recovery import proof
 from controlplane.recovery.certificate import certify, certify_due
-from controlplane.recovery.checks import LOSSES
 from controlplane.recovery.models import Incident, ViewRow
 from controlplane.recovery.phases import compute_phases
 from controlplane.recovery.reconcile import is_due, reconcile_job

@@ -1,32 +1,19 @@
 """The checks of a recovery's certificate, each over the steps around the incident.
 
-Called by `recovery.certificate`. A check that has nothing to judge by says None and why, never
-True; one that judged only steps from before the recovery has nothing to judge the recovery by.
-Reads rows, writes nothing.
+A check that has nothing to judge by says None and why, never True; one that judged only steps from before the
+recovery has nothing to judge the recovery by. The fifth, that what was trained is what would have been trained, rests
+on runs beside the job: its store makes it (`CertificateRows.equality`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-import msgspec
-
-from controlplane.checkpoints.models import Checkpoint
-from controlplane.jobs.models import Job, StepRecord
-from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, spec_of
-from controlplane.jobs.present import hashes_equal, ledger
-from controlplane.protocol.spec import Parallelism, micro_batch_count, ranks_per_replica
-from controlplane.recovery import proof, recompute
-from controlplane.recovery.course import Mark
-from controlplane.recovery.fencing import LeftOut, left_out
-from controlplane.recovery.models import Incident
-from controlplane.recovery.reference import LIMIT_MAX, read_reference
+from controlplane.changes.due.course import CourseRows, LeftOut, Mark, Step, hashes_equal, ledger, left_out
 
 LOSSES, RECOMPUTED = "loss_matches_reference", "step_recomputed"
 EQUALITY = (LOSSES, RECOMPUTED)
-"""One of them is in each certificate: that what was trained is what would have been trained."""
-SHOWN_DIGITS = 3
-"""Of a difference between losses: a loss in full would tell which text it is the loss of."""
+"""One of them is in each certificate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +37,9 @@ class Window:
     at the fault and when training was back; `left_out`: so many of the recovery's first steps, which are more than
     are compared; `late`: reports that are missing now will not come."""
 
-    job: Job
     began: Mark
     ended: Mark
-    steps: tuple[StepRecord, ...]
+    steps: tuple[Step, ...]
     left_out: int
     late: bool
 
@@ -62,18 +48,46 @@ class Window:
         """What of the recovery is not among the steps, for people."""
         return f"; its first {self.left_out} steps are not compared" if self.left_out else ""
 
-    def reaches_beyond(self, judged: Sequence[StepRecord]) -> bool:
+    def reaches_beyond(self, judged: Sequence[Step]) -> bool:
         """One of the `judged` steps was trained after the fault by the membership that the recovery
         ended with, or by a later one."""
         return any(step.epoch >= self.ended.epoch and self.began.is_before(step) for step in judged)
 
 
-def all_of(incident: Incident, window: Window) -> list[Check]:
+class CheckRows(CourseRows, Protocol):
+    """Of a job's steps and saves."""
+
+    def micro_batch_count(self) -> int:
+        """Of a step."""
+
+    def ranks_of(self, attempt: int) -> int:
+        """Of each of its replicas."""
+
+    def missing(self, first: int, last: int) -> tuple[int, int]:
+        """How many of these steps no attempt has committed, and the first of them (any, where none is)."""
+
+    def first_since(self, epoch: int) -> tuple[int, int] | None:
+        """(attempt, step) of the first commit of this epoch or a later one."""
+
+    def saves_before(self, epoch: int, *, attempt: int) -> Sequence[tuple[int, int, int]]:
+        """(attempt, step, epoch) of saves of older epochs that were committed in that attempt or later."""
+
+    def equality(self, incident: str, window: Window) -> Check:
+        """That what was trained is what would have been."""
+
+
+def all_of(rows: CheckRows, incident: str, window: Window) -> list[Check]:
     """In the order in which they are shown."""
-    return [_hashes(window), _ledger(window), _equal(incident, window), _no_step_lost(window), _fenced(window)]
+    return [
+        _hashes(rows, window),
+        _ledger(rows, window),
+        rows.equality(incident, window),
+        _no_step_lost(rows, window),
+        _fenced(rows, window),
+    ]
 
 
-def _hashes(window: Window) -> Check:
+def _hashes(rows: CheckRows, window: Window) -> Check:
     """After each step every replica holds the same bits: parameters, optimizer and random state."""
     name = "state_hashes_equal"
     told = [(step, hashes_equal(step)) for step in window.steps]
@@ -85,7 +99,7 @@ def _hashes(window: Window) -> Check:
         return Check(name=name, ok=None, detail="no step was reported by two replicas")
     if not window.reaches_beyond(judged):
         return Check(name=name, ok=None, detail="no step after the recovery was reported by two replicas")
-    ranks = _ranks(window)
+    ranks = rows.ranks_of(window.steps[-1].attempt)
     whole = [step for step in judged if _is_told_whole(step, ranks)]
     if not window.reaches_beyond(whole):
         return Check(name=name, ok=None, detail=f"no step after the recovery was reported by all {ranks} ranks of each")
@@ -96,21 +110,15 @@ def _hashes(window: Window) -> Check:
     return Check(name=name, ok=True, detail=detail, value=0, limit=0)
 
 
-def _ranks(window: Window) -> int:
-    """Of each replica, in the newest attempt of the window."""
-    attempt = window.job.attempts.get(number=window.steps[-1].attempt)
-    return ranks_per_replica(msgspec.convert(attempt.layout, Parallelism))
-
-
-def _is_told_whole(step: StepRecord, ranks: int) -> bool:
+def _is_told_whole(step: Step, ranks: int) -> bool:
     """Of every rank each replica that contributed has told its state, and two at least."""
     least = max(2, step.contributors)
     return all(len(step.parameter_hashes.get(str(rank), {})) >= least for rank in range(ranks))
 
 
-def _ledger(window: Window) -> Check:
+def _ledger(rows: CheckRows, window: Window) -> Check:
     """Each step holds each of its micro-batches exactly once."""
-    name, wanted = "sample_ledger_exact", list(range(micro_batch_count(spec_of(window.job).spec)))
+    name, wanted = "sample_ledger_exact", list(range(rows.micro_batch_count()))
     steps = list(window.steps)
     while steps and ledger(steps[-1]) != wanted and _may_grow(steps[-1], wanted):
         steps.pop()  # The reports of the newest steps are still on their way.
@@ -125,49 +133,13 @@ def _ledger(window: Window) -> Check:
     return Check(name=name, ok=True, detail=detail, value=0, limit=0)
 
 
-def _may_grow(step: StepRecord, wanted: list[int]) -> bool:
+def _may_grow(step: Step, wanted: list[int]) -> bool:
     """What is told contradicts nothing: reports are missing, none is doubled."""
     told = ledger(step)
     return len(told) == len(set(told)) and set(told) <= set(wanted)
 
 
-def _equal(incident: Incident, window: Window) -> Check:
-    """By a sampled step that a replica computed again, where that was chosen, else on the server."""
-    row = recompute.of(incident)
-    if row is None:
-        return _losses(incident, window)
-    found = recompute.verdict(row)
-    return Check(name=RECOMPUTED, ok=found.ok, detail=found.detail, value=_rounded(found.value), limit=1.0)
-
-
-def _losses(incident: Incident, window: Window) -> Check:
-    """Every loss is that of the undisturbed run, before and after the membership changed."""
-    name, reference = LOSSES, proof.read(incident) or read_reference(window.job)
-    if reference is None:
-        return Check(name=name, ok=None, detail=proof.why_missing(incident))
-    expected = [(step, reference.of(step.step)) for step in window.steps]
-    judged = [(step, abs(step.loss - loss)) for step, loss in expected if step.loss is not None and loss is not None]
-    if not window.reaches_beyond([step for step, _ in judged]):
-        end = reference.first_step + len(reference.losses)
-        return Check(name=name, ok=None, detail=f"the undisturbed run ends at step {end}, not beyond the recovery")
-    step, worst = max(judged, key=lambda pair: pair[1] / reference.limit(pair[0].step))
-    if worst > reference.limit(step.step) and proof.is_by_shared(incident):
-        return Check(name=name, ok=None, detail="a run shared with other incidents differs: one of its own is made")
-    limit = reference.limit(step.step)
-    detail = (
-        f"compared {len(judged)} of {len(window.steps)} steps ({judged[0][0].step} to {judged[-1][0].step}) with an"
-        f" undisturbed run from step {reference.first_step}; largest difference {worst:.1e} at step {step.step},"
-        f" allowed {limit:.1e} ({reference.tolerance:.0e} for each step since the run began, at most {LIMIT_MAX:.0e})"
-    )
-    return Check(name=name, ok=worst <= limit, detail=detail, value=_rounded(worst), limit=_rounded(limit))
-
-
-def _rounded(value: float | None) -> float | None:
-    """As it is shown; what is judged is judged in full."""
-    return None if value is None else float(f"{value:.{SHOWN_DIGITS}g}")
-
-
-def _no_step_lost(window: Window) -> Check:
+def _no_step_lost(rows: CheckRows, window: Window) -> Check:
     """No number is missing between the first and the last, those that are not compared included."""
     name = "no_step_lost"
     if not window.steps:
@@ -175,24 +147,20 @@ def _no_step_lost(window: Window) -> Check:
     first, last = window.steps[0].step, window.steps[-1].step
     if window.left_out:
         first = min(first, window.began.step + 1)
-    rows = StepRecord.objects.filter(job=window.job, step__gte=first, step__lte=last)
-    known = rows.values_list("step", flat=True).distinct()
-    missing = last - first + 1 - known.count()
+    missing, lost = rows.missing(first, last)
     if missing:
-        there = set(known)
-        lost = next(number for number in range(first, last + 1) if number not in there)
         return Check(name=name, ok=False, detail=f"step {lost} was never committed", value=float(missing), limit=0)
     return Check(name=name, ok=True, detail=f"steps {first} to {last} are all there", value=0, limit=0)
 
 
-def _fenced(window: Window) -> Check:
+def _fenced(rows: CheckRows, window: Window) -> Check:
     """From the first view without it on, nothing of an incarnation that is out was accepted."""
     name = "old_incarnation_fenced"
-    out = left_out(window.job, began=window.began, ended=window.ended)
+    out = left_out(rows, began=window.began, ended=window.ended)
     if not out:
         return Check(name=name, ok=True, detail="no incarnation was left out", value=0, limit=0)
     judged = [each for each in out if each.epoch is not None]
-    breaches = {what for each in out for what in _breaches(window, each)}
+    breaches = {what for each in out for what in _breaches(rows, window, each)}
     if breaches:
         detail = "accepted from an old incarnation: " + "; ".join(sorted(breaches))
         return Check(name=name, ok=False, detail=detail, value=float(len(breaches)), limit=0)
@@ -203,17 +171,15 @@ def _fenced(window: Window) -> Check:
     return Check(name=name, ok=True, detail=f"nothing was accepted of {views} on", value=0, limit=0)
 
 
-def _breaches(window: Window, out: LeftOut) -> list[str]:
+def _breaches(rows: CheckRows, window: Window, out: LeftOut) -> list[str]:
     """What came of one incarnation after the first view without it had gone on, by the order of commits."""
     found = [f"view {epoch} has {out.name} as a member" for epoch in out.back]
     if out.epoch is None:
         return found
-    later = StepRecord.objects.filter(job=window.job, epoch__gte=out.epoch).order_by("attempt", "step")
-    first = later.values_list("attempt", "step").first()
+    first = rows.first_since(out.epoch)
     if first is None:
         return found
     steps = [s.step for s in window.steps if s.epoch < out.epoch and (s.attempt, s.step) > first]
-    rows = Checkpoint.objects.filter(job=window.job, epoch__lt=out.epoch, state__in=COMMITTED_CHECKPOINTS)
-    saves = [save for save in rows.filter(attempt__gte=first[0]) if (save.attempt, save.step) > first]
+    saves = [each for each in rows.saves_before(out.epoch, attempt=first[0]) if each[:2] > first]
     found += [f"step {number} of an epoch before view {out.epoch}" for number in steps]
-    return found + [f"the save of step {save.step} of epoch {save.epoch}" for save in saves]
+    return found + [f"the save of step {step} of epoch {epoch}" for _, step, epoch in saves]
