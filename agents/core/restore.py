@@ -99,6 +99,7 @@ def restore(records: Iterable[Record], *, boot_id: str, fresh_journal_id: str, n
         events=tuple(events),
         waiting=waiting_of(events),
         next_seq=next_seq,
+        unsent_seq=next_seq,
     )
     return state if same_boot else _after_reboot(state)
 
@@ -236,4 +237,13 @@ def _after_reboot(state: State) -> State:
     renumbered = tuple(replace(kept, seq=seq, at_s=state.started_s) for seq, kept in enumerate(facts, start=1))
     ranks = {ref: replace(rank, launched_at_s=state.started_s) for ref, rank in state.ranks.items() if rank.identity}
     waiting = waiting_of(renumbered)
-    return replace(state, events=renumbered, waiting=waiting, next_seq=len(renumbered) + 1, ranks=ranks, rebooted=True)
+    next_seq = len(renumbered) + 1
+    return replace(
+        state,
+        events=renumbered,
+        waiting=waiting,
+        next_seq=next_seq,
+        unsent_seq=next_seq,
+        ranks=ranks,
+        rebooted=True,
+    )

@@ -135,16 +135,18 @@ def rank_state(rank: Rank) -> RankState:
 
 def on_link_up(turn: Turn, event: LinkUp) -> None:
     """A new session: what the server has is forgotten here, the rest is sent again. Where that
-    does not meet what we kept (its database or our disk was set back), a new journal begins:
-    else our events would be a gap, or repeats, for ever."""
-    welcome = event.welcome
+    does not meet what we kept (its database or our disk was set back, or our disk was full and what was sent is not
+    on it), a new journal begins: else our events would be a gap, or repeats, for ever. What has its number from this
+    run was not sent before its first session: the server has another event by that number."""
+    welcome, unsent_seq = event.welcome, turn.state.unsent_seq
     first = turn.state.events[0].seq if turn.state.events else turn.state.next_seq
-    if not first - 1 <= welcome.acked_seq < turn.state.next_seq:
-        turn.note("journal and server do not meet", acked=welcome.acked_seq, first=first, next=turn.state.next_seq)
+    after = turn.state.next_seq if unsent_seq is None else unsent_seq
+    if not first - 1 <= welcome.acked_seq < after:
+        turn.note("journal and server do not meet", acked=welcome.acked_seq, first=first, next=after)
         turn.do(RenewJournal())
-    _forget_through(turn, welcome.acked_seq)
+    _forget_through(turn, min(welcome.acked_seq, after - 1))
     link = Link(up=True, since_s=turn.now_s, node_id=welcome.node_id, demo=welcome.demo, sent_seq=0)
-    turn.set(link=link)
+    turn.set(link=link, unsent_seq=None)
     turn.do(SendSoon(limits.URGENT_S))
 
 

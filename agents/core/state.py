@@ -253,7 +253,8 @@ class State:
     `empty_device_bytes` are used there. `rules`: what this node allows; `refused_by_policy`:
     orders that they have refused since this agent began. `reading`: the command whose checkpoint is being
     read back, "" for none. `seen_s`: of the last event, as near as
-    `away.notice` needs it."""
+    `away.notice` needs it. `unsent_seq`: the first number of an event that this agent has given since it began, until
+    its first session."""
 
     started_s: float
     boot_id: str
@@ -272,6 +273,7 @@ class State:
     events: tuple[KeptEvent, ...] = ()
     rebooted: bool = False
     next_seq: int = 1
+    unsent_seq: int | None = None
     waiting: Mapping[RankRef, Waiting] = field(default_factory=dict)
     shed_reports: int = 0
     absent_devices: frozenset[int] = frozenset()
