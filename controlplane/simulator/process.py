@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from agents.core.learn import NO_STEPS, StepTimes
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.membership import View
 from controlplane.protocol.rank import CaughtUp, CheckpointReport, StepReport
@@ -22,7 +23,7 @@ GIVEN_UP: dict[Stage, on.Event] = {
     Stage.SUMMING: on.Summed(held=False),
     Stage.PASSING: on.Passed(level=None),
 }
-LEAST_STALL_S = 0.001
+LEAST_STALL_S, HASH_BITS = 0.001, (1 << 64) - 1
 INTAKE = (on.ViewSeen, on.ViewAwaited, on.InstallSeen, on.Unheard, on.Fetched)
 
 
@@ -64,7 +65,7 @@ class Process:
     last transfer took. `lineage` notes in which epoch each step was committed. `phase_since_s`, `section_since_s`:
     when (kernel's time) it began the phase that it is in, and the step or the setup. `stands_since_s`: since when
     (kernel's time) its step has waited for a view, `stood_s`: how long it has before; `step_s`: what its last step
-    took, of which `stall_s` so."""
+    took, of which `stall_s` so; `times`: what they teach."""
 
     attempt: int
     index: int
@@ -93,6 +94,7 @@ class Process:
     stood_s: float = 0.0
     step_s: float = 0.0
     stall_s: float = 0.0
+    times: StepTimes = NO_STEPS
     _place: tuple[Phase, int, bool] | None = None
 
     @property
@@ -153,7 +155,7 @@ class Process:
         """Where the replica is, for its agent's frames."""
         if self.epoch == 0 and not self.interrupted():
             return Phase.PARKED if all(rank.joined for rank in self.ranks.values()) else Phase.BUILDING
-        if self.computes() or self.first.core.stage is Stage.READY:
+        if self.first.core.stage in (Stage.READY, Stage.COMPUTING):
             return Phase.COMPUTE
         changing = self.interrupted() or self.regroups_until_s is not None
         return Phase.VIEW_CHANGE if changing else Phase.EXCHANGE
@@ -184,7 +186,7 @@ class Process:
             self.go_on(now_s)
             self.step_s, self.stall_s = now_s - self.section_since_s, self.stood_s
             self.stood_s, self.stands_since_s = 0.0, now_s if commit.rolled_forward else None
-        return StepReport(
+        report = StepReport(
             step=commit.step,
             epoch=commit.epoch,
             step_time_s=self.step_s,
@@ -192,7 +194,18 @@ class Process:
             micro_batches=commit.micro_batches,
             trained=trained if rank.ref.rank == 0 else (),
             stall_s=self.stall_s,
+            parameter_hash=self.state_hash(rank),
         )
+        self.times = self.times.after(report) if rank is self.first else self.times
+        return report
+
+    def state_hash(self, rank: Rank) -> str | None:
+        """Its state is what it has committed, and in which epochs; each rank has a shard. None: it is not wanted, or
+        not whole."""
+        every = self.launch.config.training.hash_every_steps
+        if not every or self.committed % every or self.standing.is_joiner:
+            return None
+        return f"{rank.ref.rank:02x}{hash(tuple(self.lineage)) & HASH_BITS:016x}"
 
     def caught_up(self) -> CaughtUp:
         """What it reports when a step that it was ready for is committed."""

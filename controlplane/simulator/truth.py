@@ -9,8 +9,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from agents.core.learn import step_timeout_s
 from controlplane.policy.plan import ORDERED, Decision
-from controlplane.simulator.memory import HANG_TIMEOUT_S
 
 if TYPE_CHECKING:
     from controlplane.simulator.process import Process, Rank
@@ -113,11 +113,17 @@ class Truth:
         now_s = self._world.kernel.now_s
         # Its last word may be from the phase before, of which it is not known that it has ended.
         work_s = self._world.micro_batches * self._world.trainer.timing.micro_batch_s[1]
-        limit_s = HANG_TIMEOUT_S - work_s - HEARD_S
+        limit_s = self._allowed_s(rank) - work_s - HEARD_S
         if rank.hung:
             stood_s = now_s - min(rank.hung_since_s, rank.stood_since_s)
             return stood_s >= limit_s and now_s - rank.hung_since_s >= MUTE_S
         return self._was_just(rank.woke_s) and rank.woke_s - rank.hung_since_s >= limit_s
+
+    def _allowed_s(self, rank: Rank) -> float:
+        """What its agent allows a step by what it has learned; one that has started again had learned more."""
+        process, known = self._world.trainer.process_of(rank), self._world.agents[rank.node].known(rank.ref)
+        ever_s = step_timeout_s(process.launch, process.times)
+        return min(ever_s, step_timeout_s(process.launch, known.steps)) if known is not None else ever_s
 
     def _fails_again(self, process: Process) -> bool:
         """Where every exchange fails and names nobody, who it is is a guess. That one is left out first, and ended
