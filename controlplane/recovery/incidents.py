@@ -14,6 +14,7 @@ from django.db import transaction
 from django.db.models import Min, Q, QuerySet
 
 from controlplane.access.services import audit
+from controlplane.changes.due.certificates import FIRST_S
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job, Replica
 from controlplane.jobs.services import refresh_job
@@ -40,7 +41,6 @@ from controlplane.runtime.locks import lock_row
 
 BACK = (IncidentOutcome.RECOVERED, IncidentOutcome.MITIGATED)
 """Outcomes after which training went on, so that there is something to prove."""
-CERTIFICATE_DELAY_S = 1.0
 CONFIG = PolicyConfig()
 
 
@@ -220,7 +220,7 @@ def _end(incident: Incident, note: str, outcome: IncidentOutcome, *, step: int) 
             "recovered_at": moment,
             "ended": asdict(course.here(incident.job)) if incident.job is not None else None,
             "full_strength": outcome is IncidentOutcome.RECOVERED,
-            "certificate_due_at": after(CERTIFICATE_DELAY_S),
+            "certificate_due_at": after(FIRST_S),
             "certificate": pending_certificate(step),
         }
     else:

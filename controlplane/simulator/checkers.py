@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from controlplane.changes.due.certificates import RED
+from controlplane.changes.due.kinds import Certify
 from controlplane.changes.turn import OVER
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.plan import Decision
@@ -37,7 +39,7 @@ class Checkers:
         self.violations: list[str] = []
         self.commits = 0
         self.evictions = 0
-        self.left_out = 0
+        self.left_out = self.judged = 0
         self._install_steps: dict[tuple[int, int], int] = {}
         self._members: dict[tuple[int, int], set[tuple[int, int]]] = {}
         self._newest: dict[int, int] = {}
@@ -131,6 +133,12 @@ class Checkers:
         why = "" if decision is None else f" ({decision.reason_code}: {decision.sentence})"
         held_up = self.slow(attempt, index, incarnation) is not None
         self.expect(held_up, f"I-out: r{index}.{incarnation}, which nothing keeps, is left out{why}")
+
+    def certified(self, incident: str, found: Certify) -> None:
+        """A recovery is judged. Here nobody trains anything but what it is given."""
+        wrong = "; ".join(f"{check.name}: {check.detail}" for check in found.checks if check.ok is False)
+        self.expect(found.state != RED, f"I-cert: the certificate of {incident} is red: {wrong}")
+        self.judged += found.again_s is None
 
     def counted(self, rows: Rows) -> None:
         """Whom the newest view leaves out is not counted among those that compute."""

@@ -1,7 +1,4 @@
-"""What is kept beyond its retention, as rows in memory: the edge of `changes.due.keeping`.
-
-An incident is judged a while after it is over; certificates are not simulated.
-"""
+"""What is kept beyond its retention, as rows in memory: the edge of `changes.due.keeping`."""
 
 from collections.abc import Iterable
 
@@ -12,8 +9,6 @@ from controlplane.policy.facts import TERMINAL_JOB
 from controlplane.simulator.rows import NeedRow, Rows
 from controlplane.simulator.store import Store
 
-JUDGED_S = 30.0
-
 
 class Keeping:
     """Of one server."""
@@ -22,17 +17,14 @@ class Keeping:
         self._rows, self._store = rows, store
         self._known = ""
 
-    def sweep(self) -> None:
-        """What is due: an incident that has opened, one that is judged, and what ranks shall hear."""
+    def sweep(self, judged: Iterable[str] = ()) -> None:
+        """What is due: an incident that has opened, those that are `judged`, and what ranks shall hear."""
         rows, now_s, incident = self._rows, self._store.now_s, self._store.open_incident()
         if incident and incident != self._known:
             self._commit(core.needed(self._store, incident))
         self._known = incident or self._known
-        for number, need in list(rows.needs.items()):
-            if number != incident and need.judged_s is None:
-                need.judged_s = now_s + JUDGED_S
-            if need.judged_s is not None and need.judged_s <= now_s and not need.let_go:
-                self._commit(core.let_go(self._store, number))
+        for each in judged:
+            self._commit(core.let_go(self._store, each))
         over = rows.state in TERMINAL_JOB
         if over or any(need.due_s is not None and need.due_s <= now_s for need in rows.needs.values()):
             self._commit(core.tended(self._store))

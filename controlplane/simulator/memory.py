@@ -18,6 +18,7 @@ from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import View
 from controlplane.protocol.states import AttemptState, CommandState, RankState, Section
 from controlplane.simulator.checkers import Checkers
+from controlplane.simulator.course import incident_id
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.load import there
 from controlplane.simulator.rows import JOB_ID, CommandRow, ReplicaRow, Rows
@@ -311,7 +312,7 @@ class MemoryRows:
 
     def open_incident(self) -> str:
         """There is one at most."""
-        return f"inc_{self._rows.incidents:03d}" if self._rows.incident_s is not None else ""
+        return incident_id(self._rows.incidents) if self._rows.incident_s is not None else ""
 
     def texts_of(self, incident: str, place: str) -> int:
         """All of them."""

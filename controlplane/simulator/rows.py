@@ -28,6 +28,7 @@ from controlplane.protocol.states import (
     RankState,
     ReplicaState,
 )
+from controlplane.simulator.course import Course
 
 JOB_ID = "job_sim"
 MAX_DIAGNOSTICS = 256
@@ -175,7 +176,7 @@ class SaveRow:
 @dataclass(slots=True)
 class StepRow:
     """A committed step (from 0), as its ranks have told it since `at_s`. `took_s` and `stall_s`: the longest of those
-    that contribute; `ids`: the micro-batches of each replica; `trained`: those in the sum."""
+    that contribute; all else: as `changes.due.course.Step`."""
 
     attempt: int
     step: int
@@ -183,8 +184,14 @@ class StepRow:
     at_s: float
     took_s: float = 0.0
     stall_s: float = 0.0
-    ids: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    trained: tuple[int, ...] = ()
+    micro_batches: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    trained: tuple[int, ...] | None = None
+    parameter_hashes: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @property
+    def contributors(self) -> int:
+        """Those that told of micro-batches."""
+        return sum(bool(ids) for ids in self.micro_batches.values())
 
     def take(self, key: RankKey, said: StepReport, at_s: float, *, contributes: bool) -> float:
         """As `recovery.steps.merge`; returns by how much more the step took."""
@@ -192,21 +199,22 @@ class StepRow:
         if contributes:
             self.took_s, self.stall_s = max(self.took_s, said.step_time_s), max(self.stall_s, said.stall_s)
         if key.rank == 0:
-            self.ids[key.replica] = said.micro_batches
+            self.micro_batches[str(key.replica)] = said.micro_batches
             self.trained = said.trained or self.trained
+        if said.parameter_hash is not None:
+            self.parameter_hashes.setdefault(str(key.rank), {})[str(key.replica)] = said.parameter_hash
         return self.took_s - before_s
 
 
 @dataclass(slots=True)
 class NeedRow:
-    """An incident that began in this attempt needs the checkpoint at `path`, until it is judged at `judged_s`."""
+    """An incident that began in this attempt needs the checkpoint at `path`, until it is judged."""
 
     path: str
     attempt: int
     due_s: float | None
     let_go: bool = False
     why: str = ""
-    judged_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -306,6 +314,7 @@ class Rows:
     verdicts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     needs: dict[str, NeedRow] = field(default_factory=dict)
     webs: dict[str, float] = field(default_factory=dict)
+    course: Course = field(default_factory=Course)
 
     def transfer_s(self, path: str) -> float | None:
         """The longer of the seconds in which it was written and read back; None: it is not known here."""
@@ -332,6 +341,13 @@ class Rows:
     def progressed_s(self) -> float | None:
         """When the newest steps were committed, by whom told it first."""
         return max((row.at_s for row in islice(reversed(self.steps.values()), NEWEST_STEPS)), default=None)
+
+    def announce(self, view: View, now_s: float) -> None:
+        """It is the newest; nobody has answered it."""
+        self.views[view.epoch] = Announced(view.members, resumed=False)
+        self.view, self.announced[view.epoch], self.view_since_s = view, view, now_s
+        self.course.announced_s[view.epoch] = now_s
+        self.install, self.installed_s, self.flushes = None, None, {}
 
     def note_step(self, key: RankKey, said: StepReport, at_s: float) -> None:
         """A rank tells of one that was committed at `at_s`."""

@@ -34,6 +34,7 @@ from controlplane.protocol.launch import RankRef
 from controlplane.protocol.spec import TrainSpec
 from controlplane.protocol.states import AttemptState
 from controlplane.simulator.asked import Asked
+from controlplane.simulator.certificates import Certificates
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.hello import FRAME_INTERVAL_S, greet, welcome
 from controlplane.simulator.keeping import Keeping
@@ -84,6 +85,7 @@ class Server:
         self.store.on_wake = self.ring
         self.readings, self.keeping = Readings(self.rows, self.store, storage), Keeping(self.rows, self.store)
         self.store.on_final = self.keeping.end
+        self._certificates = Certificates(self.rows, kernel, checkers)
         self._outbox = Outbox(self.rows, self.store, downlink)
         self._next_pass_s: float | None = 0.0
         self._rung = True
@@ -211,7 +213,7 @@ class Server:
         for due in (tell_marked, close_dead, settle_old, report_unknown):
             self.store.commit(due(self.store))
         self.readings.sweep()
-        self.keeping.sweep()
+        self.keeping.sweep(self._certificates.sweep())
         if fleet_waits(self.rows):
             self.store.of_fleet(load_fleet(self.rows, now_s, now_s < self.blind_until_s), self._config)
         self._deliver()

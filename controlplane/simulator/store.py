@@ -12,7 +12,7 @@ import msgspec
 from controlplane.changes import kinds, outbox
 from controlplane.changes import rows as facts
 from controlplane.changes.acts import carry_out
-from controlplane.changes.assembly.counted import Announced, is_act
+from controlplane.changes.assembly.counted import is_act
 from controlplane.changes.behind import at_once
 from controlplane.changes.diagnostics import SCHEDULED
 from controlplane.changes.due import kinds as due
@@ -46,6 +46,7 @@ from controlplane.protocol.commands import (
 )
 from controlplane.protocol.states import CheckpointState, CommandState, NodeState, RankState, ReplicaState, RequestState
 from controlplane.simulator.asked import Asked
+from controlplane.simulator.certificates import closed, decided, opened
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kept import keep, let_go, refuse
 from controlplane.simulator.kernel import Kernel
@@ -83,6 +84,7 @@ class Store(Processes):
         self._incident(decision)
         self._kernel.log("decision", f"{decision.rule}/{decision.choice}/{decision.reason_code}: {decision.sentence}")
         self._decisions += 1
+        decided(self._rows, decision)
         self.carry(decision, at_once(decision))
         return True
 
@@ -130,9 +132,7 @@ class Store(Processes):
             case kinds.CreateReplica(key=key, placements=placements):
                 self._new_replica(key, placements)
             case kinds.CreateView(view=view):
-                rows.views[view.epoch] = Announced(view.members, resumed=False)
-                rows.view, rows.announced[view.epoch], rows.view_since_s = view, view, self.now_s
-                rows.install, rows.installed_s, rows.flushes = None, None, {}
+                rows.announce(view, self.now_s)
             case kinds.Enqueue(commands=commands, attempt=number, ttl_s=ttl_s):
                 for node, body in commands:
                     self._command(node, body, number, ttl_s)
@@ -165,8 +165,8 @@ class Store(Processes):
                 node = next(place.node_id for place in self._placed(key) if place.rank == key.rank)
                 at_s = self.now_s if self._seen_s is None else self._seen_s
                 keep(rows, key, said, node=node, at_s=at_s, now_s=self.now_s, fenced=fenced)
-            case kinds.Resolve():
-                rows.incident_s = None
+            case kinds.Resolve(outcome=outcome):
+                closed(rows, self.open_incident(), outcome, self.now_s)
             case kinds.Lose() | kinds.Bar() | kinds.Judge():
                 self._of_device(change)
             case kinds.Refuse(path=path, said=words):
@@ -257,7 +257,7 @@ class Store(Processes):
         found = [rows.signals[each] for each in named if each in rows.signals]
         if rows.incident_s is None and opens_incident(decision):
             rows.incident_s = min((signal.seen_s for signal in found), default=self.now_s)
-            rows.incidents += 1
+            opened(rows, rows.incident_s)
         if rows.incident_s is not None and decision.rule not in ASKED:
             joined = self.open_incident()
             rows.signals |= {s.id: msgspec.structs.replace(s, incident_id=s.incident_id or joined) for s in found}
@@ -299,7 +299,7 @@ class Store(Processes):
             self._check("replica", row.state, ReplicaState.FORMING)
             rows.ghosts += [] if row.stopped else [row]
             rows.older.append(row)
-        rows.lives[key.index] = key.incarnation
+        rows.lives[key.index], rows.course.attempts[key.index, key.incarnation] = key.incarnation, key.attempt
         rows.replicas[key.index] = ReplicaRow(
             key.index,
             key.incarnation,

@@ -42,6 +42,8 @@ REPLICAS = 3
 FAULTS_UNTIL_S = 90.0
 CALM_S = 150.0
 STEADY_S = 30.0
+JUDGED_S = 60.0
+"""So long after a recovery its certificate is there: no report comes later."""
 READS = (VerifyCheckpoint, EndVerification)
 NONE = Extras()
 LASTING = frozenset({"node_silent", "straggler", "node_check"})
@@ -200,6 +202,10 @@ class World:
             # One that reads a checkpoint may, as long as nothing else is due.
             dead = dead or (isinstance(row.envelope.body, READS) and row.due_s > self.kernel.now_s)
             expect(row.state not in LIVE or dead, f"I2: command {command_id} is still {row.state}")
+
+        for incident, course in rows.course.incidents.items():
+            over = course.due_s is None or self.kernel.now_s - (course.over_s or 0.0) < JUDGED_S
+            expect(over, f"I-cert: the certificate of {incident} is still {course.state}")
 
     def _only_lasting(self) -> bool:
         return {signal.kind for signal in self.server.rows.signals.values()} <= LASTING

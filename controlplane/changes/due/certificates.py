@@ -19,7 +19,7 @@ PENDING, GREEN, RED, INCOMPLETE = "pending", "green", "red", "incomplete"
 BEFORE_S = 15.0
 # The last reports of a step come this much after its first.
 SETTLE_S = 1.5
-RETRY_S = 2.0
+FIRST_S, RETRY_S = 1.0, 2.0
 PUT_OFF_RETRY_S = 15.0
 GIVE_UP_S = 30.0
 MAX_BEFORE, MAX_STEPS = 500, 2000

@@ -9,7 +9,7 @@ from controlplane.protocol.commands import KeepCheckpoints
 from controlplane.protocol.keeping import KeptSave
 from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import CheckpointState, CommandState, JobState
-from controlplane.simulator.keeping import JUDGED_S, Keeping
+from controlplane.simulator.keeping import Keeping
 from controlplane.simulator.rows import NeedRow, SaveRow
 
 from .builders import NODES, World, training
@@ -97,7 +97,7 @@ def test_it_is_let_go_once_it_is_judged_and_its_ranks_hear_that() -> None:
     incident = world.fault()
     world.answer(CommandState.SUCCEEDED)
     world.over()
-    world.sweep(JUDGED_S)
+    world.keeping.sweep([incident])
     assert world.rows.needs[incident].let_go and world.sent()[-1][1].saves == ()
     assert world.rows.needs[incident].due_s == world.kernel.now_s + SOON_S, "they have not heard it yet"
     world.answer(CommandState.SUCCEEDED)
