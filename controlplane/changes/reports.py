@@ -110,8 +110,9 @@ def _outer_error(rows: Rows, rank: Rank, said: OuterError, speaker: Speaker) -> 
 
 
 def _caught_up(rows: Rows, rank: Rank, said: CaughtUp, speaker: Speaker) -> Iterator[Change]:
-    """Once; what it held before it was left out is old."""
-    if rank.fenced:
+    """Once; what it held before it was left out is old. In an epoch of which it is no member here it was another life
+    by its number, of before the database was set back."""
+    if rank.fenced or not _is_member(rows, rank, said.epoch):
         yield stale(rank, "catch_up", speaker)
         return
     replica = rows.incarnation(rank.attempt, rank.replica, rank.incarnation)

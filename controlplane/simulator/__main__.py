@@ -32,6 +32,7 @@ HELP = {
     "refused": "how often a rank sends what its agent does not take",
     "rotten": "how often bytes of a checkpoint rot",
     "bad_numbers": "how often the loss is no number, in every replica",
+    "set_backs": "how often the database is restored to what it was a while before",
 }
 
 

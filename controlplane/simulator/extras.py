@@ -6,6 +6,7 @@ Some strike at a time of their own, most at the worst: right after the control p
 import random
 from collections import Counter
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -20,7 +21,7 @@ from controlplane.simulator.kernel import Ended, Kernel
 from controlplane.simulator.lens import Lens
 from controlplane.simulator.network import BOTH, Network, Way
 from controlplane.simulator.people import People
-from controlplane.simulator.rows import JOB_ID
+from controlplane.simulator.rows import JOB_ID, Rows
 from controlplane.simulator.server import Server
 from controlplane.simulator.storage import Storage
 
@@ -65,7 +66,7 @@ class Extras:
     disk that fills as something is decided; a person who asks for something then; two or three faults within one
     recovery; an exchange that fails again and again; a device that turns slow, or runs hot for a while; checks of a
     node that begin to fail, and pass later; a rank host that ends; messages that an agent does not take; a checkpoint
-    whose bytes rot; a loss that is no number any more, in every replica."""
+    whose bytes rot; a loss that is no number any more, in every replica; a database that is restored to what it was."""
 
     one_way: int = 0
     late: int = 0
@@ -83,6 +84,7 @@ class Extras:
     refused: int = 0
     rotten: int = 0
     bad_numbers: int = 0
+    set_backs: int = 0
 
 
 class Kind(StrEnum):
@@ -105,6 +107,7 @@ class Kind(StrEnum):
     REFUSED = "input_refused"
     ROTTEN = "checkpoint_rots"
     BAD_NUMBERS = "loss_not_finite"
+    SET_BACK = "database_set_back"
 
 
 class Harsh:
@@ -146,6 +149,7 @@ class Harsh:
             "refused": self.say_nonsense,
             "rotten": self._sooner_or_later(self.rot),
             "bad_numbers": self._sooner_or_later(self.lose_numbers),
+            "set_backs": self.keep_rows,
         }
         for name, deed in deeds.items():
             # Chances of each kind are its own.
@@ -193,9 +197,12 @@ class Harsh:
         down_s = self._chance.uniform(0.3, 6.0) if short else self._chance.uniform(15.0, 60.0)
         self._note(Kind.SERVER_RESTART, f"the server ends and is back in {down_s:.1f} s")
         self._server.restart(down_s)
+        self._hang_up()
+        raise Ended
+
+    def _hang_up(self) -> None:
         for agent in self._faults.agents.values():
             agent.after(self._chance.uniform(0.0, 1.0), agent.hang_up)
-        raise Ended
 
     # --- deeds ---------------------------------------------------------------------------
 
@@ -229,6 +236,18 @@ class Harsh:
     def end_server(self) -> None:
         """Between two of its next effects."""
         self._server_ends_in = self._chance.randrange(1, 25)
+
+    def keep_rows(self) -> None:
+        """The database is restored to what it is now, a while later."""
+        kept = deepcopy(self._server.rows)
+        self._kernel.after(self._chance.uniform(2.0, 25.0), self.set_back, kept)
+
+    def set_back(self, kept: Rows) -> None:
+        """To these rows; they are the server's then."""
+        if not self._server.paused:
+            self._note(Kind.SET_BACK, f"the database is set back to step {kept.committed_step}")
+            self._server.set_back(kept, self._chance.uniform(0.3, 6.0))
+            self._hang_up()
 
     def end_at_record(self) -> None:
         """An agent ends right after one of the next records that it writes, or its machine loses power."""

@@ -95,7 +95,8 @@ def _job(rows: Rows) -> JobFact:
 
 
 def _membership(rows: Rows) -> Membership | None:
-    if rows.view is None:
+    """A job ahead of its views was set back: its ranks are in one that is not known here."""
+    if rows.view is None or rows.view.epoch < rows.epoch:
         return None
     return Membership(
         view=rows.view,

@@ -25,10 +25,10 @@ class Outbox:
         self._rows, self._store, self._send = rows, store, send
 
     def answer(self, answer: CommandAnswer, at_s: float) -> None:
-        """An agent's, which may come late or again."""
-        row = self._rows.commands[answer.command_id]
-        found = heard(row.state, answer.state, answer.data, ttl_s=row.envelope.ttl_s)
-        if found is None:
+        """An agent's, which may come late or again, or to what is not known any more."""
+        row = self._rows.commands.get(answer.command_id)
+        found = heard(row.state, answer.state, answer.data, ttl_s=row.envelope.ttl_s) if row is not None else None
+        if row is None or found is None:
             return
         row.detail, row.data = answer.detail, answer.data
         if found.due_in_s is not None:

@@ -6,6 +6,7 @@ which loads, decides and applies. Commands are delivered at once and again until
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import fields
 
 from controlplane.changes.behind import entered_at_once, entered_behind, starts_behind, still_wanted
 from controlplane.changes.due.findings import report_unknown, settle_old
@@ -126,6 +127,14 @@ class Server:
         self.pause(seconds)
         self._rung, self._next_pass_s, self._alone = True, 0.0, frozenset()
         self._begin()
+
+    def set_back(self, kept: Rows, seconds: float) -> None:
+        """Its database is restored to what it was (`kept`), and its process is back so much later. Only its nodes know
+        what was decided since."""
+        for each in fields(Rows):
+            setattr(self.rows, each.name, getattr(kept, each.name))
+        self._checkers.set_back()
+        self.restart(seconds)
 
     @property
     def paused(self) -> bool:

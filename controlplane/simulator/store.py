@@ -288,7 +288,7 @@ class Store(Processes):
 
     def _new_replica(self, key: ReplicaKey, placements: tuple[Placement, ...]) -> None:
         rows, row, name = self._rows, self._rows.replicas.get(key.index), f"r{key.index}.{key.incarnation}"
-        newest = rows.lives.get(key.index, 0)
+        newest = max(rows.lives.get(key.index, 0), rows.ahead.get("incarnations", {}).get(str(key.index), 0))
         self._checkers.expect(key.incarnation == newest + 1, f"I4: {name} skips an incarnation")
         wanted = {(place.node_id, place.device_index) for place in placements}
         for other in self.all_replicas():

@@ -39,6 +39,7 @@ HAPPENS = {
     "overheats": {"device_overheats"},
     "rotten": {Kind.ROTTEN},
     "bad_numbers": {Kind.BAD_NUMBERS},
+    "set_backs": {Kind.SET_BACK},
 }
 
 

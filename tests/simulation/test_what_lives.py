@@ -3,6 +3,7 @@ command sent, in some pass of a few worlds; but for those listed here with the r
 begins to occur fails here until it is taken off."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from functools import cache
 
 import msgspec
@@ -18,11 +19,8 @@ from controlplane.simulator.world import World, WorldPlan, job_spec
 from tests.simulation.living import ACTIONS, COMMANDS, Living, fields
 
 ONE_JOB = "a world has one job, of one name"
-KEPT = "the server loses no rows"
 NOT_YET = {
     **dict.fromkeys(("JobFact.id", "JobFact.name", "View.job_id", "Flush.job_id", "Install.job_id"), ONE_JOB),
-    **dict.fromkeys(("JobFact.ahead", "AheadFact.attempt", "AheadFact.end", "AheadFact.epoch"), KEPT),
-    **dict.fromkeys(("AheadFact.incarnations", "AheadFact.node"), KEPT),
     "JobFact.end_held_until_s": "no step is computed again",
     "CheckpointFact.holders": "no checkpoint lies on the nodes' own disks",
 }
@@ -221,6 +219,32 @@ def persons(found: Living) -> None:
     found.ended(world)
 
 
+def set_backs(found: Living) -> None:
+    """The database is restored to before a replica was started again where it was, before all were, and before the job
+    ended."""
+    spec, nodes = job_spec(spare_gpus=0), {f"node-{index}": 2 for index in range(3)}
+    _set_back(found, World(21, plan=WorldPlan(spec=spec, nodes=nodes)), _end_one)
+    _set_back(found, World(21), _end_all)
+    _set_back(found, World(21, steps=60), lambda world: None)
+
+
+def _set_back(found: Living, world: World, end: Callable[[World], None]) -> None:
+    found.watch(world)
+    world.start()
+    world.faults.schedule(400.0, 0)
+    world.kernel.run(40.0)
+    kept = deepcopy(world.server.rows)
+    end(world)
+    world.kernel.run(52.0)
+    world.harsh.set_back(kept)
+    world.kernel.run(90.0)
+    found.ended(world)
+
+
+def _end_one(world: World) -> None:
+    world.faults.kill_rank(next(process for process in world.trainer.processes.values() if process.able()))
+
+
 SCENES: tuple[Callable[[Living], None], ...] = (
     seeds,
     rehearsals,
@@ -230,6 +254,7 @@ SCENES: tuple[Callable[[Living], None], ...] = (
     clocks,
     numbers,
     persons,
+    set_backs,
 )
 
 

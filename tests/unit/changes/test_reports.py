@@ -275,8 +275,16 @@ def test_what_it_held_before_it_was_left_out_is_old() -> None:
     )
     assert told(world, caught_up(epoch=2)) == []
     world.do(AnnounceView(view=view(world, 0, 1, 2)))
-    assert told(world, caught_up(epoch=3)), "a view of the same number did not leave it out"
-    assert told(world, caught_up(epoch=4))
+    assert counted(told(world, caught_up(epoch=3))) == ["stale_catch_up"], "it was no member of that view"
+    assert isinstance(told(world, caught_up(epoch=4))[0], Wake)
+
+
+def test_a_life_of_the_same_name_from_before_the_database_was_set_back_does_not_count_for_this_one() -> None:
+    world = training()
+    world.do(AnnounceView(view=view(world, 0, 2)))
+    assert counted(told(world, caught_up(epoch=3))) == ["stale_catch_up"], "by our rows it is in no such view"
+    assert counted(told(world, caught_up(epoch=9))) == ["stale_catch_up"], "nor is there one of that number"
+    assert not world.rows.replicas[1].contributing or world.rows.catch_ups == []
 
 
 def test_who_is_in_a_view_trains_and_the_first_says_when_it_began() -> None:
