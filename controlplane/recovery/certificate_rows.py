@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
-from django.db.models import QuerySet
+from django.db.models import Max, Min, QuerySet
 
 from controlplane.changes.due import certificates as core
 from controlplane.changes.due.checks import LOSSES, RECOMPUTED, Check, Window
@@ -82,14 +82,18 @@ class CertificateRows(CourseRows):
         """By its layout."""
         return ranks_per_replica(msgspec.convert(self._job.attempts.get(number=attempt).layout, Parallelism))
 
-    def missing(self, first: int, last: int) -> tuple[int, int]:
-        """Of all attempts."""
+    def missing(self, first: int, last: int) -> Sequence[int]:
+        """Counted before they are sought."""
         known = self._steps.filter(step__gte=first, step__lte=last).values_list("step", flat=True).distinct()
-        missing = last - first + 1 - known.count()
-        if not missing:
-            return 0, first
+        if known.count() == last - first + 1:
+            return ()
         there = set(known)
-        return missing, next(number for number in range(first, last + 1) if number not in there)
+        return [number for number in range(first, last + 1) if number not in there]
+
+    def spans(self) -> Sequence[tuple[int, int]]:
+        """As they come."""
+        rows = self._steps.order_by().values("attempt").annotate(low=Min("step"), high=Max("step"))
+        return list(rows.values_list("low", "high"))
 
     def first_since(self, epoch: int) -> tuple[int, int] | None:
         """By attempt and number."""

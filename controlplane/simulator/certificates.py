@@ -138,11 +138,17 @@ class Certificates:
         """Every attempt here has the spec's layout but for the number of replicas."""
         return ranks_per_replica(self._rows.spec.parallelism)
 
-    def missing(self, first: int, last: int) -> tuple[int, int]:
-        """Of all attempts."""
+    def missing(self, first: int, last: int) -> Sequence[int]:
+        """As told."""
         known = {step for _, step in self._rows.steps}
-        lost = [number for number in range(first, last + 1) if number not in known]
-        return len(lost), lost[0] if lost else first
+        return [number for number in range(first, last + 1) if number not in known]
+
+    def spans(self) -> Sequence[tuple[int, int]]:
+        """As told."""
+        numbers: dict[int, list[int]] = {}
+        for attempt, step in self._rows.steps:
+            numbers.setdefault(attempt, []).append(step)
+        return [(min(each), max(each)) for each in numbers.values()]
 
     def first_since(self, epoch: int) -> tuple[int, int] | None:
         """By attempt and number."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.simulator.certificates import Certificates
 from controlplane.simulator.process import Group, Process, Rank
 from controlplane.simulator.rows import Rows
 from controlplane.simulator.world import World
@@ -58,13 +59,25 @@ def test_a_micro_batch_that_is_in_a_step_twice_fails_its_seed(monkeypatch: pytes
     assert why == "sample_ledger_exact: step 28 holds [0, 0, 1, 2, 3, 4, 5], not [0, 1, 2, 3, 4, 5]"
 
 
-def test_a_step_that_nobody_tells_of_fails_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_nobody_tells_of_was_committed_and_one_that_an_attempt_begins_behind_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     right = Rows.note_step
     monkeypatch.setattr(
         Rows, "note_step", lambda rows, key, said, at_s: None if said.step == 28 else right(rows, key, said, at_s)
     )
-    (why,) = red(recovered())
-    assert why == "no_step_lost: step 28 was never committed"
+    world = recovered()
+    assert red(world) == []
+    (incident,) = world.server.rows.course.incidents.values()
+    assert (incident.state, incident.checks[3].ok) == ("incomplete", None)
+    rows = world.server.rows.steps
+    world.server.rows.steps = {(1 + (number > 28), number): row for (_, number), row in rows.items()}
+    for (attempt, _), row in world.server.rows.steps.items():
+        row.attempt = attempt
+    incident.due_s = world.kernel.now_s
+    Certificates(world.server.rows, world.kernel, world.checkers).sweep()
+    (why,) = red(world)
+    assert "no_step_lost: step 28 was never committed" in why
 
 
 def test_a_step_of_one_that_was_left_out_fails_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -298,6 +298,14 @@ def test_a_recovery_with_more_steps_than_are_compared_has_lost_none_and_says_wha
     }  # fmt: skip
     assert checks["sample_ledger_exact"]["detail"].endswith("in each of 3 steps; its first 7 steps are not compared")
     StepRecord.objects.filter(job=job, step=4).delete()
+    untold = {check["name"]: check for check in certify(incident)["checks"]}["no_step_lost"]
+    said = "no report of step 4 is there; the steps after it count it as committed"
+    assert (untold["ok"], untold["detail"]) == (None, said)
+    again = job.attempts.get(number=1)
+    job.attempts.update(state=AttemptState.ENDED, ended_at=ago(30.0))
+    again.pk, again.number = None, 2
+    again.save()
+    StepRecord.objects.filter(job=job, step__gt=4).update(attempt=2)
     lost = {check["name"]: check for check in certify(incident)["checks"]}["no_step_lost"]
     assert (lost["ok"], lost["detail"]) == (False, "step 4 was never committed")
 
