@@ -16,8 +16,9 @@ from controlplane.changes.due.certificates import RED
 from controlplane.changes.due.kinds import Certify
 from controlplane.changes.turn import OVER
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.ends import TOO_FEW
 from controlplane.policy.plan import Decision
-from controlplane.policy.rules import common_stall
+from controlplane.policy.rules import common_stall, restart
 from controlplane.protocol.membership import Install
 from controlplane.protocol.states import CheckpointState
 from controlplane.simulator.kernel import Kernel
@@ -48,6 +49,7 @@ class Checkers:
         self._keys: set[str] = set()
         self._zombie_steps: dict[tuple[int, int, int, int], int] = {}
         self._held: tuple[float, str] | None = None
+        self.holders: Callable[[], tuple[int, int]] = lambda: (0, 1)
         self.is_rotten: Callable[[str], bool] = lambda path: True
         self.slow: Sick = lambda attempt, index, incarnation: ""
 
@@ -112,6 +114,10 @@ class Checkers:
         self.expect(reasoned, f"I6: decision {decision.key} has no reason")
         self.expect(decision.key not in self._keys, f"I6: key {decision.key} applied twice")
         self._keys.add(decision.key)
+        if decision.rule == restart.RULE and decision.reason_code in TOO_FEW:
+            sound, needed = self.holders()
+            why = f"attempt ended with {sound} sound holders of the newest state, {needed} are needed"
+            self.expect(sound < needed, f"I-restart: {why} ({decision.reason_code}: {decision.sentence})")
         if decision.rule == common_stall.RULE:
             self._held = (self._kernel.now_s, decision.reason_code)
 

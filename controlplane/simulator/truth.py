@@ -163,6 +163,20 @@ class Truth:
         process = self._world.trainer.processes.get((attempt, index, incarnation))
         return str(Wrong.EXCHANGES) if self._exchanges_fail(process) else None
 
+    def holders(self) -> tuple[int, int]:
+        """(replicas of the attempt that hold the newest state and have nothing wrong, how many are needed)."""
+        world, rows = self._world, self._world.server.rows
+        needed = max(1, world.spec.resources.min_replicas)
+        if rows.attempt is None or world.network.is_bad(NOISE_MEMORY_S):
+            return 0, needed
+        names = [(rows.attempt.number, index, row.incarnation) for index, row in rows.replicas.items()]
+        found = [process for name in names if (process := world.trainer.processes.get(name)) is not None]
+        newest = max((process.committed for process in found), default=0)
+        holding = [each for each in found if each.loaded and each.epoch and not each.standing.is_joiner]
+        able = [each for each in holding if each.able() and each.committed == newest]
+        sound = [each for each in able if not self.wrongs(each.attempt, each.index, each.incarnation)]
+        return len(sound), needed
+
 
 def stated_of(decision: Decision, index: int) -> str:
     """The cause that it states for this replica (`proved.Failure.kind`)."""

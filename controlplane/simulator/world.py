@@ -105,7 +105,7 @@ class World:
         self.network = Network(self.kernel)
         self.micro_batches = micro_batch_count(self.spec)
         self.checkers, self.truth = Checkers(self.kernel, self.micro_batches), Truth(self)
-        self.checkers.slow = self.truth.keeps
+        self.checkers.slow, self.checkers.holders = self.truth.keeps, self.truth.holders
         self.trainer = Trainer(self.kernel, self.checkers, self._said, plan.timing)
         self.agents = {name: Agent(name, self.kernel, self.trainer, self.checkers, self._up) for name in nodes}
         self.config, self.storage = config or PolicyConfig(), Storage(seed)

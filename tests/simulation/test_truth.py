@@ -1,7 +1,10 @@
 """What the checkers hold against an eviction is what was injected, however it came about."""
 
+import msgspec
 import pytest
 
+from controlplane.policy.plan import Decision
+from controlplane.policy.rules import restart
 from controlplane.simulator import mixed
 from controlplane.simulator.world import World
 from trainer.core.rank import Stage
@@ -86,6 +89,20 @@ def test_a_node_whose_agent_starts_again_is_out_of_touch_so_long() -> None:
     while not any("the agent of node-1 ends after" in line for line in world.kernel.tape):
         world.kernel.run(world.kernel.now_s + 0.01)
     assert world.network.out_of_touch_s("node-1", 6.0) is not None
+
+
+def test_an_attempt_that_ends_for_too_few_replicas_has_too_few() -> None:
+    world = training()
+    ended = Decision(
+        rule=restart.RULE, choice="restart", reason_code="no_contributor", sentence="none is left", key="k", actions=()
+    )
+    world.checkers.decided(ended)
+    (said,) = world.checkers.violations
+    assert "I-restart: attempt ended with 3 sound holders of the newest state, 1 are needed" in said
+    for process in tuple(world.trainer.processes.values()):
+        world.faults.kill_rank(process)
+    world.checkers.decided(msgspec.structs.replace(ended, key="l"))
+    assert world.checkers.violations == [said]
 
 
 @pytest.mark.parametrize("seed", [960107, 960405, 960524, 961149])
