@@ -59,6 +59,20 @@ def test_a_micro_batch_that_is_in_a_step_twice_fails_its_seed(monkeypatch: pytes
     assert why == "sample_ledger_exact: step 28 holds [0, 0, 1, 2, 3, 4, 5], not [0, 1, 2, 3, 4, 5]"
 
 
+def test_a_step_of_which_nobody_tells_what_it_holds_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Rows.note_step
+
+    def without(rows: Rows, key: Any, said: Any, at_s: float) -> None:
+        if said.step != 28 or key.rank:
+            right(rows, key, said, at_s)
+
+    monkeypatch.setattr(Rows, "note_step", without)
+    world = recovered()
+    (incident,) = world.server.rows.course.incidents.values()
+    assert (red(world), incident.state, incident.checks[1].ok) == ([], "incomplete", None)
+    assert incident.checks[1].detail == "nobody has told what step 28 holds"
+
+
 def test_a_step_that_nobody_tells_of_was_committed_and_one_that_an_attempt_begins_behind_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
