@@ -82,7 +82,9 @@ def on_journaled(turn: Turn, event: Journaled) -> None:
         if command is None or command.stage is not CommandStage.JOURNALING or command.envelope is None:
             continue
         if event.error and not isinstance(command.envelope.body, REPEATABLE):
-            turn.answer(command_id, CommandStage.FAILED, f"not journaled, so not done: {event.error}")
+            # A start is no fault of the replica's: this node can begin nothing now.
+            data = UNFIT if isinstance(command.envelope.body, StartRanks) else ""
+            turn.answer(command_id, CommandStage.FAILED, f"not journaled, so not done: {event.error}", data)
             continue
         stale = _fence(turn, command.envelope)
         if stale:

@@ -10,6 +10,7 @@ from agents.core.step import step
 from controlplane.protocol.commands import Body, DeliverInstall, DeliverView, RequestSave, StartRanks, StopRanks
 from controlplane.protocol.frames import CommandAnswer, NodeCheck, NodeChecked, Welcome
 from controlplane.protocol.membership import Install, Member, MemberRole, View
+from controlplane.protocol.states import UNFIT
 from tests.properties.agents.world import World, launch, order
 
 VIEW = View("job_1", 1, 2, (Member(0, 1, MemberRole.CONTRIBUTOR),))
@@ -36,6 +37,18 @@ def test_what_is_right_any_number_of_times_is_carried_out_and_answered_when_done
 def test_what_must_not_happen_twice_is_refused_with_the_reason(body: Body) -> None:
     ((state, detail),) = answers_to(body)
     assert state == "failed" and "no space left on device" in detail
+
+
+@pytest.mark.parametrize(("body", "data"), [(StartRanks(launch()), UNFIT), (RequestSave("job_1", 1, "manual", ""), "")])
+def test_a_start_is_refused_as_by_a_node_that_fails_its_checks(body: Body, data: str) -> None:
+    """A replica that cannot begin there has not failed: it says nothing about the next start of it."""
+    world = World()
+    world.connect()
+    world.feed(ev.OrderReceived(now_s=world.now_s, commands=(order(1, body, 2, 1),)))
+    world.pending.clear()
+    world.feed(ev.Journaled(now_s=world.now_s, command_ids=("cmd_1",), error="no space left on device"))
+    (said,) = (kept.body for kept in world.state.events if isinstance(kept.body, CommandAnswer))
+    assert (said.state, said.data) == ("failed", data)
 
 
 def test_what_was_sent_and_is_not_on_the_disk_lends_its_number_to_nothing_new() -> None:
