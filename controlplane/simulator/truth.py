@@ -169,7 +169,8 @@ class Truth:
         needed = max(1, world.spec.resources.min_replicas)
         if rows.attempt is None or world.network.is_bad(NOISE_MEMORY_S):
             return 0, needed
-        names = [(rows.attempt.number, index, row.incarnation) for index, row in rows.replicas.items()]
+        stay = [row for row in rows.replicas.values() if not row.ordered_out]
+        names = [(rows.attempt.number, row.index, row.incarnation) for row in stay]
         found = [process for name in names if (process := world.trainer.processes.get(name)) is not None]
         newest = max((process.committed for process in found), default=0)
         holding = [each for each in found if each.loaded and each.epoch and not each.standing.is_joiner]
