@@ -32,7 +32,7 @@ from controlplane.policy.silence import silences_of, suspect_of
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
 from controlplane.policy.stuck import stuck, unanswered
 from controlplane.policy.timeouts import UNLEARNED_S
-from controlplane.policy.void import is_void
+from controlplane.policy.void import is_void, was_up
 from controlplane.protocol.states import WAITING_PHASES, ReplicaState, Section
 
 
@@ -82,7 +82,11 @@ def held(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Failure, ...]:
 
 
 def _overdue(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:
-    signals = tuple(s for s in signals_about(snapshot, "rank_overdue", replica) if not is_void(snapshot, s))
+    found = signals_about(snapshot, "rank_overdue", replica)
+    if replica.state is not ReplicaState.FORMING:
+        # Who is to join and says nothing any more holds all others up.
+        found = (*found, *(s for s in signals_about(snapshot, "setup_timeout", replica) if was_up(s)))
+    signals = tuple(s for s in found if not is_void(snapshot, s))
     if not signals or (replica.waiting and not _mute(snapshot, replica, signals)):
         return None
     accused = _accused(signals)

@@ -11,6 +11,7 @@ import math
 from controlplane.policy.facts import about, all_joined, attempt_live, is_member
 from controlplane.policy.silence import heard_s
 from controlplane.policy.snapshot import LIVE_REPLICA, JobSnapshot, ReplicaFact, SignalFact
+from controlplane.protocol.states import WAITING_PHASES
 
 PHASE_SINCE = "phase_since_s"
 """In the evidence of a rank's finding, put there by whoever builds the snapshot: server time at which
@@ -28,14 +29,24 @@ def is_void(snapshot: JobSnapshot, signal: SignalFact) -> bool:
     replica = None if signal.replica is None else snapshot.replica_by_index.get(signal.replica)
     if replica is None or replica.state not in LIVE_REPLICA or not about(signal, replica):
         return False
-    if signal.kind == "setup_timeout":
+    if _is_of_coming_up(signal):
         return not signal.evidence.get("reason") and all_joined(replica)
     return _moved_since(snapshot, signal, replica)
 
 
+def was_up(signal: SignalFact) -> bool:
+    """A rank that is late in its setup had come up when it was found: it waits for its first view, or does not even
+    do that."""
+    return signal.kind == "setup_timeout" and signal.evidence.get("phase") in WAITING_PHASES
+
+
+def _is_of_coming_up(signal: SignalFact) -> bool:
+    return signal.kind == "setup_timeout" and not was_up(signal)
+
+
 def why_void(signal: SignalFact) -> str:
     """For people: the end of "the finding is void: ..."."""
-    if signal.kind == "setup_timeout":
+    if _is_of_coming_up(signal):
         whole = f"replica {signal.replica}"
         return f"{whole if signal.rank is None else f'rank {signal.rank} of {whole}'} has come up since"
     return f"rank {signal.rank} of replica {signal.replica} has trained on since"
@@ -45,7 +56,7 @@ def is_settled(snapshot: JobSnapshot, signal: SignalFact) -> bool:
     """Void for good. Where a step alone says so, and its rank's agent has not spoken since, its word is awaited."""
     if not is_void(snapshot, signal):
         return False
-    return signal.kind == "setup_timeout" or _is_elsewhere(signal) or not _may_be_of_before(snapshot, signal)
+    return _is_of_coming_up(signal) or _is_elsewhere(signal) or not _may_be_of_before(snapshot, signal)
 
 
 def _moved_since(snapshot: JobSnapshot, signal: SignalFact, replica: ReplicaFact) -> bool:

@@ -134,7 +134,7 @@ def _of_fleet(signal: SignalFact, owned: Collection[tuple[str | None, int | None
 def _phase_now(signal: SignalFact, readings: Mapping[str, Reading]) -> SignalFact:
     """A finding about a rank, with the time at which the phase began that the rank is in now."""
     live = readings.get(reading_key(signal.replica, signal.incarnation, signal.rank))
-    if signal.kind != "rank_overdue" or not live:
+    if signal.kind not in ("rank_overdue", "setup_timeout") or not live:
         return signal
     return msgspec.structs.replace(signal, evidence={**signal.evidence, PHASE_SINCE: live.get(PHASE_SINCE)})
 

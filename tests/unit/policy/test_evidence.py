@@ -116,6 +116,39 @@ def test_a_start_of_which_nobody_spoke_in_time_is_no_failure_once_all_of_it_is_u
     )
 
 
+def silent_in_its_first_view(**fields):
+    evidence = {"silent_s": 30.0, "phase": "view_change", "section": "setup", "step": 0, **fields}
+    return signal(
+        "setup_timeout",
+        replica=1,
+        incarnation=1,
+        rank=1,
+        value=30.0,
+        threshold=30.0,
+        seen_s=NOW_S - 1.0,
+        evidence=evidence,
+    )
+
+
+def test_who_came_up_before_it_fell_silent_in_its_first_view_is_not_cleared_by_that():
+    """It is to join, and all others wait for it to build their groups."""
+    snapshot = running(job=job(progressed_s=NOW_S - 31.0), signals=(silent_in_its_first_view(),))
+    snapshot = with_replica(snapshot, 1, state=ReplicaState.CATCHING_UP, contributing=False, silent_s=31.0)
+    assert decisions(snapshot, rule="void") == ()
+    assert only(snapshot, "replica_failure").reason_code == "hang"
+
+
+def test_who_goes_on_after_it_was_silent_in_its_first_view_is_late_no_more():
+    found = silent_in_its_first_view(phase_since_s=NOW_S - 0.5)
+    snapshot = running(job=job(progressed_s=NOW_S - 31.0), signals=(found,))
+    snapshot = with_replica(snapshot, 1, state=ReplicaState.CATCHING_UP, contributing=False)
+    assert trains(snapshot)
+    assert (
+        only(snapshot, "void").sentence
+        == "The finding setup_timeout is void: rank 1 of replica 1 has trained on since."
+    )
+
+
 # --- a storm --------------------------------------------------------------------------------
 
 
