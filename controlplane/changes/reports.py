@@ -44,7 +44,7 @@ from controlplane.protocol.rank import (
     ViewInstalled,
 )
 from controlplane.protocol.spec import ranks_per_replica
-from controlplane.protocol.states import RankState
+from controlplane.protocol.states import RankState, ReplicaState
 
 
 def reported(rows: Rows, rank: Rank, said: RankReport, speaker: Speaker) -> Iterator[Change]:
@@ -82,7 +82,26 @@ def _step(rows: Rows, rank: Rank, said: StepReport, speaker: Speaker) -> Iterato
             **_place(rows, rank), attempt=rank.attempt, step=said.step, epoch=said.epoch, loss=said.loss_not_finite
         )
         yield Raise(found)
+    yield from _counts_already(rows, rank, said, speaker)
     yield Keep(key_of(rank), said)
+
+
+def _counts_already(rows: Rows, rank: Rank, said: StepReport, speaker: Speaker) -> Iterator[Change]:
+    """A joiner computes nothing. One that has, in the view that it joined with, has caught up: its word of that was
+    told to a database that was set back since, and is not said again."""
+    joins = rank.rank == 0 and rank.replica_state == ReplicaState.CATCHING_UP and not rank.fenced
+    if joins and said.micro_batches:
+        role = MemberRole.CONTRIBUTOR
+        told = CaughtUp(
+            epoch=said.epoch,
+            step=said.step,
+            replayed_steps=0,
+            fetch_s=0.0,
+            fetch_bytes=0,
+            donor=-1,
+            role=role,
+        )
+        yield from _caught_up(rows, rank, told, speaker)
 
 
 def _flush(rows: Rows, rank: Rank, said: Flush, speaker: Speaker) -> Iterator[Change]:

@@ -29,7 +29,9 @@ def times_of(job: Job) -> Times:
     """For `changes.assembly.measured`."""
     joined = Replica.objects.filter(attempt__job=job, ranks__joined_at__isnull=False)
     starts = _starts(job)
-    caught = [row["fetch_s"] for row in joined.exclude(caught_up=None).values_list("caught_up", flat=True) if row]
+    told = joined.exclude(caught_up=None).values_list("caught_up", flat=True)
+    # 0: it was concluded from its steps, and how long it took is not known.
+    caught = [row["fetch_s"] for row in told if row and row["fetch_s"] > 0.0]
     saves = job.checkpoints.filter(state__in=COMMITTED_CHECKPOINTS, total_s__gt=0).exclude(kind=LOCAL_KIND)
     saved = list(saves.order_by("-step", "-epoch").values_list("total_s", flat=True)[:RECENT])
     return Times(

@@ -117,7 +117,7 @@ class Processes(DueRows):
             self._checkers.left_out += 1
             if not (row.ordered_out or row.relieved):
                 self._checkers.leaves_out(row.attempt, row.index, row.incarnation, self._decision)
-        else:
+        elif report["fetch_s"] > 0.0:
             self._rows.catch_ups.append(report["fetch_s"])
 
     def _of_device(self, change: kinds.Lose | kinds.Bar | kinds.Judge) -> None:

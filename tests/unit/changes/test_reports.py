@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from controlplane.changes.hearing import hear
@@ -262,6 +263,31 @@ def test_who_caught_up_counts_or_stands_by(role: MemberRole, counts: bool, words
     assert (row.contributing, row.caught_up, row.contributed) == (counts, role, True)
     assert world.rows.catch_ups == [2.5]
     assert told(world, caught_up(role=role), rank=1) == [], "its ranks say it one by one"
+
+
+def test_a_joiner_that_computes_has_caught_up_also_where_its_word_of_that_is_lost() -> None:
+    world = training()
+    row = world.rows.replicas[1]
+    row.state, row.contributing = ReplicaState.CATCHING_UP, False
+    does(world, STEP)
+    assert not row.contributing, "a joiner's steps hold nothing of its own"
+    does(world, msgspec.structs.replace(STEP, micro_batches=(1, 4)))
+    assert (row.contributing, row.caught_up, row.contributed) == (True, MemberRole.CONTRIBUTOR, True)
+    assert world.rows.catch_ups == [], "how long it took is not known"
+
+
+def test_steps_of_before_it_was_left_out_do_not_say_that_it_has_caught_up() -> None:
+    world = training()
+    left = view(world, 0, 2)
+    out = (Member(1, 1, MemberRole.CONTRIBUTOR),)
+    world.do(AnnounceView(view=type(left)(left.job_id, 1, 3, left.members, left_out=out)))
+    world.do(AnnounceView(view=view(world, 0, 1, 2)))
+    row = world.rows.replicas[1]
+    row.state, row.contributing, row.caught_up = ReplicaState.CATCHING_UP, False, ""
+    does(world, msgspec.structs.replace(STEP, micro_batches=(1, 4)))
+    assert not row.contributing
+    does(world, msgspec.structs.replace(STEP, micro_batches=(1, 4), epoch=4))
+    assert row.contributing
 
 
 def test_what_it_held_before_it_was_left_out_is_old() -> None:
