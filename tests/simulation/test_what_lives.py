@@ -224,7 +224,7 @@ def set_backs(found: Living) -> None:
     ended."""
     spec, nodes = job_spec(spare_gpus=0), {f"node-{index}": 2 for index in range(3)}
     _set_back(found, World(21, plan=WorldPlan(spec=spec, nodes=nodes)), _end_one)
-    _set_back(found, World(21), _end_all)
+    _set_back(found, World(21), _move_all)
     _set_back(found, World(21, steps=60), lambda world: None)
 
 
@@ -234,11 +234,18 @@ def _set_back(found: Living, world: World, end: Callable[[World], None]) -> None
     world.faults.schedule(400.0, 0)
     world.kernel.run(40.0)
     kept = deepcopy(world.server.rows)
+    world.kernel.run(42.0)
     end(world)
-    world.kernel.run(52.0)
+    world.kernel.run(60.0)
     world.harsh.set_back(kept)
     world.kernel.run(90.0)
     found.ended(world)
+
+
+def _move_all(world: World) -> None:
+    """The next attempt has a node on which nothing was."""
+    _lose_a_home(world)
+    _end_all(world)
 
 
 def _end_one(world: World) -> None:
