@@ -33,7 +33,7 @@ def test_replica_fault_tolerance_leaves_the_published_80_percent():
 def test_with_our_own_stalls_little_more_is_lost_than_the_replica_that_is_away():
     run = measure(OURS, failures=FAILURES)
     assert run.ratio > 0.95
-    assert run.lost_s > OURS.start_s / 12
+    assert run.lost_s > 0.95 * OURS.start_s / 12, "less a part of a step, of few failures"
 
 
 def test_failures_without_memory_cost_less_a_piece_where_they_strike_a_recovery():
