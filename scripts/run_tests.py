@@ -2,15 +2,15 @@
 
 Sets: fast (unit, properties, simulation, contracts, house), attacks (each hole that was found,
 replayed), install (the pages of installation, block by block, and the images' programs), services
-(real Redis, sockets, agents, processes), trainer (real ranks), postgres (the backend's sets and
-attacks that a database decides again on PostgreSQL), scenes (the whole ring broken five ways), alerts
-(each shipped alert fired and resolved by a real fault; it waits most of its six minutes), e2e (pages in a
-browser). `all` is check + all of them, two at a time (`QUEUE`) with the alerts beside, and the fast ones at a low
-priority, which take what those leave. The scenes come last, with nothing beside them but the rest of
-the fast ones: what they wait for is the whole ring's own pace. What pytest prints goes to
-var/tests/SET.log; of it are shown here the progress, the skips, the slowest and the sum, so that a whole run stays
-short enough to be read. What failed is told when its set ends, with the time that the set took by the clock and of
-the cores (`processor_time`), and again, a line for each, at the very end.
+(real Redis, sockets, agents, processes), rows (the backend over rows alone: `rows_alone`), trainer (real ranks),
+postgres (the backend's sets and attacks that a database decides again on PostgreSQL), scenes (the whole ring
+broken five ways), alerts (each shipped alert fired and resolved by a real fault; it waits most of its six minutes),
+e2e (pages in a browser). `all` is check + all of them, two at a time (`QUEUE`) with the alerts beside, and at a low
+priority, one after the other, those that wait for nobody (`FILLS`), which take what the others leave. The scenes
+come last, with nothing beside them but the rest of those: what they wait for is the whole ring's own pace. What
+pytest prints goes to var/tests/SET.log; of it are shown here the progress, the skips, the slowest and the sum, so
+that a whole run stays short enough to be read. What failed is told when its set ends, with the time
+that the set took by the clock and of the cores (`processor_time`), and again, a line for each, at the very end.
 """
 
 import os
@@ -38,6 +38,12 @@ OTHERS = tuple(
     for path in sorted((ROOT / "tests" / "integration").glob("[!_]*/"))
     if str(path.relative_to(ROOT)) not in (*RANKS, *INSTALL)
 )
+# What a test file names that starts a process, waits for one or for a clock.
+WAITS = re.compile(
+    r"redis_server|\bStack\b|FakeAgent|\brunning\(|running_whole|subprocess|Popen|asyncio|async def"
+    r"|[Tt]hread|time\.sleep|monotonic|read_all_back"
+)
+BACKEND = ("tests/integration/api", "tests/integration/backend")
 # Each is a ring of its own, and needs both cores for itself: two at once take longer than one after the other.
 SCENES = tuple(
     f"tests/scenes/test_{name}.py"
@@ -110,9 +116,19 @@ JUDGED = (
         )
     ),
 )  # fmt: skip
+RING = "tests/integration/backend/test_ring.py"
+
+
+def rows_alone() -> tuple[str, ...]:
+    """The backend's test files that wait for nobody: in their own process, over rows."""
+    files = [path for folder in BACKEND for path in sorted((ROOT / folder).glob("test_*.py"))]
+    return tuple(str(path.relative_to(ROOT)) for path in files if not WAITS.search(path.read_text(encoding="utf-8")))
+
+
+ROWS = rows_alone()
 # The whole ring on SQLite is what the scenes break; with PostgreSQL it runs in no other set.
 LEFT_OUT = {
-    "services": ("tests/integration/backend/test_ring.py",),
+    "services": (RING, *ROWS),
     "postgres": (*NEVER_ON_POSTGRES, *JUDGED),
     "whole-postgres": NEVER_ON_POSTGRES,
     "attacks-postgres": NEVER_ON_POSTGRES,
@@ -123,6 +139,7 @@ SETS: dict[str, tuple[str, ...]] = {
     "attacks": ("tests/attacks",),
     "install": INSTALL,
     "services": OTHERS,
+    "rows": ROWS,
     "trainer": RANKS,
     "postgres": POSTGRES,
     "whole-postgres": ("tests/unit/backend", "tests/unit/api", *POSTGRES),
@@ -137,8 +154,9 @@ QUEUE = ("services", "trainer", "attacks", "e2e", "postgres", "install")
 AT_ONCE = 2
 # Waits for Prometheus most of its six minutes: in a lane of its own from the start.
 BESIDE = "alerts"
-# Computes most of the time, and waits for nobody: it takes what the others leave, from the start.
-FILLS, LOW = "fast", ("nice", "-n", "10")
+# They compute most of the time, and wait for nobody: they take what the others leave, from the start. What may
+# still run beside the scenes comes last: it waits for no clock at all.
+FILLS, LOW = ("fast", "rows"), ("nice", "-n", "10")
 # Of a test that takes what others leave: half a minute of computing may last ten.
 LOW_LIMIT_S = 600
 LAST = "scenes"
@@ -147,14 +165,14 @@ LAST = "scenes"
 def run_all() -> list[str]:
     """The checks, and every set once; the names of those that failed."""
     with ThreadPoolExecutor(1) as beside, ThreadPoolExecutor(1) as below, ThreadPoolExecutor(AT_ONCE) as lanes:
-        filled = below.submit(run_apart, FILLS, before=LOW)
+        filled = below.map(lambda name: run_apart(name, before=LOW), FILLS)
         waited = beside.submit(run_apart, BESIDE)
         checked = beside.submit(subprocess.run, [PY, "scripts/check.py"], cwd=ROOT, check=False)
         codes = lanes.map(run_apart, QUEUE)
         failed = [name for name, code in zip(QUEUE, codes, strict=True) if code]
         failed += [BESIDE] * bool(waited.result()) + ["check"] * bool(checked.result().returncode)
         failed += [LAST] * bool(run_apart(LAST))
-        return failed + [FILLS] * bool(filled.result())
+        return failed + [name for name, code in zip(FILLS, filled, strict=True) if code]
 
 
 def run_apart(name: str, *, before: tuple[str, ...] = ()) -> int:

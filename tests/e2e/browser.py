@@ -86,7 +86,7 @@ def axe_violations(page: Page, rules: dict[str, Any] = WCAG) -> list[str]:
     page's content policy stays as it is."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(AXE.read_text(encoding="utf-8") + "\n;undefined")
-    result = page.evaluate("rules => axe.run(document, {runOnly: rules})", rules)
+    result = page.evaluate("rules => axe.run(document, {runOnly: rules, resultTypes: ['violations']})", rules)
     return [
         f"{item['id']}: " + "; ".join(f"{node['target']} {node['failureSummary']}" for node in item["nodes"][:4])
         for item in result["violations"]

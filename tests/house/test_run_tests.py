@@ -11,7 +11,21 @@ import pytest
 from tests.house.tree import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
-from run_tests import BESIDE, FILLS, LAST, LEFT_OUT, QUEUE, SETS, failures, in_short, paths_of, readable, run_pytest
+from run_tests import (
+    BACKEND,
+    BESIDE,
+    FILLS,
+    LAST,
+    LEFT_OUT,
+    QUEUE,
+    ROWS,
+    SETS,
+    failures,
+    in_short,
+    paths_of,
+    readable,
+    run_pytest,
+)
 
 
 def test_a_failed_test_is_told_with_its_assertion_and_a_passed_one_is_not(tmp_path: Path) -> None:
@@ -65,7 +79,7 @@ def test_progress_skips_and_sum_are_shown_and_what_tests_and_warnings_print_is_n
 def test_all_runs_every_set_once() -> None:
     """The attacks on PostgreSQL are part of its set, and that is part of the whole one."""
     others = {"attacks-postgres", "whole-postgres"}
-    assert sorted([*QUEUE, BESIDE, FILLS, LAST]) == sorted(set(SETS) - others)
+    assert sorted([*QUEUE, BESIDE, *FILLS, LAST]) == sorted(set(SETS) - others)
     assert set(SETS["attacks-postgres"]) < set(SETS["postgres"]) < set(SETS["whole-postgres"])
 
 
@@ -77,7 +91,16 @@ def test_every_scene_is_in_their_set_once() -> None:
 def test_what_a_set_leaves_out_exists_and_runs_in_another() -> None:
     paths = {path for left in LEFT_OUT.values() for path in left}
     assert [path for path in paths if not (ROOT / path).is_file()] == []
-    assert set(LEFT_OUT["services"]).isdisjoint(LEFT_OUT["postgres"])
+    assert (set(LEFT_OUT["services"]) - set(SETS["rows"])).isdisjoint(LEFT_OUT["postgres"])
+
+
+def test_what_runs_beside_the_scenes_is_of_the_backend_and_starts_nothing() -> None:
+    """What needs a server, a thread or a clock keeps its place among the services."""
+    assert set(BACKEND) <= set(SETS["services"])
+    assert len(ROWS) > 50
+    for name in ("backend/test_ring", "backend/test_documents", "backend/test_figures", "api/test_jobs"):
+        assert f"tests/integration/{name}.py" not in ROWS
+    assert {"tests/integration/api/test_access.py", "tests/integration/backend/test_commit.py"} < set(ROWS)
 
 
 @pytest.mark.parametrize("name", LEFT_OUT)

@@ -34,6 +34,8 @@ RECORDS = frozenset(
     | {(_METADATA, "_MEM_FORMAT_ENCODING")}
     | {(_PLANNER, name) for name in ("SavePlan", "WriteItem", "WriteItemType", "TensorWriteData", "BytesIOWriteData")}
     | {("torch", "Size"), ("torch.serialization", "_get_layout")}
+    # How Python before 3.11.4 writes a member of an enumeration. A record too: no attribute of anything is read.
+    | {("builtins", "getattr")}
 )
 """What a pickle of metadata may name, beside the dtypes of torch. The plans are not used."""
 DTYPES = {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}

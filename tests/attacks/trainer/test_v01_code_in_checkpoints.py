@@ -152,6 +152,39 @@ def test_what_the_trainer_writes_itself_passes_its_own_list(checkpoint: Path, tm
     assert msgspec.json.decode((tmp_path / "verdict.json").read_bytes())["loaded"] is True
 
 
+class ByName:
+    """A member of an enumeration, as Python before 3.11.4 writes it. It can be called, as what is `reached` may be."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from torch.distributed.checkpoint.planner import WriteItemType
+
+        return getattr, (WriteItemType, "TENSOR")
+
+    def __call__(self) -> None:
+        """Never, here."""
+
+
+class Reached:
+    """Calls what it has reached by a name."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ByName(), ()
+
+
+def test_a_member_of_an_enumeration_is_read_as_any_python_writes_it_and_nothing_is_reached_by_its_name(
+    checkpoint: Path,
+) -> None:
+    from trainer.checkpoint import metadata
+    from trainer.errors import CheckpointFault
+
+    found = pickle.loads((checkpoint / ".metadata").read_bytes())
+    found.planner_data = ByName()
+    assert metadata.parse(pickle.dumps(found)).storage_data == found.storage_data
+    found.planner_data = Reached()
+    with pytest.raises(CheckpointFault, match="'getattr' object is not callable"):
+        metadata.parse(pickle.dumps(found))
+
+
 @pytest.mark.parametrize("name", ["../elsewhere", "/etc/passwd", "a/b", "", ".", ".."])
 def test_metadata_cannot_name_a_file_outside_of_the_checkpoint(name: str, checkpoint: Path) -> None:
     from trainer.checkpoint import metadata

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.config.env import Env
+from tests.forks import command
 from tests.house.tree import ROOT
 
 SECRETS = {
@@ -22,8 +23,11 @@ NEVER = ("kPq7", "an-earlier-key", "pw-of-the-database", "pw-of-the-file", "pw-o
 def printed(state_dir: Path, **environment: str) -> dict[str, tuple[str, str]]:
     """Key to (value, source), as the command says it."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("HOLDFAST_", "DJANGO_"))}
+    argv = (str(ROOT / "manage.py"), "print_config")
+    # The interpreter itself reads PYTHONWARNINGS, when it starts.
+    own = "PYTHONWARNINGS" in environment
     done = subprocess.run(
-        [sys.executable, str(ROOT / "manage.py"), "print_config"], cwd=ROOT, capture_output=True, text=True,
+        [sys.executable, *argv] if own else command(*argv, kind="server"), cwd=ROOT, capture_output=True, text=True,
         check=False, timeout=60.0,
         env=kept | {"HOLDFAST_PROFILE": "embedded", "HOLDFAST_STATE_DIR": str(state_dir), **environment},
     )  # fmt: skip

@@ -2,11 +2,11 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forks import command
 from tests.house.tree import ROOT
 
 MANAGE = ("manage.py", "migrate")
@@ -19,7 +19,7 @@ def ends_with(program: tuple[str, ...], state_dir: Path, **environment: str) -> 
     """What the process says when it refuses to start."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("HOLDFAST_", "DJANGO_"))}
     done = subprocess.run(
-        [sys.executable, *program], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120.0,
+        command(*program, kind="server"), cwd=ROOT, capture_output=True, text=True, check=False, timeout=120.0,
         env=kept | {"HOLDFAST_PROFILE": "embedded", "HOLDFAST_STATE_DIR": str(state_dir), **environment},
     )  # fmt: skip
     assert done.returncode == 1
