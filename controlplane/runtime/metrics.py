@@ -96,7 +96,6 @@ REFRESHED_AGE = Gauge(
 )
 
 
-
 class SinceRefresh:
     """Keeps REFRESHED_AGE: since the figures were read, or this process began. No machine's clock is compared
     with another's, and none that is set moves it."""

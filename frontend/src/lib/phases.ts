@@ -2,6 +2,7 @@
 import type { IncidentDetail, IncidentPhase } from "../api/types";
 import { verdictWords } from "./certificate";
 import { duration, gpuSeconds, scalar, words } from "./format";
+import { valueText } from "./readings";
 
 export interface PhaseBar {
   name: string;
@@ -36,7 +37,7 @@ export function incidentText(incident: IncidentDetail): string {
     ...phaseBars(incident.phases).map((bar) => `  ${words(bar.name)}: ${bar.endS.toFixed(2)} s (+${duration(bar.durationS)})`),
     "",
     "Signals:",
-    ...incident.signals.map((signal) => `  ${signal.seen_at} ${words(signal.kind)} on ${signal.node_name ?? "-"}: value ${scalar(signal.value)}, threshold ${scalar(signal.threshold)}`),
+    ...incident.signals.map((signal) => `  ${signal.seen_at} ${words(signal.kind)} on ${signal.node_name ?? "-"}: value ${valueText(signal)}, threshold ${signal.threshold ? scalar(signal.threshold) : "-"}`),
     "",
     "Decisions:",
     ...incident.decisions.flatMap((decision) => [

@@ -19,7 +19,7 @@ import { DecisionList } from "../components/JobTabs";
 import { duration, gpuSeconds, scalar, shortId, words } from "../lib/format";
 import { paths } from "../lib/paths";
 import { incidentText } from "../lib/phases";
-import { signalText } from "../lib/readings";
+import { signalText, valueText } from "../lib/readings";
 import { usePatched, useTopic } from "../live/hooks";
 import { CopyButton, Empty, Figure, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
 import { ActButton } from "../ui/ActButton";
@@ -146,7 +146,7 @@ function Signals({ signals, lead }: { signals: Signal[]; lead: Decision | null }
                 <tr key={signal.id}>
                   <td><b>{signalText(signal)}</b></td>
                   <td>{where(signal)}</td>
-                  <td className="num">{scalar(signal.value)}</td>
+                  <td className="num">{valueText(signal)}</td>
                   <td className="num">{signal.threshold ? scalar(signal.threshold) : <span className="muted" title="it needs none">-</span>}</td>
                   <td><Time at={signal.seen_at} /></td>
                   <td>{signal.settled_at ? <Time at={signal.settled_at} /> : <span className="muted">open</span>}</td>
