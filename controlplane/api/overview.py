@@ -32,7 +32,9 @@ def overview() -> dict[str, Any]:
     seq, moment = newest_seq(), now()
     effective, estimated = _goodput()
     incidents = Incident.objects.select_related("job", "node").order_by("-id")
-    decisions = Decision.objects.defer("snapshot").filter(routine=False).order_by("-id")
+    decisions = (
+        Decision.objects.select_related("job").defer("snapshot", "job__spec").filter(routine=False).order_by("-id")
+    )
     return {
         "as_of_seq": seq,
         "now": iso(moment),

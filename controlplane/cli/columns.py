@@ -10,7 +10,9 @@ def _steps(row: Row) -> str:
 
 
 def _replicas(row: Row) -> str:
-    return f"{row['replicas_active']}/{row['replicas_total']}"
+    """Of those placed; and how many were asked for, where that is another number."""
+    shown, asked = f"{row['replicas_active']}/{row['replicas_total']}", row.get("replicas_asked")
+    return shown if not asked or asked == row["replicas_total"] else f"{shown} of {asked}"
 
 
 def _devices(row: Row) -> str:
@@ -20,7 +22,11 @@ def _devices(row: Row) -> str:
 
 def _held_by(row: Row) -> str:
     held = row.get("held_by")
-    return ABSENT if not held else f"{held['job_id']} replica {held['replica']} rank {held['rank']}"
+    return (
+        ABSENT
+        if not held
+        else f"{held.get('job_name') or held['job_id']} replica {held['replica']} rank {held['rank']}"
+    )
 
 
 def _ettr(row: Row) -> str:

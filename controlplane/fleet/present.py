@@ -122,7 +122,7 @@ def device_summary(device: Device, *, live: Json | None = None) -> Json:
 def _device(device: Shown, rank: Holder | None, live: Json | None) -> Json:
     held_by = None
     if rank is not None:
-        held_by = {"job_id": rank.job_id, "replica": rank.replica, "rank": rank.rank}
+        held_by = {"job_id": rank.job_id, "job_name": rank.job, "replica": rank.replica, "rank": rank.rank}
     return {
         "id": device.id,
         "node_id": device.node_id,

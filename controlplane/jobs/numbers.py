@@ -10,7 +10,7 @@ from controlplane.jobs.models import Attempt, Job, JobPace, Replica
 from controlplane.policy.goodput import effective_ratio
 from controlplane.policy.pace import Pace, Undisturbed, productivity, stands_still, undisturbed_step
 from controlplane.policy.spent import Spent, Wall, wall
-from controlplane.protocol.spec import JobSpec, TrainSpec, contributing_devices
+from controlplane.protocol.spec import JobSpec, TrainSpec, contributing_devices, replica_count
 from controlplane.protocol.states import LIVE_INCIDENT, CheckpointState, EttrBasis, JobState, ReplicaState
 from controlplane.runtime import windows
 from controlplane.runtime.clock import now
@@ -34,6 +34,7 @@ ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 class JobNumbers:
     """Units in the names. `ettr`: kept steps x `undisturbed_step_s` over wall time since the first
     attempt (`policy.goodput.effective_ratio`); `ettr_basis`: what it rests on, or why there is none;
+    `replicas_total`: of the newest attempt, which may have been placed with fewer than `replicas_asked` for;
     `last_checkpoint_local`: it lies on the nodes' own disks alone and goes with them; `wall`: all wall time since
     then by what it was; `productivity`: speed of the newest steps, or of the one under way where that takes longer,
     over the job's own best; `eta_s`: what the steps left take at the pace of the newest.
@@ -49,6 +50,7 @@ class JobNumbers:
     evictions: int
     replicas_active: int
     replicas_total: int
+    replicas_asked: int
     last_checkpoint_step: int | None
     last_checkpoint_age_s: float | None
     last_checkpoint_local: bool
@@ -91,6 +93,7 @@ def numbers_of(job: Job) -> JobNumbers:
         evictions=replicas.filter(state=ReplicaState.EVICTED).count(),
         replicas_active=replicas.filter(attempt=attempt, contributing=True).count() if attempt and running else 0,
         replicas_total=attempt.replicas if attempt else 0,
+        replicas_asked=replica_count(spec),
         last_checkpoint_step=checkpoint.step if checkpoint else None,
         last_checkpoint_age_s=_since_s(checkpoint.committed_at) if checkpoint else None,
         last_checkpoint_local=checkpoint is not None and checkpoint.kind == LOCAL_KIND,

@@ -51,6 +51,7 @@ def job_summary(job: Job, *, numbers: JobNumbers | None = None, added: Json | No
         "evictions": n.evictions,
         "replicas_active": n.replicas_active,
         "replicas_total": n.replicas_total,
+        "replicas_asked": n.replicas_asked,
         "last_checkpoint_step": n.last_checkpoint_step,
         "last_checkpoint_age_s": n.last_checkpoint_age_s,
         "last_checkpoint_local": n.last_checkpoint_local,

@@ -90,11 +90,13 @@ def live_ranks(job_id: str) -> dict[str, Any]:
 
 def ranks_on_node(node_id: str) -> list[dict[str, Any]]:
     """Unreleased ranks of a node, each with its job."""
-    rows = Rank.objects.filter(node_id=node_id, released_at=None).select_related("replica__attempt", "node", "device")
+    rows = Rank.objects.filter(node_id=node_id, released_at=None).select_related(
+        "replica__attempt__job", "node", "device"
+    )
     found = []
     for row in rows.order_by("device__index"):
-        job_id = row.replica.attempt.job_id
-        found.append({**rank_summary(row, live=live_ranks(job_id)), "job_id": job_id})
+        job = row.replica.attempt.job
+        found.append({**rank_summary(row, live=live_ranks(job.id)), "job_id": job.id, "job_name": job.name})
     return found
 
 

@@ -27,6 +27,7 @@ from controlplane.policy.plan import ORDERED, UNPAID
 from controlplane.policy.pools import why_none
 from controlplane.policy.proved import Failure
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
+from controlplane.policy.titles import number_of
 from controlplane.protocol.states import UNFIT
 
 TOO_FEW = ("all_lost", "no_contributor", "below_min_replicas")
@@ -145,8 +146,9 @@ def _too_few(case: ways.Case) -> RestartReason | None:
     snapshot, left = case.snapshot, len(case.holders)
     if not left:
         return RestartReason(code="no_contributor", sentence="no replica with the newest state is left")
+    left_words = f"{number_of(left, 'replica')} {'is' if left == 1 else 'are'} left"
     if left < case.needed and not ways.may_hold(case):
-        return RestartReason(code="below_min_replicas", sentence=f"{left} replicas are left, {case.needed} must be")
+        return RestartReason(code="below_min_replicas", sentence=f"{left_words}, {case.needed} must be")
     view = current_view(snapshot)
     if view is None or installed(snapshot) or case.failures:
         return None

@@ -301,7 +301,12 @@ def correlated_failure_of(snapshot: Governed, config: PolicyConfig) -> bool:
     if snapshot.acts_last_window >= config.max_acts:
         return True
     limit = max(config.correlated_min_devices, config.correlated_fraction * snapshot.fleet_devices)
-    return snapshot.suspect_devices > limit and _spread(snapshot) >= config.correlated_min_nodes
+    return snapshot.suspect_devices > limit and is_spread(snapshot, config)
+
+
+def is_spread(snapshot: Governed, config: PolicyConfig) -> bool:
+    """What looks bad lies in more than one failure domain."""
+    return _spread(snapshot) >= config.correlated_min_nodes
 
 
 def _spread(snapshot: Governed) -> float:

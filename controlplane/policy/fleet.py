@@ -93,7 +93,7 @@ def _watch(signal: SignalFact, node: NodeFact | None) -> Decision:
         " no job runs on it, so there is nothing to save; it is watched.",
         key=f"risk_watch:{signal.id}",
         actions=(),
-        evidence={"score": signal.value, "threshold": signal.threshold},
+        evidence={"score": signal.value, "threshold": signal.threshold, **device_risk.parts_of(signal)},
         signal_ids=(signal.id,),
         title=f"{where[:1].upper()}{where[1:]} is at risk",
     )

@@ -13,7 +13,8 @@ from controlplane.policy.xid import XidBucket
 class Limit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`reads`: the sample's field. `value` in the reading's own unit: of a counter the growth within
     `window_s`, of a state how long it lasts in seconds. `lasts`: the finding ends with the state, and
-    the device returns. `ask`: what a person must do, "" for nothing."""
+    the device returns. `ask`: what a person must do, "" for nothing. `what` follows a number, `one` stands for that of
+    exactly one ("": as any other)."""
 
     reads: str
     value: float
@@ -23,6 +24,16 @@ class Limit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     source: str
     lasts: bool = False
     ask: str = ""
+    one: str = ""
+
+    def in_words(self, value: float) -> str:
+        """So much of it."""
+        return self.one if self.one and value == 1 else f"{value:g} {self.what}"
+
+    def is_in(self, reason: str) -> bool:
+        """A text tells of it."""
+        told = reason.lower()
+        return any(words and words in told for words in (self.what.lower(), self.one.lower()))
 
 
 _RMA = "the card is to be replaced: run the vendor's diagnostics and ask NVIDIA's support"
@@ -33,6 +44,7 @@ READINGS: dict[str, Limit] = {
         window_s=60.0,
         bucket=XidBucket.RESET,
         what="uncorrectable memory errors",
+        one="1 uncorrectable memory error",
         source="NVIDIA GPU Memory Error Management: a reset remaps the row",
     ),
     "ecc_corrected": Limit(
@@ -49,6 +61,7 @@ READINGS: dict[str, Limit] = {
         window_s=0.0,
         bucket=XidBucket.RESET,
         what="rows that wait to be remapped",
+        one="a row that waits to be remapped",
         source="NVIDIA GPU Memory Error Management: takes effect with a reset",
     ),
     "row_remap_failure": Limit(
@@ -56,7 +69,8 @@ READINGS: dict[str, Limit] = {
         value=1,
         window_s=0.0,
         bucket=XidBucket.FATAL,
-        what="a row that could not be remapped",
+        what="rows that could not be remapped",
+        one="a row that could not be remapped",
         source="NVIDIA GPU Memory Error Management: qualifies for replacement",
         ask=_RMA,
     ),

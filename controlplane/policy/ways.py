@@ -21,6 +21,7 @@ from controlplane.policy.pools import why_none
 from controlplane.policy.proved import Failure
 from controlplane.policy.slots import empty_slots, room
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
+from controlplane.policy.titles import number_of
 from controlplane.protocol.spec import max_contributors
 
 EVICT, REPLACE, HOLD, RESTART, WAIT = "evict", "evict_and_replace", "hold_and_replace", "restart", "wait"
@@ -210,7 +211,7 @@ def _on(case: Case, action: str) -> Way:
     if not left:
         return Way(action=action, cost_gpu_s=None, bar="no replica with the newest state would be left")
     trains = current_view(case.snapshot) is not None
-    few = f"{left} replicas would be left, {case.needed} must be" if trains and left < case.needed else ""
+    few = f"{number_of(left, 'replica')} would be left, {case.needed} must be" if trains and left < case.needed else ""
     if action == EVICT:
         return Way(action=action, cost_gpu_s=prices.evict_s(case.times, case.stakes), bar=few)
     if action == HOLD and not few:

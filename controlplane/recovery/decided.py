@@ -66,5 +66,5 @@ def publish_decision(row: Decision) -> None:
 
 def _patch(decision_id: str) -> dict[str, Any]:
     """Its summary without its orders, which may be one for each node of the fleet: who shows it reads them."""
-    summary = decision_summary(Decision.objects.get(pk=decision_id), commands=False)
+    summary = decision_summary(Decision.objects.select_related("job").get(pk=decision_id), commands=False)
     return {name: value for name, value in summary.items() if name != "commands"}

@@ -39,9 +39,9 @@ def reset_by_person(device_id: str, *, reason: str, actor: str, request_id: str 
 def reading_ended(device: Device, reading: str) -> None:
     """A state that kept the device from work is over. What else bars it stands: the first reason
     does, and a reset that it waits for."""
-    words = READINGS[reading].what
-    if not device.healthy and device.reset_wanted_at is None and words in device.health_reason:
-        return_device(device, f"no more {words}")
+    limit = READINGS[reading]
+    if not device.healthy and device.reset_wanted_at is None and limit.is_in(device.health_reason):
+        return_device(device, f"no more {limit.what}")
 
 
 def xid_counts(node_id: str, index: int, xid: int, at: datetime, *, link: int | None = None) -> dict[str, int]:

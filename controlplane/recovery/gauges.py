@@ -46,6 +46,7 @@ def refresh() -> None:
     _replace(metrics.CHECKPOINT_AGE, unsaved_s(found))
     metrics.CHECKPOINT_LIMIT.set(settings.CHECKPOINT_OLD_S)
     metrics.REFRESHED.set(now_s())
+    metrics.SINCE_REFRESH.note()
 
 
 def refresh_incidents() -> None:

@@ -26,6 +26,13 @@ from controlplane.runtime.logs import get
 from controlplane.runtime.models import ClockStep
 
 ORDERED_RULE = "ordered_eviction"
+MEMBERSHIP = frozenset(
+    {
+        "announce_view", "end_attempt", "order_out", "place_attempt", "relieve", "set_replica_state", "start_replica",
+        "stop_replica",
+    }
+)  # fmt: skip
+"""Acts that change who trains."""
 MAX_ROWS = 100
 """Of views and incarnations after a decision, only the first matter."""
 _log = get(__name__)
@@ -113,13 +120,19 @@ def _moments(incident: Incident, clock: Clock) -> Moments:
             "detected": clock.first(signal.created_at for signal in signals),
         }
     moments["decided"] = clock.moment(decided.at) if decided else None
-    if decided is not None and incident.job_id:
+    if decided is not None and incident.job_id and _moves_members(decisions):
         moments |= _view_moments(incident, decided, clock)
         moments |= _replica_moments(incident, decided, clock)
     if incident.recovered_at is not None:
         back = "full_strength" if incident.full_strength else "smaller_strength"
         moments[back] = clock.moment(incident.recovered_at)
     return moments
+
+
+def _moves_members(decisions: Iterable[Decision]) -> bool:
+    """Views and incarnations that follow are of this incident. Where nothing was done but to save, to keep work from
+    a node or to ask, they are of another one, however soon or late that comes."""
+    return any(action["action"] in MEMBERSHIP for decision in decisions for action in decision.actions)
 
 
 def _began(incident: Incident, signals: list[Signal], decided: Decision | None, clock: Clock) -> list[Moment]:

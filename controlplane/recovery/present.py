@@ -69,6 +69,7 @@ def decision_summary(row: Decision, *, commands: bool = True) -> Json:
     return {
         "id": row.id,
         "job_id": row.job_id,
+        "job_name": row.job.name if row.job else None,
         "incident_id": row.incident_id,
         "at": iso(row.at),
         "rule": row.rule,

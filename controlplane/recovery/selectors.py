@@ -44,7 +44,7 @@ def incident_detail(incident_id: str) -> dict[str, Any]:
     if row is None:
         raise NotFound(f"no incident {incident_id!r}")
     signals = row.signals.select_related("node").order_by("seen_at", "id")
-    decisions = row.decisions.defer("snapshot").order_by("at", "id")
+    decisions = row.decisions.select_related("job").defer("snapshot", "job__spec").order_by("at", "id")
     return {
         **incident_summary(row),
         "signals": [signal_summary(signal) for signal in signals],
@@ -171,7 +171,7 @@ def event_view(event: Event) -> dict[str, Any]:
 
 def decisions(*, job_id: str | None = None, routine: bool | None = None) -> QuerySet[Decision]:
     """Newest first, without their snapshots."""
-    rows = Decision.objects.defer("snapshot").order_by("-at", "-id")
+    rows = Decision.objects.select_related("job").defer("snapshot", "job__spec").order_by("-at", "-id")
     if job_id:
         rows = rows.filter(job_id=job_id)
     return rows if routine is None else rows.filter(routine=routine)
@@ -199,7 +199,7 @@ def held_by(job: Job) -> str:
 
 def decision(decision_id: str) -> Decision:
     """Raises NotFound."""
-    row = Decision.objects.filter(pk=decision_id).first()
+    row = Decision.objects.select_related("job").filter(pk=decision_id).first()
     if row is None:
         raise NotFound(f"no decision {decision_id!r}")
     return row

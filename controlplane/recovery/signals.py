@@ -10,10 +10,11 @@ from controlplane.changes.due.findings import DECIDED
 from controlplane.fleet.publish import refresh_node
 from controlplane.jobs.models import Rank
 from controlplane.jobs.services import refresh_job
-from controlplane.policy.signals.base import Finding
+from controlplane.policy.signals.base import Finding, Trait
 from controlplane.policy.signals.nodes import NodeSilent, NodeUnfit
 from controlplane.policy.snapshot import SignalFact
 from controlplane.recovery.models import Signal
+from controlplane.recovery.phases import began_before_s
 from controlplane.recovery.present import signal_summary
 from controlplane.runtime import events, metrics
 from controlplane.runtime.clock import now
@@ -21,10 +22,13 @@ from controlplane.runtime.ids import new_id
 
 
 def raise_signal(found: Finding, *, seen_at: datetime | None = None) -> Signal | None:
-    """Record a finding unless one with its key is open (then None). `seen_at`: when the
-    fault showed itself, by the server's clock; now unless told."""
+    """Record a finding unless one with its key is open (then None; one for people lasts from its repetition).
+    `seen_at`: when the fault showed itself, by the server's clock; now unless told."""
     with events.unit_of_work():
-        if Signal.objects.filter(key=found.key, settled_at=None).exists():
+        again = Signal.objects.filter(key=found.key, settled_at=None)
+        if again.exists():
+            if Trait.PEOPLE in found.TRAITS:
+                again.update(seen_at=seen_at or now())
             return None
         row = Signal.objects.create(
             id=new_id("sig"),
@@ -60,9 +64,11 @@ def fact_of(row: Signal) -> SignalFact:
 
 
 def _count_detection(row: Signal) -> None:
-    """A wall clock that was set back since the evidence says nothing about the time that it took."""
-    took_s = (row.created_at - row.seen_at).total_seconds()
-    if took_s >= 0.0:
+    """Since the fault began, as the phases of its incident have it. A wall clock that was set back since the
+    evidence says nothing about the time that it took."""
+    since_evidence_s = (row.created_at - row.seen_at).total_seconds()
+    if since_evidence_s >= 0.0:
+        took_s = since_evidence_s + began_before_s(row)
         transaction.on_commit(lambda: metrics.DETECTION.observe(took_s))
 
 

@@ -6,6 +6,7 @@ web processes alone export it. No high-cardinality label: a job id on few series
 rank x metric.
 """
 
+import time
 from collections import deque
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -35,7 +36,9 @@ ISOLATED_FAILURES = Counter("holdfast_isolated_failures_total", "Work for one th
 TELEMETRY_LAG = Histogram("holdfast_telemetry_lag_seconds", "From socket to sentinel.", buckets=_FAST_S)
 DECISIONS = Counter("holdfast_decisions_total", "Decisions.", ["action", "trigger", "mode", "result"])
 DETECTION = Histogram(
-    "holdfast_detection_seconds", "From the first evidence of a fault to its finding.", buckets=_SLOW_S
+    "holdfast_detection_seconds",
+    "From a fault to its finding; of silence and of a hang since the last word or progress.",
+    buckets=_SLOW_S,
 )
 DECISION_LATENCY = Histogram("holdfast_decision_latency_seconds", "From first signal to commit.", buckets=_FAST_S)
 COMMANDS = Counter("holdfast_commands_total", "Commands by end.", ["kind", "result"])
@@ -88,6 +91,25 @@ INCIDENT_OLDEST = Gauge("holdfast_incident_oldest_seconds", "Age of the oldest o
 REFRESHED = Gauge(
     "holdfast_fleet_refreshed_timestamp_seconds", "When the figures of the fleet were last read.", registry=FLEET
 )
+REFRESHED_AGE = Gauge(
+    "holdfast_fleet_refreshed_age_seconds", "Since then, by this process's monotonic clock.", registry=FLEET
+)
+
+
+class SinceRefresh:
+    """Keeps REFRESHED_AGE: since the figures were read, or this process began. No machine's clock is compared
+    with another's, and none that is set moves it."""
+
+    def __init__(self) -> None:
+        self._at_s = time.monotonic()
+        REFRESHED_AGE.set_function(lambda: time.monotonic() - self._at_s)
+
+    def note(self) -> None:
+        """They were read just now."""
+        self._at_s = time.monotonic()
+
+
+SINCE_REFRESH = SinceRefresh()
 
 LAG_WINDOW_S = 30.0
 """Longer than from scrape to scrape: what was late once is seen once."""

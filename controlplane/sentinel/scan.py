@@ -137,7 +137,7 @@ def _tell_reading(found: Finding, fleet: FleetMap) -> None:
     if info.uuid and device.uuid != info.uuid:
         # Another one is there since a moment ago: what was compared is none of its own.
         return
-    if not found.over and found.reading in FLAGS and READINGS[found.reading].what in device.health_reason:
+    if not found.over and found.reading in FLAGS and READINGS[found.reading].is_in(device.health_reason):
         # It is out for that, and who had it in hand may have acknowledged it: no news of a watch that begins.
         return
     with events.unit_of_work():
@@ -152,7 +152,7 @@ def _tell_reading(found: Finding, fleet: FleetMap) -> None:
                 device_index=found.index,
                 device_id=info.id,
                 node=device.node.name,
-                what=limit.what,
+                what=limit.in_words(found.value),
                 found=found.value,
                 limit=limit.value,
                 reading=found.reading,

@@ -77,8 +77,13 @@ CASES = {
         {'holdfast_loop_lag_seconds{loop="web"}': flat(3)}, {'holdfast_loop_lag_seconds{loop="web"}': flat(0.1)}
     ),
     "HoldfastFiguresOld": Case(
-        {"holdfast_fleet_refreshed_timestamp_seconds": flat(0)},
-        {"holdfast_fleet_refreshed_timestamp_seconds": rising(INTERVAL_S)},
+        {'holdfast_fleet_refreshed_age_seconds{instance="a"}': rising(INTERVAL_S)},
+        {
+            'holdfast_fleet_refreshed_age_seconds{instance="a"}': rising(INTERVAL_S),
+            'holdfast_fleet_refreshed_age_seconds{instance="b"}': flat(4),
+            # Of a clock that is a day behind Prometheus' own.
+            "holdfast_fleet_refreshed_timestamp_seconds": flat(0),
+        },
     ),
     "HoldfastDevicesLost": Case(
         {'holdfast_gpus{health="lost"}': flat(1)},

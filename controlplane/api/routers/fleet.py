@@ -53,7 +53,7 @@ def list_nodes(request: HttpRequest, query: Query[NodeFilter]) -> HttpResponse:
     """With their devices and newest readings, by name."""
     seq = newest_seq()
     rows = selectors.nodes(state=query.state, q=query.q)
-    found, after = pages.page(rows, query, name="nodes", key="name", ascending=True)
+    found, after = pages.by_name(rows, query, name="nodes")
     return send(pages.listing(selectors.node_views(found), after, seq, total=rows.count()))
 
 

@@ -42,7 +42,7 @@ _WORDS = {
     "degrade": "the device takes no new work, what runs on it continues",
     "bar": "nothing new is started on it",
     "note": "recorded, the node is not to blame",
-    "hold": "too many devices look bad at once; a person decides",
+    "hold": "too much at once in the fleet; a person decides",
 }
 
 
@@ -183,9 +183,9 @@ def _told(signal: SignalFact, where: str, config: PolicyConfig) -> tuple[str, st
     if signal.kind == DEVICE_READING:
         limit = READINGS.get(str(signal.evidence.get("reading")))
         source = limit.source if limit else "an unknown reading"
-        words = limit.what if limit else str(signal.evidence.get("reading"))
+        words = _reading(signal)
         evidence = {**signal.evidence, "value": signal.value, "limit": signal.threshold, "source": source}
-        return f"{signal.value:g} {words} (limit {signal.threshold:g}) on {where}", f" ({source})", evidence
+        return f"{words} (limit {signal.threshold:g}) on {where}", f" ({source})", evidence
     return f"{where} fell off the bus", "", {"xid": None, "provenance": "driver"}
 
 
@@ -193,6 +193,12 @@ def _title(signal: SignalFact, where: str, config: PolicyConfig) -> str:
     if signal.kind == "xid":
         return f"XID {verdict_of(signal, config).xid} on {where}"
     if signal.kind == DEVICE_READING:
-        limit = READINGS.get(str(signal.evidence.get("reading")))
-        return f"{signal.value:g} {limit.what if limit else signal.evidence.get('reading')} on {where}"
+        return f"{_reading(signal)} on {where}"
     return f"{where} fell off the bus"
+
+
+def _reading(signal: SignalFact) -> str:
+    """How much of what."""
+    name = str(signal.evidence.get("reading"))
+    limit = READINGS.get(name)
+    return limit.in_words(signal.value) if limit else f"{signal.value:g} {name}"

@@ -7,7 +7,15 @@ precision unknown it never happens.
 """
 
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.facts import attempt_live, installed, live_replicas, node_name, on_replica, signals_of
+from controlplane.policy.facts import (
+    attempt_live,
+    installed,
+    is_spread,
+    live_replicas,
+    node_name,
+    on_replica,
+    signals_of,
+)
 from controlplane.policy.goodput import break_even_precision
 from controlplane.policy.plan import Alternative, Decision, RequestCheckpoint, Scalar, SettleSignals
 from controlplane.policy.prices import work_at_risk_s
@@ -44,11 +52,11 @@ def refuse(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[str, str] | Non
     gap_s, least_s = gap_since_save_s(snapshot), settings.min_gap_ratio * (saves.interval_s or 0.0)
     if gap_s < least_s:
         return "gap_filter", f"only {gap_s:.0f} s of work since the last save, {least_s:.0f} s are asked for"
-    if snapshot.suspect_devices > max(
-        config.correlated_min_devices, config.emergency_fleet_fraction * snapshot.fleet_devices
-    ):
+    limit = max(config.correlated_min_devices, config.emergency_fleet_fraction * snapshot.fleet_devices)
+    # What one node or one failure domain takes along is one event, and is no alarm of a sensor.
+    if snapshot.suspect_devices > limit and is_spread(snapshot, config):
         share = f"{snapshot.suspect_devices} of {snapshot.fleet_devices}"
-        return "fleet_cap", f"{share} devices alarm at once: the sensor is more likely wrong than they"
+        return "fleet_cap", f"{share} devices look bad at once, so what is told of each is doubted"
     return None
 
 
@@ -79,7 +87,7 @@ def _save(snapshot: JobSnapshot, config: PolicyConfig, alarms: tuple[SignalFact,
             "threshold": worst.threshold,
             "alarms": len(alarms),
             "work_at_risk_s": work_at_risk_s(snapshot, config),
-            **_parts(worst),
+            **parts_of(worst),
         },
         alternatives=(_evict_instead(snapshot, config, gpus), _do_nothing(snapshot, config, gpus)),
         signal_ids=ids,
@@ -88,7 +96,7 @@ def _save(snapshot: JobSnapshot, config: PolicyConfig, alarms: tuple[SignalFact,
     )
 
 
-def _parts(signal: SignalFact) -> dict[str, Scalar]:
+def parts_of(signal: SignalFact) -> dict[str, Scalar]:
     """What the score is made of, as the detector told it."""
     return {name: share for name, share in signal.evidence.items() if name.startswith("part_")}
 
@@ -125,6 +133,6 @@ def _skip(snapshot: JobSnapshot, signal: SignalFact, code: str, why: str) -> Dec
         sentence=f"{where} scores {signal.value:.2f}, but no emergency save: {why}.",
         key=f"risk_skip:{signal.id}",
         actions=(),
-        evidence={"score": signal.value, "threshold": signal.threshold, **_parts(signal)},
+        evidence={"score": signal.value, "threshold": signal.threshold, **parts_of(signal)},
         signal_ids=(signal.id,),
     )

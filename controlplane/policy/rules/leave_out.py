@@ -25,6 +25,7 @@ from controlplane.policy.failures import actionable, doubted
 from controlplane.policy.plan import Action, AnnounceView, Decision, SetJobState, SetReplicaState, SettleSignals
 from controlplane.policy.proved import Failure
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
+from controlplane.policy.titles import number_of
 from controlplane.protocol.states import JobState, ReplicaState
 
 RULE = "leave_out"
@@ -75,8 +76,7 @@ def _leave_out(
         rule=RULE,
         choice="leave_out",
         reason_code=part[0].kind if len(part) == 1 else "several_out_of_reach",
-        sentence=f"{_causes(part)}. {len(stay)} replicas continue without it; nothing of it is ended:"
-        f" {_until(snapshot, config, part)}",
+        sentence=f"{_causes(part)}. {_on(snapshot, stay, part)} is ended: {_until(snapshot, config, part)}",
         key=f"leave_out:{','.join(tag(failure.replica) for failure in part)}:{following.epoch}",
         actions=tuple(moves),
         evidence={
@@ -86,6 +86,13 @@ def _leave_out(
         },
         signal_ids=tuple(sorted({*ids, *explained})),
     )
+
+
+def _on(snapshot: JobSnapshot, stay: tuple[ReplicaFact, ...], part: tuple[Failure, ...]) -> str:
+    """Who trains on: not those that fetch the state yet."""
+    going, them = sum(holds_state(snapshot, replica) for replica in stay), "it" if len(part) == 1 else "them"
+    verb = "continues" if going == 1 else "continue"
+    return f"{number_of(going, 'replica')} {verb} without {them}; nothing of {them}"
 
 
 def _causes(out: tuple[Failure, ...]) -> str:
@@ -109,9 +116,10 @@ def _pause(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) ->
 
 
 def _how(snapshot: JobSnapshot, config: PolicyConfig, out: tuple[Failure, ...]) -> str:
+    it = "it" if len(out) == 1 else "each"
     if all(failure.kind == "unreachable" for failure in out):
-        return "it comes back when it waits as the others do, and is ended if the exchange then fails with it again."
+        return f"{it} comes back when it waits as the others do, and is ended if the exchange then fails with it again."
     if all(not failure.bad_nodes for failure in out):
-        return "it comes back when it waits as the others do, and is started again when its agent finds it late."
+        return f"{it} comes back when it waits as the others do, and is started again when its agent finds it late."
     lease_s = lease_of(snapshot, config)
-    return f"it comes back when it is heard, and is started elsewhere if it is not within {lease_s:.0f} s of silence."
+    return f"{it} comes back when it is heard, and is started elsewhere if it is not within {lease_s:.0f} s of silence."

@@ -233,16 +233,25 @@ def _sentence(case: ways.Case, part: tuple[Failure, ...], starts: tuple[StartRep
     causes = _causes(part)
     barred = "".join(f" {failure.evidence['barred']}." for failure in part if "barred" in failure.evidence)
     if is_correlated_failure(case.snapshot, case.config) and any(failure.cordon for failure in part):
-        barred += " Too many devices look bad at once: a person decides about the nodes, none is cordoned for it."
+        barred += " Too much at once in the fleet: a person decides about the nodes, none is cordoned for it."
     why_none = case.no_start or TAKEN_BY_OTHERS
     after = places(case.snapshot, starts) or f"nothing is started in its place: {why_none}"
     if _choice(case, starts) == ways.HOLD:
         left = len(case.holders)
         keep = f"{number_of(left, 'replica')} {'keeps' if left == 1 else 'keep'} the newest state"
         return f"{causes}. {keep} and {'waits' if left == 1 else 'wait'}, {case.needed} must train; {after}.{barred}"
+    return f"{causes}. {_going(case)}; {after}.{barred}"
+
+
+def _going(case: ways.Case) -> str:
+    """Who trains on; of those that start or fetch the state yet only that they do."""
     gone = {failure.replica.index for failure in case.failures}
-    going = sum(replica.index not in gone for replica in live_replicas(case.snapshot))
-    return f"{causes}. {number_of(going, 'replica')} {'continues' if going == 1 else 'continue'}; {after}.{barred}"
+    left = sum(replica.index not in gone for replica in live_replicas(case.snapshot))
+    going = len(case.holders) if current_view(case.snapshot) is not None else 0
+    coming = number_of(left - going, "replica")
+    parts = [f"{number_of(going, 'replica')} {'continues' if going == 1 else 'continue'}"] if going else []
+    parts += [f"{coming} {'is' if left - going == 1 else 'are'} on the way"] if left > going else []
+    return ", ".join(parts) or "No replica continues"
 
 
 def places(snapshot: JobSnapshot, actions: Iterable[Action], how: str = "again") -> str:
@@ -284,7 +293,7 @@ def _hold(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
 def _stopped_by(snapshot: JobSnapshot, config: PolicyConfig) -> str:
     """What keeps us from acting on silence, in the order in which it is asked (`facts.correlated_failure_of`)."""
     if snapshot.acts_last_window >= config.max_acts:
-        return f"Automation is stopped: {snapshot.acts_last_window} acts on silence within the window"
+        return f"Automation is stopped: {snapshot.acts_last_window} destructive acts within the window"
     return f"Automation is stopped: {snapshot.suspect_devices} of {snapshot.fleet_devices} devices look bad at once"
 
 

@@ -152,10 +152,12 @@ def _innocent(signal: SignalFact) -> str:
 def _busy(weighed: ways.Case) -> str:
     """Why nothing is done about it just now; empty: something may be."""
     snapshot, config = weighed.snapshot, weighed.config
+    if snapshot.blind:
+        return "the control plane does not see all of it now"
     if find_failures(snapshot, config) or snapshot.job.state is not JobState.RUNNING:
         return "the job is recovering from something else"
     if is_correlated_failure(snapshot, config):
-        return "too much looks bad in the fleet at once"
+        return "too much at once in the fleet"
     return ""
 
 

@@ -1,4 +1,8 @@
-"""Recovery is over: full strength again, or stable with fewer replicas."""
+"""Recovery is over: full strength again, or stable and smaller.
+
+Full strength is what the job asked for, as the effective time has it: all replicas of an attempt that was
+placed on fewer devices, or in another layout of fewer, are smaller.
+"""
 
 from controlplane.policy.budget import spent
 from controlplane.policy.common import common_stall
@@ -21,6 +25,8 @@ from controlplane.policy.signals import with_trait
 from controlplane.policy.signals.base import Trait
 from controlplane.policy.slots import empty_slots, relieved
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
+from controlplane.policy.titles import number_of
+from controlplane.protocol.spec import ranks_per_replica, replica_count
 from controlplane.protocol.states import IncidentOutcome, JobState, ReplicaState
 
 RULE = "strength"
@@ -98,12 +104,20 @@ def stale_signals(snapshot: JobSnapshot) -> tuple[str, ...]:
 def _back(snapshot: JobSnapshot, epoch: int, stale: tuple[str, ...]) -> Decision:
     assert snapshot.attempt is not None, "called for a live attempt"
     live, asked = len(live_replicas(snapshot)), snapshot.attempt.replicas
-    full = live >= asked
-    why = why_none(snapshot, "no device is free for more")
-    if spent(snapshot):
-        why = f"nothing more is started, {spent(snapshot)}"
+    spec, held = snapshot.job.spec, asked * ranks_per_replica(snapshot.attempt.layout)
+    wanted = replica_count(spec) * ranks_per_replica(spec.parallelism)
+    full = live >= asked and held >= wanted
     lives = sum(replica.incarnation for replica in snapshot.replicas)
-    sentence = f"All {asked} replicas train." if full else f"{live} of {asked} replicas train, stable; {why}."
+    if live < asked:
+        why = why_none(snapshot, "no device is free for more")
+        if spent(snapshot):
+            why = f"nothing more is started, {spent(snapshot)}"
+        sentence = f"{live} of {asked} replicas train, stable; {why}."
+    else:
+        sentence = f"All {asked} replicas train." if asked > 1 else "Its only replica trains."
+        if not full:
+            less = f"attempt {snapshot.attempt.number} was placed on {held} of the {number_of(wanted, 'device')}"
+            sentence = f"{sentence[:-1]}, stable and smaller: {less} that the job asked for."
     moves: list[Action] = []
     if snapshot.job.state is JobState.RECOVERING:
         moves.append(SetJobState(to=JobState.RUNNING))
@@ -118,6 +132,6 @@ def _back(snapshot: JobSnapshot, epoch: int, stale: tuple[str, ...]) -> Decision
         sentence=sentence,
         key=f"strength:{epoch}:{live}:{lives}:{snapshot.job.state}:{','.join(stale)}:{snapshot.job.incident_opened_s}",
         actions=tuple(moves),
-        evidence={"replicas": live, "asked": asked},
+        evidence={"replicas": live, "asked": asked, "devices": held, "asked_devices": wanted},
         routine=True,
     )

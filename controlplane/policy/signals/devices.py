@@ -73,7 +73,8 @@ class DeviceGone(Finding):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingPastLimit(Finding):
-    """`reading` is a row of `policy.readings.READINGS`, `what` its words; `more`: all that the device told."""
+    """`reading` is a row of `policy.readings.READINGS`, `what` how much of it, in words; `more`: all that the
+    device told."""
 
     KIND: ClassVar[str] = "device_reading"
     MEANS: ClassVar[str] = "a reading of a device is past its limit"
@@ -103,7 +104,7 @@ class ReadingPastLimit(Finding):
     @property
     def sentence(self) -> str:
         """What, and how much of it."""
-        return f"Device {self.device_index} of {self.node}: {self.found:g} {self.what}."
+        return f"Device {self.device_index} of {self.node}: {self.what}."
 
 
 @dataclass(frozen=True, kw_only=True)

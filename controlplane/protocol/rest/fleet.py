@@ -14,6 +14,7 @@ class HeldBy(Answer, frozen=True, kw_only=True):
     job_id: str
     replica: int
     rank: int
+    job_name: str = ""
 
 
 class DeviceLive(Answer, frozen=True, kw_only=True):

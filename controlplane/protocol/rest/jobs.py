@@ -67,6 +67,7 @@ class Job(Answer, frozen=True, kw_only=True):
     open_incident_id: str | None
     created_at: str
     finished_at: str | None
+    replicas_asked: int = 0
     ettr_basis: words.EttrBasis = "observed"
     last_checkpoint_local: bool = False
     wall: Wall | None = None
@@ -303,6 +304,7 @@ class Rank(Answer, frozen=True, kw_only=True):
     live: RankLive | None = None
     speed: RankSpeed | None = None
     job_id: str | None = None
+    job_name: str | None = None
     capabilities: words.Capabilities = {}
 
 

@@ -57,6 +57,7 @@ class Decision(Answer, frozen=True, kw_only=True):
     policy_version: str
     decide_s: float
     commands: list[Command] = []
+    job_name: str | None = None
 
 
 class Request(Answer, frozen=True, kw_only=True):

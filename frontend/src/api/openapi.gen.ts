@@ -1477,6 +1477,8 @@ export interface components {
             id: string;
             incident_id: string | null;
             job_id: string | null;
+            /** @default null */
+            job_name: string | null;
             mode: string;
             policy_version: string;
             reason_code: string;
@@ -1916,6 +1918,8 @@ export interface components {
          */
         HeldBy: {
             job_id: string;
+            /** @default  */
+            job_name: string;
             rank: number;
             replica: number;
         };
@@ -2082,6 +2086,8 @@ export interface components {
             progress: number;
             project: string;
             replicas_active: number;
+            /** @default 0 */
+            replicas_asked: number;
             replicas_total: number;
             restarts: number;
             /** @enum {string} */
@@ -2137,6 +2143,8 @@ export interface components {
             progress: number;
             project: string;
             replicas_active: number;
+            /** @default 0 */
+            replicas_asked: number;
             replicas_total: number;
             restarts: number;
             spares: components["schemas"]["Spare"][];
@@ -2769,6 +2777,8 @@ export interface components {
             incarnation: number;
             /** @default null */
             job_id: string | null;
+            /** @default null */
+            job_name: string | null;
             joined_at: string | null;
             /** @default null */
             live: components["schemas"]["RankLive"] | null;

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import type { Signal } from "../api/types";
 import type { Readings } from "./heat";
 import { bytes, MISSING, percent } from "./format";
-import { errorsText, heldBack, partsText, remapText, signalText } from "./readings";
+import { errorsText, heldBack, partsText, remapText, signalText, valueText } from "./readings";
 
 const device = (fields: Readings): Readings => ({ index: 0, ...fields });
 const signal = (fields: Partial<Signal>): Signal => ({ kind: "xid", value: 79, evidence: {}, ...fields }) as Signal;
@@ -12,6 +12,13 @@ describe("a device's readings in words", () => {
     expect(errorsText(device({ ecc_corrected_total: 40, ecc_uncorrected_total: 2 }))).toBe("2 uncorrectable, 40 corrected");
     expect(errorsText(device({ ecc_corrected_total: 0, ecc_uncorrected_total: null }))).toBe(`${MISSING} uncorrectable, 0 corrected`);
     expect(errorsText(device({}))).toBe(MISSING);
+  });
+
+  it("has no code for an end that nobody saw, and no 0 for a finding that has no value", () => {
+    expect(valueText(signal({ kind: "rank_exit", value: -1, evidence: { told: false, exit_code: null, signal: null } }))).toBe("not seen");
+    expect(valueText(signal({ kind: "rank_exit", value: -1, evidence: { told: true, exit_code: null, signal: 1 } }))).toBe("-1");
+    expect(valueText(signal({ kind: "rank_exit", value: 0, evidence: { told: true, exit_code: 0, signal: null } }))).toBe("0");
+    expect(valueText(signal({ kind: "node_check", value: 0 }))).toBe("-");
   });
 
   it("says which rows wait, which have failed, and what is not reported", () => {

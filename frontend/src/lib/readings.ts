@@ -1,7 +1,7 @@
 /* What a device's readings say, in words. A missing reading is missing, never 0. Pure. */
 import type { Signal } from "../api/types";
 import type { Readings } from "./heat";
-import { fixed, MISSING, words } from "./format";
+import { fixed, MISSING, scalar, words } from "./format";
 
 /** Throttle reasons that hold a device back; idling and following others do not. */
 const HOLDS_BACK: Record<string, string> = {
@@ -44,6 +44,15 @@ export function signalText(signal: Signal): string {
   const reading = signal.evidence["reading"];
   if (signal.kind === "device_reading" && typeof reading === "string") return words(reading);
   return words(signal.kind);
+}
+
+/** Kinds whose findings have no value: what they tell is in their words. */
+const VALUELESS: ReadonlySet<string> = new Set(["node_check", "node_identity", "outer_error", "signature_rejected"]);
+
+/** A finding's value; of an end that nobody saw that it was not seen, which is no code. */
+export function valueText(signal: Pick<Signal, "kind" | "value" | "evidence">): string {
+  if (signal.kind === "rank_exit" && signal.evidence["told"] === false) return "not seen";
+  return VALUELESS.has(signal.kind) ? "-" : scalar(signal.value);
 }
 
 function missing(value: unknown): boolean {

@@ -18,8 +18,8 @@ import { StacksPanel } from "../components/StacksPanel";
 import { DecisionList } from "../components/JobTabs";
 import { duration, gpuSeconds, scalar, shortId, words } from "../lib/format";
 import { paths } from "../lib/paths";
-import { incidentText } from "../lib/phases";
-import { signalText } from "../lib/readings";
+import { incidentText, notDetected } from "../lib/phases";
+import { signalText, valueText } from "../lib/readings";
 import { usePatched, useTopic } from "../live/hooks";
 import { CopyButton, Empty, Figure, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
 import { ActButton } from "../ui/ActButton";
@@ -111,7 +111,7 @@ function Figures({ incident, lead, commands }: { incident: IncidentDetail; lead:
   const [detected, resumed] = [phase("detect"), phase("first_commit")];
   return (
     <dl className="figures">
-      <Figure label="Detected after" value={detected ? duration(detected.since_fault_s) : <span className="missing">not yet</span>} />
+      <Figure label="Detected after" value={detected ? duration(detected.since_fault_s) : <span className="missing">{notDetected(incident)}</span>} />
       <Figure label="Training resumed after" value={resumed ? duration(resumed.since_fault_s) : without(incident, "not yet")} tone={resumed ? "ok" : undefined} />
       <Figure label="Training stood still" value={incident.stall_s === null ? without(incident, "no step yet", "not measured") : duration(incident.stall_s)} title="Time in failed exchanges and view changes, as the survivors measured it; where nobody survived, from the last step to the first of the next attempt" />
       <Figure label="Whole recovery" value={incident.recovery_s === null ? without(incident, "under way") : duration(incident.recovery_s)} />
@@ -146,7 +146,7 @@ function Signals({ signals, lead }: { signals: Signal[]; lead: Decision | null }
                 <tr key={signal.id}>
                   <td><b>{signalText(signal)}</b></td>
                   <td>{where(signal)}</td>
-                  <td className="num">{scalar(signal.value)}</td>
+                  <td className="num">{valueText(signal)}</td>
                   <td className="num">{signal.threshold ? scalar(signal.threshold) : <span className="muted" title="it needs none">-</span>}</td>
                   <td><Time at={signal.seen_at} /></td>
                   <td>{signal.settled_at ? <Time at={signal.settled_at} /> : <span className="muted">open</span>}</td>

@@ -88,9 +88,12 @@ function Head({ job, onAct }: { job: JobDetail; onAct: (act: JobAct) => void }):
   );
 }
 
+/** The newest attempt was placed with fewer replicas than the job asked for. */
+const fewer = (job: JobDetail): boolean => job.replicas_asked > job.replicas_total;
+
 function Figures({ job, settled }: { job: JobDetail; settled: boolean }): ReactElement {
   const final = FINAL.has(job.state);
-  const short = job.replicas_active < job.replicas_total;
+  const short = job.replicas_active < job.replicas_total || fewer(job);
   /* Before the first step there is nothing to measure, which is no missing report. */
   const begun = job.committed_step > 0;
   return (
@@ -103,7 +106,7 @@ function Figures({ job, settled }: { job: JobDetail; settled: boolean }): ReactE
         {!begun || (final && job.loss === null) ? null : <Figure label={final ? "Last loss" : "Loss"} value={fixed(job.loss, 4)} />}
         {!begun || (final && job.step_time_s === null) ? null : <Figure label={final ? "Last step time" : "Step time"} value={duration(job.step_time_s)} />}
         {final ? <Figure label="Ended" value={job.finished_at ? <Time at={job.finished_at} /> : words(job.state)} /> : begun ? <Figure label="Time left" value={job.eta_s === null ? <span className="missing">{job.step_time_s === null ? "too few steps" : "no step is committed"}</span> : duration(job.eta_s)} /> : null}
-        <Figure label="Replicas" value={job.attempt ? `${job.replicas_active} / ${job.replicas_total}` : <span className="missing">none placed yet</span>} tone={short && !final ? "warn" : undefined} note={job.attempt ? (final ? "at the end / wanted" : "contributing / wanted") : undefined} />
+        <Figure label="Replicas" value={job.attempt ? `${job.replicas_active} / ${job.replicas_total}` : <span className="missing">none placed yet</span>} tone={short && !final ? "warn" : undefined} note={job.attempt ? `${final ? "at the end" : "contributing"} / ${fewer(job) ? `placed, ${job.replicas_asked} asked for` : "wanted"}` : undefined} />
         {begun ? <EffectiveTime job={job} /> : null}
         {final || !begun ? null : <Figure label="Work at risk" value={duration(job.work_at_risk_s)} note="lost if all failed now" />}
         <Figure label="Last checkpoint" value={job.last_checkpoint_step === null ? "none yet" : `step ${count(job.last_checkpoint_step)}`} note={job.last_checkpoint_age_s === null || final ? undefined : `${duration(Math.floor(job.last_checkpoint_age_s))} ago${job.last_checkpoint_local ? ", on the nodes' own disks" : ""}`} />

@@ -9,7 +9,7 @@ import { DeadLetters } from "../components/DeadLetters";
 import { DeviceCharts } from "../components/DeviceCharts";
 import { EventTable } from "../components/EventTable";
 import { exitText } from "../components/ReplicaGrid";
-import { errorsText, heldBack, partsText, remapText, signalText } from "../lib/readings";
+import { errorsText, heldBack, partsText, remapText, signalText, valueText } from "../lib/readings";
 import { bytes, count, duration, fixed, percent, scalar, shortId } from "../lib/format";
 import { readings } from "../lib/heat";
 import { paths } from "../lib/paths";
@@ -145,7 +145,7 @@ function DeviceRow({ device, held, now }: { device: Device; held: boolean; now: 
       <td className="num"><b>{device.index}</b></td>
       <td>{device.model}<div className="muted"><code>{device.uuid}</code></div></td>
       <td><span className={`badge badge-compact tone-${tone}`}><Icon name={!present ? "unplug" : device.healthy ? "check" : "alert"} size={13} /> {!present ? "off the bus" : device.healthy ? "healthy" : "unhealthy"}</span>{device.health_reason ? <div className="muted">{device.health_reason}</div> : null}</td>
-      <td>{device.held_by ? <Link to={paths.job(device.held_by.job_id)}>replica {device.held_by.replica}, rank {device.held_by.rank}</Link> : device.spare_for ? <Link to={paths.job(device.spare_for)}>spare</Link> : <span className="muted">{held ? "not admitted" : "free"}</span>}</td>
+      <td>{device.held_by ? <Link to={paths.job(device.held_by.job_id)}>{device.held_by.job_name ? `${device.held_by.job_name}: ` : ""}replica {device.held_by.replica}, rank {device.held_by.rank}</Link> : device.spare_for ? <Link to={paths.job(device.spare_for)}>spare</Link> : <span className="muted">{held ? "not admitted" : "free"}</span>}</td>
       <td className="num">{fixed(now.risk ?? device.risk, 2)}<div className="muted">{partsText(now)}</div></td>
       <td className="num">{fixed(now.temperature_c, 0, "C")}<div className="muted">memory {fixed(now.memory_temperature_c, 0, "C")}</div></td>
       <td className="num">{fixed(now.power_w, 0, "W")}<div className="muted">of {fixed(now.power_limit_w, 0, "W")}</div></td>
@@ -168,7 +168,7 @@ function Ranks({ ranks }: { ranks: Rank[] }): ReactElement {
         <tbody>
           {ranks.map((rank) => (
             <tr key={rank.id}>
-              <td>{rank.job_id ? <Link to={paths.job(rank.job_id)}>replica {rank.replica}, rank {rank.rank}</Link> : `replica ${rank.replica}, rank ${rank.rank}`} <span className="muted">#{rank.incarnation}</span></td>
+              <td>{rank.job_id ? <Link to={paths.job(rank.job_id)}>{rank.job_name ? `${rank.job_name}: ` : ""}replica {rank.replica}, rank {rank.rank}</Link> : `replica ${rank.replica}, rank ${rank.rank}`} <span className="muted">#{rank.incarnation}</span></td>
               <td><StateBadge kind="rank" state={rank.state} compact detail={exitText(rank)} /></td>
               <td className="num">{rank.device_index}</td>
               <td className="num">{rank.pid ?? "-"}</td>
@@ -192,7 +192,7 @@ function Signals({ signals, older }: { signals: Signal[]; older: number }): Reac
             <tr key={signal.id}>
               <td>{signalText(signal)}{signal.settled_at ? <span className="muted"> (settled)</span> : null}</td>
               <td className="num">{signal.device_index ?? "-"}</td>
-              <td className="num">{scalar(signal.value)}</td>
+              <td className="num">{valueText(signal)}</td>
               <td className="num">{signal.threshold ? scalar(signal.threshold) : <span className="muted" title="it needs none">-</span>}</td>
               <td><Time at={signal.seen_at} /></td>
             </tr>

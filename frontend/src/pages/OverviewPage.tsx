@@ -145,7 +145,7 @@ function RecentDecisions({ decisions }: { decisions: Decision[] }): ReactElement
       {decisions.length === 0 ? (
         <Empty title="No decisions yet">Each automatic act is listed with its reason, evidence and alternatives.</Empty>
       ) : (
-        <ul className="rows">{decisions.map((decision) => <li key={decision.id}><DecisionRow decision={decision} /></li>)}</ul>
+        <ul className="rows">{decisions.map((decision) => <li key={decision.id}><DecisionRow decision={decision} ofJob /></li>)}</ul>
       )}
     </Panel>
   );

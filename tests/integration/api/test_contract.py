@@ -85,7 +85,7 @@ def missing_fields(kind: Any, value: Any, path: str = "") -> list[str]:
     return []
 
 
-OPTIONAL = {"beat_age_s", "patch", "as_of_seq", "token", "job_id", "commands"}
+OPTIONAL = {"beat_age_s", "patch", "as_of_seq", "token", "job_id", "job_name", "commands"}
 
 
 def inner_struct(kind: Any) -> Any:

@@ -9,8 +9,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.checkpoints.models import Checkpoint
+from controlplane.cli.columns import JOBS
 from controlplane.fleet.models import Device, Node
 from controlplane.fleet.selectors import nodes
+from controlplane.jobs.numbers import spec_of
+from controlplane.protocol.spec import replica_count
 from controlplane.recovery.models import Incident, Signal, ViewRow
 from controlplane.runtime import bus
 from controlplane.runtime.clock import ago, now
@@ -73,6 +76,43 @@ def test_a_page_of_500_nodes_costs_as_many_queries_as_a_page_of_one(caller: Any)
             assert len(reader.get(f"/nodes?limit={limit}").json()["items"]) == limit
         costs[limit] = len(queries)
     assert len(set(costs.values())) == 1, costs
+
+
+def test_nodes_are_listed_in_the_order_in_which_people_count_page_by_page(caller: Any) -> None:
+    for name in ("n10", "n2", "N3", "n1", "rack-1-b", "n02", "rack-10-a", "rack-2-a"):
+        make_node(name)
+    reader, told, after = caller("read"), [], ""
+    while after is not None:
+        body = reader.get(f"/nodes?limit=3{after and f'&cursor={after}'}").json()
+        told += [row["name"] for row in body["items"]]
+        after = body["next"]
+        if len(told) == 3:
+            # It would have stood on a page that was read: later pages neither repeat nor skip for it.
+            make_node("n0")
+    assert told == ["n1", "n02", "n2", "N3", "n10", "rack-1-b", "rack-2-a", "rack-10-a"]
+
+
+def test_who_holds_a_device_runs_on_a_node_or_was_decided_about_has_its_jobs_name(caller: Any) -> None:
+    node = make_node("a")
+    job = running_job([node, make_node("b")], SPEC)
+    reader = caller("read")
+    shown = reader.get(f"/nodes/{node.id}").json()
+    assert {device["held_by"]["job_name"] for device in shown["devices"]} == {job.name}
+    assert {rank["job_name"] for rank in shown["ranks"]} == {job.name}
+    assert {row["job_name"] for row in reader.get("/overview").json()["recent_decisions"]} == {job.name}
+    assert {row["job_name"] for row in reader.get(f"/jobs/{job.id}/decisions").json()["items"]} == {job.name}
+
+
+def test_a_job_that_was_placed_with_less_than_it_asked_for_says_so(caller: Any) -> None:
+    job = running_job([make_node("a"), make_node("b")], SPEC)
+    asked = replica_count(spec_of(job).spec)
+    body = caller("read").get(f"/jobs/{job.id}").json()
+    assert (body["replicas_total"], body["replicas_asked"]) == (asked, asked)
+    job.attempts.update(replicas=asked - 1)
+    body = caller("read").get(f"/jobs/{job.id}").json()
+    assert (body["replicas_total"], body["replicas_asked"]) == (asked - 1, asked)
+    shown = {column.title: column.show(body) for column in JOBS}["REPLICAS"]
+    assert shown == f"{body['replicas_active']}/{asked - 1} of {asked}"
 
 
 def test_the_list_holds_what_each_node_alone_says(caller: Any) -> None:

@@ -12,7 +12,7 @@ from controlplane.jobs.models import Job
 from controlplane.protocol.states import JobState
 from controlplane.recovery import proof
 from controlplane.recovery.certificate import certify, certify_due
-from controlplane.recovery.models import Incident, ViewRow
+from controlplane.recovery.models import Decision, Incident, ViewRow
 from controlplane.recovery.phases import compute_phases
 from controlplane.recovery.reconcile import is_due, reconcile_job
 from controlplane.runtime.clock import ago, now
@@ -44,6 +44,22 @@ def test_training_that_went_on_in_the_joiners_view_already_is_told_all_the_same(
     assert view.resumed_at is None, "no step was made in it"
     phases = {phase["name"]: phase["since_fault_s"] for phase in compute_phases(Incident.objects.get(job=job))}
     assert phases["first_commit"] > phases["view_installed"]
+
+
+def test_an_incident_in_which_no_membership_changed_has_nothing_of_the_recovery_from_another_one() -> None:
+    fleet, job = job_that_lost_a_rank()
+    flush_all(fleet, job, committed=2)
+    reconcile_job(job.id)
+    lost = Incident.objects.get(job=job)
+    # A reading kept new work from a node of the job a minute before a rank was killed on another one.
+    other = Incident.objects.create(id="inc_reading", job=job, title="60 retired memory pages", opened_at=ago(60.0))
+    evicted = lost.decisions.get(routine=False)
+    cordon = {"action": "set_node_state", "node_id": fleet.nodes["n1"].id, "to": "cordoned"}
+    values = {field.attname: getattr(evicted, field.attname) for field in Decision._meta.fields}
+    values |= {"id": "dec_reading", "key": "cordon", "incident_id": other.id, "at": ago(59.0), "actions": [cordon]}
+    Decision.objects.create(**values)
+    assert {phase["name"] for phase in compute_phases(other)} == {"fault", "decided"}
+    assert {"view_announced", "all_flushed"} <= {phase["name"] for phase in compute_phases(lost)}
 
 
 def test_a_certificate_that_waits_is_told_once_and_again_when_a_verdict_changes() -> None:

@@ -159,7 +159,7 @@ def test_a_storm_holds_what_rests_on_silence():
     ("fields", "title"),
     [
         ({"suspect_devices": 11}, "Automation is stopped: 11 of 100 devices look bad at once"),
-        ({"acts_last_window": 20}, "Automation is stopped: 20 acts on silence within the window"),
+        ({"acts_last_window": 20}, "Automation is stopped: 20 destructive acts within the window"),
     ],
 )
 def test_stopped_automation_is_called_by_what_stopped_it_and_names_whom_a_finding_names(fields, title):

@@ -80,7 +80,7 @@ TOLD: tuple[tuple[Finding, str, str, float, float, str], ...] = (
     ),
     (
         finding(
-            ReadingPastLimit, device_index=0, device_id="d", node="n1", what="PCIe replays", found=9.0, limit=8.0,
+            ReadingPastLimit, device_index=0, device_id="d", node="n1", what="9 PCIe replays", found=9.0, limit=8.0,
             reading="pcie_replay", more={"power_w": 300.0},
         ),
         "device_reading:d:pcie_replay", "reading uuid power_w", 9.0, 8.0, "Device 0 of n1: 9 PCIe replays.",
