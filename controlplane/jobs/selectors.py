@@ -11,6 +11,7 @@ from controlplane.fleet.models import Device
 from controlplane.jobs.models import Attempt, Job, Rank, Replica, StepRecord
 from controlplane.jobs.numbers import spec_of
 from controlplane.jobs.present import rank_summary, replica_summary, step_point
+from controlplane.policy.queue.place import FRONT
 from controlplane.protocol.spec import micro_batch_count
 from controlplane.protocol.states import JobState
 from controlplane.runtime import bus
@@ -23,6 +24,18 @@ def jobs(*, state: str | None = None, q: str = "") -> QuerySet[Job]:
     if state:
         rows = rows.filter(state=state)
     return rows.filter(Q(name__icontains=q) | Q(project__icontains=q)) if q else rows
+
+
+def front_of_queue() -> list[str]:
+    """Ids of the pending jobs that are first in line, as `policy.queue.schedule.in_turn` sorts them."""
+    rows = Job.objects.filter(state=JobState.PENDING).order_by("-priority", "created_at", "id")
+    return list(rows.values_list("id", flat=True)[:FRONT])
+
+
+def wanting_nodes() -> list[str]:
+    """Ids of the jobs that are looked at when a device is freed or a node comes: those that are short of some, and the
+    front of the queue."""
+    return [*Job.objects.filter(state=JobState.RECOVERING).values_list("id", flat=True), *front_of_queue()]
 
 
 def with_labels(rows: QuerySet[Job], labels: Mapping[str, str]) -> QuerySet[Job]:

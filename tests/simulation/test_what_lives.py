@@ -8,6 +8,7 @@ from functools import cache
 import msgspec
 import pytest
 
+from controlplane.policy.queue.place import QueuePlace
 from controlplane.protocol.frames import NodeCheck
 from controlplane.protocol.spec import FaultSchedule
 from controlplane.protocol.states import RequestKind
@@ -21,6 +22,7 @@ ONE_JOB = "a world has one job, of one name"
 KEPT = "the server loses no rows"
 NOT_YET = {
     **dict.fromkeys(("JobFact.id", "JobFact.name", "View.job_id", "Flush.job_id", "Install.job_id"), ONE_JOB),
+    **dict.fromkeys(("JobSnapshot.queue", *(f"QueuePlace.{field}" for field in QueuePlace.__struct_fields__)), ONE_JOB),
     **dict.fromkeys(("JobFact.ahead", "AheadFact.attempt", "AheadFact.end", "AheadFact.epoch"), KEPT),
     **dict.fromkeys(("AheadFact.incarnations", "AheadFact.node"), KEPT),
     "JobFact.end_held_until_s": "no step is computed again",

@@ -3200,8 +3200,9 @@ export interface components {
         };
         /**
          * Scheduling
-         * @description `preempt_grace_s` between SIGTERM and SIGKILL. `priority` and `preemptible`: refused but for
-         *         their defaults, as no job gives way to another yet.
+         * @description `priority`: of the jobs that wait for devices the one with the higher priority starts first.
+         *         `preempt_grace_s` between SIGTERM and SIGKILL. `preemptible`: refused but for its default, as no job
+         *         that runs gives way to another yet.
          */
         Scheduling: {
             /** @default 60 */
