@@ -16,7 +16,7 @@ from django.db.models import Count, Q
 from controlplane.changes.assembly.counted import MAX_REFUSED_READ, refused
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs import environment
-from controlplane.jobs.models import Attempt, Job, JobPace, Rank
+from controlplane.jobs.models import Attempt, Job, JobPace, Rank, Replica
 from controlplane.policy import findings
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import TERMINAL_JOB
@@ -92,8 +92,8 @@ def waiting() -> list[Pending]:
 
 def load_fleet() -> QueueFleet:
     """Nodes that take work and who holds devices."""
-    held = _count(Rank.objects.filter(released_at=None), "node_id", "replica__attempt__job_id")
-    spares = _count(SpareReservation.objects.all(), "device__node_id", "job_id")
+    held = _held()
+    spares = [_Here(*row) for row in _count(SpareReservation.objects.all(), "device__node_id", "job_id")]
     return QueueFleet(nodes=tuple(_lenders(held, spares)), holders=tuple(_holders([*held, *spares])))
 
 
@@ -105,8 +105,17 @@ class _Here(NamedTuple):
     number: int
 
 
-def _count(rows: Any, node: str, job: str) -> list[_Here]:
-    return [_Here(*row) for row in rows.order_by().values_list(node, job).annotate(number=Count("pk"))]
+def _count(rows: Any, node: str, owner: str) -> list[tuple[str, Any, int]]:
+    return list(rows.order_by().values_list(node, owner).annotate(number=Count("pk")))
+
+
+def _held() -> list[_Here]:
+    """Counted by replica first: a rank's row is joined with nothing."""
+    rows = _count(Rank.objects.filter(released_at=None), "node_id", "replica_id")
+    jobs: dict[int, str] = {}
+    for some in batched(sorted({replica for _, replica, _ in rows}), NODES_A_QUERY):
+        jobs |= dict(Replica.objects.filter(pk__in=some).values_list("pk", "attempt__job_id"))
+    return [_Here(node_id, jobs[replica], number) for node_id, replica, number in rows if replica in jobs]
 
 
 def _lenders(held: Sequence[_Here], spares: Sequence[_Here]) -> Iterable[Lender]:

@@ -4,7 +4,8 @@ What is taken here is a forecast of where placement will put a job: the smallest
 its being right: `Spare` counts with the worst place.
 """
 
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 
 from controlplane.policy.placement import is_type
 from controlplane.policy.queue.rows import Demand, Lender
@@ -51,30 +52,29 @@ class Types:
 class Room:
     """How many devices each node lends to each set of models. A node of several models lends what it has of those."""
 
-    def __init__(self, nodes: Iterable[Lender], types: Types, demands: Iterable[Demand], *, idle: bool = False) -> None:
-        """`idle`: as if every job had ended."""
+    def __init__(self, nodes: Iterable[Lender], types: Types, demands: Iterable[Demand]) -> None:
         listed = tuple(nodes)
+        usable, free = _by_model(n.usable for n in listed), _by_model(n.free for n in listed)
+        wanted = {types.models(demand.gpu_type) for demand in demands}
         self._types = types
         self._index = {node.id: number for number, node in enumerate(listed)}
-        self._free: dict[frozenset[str], list[int]] = {}
-        self._usable: dict[frozenset[str], list[int]] = {}
-        self._count: dict[frozenset[str], list[int]] = {}
+        self._usable = {models: _of_models(usable, models, len(listed)) for models in wanted}
+        self._free = {models: _of_models(free, models, len(listed)) for models in wanted}
+        self._count = {models: _counted(its, self._usable[models]) for models, its in self._free.items()}
         self._sized: dict[frozenset[str], list[list[int]]] = {}
-        for models in {types.models(demand.gpu_type) for demand in demands}:
-            usable = [sum(n for model, n in node.usable.items() if model in models) for node in listed]
-            free = usable if idle else [sum(n for m, n in node.free.items() if m in models) for node in listed]
-            self._usable[models], self._free[models] = usable, list(free)
-            count = [0] * (max(usable, default=0) + 1)
-            for number in free:
-                count[number] += 1
-            self._count[models] = count
 
     def copy(self) -> "Room":
         """One that changes by itself."""
+        return self._with({models: list(free) for models, free in self._free.items()})
+
+    def idle(self) -> "Room":
+        """As if every job had ended."""
+        return self._with({models: list(usable) for models, usable in self._usable.items()})
+
+    def _with(self, free: dict[frozenset[str], list[int]]) -> "Room":
         made = Room((), self._types, ())
-        made._index, made._usable = self._index, self._usable
-        made._free = {models: list(free) for models, free in self._free.items()}
-        made._count = {models: list(count) for models, count in self._count.items()}
+        made._index, made._usable, made._free = self._index, self._usable, free
+        made._count = {models: _counted(its, self._usable[models]) for models, its in free.items()}
         return made
 
     def nodes_with(self, demand: Demand) -> int:
@@ -166,3 +166,27 @@ class Room:
             if not left:
                 break
         return found
+
+
+def _by_model(given: Iterable[Mapping[str, int]]) -> dict[str, list[tuple[int, int]]]:
+    """By model (number of the node, how many it has)."""
+    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for number, devices in enumerate(given):
+        for model, size in devices.items():
+            found[model].append((number, size))
+    return found
+
+
+def _of_models(by_model: Mapping[str, list[tuple[int, int]]], models: frozenset[str], nodes: int) -> list[int]:
+    """How many devices of these models each node has."""
+    found = [0] * nodes
+    for model in models:
+        for number, size in by_model.get(model, ()):
+            found[number] += size
+    return found
+
+
+def _counted(free: Iterable[int], usable: Iterable[int]) -> list[int]:
+    """How many nodes have so many free devices, for each number that a node could have."""
+    sizes = Counter(free)
+    return [sizes[number] for number in range(max(usable, default=0) + 1)]

@@ -41,9 +41,8 @@ class Planning:
         self._jobs, self._fleet, self._config, self._now_s = jobs, fleet, config, now_s
         demands = [job.demand for job in jobs]
         self._types = Types(model for node in fleet.nodes for model in node.usable)
-        self._all = Room(fleet.nodes, self._types, demands, idle=True)
         self._now = Room(fleet.nodes, self._types, demands)
-        self._left = self._now.copy()
+        self._all, self._left = self._now.idle(), self._now.copy()
         self._claims: list[Claim] = []
         self._starting: list[Demand] = []
         self.head = ""

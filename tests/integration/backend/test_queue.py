@@ -1,5 +1,7 @@
 """Jobs that wait start by priority and age, on real rows; who may not start yet says behind whom it waits."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -9,6 +11,8 @@ from controlplane.jobs.services import cancel_job, submit_job
 from controlplane.policy.queue.place import FRONT
 from controlplane.protocol import spec as specs
 from controlplane.protocol.frames import RankExited
+from controlplane.protocol.spec_lint import lint
+from controlplane.protocol.spec_text import parse_yaml
 from controlplane.recovery import load_queue, queue_pass
 from controlplane.recovery.models import Decision
 from controlplane.recovery.reconcile import reconcile_job
@@ -19,6 +23,7 @@ from tests.integration.backend.conftest import job_spec
 from tests.integration.backend.test_reconcile import in_threads
 
 pytestmark = pytest.mark.django_db(transaction=True)
+EXAMPLES = Path(__file__).parents[3] / "examples"
 STEP_S = 2.0
 TWO = {"resources": specs.Resources(nodes=2, gpus_per_node=2), "parallelism": specs.Parallelism(tp=1, pp=2)}
 
@@ -82,6 +87,18 @@ def test_however_many_passes_come_at_once_the_urgent_job_gets_the_devices() -> N
     for job in jobs:
         reconcile_job(job.id)
     assert [state(job) for job in jobs] == ["pending", "starting", "pending"]
+
+
+def test_the_example_of_a_high_priority_starts_before_one_that_waits_longer() -> None:
+    fleet, running = full(2)
+    earlier = submitted("earlier", nodes=2)
+    linted = lint(parse_yaml((EXAMPLES / "high-priority.yaml").read_bytes()))
+    assert linted.spec is not None, linted.faults
+    urgent = submit_job(linted.spec, owner="ada", actor="ada")
+    end(fleet, running)
+    reconcile_job(earlier.id)
+    reconcile_job(urgent.id)
+    assert (state(earlier), state(urgent)) == ("pending", "starting")
 
 
 def test_of_equal_priority_the_one_that_waits_longer_is_first() -> None:
