@@ -52,7 +52,7 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
     retry_s = now_s + config.capacity_retry_s
     # A slow rank stays slow for hours, and so may a node be unfit: what tells of the end rings.
     pressing = any(signal.kind not in LASTING for signal in snapshot.signals)
-    if _seeks_devices(snapshot) or pressing or snapshot.blind:
+    if not _waits_its_turn(snapshot) and (snapshot.job.state is JobState.PENDING or pressing or snapshot.blind):
         yield now_s + config.outer_error_grace_s if pressing else retry_s
     if snapshot.job.state is JobState.PENDING:
         yield attempt_due_s(snapshot, config)
@@ -109,9 +109,10 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
     yield from _replica_moments(snapshot, config, retry_s)
 
 
-def _seeks_devices(snapshot: JobSnapshot) -> bool:
-    """It waits to be placed and is at the front of the queue, or has room: others are woken when it is their turn."""
-    return snapshot.job.state is JobState.PENDING and (snapshot.queue is None or snapshot.queue.seeks)
+def _waits_its_turn(snapshot: JobSnapshot) -> bool:
+    """Others are ahead of it in the queue: it is woken when it may start, and nothing else concerns it."""
+    waits = snapshot.job.state is JobState.PENDING and snapshot.queue is not None and not snapshot.queue.seeks
+    return waits and not attempt_live(snapshot)
 
 
 def _replica_moments(snapshot: JobSnapshot, config: PolicyConfig, retry_s: float) -> Iterator[float]:

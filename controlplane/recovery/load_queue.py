@@ -28,7 +28,7 @@ from controlplane.policy.queue.rows import Demand, Holder, Lender, Pending, Queu
 from controlplane.policy.queue.schedule import schedule
 from controlplane.policy.queue.words import place_of as place_in
 from controlplane.policy.snapshot import DeviceFact
-from controlplane.protocol.spec import TrainSpec
+from controlplane.protocol.spec import JobSpec, TrainSpec
 from controlplane.protocol.states import UNFIT, JobState
 from controlplane.recovery import signals
 from controlplane.recovery.load_devices import NODES_A_QUERY, devices_of
@@ -40,6 +40,7 @@ from controlplane.scheduling.models import SpareReservation
 CONFIG = QueueConfig()
 POLICY = PolicyConfig()
 SILENT = "node_silent"
+NOBODY = "job_dry_run"
 MAX_KEPT = 20_000
 _kept: dict[str, "_Kept"] = {}
 
@@ -61,6 +62,21 @@ def place_of(job: Job) -> QueuePlace | None:
     return place_in(schedule(queue, fleet, CONFIG, now_s()), job.id)
 
 
+def place_of_new(document: JobSpec) -> QueuePlace | None:
+    """Where a job of this spec would stand if it were submitted now; None: no job waits."""
+    queue = waiting()
+    if not queue:
+        return None
+    new = Pending(
+        id=NOBODY,
+        name=document.metadata.name,
+        priority=document.spec.scheduling.priority,
+        submitted_s=now_s(),
+        demand=first_demand(document.spec),
+    )
+    return place_in(schedule([*queue, new], load_fleet(), CONFIG, now_s()), NOBODY)
+
+
 def _others_wait(job: Job) -> bool:
     return _pending().exclude(pk=job.pk).exists()
 
@@ -72,8 +88,9 @@ def _pending() -> Any:
 def waiting() -> list[Pending]:
     """Every pending job."""
     columns = ("id", "name", "priority", "created_at")
-    rows = list(_pending().values_list(*columns))
-    kept = _specs([row[0] for row in rows])
+    found = list(_pending().values_list(*columns))
+    kept = _specs([row[0] for row in found])
+    rows = [row for row in found if row[0] in kept]
     ends = _end_codes()
     held = _held_up(ends, [job_id for job_id, *_ in rows if kept[job_id].has_env])
     return [
@@ -86,15 +103,18 @@ def waiting() -> list[Pending]:
             held=held.get(job_id, ""),
         )
         for job_id, name, priority, at in rows
-        if job_id in kept
     ]
 
 
 def load_fleet() -> QueueFleet:
     """Nodes that take work and who holds devices."""
     held = _held()
-    spares = [_Here(*row) for row in _count(SpareReservation.objects.all(), "device__node_id", "job_id")]
-    return QueueFleet(nodes=tuple(_lenders(held, spares)), holders=tuple(_holders([*held, *spares])))
+    rows = SpareReservation.objects.all()
+    reserved = set(rows.order_by().values_list("device__node_id", flat=True).distinct())
+    # What a job keeps that waits to be placed again is nobody else's until it has ended.
+    spares = _count(rows.exclude(job__state=JobState.PENDING), "device__node_id", "job_id")
+    holders = _holders([*held, *(_Here(*row) for row in spares)])
+    return QueueFleet(nodes=tuple(_lenders(held, reserved)), holders=tuple(holders))
 
 
 class _Here(NamedTuple):
@@ -118,12 +138,11 @@ def _held() -> list[_Here]:
     return [_Here(node_id, jobs[replica], number) for node_id, replica, number in rows if replica in jobs]
 
 
-def _lenders(held: Sequence[_Here], spares: Sequence[_Here]) -> Iterable[Lender]:
+def _lenders(held: Sequence[_Here], reserved: Collection[str]) -> Iterable[Lender]:
     """What each node would lend to a job that has nothing there, and what it would if nobody held any of it."""
     used: dict[str, int] = defaultdict(int)
     for here in held:
         used[here.node_id] += here.number
-    reserved = {here.node_id for here in spares}
     silent, named = _accused()
     out = silent | signals.node_checks().keys()
     sizes, usable = _devices()

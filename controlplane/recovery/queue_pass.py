@@ -30,16 +30,16 @@ def wake_front() -> None:
 
 
 def call_waiting() -> int:
-    """Wake the pending jobs that have no moment of their own at which they look for devices, and are at the front of
-    the queue or may start by its plan; returns how many. The plan is made each PLAN_EVERY_S in a process."""
+    """Of the pending jobs that have no moment of their own at which they look for devices wake the first in line, and
+    those that may start by the queue's plan; returns how many. The plan is made each PLAN_EVERY_S in a process."""
     idle = Job.objects.filter(state=JobState.PENDING, due_at=None)
     asleep = set(idle.values_list("id", flat=True))
     if not asleep:
         return 0
-    called = asleep.intersection(front_of_queue())
-    if not called and _plan_is_due():
+    called = asleep.intersection(front_of_queue(1))
+    if _plan_is_due():
         plan = schedule(load_queue.waiting(), load_queue.load_fleet(), load_queue.CONFIG, now_s())
-        called = {e.job.id for e in plan.entries if e.may_start and e.turn in HAS_ROOM} & asleep
+        called |= {e.job.id for e in plan.entries if e.may_start and e.turn in HAS_ROOM} & asleep
     for job_id in sorted(called):
         with events.unit_of_work():
             wake_job(job_id)

@@ -8,7 +8,7 @@ from controlplane.policy.queue.place import Turn
 from controlplane.policy.queue.room import Room, Types
 from controlplane.policy.queue.rows import Demand, Entry, Holder, Pending, QueueConfig, QueueFleet, QueuePlan
 from controlplane.policy.queue.schedule import ending, schedule
-from controlplane.policy.queue.words import needs, sentence
+from controlplane.policy.queue.words import needs, reason
 
 LISTED = 10
 """So many jobs are named of each sort; the rest are counted."""
@@ -69,9 +69,9 @@ def explain(
 
 
 def _words(entry: Entry, plan: QueuePlan, *, fits: bool) -> str:
-    if not entry.may_start:
-        return sentence(entry, plan)
     where = f"Place {entry.place} of {len(plan.entries)} in the queue"
+    if not entry.may_start:
+        return f"{where}: {reason(entry, plan)}."
     if fits:
         return f"{where}: there is room, and it starts with its next pass."
     if entry.turn is Turn.TOO_LARGE:

@@ -5,8 +5,8 @@ import enum
 import msgspec
 
 FRONT = 4
-"""So many at the front of the queue look for devices by their own timers, and are woken when some are freed; those
-behind them are woken when the queue's plan lets them start."""
+"""So many at the front of the queue are woken when devices are freed or a job leaves the queue; those behind them when
+the queue's plan lets them start."""
 
 
 class Turn(enum.StrEnum):
@@ -49,4 +49,4 @@ class QueuePlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     @property
     def seeks(self) -> bool:
         """It looks for devices by its own timer."""
-        return self.place <= FRONT or (self.may_start and self.turn in HAS_ROOM)
+        return self.place == 1 or (self.may_start and self.turn in HAS_ROOM)

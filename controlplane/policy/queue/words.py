@@ -22,22 +22,18 @@ def place_of(plan: QueuePlan, job_id: str) -> QueuePlace | None:
         waiting=len(plan.entries),
         turn=entry.turn,
         may_start=entry.may_start,
-        sentence="" if entry.may_start else sentence(entry, plan),
+        sentence="" if entry.may_start else f"Waits in the queue: {reason(entry, plan)}.",
         behind=entry.behind,
         expected_s=entry.expected_s,
     )
 
 
-def sentence(entry: Entry, plan: QueuePlan) -> str:
-    """Why the job does not start now."""
-    where = f"Waits in the queue, place {entry.place} of {len(plan.entries)}"
+def reason(entry: Entry, plan: QueuePlan) -> str:
+    """Why the job does not start now. Its place is not in it: that changes with every job that leaves the queue."""
     if entry.turn is Turn.HELD:
-        return f"{where}: {entry.job.held}."
+        return entry.job.held
     ahead = next((each.job for each in plan.entries if each.job.id == entry.behind), None)
-    reason = _REASONS.get(entry.turn)
-    if reason is None or ahead is None:
-        return f"{where}."
-    return f"{where}: {reason.format(ahead=named(ahead))}."
+    return _REASONS[entry.turn].format(ahead=named(ahead) if ahead is not None else "another job")
 
 
 def named(job: Pending) -> str:

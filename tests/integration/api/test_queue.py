@@ -41,7 +41,7 @@ def test_a_waiting_job_says_its_place_what_it_needs_and_whom_it_outranks(caller:
     found = ada.get(f"/jobs/{late}/queue").json()
     assert (found["place"], found["behind"], found["may_start"], found["outranks"]) == (2, urgent, False, [])
     assert found["ahead"] == [{"id": urgent, "name": "urgent", "priority": 900, "expected_end_at": None}]
-    assert "place 2 of 2" in found["sentence"]
+    assert found["sentence"].startswith("Place 2 of 2 in the queue: ")
 
 
 def test_what_the_answer_says_is_what_the_jobs_own_pass_decides(caller: Any, running: Job) -> None:
@@ -49,7 +49,20 @@ def test_what_the_answer_says_is_what_the_jobs_own_pass_decides(caller: Any, run
     ada.post("/jobs", spec("urgent", 900))
     late = ada.post("/jobs", spec("late", 400)).json()["id"]
     reconcile_job(late)
-    assert ada.get(f"/jobs/{late}/queue").json()["sentence"] in ada.get(f"/jobs/{late}").json()["why"]
+    reason = ada.get(f"/jobs/{late}/queue").json()["sentence"].partition(": ")[2]
+    assert f"Waits in the queue: {reason}" in ada.get(f"/jobs/{late}").json()["why"]
+
+
+def test_a_dry_run_waits_for_whom_a_submit_would_wait_for(caller: Any) -> None:
+    make_node("node-1")
+    ada = caller("submit")
+    assert ada.post("/jobs?dry_run=true", spec("late", 400, nodes=1)).json()["waits_for"] == ""
+    ada.post("/jobs", spec("urgent", 900, nodes=1))
+    told = ada.post("/jobs?dry_run=true", spec("late", 400, nodes=1)).json()
+    assert told["placement"] is None and "urgent (priority 900) is ahead of it" in told["waits_for"]
+    late = ada.post("/jobs", spec("late", 400, nodes=1)).json()["id"]
+    reconcile_job(late)
+    assert told["waits_for"] in ada.get(f"/jobs/{late}").json()["why"]
 
 
 def test_a_job_that_the_fleet_cannot_hold_says_so(caller: Any, running: Job) -> None:

@@ -69,7 +69,7 @@ def test_of_two_jobs_on_a_full_fleet_the_urgent_one_starts_first_whoever_is_aske
     for job in (early, urgent):
         reconcile_job(job.id)
     assert (state(early), state(urgent)) == ("pending", "pending")
-    assert "place 2 of 2" in waits_for(early) and "urgent (priority 900) is ahead of it" in waits_for(early)
+    assert waits_for(early) == "Waits in the queue: too few devices are free, and urgent (priority 900) is ahead of it."
     end(fleet, running)
     reconcile_job(early.id)
     assert state(early) == "pending" and "what is free is kept" not in waits_for(early)
@@ -177,12 +177,22 @@ def test_behind_the_front_a_job_is_woken_by_the_plan_when_it_may_start(monkeypat
     assert state(small) == "starting", "no node could ever hold those at the front"
 
 
-def test_the_front_is_woken_if_its_own_moment_was_lost() -> None:
+def test_the_first_in_line_is_woken_if_its_own_moment_was_lost() -> None:
     full()
-    jobs = [submitted("a"), submitted("b")]
-    Job.objects.filter(pk__in=[job.pk for job in jobs]).update(due_at=None)
-    assert queue_pass.call_waiting() == len(jobs)
-    assert queue_pass.call_waiting() == 0
+    first, second = submitted("a"), submitted("b")
+    Job.objects.filter(pk__in=[first.pk, second.pk]).update(due_at=None)
+    assert [queue_pass.call_waiting(), queue_pass.call_waiting()] == [1, 0]
+    assert Job.objects.get(pk=first.pk).due_at is not None
+
+
+def test_spares_of_a_job_that_waits_again_are_no_room_that_is_expected() -> None:
+    fleet = make_fleet(4)
+    job = run_job(fleet)
+    assert {h.id: sum(n for _, n in h.devices) for h in load_queue.load_fleet().holders} == {job.id: 8}
+    Job.objects.filter(pk=job.pk).update(state="pending")
+    (holder,) = load_queue.load_fleet().holders
+    assert (holder.leaves, sum(number for _, number in holder.devices)) == (True, 6)
+    assert sum(sum(node.free.values()) for node in load_queue.load_fleet().nodes) == 0
 
 
 def test_the_queue_counts_what_jobs_hold_and_when_they_are_expected_to_end() -> None:

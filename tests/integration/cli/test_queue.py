@@ -26,7 +26,7 @@ def test_a_waiting_job_is_explained_to_people_and_programs(world: World, holdfas
     submitted("late", 400)
     shown = holdfast("job", "explain", "late")
     assert shown.code == Exit.OK
-    assert "place 2 of 2: too few devices are free, and urgent (priority 900) is ahead of it" in shown.out
+    assert "Place 2 of 2 in the queue: too few devices are free, and urgent (priority 900) is ahead of it" in shown.out
     assert "2 nodes with 2 free devices each" in shown.out and "not known" in shown.out
     answer = holdfast("job", "explain", "late", "-o", "json").json
     assert (answer["queue"]["place"], answer["queue"]["behind"]) == (2, urgent)

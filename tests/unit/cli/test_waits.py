@@ -15,7 +15,7 @@ def queue(**changes: Any) -> JobQueue:
         "waiting": 3,
         "turn": "no_room",
         "may_start": False,
-        "sentence": "Waits in the queue, place 2 of 3: too few devices are free, and a (priority 900) is ahead of it.",
+        "sentence": "Place 2 of 3 in the queue: too few devices are free, and a (priority 900) is ahead of it.",
         "needs": "2 nodes with 8 free devices each",
         "devices_free": 8,
         "nodes_free": 1,
@@ -31,7 +31,7 @@ def queue(**changes: Any) -> JobQueue:
 
 def test_what_is_known_is_a_line_each_and_what_is_not_is_said() -> None:
     shown = list(lines(queue()))
-    assert shown[0].strip().startswith("Waits in the queue, place 2 of 3")
+    assert shown[0].strip().startswith("Place 2 of 3 in the queue")
     assert [line.split()[0] for line in shown[1:]] == ["priority", "needs", "free", "ahead", "expected"]
     assert "devices: 8; nodes with as many as it takes of each: 1" in shown[3]
     assert shown[-1].endswith("not known")

@@ -173,11 +173,12 @@ def test_a_plan_weighs_so_many_and_leaves_the_rest_to_the_next_one() -> None:
         (fleet(0, holder("r", 4)), "too few devices are free, and head (priority 900) is ahead of it"),
     ],
 )
-def test_a_waiting_job_says_its_place_and_whom_it_waits_for(lends: QueueFleet, words: str) -> None:
+def test_a_waiting_job_says_whom_it_waits_for(lends: QueueFleet, words: str) -> None:
     queue = [job("head", demand(3), priority=900), job("mine", demand(1))]
     place = place_of(schedule(queue, lends, CONFIG, NOW_S), "mine")
     assert place is not None and not place.may_start
-    assert place.sentence.startswith("Waits in the queue, place 2 of 2: ") and words in place.sentence
+    assert place.sentence.startswith("Waits in the queue: ") and words in place.sentence
+    assert (place.place, place.waiting) == (2, 2)
     assert place_of(schedule(queue, lends, CONFIG, NOW_S), "another") is None
 
 
