@@ -6,8 +6,10 @@ import re
 from controlplane.api.problems import TABLE
 from controlplane.cli.exits import MEANINGS
 from controlplane.cli.main import app
+from controlplane.recovery import certificate, proof
 from tests.house.tree import ROOT, read
 
+OPERATIONS = read(ROOT / "docs" / "operations.md")
 API = read(ROOT / "docs" / "api.md")
 CLI = read(ROOT / "docs" / "cli.md")
 
@@ -71,3 +73,10 @@ def test_every_exit_code_is_in_the_guide() -> None:
     assert {code: meaning.replace("`", "") for code, meaning in rows.items()} == {
         str(code.value): meaning for code, meaning in MEANINGS.items()
     }
+
+
+def test_how_long_a_certificate_is_pending_is_what_the_code_waits() -> None:
+    words = " ".join(OPERATIONS.split())
+    assert f'"pending": {proof.GIVE_UP_S:.0f} s at most from its turn' in words
+    assert f"{certificate.GIVE_UP_S:.0f} s if no run is possible" in words
+    assert f"trains for at most {proof.TRAIN_S:.0f} s" in words

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from controlplane.protocol.store_keys import STORE_ITSELF
 from trainer.store.server import StoreServer
 
 OFF = "off"
@@ -59,14 +60,14 @@ def start(bind: tuple[str, int] | None, server: StoreServer, loop: asyncio.Abstr
 
 
 def readings(server: StoreServer) -> list[tuple[str, str, float]]:
-    """(name, help, value) of each gauge. In the server's loop."""
-    shelves = list(server.shelves.values())
+    """(name, help, value) of each gauge, of what jobs keep: the store's own key is not theirs. In the server's loop."""
+    shelves = [shelf for job_id, shelf in server.shelves.items() if job_id != STORE_ITSELF]
     return [
         ("holdfast_store_up", "Always 1: the store's loop has answered.", 1.0),
         ("holdfast_store_connections", "Open connections.", server.connections),
         ("holdfast_store_jobs", "Jobs with a connection.", len(server.clients)),
         ("holdfast_store_keys", "Keys that all jobs keep there.", sum(len(shelf.values) for shelf in shelves)),
-        ("holdfast_store_held_bytes", "Bytes of keys, values and queues.", sum(s.held_bytes for s in shelves)),
+        ("holdfast_store_held_bytes", "Bytes of keys, values, queues of jobs.", sum(s.held_bytes for s in shelves)),
         ("holdfast_store_waits", "Clients that wait for a key.", sum(shelf.waiting for shelf in shelves)),
     ]
 
