@@ -7,14 +7,17 @@ from controlplane.policy.errors import PolicyError
 from controlplane.policy.placement import build_pool, of_type
 from controlplane.policy.rules.lifecycle import first_attempt
 from controlplane.protocol.spec import JobSpec
+from controlplane.recovery import load_queue
 from controlplane.recovery.load_nodes import node_facts
-
-NOBODY = "job_dry_run"
+from controlplane.recovery.load_queue import NOBODY
 
 
 def try_placement(spec: JobSpec) -> tuple[list[dict[str, Any]] | None, str]:
-    """One entry a rank; None and what is missing when the fleet cannot hold the whole job and its
-    spares at this moment."""
+    """One entry a rank; None and what is missing when it is not its turn, or the fleet cannot hold the whole job
+    and its spares at this moment."""
+    place = load_queue.place_of_new(spec)
+    if place is not None and not place.may_start:
+        return None, place.sentence
     nodes = node_facts(Job(id=NOBODY, name=spec.metadata.name))
     names = {node.id: node.name for node in nodes}
     pool = build_pool(of_type(nodes, spec.spec.resources.gpu_type), job_id=NOBODY)

@@ -7,7 +7,7 @@ from controlplane.protocol.states import JobState
 
 EXPECTED: Mapping[str, str] = MappingProxyType(
     {
-        JobState.PENDING: "It starts as soon as enough healthy devices are free.",
+        JobState.PENDING: "It starts when it is its turn and enough healthy devices are free.",
         JobState.STARTING: "It trains once every rank has joined and the first view is installed.",
         JobState.RUNNING: "It continues until its last step.",
         JobState.RECOVERING: "Training resumes at the interrupted step. No action needed.",

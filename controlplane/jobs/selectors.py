@@ -11,10 +11,13 @@ from controlplane.fleet.models import Device
 from controlplane.jobs.models import Attempt, Job, Rank, Replica, StepRecord
 from controlplane.jobs.numbers import spec_of
 from controlplane.jobs.present import rank_summary, replica_summary, step_point
+from controlplane.policy.queue.place import FRONT
 from controlplane.protocol.spec import micro_batch_count
 from controlplane.protocol.states import JobState
 from controlplane.runtime import bus
 from controlplane.runtime.errors import NotFound
+
+IN_TURN = ("-priority", "created_at", "id")
 
 
 def jobs(*, state: str | None = None, q: str = "") -> QuerySet[Job]:
@@ -23,6 +26,21 @@ def jobs(*, state: str | None = None, q: str = "") -> QuerySet[Job]:
     if state:
         rows = rows.filter(state=state)
     return rows.filter(Q(name__icontains=q) | Q(project__icontains=q)) if q else rows
+
+
+def front_of_queue(number: int = FRONT) -> list[str]:
+    """Ids of so many pending jobs that are first in line, as `policy.queue.schedule.in_turn` sorts them."""
+    rows = Job.objects.filter(state=JobState.PENDING).order_by(*IN_TURN)
+    return list(rows.values_list("id", flat=True)[:number])
+
+
+def wanting_nodes() -> list[str]:
+    """Ids of the jobs that are woken when a device is freed or a node comes: those that are short of some, and the
+    front of the queue."""
+    wants = Job.objects.filter(state__in=(JobState.PENDING, JobState.RECOVERING)).order_by(*IN_TURN)
+    rows = list(wants.values_list("id", "state"))
+    recovering = [job_id for job_id, state in rows if state == JobState.RECOVERING]
+    return [*recovering, *[job_id for job_id, state in rows if state == JobState.PENDING][:FRONT]]
 
 
 def with_labels(rows: QuerySet[Job], labels: Mapping[str, str]) -> QuerySet[Job]:

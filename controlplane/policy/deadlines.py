@@ -52,7 +52,7 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
     retry_s = now_s + config.capacity_retry_s
     # A slow rank stays slow for hours, and so may a node be unfit: what tells of the end rings.
     pressing = any(signal.kind not in LASTING for signal in snapshot.signals)
-    if snapshot.job.state is JobState.PENDING or pressing or snapshot.blind:
+    if not _waits_its_turn(snapshot) and (snapshot.job.state is JobState.PENDING or pressing or snapshot.blind):
         yield now_s + config.outer_error_grace_s if pressing else retry_s
     if snapshot.job.state is JobState.PENDING:
         yield attempt_due_s(snapshot, config)
@@ -107,6 +107,12 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
         if (over_s := acts_at_s(snapshot, config, node)) is not None:
             yield over_s
     yield from _replica_moments(snapshot, config, retry_s)
+
+
+def _waits_its_turn(snapshot: JobSnapshot) -> bool:
+    """Others are ahead of it in the queue: it is woken when it may start, and nothing else concerns it."""
+    waits = snapshot.job.state is JobState.PENDING and snapshot.queue is not None and not snapshot.queue.seeks
+    return waits and not attempt_live(snapshot)
 
 
 def _replica_moments(snapshot: JobSnapshot, config: PolicyConfig, retry_s: float) -> Iterator[float]:

@@ -18,17 +18,12 @@ from typing import TypeVar
 import msgspec
 
 from controlplane.policy.asked import Elsewhere
+from controlplane.policy.queue.place import QueuePlace
 from controlplane.policy.request_facts import RequestFact
 from controlplane.protocol.bounds import JobEnd
 from controlplane.protocol.membership import Flush, Install, MemberRole, View
 from controlplane.protocol.spec import Parallelism, TrainSpec
-from controlplane.protocol.states import (
-    AttemptState,
-    CheckpointState,
-    JobState,
-    NodeState,
-    ReplicaState,
-)
+from controlplane.protocol.states import AttemptState, CheckpointState, JobState, NodeState, ReplicaState
 
 K = TypeVar("K")
 _NODE_ID, _DEVICE_INDEX = attrgetter("node_id"), attrgetter("device_index")
@@ -306,7 +301,8 @@ class JobSnapshot(_Fact, dict=True):
     nodes (None: not counted by node). The server's clock was last set by `clock_step_s`
     seconds, to `clock_set_s` (None: it was not, as far as is known). `reissued_views` counts views in a row
     announced with unchanged members since a step was last committed. `nodes` are those that matter to the job;
-    of the others `elsewhere` tells what was asked (None: `nodes` are all)."""
+    of the others `elsewhere` tells what was asked (None: `nodes` are all). `queue`: where a pending job stands (None:
+    no job is ahead of it)."""
 
     now_s: float
     blind: bool
@@ -334,6 +330,7 @@ class JobSnapshot(_Fact, dict=True):
     clock_step_s: float = 0.0
     elsewhere: Elsewhere | None = None
     requests: tuple[RequestFact, ...] = ()
+    queue: QueuePlace | None = None
 
     @cached_property
     def segments(self) -> Mapping[str, str]:

@@ -11,13 +11,6 @@ _DEFAULT, _RISK = Scheduling(), RiskTrigger()
 def without_effect(document: JobSpec) -> Iterator[Fault]:
     """Fields that would be accepted and then read by nobody."""
     scheduling = document.spec.scheduling
-    if scheduling.priority != _DEFAULT.priority:
-        yield Fault(
-            "/spec/scheduling/priority",
-            f"priority = {scheduling.priority} would change nothing: jobs start in no order of priority, each as soon"
-            " as enough devices are free",
-            "leave it out",
-        )
     if scheduling.preemptible != _DEFAULT.preemptible:
         yield Fault(
             "/spec/scheduling/preemptible",

@@ -266,8 +266,9 @@ class Resiliency(_Spec):
 
 
 class Scheduling(_Spec):
-    """`preempt_grace_s` between SIGTERM and SIGKILL. `priority` and `preemptible`: refused but for
-    their defaults, as no job gives way to another yet."""
+    """`priority`: of the jobs that wait for devices the one with the higher priority starts first.
+    `preempt_grace_s` between SIGTERM and SIGKILL. `preemptible`: refused but for its default, as no job
+    that runs gives way to another yet."""
 
     priority: int = 500
     preemptible: bool = True

@@ -24,10 +24,10 @@ from controlplane.dispatch.models import Command
 from controlplane.fleet import services as fleet
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job, Rank
+from controlplane.jobs.selectors import wanting_nodes
 from controlplane.jobs.services import TERMINAL, wake_job, wake_job_later
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import AgentEvent, AgentHello, DeviceLost, XidSeen
-from controlplane.protocol.states import JobState
 from controlplane.recovery import deadletter, doubts, hello, identity, signals
 from controlplane.recovery.facts import apply_event, finish
 from controlplane.recovery.heard import Heard
@@ -36,9 +36,7 @@ from controlplane.runtime.clock import ago
 from controlplane.runtime.locks import lock_row, lock_rows, retrying
 from controlplane.runtime.outages import raise_if_outage
 
-# Jobs that wait for capacity are looked at when a node comes.
 DEVICE_EVENTS = (XidSeen, DeviceLost)
-WANTS_NODES = (JobState.PENDING, JobState.RECOVERING)
 # How often an event is tried by itself before it is put aside.
 TRIES = 3
 # So many events are put aside at once; then other nodes have their turn, and this one resends.
@@ -100,7 +98,7 @@ def _open_session(node_id: str, session_id: str, said: AgentHello) -> int:
         signals.settle(signals_of_devices_back(node), "the device is back")
         for job_id in jobs:
             wake_job(job_id)
-        for job_id in Job.objects.filter(state__in=WANTS_NODES).values_list("id", flat=True):
+        for job_id in wanting_nodes():
             if job_id not in jobs:
                 wake_job_later(job_id)
         return Node.objects.values_list("last_event_seq", flat=True).get(pk=node_id)
@@ -255,8 +253,7 @@ def _waiting_for(facts: Heard) -> list[str]:
     """A device was freed: jobs that wait for one are looked at."""
     if not facts.freed:
         return []
-    rows = Job.objects.filter(state__in=WANTS_NODES).exclude(pk__in=facts.touched)
-    return list(rows.values_list("id", flat=True))
+    return [job_id for job_id in wanting_nodes() if job_id not in facts.touched]
 
 
 def _jobs_touched(node_id: str, batch: tuple[AgentEvent, ...]) -> set[str]:

@@ -23,6 +23,7 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import PolicyError
 from controlplane.policy.plan import Decision, PlaceAttempt, Plan
 from controlplane.protocol.states import AttemptState, JobState
+from controlplane.recovery import queue_pass
 from controlplane.recovery.apply import Behind, already_taken, apply_decision, left_of, settle_stopping, start_behind
 from controlplane.recovery.load import load_snapshot
 from controlplane.recovery.load_candidates import decided
@@ -101,7 +102,10 @@ def _locked_pass(job_id: str) -> tuple[int, list[Behind]]:
             return 0, []
         if job.state in PLACES:
             lock_fleet()
+        waited = job.state == JobState.PENDING
         plan, new, behind = _one_pass(job)
+        if waited and job.state != JobState.PENDING:
+            queue_pass.wake_front()
         if new:
             Job.objects.filter(pk=job_id).exclude(state__in=TERMINAL).update(due_at=now())
         else:

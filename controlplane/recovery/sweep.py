@@ -22,6 +22,7 @@ from controlplane.recovery.due_rows import DueRows
 from controlplane.recovery.fleet_pass import reconcile_fleet
 from controlplane.recovery.keeping import tend_due
 from controlplane.recovery.models import MarkedLines
+from controlplane.recovery.queue_pass import call_waiting
 from controlplane.recovery.readers import verify_due
 from controlplane.recovery.rows import JobRows
 from controlplane.runtime import events, wakeup
@@ -43,6 +44,7 @@ def sweep() -> None:
         expire_commands,
         close_dead_sessions,
         reconcile_fleet,
+        call_waiting,
         verify_due,
         certify_due,
         tend_due,

@@ -137,6 +137,10 @@ class Jobs(_Group):
         """Refused results and the determinism report, as JobNumerics."""
         return self._run(calls.get(calls.one("jobs", job_id, "/numerics"), rest.JobNumerics))
 
+    def queue(self, job_id: str) -> Any:
+        """Its place among the jobs that wait for devices and what it waits for, as a JobQueue."""
+        return self._run(calls.get(calls.one("jobs", job_id, "/queue"), rest.JobQueue))
+
     def budget(self, job_id: str) -> Any:
         """What its restarts have spent, as a Budget."""
         return self._run(calls.get(calls.one("jobs", job_id, "/budget"), rest.Budget))

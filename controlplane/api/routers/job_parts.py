@@ -25,6 +25,7 @@ from controlplane.recovery.learned import timeouts_of
 from controlplane.recovery.ledger import job_budget
 from controlplane.recovery.numerics import job_numerics
 from controlplane.recovery.present import decision_summary, incident_summary
+from controlplane.recovery.queue_view import job_queue
 from controlplane.recovery.speed import job_speed
 from controlplane.runtime.events import newest_seq
 
@@ -124,6 +125,16 @@ def numerics(request: HttpRequest, job_id: str) -> HttpResponse:
 def budget(request: HttpRequest, job_id: str) -> HttpResponse:
     """What the job's restarts of every rung have spent of its budget, newest entries first."""
     return send(job_budget(selectors.job(job_id)))
+
+
+@router.get(
+    "/jobs/{rid:job_id}/queue",
+    summary="Why a job waits in the queue",
+    openapi_extra=describe(rest.JobQueue, errors=NOT_THERE),
+)
+def queue(request: HttpRequest, job_id: str) -> HttpResponse:
+    """Its place among the jobs that wait for devices, what it waits for, what would make room, and whom it outranks."""
+    return send(job_queue(selectors.job(job_id)))
 
 
 @router.get(

@@ -11,6 +11,7 @@ from controlplane.changes.assembly.nodes import suspect_devices
 from controlplane.policy import bars
 from controlplane.policy.asked import Elsewhere
 from controlplane.policy.fleet import FleetSnapshot, HardwareIncident
+from controlplane.policy.queue.place import QueuePlace
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.requests import SUCCEEDED
 from controlplane.policy.snapshot import (
@@ -91,6 +92,7 @@ class Parts:
     ledger: Ledger
     fleet: Fleet
     requests: Iterable[RequestFact]
+    queue: QueuePlace | None = None
 
 
 def snapshot_of(parts: Parts) -> JobSnapshot:
@@ -129,6 +131,7 @@ def snapshot_of(parts: Parts) -> JobSnapshot:
         clock_step_s=parts.fleet.clock_step_s,
         elsewhere=parts.fleet.elsewhere,
         requests=tuple(sorted(parts.requests, key=lambda request: request.id)),
+        queue=parts.queue,
     )
 
 

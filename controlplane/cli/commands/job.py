@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli import columns, context, follow
+from controlplane.cli import columns, context, follow, waits
 from controlplane.cli.commands.request import Timeout, Wait
 from controlplane.cli.commands.request import follow as follow_request
 from controlplane.cli.context import BY_HAND, Output, Reason
@@ -187,11 +187,17 @@ def explain(job: Job, output: Output = Format.TABLE) -> None:
     with context.client() as client:
         detail = client.jobs.get(job)
         decisions = [context.plain(d) for d in client.jobs.decisions(detail.id, routine=False)][:10]
+        queue = client.jobs.queue(detail.id) if detail.state == "pending" else None
         if output in (Format.JSON, Format.YAML, Format.JSONL):
             answer = {"job": detail.name, "state": detail.state, "why": detail.why, "decisions": decisions}
+            if queue is not None:
+                answer["queue"] = context.plain(queue)
             emit_object(answer, (), output, context.screen(), name="job")
             return
         say(f"{detail.name} is {detail.state}. {detail.why}")
+        if queue is not None:
+            for line in waits.lines(queue):
+                say(line)
         for decision in decisions:
             say(f"\n{decision['at']}  {decision['rule']}: {decision['sentence']}")
             for other in decision["alternatives"]:

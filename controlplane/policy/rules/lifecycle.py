@@ -35,6 +35,7 @@ from controlplane.policy.plan import (
     Scalar,
     SetJobState,
 )
+from controlplane.policy.queue.place import QueuePlace
 from controlplane.policy.snapshot import JobSnapshot, Placement
 from controlplane.policy.titles import number_of
 from controlplane.protocol.spec import Parallelism, TrainSpec, ranks_per_replica, replica_count
@@ -125,6 +126,8 @@ def _place(snapshot: JobSnapshot, config: PolicyConfig) -> Decision:
         return _wait_for_key(snapshot)
     if snapshot.now_s < attempt_due_s(snapshot, config):
         return _pause(snapshot)
+    if snapshot.queue is not None and not snapshot.queue.may_start:
+        return _queued(snapshot, snapshot.queue)
     pool = _open_pool(snapshot, config)
     try:
         layout, placements, spares = _arrange(snapshot, config, pool)
@@ -248,6 +251,26 @@ def _wait(snapshot: JobSnapshot, reason: str, free: int) -> Decision:
         key=f"wait:{number}:{free}:{snapshot.job.epoch}:{zlib.crc32(reason.encode())}",
         actions=(),
         evidence={"free_devices": free},
+    )
+
+
+def _queued(snapshot: JobSnapshot, place: QueuePlace) -> Decision:
+    """It asks the fleet for nothing. That others leave the queue ahead of it is no news."""
+    number = snapshot.attempt.number if snapshot.attempt else 0
+    return Decision(
+        rule=RULE,
+        choice="wait",
+        reason_code="queued",
+        sentence=place.sentence,
+        key=f"queued:{number}:{snapshot.job.epoch}:{place.turn}:{place.behind}",
+        actions=(),
+        evidence={
+            "place": place.place,
+            "waiting": place.waiting,
+            "turn": str(place.turn),
+            "behind": place.behind,
+            "expected_s": place.expected_s,
+        },
     )
 
 

@@ -60,6 +60,7 @@ from controlplane.protocol.rest.jobs import (
     Step,
     Wall,
 )
+from controlplane.protocol.rest.queue import JobQueue, QueuedJob
 from controlplane.protocol.rest.recovery import (
     Alternative,
     Certificate,
@@ -107,6 +108,7 @@ __all__ = [
     "Job",
     "JobDetail",
     "JobNumerics",
+    "JobQueue",
     "JobSpeed",
     "JoinToken",
     "Layout",
@@ -118,6 +120,7 @@ __all__ = [
     "Part",
     "Phase",
     "Problem",
+    "QueuedJob",
     "Rank",
     "RankDeterminism",
     "RankDiagnostic",

@@ -437,6 +437,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}/queue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Why a job waits in the queue
+         * @description Its place among the jobs that wait for devices, what it waits for, what would make room, and whom it outranks.
+         */
+        get: operations["controlplane_api_routers_job_parts_queue"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}/replicas": {
         parameters: {
             query?: never;
@@ -2210,6 +2230,36 @@ export interface components {
             steps: number;
         };
         /**
+         * JobQueue
+         * @description Where a job stands among all that wait for devices. `place` from 1 of `waiting` pending jobs; null: it is not in
+         *         the queue, and nothing else is said of it. `turn`: first, beside or backfill (there is room), next (jobs ahead of
+         *         it are placed first), behind (what is free is kept for a job ahead of it), no_room, too_large (the nodes that take
+         *         work could not hold it if every job ended) or held (it waits for something that is no device). `may_start`: it
+         *         starts if it can be placed; `behind`: else the job that it waits for. `needs` in words; `devices_free` of its type,
+         *         `nodes_free` with as many free as it takes of each (null: it takes them anywhere). `ahead`: the first of
+         *         `ahead_count`. `makes_room`: running jobs whose ends, one after the other, are expected to make room for it alone.
+         *         `expected_at`: when it is expected to start; null: not known. `outranks`: running jobs of lower priority that hold
+         *         what it needs; none of them is stopped for it.
+         */
+        JobQueue: {
+            ahead: components["schemas"]["QueuedJob"][];
+            ahead_count: number;
+            behind: string | null;
+            devices_free: number;
+            expected_at: string | null;
+            job_id: string;
+            makes_room: components["schemas"]["QueuedJob"][];
+            may_start: boolean;
+            needs: string;
+            nodes_free: number | null;
+            outranks: components["schemas"]["QueuedJob"][];
+            place: number | null;
+            priority: number;
+            sentence: string;
+            turn: string;
+            waiting: number;
+        };
+        /**
          * JobSpec
          * @description The whole document.
          */
@@ -2758,6 +2808,18 @@ export interface components {
             type: "https://holdfast.dev/problems/bad-request" | "https://holdfast.dev/problems/unknown-parameter" | "https://holdfast.dev/problems/bad-cursor" | "https://holdfast.dev/problems/unauthenticated" | "https://holdfast.dev/problems/bad-credentials" | "https://holdfast.dev/problems/forbidden" | "https://holdfast.dev/problems/csrf" | "https://holdfast.dev/problems/not-found" | "https://holdfast.dev/problems/method-not-allowed" | "https://holdfast.dev/problems/conflict" | "https://holdfast.dev/problems/still-running" | "https://holdfast.dev/problems/gone" | "https://holdfast.dev/problems/too-large" | "https://holdfast.dev/problems/unsupported-media-type" | "https://holdfast.dev/problems/invalid" | "https://holdfast.dev/problems/invalid-spec" | "https://holdfast.dev/problems/idempotency-key-reused" | "https://holdfast.dev/problems/too-many-requests" | "https://holdfast.dev/problems/internal" | "https://holdfast.dev/problems/unavailable";
         };
         /**
+         * QueuedJob
+         * @description A job that is named in the place of another. `expected_end_at`: by its steps that are left and their pace;
+         *         null: not known, or it has not started.
+         */
+        QueuedJob: {
+            /** @default null */
+            expected_end_at: string | null;
+            id: string;
+            name: string;
+            priority: number;
+        };
+        /**
          * Rank
          * @description One process of one incarnation of a replica.
          */
@@ -3210,8 +3272,9 @@ export interface components {
         };
         /**
          * Scheduling
-         * @description `preempt_grace_s` between SIGTERM and SIGKILL. `priority` and `preemptible`: refused but for
-         *         their defaults, as no job gives way to another yet.
+         * @description `priority`: of the jobs that wait for devices the one with the higher priority starts first.
+         *         `preempt_grace_s` between SIGTERM and SIGKILL. `preemptible`: refused but for its default, as no job
+         *         that runs gives way to another yet.
          */
         Scheduling: {
             /** @default 60 */
@@ -3963,6 +4026,7 @@ export type Job = components['schemas']['Job'];
 export type JobDetail = components['schemas']['JobDetail'];
 export type JobFilter = components['schemas']['JobFilter'];
 export type JobNumerics = components['schemas']['JobNumerics'];
+export type JobQueue = components['schemas']['JobQueue'];
 export type JobSpec = components['schemas']['JobSpec'];
 export type JobSpeed = components['schemas']['JobSpeed'];
 export type JoinToken = components['schemas']['JoinToken'];
@@ -3992,6 +4056,7 @@ export type Part = components['schemas']['Part'];
 export type Phase = components['schemas']['Phase'];
 export type Place = components['schemas']['Place'];
 export type Problem = components['schemas']['Problem'];
+export type QueuedJob = components['schemas']['QueuedJob'];
 export type Rank = components['schemas']['Rank'];
 export type RankDeterminism = components['schemas']['RankDeterminism'];
 export type RankDiagnostic = components['schemas']['RankDiagnostic'];
@@ -4905,6 +4970,36 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["JobNumerics"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_job_parts_queue: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobQueue"];
                 };
             };
             400: components["responses"]["Problem400"];

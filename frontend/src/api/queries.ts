@@ -103,6 +103,9 @@ export const timeouts = (id: string, settled = false) =>
     queryFn: ({ signal }) => get("/jobs/{job_id}/timeouts", { job_id: id }, {}, signal),
     refetchInterval: settled ? false : every(POLL_MS),
   });
+/** While the job waits for devices. */
+export const queue = (id: string) =>
+  queryOptions({ queryKey: [...keys.job(id), "queue"], queryFn: ({ signal }) => get("/jobs/{job_id}/queue", { job_id: id }, {}, signal), refetchInterval: every(POLL_MS) });
 export const budget = (id: string, settled = false) =>
   queryOptions({ queryKey: [...keys.job(id), "budget"], queryFn: ({ signal }) => get("/jobs/{job_id}/budget", { job_id: id }, {}, signal), refetchInterval: settled ? false : every(POLL_MS) });
 export const jobDecisions = (id: string, settled = false) => listOf([...keys.job(id), "decisions"], "/jobs/{job_id}/decisions", { job_id: id }, {}, settled);

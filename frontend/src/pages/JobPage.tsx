@@ -10,6 +10,7 @@ import { JobActions, type JobAct } from "../components/JobActions";
 import { JobTabs } from "../components/JobTabs";
 import { Lifeline } from "../components/Lifeline";
 import { LogDialog } from "../components/LogDialog";
+import { QueuePlace } from "../components/QueuePlace";
 import { ReplicaGrid } from "../components/ReplicaGrid";
 import { StepCharts } from "../components/StepCharts";
 import { count, duration, fixed, percent, shortId, words } from "../lib/format";
@@ -55,6 +56,7 @@ function Content({ job: read, readMs }: { job: JobDetail; readMs: number }): Rea
           <span>An incident is open on this job. <Link to={paths.incident(job.open_incident_id)}>See what was found and what is being done</Link></span>
         </div>
       ) : null}
+      {job.state === "pending" ? <QueuePlace jobId={job.id} /> : null}
       <Figures job={job} settled={settled} />
       <Replicas job={job} final={final} settled={settled} onEvict={(replica) => setAct({ kind: "evict", replica })} onLogs={setLog} />
       <StepCharts jobId={job.id} settled={settled} source={source} />

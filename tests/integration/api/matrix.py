@@ -49,6 +49,7 @@ OPERATIONS: dict[str, Row] = {
     "GET /jobs/{job_id}/speed": Row("read"),
     "GET /jobs/{job_id}/numerics": Row("read"),
     "GET /jobs/{job_id}/budget": Row("read"),
+    "GET /jobs/{job_id}/queue": Row("read"),
     "GET /jobs/{job_id}/timeouts": Row("read"),
     "GET /jobs/{job_id}/events": Row("read"),
     "GET /jobs/{job_id}/decisions": Row("read"),

@@ -54,5 +54,5 @@ def test_a_job_that_waits_says_how_many_devices_it_lacks(caller: Any) -> None:
     told = caller("read").get(f"/jobs/{job.id}").json()
     assert told["state"] == "pending"
     assert told["why"].startswith("Waits for devices: 3 replicas of 2 need 6 devices, 4 are free")
-    assert told["why"].endswith("It starts as soon as enough healthy devices are free.")
+    assert told["why"].endswith("It starts when it is its turn and enough healthy devices are free.")
     assert len(fleet.nodes) == 2

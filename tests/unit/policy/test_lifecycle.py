@@ -14,6 +14,7 @@ from controlplane.policy.plan import (
     SetJobState,
     SetReplicaState,
 )
+from controlplane.policy.queue.place import QueuePlace, Turn
 from controlplane.protocol.membership import MemberRole
 from controlplane.protocol.spec import Resiliency, Timeouts
 from controlplane.protocol.states import AttemptState, CheckpointState, JobState, NodeState, ReplicaState
@@ -264,3 +265,36 @@ def test_only_devices_of_the_type_that_was_asked_for_are_taken(model: str, fits:
     assert (decision.choice == "place") is fits
     if not fits:
         assert "0 are free (of type H100)" in decision.sentence
+
+
+def queued(place: int, *, may_start: bool) -> QueuePlace:
+    """Of seven that wait."""
+    sentence = "" if may_start else "Waits in the queue: job a (priority 900) is ahead of it."
+    turn = Turn.BESIDE if may_start else Turn.BEHIND
+    return QueuePlace(place=place, waiting=7, turn=turn, may_start=may_start, sentence=sentence, behind="a")
+
+
+def test_a_job_whose_turn_it_is_not_waits_though_devices_are_free_and_says_behind_whom():
+    decision = only(change(pending(), queue=queued(3, may_start=False)), RULE)
+    assert (decision.choice, decision.reason_code, decision.actions) == ("wait", "queued", ())
+    assert decision.sentence == "Waits in the queue: job a (priority 900) is ahead of it."
+    assert (decision.evidence["behind"], decision.evidence["place"]) == ("a", 3)
+
+
+def test_a_job_whose_turn_it_is_is_placed_as_if_it_were_alone():
+    snapshot = pending()
+    assert only(change(snapshot, queue=queued(3, may_start=True)), RULE) == only(snapshot, RULE)
+
+
+def test_that_others_leave_the_queue_is_no_new_decision():
+    keys = {only(change(pending(), queue=queued(place, may_start=False)), RULE).key for place in (2, 3)}
+    assert len(keys) == 1
+
+
+def test_only_the_first_in_line_and_those_with_room_look_for_devices_by_themselves():
+    config, snapshot = PolicyConfig(), pending()
+    cases = ((1, False), (99, True), (2, False))
+    due = [next_pass_s(change(snapshot, queue=queued(place, may_start=go)), config, False) for place, go in cases]
+    assert due == [NOW_S + config.capacity_retry_s, NOW_S + config.capacity_retry_s, None]
+    lost = signal("node_silent", node_id="n9")
+    assert next_pass_s(change(snapshot, queue=queued(2, may_start=False), signals=(lost,)), config, False) is None

@@ -6,8 +6,7 @@ from controlplane.protocol.spec_lint import lint
 from tests.unit.protocol.test_spec_lint import broken
 
 REFUSED = (
-    "/spec/scheduling/priority", "/spec/scheduling/preemptible", "/metadata/annotations",
-    "/spec/resiliency/risk/window_samples",
+    "/spec/scheduling/preemptible", "/metadata/annotations", "/spec/resiliency/risk/window_samples",
 )  # fmt: skip
 """Fields whose defaults alone are accepted."""
 
@@ -15,8 +14,6 @@ REFUSED = (
 @pytest.mark.parametrize(
     ("pointer", "value"),
     [
-        ("/spec/scheduling/priority", 900),
-        ("/spec/scheduling/priority", 0),
         ("/spec/scheduling/preemptible", False),
         ("/metadata/annotations", {"a": "b"}),
         ("/spec/resiliency/risk/window_samples", 30),
@@ -30,7 +27,7 @@ def test_a_field_that_would_change_nothing_is_refused_and_says_so(pointer: str, 
 
 def test_their_defaults_may_be_written_out() -> None:
     document = broken(
-        ("/spec/scheduling", {"priority": 500, "preemptible": True}),
+        ("/spec/scheduling", {"priority": 900, "preemptible": True}),
         ("/metadata/annotations", {}),
         ("/metadata/labels", {"team": "nlp"}),
     )

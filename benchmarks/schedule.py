@@ -1,0 +1,106 @@
+"""How long the plan of the queue takes: 1,000 pending and 500 running jobs on 12,500 nodes of eight devices.
+
+Fleets and queues are drawn from a seed. `full`: a twentieth of the nodes is free, and of two thirds of the running jobs
+an end is expected; `no end known`: of none; `idle`: nothing runs, and what fits is to start. Each is planned without
+and with gpu types and spares. Then `benchmarks.schedule_rows`: reading queue and fleet from rows, on SQLite.
+
+    python -m benchmarks schedule [--repeats 100] [--no-rows]
+"""
+
+import argparse
+import gc
+import random
+import subprocess
+import sys
+import time
+
+from benchmarks.report import Report
+from controlplane.policy.queue.explain import explain
+from controlplane.policy.queue.rows import Demand, Holder, Lender, Pending, QueueConfig, QueueFleet
+from controlplane.policy.queue.schedule import schedule
+
+NODES, GPUS_PER_NODE, RUNNING, PENDING = 12_500, 8, 500, 1_000
+NOW_S = 1_000_000.0
+GOAL_MS = 200.0
+MODELS = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA H200")
+TYPES = (None, "A100", "H100", "H200")
+SHAPES = (1, 1, 1, 2, 2, 4, 8, 16, 64, 128, 512)
+
+
+def main(argv: list[str]) -> int:
+    """Prints a table; 0 if the medians meet the goal."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=100)
+    parser.add_argument("--no-rows", action="store_true", help="the pure code alone")
+    options = parser.parse_args(argv)
+    report = Report(goal_id="schedule", title=f"{PENDING} pending and {RUNNING} running jobs on {NODES} nodes")
+    met = True
+    for name, free, known in (("full", 0.05, 2 / 3), ("no end known", 0.05, 0.0), ("idle", 1.0, 0.0)):
+        for typed in (False, True):
+            times = [_planned_ms(seed, free, known, typed=typed) for seed in range(max(1, options.repeats))]
+            report.add(f"{name}{', types and spares' if typed else ''}", "ms", times, goal=f"< {GOAL_MS:g}")
+            met = met and sorted(times)[len(times) // 2] < GOAL_MS
+    explained = [_explained_ms(seed) for seed in range(max(1, options.repeats))]
+    report.add("why the last one waits (full, types and spares)", "ms", explained)
+    report.finish()
+    if options.no_rows:
+        return 0 if met else 1
+    return subprocess.call([sys.executable, "-m", "benchmarks.schedule_rows"]) or (0 if met else 1)
+
+
+def _planned_ms(seed: int, free: float, known: float, *, typed: bool) -> float:
+    queue, fleet = world(seed, free, known, typed=typed)
+    gc.collect()
+    began_s = time.perf_counter()
+    schedule(queue, fleet, QueueConfig(), NOW_S)
+    return (time.perf_counter() - began_s) * 1000.0
+
+
+def _explained_ms(seed: int) -> float:
+    queue, fleet = world(seed, 0.05, 2 / 3, typed=True)
+    gc.collect()
+    began_s = time.perf_counter()
+    assert explain(queue, fleet, QueueConfig(), NOW_S, queue[-1].id) is not None
+    return (time.perf_counter() - began_s) * 1000.0
+
+
+def world(seed: int, free: float, known: float, *, typed: bool) -> tuple[list[Pending], QueueFleet]:
+    """A share of the nodes is `free`; of a share of the running jobs the end is `known`."""
+    draw = random.Random(seed)
+    nodes, held = [], [list[tuple[str, int]]() for _ in range(RUNNING)]
+    for number in range(NODES):
+        node_id, model = f"node-{number:05}", MODELS[number * len(MODELS) // NODES] if typed else MODELS[1]
+        idle = draw.random() < free
+        nodes.append(Lender(id=node_id, usable={model: GPUS_PER_NODE}, free={model: GPUS_PER_NODE} if idle else {}))
+        if not idle:
+            draw.choice(held).append((node_id, GPUS_PER_NODE))
+    holders = tuple(
+        Holder(
+            id=f"running-{number:03}",
+            name=f"running-{number:03}",
+            priority=draw.choice((300, 500, 700)),
+            devices=tuple(devices),
+            ends_s=NOW_S + draw.uniform(0, 86_400) if draw.random() < known else None,
+        )
+        for number, devices in enumerate(held)
+        if devices
+    )
+    queue = [_pending(draw, number, typed=typed) for number in range(PENDING)]
+    return queue, QueueFleet(nodes=tuple(nodes), holders=holders)
+
+
+def _pending(draw: random.Random, number: int, *, typed: bool) -> Pending:
+    nodes = draw.choice(SHAPES)
+    demand = Demand(
+        devices=nodes * GPUS_PER_NODE,
+        most=nodes * GPUS_PER_NODE,
+        touches=nodes,
+        nodes=nodes,
+        of_each=GPUS_PER_NODE,
+        spares=draw.choice((0, GPUS_PER_NODE)) if typed else 0,
+        gpu_type=draw.choice(TYPES) if typed else None,
+    )
+    name = f"pending-{number:04}"
+    return Pending(
+        id=name, name=name, priority=draw.choice((300, 500, 700)), submitted_s=NOW_S - 3600.0 + number, demand=demand
+    )

@@ -1,0 +1,36 @@
+"""Why a job waits, as lines for people."""
+
+from collections.abc import Iterable, Iterator
+
+from controlplane.cli.output import ABSENT
+from controlplane.protocol.rest import JobQueue, QueuedJob
+
+
+def lines(queue: JobQueue) -> Iterator[str]:
+    """One for each thing that is known; the sentence alone where the job is not in the queue."""
+    yield f"    {queue.sentence}"
+    if queue.place is None:
+        return
+    yield from (f"    {name:<12}{value}" for name, value in _parts(queue))
+
+
+def _parts(queue: JobQueue) -> Iterator[tuple[str, str]]:
+    nodes = "" if queue.nodes_free is None else f"; nodes with as many as it takes of each: {queue.nodes_free}"
+    yield "priority", str(queue.priority)
+    yield "needs", queue.needs
+    yield "free now", f"devices: {queue.devices_free}{nodes}"
+    more = queue.ahead_count - len(queue.ahead)
+    yield "ahead", (_named(queue.ahead) + (f" and {more} more" if more else "")) or "nobody"
+    if queue.makes_room:
+        yield "makes room", ", ".join(f"{_one(job)} ends {job.expected_end_at or ABSENT}" for job in queue.makes_room)
+    yield "expected", queue.expected_at or "not known"
+    if queue.outranks:
+        yield "outranks", f"{_named(queue.outranks)}; no running job is stopped for it"
+
+
+def _named(jobs: Iterable[QueuedJob]) -> str:
+    return ", ".join(map(_one, jobs))
+
+
+def _one(job: QueuedJob) -> str:
+    return f"{job.name} (priority {job.priority})"

@@ -1,0 +1,105 @@
+"""Why one pending job waits, what would free what it needs, and whom it outranks: `schedule`'s plan for one job."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from controlplane.policy.queue.place import Turn
+from controlplane.policy.queue.room import Room, Types
+from controlplane.policy.queue.rows import Demand, Entry, Holder, Pending, QueueConfig, QueueFleet, QueuePlan
+from controlplane.policy.queue.schedule import ending, schedule
+from controlplane.policy.queue.words import needs, reason
+
+LISTED = 10
+"""So many jobs are named of each sort; the rest are counted."""
+
+
+class Named(msgspec.Struct, frozen=True, kw_only=True):
+    """A job in an answer. `ends_s`: server time at which it is expected to end; None: not known."""
+
+    id: str
+    name: str
+    priority: int
+    ends_s: float | None = None
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """`needs` in words; `nodes_free` nodes have that many devices free, `devices_free` are free in all. `ahead`: the
+    first of `ahead_count` jobs before it. `frees`: jobs whose end, in this sequence, makes room; empty where there is
+    room, or where their ends are not known. `outranks`: running jobs of lower priority whose devices would be enough,
+    lowest first; empty where all of them together would not be."""
+
+    entry: Entry
+    waiting: int
+    sentence: str
+    needs: str
+    devices_free: int
+    nodes_free: int | None
+    ahead: tuple[Named, ...]
+    ahead_count: int
+    frees: tuple[Named, ...]
+    outranks: tuple[Named, ...]
+
+
+def explain(
+    queue: Iterable[Pending], fleet: QueueFleet, config: QueueConfig, now_s: float, job_id: str
+) -> Explanation | None:
+    """None where the job is not in the queue. `now_s`: server seconds."""
+    plan = schedule(queue, fleet, config, now_s)
+    entry = next((each for each in plan.entries if each.job.id == job_id), None)
+    if entry is None:
+        return None
+    demand = entry.job.demand
+    room = Room(fleet.nodes, Types(model for node in fleet.nodes for model in node.usable), [demand])
+    fits = room.fits(demand)
+    ahead = plan.entries[: entry.place - 1]
+    soon = [] if fits else [_named(holder, at_s) for at_s, holder in ending(fleet.holders, now_s)]
+    return Explanation(
+        entry=entry,
+        waiting=len(plan.entries),
+        sentence=_words(entry, plan, fits=fits),
+        needs=needs(demand),
+        devices_free=room.devices_for(demand),
+        nodes_free=room.nodes_with(demand) if demand.nodes else None,
+        ahead=tuple(Named(id=e.job.id, name=e.job.name, priority=e.job.priority) for e in ahead[:LISTED]),
+        ahead_count=len(ahead),
+        frees=_enough(room, demand, soon, fleet)[:LISTED],
+        outranks=() if fits else _enough(room, demand, _lower(fleet, entry.job), fleet)[:LISTED],
+    )
+
+
+def _words(entry: Entry, plan: QueuePlan, *, fits: bool) -> str:
+    where = f"Place {entry.place} of {len(plan.entries)} in the queue"
+    if not entry.may_start:
+        return f"{where}: {reason(entry, plan)}."
+    if fits:
+        return f"{where}: there is room, and it starts with its next pass."
+    if entry.turn is Turn.TOO_LARGE:
+        return f"{where}: the nodes that take work could not hold it if every job ended."
+    return f"{where}: it is the first to start when there is room."
+
+
+def _lower(fleet: QueueFleet, job: Pending) -> list[Named]:
+    """Who runs with a lower priority, the lowest first, of those the one with fewest devices."""
+    lower = [each for each in fleet.holders if each.priority < job.priority and not each.leaves]
+    lower.sort(key=lambda each: (each.priority, sum(number for _, number in each.devices), each.id))
+    return [_named(each, each.ends_s) for each in lower]
+
+
+def _named(holder: Holder, ends_s: float | None) -> Named:
+    return Named(id=holder.id, name=holder.name, priority=holder.priority, ends_s=ends_s)
+
+
+def _enough(room: Room, demand: Demand, jobs: list[Named], fleet: QueueFleet) -> tuple[Named, ...]:
+    """The first of these jobs that, ended one after the other, make room for the demand, less those that give nothing
+    to it; (): all of them do not."""
+    devices = {holder.id: holder.devices for holder in fleet.holders}
+    future, found = room.copy(), list[Named]()
+    for job in jobs:
+        before = future.devices_for(demand)
+        future.give_back(devices[job.id])
+        if future.devices_for(demand) > before:
+            found.append(job)
+        if future.fits(demand):
+            return tuple(found)
+    return ()

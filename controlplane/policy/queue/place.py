@@ -1,0 +1,52 @@
+"""Where a pending job stands in the queue: what its own snapshot holds of the queue's plan."""
+
+import enum
+
+import msgspec
+
+FRONT = 4
+"""So many at the front of the queue are woken when devices are freed or a job leaves the queue; those behind them when
+the queue's plan lets them start."""
+
+
+class Turn(enum.StrEnum):
+    """Where a pending job stands with the devices that it needs. A member's value is stable: it is the API's word."""
+
+    FIRST = "first"
+    """There is room, and nothing ahead of it could use the same devices."""
+    BESIDE = "beside"
+    """There is room, and what is ahead of it keeps enough devices whatever it takes."""
+    BACKFILL = "backfill"
+    """There is room, and the job ahead of it that has none is expected to start no later for it."""
+    NEXT = "next"
+    """There is room, and jobs ahead of it are placed first."""
+    BEHIND = "behind"
+    """There is room, and a job ahead of it that has none could use the same devices."""
+    NO_ROOM = "no_room"
+    """Too few devices are free."""
+    TOO_LARGE = "too_large"
+    """The nodes that take work could not hold it if every job ended: it keeps nothing from those behind it."""
+    HELD = "held"
+    """It waits for something that is no device: it keeps nothing from those behind it."""
+
+
+HAS_ROOM = frozenset({Turn.FIRST, Turn.BESIDE, Turn.BACKFILL})
+
+
+class QueuePlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`place` from 1 of `waiting` pending jobs. `may_start`: if it can be placed, it is; else it waits for the job
+    `behind`, as `sentence` says in words ("" where it may start). `expected_s`: server time at which it is expected
+    to start; None: not known."""
+
+    place: int
+    waiting: int
+    turn: Turn
+    may_start: bool = True
+    sentence: str = ""
+    behind: str = ""
+    expected_s: float | None = None
+
+    @property
+    def seeks(self) -> bool:
+        """It looks for devices by its own timer."""
+        return self.place == 1 or (self.may_start and self.turn in HAS_ROOM)

@@ -1,0 +1,148 @@
+"""`schedule(queue, fleet, config, now_s) -> plan`: who of the queue may start now, and what each other job waits for.
+
+The queue is sorted by priority, then by age. Each pending job claims what it needs; a job behind it may start only
+where every claim still holds wherever the two are placed. So what is first starts first wherever devices are scarce,
+and side by side where they are not. The first job that does not fit is the head: its claim is on the moment at which
+running jobs that are expected to end have made room for it. Where nobody knows that moment, nothing that could use
+the same devices starts before it. Pure: equal arguments give equal plans.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from controlplane.policy.queue.place import Turn
+from controlplane.policy.queue.room import Room, Spare, Types
+from controlplane.policy.queue.rows import Demand, Entry, Holder, Pending, QueueConfig, QueueFleet, QueuePlan
+
+
+class Claim:
+    """What a job ahead keeps for itself: nothing may start that leaves it less than it needs."""
+
+    def __init__(self, job: Pending, spare: Spare) -> None:
+        self.job, self.spare = job, spare
+
+
+def in_turn(queue: Iterable[Pending]) -> tuple[Pending, ...]:
+    """The queue, first in line first: the higher priority, then who has waited longer, then by id. Shares of
+    projects come between the two when there are projects."""
+    return tuple(sorted(queue, key=lambda job: (-job.priority, job.submitted_s, job.id)))
+
+
+def schedule(queue: Iterable[Pending], fleet: QueueFleet, config: QueueConfig, now_s: float) -> QueuePlan:
+    """The plan for every pending job. `now_s`: server seconds."""
+    jobs = in_turn(queue)
+    planned = Planning(jobs, fleet, config, now_s)
+    return QueuePlan(entries=tuple(map(planned.entry, range(len(jobs)))), head=planned.head)
+
+
+class Planning:
+    """One walk through the queue; `entry` is asked for each job, first in line first."""
+
+    def __init__(self, jobs: Sequence[Pending], fleet: QueueFleet, config: QueueConfig, now_s: float) -> None:
+        self._jobs, self._fleet, self._config, self._now_s = jobs, fleet, config, now_s
+        demands = [job.demand for job in jobs]
+        self._types = Types(model for node in fleet.nodes for model in node.usable)
+        self._now = Room(fleet.nodes, self._types, demands)
+        self._all, self._left = self._now.idle(), self._now.copy()
+        self._claims: list[Claim] = []
+        self._starting: list[Demand] = []
+        self.head = ""
+
+    def entry(self, number: int) -> Entry:
+        """The plan for the job of this number, when those before it have theirs."""
+        job, place = self._jobs[number], number + 1
+        if job.held:
+            return Entry(job=job, place=place, turn=Turn.HELD, may_start=False)
+        if len(self._claims) > self._config.at_once:
+            last = self._claims[-1].job.id
+            return Entry(job=job, place=place, turn=Turn.NEXT, may_start=False, behind=last)
+        against = self._refused_by(job.demand)
+        may_start, behind = against is None, against.job.id if against is not None else ""
+        if not self._all.fits(job.demand):
+            return Entry(job=job, place=place, turn=Turn.TOO_LARGE, may_start=may_start, behind=behind)
+        if not self._left.fits(job.demand):
+            return self._without_room(job, place, may_start=may_start, behind=behind)
+        turn = self._turn(job, against)
+        if self.head and not may_start:
+            return Entry(job=job, place=place, turn=turn, may_start=False, behind=behind)
+        self._start(job, concurrent=may_start)
+        expected_s = self._now_s if may_start else None
+        return Entry(job=job, place=place, turn=turn, may_start=may_start, behind=behind, expected_s=expected_s)
+
+    def _turn(self, job: Pending, against: Claim | None) -> Turn:
+        if against is not None:
+            return Turn.BEHIND if self.head else Turn.NEXT
+        if self.head:
+            return Turn.BACKFILL
+        rivals = (claim for claim in self._claims if self._meet(claim.job.demand, job.demand))
+        return Turn.FIRST if next(rivals, None) is None else Turn.BESIDE
+
+    def _without_room(self, job: Pending, place: int, *, may_start: bool, behind: str) -> Entry:
+        """The first one is the head of the queue, and keeps what it is expected to get."""
+        expected_s = None
+        if not self.head:
+            self.head = job.id
+            expected_s, spare = self._expected(job.demand)
+            self._claims.append(Claim(job, spare))
+        return Entry(job=job, place=place, turn=Turn.NO_ROOM, may_start=may_start, behind=behind, expected_s=expected_s)
+
+    def _start(self, job: Pending, *, concurrent: bool) -> None:
+        """It starts now, or as soon as those ahead of it are placed; it claims its room until it is placed itself."""
+        spare = self._now.spare(job.demand)
+        for demand in self._starting:
+            self._give(spare, demand, job.demand)
+        if concurrent:
+            for claim in self._claims:
+                self._give(claim.spare, job.demand, claim.job.demand)
+        self._claims.append(Claim(job, spare))
+        self._starting.append(job.demand)
+        self._left.take(job.demand)
+
+    def _expected(self, demand: Demand) -> tuple[float | None, Spare]:
+        """When the jobs that are expected to end have made room for it, and what is left beside it then; (None, less
+        than nothing) where nobody knows."""
+        future, most = self._left.copy(), self._now.copy()
+        for ends_s, holder in ending(self._fleet.holders, self._now_s):
+            future.give_back(holder.devices)
+            most.give_back(holder.devices)
+            if not future.fits(demand):
+                continue
+            spare = most.spare(demand)
+            for each in self._starting:
+                self._give(spare, each, demand)
+            return ends_s, spare
+        return None, Spare(-1, -1)
+
+    def _refused_by(self, demand: Demand) -> Claim | None:
+        """The first claim that might not hold if this started now; None: there is none."""
+        for claim in self._claims:
+            cost = self._cost(demand, claim.job.demand)
+            if cost is not None and not claim.spare.allows(*cost):
+                return claim
+        return None
+
+    def _give(self, spare: Spare, demand: Demand, of: Demand) -> None:
+        """What is left beside a claim when a demand has started."""
+        cost = self._cost(demand, of)
+        if cost is not None:
+            spare.give(*cost)
+
+    def _cost(self, demand: Demand, of: Demand) -> tuple[int, int] | None:
+        """(nodes, devices) that the start of one demand takes at most of what another could use; None: nothing."""
+        if not self._meet(demand, of):
+            return None
+        whole = demand.spares + self._now.largest(demand) if demand.spares else 0
+        spare_nodes = -(-demand.spares // max(1, of.of_each))
+        return demand.touches + spare_nodes, demand.most + whole
+
+    def _meet(self, one: Demand, other: Demand) -> bool:
+        return self._types.overlap(one.gpu_type, other.gpu_type)
+
+
+def ending(holders: Iterable[Holder], now_s: float) -> list[tuple[float, Holder]]:
+    """Those whose end is expected, and when, the soonest first. What is late is expected now."""
+    known = [
+        (now_s if each.leaves or each.ends_s is None else max(now_s, each.ends_s), each)
+        for each in holders
+        if each.leaves or each.ends_s is not None
+    ]
+    return sorted(known, key=lambda pair: (pair[0], pair[1].id))

@@ -1,0 +1,266 @@
+"""Rows to what `policy.queue` plans with: who waits, what each node lends, who holds devices and until when.
+
+Grouped by node and job, so that no row of a device or a rank is an object here; devices are read only of nodes in part
+in use and of those that a finding names. Specs do not change, so what a start takes is worked out once in a process.
+With one pending job nothing of this is read. Reads alone.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+import msgspec
+from django.db.models import Count, Q
+
+from controlplane.changes.assembly.counted import MAX_REFUSED_READ, refused
+from controlplane.fleet.models import Device, Node
+from controlplane.jobs import environment
+from controlplane.jobs.models import Attempt, Job, JobPace, Rank, Replica
+from controlplane.policy import findings
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.facts import TERMINAL_JOB
+from controlplane.policy.ladder import backoff_s
+from controlplane.policy.placement import PLACEABLE
+from controlplane.policy.queue.demand import first_demand, later_demand
+from controlplane.policy.queue.place import QueuePlace
+from controlplane.policy.queue.rows import Demand, Holder, Lender, Pending, QueueConfig, QueueFleet
+from controlplane.policy.queue.schedule import schedule
+from controlplane.policy.queue.words import place_of as place_in
+from controlplane.policy.snapshot import DeviceFact
+from controlplane.protocol.spec import JobSpec, TrainSpec
+from controlplane.protocol.states import UNFIT, JobState
+from controlplane.recovery import signals
+from controlplane.recovery.load_devices import NODES_A_QUERY, devices_of
+from controlplane.recovery.models import Signal
+from controlplane.runtime.clock import now_s
+from controlplane.runtime.pieces import batched
+from controlplane.scheduling.models import SpareReservation
+
+CONFIG = QueueConfig()
+POLICY = PolicyConfig()
+SILENT = "node_silent"
+NOBODY = "job_dry_run"
+MAX_KEPT = 20_000
+_kept: dict[str, "_Kept"] = {}
+
+
+class _Kept(NamedTuple):
+    """Of a spec, which never changes."""
+
+    first: Demand
+    later: Demand
+    steps: int
+    has_env: bool
+
+
+def place_of(job: Job) -> QueuePlace | None:
+    """Where the job stands; None: it is not in the queue, or alone there."""
+    if job.state != JobState.PENDING or job.cancel_requested or not _others_wait(job):
+        return None
+    queue, fleet = waiting(), load_fleet()
+    return place_in(schedule(queue, fleet, CONFIG, now_s()), job.id)
+
+
+def place_of_new(document: JobSpec) -> QueuePlace | None:
+    """Where a job of this spec would stand if it were submitted now; None: no job waits."""
+    queue = waiting()
+    if not queue:
+        return None
+    new = Pending(
+        id=NOBODY,
+        name=document.metadata.name,
+        priority=document.spec.scheduling.priority,
+        submitted_s=now_s(),
+        demand=first_demand(document.spec),
+    )
+    return place_in(schedule([*queue, new], load_fleet(), CONFIG, now_s()), NOBODY)
+
+
+def _others_wait(job: Job) -> bool:
+    return _pending().exclude(pk=job.pk).exists()
+
+
+def _pending() -> Any:
+    return Job.objects.filter(state=JobState.PENDING, cancel_requested=False)
+
+
+def waiting() -> list[Pending]:
+    """Every pending job."""
+    columns = ("id", "name", "priority", "created_at")
+    found = list(_pending().values_list(*columns))
+    kept = _specs([row[0] for row in found])
+    rows = [row for row in found if row[0] in kept]
+    ends = _end_codes()
+    held = _held_up(ends, [job_id for job_id, *_ in rows if kept[job_id].has_env])
+    return [
+        Pending(
+            id=job_id,
+            name=name,
+            priority=priority,
+            submitted_s=at.timestamp(),
+            demand=kept[job_id].later if job_id in ends else kept[job_id].first,
+            held=held.get(job_id, ""),
+        )
+        for job_id, name, priority, at in rows
+    ]
+
+
+def load_fleet() -> QueueFleet:
+    """Nodes that take work and who holds devices."""
+    held = _held()
+    rows = SpareReservation.objects.all()
+    reserved = set(rows.order_by().values_list("device__node_id", flat=True).distinct())
+    # What a job keeps that waits to be placed again is nobody else's until it has ended.
+    spares = _count(rows.exclude(job__state=JobState.PENDING), "device__node_id", "job_id")
+    holders = _holders([*held, *(_Here(*row) for row in spares)])
+    return QueueFleet(nodes=tuple(_lenders(held, reserved)), holders=tuple(holders))
+
+
+class _Here(NamedTuple):
+    """So many devices of a node that a job has."""
+
+    node_id: str
+    job_id: str
+    number: int
+
+
+def _count(rows: Any, node: str, owner: str) -> list[tuple[str, Any, int]]:
+    return list(rows.order_by().values_list(node, owner).annotate(number=Count("pk")))
+
+
+def _held() -> list[_Here]:
+    """Counted by replica first: a rank's row is joined with nothing."""
+    rows = _count(Rank.objects.filter(released_at=None), "node_id", "replica_id")
+    jobs: dict[int, str] = {}
+    for some in batched(sorted({replica for _, replica, _ in rows}), NODES_A_QUERY):
+        jobs |= dict(Replica.objects.filter(pk__in=some).values_list("pk", "attempt__job_id"))
+    return [_Here(node_id, jobs[replica], number) for node_id, replica, number in rows if replica in jobs]
+
+
+def _lenders(held: Sequence[_Here], reserved: Collection[str]) -> Iterable[Lender]:
+    """What each node would lend to a job that has nothing there, and what it would if nobody held any of it."""
+    used: dict[str, int] = defaultdict(int)
+    for here in held:
+        used[here.node_id] += here.number
+    silent, named = _accused()
+    out = silent | signals.node_checks().keys()
+    sizes, usable = _devices()
+    states = [str(state) for state in PLACEABLE]
+    rows = Node.objects.filter(revoked_at=None, connected=True, state__in=states).order_by("id")
+    open_ids = [node_id for node_id in rows.values_list("id", flat=True) if node_id not in out and node_id in usable]
+    mixed = {n for n in open_ids if n in named or (used[n] and n not in reserved and used[n] < sizes[n])}
+    read = _read(mixed)
+    for node_id in open_ids:
+        good = usable[node_id]
+        if node_id in mixed:
+            good, free = _exact(read.get(node_id, ()), named.get(node_id, frozenset()))
+        else:
+            free = good if not used[node_id] else {}
+        yield Lender(id=node_id, usable=good, free={} if node_id in reserved else free)
+
+
+def _read(node_ids: Collection[str]) -> Mapping[str, Sequence[DeviceFact]]:
+    found: dict[str, Sequence[DeviceFact]] = {}
+    for some in batched(sorted(node_ids), NODES_A_QUERY):
+        found |= devices_of(some)
+    return found
+
+
+def _exact(devices: Iterable[DeviceFact], named: Collection[int]) -> tuple[dict[str, int], dict[str, int]]:
+    """(usable, free) by model, of a node whose devices were read."""
+    usable: dict[str, int] = defaultdict(int)
+    free: dict[str, int] = defaultdict(int)
+    for device in devices:
+        if device.healthy and device.index not in named:
+            usable[device.model] += 1
+            free[device.model] += device.free
+    return usable, free
+
+
+def _accused() -> tuple[set[str], dict[str, frozenset[int]]]:
+    """(nodes that are not heard, devices by node on which nothing is started while a finding is open)."""
+    rows = Signal.objects.filter(job=None, settled_at=None, node__isnull=False, kind__in=[SILENT, *findings.KINDS])
+    silent: set[str] = set()
+    named: dict[str, set[int]] = defaultdict(set)
+    for row in rows:
+        if row.kind == SILENT or (row.device_index is None and findings.accuses(signals.fact_of(row), POLICY)):
+            silent.add(row.node_id or "")
+        elif row.device_index is not None and findings.accuses(signals.fact_of(row), POLICY):
+            named[row.node_id or ""].add(row.device_index)
+    return silent, {node_id: frozenset(indices) for node_id, indices in named.items()}
+
+
+def _devices() -> tuple[Mapping[str, int], Mapping[str, dict[str, int]]]:
+    """(how many in all, how many that are healthy by model), by node id."""
+    sizes: dict[str, int] = defaultdict(int)
+    usable: dict[str, dict[str, int]] = defaultdict(dict)
+    good = Count("pk", filter=Q(healthy=True, present=True))
+    rows = Device.objects.order_by().values_list("node_id", "model").annotate(number=Count("pk"), good=good)
+    for node_id, model, number, fit in rows:
+        sizes[node_id] += number
+        if fit:
+            usable[node_id][model] = fit
+    return sizes, usable
+
+
+def _holders(rows: Iterable[_Here]) -> Iterable[Holder]:
+    """Each job that has devices."""
+    devices: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for here in rows:
+        devices[here.job_id][here.node_id] += here.number
+    for ids in batched(sorted(devices), NODES_A_QUERY):
+        specs = _specs(ids)
+        paces = dict(JobPace.objects.filter(job__in=ids).values_list("job_id", "pace"))
+        columns = ("id", "name", "priority", "state", "committed_step")
+        for job_id, name, priority, state, step in Job.objects.filter(pk__in=ids).values_list(*columns):
+            yield Holder(
+                id=job_id,
+                name=name,
+                priority=priority,
+                devices=tuple(sorted(devices[job_id].items())),
+                ends_s=_ends_s(specs[job_id].steps - step, paces.get(job_id)),
+                leaves=state == JobState.PENDING or state in TERMINAL_JOB,
+            )
+
+
+def _ends_s(steps_left: int, pace: Mapping[str, Any] | None) -> float | None:
+    """When it will have trained them, at the pace of its newest steps; None before it has any."""
+    recent = pace.get("recent") if pace else None
+    return now_s() + max(0, steps_left) * float(median(recent)) if recent else None
+
+
+def _specs(job_ids: Collection[str]) -> Mapping[str, _Kept]:
+    missing = [job_id for job_id in job_ids if job_id not in _kept]
+    if len(_kept) + len(missing) > MAX_KEPT:
+        _kept.clear()
+        missing = list(job_ids)
+    for some in batched(missing, NODES_A_QUERY):
+        for job_id, stored in Job.objects.filter(pk__in=some).values_list("id", "spec"):
+            spec = msgspec.convert(stored["spec"], TrainSpec)
+            _kept[job_id] = _Kept(first_demand(spec), later_demand(spec), spec.training.steps, bool(spec.env))
+    return {job_id: _kept[job_id] for job_id in job_ids if job_id in _kept}
+
+
+def _end_codes() -> Mapping[str, list[tuple[str, float]]]:
+    """Of each pending job that has been placed before: (end code, when it was placed), the newest first."""
+    found: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    rows = Attempt.objects.filter(job__state=JobState.PENDING).order_by("-number")
+    for job_id, code, at in rows.values_list("job_id", "end_code", "started_at"):
+        found[job_id].append((code, at.timestamp()))
+    return found
+
+
+def _held_up(ends: Mapping[str, list[tuple[str, float]]], with_env: Collection[str]) -> Mapping[str, str]:
+    """What jobs wait for that is no device, as `lifecycle` decides it."""
+    found: dict[str, str] = {}
+    for job_id, attempts in ends.items():
+        newest, placed_s = attempts[0]
+        times = refused(code for code, _ in attempts[:MAX_REFUSED_READ])
+        if newest == UNFIT and now_s() < placed_s + backoff_s(times, POLICY):
+            found[job_id] = "no node would start its last attempt, and it pauses before the next"
+    for some in batched(sorted(with_env), NODES_A_QUERY):
+        for job in Job.objects.filter(pk__in=some):
+            if not environment.opens(job):
+                found[job.id] = "its env was sealed with another HOLDFAST_SECRET_KEY: an administrator is needed"
+    return found

@@ -1,0 +1,56 @@
+"""Who is woken when it may be their turn to start: the front of the queue at once, the others by the queue's plan.
+
+A pending job asks for its place in each of its passes, under its own lock and the fleet's (`recovery.load_queue`), so
+nothing here decides who starts: a wake-up that is lost or too early costs a pass. Rows that change here are the
+moments at which jobs are looked at next.
+"""
+
+import threading
+import time
+
+from controlplane.jobs.models import Job
+from controlplane.jobs.selectors import front_of_queue
+from controlplane.jobs.services import wake_job, wake_job_later
+from controlplane.policy.queue.place import HAS_ROOM
+from controlplane.policy.queue.schedule import schedule
+from controlplane.protocol.states import JobState
+from controlplane.recovery import load_queue
+from controlplane.runtime import events
+from controlplane.runtime.clock import now_s
+
+PLAN_EVERY_S = 5.0
+_lock = threading.Lock()
+_planned_at = 0.0
+
+
+def wake_front() -> None:
+    """A job has left the queue: those that are first in line now are woken behind this commit."""
+    for job_id in front_of_queue():
+        wake_job_later(job_id)
+
+
+def call_waiting() -> int:
+    """Of the pending jobs that have no moment of their own at which they look for devices wake the first in line, and
+    those that may start by the queue's plan; returns how many. The plan is made each PLAN_EVERY_S in a process."""
+    idle = Job.objects.filter(state=JobState.PENDING, due_at=None)
+    asleep = set(idle.values_list("id", flat=True))
+    if not asleep:
+        return 0
+    called = asleep.intersection(front_of_queue(1))
+    if _plan_is_due():
+        plan = schedule(load_queue.waiting(), load_queue.load_fleet(), load_queue.CONFIG, now_s())
+        called |= {e.job.id for e in plan.entries if e.may_start and e.turn in HAS_ROOM} & asleep
+    for job_id in sorted(called):
+        with events.unit_of_work():
+            wake_job(job_id)
+    return len(called)
+
+
+def _plan_is_due() -> bool:
+    global _planned_at
+    with _lock:
+        moment = time.monotonic()
+        if _planned_at and moment - _planned_at < PLAN_EVERY_S:
+            return False
+        _planned_at = moment
+        return True

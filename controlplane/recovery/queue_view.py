@@ -1,0 +1,75 @@
+"""Why a job waits, as the API answers it (`protocol.rest.JobQueue`): the plan that passes ask, made when asked."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from controlplane.jobs.models import Job
+from controlplane.policy.queue.explain import Explanation, Named, explain
+from controlplane.protocol.states import JobState
+from controlplane.recovery import load_queue
+from controlplane.runtime.clock import from_s, iso, now_s
+
+Json = dict[str, Any]
+
+
+def job_queue(job: Job) -> Json:
+    """Its place, or that it has none."""
+    queue = load_queue.waiting()
+    found = None
+    if job.state == JobState.PENDING and any(each.id == job.id for each in queue):
+        found = explain(queue, load_queue.load_fleet(), load_queue.CONFIG, now_s(), job.id)
+    return _outside(job, len(queue)) if found is None else _inside(found)
+
+
+def _inside(found: Explanation) -> Json:
+    entry = found.entry
+    return {
+        "job_id": entry.job.id,
+        "priority": entry.job.priority,
+        "place": entry.place,
+        "waiting": found.waiting,
+        "turn": str(entry.turn),
+        "may_start": entry.may_start,
+        "sentence": found.sentence,
+        "needs": found.needs,
+        "devices_free": found.devices_free,
+        "nodes_free": found.nodes_free,
+        "behind": entry.behind or None,
+        "ahead": _named(found.ahead),
+        "ahead_count": found.ahead_count,
+        "makes_room": _named(found.frees),
+        "expected_at": _at(entry.expected_s),
+        "outranks": _named(found.outranks),
+    }
+
+
+def _outside(job: Job, waiting: int) -> Json:
+    state = "being cancelled" if job.cancel_requested and job.state == JobState.PENDING else job.state
+    return {
+        "job_id": job.id,
+        "priority": job.priority,
+        "place": None,
+        "waiting": waiting,
+        "turn": "",
+        "may_start": False,
+        "sentence": f"It is not in the queue: it is {state}.",
+        "needs": "",
+        "devices_free": 0,
+        "nodes_free": None,
+        "behind": None,
+        "ahead": [],
+        "ahead_count": 0,
+        "makes_room": [],
+        "expected_at": None,
+        "outranks": [],
+    }
+
+
+def _named(jobs: Iterable[Named]) -> list[Json]:
+    return [
+        {"id": job.id, "name": job.name, "priority": job.priority, "expected_end_at": _at(job.ends_s)} for job in jobs
+    ]
+
+
+def _at(moment_s: float | None) -> str | None:
+    return None if moment_s is None else iso(from_s(moment_s))

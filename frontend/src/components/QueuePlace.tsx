@@ -1,0 +1,41 @@
+/* Where a job that waits stands in the queue: what it needs, who is ahead, what would make room, and when. */
+import { useQuery } from "@tanstack/react-query";
+import type { ReactElement } from "react";
+import { Link } from "react-router";
+import * as queries from "../api/queries";
+import type { QueuedJob } from "../api/types";
+import { paths } from "../lib/paths";
+import { count } from "../lib/format";
+import { Figure, Panel, Time } from "../ui/basics";
+
+export function QueuePlace({ jobId }: { jobId: string }): ReactElement | null {
+  const queue = useQuery(queries.queue(jobId)).data;
+  if (!queue || queue.place === null) return null;
+  const more = queue.ahead_count - queue.ahead.length;
+  return (
+    <Panel title="In the queue">
+      <p>{queue.sentence}</p>
+      <dl className="figures">
+        <Figure label="Place" value={`${queue.place} of ${queue.waiting}`} note={`priority ${queue.priority}`} />
+        <Figure label="Free devices" value={count(queue.devices_free)} note={queue.nodes_free === null ? undefined : `${count(queue.nodes_free)} of the nodes have as many as it needs`} />
+        <Figure label="Expected to start" value={queue.expected_at ? <Time at={queue.expected_at} /> : <span className="missing">not known</span>} />
+      </dl>
+      <p className="muted">Needs {queue.needs}.</p>
+      {queue.ahead.length > 0 ? <p className="muted">Ahead of it: <Jobs jobs={queue.ahead} />{more > 0 ? ` and ${more} more` : ""}.</p> : null}
+      {queue.makes_room.length > 0 ? <p className="muted">Room is expected when these have ended: <Jobs jobs={queue.makes_room} />.</p> : null}
+      {queue.outranks.length > 0 ? <p className="muted">It has a higher priority than: <Jobs jobs={queue.outranks} />. No running job is stopped for it.</p> : null}
+    </Panel>
+  );
+}
+
+function Jobs({ jobs }: { jobs: QueuedJob[] }): ReactElement {
+  return (
+    <>
+      {jobs.map((job, index) => (
+        <span key={job.id}>
+          {index > 0 ? ", " : ""}<Link to={paths.job(job.id)}>{job.name}</Link> (priority {job.priority}{job.expected_end_at ? <>, ends <Time at={job.expected_end_at} /></> : null})
+        </span>
+      ))}
+    </>
+  );
+}

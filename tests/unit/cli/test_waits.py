@@ -1,0 +1,55 @@
+"""What `holdfast job explain` prints of a job that waits."""
+
+from typing import Any
+
+from controlplane.cli.waits import lines
+from controlplane.protocol.rest import JobQueue, QueuedJob
+
+
+def queue(**changes: Any) -> JobQueue:
+    """The second of three."""
+    values: dict[str, Any] = {
+        "job_id": "job_1",
+        "priority": 500,
+        "place": 2,
+        "waiting": 3,
+        "turn": "no_room",
+        "may_start": False,
+        "sentence": "Place 2 of 3 in the queue: too few devices are free, and a (priority 900) is ahead of it.",
+        "needs": "2 nodes with 8 free devices each",
+        "devices_free": 8,
+        "nodes_free": 1,
+        "behind": "job_0",
+        "ahead": [QueuedJob(id="job_0", name="a", priority=900)],
+        "ahead_count": 1,
+        "makes_room": [],
+        "expected_at": None,
+        "outranks": [],
+    }
+    return JobQueue(**(values | changes))
+
+
+def test_what_is_known_is_a_line_each_and_what_is_not_is_said() -> None:
+    shown = list(lines(queue()))
+    assert shown[0].strip().startswith("Place 2 of 3 in the queue")
+    assert [line.split()[0] for line in shown[1:]] == ["priority", "needs", "free", "ahead", "expected"]
+    assert "devices: 8; nodes with as many as it takes of each: 1" in shown[3]
+    assert shown[-1].endswith("not known")
+
+
+def test_what_would_make_room_and_whom_it_outranks_are_named() -> None:
+    ends = QueuedJob(id="job_7", name="r", priority=400, expected_end_at="2026-11-27T05:00:00Z")
+    many = queue(
+        ahead_count=12, makes_room=[ends], outranks=[ends], expected_at="2026-11-27T05:00:00Z", nodes_free=None
+    )
+    text = "\n".join(lines(many))
+    assert "a (priority 900) and 11 more" in text
+    assert "r (priority 400) ends 2026-11-27T05:00:00Z" in text
+    assert "r (priority 400); no running job is stopped for it" in text
+    assert "devices: 8\n" in text
+
+
+def test_of_a_job_outside_the_queue_the_sentence_is_all() -> None:
+    assert list(lines(queue(place=None, sentence="It is not in the queue: it is running."))) == [
+        "    It is not in the queue: it is running."
+    ]
