@@ -76,7 +76,9 @@ def _words(entry: Entry, plan: QueuePlan, *, fits: bool) -> str:
         return f"{where}: there is room, and it starts with its next pass."
     if entry.turn is Turn.TOO_LARGE:
         return f"{where}: the nodes that take work could not hold it if every job ended."
-    return f"{where}: it is the first to start when there is room."
+    if entry.place == 1:
+        return f"{where}: it is the first to start when there is room."
+    return f"{where}: too few devices are free. What it needs is kept for none of those ahead of it."
 
 
 def _lower(fleet: QueueFleet, job: Pending) -> list[Named]:

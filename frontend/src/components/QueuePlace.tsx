@@ -17,7 +17,7 @@ export function QueuePlace({ jobId }: { jobId: string }): ReactElement | null {
       <p>{queue.sentence}</p>
       <dl className="figures">
         <Figure label="Place" value={`${queue.place} of ${queue.waiting}`} note={`priority ${queue.priority}`} />
-        <Figure label="Free devices" value={count(queue.devices_free)} note={queue.nodes_free === null ? undefined : `${count(queue.nodes_free)} of the nodes have as many as it needs`} />
+        <Figure label="Free devices" value={count(queue.devices_free)} note={queue.nodes_free === null ? undefined : `nodes with as many as it needs of each: ${count(queue.nodes_free)}`} />
         <Figure label="Expected to start" value={queue.expected_at ? <Time at={queue.expected_at} /> : <span className="missing">not known</span>} />
       </dl>
       <p className="muted">Needs {queue.needs}.</p>
@@ -33,7 +33,7 @@ function Jobs({ jobs }: { jobs: QueuedJob[] }): ReactElement {
     <>
       {jobs.map((job, index) => (
         <span key={job.id}>
-          {index > 0 ? ", " : ""}<Link to={paths.job(job.id)}>{job.name}</Link> (priority {job.priority}{job.expected_end_at ? <>, ends <Time at={job.expected_end_at} /></> : null})
+          {index > 0 ? ", " : ""}<Link to={paths.job(job.id)}>{job.name}</Link> (priority {job.priority}{job.expected_end_at ? <>, expected to end <Time at={job.expected_end_at} /></> : null})
         </span>
       ))}
     </>

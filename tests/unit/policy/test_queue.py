@@ -218,3 +218,11 @@ def test_a_job_with_room_is_said_to_start_with_its_next_pass() -> None:
     told = explain([job("mine", demand(2))], fleet(2), CONFIG, NOW_S, "mine")
     assert told is not None and "there is room" in told.sentence and told.entry.expected_s == NOW_S
     assert explain([], fleet(2), CONFIG, NOW_S, "mine") is None
+
+
+def test_only_the_first_in_line_is_said_to_start_first() -> None:
+    queue = [job("urgent", demand(2), priority=900), job("mine", demand(2))]
+    lends = fleet(1, holder("r", 3, ends_s=NOW_S + 60.0))
+    first, second = (explain(queue, lends, CONFIG, NOW_S, name) for name in ("urgent", "mine"))
+    assert first is not None and "it is the first to start when there is room" in first.sentence
+    assert second is not None and "first to start" not in second.sentence and "Place 2 of 2" in second.sentence
