@@ -35,7 +35,7 @@ from controlplane.protocol.rank import (
     ViewInstalled,
 )
 from controlplane.protocol.rank_commands import CarriedOut
-from controlplane.protocol.states import Phase, Section
+from controlplane.protocol.states import WAITING_PHASES, Phase, Section
 
 # A phase that started later than remembered by more than the jitter of its report is a new one.
 _SAME_PHASE_S = 0.75
@@ -194,7 +194,8 @@ def _progress(turn: Turn, rank: Rank, said: RankProgress) -> None:
             epoch=max(rank.epoch, said.epoch),
             phase_since_s=since_s,
             last_word_s=turn.now_s,
-            overdue_sent=rank.overdue_sent and same,
+            # Who waits is late for its silence alone, and may be so again.
+            overdue_sent=rank.overdue_sent and same and said.phase not in WAITING_PHASES,
             joined=rank.joined or joins,
             aside=rank.aside.after(said, turn.now_s, rank.steps),
         ),

@@ -13,18 +13,18 @@ from typing import Any
 from controlplane.changes.answers import exited
 from controlplane.changes.devices import OF_DEVICES
 from controlplane.changes.diagnostics import OF_DIAGNOSTICS
-from controlplane.changes.kinds import Change, Observe, Publish, Raise, Refuse, Transition, Wake
+from controlplane.changes.kinds import Change, Observe, Publish, Raise, Refuse, Settle, Transition, Wake
 from controlplane.changes.marks import OF_LOGS
 from controlplane.changes.nodes import OF_NODES
 from controlplane.changes.reports import reported
-from controlplane.changes.rows import Rows
+from controlplane.changes.rows import Rank, Rows
 from controlplane.changes.speaker import Speaker, key_of, place_of, rank_of, stale
 from controlplane.changes.turn import OVER
 from controlplane.policy.exits import EXIT_RESUME_FAILED
 from controlplane.policy.signals.ranks import RankExit, RankOverdue, SetupTimeout
 from controlplane.protocol import frames
 from controlplane.protocol.errors import IdentityMismatch
-from controlplane.protocol.states import RankState, Section
+from controlplane.protocol.states import WAITING_PHASES, RankState, Section
 
 SAID_CHARS = 300
 LOG_TAIL_CHARS = 16_000
@@ -131,7 +131,27 @@ def _overdue(rows: Rows, body: frames.RankOverdue, speaker: Speaker) -> Iterator
 
 
 def _said(rows: Rows, body: frames.RankSaid, speaker: Speaker) -> Iterator[Change]:
-    yield from reported(rows, rank_of(rows, body.ref, speaker), body.report, speaker)
+    rank = rank_of(rows, body.ref, speaker)
+    if rank.state == RankState.HUNG and not rank.fenced:
+        yield from _speaks_again(rows, rank)
+    yield from reported(rows, rank, body.report, speaker)
+
+
+def _speaks_again(rows: Rows, rank: Rank) -> Iterator[Change]:
+    """One that waits for others is late for saying nothing, and for nothing else. Its agent finds it again."""
+    late = RankOverdue(
+        **place_of(rows, rank),
+        attempt=rank.attempt,
+        timeout_s=0.0,
+        age_s=0.0,
+        section="",
+        phase="",
+        step=0,
+        silent_s=0.0,
+    )
+    found = rows.finding(late.key)
+    if found is not None and found.evidence.get("phase") in WAITING_PHASES:
+        yield Settle((found.id,), "it has spoken since")
 
 
 HEARD: dict[type, Callable[[Rows, Any, Speaker], Iterator[Change]]] = {

@@ -92,7 +92,7 @@ def _counts_already(rows: Rows, rank: Rank, said: StepReport, speaker: Speaker) 
     joins = rank.rank == 0 and rank.replica_state == ReplicaState.CATCHING_UP and not rank.fenced
     if joins and said.micro_batches:
         role = MemberRole.CONTRIBUTOR
-        told = CaughtUp(
+        report = CaughtUp(
             epoch=said.epoch,
             step=said.step,
             replayed_steps=0,
@@ -101,7 +101,7 @@ def _counts_already(rows: Rows, rank: Rank, said: StepReport, speaker: Speaker) 
             donor=-1,
             role=role,
         )
-        yield from _caught_up(rows, rank, told, speaker)
+        yield from _caught_up(rows, rank, report, speaker)
 
 
 def _flush(rows: Rows, rank: Rank, said: Flush, speaker: Speaker) -> Iterator[Change]:

@@ -18,7 +18,7 @@ PHASE_SINCE = "phase_since_s"
 the rank began the phase that it is in now."""
 WORD_S = 1.0
 """A rank tells so often where it is: what it was at last may have been so many steps later."""
-TOLD_S = 3.0
+HEARD_S = 3.0
 """So long after a step its agent's word of it is from after that step."""
 
 
@@ -67,7 +67,7 @@ def _moved_since(snapshot: JobSnapshot, signal: SignalFact, replica: ReplicaFact
     progressed_s = snapshot.job.progressed_s
     if progressed_s is None or progressed_s <= signal.seen_s or not is_member(snapshot, replica):
         return False
-    return not _may_be_of_before(snapshot, signal) or heard_s(snapshot, replica) < progressed_s + TOLD_S
+    return not _may_be_of_before(snapshot, signal) or heard_s(snapshot, replica) < progressed_s + HEARD_S
 
 
 def _is_elsewhere(signal: SignalFact) -> bool:

@@ -62,7 +62,7 @@ class CertificateRows(CourseRows):
         """By attempt and number."""
         return list(self._steps.filter(mark.after()).order_by("attempt", "step")[:limit])
 
-    def told_s(self, step: Step) -> float:
+    def since_report_s(self, step: Step) -> float:
         """Whatever the clock was set to."""
         return windows.age_s(_at(step))
 

@@ -118,13 +118,13 @@ class Certificates:
         """By attempt and number."""
         return [row for row in self._steps() if mark.is_before(row)][:limit]
 
-    def told_s(self, step: Step) -> float:
+    def since_report_s(self, step: Step) -> float:
         """By when an agent has heard it."""
         return self._kernel.now_s - self._rows.steps[step.attempt, step.step].at_s
 
     def apart_s(self, one: Step, other: Step) -> float:
         """As before."""
-        return abs(self.told_s(one) - self.told_s(other))
+        return abs(self.since_report_s(one) - self.since_report_s(other))
 
     def newest_step(self) -> int:
         """As told."""

@@ -4,9 +4,10 @@ import json
 import re
 
 from controlplane.api.problems import TABLE
+from controlplane.changes.due import certificates
 from controlplane.cli.exits import MEANINGS
 from controlplane.cli.main import app
-from controlplane.recovery import certificate, proof
+from controlplane.recovery import proof
 from tests.house.tree import ROOT, read
 
 OPERATIONS = read(ROOT / "docs" / "operations.md")
@@ -78,5 +79,5 @@ def test_every_exit_code_is_in_the_guide() -> None:
 def test_how_long_a_certificate_is_pending_is_what_the_code_waits() -> None:
     words = " ".join(OPERATIONS.split())
     assert f'"pending": {proof.GIVE_UP_S:.0f} s at most from its turn' in words
-    assert f"{certificate.GIVE_UP_S:.0f} s if no run is possible" in words
+    assert f"{certificates.GIVE_UP_S:.0f} s if no run is possible" in words
     assert f"trains for at most {proof.TRAIN_S:.0f} s" in words

@@ -70,7 +70,7 @@ def test_a_step_of_which_nobody_tells_what_it_holds_is_not_judged(monkeypatch: p
     world = recovered()
     (incident,) = world.server.rows.course.incidents.values()
     assert (red(world), incident.state, incident.checks[1].ok) == ([], "incomplete", None)
-    assert incident.checks[1].detail == "nobody has told what step 28 holds"
+    assert incident.checks[1].detail == "what step 28 holds is not reported"
 
 
 def test_a_step_that_nobody_tells_of_was_committed_and_one_that_an_attempt_begins_behind_is_lost(

@@ -45,7 +45,7 @@ class CertificateRows(CheckRows, Protocol):
     def oldest_after(self, mark: Mark, limit: int) -> Sequence[Step]:
         """So many that were committed later, in order."""
 
-    def told_s(self, step: Step) -> float:
+    def since_report_s(self, step: Step) -> float:
         """Seconds since it was told of first."""
 
     def apart_s(self, one: Step, other: Step) -> float:
@@ -120,7 +120,7 @@ def window_of(rows: CertificateRows, incident: str) -> Window:
     within, of = rows.newest_between(began, ended, MAX_STEPS)
     left_out = of - len(within)
     after = [*reversed(within), *rows.oldest_after(ended, STEPS_AFTER_MAX)]
-    while after and rows.told_s(after[-1]) < SETTLE_S:
+    while after and rows.since_report_s(after[-1]) < SETTLE_S:
         after.pop()
     # Of a recovery with more steps than are compared one by one it is the newest.
     newest = {row.step: row for row in (*(() if left_out else reversed(near)), *after)}

@@ -129,7 +129,7 @@ def _ledger(rows: CheckRows, window: Window) -> Check:
     differ = [step for step in steps if ledger(step) != wanted]
     wrong = [step for step in differ if ledger(step)]
     if differ and not wrong:
-        return Check(name=name, ok=None, detail=f"nobody has told what step {differ[0].step} holds")
+        return Check(name=name, ok=None, detail=f"what step {differ[0].step} holds is not reported")
     if wrong:
         final = window.late or not all(_may_grow(step, wanted) for step in wrong)
         detail = f"step {wrong[0].step} holds {ledger(wrong[0])}, not {wanted}"

@@ -14,6 +14,7 @@ from controlplane.policy.signals.ranks import RankExit, RankOverdue, SetupTimeou
 from controlplane.protocol import frames
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.launch import RankRef
+from controlplane.protocol.rank import OuterError
 from controlplane.protocol.states import AttemptState, Phase, RankState, ReplicaState, Section
 from controlplane.simulator.rows import JOB_ID
 
@@ -190,6 +191,18 @@ def test_one_that_is_late_hangs_and_is_found_once(section: Section, kind: type) 
     again = does(world, overdue(section))
     assert [type(change) for change in again] == [Wake, Raise], "it hangs already"
     assert len(world.rows.signals) == 1
+
+
+@pytest.mark.parametrize(
+    ("phase", "settled"), [(Phase.EXCHANGE, True), (Phase.VIEW_CHANGE, True), (Phase.COMPUTE, False)]
+)
+def test_who_was_silent_in_a_wait_is_late_no_more_once_it_speaks(phase: Phase, settled: bool) -> None:
+    """However late all of it is told: its word came after the finding. One that computes is late for what it does."""
+    world = training()
+    does(world, overdue(phase=phase))
+    does(world, frames.RankSaid(ref(), OuterError(epoch=2, step=5, error="closed")))
+    left = ["outer_error"] if settled else ["rank_overdue", "outer_error"]
+    assert [row.kind for row in world.rows.signals.values()] == left
 
 
 def test_a_late_rank_of_a_life_that_is_out_is_counted_and_moves_nothing() -> None:
