@@ -7,7 +7,7 @@ import { layoutParts, ranksPerReplica } from "./layout";
 import { place, spansOf, ticks } from "./lifeline";
 import { heldOrder } from "./order";
 import { repeatedWords, verdictWords } from "./certificate";
-import { incidentText, phaseBars } from "./phases";
+import { incidentText, notDetected, phaseBars } from "./phases";
 import { keptSteps, markersOf, stepAt } from "./series";
 import { timeText } from "./time";
 
@@ -106,6 +106,13 @@ describe("certificates", () => {
 });
 
 describe("phases", () => {
+  it("never says that a request, or what is over, is yet to be detected", () => {
+    const ordered = [{ name: "ordered", at: "", since_fault_s: 0 }];
+    expect(notDetected({ phases: ordered, state: "resolved" })).toBe("it was requested");
+    expect(notDetected({ phases: [], state: "resolved" })).not.toBe("not yet");
+    expect(notDetected({ phases: [], state: "open" })).toBe("not yet");
+  });
+
   const phases = [{ name: "decide", at: "", since_fault_s: 0.5 }, { name: "detect", at: "", since_fault_s: 0.4 }, { name: "odd", at: "", since_fault_s: null }];
   it("last from the one before to their own moment", () => {
     expect(phaseBars(phases).map((bar) => [bar.name, Number(bar.durationS.toFixed(3))])).toEqual([["detect", 0.4], ["decide", 0.1]]);
@@ -114,6 +121,8 @@ describe("phases", () => {
   it("are in the text for the post-mortem", () => {
     const incident: IncidentDetail = { id: "inc_1", job_id: null, job_name: null, node_id: null, node_name: null, title: "Rank lost", state: "open", opened_at: "t", recovered_at: null, resolved_at: null, recovery_s: null, outcome: "", resolution: "", needs_hardware: false, acknowledged_at: null, acknowledged_by: "", acknowledgement: "", phases, stall_s: null, certificate: null, as_of_seq: 1, signals: [], decisions: [], stacks: [], events: [], findings: [], first_failure: null, stack_groups: null, capabilities: {} };
     expect(incidentText(incident)).toContain("detect: 0.40 s");
+    expect(incidentText(incident)).toContain("Phases, seconds since the fault:");
+    expect(incidentText({ ...incident, phases: [{ name: "ordered", at: "", since_fault_s: 0 }] })).toContain("Phases, seconds since the request:");
     expect(incidentText(incident)).toContain("Certificate: none");
   });
 });

@@ -23,6 +23,12 @@ export function phaseBars(phases: readonly IncidentPhase[]): PhaseBar[] {
   return bars;
 }
 
+/** Why an incident has no time of detection: a request has nothing to detect, and what is over has none to come. */
+export function notDetected(incident: Pick<IncidentDetail, "phases" | "state">): string {
+  if (incident.phases[0]?.name === "ordered") return "it was requested";
+  return incident.state === "resolved" ? "not measured" : "not yet";
+}
+
 /** For the post-mortem: everything on the page as text, times in UTC. */
 export function incidentText(incident: IncidentDetail): string {
   const lines = [
@@ -33,7 +39,7 @@ export function incidentText(incident: IncidentDetail): string {
     incident.resolution,
     incident.acknowledged_by ? `Acknowledged by ${incident.acknowledged_by}: ${incident.acknowledgement}` : "",
     "",
-    "Phases, seconds since the fault:",
+    `Phases, seconds since the ${incident.phases[0]?.name === "ordered" ? "request" : "fault"}:`,
     ...phaseBars(incident.phases).map((bar) => `  ${words(bar.name)}: ${bar.endS.toFixed(2)} s (+${duration(bar.durationS)})`),
     "",
     "Signals:",

@@ -18,7 +18,7 @@ import { StacksPanel } from "../components/StacksPanel";
 import { DecisionList } from "../components/JobTabs";
 import { duration, gpuSeconds, scalar, shortId, words } from "../lib/format";
 import { paths } from "../lib/paths";
-import { incidentText } from "../lib/phases";
+import { incidentText, notDetected } from "../lib/phases";
 import { signalText, valueText } from "../lib/readings";
 import { usePatched, useTopic } from "../live/hooks";
 import { CopyButton, Empty, Figure, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
@@ -111,7 +111,7 @@ function Figures({ incident, lead, commands }: { incident: IncidentDetail; lead:
   const [detected, resumed] = [phase("detect"), phase("first_commit")];
   return (
     <dl className="figures">
-      <Figure label="Detected after" value={detected ? duration(detected.since_fault_s) : <span className="missing">not yet</span>} />
+      <Figure label="Detected after" value={detected ? duration(detected.since_fault_s) : <span className="missing">{notDetected(incident)}</span>} />
       <Figure label="Training resumed after" value={resumed ? duration(resumed.since_fault_s) : without(incident, "not yet")} tone={resumed ? "ok" : undefined} />
       <Figure label="Training stood still" value={incident.stall_s === null ? without(incident, "no step yet", "not measured") : duration(incident.stall_s)} title="Time in failed exchanges and view changes, as the survivors measured it; where nobody survived, from the last step to the first of the next attempt" />
       <Figure label="Whole recovery" value={incident.recovery_s === null ? without(incident, "under way") : duration(incident.recovery_s)} />
